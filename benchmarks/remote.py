@@ -166,18 +166,17 @@ def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def _loader(ref: str, sampler: str, options: Mapping[str, Any], cache: str | None = None, seed: int = 1) -> Any:
-    """Open a dataset and make its loader. ``options``: window, batch, fields, extra and fill."""
+    """Open a dataset and make its loader. ``options``: window, batch, fields and fill."""
     from rlds_cli import bench
     from rlds_cli.loader import Loader
 
+    fields = options.get("fields")
     return Loader(
-        rlds_cli.open_dataset(ref, cache=cache),
+        rlds_cli.open_dataset(ref, cache=cache, fill=options.get("fill", True)),
         options.get("batch", BATCH),
         window=bench.parse_window(options.get("window", "Transition")),
         sampler=bench.parse_sampler(sampler),
-        fields=options.get("fields"),
-        extra=options.get("extra", ()),
-        fill=options.get("fill", True),
+        fields=fields and [... if name == "..." else name for name in fields],
         backend="numpy",
         seed=seed,
     )
@@ -194,17 +193,17 @@ def epoch(url: str, ref: str, sampler: str, options: dict[str, Any], most: int, 
     before, rss = sent(url), memory("RssAnon")
     start = time.perf_counter()
     loader = _loader(ref, sampler, options, cache)
-    extra, size = options.get("extra", ()), loader.batch_size
+    numbered, size = "index" in loader.fields, loader.batch_size
     batches = iter(loader)
     first = next(batches)
     took, came = time.perf_counter() - start, sent(url) - before
-    count, order = 1, [_numbers(first)] if extra else []
+    count, order = 1, [_numbers(first)] if numbered else []
     begun, given = time.perf_counter(), 0
     later = (batch for _ in range(1, options.get("passes", 1)) for batch in loader)
     for batch in chain(batches, later):
         count += 1
         given += sum(x.nbytes for _, x in batch.leaves())
-        if extra:
+        if numbered:
             order.append(_numbers(batch))
         if count == most:
             break
@@ -220,7 +219,7 @@ def epoch(url: str, ref: str, sampler: str, options: dict[str, Any], most: int, 
         "sent": sent(url) - before,
         "waiting": stats.waited / max(1e-9, stats.seconds),
         "rss": memory("RssAnon") - rss,
-        "neighbours": neighbours(order) if extra else 0.0,
+        "neighbours": neighbours(order) if numbered else 0.0,
     }
 
 
@@ -326,12 +325,12 @@ WORK: dict[str, Callable[..., dict[str, Any]]] = {
 
 # -- parts
 
-_WINDOWS = {"window": f"Slice({WINDOW}, stride={WINDOW})", "extra": ["index"]}
+_WINDOWS = {"window": f"Slice({WINDOW}, stride={WINDOW})"}
 
 
 def part_windows(out: Results, url: str, sides: Sequence[Side]) -> None:
     """Windows of 24 KiB, shuffled as a whole, against bare requests for as many ranges and for the same blocks."""
-    options = {**_WINDOWS, "fields": ["observation"]}
+    options = {**_WINDOWS, "fields": ["observation", "index"]}
     paths = {side: side.made(url, "windows") for side in sides}
     runs: dict[tuple[Side, str], list[dict[str, Any]]] = {}
     for _ in range(ROUNDS):
@@ -428,7 +427,7 @@ def part_billion(out: Results, url: str, sides: Sequence[Side]) -> None:
         ("uniform", "Uniform", {}, 0),
         (f"uniform, windows of {WINDOW}", "Uniform", windowed, 0),
     ):
-        how = {"batch": 256, "extra": ["index"], **options}
+        how = {"batch": 256, "fields": ["...", "index"], **options}
         runs: dict[Side, list[dict[str, Any]]] = {}
         for _ in range(ROUNDS):
             for side in sides:
@@ -509,7 +508,9 @@ def part_peers(out: Results, url: str, sides: Sequence[Side]) -> None:
     NOW.made(url, "windows")
     ours = {}
     for sampler in ("Shuffled", "Shuffled(block=340, live=4)"):  # 340 windows are 8 MiB, as the peers' chunks
-        found = ours[sampler] = measured(url, "epoch", "s3://b/windows", sampler, _WINDOWS, 0, None)
+        found = ours[sampler] = measured(
+            url, "epoch", "s3://b/windows", sampler, {**_WINDOWS, "fields": ["...", "index"]}, 0, None
+        )
         out.add(f"rlds, {sampler}", found["whole"], "/s", _shuffle(found))
     for name in LIBRARIES:
         try:

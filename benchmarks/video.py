@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlds_cli.importing import import_files
-from rlds_cli.loader import Loader, Slice
+from rlds_cli.loader import Loader, Slice, Transition
 
 FPS, EPISODE, HEIGHT, WIDTH = 10, 200, 240, 320
 CAMERA = "observation.images.top"
@@ -98,7 +98,7 @@ def main() -> None:
         ds = import_files(root, "local/video", cache_dir=Path(place, "home"))
         rows = np.concatenate([s + np.arange(EPISODE) for s in ds.episodes["start"]])
         drawn = np.random.default_rng(0).choice(rows, 200)
-        how: dict[str, Any] = {"anchors": "steps", "fields": [FIELD], "steps": 8, "seed": 0}
+        how: dict[str, Any] = {"window": Transition(anchors="steps"), "fields": [FIELD], "steps": 8, "seed": 0}
         video = min(root.rglob("*.mp4"))
         rate("random frames, one thread", 200, lambda: ds.gather(FIELD, drawn))
         rate("in order, one thread", 600, lambda: ds.gather(FIELD, rows[:600]))

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import rlds_cli
 from rlds_cli.errors import RldsError
-from rlds_cli.loader import Loader, Normalize, Shuffled
+from rlds_cli.loader import Loader, Normalize, Shuffled, Transition
 
 
 def vectors(ds):
@@ -95,7 +95,7 @@ def train(ref="sample/pendulum-d4rl", *, where=None, steps=4_000, eval_every=Non
         return first + int(y.argmax()) if discrete else y.numpy().reshape(action.shape)
 
     # An action needs no next observation, so every step counts, not only the transitions.
-    loader = Loader(ds, 256, sampler=Shuffled(), anchors="steps", seed=seed, steps=steps)
+    loader = Loader(ds, 256, sampler=Shuffled(), window=Transition(anchors="steps"), seed=seed, steps=steps)
     curve, losses = [], []
     for batch in loader:
         y = policy(join(batch["observation"], names, norm))

@@ -178,7 +178,7 @@ def train(
 
     # Every step starts a slice; beyond the episode's end the mask is False.
     window, extra = Slice(context, after=context - 1), ("step", ReturnToGo(scale=scale))
-    loader = Loader(ds, 64, window=window, extra=extra, device=device, seed=seed, steps=steps)
+    loader = Loader(ds, 64, window=window, fields=[..., *extra], device=device, seed=seed, steps=steps)
     curve, losses = [], []
     for batch in loader:
         model.train()

@@ -179,7 +179,7 @@ def train(
         Goals("actor_goal", future=1 - random, random=random, horizon="uniform"),
     )
     fields = ("observation", "action", "next/observation")  # no rewards, no ends
-    loader = Loader(ds, batch, fields=fields, extra=extra, transform=within, device=device, seed=seed, steps=steps)
+    loader = Loader(ds, batch, fields=[*fields, *extra], transform=within, device=device, seed=seed, steps=steps)
     curve, losses = [], []
     for b in loader:
         s, s2 = join(b["observation"], names, norm), join(b["next", "observation"], names, norm)

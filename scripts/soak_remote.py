@@ -225,23 +225,27 @@ def episode_weights(ds: Dataset) -> Any:
 
 LOADERS: dict[str, Callable[[Dataset], Arguments]] = {
     "uniform": lambda ds: {"fields": "all"},
-    "torch": lambda ds: {"backend": "torch", "prefetch": 3, "extra": ("step", "episode", "index")},
-    "episodes-first": lambda ds: {"sampler": Uniform(by="episode"), "extra": ("previous/action", "next/action")},
-    "warm-up": lambda ds: {"warm_up": "first_part", "extra": ("probability",)},
-    "shuffled": lambda ds: {"sampler": Shuffled(), "window": Transition(n_step=5), "extra": (ReturnToGo(gamma=0.9),)},
+    "torch": lambda ds: {"backend": "torch", "prefetch": 3, "fields": [..., "step", "episode", "index"]},
+    "episodes-first": lambda ds: {"sampler": Uniform(by="episode"), "fields": [..., "previous/action", "next/action"]},
+    "warm-up": lambda ds: {"warm_up": "first_part", "fields": [..., "probability"]},
+    "shuffled": lambda ds: {
+        "sampler": Shuffled(),
+        "window": Transition(n_step=5),
+        "fields": [..., ReturnToGo(gamma=0.9)],
+    },
     "blocks": lambda ds: {
         "sampler": Shuffled(block=50, live=3),
         "window": Slice(9, before=4, after=8, fill="zero"),
         "fields": "all",
     },
-    "in-order": lambda ds: {"sampler": Sequential(), "dtype": None, "anchors": "steps"},
+    "in-order": lambda ds: {"sampler": Sequential(), "dtype": None, "window": Transition(anchors="steps")},
     "weighted": lambda ds: {"sampler": Weighted(episode_weights(ds)), "window": Slice(5, after=4)},
     "by-step": lambda ds: {"sampler": Weighted(1.0 + np.arange(ds.num_steps) % 11)},
     "prioritized": lambda ds: {"sampler": Prioritized(), "window": Transition(n_step=3)},
     "whole": lambda ds: {"window": Episode(max_length=40), "sampler": Shuffled(), "prefetch": 2},
-    "bucket": lambda ds: {"window": Episode(max_length=60, bucket=64), "sampler": Shuffled(), "extra": ("step",)},
+    "bucket": lambda ds: {"window": Episode(max_length=60, bucket=64), "sampler": Shuffled(), "fields": [..., "step"]},
     "goals": lambda ds: {
-        "extra": (Goals("goal", current=0.2, future=0.5, random=0.3), Goals("near", horizon=3)),
+        "fields": [..., Goals("goal", current=0.2, future=0.5, random=0.3), Goals("near", horizon=3)],
         "sampler": Shuffled(),
     },
     "stacks": lambda ds: {"window": Offsets({"observation": (-3, -1, 0), "action": range(4)})},
@@ -249,7 +253,7 @@ LOADERS: dict[str, Callable[[Dataset], Arguments]] = {
     "mixture": lambda ds: {"mixture": True, "sampler": Shuffled()},
     "mixed-priorities": lambda ds: {"mixture": True, "sampler": Prioritized()},
     "ranks": lambda ds: {"ranks": True, "window": Slice(6, after=5)},
-    "ranks-shuffled": lambda ds: {"ranks": True, "sampler": Shuffled(block=100), "extra": ("index",)},
+    "ranks-shuffled": lambda ds: {"ranks": True, "sampler": Shuffled(block=100), "fields": [..., "index"]},
     "workers": lambda ds: {"workers": 2, "backend": "torch", "sampler": Shuffled()},
     "selection": lambda ds: {"select": True, "window": Slice(3, after=2), "sampler": Shuffled()},
 }

@@ -25,6 +25,8 @@ class LateBlocks:
     ``came`` counts how often each block came.
     """
 
+    fills = True
+
     def __init__(self, block: int, *, stays: bool = False, delay: float = 0.0, seed: int = 0) -> None:
         self.block, self.stays, self.delay, self.broken = block, stays, delay, set()
         self.group, self.stay = block, False

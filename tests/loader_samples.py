@@ -44,7 +44,9 @@ def read(window, batch):
 
 def load(ds, window, sampler, size=DRAWS, **options):
     extra = ("episode", "step", *(() if "probability" in sampler.gives else ("probability",)))
-    return Loader(ds, size, window=window, sampler=sampler, extra=extra, backend="numpy", dtype=None, **options)
+    return Loader(
+        ds, size, window=window, sampler=sampler, fields=[..., *extra], backend="numpy", dtype=None, **options
+    )
 
 
 def make(tmp_path_factory, episodes):

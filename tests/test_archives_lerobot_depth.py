@@ -20,7 +20,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import CorruptArchive, UnknownField, UnknownLayout
 from rlds_cli.formats import mp4
 from rlds_cli.importing import import_files, plan_import
-from rlds_cli.loader import Loader, Metres, Sequential
+from rlds_cli.loader import Loader, Metres, Sequential, Transition
 from rlds_cli.maintenance.verification import trace
 from rlds_cli.report.plots import contact_sheet
 
@@ -129,7 +129,9 @@ def test_metres(tmp_path: Path, given: dict[str, Any], backend: Any) -> None:
         "shift": shift,
         "use_log": log,
     }
-    loader = Loader(ds, 4, sampler=Sequential(), anchors="steps", transform=Metres(ds), backend=backend)
+    loader = Loader(
+        ds, 4, sampler=Sequential(), window=Transition(anchors="steps"), transform=Metres(ds), backend=backend
+    )
     batch = next(iter(loader))
     codes = c.codes("depth")[:4]
     expected = np.vectorize(lambda x: metres(float(x), low, high, shift, log=log))(codes)

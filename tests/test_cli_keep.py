@@ -108,7 +108,9 @@ def test_inspect(rlds: Rlds) -> None:
     below = lines.index(next(line for line in lines if line.split()[0] == "info"))
     assert lines[below + 1].split()[:4] == ["├─", "qpos,", "qvel", "root"]
     assert any("1 text" in line for line in lines)
-    assert any(line.startswith("not loaded by default: info/qpos") and 'extra=("info/qpos",)' in line for line in lines)
+    assert any(
+        line.startswith("not loaded by default: info/qpos") and 'fields=[..., "info/qpos"]' in line for line in lines
+    )
     returns = next(k for k, line in enumerate(lines) if line.startswith("returns"))
     assert re.match(r"returns  \S[\S ]+\S +0 … 20 … 40$", lines[returns])
     assert re.match(r"lengths  █ +40 … 40 … 40$", lines[returns + 1])

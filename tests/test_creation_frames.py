@@ -15,7 +15,7 @@ from PIL import Image
 from rlds_cli import checks, create, open_dataset, preprocess, writer
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, Frames, InvalidEpisode, PreprocessError
-from rlds_cli.loader import Loader, Sequential, Slice
+from rlds_cli.loader import Loader, Sequential, Slice, Transition
 from rlds_cli.ted import EncodedFrames, Field
 
 FIELD = Field("observation", "uint8", SHAPE, "both", "frames", "jpeg")
@@ -262,7 +262,7 @@ def test_a_final_observation_without_a_frame_is_found() -> None:
     assert str(found.places[0]) == "episode 0 step 3"
     with pytest.raises(Frames, match="episode 0: observation has no frame at step 3"):
         next(iter(Loader(ds, 5, sampler=Sequential(), fields=("next/observation",))))
-    steps = Loader(ds, 5, sampler=Sequential(), fields=("observation",), anchors="steps")
+    steps = Loader(ds, 5, sampler=Sequential(), fields=("observation",), window=Transition(anchors="steps"))
     assert len(next(iter(steps))["observation"]) == 5
 
 

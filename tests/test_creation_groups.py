@@ -140,7 +140,7 @@ def test_rewards_of_groups_are_named_where_one_is_needed() -> None:
     message = "local/team has no next/reward; groups of agents have their own: next/agents/reward"
     for ask in (
         lambda: Loader(ds, 2, window=Transition(n_step=3)),
-        lambda: Loader(ds, 2, extra=ReturnToGo()),
+        lambda: Loader(ds, 2, fields=[..., ReturnToGo()]),
         lambda: Loader(ds, 2, fields="reward"),
         lambda: ds.column("next/reward"),
         lambda: preprocess.run(ds, "return_to_go", jobs=1),

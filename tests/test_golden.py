@@ -85,7 +85,13 @@ def test_a_state_that_was_saved_before_is_gone_on_with(name: str) -> None:
     ds = create(varied())
     sampler = samples.samplers(ds)[name]
     extra = tuple(n for n in samples.EXTRA if n not in sampler.gives)
-    how: dict[str, Any] = {"window": Slice(3), "sampler": sampler, "extra": extra, "backend": "numpy", "dtype": None}
+    how: dict[str, Any] = {
+        "window": Slice(3),
+        "sampler": sampler,
+        "fields": [..., *extra],
+        "backend": "numpy",
+        "dtype": None,
+    }
     loader = Loader(ds, samples.BATCH, **how)
     held = expected("samples")
     if "behind" in name:

@@ -10,7 +10,7 @@ from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader, Shuffled, Slice, Transition
 
 WHERE = ("episode", "step")
-OPTIONS = {"backend": "numpy", "dtype": None, "sampler": Shuffled(), "extra": WHERE}
+OPTIONS = {"backend": "numpy", "dtype": None, "sampler": Shuffled(), "fields": [..., *WHERE]}
 
 
 def check_d4rl(ds, columns):

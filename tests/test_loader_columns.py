@@ -1,5 +1,6 @@
 """Values: every batch against episodes that the test made itself, worked out one step at a time."""
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 from loader_data import create, episode, episode_lists
 
 import rlds_cli
-from rlds_cli.errors import EmptyWindow, LoaderError
-from rlds_cli.loader import Loader, Sequential, Shuffled, Slice, Transition, Uniform
+from rlds_cli.errors import EmptyWindow, InvalidArgument, LoaderError
+from rlds_cli.loader import Episode, Loader, Offsets, Sequential, Shuffled, Slice, Transition, Uniform
 
 WHERE = ("step", "episode", "index")
 NUMPY = {"backend": "numpy", "dtype": None}
@@ -30,7 +31,7 @@ def test_transitions_are_those_of_the_episodes(known, sampler):
             Loader(ds)
         return
     seen = []
-    for b in batches(ds, sampler=sampler, extra=(*WHERE, "info/step", "text", "next/qpos")):
+    for b in batches(ds, sampler=sampler, fields=[..., *WHERE, "info/step", "text", "next/qpos"]):
         for i in range(len(b["action"])):
             e, t = known[b["episode"][i]], int(b["step"][i])
             assert t < e.num_transitions
@@ -58,7 +59,7 @@ def test_n_step_sums_stop_at_done_steps_and_at_the_last_transition(known, n, gam
     ds = create(known)
     if not sum(e.num_transitions for e in known):
         return
-    for b in batches(ds, window=Transition(n, gamma), extra=(*WHERE, "next/qpos")):
+    for b in batches(ds, window=Transition(n, gamma), fields=[..., *WHERE, "next/qpos"]):
         for i in range(len(b["action"])):
             e, t = known[b["episode"][i]], int(b["step"][i])
             total, k = e.n_step(t, n, gamma)
@@ -88,7 +89,7 @@ def test_slices_hold_consecutive_steps_of_one_episode(known, length, data):
             Loader(ds, window=window)
         return
     extra = (*WHERE, "info/step", "text", "next/qpos")
-    samples = [(b, i) for b in batches(ds, window=window, extra=extra) for i in range(len(b["action"]))]
+    samples = [(b, i) for b in batches(ds, window=window, fields=[..., *extra]) for i in range(len(b["action"]))]
     assert len(samples) == len(starts)
     for (b, i), (k, start) in zip(samples, starts, strict=True):
         e = known[k]
@@ -116,12 +117,20 @@ def test_slices_hold_consecutive_steps_of_one_episode(known, length, data):
                 assert e.num_observed == e.length + 1
 
 
+def test_anchors_that_cannot_be_are_refused():
+    for window in (Transition, partial(Slice, 3), Episode, partial(Offsets, {"action": (0, 1)})):
+        with pytest.raises(InvalidArgument, match="anchors"):
+            window(anchors="all")
+    with pytest.raises(InvalidArgument, match="anchors"):
+        Transition(3, anchors="steps")
+
+
 @DATASETS
 @given(episode_lists())
 def test_anchors_steps_draws_every_step_without_next_observations(known):
     ds = create(known)
     seen = []
-    for b in batches(ds, anchors="steps", extra=WHERE):
+    for b in batches(ds, window=Transition(anchors="steps"), fields=[..., *WHERE]):
         assert ("next", "observation") not in b and ("next", "observed") not in b
         for k, t, action in zip(b["episode"], b["step"], b["action"], strict=True):
             assert np.array_equal(action, known[k].action[t])
@@ -133,7 +142,7 @@ def test_torch_and_numpy_give_the_same():
     torch = pytest.importorskip("torch")
     ds = create([episode(k, 7, observed=k % 2 == 0, inner=(2,)) for k in range(4)])
     for options in ({}, {"window": Transition(3)}, {"window": Slice(5, before=2, after=3, fill="zero")}):
-        options |= {"seed": 5, "steps": 30, "extra": (*WHERE, "text")}
+        options |= {"seed": 5, "steps": 30, "fields": [..., *WHERE, "text"]}
         for a, b in zip(
             Loader(ds, 4, backend="numpy", **options), Loader(ds, 4, backend="torch", **options), strict=True
         ):
@@ -148,7 +157,9 @@ def test_torch_and_numpy_give_the_same():
 def test_fields_are_contiguous_writable_and_overlap_nothing(window, backend):
     ds = create([episode(k, 9, observed=k % 2 == 0) for k in range(3)])
     column = ds.column("observation").copy()
-    loader = Loader(ds, 4, window=window, backend=backend, dtype=None, extra=(*WHERE, "done", "terminated"), steps=5)
+    loader = Loader(
+        ds, 4, window=window, backend=backend, dtype=None, fields=[..., *WHERE, "done", "terminated"], steps=5
+    )
     spans = []
     for b in loader:
         for _, x in b.leaves():
@@ -166,7 +177,7 @@ def test_fields_are_contiguous_writable_and_overlap_nothing(window, backend):
 @pytest.mark.parametrize("dtype", [None, "float16", "float32", "float64"])
 def test_only_floats_are_cast(backend, dtype):
     ds = create([episode(0, 6)])
-    b = next(iter(Loader(ds, 4, backend=backend, dtype=dtype, extra=("info", "step")))).numpy()
+    b = next(iter(Loader(ds, 4, backend=backend, dtype=dtype, fields=[..., "info", "step"]))).numpy()
     assert b["observation"].dtype == np.dtype(dtype or "float64") == b["next", "reward"].dtype
     assert b["action"].dtype == np.dtype(dtype or "float32")
     assert b["info", "step"].dtype == np.int32 and b["step"].dtype == np.int64
@@ -181,12 +192,12 @@ def test_bfloat16_is_for_torch():
 
 def test_shapes_of_transitions_and_slices():
     ds = create([episode(k, 9) for k in range(3)])
-    b = next(iter(Loader(ds, 5, backend="numpy", extra=(*WHERE, "done"))))
+    b = next(iter(Loader(ds, 5, backend="numpy", fields=[..., *WHERE, "done"])))
     for flag in ("reward", "done", "terminated", "truncated"):
         assert b["next", flag].shape == (5, 1)
     assert b["done"].shape == (5, 1) and not b["done"].any()
     assert b["step"].shape == b["episode"].shape == b["index"].shape == (5,)
-    b = next(iter(Loader(ds, 5, window=Slice(4), backend="numpy", extra=(*WHERE, "done"))))
+    b = next(iter(Loader(ds, 5, window=Slice(4), backend="numpy", fields=[..., *WHERE, "done"])))
     for flag in ("reward", "done", "terminated", "truncated"):
         assert b["next", flag].shape == (5, 4, 1)
     assert b["observation"].shape == (5, 4, 3) and b["done"].shape == (5, 4, 1)
@@ -197,7 +208,7 @@ def test_shapes_of_transitions_and_slices():
 def test_a_selection_numbers_its_own_episodes():
     known = [episode(k, 5 + k) for k in range(5)]
     view = create(known).select(episodes=[4, 1, 2])
-    for b in batches(view, extra=WHERE, window=Slice(3)):
+    for b in batches(view, fields=[..., *WHERE], window=Slice(3)):
         assert np.array_equal(b["observation"][..., 0], np.array([4, 1, 2])[b["episode"]])
         assert np.array_equal(view[b["index"].ravel()]["observation"], b["observation"].reshape(-1, 3))
 
@@ -208,11 +219,11 @@ def test_episodes_without_a_window_are_never_drawn():
     for by in ("window", "episode"):
         drawn = {
             int(k)
-            for b in Loader(ds, 64, window=Slice(8), sampler=Uniform(by=by), extra=("episode",), steps=4, **NUMPY)
+            for b in Loader(ds, 64, window=Slice(8), sampler=Uniform(by=by), fields=[..., "episode"], steps=4, **NUMPY)
             for k in b["episode"].ravel()
         }
         assert drawn == {1, 3}
-    drawn = {int(k) for b in Loader(ds, 64, extra=("episode",), steps=4, **NUMPY) for k in b["episode"]}
+    drawn = {int(k) for b in Loader(ds, 64, fields=[..., "episode"], steps=4, **NUMPY) for k in b["episode"]}
     assert drawn == {0, 1, 3}  # the only step of episode 2 has no known next observation
 
 
@@ -229,10 +240,10 @@ def test_a_next_observation_of_its_own_is_read_where_the_dataset_has_one():
     )
     ds = rlds_cli.create("local/apart", made)
     assert "next/observation" in ds.schema
-    for b in batches(ds, extra=WHERE):
+    for b in batches(ds, fields=[..., *WHERE]):
         assert np.array_equal(b["next", "observation"], after[b["episode"], b["step"]])
     with pytest.raises(LoaderError, match="anchors"):
-        Loader(ds, anchors="steps", fields=("next/observation",))
+        Loader(ds, window=Transition(anchors="steps"), fields=("next/observation",))
 
 
 @pytest.mark.parametrize("backend", ["torch", "numpy"])

@@ -88,7 +88,7 @@ def check_same(ds: Any, batches: int = 20, **options: Any) -> Loader:
     ],
 )
 def test_the_batches_of_the_ordinary_loader(ds: rlds_cli.Dataset, window: Any, sampler: Any) -> None:
-    check_same(ds, window=window, sampler=sampler, extra=("episode", "step", "index", "text", "info"), seed=2)
+    check_same(ds, window=window, sampler=sampler, fields=[..., "episode", "step", "index", "text", "info"], seed=2)
 
 
 def test_computed_columns_come_from_the_host(ds: rlds_cli.Dataset) -> None:
@@ -99,9 +99,9 @@ def test_computed_columns_come_from_the_host(ds: rlds_cli.Dataset) -> None:
         ReturnToGo(0.9),
         Goals("goal", random=0.3, future=0.7),
     )
-    loader = check_same(ds, window=Transition(), extra=("step", "probability", "done", *extra))
+    loader = check_same(ds, window=Transition(), fields=[..., "step", "probability", "done", *extra])
     assert "observation" in loader.source.held and "goal" not in loader.source.held
-    check_same(ds, window=Slice(4, after=3), extra=extra)
+    check_same(ds, window=Slice(4, after=3), fields=[..., *extra])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", None])
@@ -169,7 +169,7 @@ def test_batches_are_writable_and_apart(ds: rlds_cli.Dataset) -> None:
 def test_selections_hold_their_own_rows(ds: rlds_cli.Dataset, chosen: list[int], window: Any) -> None:
     """In any order, some twice."""
     some = ds.select(episodes=chosen)
-    loader = check_same(some, window=window, sampler=Shuffled(), extra=("episode", "step"), batches=10)
+    loader = check_same(some, window=window, sampler=Shuffled(), fields=[..., "episode", "step"], batches=10)
     rows = sum(int(ds.episodes["length"][k]) + 1 for k in chosen)
     # observation 3 x 4 bytes (float32), action 2 x 4, reward 4, two flags
     assert loader.source.nbytes == rows * (12 + 8 + 4 + 2)
@@ -182,7 +182,7 @@ def test_columns_are_uploaded_in_tiles(ds: rlds_cli.Dataset, monkeypatch: pytest
 
 
 def test_what_describe_says(ds: rlds_cli.Dataset) -> None:
-    text = load(ds, extra=("step", "text")).describe()
+    text = load(ds, fields=[..., "step", "text"]).describe()
     lines = dict(line.split(maxsplit=1) for line in text.splitlines()[1:])
     assert lines["reading"].endswith("KiB on cpu") or lines["reading"].endswith(" B on cpu")
     assert lines["observation"] == "on the device, float64[3] to float32"
@@ -242,7 +242,7 @@ def test_ship_is_the_same_in_one_block() -> None:
 
 def test_another_device(ds: rlds_cli.Dataset) -> None:
     """``meta`` holds no values, and takes part in all but these."""
-    batch = next(iter(load(ds, device="meta", memory=None, extra=("step", "text"), transform=Normalize(ds))))
+    batch = next(iter(load(ds, device="meta", memory=None, fields=[..., "step", "text"], transform=Normalize(ds))))
     assert batch["observation"].device.type == "meta" and batch["observation"].shape == (4, 3)
     assert batch["text"].dtype == object
 
@@ -251,7 +251,7 @@ def test_another_device(ds: rlds_cli.Dataset) -> None:
 @pytest.mark.parametrize("where", [None, "device"])
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_cuda(ds: rlds_cli.Dataset, where: Any, prefetch: int) -> None:
-    options = {"window": Slice(4, after=3, fill="zero"), "sampler": Shuffled(), "extra": ("step", "text")}
+    options = {"window": Slice(4, after=3, fill="zero"), "sampler": Shuffled(), "fields": [..., "step", "text"]}
     made = load(ds, device="cuda", memory=where, prefetch=prefetch, transform=Normalize(ds), **options)
     plain = load(ds, device=None, memory=None, transform=Normalize(ds), **options)
     side = torch.cuda.Stream()

@@ -27,7 +27,7 @@ warnings.filterwarnings("ignore")
 rank, meeting = int(sys.argv[1]), sys.argv[2]
 
 def load(**options):
-    return Loader("local/known", 6, sampler=Shuffled(), extra=("episode", "step"), **options)
+    return Loader("local/known", 6, sampler=Shuffled(), fields=[..., "episode", "step"], **options)
 
 def ids(batch):
     return list(zip(batch["episode"].tolist(), batch["step"].tolist()))
@@ -39,7 +39,7 @@ def report(*passes):
 
 def whole() -> list[list[list[int]]]:
     """The batches of a single process."""
-    loader = Loader("local/known", 6, sampler=Shuffled(), extra=("episode", "step"))
+    loader = Loader("local/known", 6, sampler=Shuffled(), fields=[..., "episode", "step"])
     pairs = (zip(b["episode"].tolist(), b["step"].tolist(), strict=True) for b in loader)
     return [[list(pair) for pair in pairs_of_one] for pairs_of_one in pairs]
 

@@ -33,7 +33,7 @@ def ds(tmp_path_factory):
 
 
 def load(ds, window, size=3, **options):
-    return Loader(ds, size, window=window, **{"backend": "numpy", "dtype": None, "extra": EXTRA, **options})
+    return Loader(ds, size, window=window, **{"backend": "numpy", "dtype": None, "fields": [..., *EXTRA], **options})
 
 
 def check(b, i, e, first_index, length, fill):
@@ -86,7 +86,7 @@ def test_episodes_are_whole_padded_and_cut(ds, chosen, window, sampler, size):
 @MANY
 @given(SELECTIONS, WINDOWS, st.integers(1, 4), st.integers(0, 3))
 def test_an_epoch_holds_every_episode_once(ds, chosen, window, size, epoch):
-    loader = load(ds.select(episodes=chosen), window, size, sampler=Shuffled(), fields=("action",))
+    loader = load(ds.select(episodes=chosen), window, size, sampler=Shuffled(), fields=["action", "episode"])
     loader.set_epoch(epoch)
     drawn = [k for b in loader for k in b["episode"][:, 0].tolist()]
     assert sorted(drawn) == list(range(len(chosen)))
@@ -142,7 +142,7 @@ def test_an_order_does_not_depend_on_the_batch_size(ds, chosen, window, sampler,
 @pytest.mark.parametrize("by", ["window", "episode"])
 def test_uniform_gives_every_episode_the_same_chance(ds, bucket, by):
     view, draws = ds.select(episodes=np.arange(0, 96, 9)), 20_000
-    loader = load(view, Episode(1, bucket=bucket), draws, sampler=Uniform(by), extra=("episode", "probability"))
+    loader = load(view, Episode(1, bucket=bucket), draws, sampler=Uniform(by), fields=[..., "episode", "probability"])
     seen = np.zeros(view.num_episodes)
     for b in itertools.islice(loader, 3):
         seen += np.bincount(b["episode"][:, 0], minlength=view.num_episodes)

@@ -84,7 +84,7 @@ def check(batch: Any, numbers: Any) -> None:
 @pytest.mark.parametrize("window", WINDOWS, ids=repr)
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 def test_every_sampler_and_window_gives_the_values_of_the_episode(ds, sampler, window):
-    loader = Loader(ds, 4, window=window, sampler=sampler, extra=(*OWN, *TED), steps=6, **NUMPY)
+    loader = Loader(ds, 4, window=window, sampler=sampler, fields=[..., *OWN, *TED], steps=6, **NUMPY)
     for batch in loader:
         observation = batch["observation"]
         numbers = observation[..., 0].astype(int)
@@ -95,7 +95,7 @@ def test_every_sampler_and_window_gives_the_values_of_the_episode(ds, sampler, w
 
 def test_a_selection_has_its_own_numbers(ds):
     some = ds.select(episodes=[4, 1])
-    for batch in Loader(some, 4, sampler=Shuffled(), extra=("episode/trial", "episode/number"), **NUMPY):
+    for batch in Loader(some, 4, sampler=Shuffled(), fields=[..., "episode/trial", "episode/number"], **NUMPY):
         k = batch["observation"][:, 0].astype(int)
         assert np.array_equal(batch["episode/trial"], 10 + k)
         assert np.array_equal(batch["episode/number"], np.where(k == 4, 0, 1))
@@ -109,7 +109,7 @@ def sparse(k: int) -> dict[str, Any]:
 def test_missing_values_are_zeros_and_masked(window):
     ds = write("local/sparse", sparse)
     extra = (*OWN, "episode/seed_of_mine")
-    for batch in Loader(ds, 4, window=window, extra=extra, steps=5, seed=3, **NUMPY):
+    for batch in Loader(ds, 4, window=window, fields=[..., *extra], steps=5, seed=3, **NUMPY):
         numbers = batch["observation"][..., 0].astype(int)
         for name in ("task", "success", "trial", "speed"):
             values, known = batch["episode", name], batch["mask", "episode", name]
@@ -131,36 +131,36 @@ def test_missing_values_are_zeros_and_masked(window):
 
 def test_torch_and_jax_get_texts_as_objects(ds):
     torch = pytest.importorskip("torch")
-    batch = next(iter(Loader(ds, 4, extra=OWN)))
+    batch = next(iter(Loader(ds, 4, fields=[..., *OWN])))
     assert batch["episode/success"].dtype == torch.bool
     assert batch["episode/speed"].shape == (4, 1)
     assert isinstance(batch["episode/task"], np.ndarray)
-    kept = next(iter(Loader(ds, 4, extra=OWN, memory="device", device="cpu")))
+    kept = next(iter(Loader(ds, 4, fields=[..., *OWN], memory="device", device="cpu")))
     assert {n: kept["episode", n].dtype for n in ("success", "trial")} == {"success": torch.bool, "trial": torch.int64}
 
 
 def test_names_that_do_not_exist_or_collide_are_refused(ds):
     with pytest.raises(UnknownField, match=r'no field "episode/tsk" in local/x. Did you mean "episode/task"\?'):
-        Loader(ds, 2, extra=("episode/tsk",))
+        Loader(ds, 2, fields=[..., "episode/tsk"])
     with pytest.raises(InvalidArgument, match='"episode" and "episode/task": a field cannot be a group') as failed:
-        Loader(ds, 2, extra=("episode", "episode/task"))
+        Loader(ds, 2, fields=[..., "episode", "episode/task"])
     assert '"episode/number"' in failed.value.hint
 
 
 def test_a_mixture_needs_a_column_in_every_member_or_masks_it(ds):
     plain = write("local/plain", lambda k: {"task": "none"})
     gaps = write("local/gaps", lambda k: {"trial": 50 + k} if k % 2 else {})
-    batch = next(iter(Loader(Mixture({"a": ds, "b": plain}), 8, extra=("episode/task",), **NUMPY)))
+    batch = next(iter(Loader(Mixture({"a": ds, "b": plain}), 8, fields=[..., "episode/task"], **NUMPY)))
     want = [
         "none" if s else about(int(k))["task"] for s, k in zip(batch["source"], batch["observation"][:, 0], strict=True)
     ]
     assert batch["episode/task"].tolist() == want
     with pytest.raises(UnknownField, match='b: no field "episode/trial" in local/plain'):
-        Loader(Mixture({"a": ds, "b": plain}), 8, extra=("episode/trial",), **NUMPY)
+        Loader(Mixture({"a": ds, "b": plain}), 8, fields=[..., "episode/trial"], **NUMPY)
     for window in (Transition(), Slice(3, after=2), Episode()):
         mixture = Mixture({"a": Member(ds), "b": Member(plain), "c": Member(gaps)}, missing="zero")
         seen = set()
-        for batch in Loader(mixture, 12, window=window, extra=("episode/trial",), seed=1, steps=4, **NUMPY):
+        for batch in Loader(mixture, 12, window=window, fields=[..., "episode/trial"], seed=1, steps=4, **NUMPY):
             numbers, source = batch["observation"][..., 0].astype(int), batch["source"]
             known = (source == 0) | ((source == 2) & (numbers % 2 == 1))
             assert np.array_equal(batch["mask", "episode", "trial"], known)
@@ -177,7 +177,9 @@ def test_a_live_loader_gives_columns_of_new_episodes():
             w.add_episodes({**recorded(k), "episode": about} for k in range(first, last))
 
     add(0, 4, task="a", trial=1)
-    loader = Loader("local/run", 16, extra=("episode/task", "episode/trial", "episode/number"), live=True, **NUMPY)
+    loader = Loader(
+        "local/run", 16, fields=[..., "episode/task", "episode/trial", "episode/number"], live=True, **NUMPY
+    )
     batches = iter(loader)
     first = next(batches)
     assert set(first["episode/task"]) == {"a"}

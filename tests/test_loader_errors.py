@@ -141,8 +141,8 @@ def test_the_length_of_an_endless_loader(ds, sampler):
     [
         ({"fields": ("observations",)}, "observation"),
         ({"fields": ("obs", "action")}, "observation"),
-        ({"extra": ("rewards",)}, "next/reward"),
-        ({"extra": ("reward",)}, "next/reward"),
+        ({"fields": [..., "rewards"]}, "next/reward"),
+        ({"fields": [..., "reward"]}, "next/reward"),
         ({"window": Offsets({"actions": (0, 1)})}, "action"),
         ({"window": Offsets({"next/rewards": (0, 1)})}, "next/reward"),
     ],
@@ -163,9 +163,9 @@ def test_a_dataset_without_reward():
     for options in (
         {"fields": ("next/reward",)},
         {"fields": ("observation", "reward")},
-        {"extra": ("next/reward",)},
-        {"extra": ("previous/reward",)},
-        {"extra": (ReturnToGo(),)},
+        {"fields": [..., "next/reward"]},
+        {"fields": [..., "previous/reward"]},
+        {"fields": [..., ReturnToGo()]},
         {"transform": Reward(2.0)},
         {"transform": [lambda batch: None, Reward(2.0)]},
         {"window": Transition(3)},
@@ -202,7 +202,7 @@ def test_a_state_of_something_else_is_refused(ds):
         (load(ds, sampler=Shuffled()), "seed", "Loader(..., seed=1)"),
         (load(ds, window=Slice(3), **options), "window", "window=Transition(n_step=1, gamma=0.99)"),
         (load(ds, window=Transition(3), **options), "window", "Transition(n_step=1"),
-        (load(ds, anchors="steps", **options), "anchors", "anchors='transitions'"),
+        (load(ds, window=Transition(anchors="steps"), **options), "anchors", "anchors='transitions'"),
     ):
         before = json.dumps(target.state_dict(), default=lambda x: x.tolist())
         with refused(WrongState, f"They differ in {differs}.", "this state is of local/known", hint):
@@ -213,8 +213,8 @@ def test_a_state_of_something_else_is_refused(ds):
 
 @pytest.mark.parametrize("name", ["return_to_go", "returns_to_go", "rtg"])
 def test_what_an_object_works_out_is_named(ds, name):
-    with refused(UnknownField, f'no field "{name}"', "extra=(ReturnToGo(),)"):
-        load(ds, extra=(name,))
+    with refused(UnknownField, f'no field "{name}"', "fields=[..., ReturnToGo()]"):
+        load(ds, fields=[..., name])
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_offsets_suggest_only_what_has_offsets(ds, name):
 
 def test_masks_are_no_fields_to_choose_from(ds):
     with pytest.raises(UnknownField) as e:
-        load(ds, window=Offsets({"observation": (-1, 0), "info": (0, 1)}), extra=("inffo",))
+        load(ds, window=Offsets({"observation": (-1, 0), "info": (0, 1)}), fields=[..., "inffo"])
     assert "mask" not in str(e.value)
 
 
@@ -413,7 +413,7 @@ def fresh(home):
 def test_a_loader_keeps_what_it_has_mapped(fresh, gone, window, packed, monkeypatch):
     if packed:
         monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
-    options = {"window": window, "extra": EXTRA, "sampler": Shuffled()}
+    options = {"window": window, "fields": [..., *EXTRA], "sampler": Shuffled()}
     expected = list(load(fresh, **options))
     loader = load(fresh, **options)
     gone(fresh)
@@ -426,7 +426,7 @@ def test_a_loader_keeps_what_it_has_mapped(fresh, gone, window, packed, monkeypa
 def test_frames_stay_as_well(tmp_path):
     decoded = pixels(tmp_path, 2)
     ds = import_files(tmp_path / "pixels-v0", "local/pixels")
-    loader = load(ds, extra=("episode", "step"), sampler=Sequential())
+    loader = load(ds, fields=[..., "episode", "step"], sampler=Sequential())
     remove(ds)
     for b in loader:
         for i, (k, t) in enumerate(zip(b["episode"], b["step"], strict=True)):
@@ -514,8 +514,8 @@ def test_a_selection_of_what_was_replaced_is_refused(fresh):
 
 
 def test_a_pickled_loader_of_what_was_replaced_is_refused(fresh):
-    loader = load(fresh, sampler=Shuffled(), extra=EXTRA)
-    expected = next(iter(load(fresh, sampler=Shuffled(), extra=EXTRA)))
+    loader = load(fresh, sampler=Shuffled(), fields=[..., *EXTRA])
+    expected = next(iter(load(fresh, sampler=Shuffled(), fields=[..., *EXTRA])))
     pickled = pickle.dumps(loader)
     same(expected, next(iter(pickle.loads(pickled))))
     replace(fresh)

@@ -41,7 +41,7 @@ def test_the_usual_fields(ds):
     assert names(ds) == USUAL
     assert names(ds, window=Slice(3)) == [*USUAL, "mask"]
     assert names(ds, window=Transition(3)) == [*USUAL, "next/discount", "steps_to_next_obs"]
-    assert names(ds, anchors="steps") == [n for n in USUAL if n != "next/observation"]
+    assert names(ds, window=Transition(anchors="steps")) == [n for n in USUAL if n != "next/observation"]
 
 
 def test_next_observed_comes_where_a_next_observation_can_be_unknown():
@@ -53,14 +53,14 @@ def test_next_observed_comes_where_a_next_observation_can_be_unknown():
     assert "next/observed" not in names(truncated)  # its last step is no transition
     assert "next/observed" in names(truncated, window=Slice(2))
     assert "next/observed" not in names(truncated, window=Slice(2), fields=("observation", "action"))
-    assert "next/observed" not in names(truncated, window=Slice(2), anchors="steps")
+    assert "next/observed" not in names(truncated, window=Slice(2, anchors="steps"))
 
 
 def test_fields_replace_and_extra_adds(ds):
     assert names(ds, fields=("action",)) == ["action"]
-    assert names(ds, fields="action", extra="step") == ["action", "step"]
+    assert names(ds, fields=["action", "step"]) == ["action", "step"]
     assert names(ds, fields=[("next", "reward"), "action", "action"]) == ["next/reward", "action"]
-    assert names(ds, extra=("info/step", "text", "next/qpos", "done", "action")) == [
+    assert names(ds, fields=[..., "info/step", "text", "next/qpos", "done", "action"]) == [
         *USUAL,
         "info/step",
         "text",
@@ -72,13 +72,11 @@ def test_fields_replace_and_extra_adds(ds):
 def test_all_fields(ds):
     everything = [*USUAL, "info/step", "next/qpos", "text"]
     assert names(ds, fields="all") == everything
-    assert names(ds, fields="all", extra="step", window=Slice(2)) == [*everything, "step", "mask"]
+    assert names(ds, fields=["all", "step"], window=Slice(2)) == [*everything, "step", "mask"]
     late = [n for n in everything if n != "next/observation"]
-    assert names(ds, fields="all", anchors="steps") == late
+    assert names(ds, fields="all", window=Transition(anchors="steps")) == late
     mixed = Loader(Mixture({"a": ds, "b": ds}), 4, fields="all", backend="numpy")
     assert sorted(mixed.fields) == sorted([*everything, "source"])
-    with pytest.raises(UnknownField, match='no field "all"'):
-        Loader(ds, fields=("all",))
 
 
 def cameras(ds):
@@ -104,7 +102,7 @@ def test_a_dataset_without_observations_says_what_is_left_out(ds):
     assert 'left out  camera, info/step, mask, text, weight: the dataset has no "observation"' in loader.describe()
     again = pickle.loads(pickle.dumps(loader))  # which warns of nothing: a worker must not repeat it
     assert again.fields == loader.fields
-    for options in ({"fields": "all"}, {"fields": ("action",)}, {"extra": "camera"}):
+    for options in ({"fields": "all"}, {"fields": ("action",)}, {"fields": [..., "camera"]}):
         assert "has no" not in Loader(seen, 4, **options).describe()
     with pytest.warns(UserWarning, match="Mixture, [ab]: local/cameras") as told:
         Loader(Mixture({"a": seen, "b": seen}), 4)
@@ -154,7 +152,7 @@ def test_a_name_stands_for_what_is_nested_below_it(ds):
     ],
 )
 def test_an_unknown_field_gets_a_suggestion(ds, name, meant):
-    for options in ({"fields": (name,)}, {"extra": (name,)}):
+    for options in ({"fields": (name,)}, {"fields": [..., name]}):
         with pytest.raises(UnknownField) as e:
             Loader(ds, **options)
         assert f'no field "{name}" in local/known. Did you mean "{meant}"?' in str(e.value)
@@ -166,15 +164,15 @@ def test_what_resembles_nothing_gets_the_list(ds):
         Loader(ds, fields=("zzz",))
     assert "Did you mean" not in str(e.value)
     with pytest.raises(UnknownField):
-        Loader(ds, extra=("mask",))
+        Loader(ds, fields=[..., "mask"])
     with pytest.raises(UnknownField):
-        Loader(ds, extra=("next/discount",))
+        Loader(ds, fields=[..., "next/discount"])
 
 
 def test_a_dataset_without_reward():
     ds = create([episode(0, 6)], reward=False)
     assert names(ds) == [n for n in USUAL if n != "next/reward"]
-    for options in ({"fields": ("next/reward",)}, {"extra": ("reward",)}, {"window": Transition(3)}):
+    for options in ({"fields": ("next/reward",)}, {"fields": [..., "reward"]}, {"window": Transition(3)}):
         with pytest.raises(NoReward, match="local/known has no reward"):
             Loader(ds, **options)
     with pytest.raises(NoReward):
@@ -183,8 +181,8 @@ def test_a_dataset_without_reward():
 
 def test_anchors_steps_has_no_next_observation(ds):
     with pytest.raises(LoaderError, match='anchors="transitions"'):
-        Loader(ds, anchors="steps", fields=("next/observation",))
-    assert names(ds, anchors="steps", fields=("next/qpos",)) == ["next/qpos"]
+        Loader(ds, window=Transition(anchors="steps"), fields=("next/observation",))
+    assert names(ds, window=Transition(anchors="steps"), fields=("next/qpos",)) == ["next/qpos"]
 
 
 @pytest.mark.parametrize("wrong", [(3,), (None,), (["observation"],)])
@@ -212,7 +210,7 @@ def nested():
 
 def test_nested_observations_stay_nested():
     ds = rlds_cli.create("local/nested", nested())
-    loader = Loader(ds, 3, backend="numpy", sampler=Sequential(), extra=("info", "next/info"))
+    loader = Loader(ds, 3, backend="numpy", sampler=Sequential(), fields=[..., "info", "next/info"])
     b = next(iter(loader))
     assert b["observation"]["achieved_goal"].shape == (3, 2)
     assert b["observation", "image", "top"].dtype == np.uint8 and b["observation/image/top"].shape == (3, 2, 2, 3)
@@ -276,11 +274,11 @@ def test_encoded_frames_are_decoded(tmp_path):
     ds = import_files(tmp_path / "pixels-v0", "local/pixels")
     assert ds.schema["observation"].kind == "frames"
     extra = ("episode", "step")
-    for b in Loader(ds, 4, sampler=Shuffled(), extra=extra):
+    for b in Loader(ds, 4, sampler=Shuffled(), fields=[..., *extra]):
         for i, (k, t) in enumerate(zip(b["episode"].tolist(), b["step"].tolist(), strict=True)):
             assert np.array_equal(b["observation"][i], decoded[k][t])
             assert np.array_equal(b["next", "observation"][i], decoded[k][t + 1])
-    b = next(iter(Loader(ds, 4, window=Slice(3, after=2, fill="zero"), sampler=Sequential(), extra=extra)))
+    b = next(iter(Loader(ds, 4, window=Slice(3, after=2, fill="zero"), sampler=Sequential(), fields=[..., *extra])))
     assert b["observation"].shape == (4, 3, 8, 10, 3) and str(b["observation"].dtype) == "torch.uint8"
     assert np.array_equal(b["observation"][1, :2], decoded[0][1:3]) and not b["observation"][1, 2].any()
     assert np.array_equal(b["next", "observation"][3], decoded[1][1:4])
@@ -289,7 +287,7 @@ def test_encoded_frames_are_decoded(tmp_path):
 def test_frames_of_several_batches_are_independent(tmp_path):
     pixels(tmp_path, 2)
     ds = import_files(tmp_path / "pixels-v0", "local/pixels")
-    b = next(iter(Loader(ds, 8, backend="numpy", seed=1, extra="index")))
+    b = next(iter(Loader(ds, 8, backend="numpy", seed=1, fields=[..., "index"])))
     twice = [np.flatnonzero(b["index"] == i) for i in range(6)]
     i, j = next(t for t in twice if len(t) > 1)[:2]
     b["observation"][i] = 0

@@ -91,7 +91,7 @@ def test_versions_share_their_rows(home: Path) -> None:
 def test_a_live_loader(home: Path) -> None:
     with rlds_cli.writer("local/run") as w:
         add(w, range(10))
-        loader = Loader(opened(), 32, backend="numpy", live=True, seed=0, extra=("episode", "step"))
+        loader = Loader(opened(), 32, backend="numpy", live=True, seed=0, fields=[..., "episode", "step"])
         batches, seen = iter(loader), 0
         for k in range(10, 130, 10):
             add(w, range(k, k + 10))

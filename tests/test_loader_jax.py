@@ -37,7 +37,7 @@ def wide() -> Iterator[None]:
 
 
 def load(ds: rlds_cli.Dataset, size: int = 4, **options: Any) -> Loader:
-    return Loader(ds, size, **{"backend": "jax", "extra": ("episode", "step"), **options})
+    return Loader(ds, size, **{"backend": "jax", "fields": [..., "episode", "step"], **options})
 
 
 NARROW = {"float64": "float32", "int64": "int32"}
@@ -64,11 +64,11 @@ def check_equal(got: Any, expected: Any) -> None:
     [
         {},
         {"window": Transition(3), "sampler": Shuffled()},
-        {"window": Slice(4, before=2, after=3, fill="zero"), "sampler": Shuffled(), "extra": ("episode", "text")},
+        {"window": Slice(4, before=2, after=3, fill="zero"), "sampler": Shuffled(), "fields": [..., "episode", "text"]},
         {"window": Offsets({"observation": (-1, 0)}), "sampler": Sequential(), "dtype": None},
         {"transform": Reward(2.0, 1.0), "dtype": "float16", "prefetch": 2},
         {"rank": 1, "world_size": 2, "sampler": Shuffled(), "steps": 20},
-        {"fields": ("text",), "extra": ()},
+        {"fields": ["text"]},
     ],
 )
 def test_the_batches_of_numpy(ds: rlds_cli.Dataset, options: Any) -> None:
@@ -173,7 +173,7 @@ def test_compiled_functions_compile_once(ds: rlds_cli.Dataset) -> None:
 def test_goals_in_a_compiled_update(ds: rlds_cli.Dataset) -> None:
     """OGBench's value and actor goals, as a script has them."""
     extra = (Goals("value_goal", current=0.2, future=0.5, random=0.3), Goals("actor_goal", horizon="uniform"))
-    loader = load(ds, 16, extra=extra)
+    loader = load(ds, 16, fields=[..., *extra])
 
     @jax.jit
     def update(state: Any, batch: Batch, reward: Any) -> Any:
@@ -184,8 +184,8 @@ def test_goals_in_a_compiled_update(ds: rlds_cli.Dataset) -> None:
     for batch in itertools.islice(loader, 20):
         state = update(state, batch, reward=(batch["value_goal_distance"] == 0) - 1.0)
     assert np.isfinite(state)
-    expected = next(iter(load(ds, 16, extra=extra, backend="numpy")))
-    check_equal(next(iter(load(ds, 16, extra=extra))), expected)
+    expected = next(iter(load(ds, 16, fields=[..., *extra], backend="numpy")))
+    check_equal(next(iter(load(ds, 16, fields=[..., *extra]))), expected)
 
 
 def test_a_batch_is_a_pytree_of_torch(ds: rlds_cli.Dataset) -> None:

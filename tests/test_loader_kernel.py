@@ -829,7 +829,7 @@ def test_a_loader_of_a_dataset_with_damaged_episodes(home, window, column, monke
         monkeypatch.setattr(EpisodeIndex, "of", classmethod(lambda cls, dataset, c=columns: EpisodeIndex(**c)))
         extra = ("step", Goals("goal", future=0.5, random=0.5), "previous/action")
         try:
-            for batch in Loader(ds, 4, window=window, sampler=Shuffled(), extra=extra, backend="numpy"):
+            for batch in Loader(ds, 4, window=window, sampler=Shuffled(), fields=[..., *extra], backend="numpy"):
                 assert np.isfinite(batch["observation"]).all()
         except (DamagedDataset, IndexError):
             refused += 1
@@ -851,7 +851,8 @@ ds, windows = rlds_cli.open_dataset(sys.argv[1]), (
 )
 extra = "step", "episode", Goals("goal", future=0.5, random=0.5), "previous/action"
 samplers = [Shuffled() for _ in windows]
-loaders = [Loader(ds, 16, window=w, sampler=s, extra=extra, backend="numpy") for w, s in zip(windows, samplers)]
+how = {"fields": [..., *extra], "backend": "numpy"}
+loaders = [Loader(ds, 16, window=w, sampler=s, **how) for w, s in zip(windows, samplers)]
 loaders += [Loader(ds, 16, sampler=s, backend="numpy") for s in (Weighted("length"), Prioritized())]
 kept = [[pickle.dumps(b) for b in islice(loader, 2)] for loader in loaders]
 for value in (-1, 0, 2**20, 2**40, 2**63 - 1):

@@ -28,6 +28,7 @@ from rlds_cli.errors import DatasetNotFound, EmptyWindow, InvalidArgument, Wrong
 from rlds_cli.loader import (
     Episode,
     Goals,
+    Live,
     Loader,
     Member,
     Mixture,
@@ -81,7 +82,7 @@ def check(batch: Batch) -> None:
 
 
 def loader(ref: Any = REF, size: int = 16, **options: Any) -> Loader:
-    given: dict[str, Any] = {"live": True, "backend": "numpy", "extra": ("step", "episode"), "seed": 3}
+    given: dict[str, Any] = {"live": True, "backend": "numpy", "fields": [..., "step", "episode"], "seed": 3}
     return Loader(ref, size, **given | options)
 
 
@@ -167,8 +168,8 @@ def test_draws_are_even_over_the_new_version(w: Writer, by: Any) -> None:
         {"sampler": Weighted("total_reward")},
         {"sampler": Prioritized(priority="total_reward")},
         {"sampler": Prioritized(), "window": Slice(4)},
-        {"anchors": "steps", "fields": ("observation", "action")},
-        {"extra": (ReturnToGo(0.9), Goals("goal", current=0.2, future=0.3, random=0.5))},
+        {"window": Transition(anchors="steps"), "fields": ("observation", "action")},
+        {"fields": [..., ReturnToGo(0.9), Goals("goal", current=0.2, future=0.3, random=0.5)]},
         {"transform": lambda batch: None, "dtype": None},
         {"prefetch": 2},
     ],
@@ -182,7 +183,7 @@ def test_batches_are_those_of_a_loader_that_was_opened_at_the_version(w: Writer,
     sample = live.state_dict()["samples"]
     batch = next(iter(live))
     log = live.state_dict()["versions"]
-    frozen = Loader(held[-1], 16, backend="numpy", seed=3, **{"extra": ("step", "episode")} | options)
+    frozen = Loader(held[-1], 16, backend="numpy", seed=3, **{"fields": [..., "step", "episode"]} | options)
     assert log[-1, 1] == held[-1].version and log[-1, 0] <= sample
     frozen.seek(sample // 16)
     expected = next(iter(frozen))
@@ -196,7 +197,7 @@ def test_batches_are_those_of_a_loader_that_was_opened_at_the_version(w: Writer,
 @pytest.mark.usefixtures("eager")
 def test_returns_to_go_and_goals_of_new_episodes(w: Writer) -> None:
     write(w, 0)
-    live = loader(size=200, extra=(ReturnToGo(), Goals("goal", horizon="final")))
+    live = loader(size=200, fields=[..., ReturnToGo(), Goals("goal", horizon="final")])
     batches = iter(live)
     for k in range(1, 6):
         batch = next(batches)
@@ -219,7 +220,7 @@ def test_returns_to_go_and_goals_of_new_episodes(w: Writer) -> None:
         {},
         {"sampler": Uniform("episode"), "window": Slice(4, after=3)},
         {"sampler": Weighted("total_reward"), "prefetch": 2},
-        {"window": Transition(3), "extra": ("step", ReturnToGo(), Goals("goal", random=0.5, future=0.5))},
+        {"window": Transition(3), "fields": [..., "step", ReturnToGo(), Goals("goal", random=0.5, future=0.5)]},
         {"sampler": Prioritized()},
         {"sampler": Prioritized(lag=2)},
         {"sampler": Prioritized(lag=2), "prefetch": 2},
@@ -270,7 +271,7 @@ def test_chances_are_those_of_the_run_where_episodes_left_before_its_first_batch
     def made(live: Any) -> Loader:
         source = {"a": held[0], "b": "local/like"}
         of = Mixture(source, {"a": 3, "b": 1}) if mixed else held[0]
-        return loader(of, 64, live=live, sampler=Prioritized(), dtype=None, extra=())
+        return loader(of, 64, live=live, sampler=Prioritized(), dtype=None, fields=None)
 
     def trained(live: Loader, batches: Iterator[Batch]) -> Batch:
         batch = next(batches)
@@ -306,7 +307,7 @@ def test_runs_stop_where_the_log_says(w: Writer) -> None:
     batches = iter(loader(live=log))
     for n in range(8):
         frozen = Loader(
-            held[0 if n < 3 else 1 if n == 3 else 3], 16, backend="numpy", seed=3, extra=("step", "episode")
+            held[0 if n < 3 else 1 if n == 3 else 3], 16, backend="numpy", seed=3, fields=[..., "step", "episode"]
         )
         frozen.seek(n)
         expected, batch = next(iter(frozen)), next(batches)
@@ -398,7 +399,7 @@ def test_batches_drawn_before_a_take_up_stay_right() -> None:
 def test_a_loader_stays_where_it_is_while_nothing_can_be_drawn() -> None:
     with rlds_cli.writer(REF, keep=Fifo(episodes=1)) as w:
         write(w, 0)
-        live = loader(window=Slice(6), extra=())
+        live = loader(window=Slice(6), fields=None)
         batches = iter(live)
         next(batches)
         write(w, 1, steps=3)  # too short
@@ -416,7 +417,7 @@ def test_a_loader_stays_where_it_is_while_nothing_can_be_drawn() -> None:
 def test_new_windows_have_the_highest_priority_so_far_and_updates_find_theirs() -> None:
     with rlds_cli.writer(REF, keep=Fifo(episodes=3)) as w:
         write(w, 0, 1)
-        live = loader(size=400, sampler=Prioritized(alpha=0.7, eps=0.01), extra=("step",))
+        live = loader(size=400, sampler=Prioritized(alpha=0.7, eps=0.01), fields=[..., "step"])
         batches, priority, highest = iter(live), {}, 1.0
         for k in range(2, 12):
             here = range(max(0, k - 3), k)
@@ -518,7 +519,7 @@ import rlds_cli
 from rlds_cli.loader import Loader
 rank, meeting = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
-live = Loader("local/grows", 8, live=True, seed=3, extra=("step",), steps=600)
+live = Loader("local/grows", 8, live=True, seed=3, fields=[..., "step"], steps=600)
 drawn, versions = [], []
 for batch in live:
     drawn.append(batch["observation"].int().tolist())
@@ -709,7 +710,7 @@ def test_a_loader_waits_for_its_first_episode(empty: Writer) -> None:
     with pytest.raises(EmptyWindow, match="0 episodes"):
         loader()
     with later(lambda: write(empty, 4)):
-        live = loader(wait=60)
+        live = loader(live=Live(wait=60))
     check(batch := next(iter(live)))
     assert (episodes(batch), live.version) == ({4}, 1)
     check(next(iter(pickle.loads(pickle.dumps(live)))))
@@ -717,21 +718,21 @@ def test_a_loader_waits_for_its_first_episode(empty: Writer) -> None:
 
 def test_a_loader_waits_for_so_many_steps(empty: Writer) -> None:
     with later(*(partial(write, empty, k) for k in range(4))):
-        live = loader(wait=60, min_steps=40)
+        live = loader(live=Live(wait=60, min_steps=40))
     assert live.version == 4 and live.dataset.num_steps == 40
-    assert loader(min_steps=40).version == 4  # they are there
+    assert loader(live=Live(min_steps=40)).version == 4  # they are there
     with pytest.raises(EmptyWindow, match=r"50 steps were asked for.*after 0.05 s local/grows has 40 steps"):
-        loader(wait=0.05, min_steps=50)
+        loader(live=Live(wait=0.05, min_steps=50))
     with pytest.raises(EmptyWindow, match="Now local/grows has 40 steps"):
-        loader(min_steps=41)
+        loader(live=Live(min_steps=41))
 
 
 def test_a_loader_waits_for_an_episode_that_has_a_window(empty: Writer) -> None:
     write(empty, 0)
     with pytest.raises(EmptyWindow, match="local/grows has 10 steps"):
-        loader(window=Slice(12), wait=0.01)
+        loader(window=Slice(12), live=Live(wait=0.01))
     with later(partial(write, empty, 1, steps=20)):
-        assert episodes(next(iter(loader(window=Slice(12), wait=60)))) == {1}
+        assert episodes(next(iter(loader(window=Slice(12), live=Live(wait=60))))) == {1}
 
 
 @pytest.mark.usefixtures("eager")
@@ -749,14 +750,14 @@ def test_a_loader_waits_for_an_episode_that_weighs_something(empty: Writer, mixe
     sampler = Weighted("total_reward")
     if mixed:
         source = Mixture({"a": "local/like", "b": Member(REF, sampler=sampler)}, {"a": 1, "b": 1})
-        live = loader(source, extra=())
+        live = loader(source, fields=None)
         batches = iter(live)
         assert np.unique(next(batches)["source"]).tolist() == [0]
     else:
         with pytest.raises(EmptyWindow, match="weights are zero"):
             loader(sampler=sampler)
         with later(partial(add, 5.0)):
-            batches = iter(loader(sampler=sampler, wait=60))
+            batches = iter(loader(sampler=sampler, live=Live(wait=60)))
         assert episodes(next(batches)) == {5}
     add(7.0)
     seen = [episodes(next(batches)) for _ in range(20)]
@@ -783,48 +784,36 @@ def dict_of(k: int) -> dict[str, Any]:
 
 def test_the_members_of_a_mixture_that_grow_are_waited_for(empty: Writer) -> None:
     mixture = Mixture({"still": "local/like", "online": REF}, {"still": 1, "online": 1})
-    assert np.unique(next(iter(loader(mixture, extra=())))["source"]).tolist() == [0]
+    assert np.unique(next(iter(loader(mixture, fields=None)))["source"]).tolist() == [0]
     with pytest.raises(EmptyWindow, match="local/grows has 0 steps"):
-        loader(mixture, extra=(), wait=0.01, min_steps=5)
+        loader(mixture, fields=None, live=Live(wait=0.01, min_steps=5))
     with later(partial(write, empty, 3), partial(write, empty, 4)):
-        live = loader(mixture, extra=(), wait=60, min_steps=10)
+        live = loader(mixture, fields=None, live=Live(wait=60, min_steps=10))
     assert np.bincount(next(iter(live))["source"]).tolist() == [8, 8]
     alone = Mixture({"one": REF, "two": "local/two"}, {"one": 1, "two": 1})
     with rlds_cli.writer("local/two", like=empty.dataset()) as other, later(partial(write, other, 5)):
-        live = loader(alone, extra=(), wait=60, min_steps=10)
+        live = loader(alone, fields=None, live=Live(wait=60, min_steps=10))
         assert live.version == {"one": 2, "two": 1}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"live": False, "wait": 1}, "not live"),
-        ({"live": False, "min_steps": 1}, "not live"),
-        ({"live": [(0, 1)], "wait": 1}, "a log says"),
-        ({"wait": -1}, "wait=-1"),
-        ({"wait": "1"}, "wait='1'"),
-        ({"wait": float("nan")}, "wait=nan"),
-        ({"min_steps": 0}, "min_steps"),
-    ],
-)
-def test_waits_that_are_refused(w: Writer, options: dict[str, Any], message: str) -> None:
-    write(w, 0)
-    with pytest.raises(InvalidArgument, match=message):
-        loader(**options)
+@pytest.mark.parametrize("value", [{"wait": -1}, {"wait": "1"}, {"wait": float("nan")}, {"min_steps": -1}])
+def test_waits_that_are_refused(value: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=next(iter(value))):
+        Live(**value)
 
 
 FIRST = """
 import sys
 import torch.distributed as dist
 from rlds_cli.errors import EmptyWindow
-from rlds_cli.loader import Loader
+from rlds_cli.loader import Live, Loader
 rank, meeting = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
 try:
-    Loader("local/grows", 8, live=True, wait=0.1, min_steps=1000)
+    Loader("local/grows", 8, live=Live(wait=0.1, min_steps=1000))
 except EmptyWindow as e:
     print("too few", "10 steps" in str(e), flush=True)
-live = Loader("local/grows", 8, live=True, wait=60, min_steps=20)
+live = Loader("local/grows", 8, live=Live(wait=60, min_steps=20))
 print(live.version, flush=True)
 next(iter(live))
 dist.barrier()

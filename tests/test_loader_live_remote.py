@@ -23,7 +23,7 @@ from test_remote_store import (
 import rlds_cli
 from rlds_cli.convert.writer import Writer
 from rlds_cli.errors import DamagedDataset, InvalidArgument
-from rlds_cli.loader import Loader, Mixture, Shuffled
+from rlds_cli.loader import Live, Loader, Mixture, Shuffled
 from rlds_cli.loader.read import DatasetSource
 from rlds_cli.sharing import collecting
 
@@ -189,7 +189,7 @@ def test_a_loader_waits_for_the_first_steps(writer: Writer, tmp_path: Path, othe
     remote = rlds_cli.open_dataset(address, cache_dir=other)
     add(writer, 5)
     push(address)
-    loader = Loader(remote, 16, live=True, wait=PATIENCE, min_steps=remote.num_steps + 1)
+    loader = Loader(remote, 16, live=Live(wait=PATIENCE, min_steps=remote.num_steps + 1))
     assert next(iter(loader)) is not None and loader.version == 2
 
 

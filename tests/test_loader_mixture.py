@@ -68,7 +68,9 @@ def three(home):
 
 def load(members, size=10, rule="exact", /, **options):
     chosen = {name: members[name] for name in NAMES}
-    return Loader(Mixture(chosen, **RULES[rule]), size, **{"backend": "numpy", "extra": ("episode", "step"), **options})
+    return Loader(
+        Mixture(chosen, **RULES[rule]), size, **{"backend": "numpy", "fields": [..., "episode", "step"], **options}
+    )
 
 
 def ids(batch):
@@ -263,11 +265,11 @@ def test_members_have_epochs_of_their_own(three, sampler):
 def test_a_members_order_is_its_own(three, sampler):
     """Not changed by weights, nor by who else is there; and not that of another."""
     own = drawn(load(three, sampler=sampler), 50)
-    alone = Loader(Mixture({"b": three["b"]}), 10, backend="numpy", extra=("episode", "step"), sampler=sampler)
+    alone = Loader(Mixture({"b": three["b"]}), 10, backend="numpy", fields=[..., "episode", "step"], sampler=sampler)
     samples = [(e, t) for _, e, t in itertools.chain(*first(alone, 15))]
     assert own["b"][:100] == samples[:100]
     twice = Mixture({"a": three["a"], "b": three["a"]}, {"a": 1, "b": 1})
-    both = drawn_of(Loader(twice, 10, backend="numpy", extra=("episode", "step"), sampler=sampler), 40)
+    both = drawn_of(Loader(twice, 10, backend="numpy", fields=[..., "episode", "step"], sampler=sampler), 40)
     assert (both[0] == both[1]) == isinstance(sampler, Sequential)
     other = drawn(load(three, sampler=sampler, seed=1), 50)
     assert (own["a"][:50] == other["a"][:50]) == isinstance(sampler, Sequential)
@@ -340,7 +342,13 @@ def test_going_on_anywhere_is_the_uninterrupted_run(three, rule, sampler, window
 
 def test_what_does_not_enter_the_order(three):
     reference = first(load(three, sampler=Shuffled()), 30)
-    for options in ({"prefetch": 3}, {"fields": ("action",)}, {"backend": "torch"}, {"dtype": None}, {"memory": 0}):
+    for options in (
+        {"prefetch": 3},
+        {"fields": ["action", "episode", "step"]},
+        {"backend": "torch"},
+        {"dtype": None},
+        {"memory": 0},
+    ):
         batches = itertools.islice(load(three, sampler=Shuffled(), **options), 30)
         assert [ids(b.numpy()) for b in batches] == reference
 
@@ -492,7 +500,7 @@ def test_describe_and_repr(three):
 
 def test_members_by_id_and_path(three):
     mixture = Mixture({"a": "local/a", "b": three["b"].path, "c": Member(three["c"])}, WEIGHTS)
-    assert first(Loader(mixture, 10, backend="numpy", extra=("episode", "step")), 4) == first(load(three), 4)
+    assert first(Loader(mixture, 10, backend="numpy", fields=[..., "episode", "step"]), 4) == first(load(three), 4)
 
 
 def test_a_lambda_cannot_be_sent_to_another_process(three):

@@ -82,8 +82,8 @@ RENAMED = {"observation/state": "observation", "next/dense": "next/reward"}
 
 
 def batches(mixture, n=6, size=8, **options):
-    extra = ("step", "episode", *options.pop("extra", ()))
-    loader = Loader(mixture, size, **{"backend": "numpy", "dtype": None, "extra": extra, **options})
+    fields = [*options.pop("fields", [...]), "step", "episode"]
+    loader = Loader(mixture, size, fields=fields, **{"backend": "numpy", "dtype": None, **options})
     return itertools.islice(loader, n)
 
 
@@ -164,7 +164,7 @@ def test_sizes_that_differ_name_the_way_out(one, two):
 
 def test_padding(one, two):
     mixture = Mixture({"one": one, "two": two}, pad={"action": 5})
-    for batch, i, known, t, _ in samples(mixture, ("one", "two"), extra=("next/action",)):
+    for batch, i, known, t, _ in samples(mixture, ("one", "two"), fields=[..., "next/action"]):
         size = known["action"].shape[1]
         assert batch["action"].shape == batch["mask", "action"].shape == (8, 5) and batch["action"].dtype == np.float32
         assert batch["mask", "action"].dtype == bool
@@ -252,9 +252,11 @@ def test_zeros_where_a_field_is_not(one, arm):
     mixture = Mixture({"one": one, "arm": Member(arm, **LACKING)}, pad={"action": 4}, missing="zero")
     extra = ("info/count", "info/task", "observation/depth")
     with pytest.raises(InvalidArgument, match="one field in"):
-        next(batches(mixture, extra=extra))
+        next(batches(mixture, fields=[..., *extra]))
     seen = set()
-    for batch, i, known, t, name in samples(mixture, ("one", "arm"), extra=extra[:2], transform=Reward(shift=7.0)):
+    for batch, i, known, t, name in samples(
+        mixture, ("one", "arm"), fields=[..., *extra[:2]], transform=Reward(shift=7.0)
+    ):
         assert batch["mask", "next", "reward"].shape == (8,) and batch["mask", "info", "count"].dtype == bool
         assert batch["mask", "next", "reward"][i] == (name == "one")
         assert batch["mask", "info", "count"][i] == batch["mask", "info", "task"][i] == (name == "arm")
@@ -282,7 +284,7 @@ def test_zeros_in_slices(one, arm, fill):
 def test_zeros_at_offsets(one, arm):
     mixture = Mixture({"one": one, "arm": Member(arm, **LACKING)}, pad={"action": 4}, missing="zero")
     window = Offsets({"info/count": (-1, 0)})
-    for batch, i, _, t, name in samples(mixture, ("one", "arm"), window=window, extra=("info/count",)):
+    for batch, i, _, t, name in samples(mixture, ("one", "arm"), window=window, fields=[..., "info/count"]):
         assert batch["info/count"].shape == batch["mask", "info", "count"].shape == (8, 2)
         assert batch["mask", "info", "count"][i].tolist() == [name == "arm" and t > 0, name == "arm"]
         assert batch["info/count"][i, 1] == (t if name == "arm" else 0)
@@ -309,12 +311,12 @@ def test_kinds_that_differ(one, home):
         batch = next(batches(Mixture({"a": a, "b": b}), dtype=dtype))
         assert batch["action"].dtype == common
     with pytest.raises(InvalidArgument, match=r'"info/w" is int64 in a and text in b'):
-        Loader(Mixture({"a": ints, "b": shorts}), 4, extra=("info/w",))
+        Loader(Mixture({"a": ints, "b": shorts}), 4, fields=[..., "info/w"])
 
 
 def test_text(arm, one):
     mixture = Mixture({"a": arm, "b": Member(arm, rename={"info/task": "info/task"})})
-    for batch in batches(mixture, extra=("info/task",), backend="torch"):
+    for batch in batches(mixture, fields=[..., "info/task"], backend="torch"):
         assert batch["info/task"].tolist() == [f"task {t}" for t in batch["step"].tolist()]
 
 
@@ -397,7 +399,7 @@ def test_functions_of_members_run_where_reading_does(one):
 def test_returns_and_goals(one, two):
     mixture = Mixture({"one": one, "two": two}, pad={"action": 4})
     extra = (ReturnToGo(), Goals("goal", horizon="final"))
-    for batch, i, known, t, _ in samples(mixture, ("one", "two"), extra=extra):
+    for batch, i, known, t, _ in samples(mixture, ("one", "two"), fields=[..., *extra]):
         assert np.isclose(batch["return_to_go"][i, 0], known["next"]["reward"][t:].sum())
         assert np.array_equal(batch["goal"][i], known["observation"][-1])
         assert batch["goal_distance"][i, 0] == len(known["action"]) - t

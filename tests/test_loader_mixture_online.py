@@ -59,7 +59,7 @@ def load(
     weights: Any = HALF, size: int = 8, *, sampler: Any = None, online: Any = "local/online", **options: Any
 ) -> Loader:
     members = {"offline": "local/offline", "online": Member(online, sampler=sampler)}
-    how = {"backend": "numpy", "dtype": None, "live": True, "extra": ("step",), "seed": 5} | options
+    how = {"backend": "numpy", "dtype": None, "live": True, "fields": [..., "step"], "seed": 5} | options
     return Loader(Mixture(members, weights), size, **how)
 
 
@@ -179,7 +179,7 @@ def test_what_cannot_be_live(online: Any, make: Any, says: str) -> None:
 
 @pytest.mark.parametrize("window", [Episode(), Episode(max_length=8), Episode(bucket=2)])
 def test_whole_episodes_are_as_long_as_those_that_came(online: Any, window: Episode) -> None:
-    loader = load(window=window, extra=())
+    loader = load(window=window, fields=None)
     batches = iter(loader)
     batch = next(batches)
     assert batch.absent == ("online",) and batch["action"].shape[1] <= 9
@@ -229,7 +229,7 @@ def test_several_members_grow(offline: rlds_cli.Dataset, online: Any) -> None:
     with rlds_cli.writer("local/more", like=offline) as more:
         members = {"offline": "local/offline", "online": "local/online", "more": "local/more"}
         weights = {"offline": 1, "online": 1, "more": 2}
-        how = {"backend": "numpy", "dtype": None, "sampler": Prioritized(), "extra": ("step",), "steps": 1}
+        how = {"backend": "numpy", "dtype": None, "sampler": Prioritized(), "fields": [..., "step"], "steps": 1}
         loader, seen = Loader(Mixture(members, weights), 8, live=True, **how), []
 
         def until(done: Any) -> Any:
@@ -362,7 +362,7 @@ def test_each_member_has_its_own_sampler(offline: rlds_cli.Dataset, online: Any)
         "offline": Member("local/offline", sampler=Weighted(weight)),
         "online": Member("local/online", sampler=Prioritized(1.0, 1.0, eps=1e-6)),
     }
-    loader = Loader(Mixture(members, HALF), 64, backend="numpy", dtype=None, extra=("step", "episode"), live=True)
+    loader = Loader(Mixture(members, HALF), 64, backend="numpy", dtype=None, fields=[..., "step", "episode"], live=True)
     batches = iter(loader)
     batch = next(batches)
     check(batch)
@@ -555,7 +555,7 @@ def test_options_do_not_enter_the_order(online: Any, exact: bool) -> None:
     log = np.array([[0, online.dataset().version]])
     members = {"offline": Member("local/offline", sampler=Shuffled()), "online": "local/online"}
     runs = [
-        run(Loader(Mixture(members, HALF, exact=exact), 8, dtype=None, live=log, extra=("step",), **options), 20)
+        run(Loader(Mixture(members, HALF, exact=exact), 8, dtype=None, live=log, fields=[..., "step"], **options), 20)
         for options in ({"backend": "numpy"}, {"backend": "numpy", "prefetch": 3}, {"backend": "torch"})
     ]
     assert same(runs[0], runs[1]) and same(runs[0], runs[2])

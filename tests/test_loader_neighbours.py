@@ -1,5 +1,7 @@
 """What the step before and the one after hold, against episodes that the test made itself."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -37,7 +39,9 @@ def test_transitions_and_sums_of_them(known):
         if anchors == "transitions" and not sum(e.num_transitions for e in known):
             continue
         window = Transition(n, 0.9)
-        for b in Loader(ds, 4, window=window, anchors=anchors, extra=EXTRA, sampler=Shuffled(), **EXACT):
+        for b in Loader(
+            ds, 4, window=replace(window, anchors=anchors), fields=[..., *EXTRA], sampler=Shuffled(), **EXACT
+        ):
             for i, (k, t) in enumerate(zip(b["episode"].tolist(), b["step"].tolist(), strict=True)):
                 span = known[k].n_step(t, n, 0.9)[1] if n > 1 else 1
                 check(b, i, around(known[k], t, span))  # the action at the row where it bootstraps
@@ -49,7 +53,7 @@ def test_every_step_of_a_slice_has_its_own(known):
     ds = create(known)
     for fill in ("edge", "zero"):
         window = Slice(4, before=2, after=3, fill=fill)
-        for b in Loader(ds, 3, window=window, extra=EXTRA, sampler=Sequential(), **EXACT):
+        for b in Loader(ds, 3, window=window, fields=[..., *EXTRA], sampler=Sequential(), **EXACT):
             assert b["next", "action"].shape == b["previous", "action"].shape == (*b["mask"].shape, 2)
             assert b["previous", "reward"].shape == (*b["mask"].shape, 1)
             for place in np.ndindex(b["mask"].shape):
@@ -65,7 +69,9 @@ def test_transforms_change_what_is_there_and_leave_the_zeros(backend, window):
     ds = create(known)
     norm = Normalize(ds, ["action"], eps=0.0)
     transform = [norm, Reward(2.0, shift=-1.0)]
-    loader = Loader(ds, 15, window=window, extra=EXTRA, transform=transform, dtype="float64", backend=backend, seed=1)
+    loader = Loader(
+        ds, 15, window=window, fields=[..., *EXTRA], transform=transform, dtype="float64", backend=backend, seed=1
+    )
     b = next(iter(loader)).numpy()
     actions = np.concatenate([e.action for e in known]).astype(np.float64)
     mean, std = actions.mean(0), actions.std(0)
@@ -82,7 +88,7 @@ def test_transforms_change_what_is_there_and_leave_the_zeros(backend, window):
 
 def test_neighbours_stay_in_the_episode_of_a_selection():
     known = [episode(k, 3) for k in range(5)]
-    for b in Loader(create(known).select(episodes=[3, 0]), 3, extra=EXTRA, sampler=Shuffled(), **EXACT):
+    for b in Loader(create(known).select(episodes=[3, 0]), 3, fields=[..., *EXTRA], sampler=Shuffled(), **EXACT):
         for i, (k, t) in enumerate(zip(b["episode"].tolist(), b["step"].tolist(), strict=True)):
             check(b, i, around(known[[3, 0][k]], t))
 
@@ -97,22 +103,22 @@ def made(action, length=4):
 
 
 def test_discrete_and_nested_actions():
-    b = next(iter(Loader(made(np.arange(1, 5)), 4, extra=NEIGHBOURS, sampler=Sequential(), **EXACT)))
+    b = next(iter(Loader(made(np.arange(1, 5)), 4, fields=[..., *NEIGHBOURS], sampler=Sequential(), **EXACT)))
     assert b["next", "action"].tolist() == [2, 3, 4, 0] and b["previous", "action"].tolist() == [0, 1, 2, 3]
     assert b["previous", "reward"].tolist() == [[0], [1], [2], [3]]
     arms = {"arm": np.ones((4, 2)), "grip": np.arange(1, 5)}
-    loader = Loader(made(arms), 4, extra=("next/action", "previous/action/grip"), sampler=Sequential(), **EXACT)
+    loader = Loader(made(arms), 4, fields=[..., "next/action", "previous/action/grip"], sampler=Sequential(), **EXACT)
     b = next(iter(loader))
     assert b["next", "action", "grip"].tolist() == [2, 3, 4, 0]
     assert b["next", "action", "arm"].tolist() == [[1, 1]] * 3 + [[0, 0]]
     assert b["previous", "action", "grip"].tolist() == [0, 1, 2, 3] and ("previous", "action", "arm") not in b
-    clipped = next(iter(Loader(made(arms), 4, extra=["previous/action"], transform=Clip("action", 0.5), **EXACT)))
+    clipped = next(iter(Loader(made(arms), 4, fields=[..., "previous/action"], transform=Clip("action", 0.5), **EXACT)))
     assert clipped["previous", "action", "arm"].max() == 0.5
 
 
 def test_text_beside_is_none_where_there_is_no_step():
     ds = made(["go", "left", "right", "stop"])
-    b = next(iter(Loader(ds, 4, extra=NEIGHBOURS, sampler=Sequential(), **EXACT)))
+    b = next(iter(Loader(ds, 4, fields=[..., *NEIGHBOURS], sampler=Sequential(), **EXACT)))
     assert b["next", "action"].tolist() == ["left", "right", "stop", None]
     assert b["previous", "action"].tolist() == [None, "go", "left", "right"]
 
@@ -120,6 +126,6 @@ def test_text_beside_is_none_where_there_is_no_step():
 def test_what_the_dataset_does_not_have():
     ds = create([episode(0, 4)], reward=False)
     with pytest.raises(NoReward):
-        Loader(ds, 2, extra=["previous/reward"])
+        Loader(ds, 2, fields=[..., "previous/reward"])
     with pytest.raises(UnknownField, match="next/actions"):
-        Loader(ds, 2, extra=["next/actions"])
+        Loader(ds, 2, fields=[..., "next/actions"])

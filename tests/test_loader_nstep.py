@@ -33,7 +33,7 @@ def test_sums_stop_where_they_must(home, monkeypatch, kept, episodes, n, gamma):
     if not any(e.num_transitions for e in episodes):
         return
     monkeypatch.setattr(blocks, "LEAST_BYTES", 0 if kept else 1 << 60)
-    options = {"backend": "numpy", "dtype": None, "extra": ("episode", "step")}
+    options = {"backend": "numpy", "dtype": None, "fields": [..., "episode", "step"]}
     check(Loader(create(episodes), 4, window=Transition(n, gamma), sampler=Shuffled(), **options), episodes, n, gamma)
 
 
@@ -47,7 +47,7 @@ def ds(home, monkeypatch):
 
 def test_packed_rows_serve_other_selections_and_other_sums(ds, home, monkeypatch):
     monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
-    options = {"backend": "numpy", "dtype": None, "extra": ("episode", "step"), "window": Transition(3, 0.5)}
+    options = {"backend": "numpy", "dtype": None, "fields": [..., "episode", "step"], "window": Transition(3, 0.5)}
     some = ds.select(episodes=[2, 0])
     check(Loader(some, 4, sampler=Sequential(), **options), [EPISODES[2], EPISODES[0]], 3, 0.5)
     files = sorted(f.name for f in (home / "packed").iterdir())
@@ -57,13 +57,13 @@ def test_packed_rows_serve_other_selections_and_other_sums(ds, home, monkeypatch
 
 
 def test_rewards_that_are_transformed_are_summed_anew(ds):
-    options = {"backend": "numpy", "dtype": None, "extra": ("episode", "step"), "window": Transition(3, 0.5)}
+    options = {"backend": "numpy", "dtype": None, "fields": [..., "episode", "step"], "window": Transition(3, 0.5)}
     check(Loader(ds, 4, sampler=Shuffled(), transform=Reward(scale=7.0), **options), EPISODES, 3, 0.5, scale=7.0)
 
 
 def test_without_a_place_to_keep_them_they_are_summed_anew(ds, home):
     (home / "packed").write_text("in the way")
-    options = {"backend": "numpy", "dtype": None, "extra": ("episode", "step"), "window": Transition(3, 0.5)}
+    options = {"backend": "numpy", "dtype": None, "fields": [..., "episode", "step"], "window": Transition(3, 0.5)}
     check(Loader(ds, 4, sampler=Shuffled(), memory=0, **options), EPISODES, 3, 0.5)
 
 
@@ -124,5 +124,5 @@ def test_what_a_transform_makes_of_half_floats_is_finite(home, backend):
 
 def test_returns_of_half_floats_are_exact(home):
     ds = rewarded(np.full(3, 100, np.float16))
-    batch = next(iter(Loader(ds, 6, extra=[ReturnToGo(0.99)], backend="numpy", dtype=None, sampler=Sequential())))
+    batch = next(iter(Loader(ds, 6, fields=[..., ReturnToGo(0.99)], backend="numpy", dtype=None, sampler=Sequential())))
     assert batch["return_to_go"][:3, 0].tolist() == [100 + 0.99 * (100 + 0.99 * 100), 100 + 0.99 * 100, 100]

@@ -25,11 +25,12 @@ ds, shots = rlds_cli.open_dataset("local/known"), rlds_cli.open_dataset("local/f
 samplers = [Uniform(), Uniform(by="episode"), Shuffled(), Shuffled(block=8), Sequential()]
 samplers += [Weighted("length"), Prioritized()]
 windows = [Transition(), Transition(3), Slice(4, after=3, fill="zero"), Offsets({"observation": (-1, 0)}), Episode()]
-extra = ("step", "text", "next/action", ReturnToGo(), Goals("goal"))
+fields = [..., "step", "text", "next/action", ReturnToGo(), Goals("goal")]
 transform = [Normalize(ds), Reward(2.0), Clip("observation", 3.0), lambda batch: batch.copy()]
 seen = 0
 for sampler, window in itertools.product(samplers, windows):
-    loader = Loader(ds, 4, sampler=sampler, window=window, extra=extra, transform=transform, backend="numpy", steps=6)
+    how = {"sampler": sampler, "window": window, "fields": fields, "transform": transform}
+    loader = Loader(ds, 4, **how, backend="numpy", steps=6)
     for batch in loader:
         assert all(isinstance(x, np.ndarray) for _, x in batch.leaves())
         batch.clone().numpy().sarsd()

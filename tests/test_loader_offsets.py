@@ -27,7 +27,7 @@ def ds(tmp_path_factory):
 
 
 def load(ds, window, size=5, **options):
-    plain = {"backend": "numpy", "dtype": None, "sampler": Sequential(), "extra": EXTRA}
+    plain = {"backend": "numpy", "dtype": None, "sampler": Sequential(), "fields": [..., *EXTRA]}
     return Loader(ds, size, window=window, **plain | options)
 
 
@@ -163,7 +163,7 @@ def test_a_name_stands_for_what_is_nested_below_it():
     ds = rlds_cli.create("local/nested", nested())
     known = list(nested())
     extra = ("episode", "step")
-    for b, i in samples(ds, Offsets({"observation": (0, 2), "observation/camera": (-1, 0)}), extra=extra):
+    for b, i in samples(ds, Offsets({"observation": (0, 2), "observation/camera": (-1, 0)}), fields=[..., *extra]):
         k, t = b["episode"][i], b["step"][i]
         goal, top = known[k]["observation"]["goal"], known[k]["observation"]["camera"]["top"]
         assert np.array_equal(b["observation/goal"][i], goal[[t, min(t + 2, 4)]])
@@ -172,12 +172,12 @@ def test_a_name_stands_for_what_is_nested_below_it():
         assert b["mask/observation/goal"][i].tolist() == [True, t + 2 < 5]
         assert b["mask/observation/camera"][i].tolist() == [t >= 1, True]
         assert b["mask/next/observation/goal"][i].tolist() == [True, t + 3 < 5]
-    for b, i in samples(ds, Offsets({"info": (0, 1)}), extra=("episode", "step", "info")):
+    for b, i in samples(ds, Offsets({"info": (0, 1)}), fields=[..., "episode", "step", "info"]):
         k, t = b["episode"][i], b["step"][i]
         assert np.array_equal(b["info/energy"][i, :, 0], known[k]["info"]["energy"][[t, t + 1]])
         assert np.array_equal(b["info/power"][i, :, 0], known[k]["info"]["power"][[t, min(t + 1, 3)]])
         assert b["mask/info/energy"][i].all() and b["mask/info/power"][i].tolist() == [True, t < 3]
-    b = next(iter(load(ds, Offsets({"observation": (-1, 0)}), extra=())))
+    b = next(iter(load(ds, Offsets({"observation": (-1, 0)}), fields=None)))
     assert b["mask"].names() == ["observation", "next/observation"]
 
 
@@ -186,7 +186,7 @@ def test_a_next_observation_of_its_own_is_read_at_its_own_rows():
     before, after = rng.standard_normal((2, 6, 3))
     made = {"observation": before, "action": np.zeros((6, 1)), "next": {"observation": after, "terminated": True}}
     ds = rlds_cli.create("local/apart", [made])
-    for b, i in samples(ds, Offsets({"observation": (-1, 0, 1)}), extra=("step",)):
+    for b, i in samples(ds, Offsets({"observation": (-1, 0, 1)}), fields=[..., "step"]):
         rows = np.array([-1, 0, 1]) + b["step"][i]
         inside = rows.clip(0, 5)
         assert np.array_equal(b["observation"][i], before[inside])
@@ -199,7 +199,7 @@ def test_encoded_frames_are_decoded_at_offsets(tmp_path, fill):
     decoded = pixels(tmp_path, 2)
     ds = import_files(tmp_path / "pixels-v0", "local/pixels")
     assert ds.schema["observation"].kind == "frames"
-    for b, i in samples(ds, Offsets({"observation": (-1, 0, 2)}, fill=fill), extra=("episode", "step")):
+    for b, i in samples(ds, Offsets({"observation": (-1, 0, 2)}, fill=fill), fields=[..., "episode", "step"]):
         frames, t = decoded[b["episode"][i]], b["step"][i]
         values, real = windows.rows_at(frames, [t - 1, t, t + 2], fill)
         assert same(b["observation"][i], values) and b["mask/observation"][i].tolist() == real.tolist()
@@ -211,7 +211,7 @@ def test_what_stands_beside_a_step_is_that_of_the_step_alone():
     known = episode(0, 5)
     ds = create([known])
     extra = ("step", "next/action", "previous/action", "previous/reward", "index")
-    for b, i in samples(ds, Offsets({"action": (0, 1), "next/reward": (0, 1)}), extra=extra):
+    for b, i in samples(ds, Offsets({"action": (0, 1), "next/reward": (0, 1)}), fields=[..., *extra]):
         t = b["step"][i]
         nothing = np.zeros(2, np.float32)
         assert np.array_equal(b["next/action"][i], known.action[t + 1] if t < 4 else nothing)
@@ -227,15 +227,15 @@ def test_seconds_are_steps_by_the_frames_per_second(fps, unit):
     ds = rlds_cli.create("local/timed", [{"observation": np.arange(9.0), "action": np.arange(8.0)}], fps=fps)
     seconds = Offsets({"observation": (-2 * unit, 0.0), "action": [k * unit for k in range(4)]}, unit="s", after=1)
     steps = Offsets({"observation": (-2, 0), "action": range(4)}, after=1)
-    for a, b in zip(load(ds, seconds, extra=()), load(ds, steps, extra=()), strict=True):
+    for a, b in zip(load(ds, seconds, fields=None), load(ds, steps, fields=None), strict=True):
         assert a.names() == b.names() and all(np.array_equal(x, b[name]) for name, x in a.leaves())
-    assert repr(seconds) in load(ds, seconds, extra=()).describe()
+    assert repr(seconds) in load(ds, seconds, fields=None).describe()
 
 
 def test_seconds_between_two_rows_are_refused():
     ds = rlds_cli.create("local/timed", [{"observation": np.arange(9.0), "action": np.arange(8.0)}], fps=20)
     with pytest.raises(InvalidArgument, match=r'0.06 s of "action" is 1.200 steps at 20 frames') as e:
-        load(ds, Offsets({"action": (0, 0.06)}, unit="s"), extra=())
+        load(ds, Offsets({"action": (0, 0.06)}, unit="s"), fields=None)
     assert "0.05 s is a row" in str(e.value)
     untimed = create([episode(0, 5)])
     with pytest.raises(InvalidArgument, match=r"local/known does not state its frames per second") as e:

@@ -363,7 +363,7 @@ def ds(monkeypatch: pytest.MonkeyPatch) -> Dataset:
 
 def test_verify_compares_packed_files_with_the_columns(ds: Dataset, home: Path) -> None:
     batch = next(iter(Loader(ds, 8, seed=1, backend="numpy")))
-    Loader(ds, 8, window=Transition(n_step=3), extra=(ReturnToGo(),), backend="numpy")
+    Loader(ds, 8, window=Transition(n_step=3), fields=[..., ReturnToGo()], backend="numpy")
     assert sorted(file.suffix for file in files(home)) == [".column", ".rows"]
     assert verify(ds.path).ok
     for file in files(home):

@@ -24,7 +24,7 @@ def packed(monkeypatch):
 
 
 def everything(ds, **options):
-    options = {"sampler": Shuffled(), "backend": "numpy", "extra": ("episode", "step"), **options}
+    options = {"sampler": Shuffled(), "backend": "numpy", "fields": [..., "episode", "step"], **options}
     loader = Loader(ds, 8, **options)
     return loader, list(loader)
 
@@ -33,7 +33,7 @@ def everything(ds, **options):
 @pytest.mark.parametrize("dtype", [None, "float32", "float16"])
 @pytest.mark.parametrize("anchors", ["transitions", "steps"])
 def test_packed_rows_hold_what_the_episodes_do(ds, packed, dtype, anchors):
-    loader, batches = everything(ds, dtype=dtype, anchors=anchors)
+    loader, batches = everything(ds, dtype=dtype, window=Transition(anchors=anchors))
     assert ("packed rows" in loader.describe()) == (ds.encoding == "memmap")
     seen = 0
     for batch in batches:
@@ -88,7 +88,7 @@ def test_tensors_may_be_changed_in_place(home, packed):
 
 def test_only_some_fields_and_none_after(home, packed):
     ds = create(EPISODES)
-    batch = next(iter(Loader(ds, 64, fields=("action", "next/done"), extra=("index",), backend="numpy", dtype=None)))
+    batch = next(iter(Loader(ds, 64, fields=["action", "next/done", "index"], backend="numpy", dtype=None)))
     rows = np.concatenate([e.action[: e.num_transitions] for e in EPISODES])
     done = np.concatenate([(e.terminated | e.truncated)[: e.num_transitions] for e in EPISODES])
     assert np.array_equal(batch["action"], rows[batch["index"]])

@@ -40,7 +40,7 @@ def ds(home: object) -> Dataset:
 
 
 def load(ds: Any, size: int = 8, **options: Any) -> Loader:
-    how = {"window": Slice(LENGTH), "sampler": Pairs(by="task"), "extra": ("episode", "step"), "backend": "numpy"}
+    how = {"window": Slice(LENGTH), "sampler": Pairs(by="task"), "fields": [..., "episode", "step"], "backend": "numpy"}
     return Loader(ds, size, **{**how, **options})
 
 
@@ -51,7 +51,7 @@ def drawn(batch: Any) -> list[tuple[tuple[int, int], tuple[int, int]]]:
 
 
 def test_both_windows_are_in_one_batch(ds: Dataset) -> None:
-    batch = next(iter(load(ds, fields="all")))
+    batch = next(iter(load(ds, fields=["all", "episode", "step"])))
     assert batch["observation"].shape == (8, 2, LENGTH, 2) and batch["text"].shape == batch["mask"].shape == (8, 2, 3)
     assert batch["next", "reward"].shape == (8, 2, LENGTH, 1)
     for i, pair in enumerate(drawn(batch)):
@@ -65,7 +65,7 @@ def test_every_pair_has_the_chance_of_the_reference(ds: Dataset, by: str | None)
     scored = [k % 2 if task else None for k, task in enumerate(TASKS)]  # NaN where there is none
     chances = samplers.pairs(COUNTS, known.get(by, scored))
     assert sum(chances.values()) == pytest.approx(1)
-    loader = load(ds, 20_000, sampler=Pairs(by=by), extra=("episode", "step", "probability"), fields=("action",))
+    loader = load(ds, 20_000, sampler=Pairs(by=by), fields=["action", "episode", "step", "probability"])
     batch = next(iter(loader))
     pairs = drawn(batch)
     assert set(pairs) <= set(chances)
@@ -79,7 +79,7 @@ def test_every_pair_has_the_chance_of_the_reference(ds: Dataset, by: str | None)
 
 @pytest.mark.parametrize("window", [Transition(), Transition(n_step=2), Slice(2, after=1), Episode()])
 def test_with_other_windows_and_goals(ds: Dataset, window: Any) -> None:
-    options = {"window": window, "extra": ("episode", Goals("goal"))}
+    options = {"window": window, "fields": [..., "episode", Goals("goal")]}
     batch = next(iter(load(ds, 6, backend="torch", **options)))
     assert {x.shape[:2] for _, x in batch.leaves()} == {(6, 2)}
     episodes = batch["episode"].reshape(6, 2, -1)[..., 0].tolist()

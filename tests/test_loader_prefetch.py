@@ -36,7 +36,7 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rlds_cli.Dataset]:
 
 
 def load(ds: rlds_cli.Dataset, size: int = 4, **options: Any) -> Loader:
-    return Loader(ds, size, **{"backend": "numpy", "extra": ("episode", "step"), **options})
+    return Loader(ds, size, **{"backend": "numpy", "fields": [..., "episode", "step"], **options})
 
 
 def ids(batch: Any) -> list[tuple[int, int]]:
@@ -326,7 +326,7 @@ def test_what_is_chosen(ds: rlds_cli.Dataset) -> None:
 @pytest.mark.parametrize("prefetch", DEPTHS)
 def test_frames_that_columns_share(prefetch: int) -> None:
     shots = film([9, 4, 12])
-    options = {"sampler": Shuffled(), "prefetch": prefetch, "backend": "numpy", "extra": ("episode", "step")}
+    options = {"sampler": Shuffled(), "prefetch": prefetch, "backend": "numpy", "fields": [..., "episode", "step"]}
     for b in Loader(shots, 5, window=Slice(6, after=5), **options):
         for i, j in zip(*np.nonzero(b["mask"]), strict=True):
             k, t = int(b["episode"][i, j]), int(b["step"][i, j])

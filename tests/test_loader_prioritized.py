@@ -31,7 +31,7 @@ def ds(home):
 
 def load(ds, size=16, **options):
     sampler = options.pop("sampler", Prioritized())
-    return Loader(ds, size, sampler=sampler, **{"backend": "numpy", "extra": ("index",), **options})
+    return Loader(ds, size, sampler=sampler, **{"backend": "numpy", "fields": [..., "index"], **options})
 
 
 def priority_of(index):
@@ -271,10 +271,12 @@ def test_initial_priorities_by_episode_and_by_step(ds):
         loader = load(ds, sampler=Prioritized(alpha=1.0, eps=1e-9, priority=priority))
         assert masses(loader) == pytest.approx(by_episode)
     by_step = np.arange(71.0)
-    loader = load(ds, sampler=Prioritized(alpha=1.0, eps=1e-9, priority=by_step), anchors="steps")
+    loader = load(ds, sampler=Prioritized(alpha=1.0, eps=1e-9, priority=by_step), window=Transition(anchors="steps"))
     assert masses(loader) == pytest.approx(by_step, abs=1e-8)
     by_transition = np.arange(2.0, 2 + TRANSITIONS)  # the last step is no transition: it keeps 1
-    loader = load(ds, sampler=Prioritized(alpha=1.0, eps=1e-9, priority=by_transition), anchors="steps")
+    loader = load(
+        ds, sampler=Prioritized(alpha=1.0, eps=1e-9, priority=by_transition), window=Transition(anchors="steps")
+    )
     assert masses(loader) == pytest.approx([*by_transition, 1.0])
 
 
@@ -343,7 +345,7 @@ def test_torch_saves_a_state_and_loads_it_without_unpickling_objects(ds, tmp_pat
     given = dict(options)
     mixed = given.pop("mixed", None)
     data = ds if mixed is None else Mixture({"a": ds, "b": ds}, **mixed)
-    plain = {**given, "extra": "step"}
+    plain = {**given, "fields": [..., "step"]}
     loader = load(data, **({"sampler": Uniform()} | plain))
     batches = iter(loader)
     for _ in range(3):

@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -57,6 +57,7 @@ WINDOWS = st.one_of(
     st.builds(Episode, st.one_of(st.none(), st.integers(1, 9)), bucket=st.one_of(st.none(), st.integers(1, 4))),
 )
 EPOCHS = st.sampled_from([Shuffled(), Shuffled(drop_last=True), Shuffled(block=3, live=2), Sequential()])
+WHERE = "episode", "step"
 ENDLESS = st.sampled_from([Uniform(), Uniform(by="episode"), Weighted("length")])
 SAMPLERS = st.one_of(EPOCHS, ENDLESS)
 ANCHORS = st.sampled_from(["transitions", "steps"])
@@ -64,7 +65,7 @@ READING = st.fixed_dictionaries(
     {},
     optional={
         "prefetch": st.integers(0, 3),
-        "fields": st.sampled_from([("action",), ("observation", "next"), None]),
+        "fields": st.sampled_from([["action", *WHERE], ["observation", "next", *WHERE], [..., *WHERE]]),
         "dtype": st.sampled_from([None, "float16", "float64"]),
         "backend": st.sampled_from(["numpy", "torch"]),
         "memory": st.sampled_from([0, "1GiB"]),
@@ -83,7 +84,7 @@ def ds(request, tmp_path_factory):
 
 
 def load(ds, window, sampler, size=4, **options):
-    plain = {"backend": "numpy", "dtype": None, "extra": ("episode", "step")}
+    plain = {"backend": "numpy", "dtype": None, "fields": [..., *WHERE]}
     return Loader(ds, size, window=window, sampler=sampler, **plain | options)
 
 
@@ -145,10 +146,10 @@ def test_samples_are_windows_of_one_episode(ds, chosen, window, sampler, anchors
     expected = every_window(known, window, anchors == "steps")
     if not expected:
         with pytest.raises(EmptyWindow):
-            load(view, window, sampler, anchors=anchors)
+            load(view, replace(window, anchors=anchors), sampler)
         return
     assume(sampler != Shuffled(drop_last=True) or expected.total() >= 4)
-    loader = load(view, window, sampler, seed=seed, anchors=anchors)
+    loader = load(view, replace(window, anchors=anchors), sampler, seed=seed)
     batches = list(itertools.islice(loader, 12 if sampler.endless else None))
     seen = Counter(sample for b in batches for sample in held(b, window))
     assert set(seen) <= set(expected)
@@ -169,7 +170,7 @@ def test_samples_are_windows_of_one_episode(ds, chosen, window, sampler, anchors
 def test_no_sum_goes_beyond_a_done_step(ds, chosen, n, sampler):
     known, view = [VARIED[k] for k in chosen], ds.select(episodes=chosen)
     assume(sum(e.num_transitions for e in known) >= 4)
-    loader = load(view, Transition(n, 1.0), sampler, extra=("episode", "step", "next/action"))
+    loader = load(view, Transition(n, 1.0), sampler, fields=[..., "episode", "step", "next/action"])
     for b in itertools.islice(loader, 12):
         for i, (k, t) in enumerate(zip(b["episode"], b["step"], strict=True)):
             e, (total, span) = known[k], known[k].n_step(t, n, 1.0)
@@ -219,7 +220,8 @@ def order_of(window):
 def test_ranks_part_every_batch_field_by_field(ds, chosen, window, sampler, anchors, share, world, seed):
     """Also the last one of an epoch, which may have fewer samples than there are ranks."""
     assume(could_load(window, anchors))
-    view, size, options = ds.select(episodes=chosen), share * world, {"anchors": anchors, "seed": seed}
+    view, size, options = ds.select(episodes=chosen), share * world, {"seed": seed}
+    window = replace(window, anchors=anchors)
     try:
         whole = list(itertools.islice(load(view, window, sampler, size, **options), 20))
     except (EmptyWindow, BatchSize):
@@ -238,7 +240,7 @@ def test_ranks_part_every_batch_field_by_field(ds, chosen, window, sampler, anch
 def test_how_it_is_read_changes_nothing(ds, chosen, window, sampler, reading, size):
     view = ds.select(episodes=chosen)
     try:
-        plain = load(view, window, sampler, size, steps=9, extra=("episode", "step", "next/qpos"))
+        plain = load(view, window, sampler, size, steps=9, fields=[..., "episode", "step", "next/qpos"])
     except (EmptyWindow, BatchSize):
         return
     for a, b in zip(plain, load(view, window, sampler, size, steps=9, **reading), strict=True):

@@ -52,7 +52,7 @@ def test_no_rank_goes_away_empty(samples, world):
 def test_the_last_batch_has_samples_for_every_rank(window, sampler):
     """13 windows, or 5 episodes, in batches of 4 for four ranks: one is left, and all four read it."""
     ds = create([episode(k, n) for k, n in enumerate((1, 3, 2, 3, 4))])
-    options = {"window": window, "sampler": sampler, "backend": "numpy", "extra": ("episode", "step")}
+    options = {"window": window, "sampler": sampler, "backend": "numpy", "fields": [..., "episode", "step"]}
     whole = list(Loader(ds, 4, **options))
     assert len(whole[-1]["step"]) == 1
     for rank in range(4):

@@ -74,7 +74,7 @@ torch.save(live.state_dict(), f"{out}/live-{rank}.pt")
 
 def made(dataset: Any, size: int = 12, **options: Any) -> Loader:
     extra = options.pop("extra", ("episode", "step"))
-    return Loader(dataset, size, extra=extra, dtype=None, backend="numpy", seed=3, **options)
+    return Loader(dataset, size, fields=[..., *extra], dtype=None, backend="numpy", seed=3, **options)
 
 
 LOADERS = {

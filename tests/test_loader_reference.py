@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -213,13 +213,17 @@ def test_samples_are_those_of_the_reference(
     expected = Expected(window, reference(plain, window, every_step))
     weights = 1.0 + np.arange(view.num_steps) * 7 % 5
     sampler = SAMPLERS[name] or Weighted(weights)
-    options = {"window": window, "sampler": sampler, "seed": seed, "anchors": "steps" if every_step else "transitions"}
+    options = {
+        "window": replace(window, anchors="steps" if every_step else "transitions"),
+        "sampler": sampler,
+        "seed": seed,
+    }
     extra = ("episode", "step", *STORED, *(() if "probability" in sampler.gives else ("probability",)))
     if not sum(expected.counts):
         with pytest.raises(EmptyWindow):
             Loader(view, 4, **options)
         return
-    loader = Loader(view, 4, **options, extra=extra, **EXACT)
+    loader = Loader(view, 4, **options, fields=[..., *extra], **EXACT)
     p, found = chances(name, expected, plain, weights), []
     for batch in itertools.islice(loader, 8 if sampler.endless else None):
         drawn = expected.drawn(batch)
@@ -246,7 +250,12 @@ def test_priorities_are_those_of_the_reference(
     assume(getattr(window, "bucket", None) is None)
     expected = Expected(window, reference(plain, window, False))
     assume(sum(expected.counts))
-    options = {"window": window, "sampler": SAMPLERS["prioritized"], "extra": ("episode", "step", *STORED), **EXACT}
+    options = {
+        "window": window,
+        "sampler": SAMPLERS["prioritized"],
+        "fields": [..., "episode", "step", *STORED],
+        **EXACT,
+    }
     loader = Loader(ds.select(episodes=chosen), 5, **options, seed=seed)
     priorities = [[1.0] * count for count in expected.counts]
     numbers = {place: n for n, place in enumerate(samplers.numbered(expected.counts))}
@@ -295,8 +304,8 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rlds_cli.Dataset]
 def test_goals_come_as_often_as_the_reference_says(five: rlds_cli.Dataset, shares: str, horizon: Any) -> None:
     current, future, anywhere = GOALS[shares]
     extra = Goals("goal", current=current, future=future, random=anywhere, horizon=horizon, gamma=0.6)
-    options = {"anchors": "steps", "sampler": Uniform(), **EXACT}
-    batch = next(iter(Loader(five, 40_000, extra=("episode", "step", extra), **options)))
+    options = {"window": Transition(anchors="steps"), "sampler": Uniform(), **EXACT}
+    batch = next(iter(Loader(five, 40_000, fields=[..., "episode", "step", extra], **options)))
     recorded = [e.num_observed for e in FIVE]
     steps = np.stack([batch["episode"], batch["step"]], 1)
     rows = batch["goal"][:, :2].astype(int)
@@ -334,7 +343,9 @@ def test_returns_are_those_of_the_reference(
         for e in plain
     ]
     try:
-        loader = Loader(ds.select(episodes=chosen), 5, window=window, sampler=Sequential(), extra=extra, **EXACT)
+        loader = Loader(
+            ds.select(episodes=chosen), 5, window=window, sampler=Sequential(), fields=[..., *extra], **EXACT
+        )
     except EmptyWindow:
         return
     for batch in loader:
@@ -366,7 +377,7 @@ def test_members_of_a_mixture_have_an_order_of_their_own(
     assume(all(sizes.values()))
     members = {"a": ds.select(episodes=first), "b": ds.select(episodes=second)}
     mixture = Mixture(members) if weights is None else Mixture(members, weights=weights)
-    options = {"window": window, "sampler": Shuffled(), "seed": seed, "extra": ("episode", "step", *STORED)}
+    options = {"window": window, "sampler": Shuffled(), "seed": seed, "fields": [..., "episode", "step", *STORED]}
     drawn: dict[str, list[tuple[int, int]]] = {"a": [], "b": []}
     share = mixtures.shares(sizes if weights is None else weights)
     for batch in itertools.islice(Loader(mixture, 4, **options, **EXACT), 10):

@@ -65,15 +65,17 @@ ARGUMENTS = {
     "n-step, rewards changed": {"window": Transition(n_step=3), "transform": rlds_cli.loader.Reward(scale=2.0)},
     "slices": {"window": Slice(5)},
     "slices beyond the ends": {"window": Slice(4, before=2, after=2)},
-    "zeros beyond the ends": {"window": Slice(4, before=2, after=2, fill="zero"), "extra": ("next/action",)},
+    "zeros beyond the ends": {"window": Slice(4, before=2, after=2, fill="zero"), "fields": [..., "next/action"]},
     "episodes": {"window": Episode()},
     "episodes of one length": {"window": Episode(bucket=8)},
     "offsets": {"window": Offsets({"observation": (-2, 0, 1), "next/reward": (0, 3)})},
-    "goals": {"extra": (Goals("goal", current=0.2, future=0.5, random=0.3), "previous/action", "previous/reward")},
-    "goals of windows": {"extra": (Goals("goal"),), "window": Slice(5)},
-    "returns": {"extra": (ReturnToGo(gamma=0.9, scale=0.1), "probability")},
-    "all fields": {"fields": "all", "extra": ("step", "episode", "index")},
-    "every step": {"anchors": "steps"},
+    "goals": {
+        "fields": [..., Goals("goal", current=0.2, future=0.5, random=0.3), "previous/action", "previous/reward"]
+    },
+    "goals of windows": {"fields": [..., Goals("goal")], "window": Slice(5)},
+    "returns": {"fields": [..., ReturnToGo(gamma=0.9, scale=0.1), "probability"]},
+    "all fields": {"fields": ["all", "step", "episode", "index"]},
+    "every step": {"window": Transition(anchors="steps")},
     "its own dtypes": {"dtype": None},
     "episodes alike": {"sampler": Uniform(by="episode")},
     "a warm-up": {"warm_up": "first_part"},
@@ -115,9 +117,9 @@ def test_columns_in_several_files(here, name, pieces):
         {},
         {"window": Transition(n_step=3)},
         {"window": Slice(4)},
-        {"window": Offsets({"observation": (-2, 0, 1)}), "extra": ("mask/observation",)},
-        {"extra": (Goals("goal", future=0.5, random=0.5),)},
-        {"fields": ("action",), "extra": (Goals("goal"),)},
+        {"window": Offsets({"observation": (-2, 0, 1)}), "fields": [..., "mask/observation"]},
+        {"fields": [..., Goals("goal", future=0.5, random=0.5)]},
+        {"fields": ["action", Goals("goal")]},
         {"prefetch": 0},
     ],
 )
@@ -163,7 +165,9 @@ def test_functions_of_batches_and_workers(here):
         same(one.numpy(), other.numpy())
 
 
-@pytest.mark.parametrize("arguments", [{}, {"window": Transition(n_step=3)}, {"window": Slice(3), "extra": ("step",)}])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"window": Transition(n_step=3)}, {"window": Slice(3), "fields": [..., "step"]}]
+)
 def test_columns_on_a_device(here, arguments):
     pytest.importorskip("torch")
     far, arguments = late(here), {"device": "cpu", "memory": "device", "steps": 8, "seed": 1, **arguments}
@@ -298,7 +302,7 @@ def test_a_warm_up_draws_from_more_and_more(here, monkeypatch):
 
     row = sum(f.row_bytes for f in here.schema.values())
     monkeypatch.setattr(uniform, "FIRST_BYTES", 5 * row)
-    arguments = {"backend": "numpy", "seed": 4, "steps": 40, "extra": ("probability", "index")}
+    arguments = {"backend": "numpy", "seed": 4, "steps": 40, "fields": [..., "probability", "index"]}
     warm = Loader(here, 10, warm_up="first_part", **arguments)
     total = int(here.episodes["num_transitions"].sum())
     exact = np.concatenate([b["index"] for b in Loader(here, 10, **arguments)])

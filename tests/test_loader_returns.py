@@ -30,7 +30,7 @@ def test_every_step_has_the_sum_to_the_first_terminal_or_the_end(known, settings
     ds = create(known)
     for gamma, through in settings:
         rtg, seen = ReturnToGo(gamma, 0.5, through_terminals=through), 0
-        for b in Loader(ds, 4, anchors="steps", extra=("step", "episode", rtg), **EXACT):
+        for b in Loader(ds, 4, window=Transition(anchors="steps"), fields=[..., "step", "episode", rtg], **EXACT):
             assert b["return_to_go"].shape == (len(b["step"]), 1) and b["return_to_go"].dtype == np.float64
             for k, t, value in zip(b["episode"], b["step"], b["return_to_go"][:, 0], strict=True):
                 assert value == 0.5 * slow_of(known[k], gamma, through)[t]
@@ -44,7 +44,7 @@ def test_slices_hold_the_return_of_each_step(known):
     ds = create(known)
     for fill in ("edge", "zero"):
         window = Slice(4, before=2, after=3, fill=fill)
-        for b in Loader(ds, 3, window=window, extra=("step", "episode", ReturnToGo(0.9)), **EXACT):
+        for b in Loader(ds, 3, window=window, fields=[..., "step", "episode", ReturnToGo(0.9)], **EXACT):
             assert b["return_to_go"].shape == (*b["mask"].shape, 1)
             for place in np.ndindex(b["mask"].shape):
                 value = slow_of(known[b["episode"][place]], 0.9)[b["step"][place]]
@@ -54,7 +54,7 @@ def test_slices_hold_the_return_of_each_step(known):
 @pytest.mark.parametrize("window", [Transition(3, 0.5), Offsets({"observation": (-1, 0), "next/reward": (0, 1)})])
 def test_it_is_that_of_step_t_whatever_the_window(window):
     known = [episode(0, 6), episode(1, 9, inner=(3,), end="truncated")]
-    for b in Loader(create(known), 5, window=window, extra=("step", "episode", ReturnToGo(0.9)), **EXACT):
+    for b in Loader(create(known), 5, window=window, fields=[..., "step", "episode", ReturnToGo(0.9)], **EXACT):
         expected = [slow_of(known[k], 0.9)[t] for k, t in zip(b["episode"], b["step"], strict=True)]
         assert b["return_to_go"][:, 0].tolist() == expected
 
@@ -62,27 +62,30 @@ def test_it_is_that_of_step_t_whatever_the_window(window):
 def test_it_is_cast_like_other_floats():
     ds = create([episode(0, 5)])
     for dtype in ("float16", "float32", "float64"):
-        b = next(iter(Loader(ds, 5, extra=[ReturnToGo()], dtype=dtype, backend="numpy", sampler=Sequential())))
+        b = next(iter(Loader(ds, 5, fields=[..., ReturnToGo()], dtype=dtype, backend="numpy", sampler=Sequential())))
         assert b["return_to_go"].dtype == dtype
         expected = np.array(slow_of(episode(0, 5), 1.0), dtype)
         assert b["return_to_go"][:, 0].tolist() == expected.tolist()
     torch = pytest.importorskip("torch")
-    assert next(iter(Loader(ds, 5, extra=[ReturnToGo()])))["return_to_go"].dtype == torch.float32
+    assert next(iter(Loader(ds, 5, fields=[..., ReturnToGo()])))["return_to_go"].dtype == torch.float32
 
 
 def test_a_selection_shares_the_column_of_its_dataset(home):
     known = [episode(k, 3 + k) for k in range(5)]
     ds = create(known)
     view = ds.select(episodes=[4, 1])
-    for loader in (Loader(view, 3, extra=("step", ReturnToGo()), **EXACT), Loader(ds, 3, extra=[ReturnToGo()])):
+    for loader in (
+        Loader(view, 3, fields=[..., "step", ReturnToGo()], **EXACT),
+        Loader(ds, 3, fields=[..., ReturnToGo()]),
+    ):
         assert "scanned once, packed file" in loader.describe()
-    for b in Loader(view, 3, extra=("step", ReturnToGo()), **EXACT):
+    for b in Loader(view, 3, fields=[..., "step", ReturnToGo()], **EXACT):
         numbers = b["observation"][:, 0].astype(int)
         expected = [slow_of(known[k], 1.0)[t] for k, t in zip(numbers, b["step"], strict=True)]
         assert b["return_to_go"][:, 0].tolist() == expected
     assert len(list((home / "packed").glob("*.column"))) == 1
-    Loader(ds, 3, extra=[ReturnToGo(0.5)]), Loader(ds, 3, extra=[ReturnToGo(scale=2.0)])
-    Loader(ds, 3, extra=[ReturnToGo(through_terminals=True)])
+    Loader(ds, 3, fields=[..., ReturnToGo(0.5)]), Loader(ds, 3, fields=[..., ReturnToGo(scale=2.0)])
+    Loader(ds, 3, fields=[..., ReturnToGo(through_terminals=True)])
     assert len(list((home / "packed").glob("*.column"))) == 3
 
 
@@ -94,7 +97,7 @@ def test_rewards_of_several_elements_are_summed_element_by_element():
         for r in rewards
     ]
     ds = rlds_cli.create("local/two", made)
-    b = next(iter(Loader(ds, 11, extra=("step", "episode", ReturnToGo(0.9)), **EXACT)))
+    b = next(iter(Loader(ds, 11, fields=[..., "step", "episode", ReturnToGo(0.9)], **EXACT)))
     for k, t, value in zip(b["episode"], b["step"], b["return_to_go"], strict=True):
         never = np.zeros(len(rewards[k]), bool)
         assert value.tolist() == [reference.to_go(rewards[k][:, i].tolist(), never.tolist(), 0.9)[t] for i in range(2)]
@@ -147,23 +150,23 @@ def test_it_agrees_with_torchrl_on_whole_episodes():
     functional = pytest.importorskip("torchrl.objectives.value.functional")
     torch = pytest.importorskip("torch")
     known = [episode(0, 6), episode(1, 9, inner=(3,)), episode(2, 4, end="truncated")]
-    b = next(iter(Loader(create(known), 19, extra=[ReturnToGo(0.9)], dtype=None, sampler=Sequential())))
+    b = next(iter(Loader(create(known), 19, fields=[..., ReturnToGo(0.9)], dtype=None, sampler=Sequential())))
     theirs = functional.reward2go(b["next", "reward"], b["next", "done"], 0.9)
     torch.testing.assert_close(b["return_to_go"], theirs, rtol=1e-6, atol=1e-6)
 
 
 def test_without_rewards_there_is_none():
     with pytest.raises(NoReward, match="no reward"):
-        Loader(create([episode(0, 4)], reward=False), 2, extra=[ReturnToGo()])
+        Loader(create([episode(0, 4)], reward=False), 2, fields=[..., ReturnToGo()])
 
 
 def test_where_there_is_no_room_the_error_says_so(home):
     ds = create([episode(0, 40)])
     (home / "packed").write_text("in the way")
-    b = next(iter(Loader(ds, 40, extra=[ReturnToGo()], **EXACT)))
+    b = next(iter(Loader(ds, 40, fields=[..., ReturnToGo()], **EXACT)))
     assert b["return_to_go"][0, 0] == slow_of(episode(0, 40), 1.0)[0]
     with pytest.raises(NeedsMemory, match="return_to_go of local/known takes 328 B"):
-        Loader(ds, 40, extra=[ReturnToGo()], memory=0)
+        Loader(ds, 40, fields=[..., ReturnToGo()], memory=0)
 
 
 @pytest.mark.parametrize(
@@ -182,4 +185,4 @@ def test_what_cannot_be_is_refused_at_once(make, says):
 
 def test_offsets_of_a_return_are_refused():
     with pytest.raises(InvalidArgument, match="step t alone"):
-        Loader(create([episode(0, 4)]), 2, window=Offsets({"return_to_go": (0, 1)}), extra=[ReturnToGo()])
+        Loader(create([episode(0, 4)]), 2, window=Offsets({"return_to_go": (0, 1)}), fields=[..., ReturnToGo()])

@@ -81,7 +81,7 @@ def test_bfloat16_and_memory_on_a_device(ds: Dataset) -> None:
 
 def test_values_are_those_of_the_step(ds: Dataset) -> None:
     extra = ("step", "episode")
-    batch = next(iter(Loader(ds, 64, fields="all", extra=extra, dtype=None, backend="numpy")))
+    batch = next(iter(Loader(ds, 64, fields=["all", *extra], dtype=None, backend="numpy")))
     t = batch["step"] + 100.0 * batch["episode"]
     assert batch["step"].shape == batch["episode"].shape == (64,)
     for name, expected in (
@@ -113,7 +113,7 @@ def test_computed_columns(ds: Dataset) -> None:
         "probability",
     )
     for window, lead in ((Transition(), (4,)), (Slice(3), (4, 3))):
-        batch = next(iter(Loader(ds, 4, window=window, extra=extra)))
+        batch = next(iter(Loader(ds, 4, window=window, fields=[..., *extra])))
         for name in ("return_to_go", "goal", "goal_distance", "previous/action/torque", "next/action/torque"):
             assert batch[name].shape == (*lead, 1), name
         for name in ("previous/action/gear", "next/action/gear", "index", "probability"):

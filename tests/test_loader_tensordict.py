@@ -39,14 +39,14 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rlds_cli.Dataset]:
 
 
 def first(ds: rlds_cli.Dataset, **options: Any) -> Batch:
-    loader = Loader(ds, 3, **{"sampler": Shuffled(), "steps": 3, "extra": ("episode", "step"), **options})
+    loader = Loader(ds, 3, **{"sampler": Shuffled(), "steps": 3, "fields": [..., "episode", "step"], **options})
     return next(iter(loader))
 
 
 @pytest.mark.parametrize(("window", "size"), SIZES)
 @pytest.mark.parametrize("backend", ["torch", "numpy"])
 def test_every_window(ds: rlds_cli.Dataset, window: Any, size: tuple[int, ...], backend: Any) -> None:
-    batch = first(ds, window=window, backend=backend, extra=("episode", "step", "text"))
+    batch = first(ds, window=window, backend=backend, fields=[..., "episode", "step", "text"])
     td = batch.tensordict()
     assert tuple(td.batch_size) == size and td.device == torch.device("cpu")
     for flag in FLAGS:
@@ -77,21 +77,21 @@ def test_rows_of_a_tensordict_are_steps_of_the_data(ds: rlds_cli.Dataset) -> Non
 
 
 def test_root_flags_that_were_asked_for_stay(ds: rlds_cli.Dataset) -> None:
-    td = first(ds, extra=("done", "terminated")).tensordict()
+    td = first(ds, fields=[..., "done", "terminated"]).tensordict()
     assert all(td[flag].shape == (3, 1) and not td[flag].any() for flag in FLAGS)
 
 
 def test_few_fields(ds: rlds_cli.Dataset) -> None:
-    td = first(ds, fields=("observation",), extra=()).tensordict()
+    td = first(ds, fields=["observation"]).tensordict()
     assert set(td.keys()) == {"observation", *FLAGS} and tuple(td.batch_size) == (3,)
-    td = first(ds, fields=("observation",), extra=(), window=Slice(3)).tensordict()
+    td = first(ds, fields=["observation"], window=Slice(3)).tensordict()
     assert set(td.keys()) == {"observation", "mask", *FLAGS} and tuple(td.batch_size) == (3, 3)
-    text = first(ds, fields=("text",), extra=()).tensordict()
+    text = first(ds, fields=["text"]).tensordict()
     assert tuple(text.batch_size) == (3,) and set(text.keys()) == {"text", *FLAGS}
 
 
 def test_tensors_stay_on_their_device(ds: rlds_cli.Dataset) -> None:
-    batch = first(ds, extra=("text",)).to("meta")
+    batch = first(ds, fields=[..., "text"]).to("meta")
     batch["more"] = np.zeros((3, 1), np.float32)
     td = batch.tensordict()
     assert td.device == torch.device("meta") and td["observation"].device.type == td["more"].device.type == "meta"
@@ -107,7 +107,7 @@ def test_an_episode_of_a_dataset(ds: rlds_cli.Dataset) -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_n_step_transitions_say_how_many_steps_they_sum_up(ds: rlds_cli.Dataset, n: int) -> None:
-    loader = Loader(ds, len(ds), sampler=Sequential(), window=Transition(n, 0.9), extra=("episode", "step"))
+    loader = Loader(ds, len(ds), sampler=Sequential(), window=Transition(n, 0.9), fields=[..., "episode", "step"])
     td = next(iter(loader)).tensordict()
     if n == 1:
         assert "steps_to_next_obs" not in td.keys()  # noqa: SIM118  (losses take 1)
@@ -154,7 +154,7 @@ def test_no_other_sampler_gives_weights(ds: rlds_cli.Dataset) -> None:
 
 @pytest.mark.parametrize(("window", "size"), SIZES)
 def test_every_window_in_other_forms(ds: rlds_cli.Dataset, window: Any, size: tuple[int, ...]) -> None:
-    batch = first(ds, window=window, extra=("episode", "step", "text"))
+    batch = first(ds, window=window, fields=[..., "episode", "step", "text"])
     arrays = batch.numpy()
     back, cloned = arrays.to("cpu"), batch.clone()
     for form in (arrays, back, cloned, batch.map(lambda x: x)):

@@ -53,7 +53,7 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rlds_cli.Dataset]:
 
 
 def load(ds: Any, size: int = 4, **options: Any) -> Loader:
-    return Loader(ds, size, **{"extra": ("episode", "step"), **options})
+    return Loader(ds, size, **{"fields": [..., "episode", "step"], **options})
 
 
 def feed(loader: Loader, workers: int, **options: Any) -> DataLoader[Batch]:
@@ -91,7 +91,7 @@ def check_equal(got: Any, expected: Any) -> None:
     ],
 )
 def test_the_batches_of_the_plain_iterator(ds: rlds_cli.Dataset, sampler: Any, window: Any, workers: int) -> None:
-    options = {"sampler": sampler, "window": window, "extra": ("episode", "step", "text", "info"), "seed": 3}
+    options = {"sampler": sampler, "window": window, "fields": [..., "episode", "step", "text", "info"], "seed": 3}
     options |= {"steps": 40} if sampler.endless else {}
     expected = list(load(ds, **options))
     got = list(feed(load(ds, **options), workers))
@@ -368,9 +368,9 @@ def test_length_of_a_loop_without_an_end(ds: rlds_cli.Dataset) -> None:
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_started_afresh(ds: rlds_cli.Dataset, method: str) -> None:
     """They open the dataset anew: only what the loader was made of is handed over."""
-    plain = load(ds, sampler=Shuffled(), rank=1, world_size=2, extra=("episode", "step", "text"))
+    plain = load(ds, sampler=Shuffled(), rank=1, world_size=2, fields=[..., "episode", "step", "text"])
     expected = [[ids(b) for b in plain] for _ in range(2)]
-    loader = load(ds, sampler=Shuffled(), rank=1, world_size=2, extra=("episode", "step", "text"))
+    loader = load(ds, sampler=Shuffled(), rank=1, world_size=2, fields=[..., "episode", "step", "text"])
     batches = feed(loader, 2, multiprocessing_context=method)
     assert [[ids(b) for b in batches] for _ in range(2)] == expected
 

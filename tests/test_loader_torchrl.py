@@ -75,7 +75,7 @@ def test_its_n_step_transitions_bootstrap_from_terminal_states(peers):
 def test_returns_to_go_agree(ds, peers, chosen, gamma):
     view = ds.select(episodes=chosen)
     theirs = peers[1](gamma, out_keys=["return_to_go"]).inv(everything(view).tensordict())
-    ours = everything(view, extra=(ReturnToGo(gamma),))
+    ours = everything(view, fields=[..., ReturnToGo(gamma)])
     torch.testing.assert_close(ours["return_to_go"], theirs["return_to_go"])
 
 
@@ -86,7 +86,7 @@ def test_its_returns_to_go_have_a_discount_of_single_precision_and_end_early(pee
     one.reward[-1] = 1e9
     ds = create([one])
     theirs = peers[1](0.5, out_keys=["return_to_go"]).inv(everything(ds).tensordict())["return_to_go"][:, 0]
-    ours = everything(ds, extra=(ReturnToGo(0.5),))["return_to_go"][:, 0]
+    ours = everything(ds, fields=[..., ReturnToGo(0.5)])["return_to_go"][:, 0]
     assert ours.tolist() == [1e9 * 0.5**k for k in range(39, -1, -1)]
     assert theirs[0] == 0 and ours[0] > 1e-3
     near = peers[1](0.9, out_keys=["return_to_go"]).inv(everything(ds).tensordict())["return_to_go"][-2, 0]
@@ -101,7 +101,9 @@ def test_importance_weights_are_by_its_formula(ds, chosen, alpha, beta, data):
     if not len(view):
         return
     priority = np.array(data.draw(st.lists(st.floats(0, 1e3), min_size=len(view), max_size=len(view))))
-    loader = Loader(view, 16, sampler=Prioritized(alpha, beta, eps=1e-8), backend="numpy", dtype=None, extra="index")
+    loader = Loader(
+        view, 16, sampler=Prioritized(alpha, beta, eps=1e-8), backend="numpy", dtype=None, fields=[..., "index"]
+    )
     batches = iter(loader)
     batch = next(batches)
     batch["window"] = np.arange(len(view))
@@ -181,7 +183,7 @@ def test_its_losses_take_every_batch(ds, learners, window, sampler, name):
 def test_its_targets_are_those_worked_out_by_hand(ds, learners, n):
     """IQL's target of Q: the sum of rewards + gamma^k (1 - terminated) V(s'), with V = 0.5 * the sum of s'."""
     view = ds.select(episodes=OBSERVED)
-    td = everything(view, "float32", window=Transition(n, 0.9), extra=("episode", "step")).tensordict()
+    td = everything(view, "float32", window=Transition(n, 0.9), fields=[..., "episode", "step"]).tensordict()
     loss = learners("iql")
     target = loss.value_estimator.value_estimate(td, target_params=loss.target_value_network_params)
     for i in range(len(td)):

@@ -119,9 +119,9 @@ def test_elements_that_vary_little_around_a_large_number(home, kind, mode):
         {"backend": "numpy"},
         {"memory": "device", "device": "cpu"},
         {"window": Slice(2, after=1, fill="zero")},
-        {"anchors": "steps", "extra": ("previous/action", "step")},
+        {"window": Transition(anchors="steps"), "fields": [..., "previous/action", "step"]},
     ):
-        loader = Loader(ds, 300, transform=norm, seed=1, **{"extra": ("step",), **options})
+        loader = Loader(ds, 300, transform=norm, seed=1, **{"fields": [..., "step"], **options})
         batch = next(iter(loader))
         step, real = np.asarray(batch["step"]), np.asarray(batch["mask"]) if "mask" in batch else ...
         for name, later in (("observation/time", 0), ("next/observation/time", 1), ("action", 0)):
@@ -144,7 +144,7 @@ def test_members_of_a_mixture_are_centred_before_they_are_narrowed(home, kind):
     }
     for members, transform, name in pieces.values():
         fields = ("action", name) if name != "clock" or members["a"] is renamed else ("action",)
-        loader = Loader(Mixture(members), 100, fields=fields, extra=("step",), transform=transform, backend="numpy")
+        loader = Loader(Mixture(members), 100, fields=[*fields, "step"], transform=transform, backend="numpy")
         batch = next(iter(loader))
         for found in fields:
             clipped = expected["std"].clip(-1, 1) if isinstance(transform, Clip) else expected["std"]
@@ -271,7 +271,7 @@ def test_rewards_are_scaled_then_shifted(ds, known):
 def test_rewards_are_changed_before_they_are_summed_up(ds, known):
     window = Transition(3, 0.9)
     transform = [Reward(scale=2.0, shift=-1.0), Clip("next/reward", 1.0)]
-    b = next(iter(Loader(ds, 6, window=window, transform=transform, extra="step", **NUMPY)))
+    b = next(iter(Loader(ds, 6, window=window, transform=transform, fields=[..., "step"], **NUMPY)))
     changed = np.clip(known[0].reward * 2 - 1, -1, 1)
     for i, t in enumerate(b["step"]):
         k = known[0].n_step(t, 3, 0.9)[1]

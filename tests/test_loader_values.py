@@ -228,7 +228,13 @@ def check(ds, archive, window, sampler):
     assert ds.episodes["length"].tolist() == archive.length.tolist()
     everything = [*archive.names, *(f"next/{name}" for name in archive.names if archive.both(name))]
     loader = Loader(
-        ds, 64, window=window, sampler=sampler, extra=("episode", "step", *everything), backend="numpy", dtype=None
+        ds,
+        64,
+        window=window,
+        sampler=sampler,
+        fields=[..., "episode", "step", *everything],
+        backend="numpy",
+        dtype=None,
     )
     assert set(everything) <= set(loader.fields)
     summed = isinstance(window, Transition) and window.n_step > 1
@@ -245,7 +251,7 @@ def test_returns_to_go_are_sums_of_the_archives_rewards(sample):
     ds, archive = sample
     options = {"backend": "numpy", "dtype": None, "sampler": Shuffled()}
     extra = ("episode", "step", ReturnToGo(0.99, 0.1))
-    for b in Loader(ds, 256, window=Slice(8, after=7), extra=extra, **options):
+    for b in Loader(ds, 256, window=Slice(8, after=7), fields=[..., *extra], **options):
         for k, t, value in zip(b["episode"][:, 0], b["step"][:, 0], b["return_to_go"][:, 0, 0], strict=True):
             e = archive.episodes[k]
             expected = 0.0
@@ -257,7 +263,9 @@ def test_returns_to_go_are_sums_of_the_archives_rewards(sample):
 def test_casts_are_numpys_own(sample):
     ds, archive = sample
     for dtype in ("float32", "float64", "float16"):
-        b = next(iter(Loader(ds, 200, sampler=Shuffled(), dtype=dtype, extra=("episode", "step"), backend="numpy")))
+        b = next(
+            iter(Loader(ds, 200, sampler=Shuffled(), dtype=dtype, fields=[..., "episode", "step"], backend="numpy"))
+        )
         for name in ("observation", "next/reward"):
             values = archive.at(name, b["episode"], b["step"])
             via = values.astype(np.float32) if dtype == "float16" else values

@@ -18,7 +18,7 @@ def ds(home):
 
 def drawn(ds, weight, **options):
     """How often each (episode, step) is the first of a sample, and the probability it came with."""
-    options = {"window": Transition(), "extra": ("episode", "step"), "backend": "numpy", **options}
+    options = {"window": Transition(), "fields": [..., "episode", "step"], "backend": "numpy", **options}
     batch = next(iter(Loader(ds, DRAWS, sampler=Weighted(weight), **options)))
     first = [batch[name].reshape(DRAWS, -1)[:, 0].tolist() for name in ("episode", "step", "probability")]
     seen, probability = Counter(zip(*first[:2], strict=True)), {}

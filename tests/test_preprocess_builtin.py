@@ -216,8 +216,8 @@ def test_return_to_go_is_the_sum_from_each_step_on(ds, truth, gamma, through):
 
 def test_return_to_go_is_the_loaders_column(ds):
     made = preprocess.run(ds, "return-to-go", args={"gamma": 0.95, "scale": 1e-3, "into": "rtg"})
-    here = Loader(made, 64, sampler=Sequential(), extra="rtg", backend="numpy")
-    there = Loader(ds, 64, sampler=Sequential(), extra=ReturnToGo(0.95, 1e-3), backend="numpy")
+    here = Loader(made, 64, sampler=Sequential(), fields=[..., "rtg"], backend="numpy")
+    there = Loader(ds, 64, sampler=Sequential(), fields=[..., ReturnToGo(0.95, 1e-3)], backend="numpy")
     for a, b in zip(here, there, strict=True):
         assert np.array_equal(a["rtg"], b["return_to_go"])
 

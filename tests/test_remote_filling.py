@@ -270,8 +270,8 @@ def test_which_samplers_fill(
 
 
 def test_it_is_turned_off(pushed: tuple[Dataset, str], tmp_path: Path) -> None:
-    there = rlds_cli.open_dataset(pushed[1], cache_dir=tmp_path)
-    loader = Loader(there, 1, backend="numpy", steps=3, fill=False)
+    there = rlds_cli.open_dataset(pushed[1], cache_dir=tmp_path, fill=False)
+    loader = Loader(there, 1, backend="numpy", steps=3)
     for _ in loader:
         pass
     assert loader.stats().filled == 0 and "fill=False" in loader.describe()

@@ -63,9 +63,9 @@ def check(here: Dataset, there: Any, batches: int = 12, **arguments: Any) -> Non
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "transitions": {"fields": "all"},
-    "n-step": {"window": Transition(n_step=4), "extra": ("step", ReturnToGo(gamma=0.9))},
+    "n-step": {"window": Transition(n_step=4), "fields": [..., "step", ReturnToGo(gamma=0.9)]},
     "slices": {"window": Slice(6, before=2, after=2), "sampler": Shuffled(block=7, live=2)},
-    "goals": {"extra": (Goals("goal", future=0.5, random=0.5),), "sampler": Shuffled()},
+    "goals": {"fields": [..., Goals("goal", future=0.5, random=0.5)], "sampler": Shuffled()},
     "episodes": {"window": Episode(), "sampler": Sequential()},
 }
 

@@ -220,8 +220,8 @@ WINDOWS: list[dict[str, Any]] = [
     {},
     {"window": Slice(4, after=2)},
     {"window": Slice(4, before=3, after=2)},
-    {"extra": (ReturnToGo(0.9), Goals("goal", random=0.5, future=0.5, of="observation"))},
-    {"extra": (ReturnToGo(through_terminals=True), "episode", "step")},
+    {"fields": [..., ReturnToGo(0.9), Goals("goal", random=0.5, future=0.5, of="observation")]},
+    {"fields": [..., ReturnToGo(through_terminals=True), "episode", "step"]},
     {"window": Transition(n_step=3, gamma=0.9)},
 ]
 

@@ -26,7 +26,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, Frames, MissingPackage
 from rlds_cli.formats import mp4
 from rlds_cli.importing import import_files
-from rlds_cli.loader import Loader
+from rlds_cli.loader import Loader, Transition
 from rlds_cli.maintenance.reencode import convert
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import arrays
@@ -148,7 +148,9 @@ def test_without_av_all_but_frames_is_read(archive: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "av", None)
     ds = import_files(archive, "local/film")
     assert ds.column("observation/state").shape == (26, 4)
-    batch = next(iter(Loader(ds, batch_size=4, fields=["observation/state", "action"], anchors="steps")))
+    batch = next(
+        iter(Loader(ds, batch_size=4, fields=["observation/state", "action"], window=Transition(anchors="steps")))
+    )
     assert batch["action"].shape == (4, 2)
     assert verify("local/film").ok
     with pytest.raises(MissingPackage) as missing:
@@ -186,7 +188,7 @@ def test_the_loader_gives_the_frames_of_its_rows(archive: Path, ds: Dataset, pre
 def test_windows(archive: Path, ds: Dataset) -> None:
     expected, state = seen(archive), np.concatenate([ds.episode(k)["observation", "state"] for k in range(4)])
     number = {s.tobytes(): k for k, s in enumerate(state)}
-    for batch in Loader(ds, batch_size=3, window=rlds_cli.loader.Slice(4), seed=0, steps=4, anchors="steps"):
+    for batch in Loader(ds, batch_size=3, window=rlds_cli.loader.Slice(4, anchors="steps"), seed=0, steps=4):
         first = [number[s.tobytes()] for s in batch["observation", "state"][:, 0].numpy()]
         wanted = expected[np.add.outer(first, np.arange(4))]
         np.testing.assert_array_equal(batch["observation", "images", "top"], wanted)

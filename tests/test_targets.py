@@ -13,7 +13,7 @@ from rlds_cli import checks, cli, create, preprocess, report
 from rlds_cli.errors import ArchiveError, DatasetNotFound, InvalidId, RldsError, UnknownDataset
 from rlds_cli.home import locate
 from rlds_cli.importing import import_files
-from rlds_cli.loader import Loader, Mixture
+from rlds_cli.loader import Loader, Mixture, Transition
 from rlds_cli.maintenance import pinning
 from rlds_cli.maintenance.remove import remove
 from rlds_cli.refs import Ref
@@ -53,7 +53,7 @@ def test_every_way_to_name_a_dataset_works_everywhere(id: str, refs: tuple[str, 
         assert rlds_cli.download(ref, offline=True).path == path
         assert rlds_cli.download(f"{ref}@n", offline=True).path == variant
         for dataset in (ref, Mixture({"a": ref})):
-            assert next(iter(Loader(dataset, 2, anchors="steps")))["action"].shape[0] == 2
+            assert next(iter(Loader(dataset, 2, window=Transition(anchors="steps"))))["action"].shape[0] == 2
         assert preprocess.attempt(ref, "select_fields", name="t", args={"fields": "action"}).episode == 0
         assert checks.check(ref).id == report.summarise(ref).id == id and catalogue.card(ref).here.path == path
         assert f'"{id}"' in pinning.lock([ref], allow_unreproducible=True)

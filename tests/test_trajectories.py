@@ -193,7 +193,7 @@ def test_padded_steps_of_slices_are_left_out() -> None:
 def test_transitions_at_random_are_no_episode() -> None:
     ds = create("local/x", [episode(0, 20), episode(100, 20)])
     for extra in ((), ("episode",)):
-        batch = next(iter(Loader(ds, 16, sampler=Shuffled(), extra=extra, seed=1)))
+        batch = next(iter(Loader(ds, 16, sampler=Shuffled(), fields=[..., *extra], seed=1)))
         with pytest.raises(InvalidEpisode, match=r"is not the next observation of step|continues after another"):
             create("local/y", [batch])
 

@@ -56,7 +56,7 @@ def test_td3_bc(hopper):
 
 def test_decision_transformer(hopper):
     extra = ("step", ReturnToGo(scale=1e-3))
-    loader = Loader(hopper, 64, window=Slice(20, after=19), extra=extra, transform=Normalize(hopper, eps=1e-6))
+    loader = Loader(hopper, 64, window=Slice(20, after=19), fields=[..., *extra], transform=Normalize(hopper, eps=1e-6))
     b = next(iter(loader))
     assert b["observation"].shape == (64, 20, 11) and b["action"].shape == (64, 20, 3)
     assert b["return_to_go"].shape == (64, 20, 1) and b["step"].shape == b["mask"].shape == (64, 20)
@@ -96,7 +96,7 @@ def test_goals(home, backend):
         pytest.importorskip("jax")
     rlds_cli.create("ogbench/cube-single-play-v0", episodes(9, 100, vectors(28), 5, reward=False))
     extra = (Goals("value_goal", current=0.2, future=0.5, random=0.3), Goals("actor_goal", horizon="uniform"))
-    loader = Loader("ogbench/cube-single-play-v0", 1024, backend=backend, extra=extra)
+    loader = Loader("ogbench/cube-single-play-v0", 1024, backend=backend, fields=[..., *extra])
 
     def update(state, batch, reward):
         return state + reward.sum() + 0 * (batch["value_goal"] - batch["observation"]).sum()
@@ -136,7 +136,7 @@ import json, sys, torch.distributed as dist
 import rlds_cli
 from rlds_cli.loader import Loader, Shuffled
 dist.init_process_group("gloo")
-loader = Loader("d4rl/hopper-medium-v2", 64, sampler=Shuffled(), extra=("index",))
+loader = Loader("d4rl/hopper-medium-v2", 64, sampler=Shuffled(), fields=[..., "index"])
 loader.seek(int(sys.argv[1]))
 batches = [b["index"].tolist() for b, _ in zip(loader, range(2))]
 open(f"{sys.argv[2]}/{dist.get_rank()}", "w").write(json.dumps(batches))
@@ -147,7 +147,7 @@ open(f"{sys.argv[2]}/{dist.get_rank()}", "w").write(json.dumps(batches))
 def test_torchrun_killed_on_two_ranks_and_resumed_on_one(hopper, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(TORCHRUN)
-    whole = [b["index"].tolist() for b in Loader(hopper, 64, sampler=Shuffled(), extra=("index",))]
+    whole = [b["index"].tolist() for b in Loader(hopper, 64, sampler=Shuffled(), fields=[..., "index"])]
     for ranks, seek in ((2, 3), (1, 5)):
         out = tmp_path / str(ranks)
         out.mkdir()

@@ -204,7 +204,7 @@ def test_loaders_with_workers_and_packed_rows(
     source: Dataset, five: list[Episode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = part(source)
-    loader = Loader(few, 2, sampler=Sequential(), fields="all", extra=("episode/number",), seed=3)
+    loader = Loader(few, 2, sampler=Sequential(), fields=["all", "episode/number"], seed=3)
     wanted = [batch["observation/state"].numpy().tobytes() for batch in loader]
     workers = DataLoader(loader.as_torch(), batch_size=None, num_workers=2, multiprocessing_context="spawn")
     assert [batch["observation/state"].numpy().tobytes() for batch in workers] == wanted

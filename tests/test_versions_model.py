@@ -243,7 +243,7 @@ def test_two_layouts_of_one_content_are_packed_apart(five: list[Episode], monkey
 @pytest.mark.slow
 def test_a_label_does_not_change_what_a_loader_and_its_workers_read(five: list[Episode]) -> None:
     ds = build("local/a", five).label(score=[0.0, 1.0, 2.0, 3.0, 4.0])
-    loader = Loader(ds, 2, sampler=Sequential(), fields="all", extra=("episode/score", "episode/number"), seed=3)
+    loader = Loader(ds, 2, sampler=Sequential(), fields=["all", "episode/score", "episode/number"], seed=3)
     wanted = [batch["observation/state"].numpy().tobytes() for batch in loader]
     batches = iter(DataLoader(loader.as_torch(), batch_size=None, num_workers=2, multiprocessing_context="spawn"))
     rlds_cli.open_dataset("local/a").label(score=5.0)
@@ -262,7 +262,7 @@ def test_spawned_workers_open_a_version_that_is_removed_meanwhile(five: list[Epi
             w.add_episodes([e.item() for e in five])
             w.commit()
             ds = w.dataset()
-    loader = Loader(ds, 2, sampler=Sequential(), fields="all", extra=("episode/number",), seed=3)
+    loader = Loader(ds, 2, sampler=Sequential(), fields=["all", "episode/number"], seed=3)
     wanted = [batch["action"].numpy().tobytes() for batch in loader]
     how: dict[str, Any] = {"batch_size": None, "num_workers": 2, "multiprocessing_context": "spawn"}
     if not grows:

@@ -16,12 +16,12 @@ def rlds() -> Builders:
     def to_go() -> Case:
         from rlds_cli.loader import ReturnToGo
 
-        return Case(batches(ds, SIZE, extra=(ReturnToGo(),)))
+        return Case(batches(ds, SIZE, fields=[..., ReturnToGo()]))
 
     def goals() -> Case:
         from rlds_cli.loader import Goals
 
-        return Case(batches(ds, SIZE, extra=(Goals("a"), Goals("b", horizon="uniform"))))
+        return Case(batches(ds, SIZE, fields=[..., Goals("a"), Goals("b", horizon="uniform")]))
 
     return {
         "transitions": lambda: Case(batches(ds, SIZE)),

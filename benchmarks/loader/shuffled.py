@@ -14,8 +14,8 @@ def rlds() -> Builders:
 
     return {
         "shuffled": lambda: Case(batches(data.halfcheetah(), SIZE, sampler=Shuffled(), steps=1 << 40)),
-        "nine fields, float64 to float32": lambda: Case(batches(data.ant(), SIZE, extra=NINE)),
-        "nine fields, float64 kept": lambda: Case(batches(data.ant(), SIZE, extra=NINE, dtype=None)),
+        "nine fields, float64 to float32": lambda: Case(batches(data.ant(), SIZE, fields=[..., *NINE])),
+        "nine fields, float64 kept": lambda: Case(batches(data.ant(), SIZE, fields=[..., *NINE], dtype=None)),
     }
 
 

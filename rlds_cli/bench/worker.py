@@ -41,7 +41,10 @@ class TimedLoader:
     """The loader of a job, opened again for every cold round."""
 
     def __init__(self, job: BenchJob) -> None:
-        self.job, self.remote = job, blocks_of(job.dataset) is not None
+        blocks = blocks_of(job.dataset)
+        self.job, self.remote = job, blocks is not None
+        if blocks is not None:
+            blocks.fills = False  # nothing arrives beside what is measured
         begun = time.perf_counter()
         self.open()
         self.batch_bytes = _bytes(self.next())
@@ -54,7 +57,7 @@ class TimedLoader:
         if not self.remote:
             dataset = Dataset(type(dataset.store)(dataset.path), dataset.episodes.index)
         self.loader = Loader(
-            dataset, job.batch_size, window=job.window, sampler=job.sampler, seed=job.seed, steps=1 << 40, fill=False
+            dataset, job.batch_size, window=job.window, sampler=job.sampler, seed=job.seed, steps=1 << 40
         )
         self.batches: Iterator[Batch] = iter(self.loader)
         self.priority = np.random.default_rng(0).random(job.batch_size)

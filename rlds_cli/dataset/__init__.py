@@ -56,6 +56,7 @@ def open_dataset(
     cache_dir: StrPath | None = None,
     cache: int | str | None = None,
     timeout: float | None = None,
+    fill: bool = True,
 ) -> Dataset:
     """Open a dataset that is on this disk, without network, lock and write; or one at an address.
 
@@ -77,6 +78,10 @@ def open_dataset(
         used for longest leave for others. Without it, as many as the disk has; 0 keeps blocks in memory, and few.
     timeout : float, optional
         Of a dataset at an address: seconds to wait for a block.
+    fill : bool
+        Of a dataset at an address: after a loader's first batch, have what is missing of its fields arrive in the
+        background, if its sampler draws from all of them, and if they fit the cache and the disk; see
+        docs/remote_loader.md. False fetches what is read alone.
 
     Raises
     ------
@@ -95,7 +100,7 @@ def open_dataset(
     >>> ds.column("observation").shape  # doctest: +SKIP
     (1002187, 11)
     """
-    return Dataset(open_at(refs.parse(ref), cache_dir, cache=cache, timeout=timeout))
+    return Dataset(open_at(refs.parse(ref), cache_dir, cache=cache, timeout=timeout, fill=fill))
 
 
 class Dataset(Shortcuts):

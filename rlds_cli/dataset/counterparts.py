@@ -66,7 +66,7 @@ LOADER_ARGUMENTS = {
     "persistent_workers": _PROCESSES,
     "pin_memory": 'device="cuda", which copies every batch from pinned memory',
     "collate_fn": "transform=function_of_a_batch; samples are gathered as a whole batch, not one by one",
-    "gamma": "window=Transition(n_step=3, gamma=0.99), or extra=(ReturnToGo(gamma=0.99),)",
+    "gamma": "window=Transition(n_step=3, gamma=0.99), or fields=[..., ReturnToGo(gamma=0.99)]",
     "n_step": "window=Transition(n_step=3, gamma=0.99)",
     "slice_len": _SLICES,
     "seq_len": _SLICES,

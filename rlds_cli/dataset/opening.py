@@ -15,7 +15,12 @@ from rlds_cli.store.opening import Store
 
 
 def open_at(
-    ref: Ref, cache_dir: StrPath | None = None, *, cache: int | str | None = None, timeout: float | None = None
+    ref: Ref,
+    cache_dir: StrPath | None = None,
+    *,
+    cache: int | str | None = None,
+    timeout: float | None = None,
+    fill: bool = True,
 ) -> Store:
     """Open what a reference names, here or at an address; see `rlds_cli.dataset.open_dataset`."""
     where = settings.read(cache_dir)
@@ -26,7 +31,7 @@ def open_at(
         return open_store(locate.locate(ref.place, cache_dir), ref)
     from rlds_cli.remote.store import open_remote
 
-    return open_remote(str(ref), where, cache=cache, timeout=timeout)
+    return open_remote(str(ref), where, cache=cache, timeout=timeout, fill=fill)
 
 
 def remote_address(ref: Ref) -> Address | None:

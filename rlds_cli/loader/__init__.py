@@ -15,6 +15,7 @@ from rlds_cli.loader.samplers.prioritized import Prioritized
 from rlds_cli.loader.samplers.uniform import Sequential, Shuffled, Uniform
 from rlds_cli.loader.samplers.weighted import Weighted
 from rlds_cli.loader.stats import LoaderStats
+from rlds_cli.loader.waiting import Live
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Episode, Slice, Transition, Window
 
@@ -24,6 +25,7 @@ __all__ = [
     "Clip",
     "Episode",
     "Goals",
+    "Live",
     "Loader",
     "LoaderStats",
     "Member",

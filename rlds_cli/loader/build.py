@@ -12,7 +12,7 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.dataset.transforms import Elementwise
 from rlds_cli.errors import BatchSize, EmptyWindow, InvalidArgument
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
-from rlds_cli.loader.fields.fields import Extra, Fields, Name, Names
+from rlds_cli.loader.fields.fields import Chosen, Fields
 from rlds_cli.loader.index import EpisodeIndex, PrefixIndex, WindowIndex
 from rlds_cli.loader.kernel import NStep
 from rlds_cli.loader.mixture.mixture import Mixture, mixture_of
@@ -23,7 +23,7 @@ from rlds_cli.loader.schedule import Schedule
 from rlds_cli.loader.storage import memory
 from rlds_cli.loader.storage.remote import stays
 from rlds_cli.loader.windows.offsets import Offsets
-from rlds_cli.loader.windows.windows import Anchors, Transition, Window
+from rlds_cli.loader.windows.windows import Transition, Window
 from rlds_cli.settings import StrPath
 from rlds_cli.ted import FLAGS, REWARD, Array
 from rlds_cli.text import closest
@@ -38,9 +38,7 @@ class Request:
 
     window: Window
     sampler: Sampler
-    anchors: Anchors
-    fields: Names | None
-    extra: Sequence[Name | Extra]
+    fields: Chosen | None
     memory: str | int | None
     resident: bool = False
     live: bool = False
@@ -53,7 +51,6 @@ class Request:
 def pool(
     dataset: Dataset,
     window: Window,
-    anchors: Anchors,
     *,
     in_mixture: bool = False,
     live: bool = False,
@@ -69,8 +66,7 @@ def pool(
     table = EpisodeIndex.of(dataset)
     if needed and not len(table):
         raise EmptyWindow(f"There is nothing to draw from: 0 episodes of {dataset.id} are selected.")
-    every_step = window.whole or anchors == "steps"
-    offered = table.steps if every_step else table.transitions
+    offered = table.steps if window.whole else table.transitions
     counts = window.counts(offered, table.steps)
     usable = counts > 0
     if needed and not usable.any():
@@ -100,7 +96,7 @@ def dataset_source(
         The sampler cannot draw from the dataset.
     """
     request = request.in_steps(dataset)
-    windows = pool(dataset, request.window, request.anchors, live=request.live)
+    windows = pool(dataset, request.window, live=request.live)
     draw = request.sampler.over(windows) if over is None else over(windows)
     made = source(windows, draw, request, transforms, arrays.working)
     if request.resident:
@@ -139,8 +135,8 @@ def source(
     NeedsMemory
         The dataset is compressed and does not fit the memory allowed when decoded.
     """
-    fields = Fields(pool, request.window, request.sampler.gives, request.anchors, request.memory, floats)
-    chosen = fields.choose(request.fields, request.extra)
+    fields = Fields(pool, request.window, request.sampler.gives, request.memory, floats)
+    chosen = fields.choose(request.fields)
     transforms.like = fields.like(chosen)
     transforms.check(chosen, pool.dataset, summed=fields.n_step > 1)
     return read(fields, chosen, draw, request, transforms, floats)
@@ -207,8 +203,8 @@ def opened(dataset: StrPath | Dataset | Mixture) -> Dataset | Mixture:
     return dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
 
 
-def check_kinds(window: Window, sampler: Sampler, anchors: Anchors) -> None:
-    """Refuse an argument that is not a window, a sampler or a kind of anchor.
+def check_kinds(window: Window, sampler: Sampler) -> None:
+    """Refuse an argument that is not a window or a sampler.
 
     Raises
     ------
@@ -220,12 +216,6 @@ def check_kinds(window: Window, sampler: Sampler, anchors: Anchors) -> None:
         raise InvalidArgument(f"window={_shown(window)} is not a window.", hint=hint)
     if isinstance(sampler, type) or not hasattr(sampler, "over"):
         raise InvalidArgument(f"sampler={_shown(sampler)} is not a sampler.", hint=_call("sampler", sampler, _SAMPLERS))
-    if anchors not in ("transitions", "steps"):
-        raise InvalidArgument(f'anchors={anchors!r}: "transitions" or "steps".')
-    if anchors == "steps" and isinstance(window, Transition) and window.n_step > 1:
-        raise InvalidArgument(
-            f'{window} sums up to a next observation, which anchors="steps" does without.', hint='anchors="transitions"'
-        )
 
 
 _WINDOWS = {"transition": "Transition()", "slice": "Slice(20)", "episode": "Episode()", "offsets": "Offsets({...})"}

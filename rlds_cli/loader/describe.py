@@ -14,7 +14,7 @@ from rlds_cli.loader.samplers import Sampler
 from rlds_cli.loader.samplers.uniform import GROWTH, Uniform, first_part
 from rlds_cli.loader.schedule import Ranks
 from rlds_cli.loader.storage.memory import ColumnRows
-from rlds_cli.loader.windows.windows import Anchors, Episode, Window
+from rlds_cli.loader.windows.windows import Episode, Window
 
 
 class Described(Protocol):
@@ -22,13 +22,11 @@ class Described(Protocol):
 
     window: Window
     sampler: Sampler
-    anchors: Anchors
     batch_size: int
     seed: int
     steps: int | None
     ranks: Ranks
     prefetch: int
-    fill: bool
 
     @property
     def source(self) -> DatasetSource | MixtureSource:
@@ -119,7 +117,7 @@ def _remote(loader: Described, source: DatasetSource) -> list[str]:
         return []
     if here == count:
         return [f"remote    all {_counted(count, 'block')} of these fields are here"]
-    if not loader.fill:
+    if not reads.blocks.fills:
         rest = "the rest is fetched as batches read it (fill=False)"
     elif not reads.scattered:
         rest = "the rest is fetched as batches read it: they lie close together"
@@ -165,8 +163,10 @@ def _fields_left_out(source: DatasetSource) -> list[str]:
 def _steps_left_out(loader: Described, pool: WindowIndex) -> list[str]:
     reasons, everything = [], EpisodeIndex.of(pool.dataset)
     unknown = int((everything.steps - everything.transitions).sum())
-    if unknown and not loader.window.whole and loader.anchors == "transitions":
-        reasons.append(f'{_counted(unknown, "step")} whose next observation is not known (anchors="steps" draws them)')
+    if unknown and not loader.window.whole:
+        reasons.append(
+            f'{_counted(unknown, "step")} whose next observation is not known (Transition(anchors="steps") draws them)'
+        )
     without = np.setdiff1d(everything.number, pool.table.number, assume_unique=True)
     if len(without):
         steps = _counted(int(everything.steps[without].sum()), "step")

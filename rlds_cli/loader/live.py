@@ -290,7 +290,7 @@ def check(dataset: Dataset, request: Request) -> None:
         )
 
 
-class Live:
+class LiveVersions:
     """The versions of one loader: takes them up, notes them, and keeps the readers of runs to come.
 
     Parameters

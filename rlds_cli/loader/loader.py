@@ -12,14 +12,14 @@ from weakref import WeakSet
 from rlds_cli.dataset import Dataset, counterparts
 from rlds_cli.dataset.batch import Batch, register
 from rlds_cli.errors import BatchSize, InvalidArgument
-from rlds_cli.loader import build, state
+from rlds_cli.loader import build, state, waiting
 from rlds_cli.loader.arrays import frameworks
 from rlds_cli.loader.arrays.frameworks import Backend
 from rlds_cli.loader.build import Transform
 from rlds_cli.loader.describe import describe
-from rlds_cli.loader.fields.fields import Extra, Name, Names
+from rlds_cli.loader.fields.fields import Chosen
 from rlds_cli.loader.live import KEY as VERSIONS
-from rlds_cli.loader.live import Agreement, Live, LiveDataset, VersionLog, Versions
+from rlds_cli.loader.live import Agreement, LiveDataset, LiveVersions, VersionLog, Versions
 from rlds_cli.loader.mixture.live import LiveMixture
 from rlds_cli.loader.mixture.live import growing as grown
 from rlds_cli.loader.mixture.mixture import Mixture, content_of
@@ -33,8 +33,8 @@ from rlds_cli.loader.samplers.uniform import Uniform, WarmUp
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun, runs
 from rlds_cli.loader.stats import LoaderStats, Meter
 from rlds_cli.loader.storage.page_cache import prefetched
-from rlds_cli.loader.waiting import Wait
-from rlds_cli.loader.windows.windows import Anchors, Transition, Window
+from rlds_cli.loader.waiting import Live
+from rlds_cli.loader.windows.windows import Transition, Window
 from rlds_cli.settings import StrPath
 
 if TYPE_CHECKING:
@@ -68,14 +68,13 @@ class Loader:
         The shape of a sample: fields are [B, ...], or [B, L, ...].
     sampler : Uniform, Shuffled, Sequential, Weighted or Prioritized
         The choice of samples.
-    fields : sequence of str or "all", optional
-        Instead of observation, action, ``next/{observation, reward, done, terminated, truncated}`` and the fields that
-        preprocess functions added or changed. A name stands for everything nested below it, ``"all"`` for every field
-        of the dataset. Members of a mixture have none of the fields that functions added, unless they are named.
-    extra : sequence of str, `ReturnToGo` or `Goals`
-        Fields in addition to these: any other of the dataset, ``step``, ``episode`` and ``index`` (numbers of
-        ``ds.episode(k)`` and ``ds[i]``), ``next/action``, ``previous/action``, ``previous/reward``, ``source``; or
-        objects that compute fields.
+    fields : sequence of str, ``...``, `ReturnToGo` or `Goals`, optional
+        Fields of a batch, in order. ``...`` stands for the usual ones, which are the default: observation, action,
+        ``next/{observation, reward, done, terminated, truncated}`` and the fields that preprocess functions added or
+        changed (not in a mixture). A name stands for everything nested below it, ``"all"`` for every field of the
+        dataset. Other names: ``step``, ``episode`` and ``index`` (numbers of ``ds.episode(k)`` and ``ds[i]``),
+        ``next/action``, ``previous/action``, ``previous/reward``, ``source``. Objects compute fields:
+        ``fields=[..., "step", Goals("goal")]``.
     transform : transform, function of a batch, or a sequence of them
         Applied in order. A function changes its batch in place, or returns one.
     dtype : str or None
@@ -89,26 +88,16 @@ class Loader:
         Batches per ``iter()``.
     rank, world_size : int, optional
         See rule 3.
-    anchors : {"transitions", "steps"}
-        ``steps`` draws every step, also steps whose next observation is not known, and gives no next observation.
     memory : str, int or None
         The limit for a compressed dataset when it is decoded: ``"8GiB"``, bytes, or None for a quarter of the memory of
         the cgroup or the machine. ``"device"`` copies all array columns to ``device`` once, and gathers batches there.
-    live : bool, or the log of another run
+    live : bool, `Live`, or the log of another run
         Take up new versions of a growing dataset, here or at an address, between batches: sample number i is a function
-        of (seed, epoch, i) and of the version that it is drawn from. The log of versions is part of `state_dict`; a
+        of (seed, epoch, i) and of the version that it is drawn from. ``Live(wait=60, min_steps=1000)`` waits for the
+        first data; with True, nothing to draw is an error at once. The log of versions is part of `state_dict`; a
         state, or its ``"versions"``, instead of True draws from these versions again, sample for sample.
-    wait : float, optional
-        Of ``live=True``: wait so many seconds until there is something to draw, and ``min_steps``. Without it nothing
-        to draw is an error at once.
-    min_steps : int, optional
-        Of ``live=True``: steps that each dataset that grows must have before the first batch.
     warm_up : {"first_part"}, optional
         Of `Uniform`, see there: draw the first samples from a first part of a remote dataset, while the rest arrives.
-    fill : bool
-        After the first batch, have what is missing of the fields of a remote dataset arrive in the background, if the
-        sampler draws from all of it, and if it fits the cache and the disk; see docs/remote_loader.md. False fetches
-        what batches read alone.
     prefetch : int, optional
         Gathers that threads read ahead. None for 0 with small rows, 2 with large rows or another device, and one for
         each core (at most eight) where encoded frames are decoded.
@@ -116,8 +105,7 @@ class Loader:
     Raises
     ------
     EmptyWindow
-        The window fits none of the episodes; or after ``wait`` seconds still none, or there are fewer steps than
-        ``min_steps``.
+        The window fits none of the episodes; or, with `Live`, time is up.
     BatchSize
         Not positive, not a multiple of the world size, or larger than an epoch whose last batch is dropped.
     UnknownField, NoReward
@@ -141,8 +129,7 @@ class Loader:
         *,
         window: Window = Transition(),  # noqa: B008  (frozen)
         sampler: Sampler = Uniform(),  # noqa: B008  (frozen)
-        fields: Names | None = None,
-        extra: Sequence[Name | Extra] = (),
+        fields: Chosen | None = None,
         transform: Transform | Sequence[Transform] = (),
         dtype: str | None = "float32",
         backend: Backend = "torch",
@@ -151,13 +138,9 @@ class Loader:
         steps: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        anchors: Anchors = "transitions",
         memory: str | int | None = None,
-        live: bool | Mapping[str, Any] | Sequence[tuple[int, ...]] = False,
-        wait: float | None = None,
-        min_steps: int | None = None,
+        live: bool | Live | Mapping[str, Any] | Sequence[tuple[int, ...]] = False,
         warm_up: WarmUp | None = None,
-        fill: bool = True,
         prefetch: int | None = None,
         **unknown: Never,
     ) -> None:
@@ -166,7 +149,7 @@ class Loader:
             counterparts.unexpected("Loader", unknown, known, counterparts.LOADER_ARGUMENTS)
         opened = build.opened(dataset)
         sampler = build.warmed(sampler, warm_up)
-        self.window, self.sampler, self.anchors, self.fill = window, sampler, anchors, fill
+        self.window, self.sampler = window, sampler
         self.batch_size = integer("batch_size", batch_size, 1, BatchSize)
         self.seed = integer("seed", seed, 0)
         self.steps = None if steps is None else integer("steps", steps, 1)
@@ -174,23 +157,23 @@ class Loader:
         self._size = self.ranks.share(self.batch_size)
         if self.seed >= 1 << 64:
             raise InvalidArgument(f"seed={seed}: seeds are below 2**64.")
-        build.check_kinds(self.window, self.sampler, self.anchors)
+        build.check_kinds(self.window, self.sampler)
         made, transforms = frameworks.make(backend, dtype, device), build.transforms_of(transform)
         resident = memory == "device"
         is_live = live is not False
         allowed = None if resident else memory
-        request = build.Request(window, sampler, anchors, fields, extra, allowed, resident, is_live)
-        patience = Wait.of(wait, min_steps, live)
+        request = build.Request(window, sampler, fields, allowed, resident, is_live)
+        patience = live if isinstance(live, Live) else Live()
         log: VersionLog | None = None
         agreement: Agreement | None = None
         first: Versions | None = None
         if is_live:
             width = len(grown(opened)) if isinstance(opened, Mixture) else 1
-            log = None if live is True else VersionLog.read(live, width)
+            log = None if live is True or isinstance(live, Live) else VersionLog.read(live, width)
             agreement = Agreement.of(self.ranks, log)
             first = log.at(0) if log is not None else None
             if agreement is not None and not agreement.leads:
-                first, patience = agreement.first(patience.seconds), Wait()
+                first, patience = agreement.first(patience.wait), Live()
         if resident and isinstance(opened, Mixture):
             raise InvalidArgument('memory="device" is for one dataset, not for a Mixture.', hint="memory=None")
         mixed = partial(
@@ -212,7 +195,7 @@ class Loader:
             return None, build.dataset_source(data, request, transforms, made)[1]
 
         try:
-            growing, source = patience.first(opened, sourced)
+            growing, source = waiting.first(patience, opened, sourced)
         except BaseException:
             if agreement is not None and agreement.leads:
                 agreement.lead(())
@@ -222,11 +205,11 @@ class Loader:
         for text in source.warnings:
             warnings.warn(text, UserWarning, stacklevel=2)
         self._reader = BatchReader(source, self.ranks, transforms, made)
-        self._live: Live | None = None
+        self._live: LiveVersions | None = None
         self._peers = None if self._stateful is None else Peers(self.ranks, "Prioritized")
         self.prefetch = self._gathers_ahead(prefetch)
         if growing is not None:
-            self._live = Live(growing, self._reader, ahead=self.prefetch, replayed=log, agreement=agreement)
+            self._live = LiveVersions(growing, self._reader, ahead=self.prefetch, replayed=log, agreement=agreement)
         windows = None if sampler.endless or isinstance(source, MixtureSource) else source.locator.pool.prefix.total
         self.schedule = build.schedule(windows, sampler, self.batch_size, self.steps)
         self._position, self._sought = Position(0, 0), False
@@ -234,14 +217,12 @@ class Loader:
         self._given_out: WeakSet[TorchBatches] = WeakSet()
         self._arguments = {
             "fields": fields,
-            "extra": extra,
             "transform": transform,
             "dtype": dtype,
             "backend": backend,
             "device": device,
             "memory": memory,
             "live": live,
-            "fill": fill,
             "prefetch": prefetch,
         }
 
@@ -373,7 +354,7 @@ class Loader:
                 sample += run.every * run.size
                 meter.note(run.size)
                 yield batch
-                if self.fill and self.source is not filled:  # a live loader's is another one with each version
+                if self.source is not filled:  # a live loader's is another one with each version
                     filled = self.source
                     filled.fill()
 
@@ -410,7 +391,7 @@ class Loader:
         self._go(self.schedule.at(number * (self.steps or 0), 0) if by_steps else Position(number, 0))
 
     def _go(self, position: Position) -> None:
-        replays = not isinstance(self._arguments["live"], bool)
+        replays = not isinstance(self._arguments["live"], bool | Live)
         if replays and isinstance(self.source, MixtureSource) and position > self._position:
             raise InvalidArgument(
                 f"A mixture that replays a log goes on from sample {self._position.sample:,} batch by batch: how many"
@@ -475,7 +456,6 @@ class Loader:
             self.dataset,
             sampler=self.sampler,
             window=self.window,
-            anchors=self.anchors,
             seed=self.seed,
             content=self._content_in(held),
         )
@@ -533,7 +513,6 @@ class Loader:
             "steps": self.steps,
             "rank": self.ranks.rank,
             "world_size": self.ranks.world,
-            "anchors": self.anchors,
         }
         where = self._position, self._sought
         return _again, (self.dataset, self.batch_size, made_of, where, self._held(self._position))

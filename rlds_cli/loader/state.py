@@ -13,7 +13,7 @@ from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.order import integer
 from rlds_cli.loader.samplers import Sampler
 from rlds_cli.loader.schedule import Position
-from rlds_cli.loader.windows.windows import Anchors, Window
+from rlds_cli.loader.windows.windows import Window
 
 _MIXED = ("members", "weights")  # only mixtures have these
 
@@ -23,7 +23,6 @@ def identity(
     *,
     sampler: Sampler,
     window: Window,
-    anchors: Anchors,
     seed: int,
     content: str,
 ) -> dict[str, Any]:
@@ -38,7 +37,7 @@ def identity(
         "fingerprint": content,
         "sampler": repr(sampler),
         "window": repr(window),
-        "anchors": anchors,
+        "anchors": getattr(window, "anchors", "transitions"),  # of a window of the user's own
         "seed": seed,
         **mixed,
     }

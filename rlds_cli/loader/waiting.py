@@ -5,81 +5,74 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import EmptyWindow, InvalidArgument
 from rlds_cli.loader.mixture.mixture import Mixture
-from rlds_cli.loader.order import integer
+from rlds_cli.loader.order import set_integer
 
 _LOOK = 0.01  # seconds between looks for a new version
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """How long a live loader waits for its first data: until it can draw, and datasets that grow have enough steps.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """``Loader(live=Live(...))``: take up new versions of a growing dataset, and wait for the first data.
 
-    Attributes
+    Parameters
     ----------
-    seconds : float
-        0 for not at all.
-    steps : int
-        Of each dataset that grows.
+    wait : float
+        Seconds to wait until there is a window to draw, and ``min_steps``. 0 raises at once where there is none.
+    min_steps : int
+        Steps that each growing dataset must have before the first batch.
+
+    Raises
+    ------
+    InvalidArgument
+        A value is negative, or not a number.
     """
 
-    seconds: float = 0.0
-    steps: int = 0
+    wait: float = 0.0
+    min_steps: int = 0
 
-    @classmethod
-    def of(cls, seconds: Any, steps: Any, live: Any) -> Wait:
-        """Check the arguments of a loader.
+    def __post_init__(self) -> None:
+        if not isinstance(self.wait, int | float) or isinstance(self.wait, bool) or not self.wait >= 0:
+            raise InvalidArgument(f"Live(wait={self.wait!r}): a number of seconds is needed.", hint="wait=60.0")
+        set_integer(self, "min_steps", 0)
 
-        Raises
-        ------
-        InvalidArgument
-            They are no number of seconds and steps, or the loader takes nothing up.
-        """
-        if seconds is None and steps is None:
-            return cls()
-        if live is not True:
-            given = "wait" if steps is None else "min_steps"
-            why = "the loader is not live" if live is False else "a log says what is drawn"
-            raise InvalidArgument(f"{given}=: {why}.", hint="live=True")
-        number = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds >= 0
-        if seconds is not None and not number:
-            raise InvalidArgument(f"wait={seconds!r}: a number of seconds is needed.", hint="wait=60.0")
-        return cls(float(seconds or 0), 0 if steps is None else integer("min_steps", steps, 1))
 
-    def first(self, dataset: Dataset | Mixture, make: Callable[[Dataset | Mixture], T]) -> T:
-        """Return what ``make`` makes of a dataset, or of later versions of it, as soon as it can.
+def first(live: Live, dataset: Dataset | Mixture, make: Callable[[Dataset | Mixture], T]) -> T:
+    """Return what ``make`` makes of a dataset, or of later versions of it, as soon as it can.
 
-        Raises
-        ------
-        EmptyWindow
-            Time is up; the message says how many steps there are.
-        """
-        if not (self.seconds or self.steps):
-            return make(dataset)
-        until = time.monotonic() + self.seconds
+    Raises
+    ------
+    EmptyWindow
+        Time is up; the message says how many steps there are.
+    """
+    if not (live.wait or live.min_steps):
+        return make(dataset)
+    until = time.monotonic() + live.wait
+    while True:
+        found = _growing(dataset)
+        try:
+            made = make(dataset)
+            if all(d.num_steps >= live.min_steps for d in found):
+                return made
+            why = f"{live.min_steps:,} steps were asked for."
+        except EmptyWindow as e:
+            why = e.message
         while True:
-            found = _growing(dataset)
-            try:
-                made = make(dataset)
-                if all(d.num_steps >= self.steps for d in found):
-                    return made
-                why = f"{self.steps:,} steps were asked for."
-            except EmptyWindow as e:
-                why = e.message
-            while True:
-                if time.monotonic() >= until:
-                    there = " and ".join(f"{d.id} has {d.num_steps:,} steps" for d in found)
-                    late = f" after {self.seconds:g} s" if self.seconds else ""
-                    raise EmptyWindow(f"{why} Now{late} {there}.", hint="wait=SECONDS, while a writer adds episodes")
-                if any(d.store.newest_version != d.version for d in found):
-                    break
-                time.sleep(_LOOK)
-            dataset = _newest(dataset)
+            if time.monotonic() >= until:
+                there = " and ".join(f"{d.id} has {d.num_steps:,} steps" for d in found)
+                late = f" after {live.wait:g} s" if live.wait else ""
+                raise EmptyWindow(
+                    f"{why} Now{late} {there}.", hint="live=Live(wait=SECONDS), while a writer adds episodes"
+                )
+            if any(d.store.newest_version != d.version for d in found):
+                break
+            time.sleep(_LOOK)
+        dataset = _newest(dataset)
 
 
 def _growing(dataset: Dataset | Mixture) -> list[Dataset]:

@@ -131,9 +131,12 @@ class BlockFiles:
         Bytes of a stretch of rows, from which on only its own blocks are worth fetching.
     stats : Stats
     map : BlockMap
+    fills : bool
+        Whether loaders may have blocks arrive in the background.
     """
 
     block, group, large = BLOCK, GROUP, LARGE
+    fills = True
 
     def __init__(
         self,

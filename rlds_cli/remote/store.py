@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,22 @@ OFFSETS, BYTES, FILMS = "\0offsets", "\0bytes", "\0video"
 CacheSize = int | str | None
 
 
+@dataclass(frozen=True, slots=True)
+class AccessOptions:
+    """How a dataset at an address is read, see `open_remote`."""
+
+    cache: CacheSize = None
+    timeout: float | None = None
+    fill: bool = True
+
+
 def open_remote(
     ref: StrPath | Address,
     where: Settings,
     *,
     cache: CacheSize = None,
     timeout: float | None = None,
+    fill: bool = True,
 ) -> Store:
     """Open the dataset at an address.
 
@@ -65,6 +75,8 @@ def open_remote(
         memory, and little more of them than is in use.
     timeout : float, optional
         Seconds to wait for a block.
+    fill : bool
+        Loaders that draw from anywhere have the rest of their fields fetched in the background.
 
     Raises
     ------
@@ -77,13 +89,14 @@ def open_remote(
     DamagedDataset, NewerFormat, DownloadFailed, WrongHash, Offline, MissingPackage, NoSpace
     """
     presence.check_system()
-    address, limit = ref if isinstance(ref, Address) else addresses.parse(ref), parse_size(cache)
+    address = ref if isinstance(ref, Address) else addresses.parse(ref)
+    parse_size(cache)
     if timeout is not None and not timeout > 0:
         raise InvalidArgument(f"timeout={timeout!r} is no number of seconds.")
     stats = Stats()
     connection = Connection(address, where, timeout)
     pinned = finding.find(address, where, connection, stats)
-    access = Access(connection, pinned, where, limit, timeout, stats, cache)
+    access = Access(connection, pinned, where, AccessOptions(cache, timeout, fill), stats)
     found = RemoteGrowingStore(access) if pinned.index.grows else RemoteStore(access)
     if access.is_proved:
         access.prove(found)
@@ -135,13 +148,11 @@ class Access:
         connection: Connection,
         pinned: Pinned,
         where: Settings,
-        limit: int | None,
-        timeout: float | None,
+        options: AccessOptions,
         stats: Stats,
-        cache: CacheSize,
     ) -> None:
-        self.where, self.pinned, self.timeout, self.stats, self.cache = where, pinned, timeout, stats, cache
-        self.connection = connection
+        self.where, self.pinned, self.options, self.stats = where, pinned, options, stats
+        self.connection, limit = connection, parse_size(options.cache)
         self.root: Path | None = None
         self.is_proved = connection.address.pin is not None and connection.address.index is None
         self.name = f"{pinned.name}{finding.PROVED}" if self.is_proved else pinned.name
@@ -210,6 +221,7 @@ class Access:
             stats=self.stats,
             counts=False,
         )
+        self.row_blocks.fills = self.options.fill
         return self.row_blocks
 
     def decoded(self, encoded: Mapping[str, Encoded], paths: Sequence[str], films: Sequence[str]) -> BlockFiles:
@@ -218,26 +230,28 @@ class Access:
         raw = self.blocks(paths, decoded=True)
         raw.stats = Stats()  # what waits for it counts
         sizes = {path: of.file(path).size for path in films}
-        return decoding.open_decoded(
+        made = decoding.open_decoded(
             self.room, name, encoded, sizes, raw, wrap=self._proving, timeout=raw.timeout, stats=self.stats
         )
+        made.fills = self.options.fill
+        return made
 
     @property
     def _seconds(self) -> float:
         """Seconds that a read waits while no block arrives."""
-        return TIMEOUT if self.timeout is None else self.timeout
+        return TIMEOUT if self.options.timeout is None else self.options.timeout
 
     def reopened(self, version_id: str) -> tuple[Callable[..., Store], tuple[Any, ...]]:
         """Return how to open the same version in another process."""
         index = self.pinned.index
         same = replace(self.address.unpinned, pin=index.fingerprint, index=None if self.is_proved else index.sha256)
-        return _reopened, (same, self.where.home, self.cache, self.timeout, version_id)
+        return _reopened, (same, self.where.home, self.options, version_id)
 
 
-def _reopened(ref: Address, home: Path, cache: CacheSize, timeout: float | None, version_id: str) -> Store:
+def _reopened(ref: Address, home: Path, how: AccessOptions, version_id: str) -> Store:
     from rlds_cli import settings
 
-    store = open_remote(ref, settings.read(home), cache=cache, timeout=timeout)
+    store = open_remote(ref, settings.read(home), cache=how.cache, timeout=how.timeout, fill=how.fill)
     store.expect(version_id, "pickled")
     return store
 
@@ -736,8 +750,8 @@ class _Look:
     """Opens other versions of a dataset at an address, of which one is known. It does not hold that one."""
 
     def __init__(self, access: Access, version: int, version_id: str) -> None:
-        self._address, self._where, self._cache = access.address.unpinned, access.where, access.cache
-        self._timeout, self._stats, self._index = access.timeout, access.stats, access.pinned.index.sha256
+        self._address, self._where, self._options = access.address.unpinned, access.where, access.options
+        self._stats, self._index = access.stats, access.pinned.index.sha256
         self._version, self._version_id = version, version_id
 
     def __call__(self, follower: Follower[RemoteGrowingStore]) -> RemoteGrowingStore | None:
@@ -753,12 +767,11 @@ class _Look:
             Another dataset is at the address by now.
         DatasetNotFound, DownloadFailed, Offline
         """
-        connection = Connection(address, self._where, self._timeout)
+        connection = Connection(address, self._where, self._options.timeout)
         pinned = finding.find(address, self._where, connection, self._stats)
         if pinned.index.sha256 == self._index:
             return None
-        limit = parse_size(self._cache)
-        access = Access(connection, pinned, self._where, limit, self._timeout, self._stats, self._cache)
+        access = Access(connection, pinned, self._where, self._options, self._stats)
         found = RemoteGrowingStore(access, follower) if pinned.index.grows else None
         if found is None or not self._has_grown_to(found, address):
             raise DamagedDataset(f"{address.unpinned} holds another dataset by now.", hint="open it again")

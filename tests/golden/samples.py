@@ -101,7 +101,7 @@ def collect(directory: Path, *, quick: bool = False) -> dict[str, Any]:
 
 def _loader(ds: Any, window: Window, sampler: Sampler, seed: int = 0, **options: Any) -> Loader:
     extra = tuple(name for name in EXTRA if name not in sampler.gives)
-    how = {"extra": extra, "backend": "numpy", "dtype": None, "seed": seed} | options
+    how = {"fields": [..., *extra], "backend": "numpy", "dtype": None, "seed": seed} | options
     return Loader(ds, how.pop("size", BATCH), window=window, sampler=sampler, **how)
 
 
@@ -154,19 +154,22 @@ def _options(ds: rlds_cli.Dataset) -> Iterator[tuple[str, Loader]]:
     """Columns that are computed, transforms, other anchors and selections."""
     some = ds.select(where="length >= 4")
     every = ("previous/action", "previous/reward", "text", "info/step", "next/qpos")
-    yield "anchors steps", _loader(ds, Transition(), Shuffled(), fields=("observation", "action"), anchors="steps")
-    yield "other columns", _loader(ds, Transition(), Shuffled(), extra=(*EXTRA, *every, "next/action"))
-    yield "a slice's other columns", _loader(ds, Slice(3, after=2), Uniform(), extra=(*EXTRA, *every))
+    yield (
+        "anchors steps",
+        _loader(ds, Transition(anchors="steps"), Shuffled(), fields=["observation", "action", *EXTRA]),
+    )
+    yield "other columns", _loader(ds, Transition(), Shuffled(), fields=[..., *EXTRA, *every, "next/action"])
+    yield "a slice's other columns", _loader(ds, Slice(3, after=2), Uniform(), fields=[..., *EXTRA, *every])
     yield "pairs", _loader(ds, Slice(3), Pairs())
     yield "pairs of one end", _loader(ds, Slice(3, after=2), Pairs(by="end"), seed=SEEDS[1])
     yield "a selection", _loader(some, Slice(3), Uniform())
     yield "a split", _loader(ds.split(0.5, 0.5, seed=3)[1], Transition(), Shuffled())
-    yield "to go", _loader(ds, Slice(3, after=2), Uniform(), extra=(*EXTRA, ReturnToGo(gamma=0.5, scale=0.5)))
+    yield "to go", _loader(ds, Slice(3, after=2), Uniform(), fields=[..., *EXTRA, ReturnToGo(gamma=0.5, scale=0.5)])
     for horizon in ("uniform", "final", "episode", 2):
         goals = Goals("goal", current=0.25, future=0.5, random=0.25, horizon=horizon)
-        yield f"goals {horizon}", _loader(ds, Transition(), Uniform(), extra=(*EXTRA, goals))
+        yield f"goals {horizon}", _loader(ds, Transition(), Uniform(), fields=[..., *EXTRA, goals])
     goals = Goals("goal", gamma=0.5)
-    yield "goals geometric", _loader(ds, Slice(3, after=2), Shuffled(), extra=(*EXTRA, goals))
+    yield "goals geometric", _loader(ds, Slice(3, after=2), Shuffled(), fields=[..., *EXTRA, goals])
     yield "reward", _loader(ds, Transition(), Uniform(), transform=(Reward(2.0, 0.5), Clip("action", 0.5)))
     span = Normalize(ds, ["action"], mode="range")
     yield "normalised", _loader(ds, Transition(), Uniform(), transform=span)
@@ -187,7 +190,7 @@ def _mixtures(ds: rlds_cli.Dataset) -> Iterator[tuple[str, Loader]]:
         return {"long": 1.0, "short": float(step % 3)}
 
     def mixed(mixture: Mixture, window: Window, sampler: Sampler, **how: Any) -> Loader:
-        return _loader(mixture, window, sampler, extra=(*EXTRA[:3], "source"), **how)
+        return _loader(mixture, window, sampler, fields=[..., *EXTRA[:3], "source"], **how)
 
     yield "mixture 3:1", mixed(Mixture(two, shares), Transition(), Uniform())
     yield "mixture 3:1 shuffled", mixed(Mixture(two, shares), Slice(3), Shuffled(), seed=SEEDS[1])
@@ -214,12 +217,12 @@ def _online(ds: rlds_cli.Dataset) -> Iterator[tuple[str, Any]]:
     long, extra = ds.select(where="length >= 5"), (*EXTRA[:2], "source")
     members = {"long": long, "online": Member("local/online", sampler=Prioritized(0.5))}
     for name, weights in {"2:1": {"long": 2, "online": 1}, "by size": "size"}.items():
-        loader = _loader(Mixture(members, weights), Slice(3), Uniform(), live=log, extra=extra)
+        loader = _loader(Mixture(members, weights), Slice(3), Uniform(), live=log, fields=[..., *extra])
         yield f"live mixture {name}", told(loader, 450)
     weights = Anneal({"long": 1, "online": 0}, {"long": 1, "online": 2}, steps=6)
     annealed = Mixture({"long": long, "online": "local/online"}, weights)
     for rank in range(2):
-        loader = _loader(annealed, Transition(), Uniform(), live=log, extra=extra, rank=rank, world_size=2)
+        loader = _loader(annealed, Transition(), Uniform(), live=log, fields=[..., *extra], rank=rank, world_size=2)
         yield f"rank {rank} of 2, live mixture annealed", told(loader, 225)
 
 
@@ -230,14 +233,14 @@ def _ranks(ds: rlds_cli.Dataset, every: dict[str, Sampler]) -> Iterator[tuple[st
             yield f"rank {rank} of 3, {name}", told(loader, 240)
     mixture = Mixture({"a": ds.select(where="length >= 5"), "b": ds}, {"a": 2, "b": 1})
     for rank in range(2):
-        loader = _loader(mixture, Transition(), Uniform(), size=100, rank=rank, world_size=2, extra=EXTRA[:3])
+        loader = _loader(mixture, Transition(), Uniform(), size=100, rank=rank, world_size=2, fields=[..., *EXTRA[:3]])
         yield f"rank {rank} of 2, mixture", told(loader, 200)
     for weights in ({"a": 1, "b": 1}, {"a": 1, "b": 2, "c": 3}):
         dealt = Mixture(
             {name: ds.select(episodes=ds.episodes["length"] > k) for k, name in enumerate(weights)}, weights
         )
         for rank in range(2):
-            loader = _loader(dealt, Transition(), Uniform(), size=50, rank=rank, world_size=2, extra=EXTRA[:3])
+            loader = _loader(dealt, Transition(), Uniform(), size=50, rank=rank, world_size=2, fields=[..., *EXTRA[:3]])
             yield f"rank {rank} of 2, mixture of {len(weights)} dealt", told(loader, 200)
 
 
@@ -251,7 +254,7 @@ def _resumed(ds: rlds_cli.Dataset, every: dict[str, Sampler]) -> Iterator[tuple[
     cases.append(("mixture", mixture, Shuffled(), EXTRA[:3]))
     for name, of, sampler, extra in cases:
         names = tuple(e for e in extra if e not in sampler.gives)
-        before, after, sought = (_loader(of, Slice(3), sampler, extra=names) for _ in range(3))
+        before, after, sought = (_loader(of, Slice(3), sampler, fields=[..., *names]) for _ in range(3))
         for batch in itertools.islice(before, 3):
             if isinstance(sampler, Prioritized):
                 before.update_priorities(batch, np.arange(BATCH) % 5 + 1.0)

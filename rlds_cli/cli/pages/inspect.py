@@ -153,7 +153,7 @@ def _below(s: Summary, *, remarks: bool) -> Iterator[str]:
     extra = [f.name for f in s.fields if not f.default]
     if extra:
         names = ", ".join(extra[:3]) + (", ..." if len(extra) > 3 else "")
-        yield f'not loaded by default: {names}   extra=("{extra[0]}",)'
+        yield f'not loaded by default: {names}   fields=[..., "{extra[0]}"]'
     found = next((f.saturation for f in s.fields if f.saturation), None)
     if found and remarks:
         bounds = "the bounds of the action space" if found.of == "space" else "the least or greatest value"

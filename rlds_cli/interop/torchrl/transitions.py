@@ -79,11 +79,10 @@ class Transitions:
         next_info: bool = False,
         seed: bool | None = None,
     ) -> None:
-        if anchors not in ("transitions", "steps"):
-            raise InvalidArgument(f'anchors={anchors!r}: "transitions" or "steps".')
+        window = Transition(anchors=anchors)
         self.dataset, self._made_with = dataset, (fields, anchors, root_reward, next_info, seed)
-        self._windows = pool(dataset, Transition(), anchors)
-        offered = Fields(self._windows, Transition(), (), anchors)
+        self._windows = pool(dataset, window)
+        offered = Fields(self._windows, window, ())
         chosen = _chosen(offered, fields)
         memory.check_decoded(dataset, offered.stored(chosen), None)
         self._columns = {name: _column(offered, self._windows, name) for name in chosen}
@@ -219,15 +218,15 @@ def _again(dataset: Dataset, fields: Names | None, anchors: Anchors, *added: boo
 
 def _chosen(offered: Fields, fields: Names | None) -> list[str]:
     if fields is not None:
-        return offered.choose(fields, ())
-    return offered.choose("all", [*ROOT_FLAGS, EPISODE])
+        return offered.choose(fields)
+    return offered.choose(["all", *ROOT_FLAGS, EPISODE])
 
 
 def _column(offered: Fields, windows: WindowIndex, name: str) -> BatchColumn:
     """Return the column of a name: ``next/done`` also ends the episodes whose last step is no transition."""
     table = windows.table
     short = table.transitions < table.steps
-    if name != DONE or offered.anchors == "steps" or not short.any():
+    if name != DONE or offered.window.whole or not short.any():
         return _as_torchrl(offered.column(name, None), windows.dataset.schema.get(offered.behind.get(name, "")))
     terminated, truncated = (np.array(windows.dataset.store.rows(flag)) for flag in FLAGS)
     truncated[(table.start + table.transitions - 1)[short]] = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property, partial
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,7 +21,7 @@ from rlds_cli.loader.kernel import OF_PLACE, OF_WINDOW
 from rlds_cli.loader.storage import blocks, grown, memory
 from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.windows.offsets import Offsets
-from rlds_cli.loader.windows.windows import Anchors, Transition, Window
+from rlds_cli.loader.windows.windows import Transition, Window
 from rlds_cli.ted import FLAGS, REWARD, Array, join_name
 from rlds_cli.text import is_below
 
@@ -55,6 +56,9 @@ class Extra(Protocol):
         ...
 
 
+Chosen = Sequence["Name | Extra | EllipsisType"]  # `Loader(fields=...)`; ... stands for the usual fields
+
+
 class Fields:
     """The fields that a loader can give, and the columns behind those that were asked for.
 
@@ -64,7 +68,6 @@ class Fields:
     window : Window
     gives : sequence of str
         Names of the columns that samplers add.
-    anchors : {"transitions", "steps"}
     allowed : str, int or None
         Memory of its own that a column may take, see `memory.budget`.
     floats : str or None
@@ -81,13 +84,11 @@ class Fields:
         pool: WindowIndex,
         window: Window,
         gives: Sequence[str],
-        anchors: Anchors,
         allowed: str | int | None = None,
         floats: str | None = None,
     ) -> None:
         self.dataset, self.table, self.pool = pool.dataset, pool.table, pool
-        self.window, self.gives, self.anchors, self._allowed = window, gives, anchors, allowed
-        self.floats = floats
+        self.window, self.gives, self._allowed, self.floats = window, gives, allowed, floats
         schema = self.dataset.schema
         self.behind = {name: name for name in schema}
         self.behind |= {
@@ -95,7 +96,7 @@ class Fields:
             for f in schema.values()
             if f.placement == "both" and f"next/{f.name}" not in schema
         }
-        self.left_out = [n for n in self.behind if anchors == "steps" and self._needs_next(n)]
+        self.left_out = [n for n in self.behind if not window.gives_next and self._needs_next(n)]
         self.n_step = window.n_step
         self._summed = (DISCOUNT, STEPS) if self.n_step > 1 else ()
         self._drawn = (*gives, *((MASK,) if window.masked else ()))
@@ -118,29 +119,29 @@ class Fields:
 
     # -- names
 
-    def choose(
-        self, fields: Names | None, extra: Sequence[Name | Extra], *, member: bool = False, lenient: bool = False
-    ) -> list[str]:
-        """Return the names of a batch's columns, in order; objects in ``extra`` make their columns here.
+    def choose(self, fields: Chosen | None, *, member: bool = False, lenient: bool = False) -> list[str]:
+        """Return the names of a batch's columns, in order; objects in ``fields`` make their columns here.
 
-        By default these are the usual fields, and those that preprocess functions added or changed; of a ``member`` of
-        a mixture the usual ones alone, because the others do not have what its functions added. ``lenient`` leaves out
-        what the dataset does not have.
+        None and ``...`` stand for the usual fields, and those that preprocess functions added or changed; of a
+        ``member`` of a mixture the usual ones alone, because the others do not have what its functions added.
+        ``lenient`` leaves out what the dataset does not have.
 
         Raises
         ------
         UnknownField, NoReward
             A name that the dataset does not have.
         LoaderError
-            A next observation with ``anchors="steps"``.
+            A next observation where the window gives none.
         """
-        expand = self.below if lenient else self.expand
-        if fields is None or self.everything(fields):
-            chosen = [name for usual in USUAL for name in self.below(usual)]
-            chosen += self.behind if fields is not None else [] if member else self._preprocessed()
-        else:
-            chosen = [name for key in listed("fields", fields) for name in expand(key)]
-        chosen += [name for key in self._made(extra) for name in expand(key)]
+        expand, chosen = self.below if lenient else self.expand, list[str]()
+        for item in items(fields):
+            everything = item == ALL and not self.below(ALL)
+            if item is ... or everything:
+                chosen += [name for usual in USUAL for name in self.below(usual)]
+                chosen += self.behind if everything else [] if member else self._preprocessed()
+            else:
+                named = self._made(item) if isinstance(item, Extra) else listed("fields", [item])
+                chosen += [name for key in named for name in expand(key)]
         if isinstance(self.window, Offsets):
             for key in self.window.offsets:
                 self._check_grids(self.below(key) if lenient else self.expand(key, rows=True))
@@ -154,14 +155,10 @@ class Fields:
         steps = self.dataset.manifest.provenance
         return [name for step in steps for name in step.get("changed", ()) if name in self.behind]
 
-    def everything(self, fields: Names) -> bool:
-        """Return whether ``fields`` is "all", and no field has that name."""
-        return isinstance(fields, str) and fields == ALL and not self.below(ALL)
-
-    def unread(self, fields: Names | None, chosen: Sequence[str]) -> list[str]:
+    def unread(self, fields: Chosen | None, chosen: Sequence[str]) -> list[str]:
         """Return observed fields left out of batches: the dataset has no ``observation`` and ``fields`` names none."""
         seen = [name for name in self.behind if name.partition("/")[0] not in ("action", "next")]
-        return seen if fields is None and set(seen).isdisjoint(chosen) else []
+        return seen if ... in items(fields) and set(seen).isdisjoint(chosen) else []
 
     def has(self, name: str) -> bool:
         """Return whether a field of exactly this name is stored or can be computed."""
@@ -171,24 +168,18 @@ class Fields:
             return any(n in self.behind for n in self.below(name.removeprefix(f"{MASK}/")))
         return name in self.behind or name in self._computed()
 
-    def _made(self, extra: Sequence[Name | Extra]) -> list[str]:
-        """Return the names in ``extra``, after making the columns of its objects."""
-        names: list[str] = []
-        for item in [extra] if isinstance(extra, str | Extra) else extra:
-            if isinstance(item, Extra):
-                made = item.columns(self)
-                taken = [name for name in made if name in self.behind or name in self._computed()]
-                if taken:
-                    raise InvalidArgument(f"extra={item!r}: {taken[0]!r} is a field already.", hint="another name")
-                self._extra |= made
-                names += made
-            else:
-                names += listed("extra", [item])
-        return names
+    def _made(self, extra: Extra) -> list[str]:
+        """Make the columns of an object, and return their names."""
+        made = extra.columns(self)
+        taken = [name for name in made if name in self.behind or name in self._computed()]
+        if taken:
+            raise InvalidArgument(f"fields: {extra!r} makes {taken[0]!r}, a field already.", hint="another name")
+        self._extra |= made
+        return list(made)
 
     def _added(self, chosen: Sequence[str]) -> list[str]:
         """Return the columns that the sampler, the window and the data add."""
-        all_steps = self.window.whole or self.anchors == "steps"
+        all_steps = self.window.whole
         unknown = self.table.steps if all_steps else self.table.transitions
         some_unknown = bool((unknown >= self.table.observed).any())
         some_after = any(name in self.behind and self._after(name) for name in chosen)
@@ -245,7 +236,8 @@ class Fields:
             return found
         if any(is_below(n, name) for n in self.left_out):
             raise LoaderError(
-                f'anchors="steps" gives no {name}: steps whose next observation is not known are drawn too.',
+                f'{type(self.window).__name__}(anchors="steps") gives no {name}: steps whose next observation is not '
+                "known are drawn too.",
                 hint='anchors="transitions"',
             )
         if name in (REWARD, "reward", "previous/reward") and REWARD not in self.dataset.schema:
@@ -288,7 +280,7 @@ class Fields:
         did_you_mean = f' Did you mean "{close[0]}"?' if close and not made else ""
         return UnknownField(
             f'no field "{name}" in {self.dataset.id}.{did_you_mean}  Fields: {", ".join(known)}',
-            hint=f"extra=({_MADE[made[0]]},) works it out" if made else None,
+            hint=f"fields=[..., {_MADE[made[0]]}] works it out" if made else None,
         )
 
     def _computed(self) -> dict[str, Callable[[], BatchColumn]]:
@@ -374,7 +366,7 @@ class Fields:
         """Read the array fields behind these columns from packed rows, where that is faster; return where these are."""
         stored = self.packable(names)
         if self.n_step > 1 and np.dtype(self.dataset.schema[REWARD].dtype) != self._packed_dtype(REWARD):
-            stored.remove(REWARD)  # sums are of the archive's own values
+            stored = [name for name in stored if name != REWARD]  # sums are of the archive's own values
         pack = grown.pack if self.dataset.store.segment_rows else blocks.pack
         packed, where = pack(self.dataset, {n: self._packed_dtype(n) for n in stored}, self.budget)
         self._rows |= packed
@@ -449,9 +441,16 @@ def no_reward(dataset: Dataset) -> NoReward:
     """Return the error for a dataset without ``next/reward``."""
     return other_rewards(dataset.id, dataset.schema) or NoReward(
         f"{dataset.id} has no reward.",
-        hint="leave it out of fields=, draw goals (extra=Goals(...)), or make rewards of goals:"
+        hint="leave it out of fields=, draw goals (fields=[..., Goals(...)]), or make rewards of goals:"
         " rlds preprocess ID --fn reward_from_goal",
     )
+
+
+def items(fields: Chosen | None) -> Sequence[Any]:
+    """Return the items of a loader's ``fields``; None is the usual fields, a lone item a list of one."""
+    if fields is None:
+        return [...]
+    return [fields] if isinstance(fields, str | Extra) else list(fields)
 
 
 def listed(what: str, names: Sequence[Any]) -> list[str]:

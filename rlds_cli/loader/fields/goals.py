@@ -104,8 +104,8 @@ class Goals:
 
     Examples
     --------
-    >>> extra = (Goals("value_goal", current=0.2, future=0.5, random=0.3), Goals("actor_goal", horizon="uniform"))
-    >>> loader = Loader(ds, 1024, extra=extra)  # doctest: +SKIP
+    >>> goals = Goals("value_goal", current=0.2, future=0.5, random=0.3), Goals("actor_goal", horizon="uniform")
+    >>> loader = Loader(ds, 1024, fields=[..., *goals])  # doctest: +SKIP
     """
 
     name: str
@@ -258,7 +258,7 @@ class ReturnToGo:
 
     Examples
     --------
-    >>> loader = Loader(ds, 64, window=Slice(20, after=19), extra=("step", ReturnToGo(scale=1e-3)))  # doctest: +SKIP
+    >>> loader = Loader(ds, 64, window=Slice(20, after=19), fields=[..., ReturnToGo(scale=1e-3)])  # doctest: +SKIP
     """
 
     gamma: float = 1.0

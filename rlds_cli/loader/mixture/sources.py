@@ -19,7 +19,7 @@ from rlds_cli.errors import EmptyWindow, InvalidArgument, RldsError, UnknownFiel
 from rlds_cli.loader import build
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.build import Request
-from rlds_cli.loader.fields.fields import MASK, STEP_MASK, Extra, Fields, listed
+from rlds_cli.loader.fields.fields import ALL, MASK, STEP_MASK, Extra, Fields, items, listed
 from rlds_cli.loader.index import PROBABILITY, SOURCE, WEIGHT, Located, SampledWindows, WindowIndex
 from rlds_cli.loader.kernel import SampleNumbers
 from rlds_cli.loader.mixture.direct import DirectColumns
@@ -85,14 +85,13 @@ class MemberPlan:
             self.pool = build.pool(
                 self.dataset,
                 window,
-                request.anchors,
                 in_mixture=member.sampler is None,
                 live=self.follows,
                 needed=not self.follows,
             )
             self.draw: Draw | None = None
-            self.fields = Fields(self.pool, window, gives, request.anchors, request.memory, floats)
-            self.chosen = self.fields.choose(request.fields, request.extra, member=True, lenient=lenient)
+            self.fields = Fields(self.pool, window, gives, request.memory, floats)
+            self.chosen = self.fields.choose(request.fields, member=True, lenient=lenient)
 
     def begin(self, before: Draw | None = None) -> None:
         """Make the draw: the one that goes on from that of another version, where it learns."""
@@ -541,10 +540,8 @@ class MixtureSource:
 def _check_names(request: Request, drawings: Sequence[MemberPlan]) -> None:
     """Check, where fields may be missing, that every name is a field of some member."""
     offsets = request.window.offsets if isinstance(request.window, Offsets) else ()
-    extra = [request.extra] if isinstance(request.extra, str | Extra) else request.extra
-    fields = () if request.fields is None or drawings[0].fields.everything(request.fields) else request.fields
-    asked = [*listed("fields", fields), *(x for x in extra if not isinstance(x, Extra)), *offsets]
-    for name in listed("extra", asked):
+    named = [x for x in items(request.fields) if x is not ... and x != ALL and not isinstance(x, Extra)]
+    for name in listed("fields", [*named, *offsets]):
         if not any(d.fields.below(name) for d in drawings):
             drawings[0].fields.expand(name)  # raises, naming the fields
 

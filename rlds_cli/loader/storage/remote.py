@@ -108,6 +108,8 @@ class Blocks(Protocol):
         """True if blocks that are here need not leave for others."""
         ...
 
+    fills: bool  # whether blocks may arrive in the background
+
     def number(self, path: Path) -> int:
         """Return the number of a file."""
         ...
@@ -504,7 +506,8 @@ class RemoteReads:
 
         It ends when this object is forgotten.
         """
-        self.filling = self.blocks.fill(self._read) if self.scattered and not self.whole else None
+        wanted = self.blocks.fills and self.scattered and not self.whole
+        self.filling = self.blocks.fill(self._read) if wanted else None
 
     @property
     def extent(self) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlds_cli.errors import EmptyWindow, InvalidArgument
 from rlds_cli.loader.order import set_integer
-from rlds_cli.loader.windows.windows import Fill, Unmasked, check_fill
+from rlds_cli.loader.windows.windows import Anchors, Fill, Unmasked, check_anchors, check_fill
 from rlds_cli.ted import IntArray, join_name
 from rlds_cli.text import is_below
 
@@ -42,6 +42,8 @@ class Offsets(Unmasked):
         The values outside: those of the nearest row, or zeros (after any transform).
     unit : {"step", "s"}
         Offsets in seconds are converted by the dataset's frames per second, and must fall on rows.
+    anchors : {"transitions", "steps"}
+        ``"steps"``: every step can be t, also steps whose next observation is not known, which is then not given.
     """
 
     offsets: Mapping[str, Iterable[int | float]]
@@ -49,6 +51,7 @@ class Offsets(Unmasked):
     after: int | None = field(default=None, kw_only=True)
     fill: Fill = field(default="edge", kw_only=True)
     unit: Literal["step", "s"] = field(default="step", kw_only=True)
+    anchors: Anchors = field(default="transitions", kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         if self.unit not in ("step", "s"):
@@ -62,8 +65,8 @@ class Offsets(Unmasked):
             if getattr(self, name) is not None:
                 set_integer(self, name, 0)
         check_fill(self)
+        check_anchors(self)
 
-    whole = False
     n_step = 1
 
     @property

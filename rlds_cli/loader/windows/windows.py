@@ -27,6 +27,11 @@ class Window(Protocol):
         ...
 
     @property
+    def gives_next(self) -> bool:
+        """True if the next observation of every sample is known, or marked as unknown."""
+        ...
+
+    @property
     def masked(self) -> bool:
         """True if it has several steps, which can lie outside the episode: ``batch["mask"]`` [B, L]."""
         ...
@@ -64,6 +69,18 @@ class Unmasked:
 
     __slots__ = ()
 
+    anchors: Anchors
+
+    @property
+    def whole(self) -> bool:
+        """True if every step is drawn, see `Window`."""
+        return self.anchors == "steps"
+
+    @property
+    def gives_next(self) -> bool:
+        """False if steps are drawn whose next observation is not known, see `Window`."""
+        return not self.whole
+
     @property
     def starts(self) -> tuple[int, int]:
         """Stride and offset, see `Window`: windows are numbered by their steps."""
@@ -84,6 +101,12 @@ class MultiStep:
     whole = True
     masked = True
     n_step = 1
+    anchors: Anchors
+
+    @property
+    def gives_next(self) -> bool:
+        """False if the next observation is left out, see `Window`."""
+        return self.anchors != "steps"
 
     @property
     def starts(self) -> tuple[int, int]:
@@ -107,18 +130,26 @@ class Transition(Unmasked):
     n_step : int
     gamma : float
         Discount per step, in [0, 1]; used when ``n_step`` > 1.
+    anchors : {"transitions", "steps"}
+        ``"steps"`` draws every step, also steps whose next observation is not known, and gives no next observation.
     """
 
     n_step: int = 1
     gamma: float = 0.99
+    anchors: Anchors = field(default="transitions", kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         set_integer(self, "n_step", 1)
+        check_anchors(self)
+        if self.anchors == "steps" and self.n_step > 1:
+            raise InvalidArgument(
+                f'Transition({self.n_step}) sums up to a next observation, which anchors="steps" does without.',
+                hint='anchors="transitions"',
+            )
         if not 0 <= self.gamma <= 1:
             raise InvalidArgument(f"Transition(gamma={self.gamma!r}): a discount lies in [0, 1].")
         object.__setattr__(self, "gamma", float(self.gamma))
 
-    whole = False
     zeroed = False
 
     def counts(self, offered: IntArray, steps: IntArray | None = None) -> IntArray:
@@ -129,7 +160,7 @@ class Transition(Unmasked):
         """Return the error, see `Window`."""
         return EmptyWindow(
             f"None of {episodes:,} episodes has a transition: no next observation is known.",
-            hint='anchors="steps" draws every step, without next observations',
+            hint='Transition(anchors="steps") draws every step, without next observations',
         )
 
 
@@ -153,6 +184,8 @@ class Slice(MultiStep):
     fill : {"edge", "zero"}
         The values outside: those of the nearest step, or zeros (after any transform). ``step``,
         ``episode`` and ``index`` always name the nearest step.
+    anchors : {"transitions", "steps"}
+        ``"steps"`` gives no next observation.
     """
 
     length: int
@@ -160,8 +193,10 @@ class Slice(MultiStep):
     after: int = field(default=0, kw_only=True)
     stride: int = field(default=1, kw_only=True)
     fill: Fill = field(default="edge", kw_only=True)
+    anchors: Anchors = field(default="transitions", kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
+        check_anchors(self)
         for name, least in (("length", 1), ("stride", 1), ("before", 0), ("after", 0)):
             set_integer(self, name, least)
         for name in ("before", "after"):
@@ -201,6 +236,14 @@ class Slice(MultiStep):
         )
 
 
+def check_anchors(window: Any) -> None:
+    """Refuse ``anchors`` other than "transitions" and "steps"."""
+    if window.anchors not in ("transitions", "steps"):
+        raise InvalidArgument(
+            f'{type(window).__name__}(anchors={window.anchors!r}): anchors is "transitions" or "steps".'
+        )
+
+
 def check_fill(window: Any) -> None:
     """Refuse a ``fill`` other than "edge" and "zero"."""
     if window.fill not in ("edge", "zero"):
@@ -223,13 +266,17 @@ class Episode(MultiStep):
         and ``Shuffled(block=...)`` has the bucket for a block.
     fill : {"edge", "zero"}
         The values beyond the end, see `Slice`.
+    anchors : {"transitions", "steps"}
+        ``"steps"`` gives no next observation.
     """
 
     max_length: int | None = None
     bucket: int | None = field(default=None, kw_only=True)
     fill: Fill = field(default="edge", kw_only=True)
+    anchors: Anchors = field(default="transitions", kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
+        check_anchors(self)
         for name in ("max_length", "bucket"):
             if getattr(self, name) is not None:
                 set_integer(self, name, 1)

@@ -130,7 +130,7 @@ def _prepare_returns(
     return Prepared(dataset, reads=(dataset.field(REWARD).name,))
 
 
-@builtin(version=1, prepare=_prepare_returns, loader="Loader(ds, extra=ReturnToGo())")
+@builtin(version=1, prepare=_prepare_returns, loader="Loader(ds, fields=[..., ReturnToGo()])")
 def return_to_go(
     episode: Batch,
     *,
@@ -230,7 +230,9 @@ def _width(size: int, elements: Sequence[int] | None, name: str) -> int:
 
 
 @builtin(
-    version=1, prepare=_prepare_goals, loader="Loader(ds, extra=Goals(...)), with goals drawn anew for every batch"
+    version=1,
+    prepare=_prepare_goals,
+    loader="Loader(ds, fields=[..., Goals(...)]), with goals drawn anew for every batch",
 )
 def reward_from_goal(
     episode: Batch,
