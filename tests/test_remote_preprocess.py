@@ -67,7 +67,7 @@ def steps_backwards(episode: dict[str, Any]) -> dict[str, Any]:
 WAYS: dict[str, dict[str, Any]] = {
     "episode": {"fn": steps_backwards},
     "rewards only": {"fn": steps_backwards, "fields": ["next/reward"]},
-    "shorter": {"fn": "select_episodes", "args": {"where": "length > 5"}},
+    "shorter": {"fn": "select_episodes", "args": {"where": "episode != 1"}},
 }
 
 

@@ -311,8 +311,9 @@ def check_batches(ds: Dataset, expected: Sequence[Episode], seed: int) -> None:
 
 
 def _check_transitions(ds: Dataset, expected: Sequence[Episode], seed: int) -> None:
-    extra = ("step", "episode", ReturnToGo(), Goals("goal", future=1.0, horizon="uniform", of="observation/state"))
-    how: dict[str, Any] = {"backend": "numpy", "dtype": None, "seed": seed, "fields": "all", "extra": extra}
+    goals = Goals("goal", future=1.0, horizon="uniform", of="observation/state")
+    fields = ["all", "step", "episode", ReturnToGo(), goals]
+    how: dict[str, Any] = {"backend": "numpy", "dtype": None, "seed": seed, "fields": fields}
     seen = []
     returns = [x.returns() for x in expected]
     for batch in Loader(ds, min(len(ds), 16), sampler=Shuffled(), **how):
@@ -338,7 +339,7 @@ def _check_windows(ds: Dataset, window: Any, wanted: list[tuple[int, windows.Win
     if not wanted:
         return
     names = ("observation/state", "action", "next/observation/state", "next/reward", "next/terminated", "next/done")
-    how: dict[str, Any] = {"backend": "numpy", "dtype": None, "fields": names, "extra": ("episode", "step")}
+    how: dict[str, Any] = {"backend": "numpy", "dtype": None, "fields": [*names, "episode", "step"]}
     left = iter(wanted)
     for batch in Loader(ds, min(len(wanted), 16), window=window, sampler=Sequential(), **how):
         for i in range(len(batch["episode"])):
