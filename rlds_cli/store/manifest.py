@@ -54,6 +54,9 @@ class Stats:
     low: float = 0.0
     high: float = 0.0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "histogram", tuple(self.histogram))  # a list in JSON
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:
