@@ -15,8 +15,8 @@ from typing import Any
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote import versions
 from rlds_cli.remote.blocks import Hasher, hashes_of_groups
-from rlds_cli.remote.index import File, Index, Object, Piece
-from rlds_cli.remote.versions import Version, Versions
+from rlds_cli.remote.index import Index, IndexedFile, Object, Piece
+from rlds_cli.remote.versions import PushedVersion, Versions
 
 
 def index_of(address: Path) -> Index:
@@ -26,7 +26,7 @@ def index_of(address: Path) -> Index:
 
 def publish_versions(address: Path, index: Index, *, change: str = "", tags: Mapping[str, str]) -> None:
     """Make an index the only version at an address, whatever lies there under its name."""
-    version = Version(index.version, index.sha256, len(index.to_bytes()), index.fingerprint, "", change, 0, 0)
+    version = PushedVersion(index.version, index.sha256, len(index.to_bytes()), index.fingerprint, "", change, 0, 0)
     (address / versions.NAME).unlink(missing_ok=True)
     (address / versions.NAME).write_bytes(Versions(index.id, (version,), tags).to_bytes())
 
@@ -34,7 +34,7 @@ def publish_versions(address: Path, index: Index, *, change: str = "", tags: Map
 def publish(address: Path, index: bytes, *, claims: Index) -> None:
     """Make a text the index of the only version at an address, with id, number and fingerprint of ``claims``."""
     sha256 = hashlib.sha256(index).hexdigest()
-    version = Version(claims.version, sha256, len(index), claims.fingerprint, "", "", 0, 0)
+    version = PushedVersion(claims.version, sha256, len(index), claims.fingerprint, "", "", 0, 0)
     files = {version.name: index, versions.NAME: Versions(claims.id, (version,), {}).to_bytes()}
     for name, content in files.items():
         (address / name).parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def values_of(address: Path) -> dict[str, Any]:
     return values
 
 
-def _newest(address: Path) -> Version:
+def _newest(address: Path) -> PushedVersion:
     return versions.parse((address / versions.NAME).read_bytes(), str(address)).newest
 
 
@@ -89,7 +89,7 @@ def forge(address: Path, index: Mapping[str, Any]) -> None:
     publish(address, written(index, "files"), claims=claims)
 
 
-def write(address: Path, claims: Index, files: Mapping[str, bytes], more: Sequence[File] = ()) -> Index:
+def write(address: Path, claims: Index, files: Mapping[str, bytes], more: Sequence[IndexedFile] = ()) -> Index:
     """Publish files as one object; id, fingerprint, version and manifest are those of an index.
 
     ``more`` are files whose pieces, of object 0, are taken as they are: the object is all files end to end, in order.
@@ -98,7 +98,7 @@ def write(address: Path, claims: Index, files: Mapping[str, bytes], more: Sequen
     for path, content in files.items():
         sha256 = hashlib.sha256(content).hexdigest()
         pieces = (Piece(0, 0, at, len(content), sha256),) if content else ()
-        listed.append(File(path, len(content), pieces))
+        listed.append(IndexedFile(path, len(content), pieces))
         at += len(content)
     hasher = Hasher()
     hasher.update(data)

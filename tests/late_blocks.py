@@ -149,7 +149,7 @@ class LateHold:
 
 @dataclass
 class LatePlace:
-    """As `rlds_cli.remote.columns.Place`, of one file or of several, for blocks of any size."""
+    """As `rlds_cli.remote.columns.FilePlace`, of one file or of several, for blocks of any size."""
 
     files: np.ndarray
     file_bytes: int

@@ -128,6 +128,7 @@ def encode(path: Path, frames: np.ndarray, codec: str, options: dict[str, str]) 
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=FPS, options=options)
+        stream.codec_context.thread_count = 1  # several threads do not always write the same bytes
         stream.height, stream.width, stream.pix_fmt = frames.shape[1], frames.shape[2], "yuv420p"
         for frame in frames:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
@@ -141,6 +142,7 @@ def encode_depth(path: Path, codes: np.ndarray, codec: str, pixels: str) -> None
     lossless = {"x265-params": "lossless=1:log-level=none:keyint=2:bframes=0"} if codec == "libx265" else {}
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=FPS, options=lossless)
+        stream.codec_context.thread_count = 1
         stream.height, stream.width, stream.pix_fmt = codes.shape[1], codes.shape[2], pixels
         for k, values in enumerate(codes):
             frame = av.VideoFrame(codes.shape[2], codes.shape[1], pixels)

@@ -19,7 +19,7 @@ import rlds_cli
 from rlds_cli import checks, create
 from rlds_cli.archives.d4rl import ends
 from rlds_cli.checks import values
-from rlds_cli.checks.findings import CODES, Finding, Place, as_note, of_note
+from rlds_cli.checks.findings import CODES, Finding, FindingPlace, as_note, of_note
 from rlds_cli.checks.run import CHECKS, quick
 from rlds_cli.cli import main, out
 from rlds_cli.errors import RldsError
@@ -657,7 +657,7 @@ def test_findings_of_a_conversion_stand_in_the_manifest() -> None:
 
 
 def test_findings_as_notes() -> None:
-    f = Finding("flags", "x", "warning", "text", 3, "action", (Place(1, 2), Place(4)), ("D4RL#1",))
+    f = Finding("flags", "x", "warning", "text", 3, "action", (FindingPlace(1, 2), FindingPlace(4)), ("D4RL#1",))
     note = json.loads(json.dumps(as_note(f)))
     assert of_note(note) == f
     assert (note["where"], str(f.places[1])) == ("episode 1 step 2", "episode 4")
@@ -843,7 +843,7 @@ def test_findings_without_episodes_say_so() -> None:
 
 
 def test_a_note_lists_a_thousand_episodes_and_counts_all() -> None:
-    f = Finding("finite", "x", "error", "text", 3000, None, (Place(0, 0),), (), 3000, tuple(range(3000)))
+    f = Finding("finite", "x", "error", "text", 3000, None, (FindingPlace(0, 0),), (), 3000, tuple(range(3000)))
     again = of_note(json.loads(json.dumps(as_note(f))))
     assert (again.num_episodes, again.episodes) == (3000, tuple(range(1000)))
     report = dataclasses.replace(checks.check(create("local/x", walks())), findings=(again,))

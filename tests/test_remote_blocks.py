@@ -20,10 +20,10 @@ from conftest import wait_for
 from rlds_cli.errors import DamagedDataset, DownloadFailed, NoSpace
 from rlds_cli.remote import presence
 from rlds_cli.remote.cache import BlockFiles, Take
-from rlds_cli.remote.presence import BLOCK, GROUP, Room, RowFile
+from rlds_cli.remote.presence import BLOCK, GROUP, BlockFile, Room
 
 REPOSITORY = Path(__file__).parents[1]
-FILES = [RowFile("a/c/0/0", 10 * GROUP + 77), RowFile("b/c/0", 3 * GROUP), RowFile("none", 0)]
+FILES = [BlockFile("a/c/0/0", 10 * GROUP + 77), BlockFile("b/c/0", 3 * GROUP), BlockFile("none", 0)]
 
 
 def content(file: int, start: int, length: int) -> bytes:

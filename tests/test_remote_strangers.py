@@ -22,7 +22,7 @@ from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, NameTaken, NoSpace
 from rlds_cli.loader import Loader
-from rlds_cli.remote.index import File, Piece
+from rlds_cli.remote.index import IndexedFile, Piece
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def maps(home: Path) -> int:
     return max(file.stat().st_size for file in home.glob("remote/*/*") if file.is_file())
 
 
-def altered(store: Path, at: Path, more: Sequence[File]) -> None:
+def altered(store: Path, at: Path, more: Sequence[IndexedFile]) -> None:
     """Copy an address, and have its index name more files."""
     shutil.copytree(store, at)
     index = forged.index_of(at)
@@ -177,7 +177,7 @@ def test_segments_that_no_episode_needs_get_no_blocks(tmp_path: Path, far: Path)
     here = growing(store)
     segment = next(f for f in forged.index_of(store).files if f.path.startswith("observation/state/c/0"))
     name = segment.path.replace("/c/0", "/c/9999")
-    altered(store, other, [File(name, 1 << 49, ()), File("next/reward/c/7777", 1 << 45, ())])
+    altered(store, other, [IndexedFile(name, 1 << 49, ()), IndexedFile("next/reward/c/7777", 1 << 45, ())])
     there = rlds_cli.open_dataset(other, cache_dir=far)
     np.testing.assert_array_equal(there.column("observation/state")[:], here.column("observation/state")[:])
     assert {f.path: f.size for f in there.store.blocks.files}[segment.path] == segment.size
@@ -190,7 +190,7 @@ def test_shards_that_no_row_needs_get_no_blocks(tmp_path: Path, far: Path) -> No
     here = pushed(store, store="zarr")
     files = forged.index_of(store).files
     shard = next(f for f in files if f.path.startswith("next/reward/c/"))
-    altered(store, other, [File("next/reward/c/9999", shard.size, shard.pieces)])
+    altered(store, other, [IndexedFile("next/reward/c/9999", shard.size, shard.pieces)])
     there = rlds_cli.open_dataset(other, cache_dir=far)
     assert rewards(there) == rewards(here)
     assert "next/reward/c/9999" not in {f.path for f in there.store.access.row_blocks.files}
@@ -203,7 +203,7 @@ def test_small_files_take_no_more_than_a_multiple_of_what_is_fetched(kind: str, 
     size = forged.index_of(store).objects[0].size
     count = (64 << 20) // size // 8 + 60  # 8 files of this many times the object: 64 MiB, and 480 times the object
     pieces = tuple(Piece(k * size, 0, 0, size, "0" * 64) for k in range(count))
-    many = [File(f"episodes/x{k}", size * count, pieces) for k in range(8)]
+    many = [IndexedFile(f"episodes/x{k}", size * count, pieces) for k in range(8)]
     altered(store, other, many)
     with pytest.raises(DamagedDataset, match="small files"):
         rlds_cli.open_dataset(other, cache_dir=far)
@@ -213,7 +213,7 @@ def test_small_files_take_no_more_than_a_multiple_of_what_is_fetched(kind: str, 
 def test_small_files_have_no_holes(tmp_path: Path, far: Path) -> None:
     store, other = tmp_path / "store", tmp_path / "forged"
     growing(store)
-    altered(store, other, [File("episodes.extra", 1 << 49, ())])
+    altered(store, other, [IndexedFile("episodes.extra", 1 << 49, ())])
     with pytest.raises(DamagedDataset, match=r"no bytes for parts of episodes\.extra"):
         rlds_cli.open_dataset(other, cache_dir=far)
 
@@ -223,7 +223,7 @@ def test_an_index_whose_files_are_a_thousand_times_its_objects_is_refused(tmp_pa
     pushed(store)
     size = forged.index_of(store).objects[0].size
     pieces = tuple(Piece(k * size, 0, 0, size, "0" * 64) for k in range(40_000))
-    altered(store, other, [File("x", 40_000 * size, pieces)])
+    altered(store, other, [IndexedFile("x", 40_000 * size, pieces)])
     for use in (rlds_cli.open_dataset, rlds_cli.download):
         with pytest.raises(DamagedDataset, match="times the bytes of its objects"):
             use(str(other), cache_dir=far)  # type: ignore[operator]

@@ -10,7 +10,7 @@ import pytest
 
 import rlds_cli
 from rlds_cli import create, preprocess
-from rlds_cli.checks.findings import Place
+from rlds_cli.checks.findings import FindingPlace
 from rlds_cli.cli import out
 from rlds_cli.cli.pages.diff import DifferencePage
 from rlds_cli.errors import RldsError
@@ -66,9 +66,9 @@ def test_the_greatest_difference_of_a_field() -> None:
     found = changed(compare(a, create("local/b", other)))
     d = found["action"].deviation
     assert d is not None and d.greatest == pytest.approx(2)
-    assert (d.at, d.beyond, d.values) == (Place(3, 6), 2, 2 * (7 + 8))  # of the two episodes
+    assert (d.at, d.beyond, d.values) == (FindingPlace(3, 6), 2, 2 * (7 + 8))  # of the two episodes
     d = found["next/reward"].deviation
-    assert d is not None and (d.greatest, d.at, d.beyond) == (np.inf, Place(4, 0), 1)
+    assert d is not None and (d.greatest, d.at, d.beyond) == (np.inf, FindingPlace(4, 0), 1)
 
 
 @pytest.mark.parametrize("store", ["memmap", "zarr"])

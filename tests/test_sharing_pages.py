@@ -17,7 +17,7 @@ import rlds_cli
 from rlds_cli.report import Summary, summarise
 from rlds_cli.report.card import card, licence_identifier, local_name, plain, size_category
 from rlds_cli.report.croissant import StoredFile, croissant
-from rlds_cli.report.html.collection import Listed, is_catalogue, render
+from rlds_cli.report.html.collection import CollectionEntry, is_catalogue, render
 
 SCRIPT = "</script><script>globalThis.hurt=1</script><img src=x onerror=globalThis.hurt=2>"
 # Texts that mean something in Markdown, HTML, YAML or on the hub.
@@ -254,10 +254,10 @@ def test_mlcroissant_accepts_the_description(home: Path, pendulum: Summary) -> N
 
 # -- the page of a store
 
-HOPPER = Listed(
+HOPPER = CollectionEntry(
     "hopper", "d4rl/hopper-medium-v2", "rlds1:" + "a1b2" * 16, None, 2187, 999_906, 3 << 20, ("observation",), True
 )
-MINE = Listed("mine", "local/mine", "rlds1:" + "c3d4" * 16, 17, 3, 20, 1 << 20, ("a", "b"), False)
+MINE = CollectionEntry("mine", "local/mine", "rlds1:" + "c3d4" * 16, 17, 3, 20, 1 << 20, ("a", "b"), False)
 
 
 def test_the_page_of_a_store() -> None:
@@ -282,16 +282,18 @@ def test_the_page_of_a_directory_names_no_path() -> None:
 
 
 def test_a_dataset_that_cannot_be_read_is_on_the_page() -> None:
-    document = Document(render([HOPPER, Listed("bad", problem="rlds.json is not an index")]))
+    document = Document(render([HOPPER, CollectionEntry("bad", problem="rlds.json is not an index")]))
     assert "rlds.json is not an index" in document.texts["td"]
     assert document.texts["strong"][0] == "2"
 
 
 @pytest.mark.parametrize("hostile", TEXTS)
 def test_names_of_strangers_cannot_break_the_page(hostile: str) -> None:
-    document = Document(render([Listed(hostile, "local/x", hostile, None, 1, 1, 1, (hostile,), True, hostile)]))
+    document = Document(
+        render([CollectionEntry(hostile, "local/x", hostile, None, 1, 1, 1, (hostile,), True, hostile)])
+    )
     assert document.wrong == []
-    plain = Document(render([Listed("x", "local/x", "y", None, 1, 1, 1, ("z",), True, "w")]))
+    plain = Document(render([CollectionEntry("x", "local/x", "y", None, 1, 1, 1, ("z",), True, "w")]))
     assert [e for e, _ in document.elements] == [e for e, _ in plain.elements]
     (link,) = document.all("a")
     assert (link["href"] or "").startswith("./") and (link["href"] or "").endswith("/report.html")

@@ -54,7 +54,7 @@ COMMANDS = re.compile(r"joint_velocities|gripper_actuations|(left|right)_(dpos|d
 MAX_MASKS = 4096
 
 
-class Robomimic(Grouped):
+class RobomimicFamily(Grouped):
     """A group for each demonstration, with next observations."""
 
     name, title, what, parent = "robomimic", "robomimic", "demonstrations", f"{DATA}/"
@@ -207,4 +207,4 @@ def _meanings(keys: list[str]) -> tuple[dict[str, str], dict[str, str]]:
     return columns, next_keys
 
 
-READER = Robomimic()
+READER = RobomimicFamily()

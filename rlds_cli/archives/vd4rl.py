@@ -40,7 +40,7 @@ FIRST, LAST = 0, 2  # of step_type; 1 is any other row
 LENGTH, NUMBER = re.compile(r"-(\d+)$"), re.compile(r"(\d+)$")  # at the end of the names of an npz, of a shard
 
 
-class Frames(Flat):
+class FrameFamily(Flat):
     """What both sizes have in common; ``frames`` is the column of frames, ``marks`` say where episodes end."""
 
     name, title, unlike = "vd4rl", "V-D4RL", CorruptArchive
@@ -125,7 +125,7 @@ def _first_rows(
     return ("first-action", text, marks) if odd else None
 
 
-class Episodes(Frames):
+class EpisodeShards(FrameFamily):
     """64 px: an npz for each episode."""
 
     container, rules, whole_files = "npz", ("file",), True
@@ -186,7 +186,7 @@ class Episodes(Frames):
         return iter(())
 
 
-class Shards(Frames):
+class Shards(FrameFamily):
     """84 px: episodes end to end, cut into files anywhere."""
 
     container, joined = "hdf5", True
@@ -256,4 +256,4 @@ def _episodes(kind: Array, over: BoolArray, breaks: IntArray) -> FlatEpisodes:
     return FlatEpisodes(stops, np.ones(len(stops), bool), end, {"kind": kind, "over": over})
 
 
-READER = Variants(Episodes(), Shards())
+READER = Variants(EpisodeShards(), Shards())

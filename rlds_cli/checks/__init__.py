@@ -7,8 +7,8 @@
 
 from rlds_cli.checks.findings import CheckReport as CheckReport
 from rlds_cli.checks.findings import Finding as Finding
+from rlds_cli.checks.findings import FindingPlace as Place
 from rlds_cli.checks.findings import FoundEpisodes as FoundEpisodes
-from rlds_cli.checks.findings import Place as Place
 from rlds_cli.checks.findings import episodes_of as episodes_of
 from rlds_cli.checks.run import check as check
 from rlds_cli.checks.run import quick as quick

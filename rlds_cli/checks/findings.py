@@ -27,7 +27,7 @@ CODES = (  # of the checks; readers and the registry have codes of their own
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FindingPlace:
     """An episode, and a step in it: 0 to T-1, T for the final observation, None for the episode as a whole."""
 
     episode: int
@@ -42,7 +42,7 @@ class Seen:
     """All episodes in which something was found, ascending, and the first places of it."""
 
     episodes: tuple[int, ...] = ()
-    places: tuple[Place, ...] = ()
+    places: tuple[FindingPlace, ...] = ()
 
 
 _NOWHERE = Seen()
@@ -66,7 +66,7 @@ class Finding:
     count : int
         Number of episodes, steps or values concerned.
     field : str or None
-    places : tuple of Place
+    places : tuple of FindingPlace
         The first of them, at most eight; empty when the whole dataset is concerned, or when rows were not read.
     known : tuple of str
         References to reports of the same problem by users of the source: ``D4RL#199``.
@@ -83,7 +83,7 @@ class Finding:
     text: str
     count: int = 1
     field: str | None = None
-    places: tuple[Place, ...] = ()
+    places: tuple[FindingPlace, ...] = ()
     known: tuple[str, ...] = ()
     num_episodes: int = 0
     episodes: tuple[int, ...] = ()
@@ -191,7 +191,7 @@ def as_note(f: Finding) -> dict[str, Any]:
 
 def of_note(note: Mapping[str, Any]) -> Finding:
     """Convert a note of a manifest to a finding; a note of a reader becomes a finding of the check ``reader``."""
-    places = tuple(Place(episode, step) for episode, step in note.get("places") or ())
+    places = tuple(FindingPlace(episode, step) for episode, step in note.get("places") or ())
     text, where = str(note["text"]), str(note.get("where") or "")
     if "severity" not in note and where:
         text += f", e.g. {where}" if int(note.get("count", 1)) > 1 else f": {where}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlds_cli import ids, registry, text
-from rlds_cli.checks.findings import MOST_PLACES, Place, Seen
+from rlds_cli.checks.findings import MOST_PLACES, FindingPlace, Seen
 from rlds_cli.dataset import environments
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import RldsError
@@ -119,10 +119,10 @@ class Subject:
             seen.add(a + np.flatnonzero(found))
         return seen
 
-    def place(self, row: int) -> Place:
+    def place(self, row: int) -> FindingPlace:
         """Episode and step of a row."""
         episode = int(self.rows.episodes_at(np.array([row]))[0])
-        return Place(episode, row - int(self.start[episode]))
+        return FindingPlace(episode, row - int(self.start[episode]))
 
 
 class Sightings:
@@ -149,12 +149,12 @@ class Sightings:
 def at_steps(episodes: IntArray, steps: IntArray) -> Seen:
     """Return episodes in each of which one step is concerned."""
     places = zip(episodes[:MOST_PLACES].tolist(), steps[:MOST_PLACES].tolist(), strict=True)
-    return Seen(tuple(episodes.tolist()), tuple(Place(e, t) for e, t in places))
+    return Seen(tuple(episodes.tolist()), tuple(FindingPlace(e, t) for e, t in places))
 
 
 def whole(episodes: IntArray) -> Seen:
     """Return episodes that are concerned as a whole."""
-    return Seen(tuple(episodes.tolist()), tuple(Place(e) for e in episodes[:MOST_PLACES].tolist()))
+    return Seen(tuple(episodes.tolist()), tuple(FindingPlace(e) for e in episodes[:MOST_PLACES].tolist()))
 
 
 def plural(n: int, noun: str, verb: str = "", verbs: str = "") -> str:

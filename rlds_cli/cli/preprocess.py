@@ -22,7 +22,7 @@ from rlds_cli.files.hashing import short
 if TYPE_CHECKING:
     from rlds_cli.preprocess.builtin import Argument, Builtin
     from rlds_cli.preprocess.shards import ShardReport
-    from rlds_cli.preprocess.trial import Change, Report, Values
+    from rlds_cli.preprocess.trial import FieldChange, TrialReport, Values
     from rlds_cli.report.summary import Outcome
 
 
@@ -197,7 +197,7 @@ def preprocess(
         redirect_stdout(sys.stderr),
         out.progress() as progress,
     ):
-        shown: tuple[Report | ShardReport | Outcome, str]
+        shown: tuple[TrialReport | ShardReport | Outcome, str]
         if alone:
             tried = library.attempt(source, fn, name, episode=episode or 0, step=step, **how)
             shown = tried, _trial(tried)
@@ -316,7 +316,7 @@ def _argument(a: Argument) -> str:
     return f"[{a.name}]" if a.default is None else f"[{a.name}={a.default}]"
 
 
-def _trial(r: Report) -> str:
+def _trial(r: TrialReport) -> str:
     """One episode before and after the function, and an estimate for the whole dataset."""
     fitted = f", fitted on {r.fitted}" if r.fitted else ""
     where = (
@@ -331,7 +331,7 @@ def _trial(r: Report) -> str:
     return visible.lines([*lines, *_fields(r), *notes, _whole(r)])
 
 
-def _fields(r: Report) -> Iterator[str]:
+def _fields(r: TrialReport) -> Iterator[str]:
     told = [c for c in r.fields if c.what in ("changed", "new", "removed")]
     rows = [(c.name, _values(c.before) or c.what, _values(c.after) or c.what, _size(c)) for c in told]
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
@@ -346,7 +346,7 @@ def _fields(r: Report) -> Iterator[str]:
             yield f"  {_some(names)}  {what}: {how}"
 
 
-def _size(c: Change) -> str:
+def _size(c: FieldChange) -> str:
     return f"+{out.size(c.bytes)}" if c.bytes else ""
 
 
@@ -362,7 +362,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_FIELDS]) + (f", {more} more" if more > 0 else "")
 
 
-def _whole(r: Report) -> str:
+def _whole(r: TrialReport) -> str:
     workers = f" with {r.jobs} workers" if r.jobs > 1 else ""
     return (
         f"whole dataset: about {text.duration(r.total_seconds)}{workers}, +{out.size(r.total_bytes)}.  "

@@ -42,7 +42,7 @@ _JOINED = "joined"  # the directory of the result below the work directory
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MergeMember:
     """A dataset of a merge: its id, version, and numbers of episodes and steps that it gives.
 
     ``fingerprint`` is that of the episodes, ``of`` that of the dataset of which they are all or a selection.
@@ -63,7 +63,7 @@ class MergePlan:
     Attributes
     ----------
     id : str
-    members : tuple of Member
+    members : tuple of MergeMember
     fields : tuple of Field
         Of the result.
     left_out : tuple of str
@@ -81,7 +81,7 @@ class MergePlan:
     """
 
     id: str
-    members: tuple[Member, ...]
+    members: tuple[MergeMember, ...]
     fields: tuple[Field, ...]
     left_out: tuple[str, ...]
     copied: tuple[str, ...]
@@ -387,17 +387,17 @@ class MergeJob:
         home = self._place.root
         return frozenset(k for k, ds in enumerate(self._members) if not joining.can_link(ds.store, home))
 
-    def joined(self, copied: Store | None) -> list[joining.Member]:
+    def joined(self, copied: Store | None) -> list[joining.JoinedMember]:
         """Return the members; those that are copied are in the dataset ``copied``, one after the other."""
         found, before = [], 0
         for k, (ds, table) in enumerate(zip(self._members, self._tables, strict=True)):
             if k in self.copied and copied is not None:
                 index = np.arange(before, before + len(table))
-                found.append(joining.Member(copied, index, table, refer=False))
+                found.append(joining.JoinedMember(copied, index, table, refer=False))
                 before += len(table)
             else:
                 refer = not self._copy and not ds.path.is_relative_to(self._place.root / "partial")  # which is removed
-                found.append(joining.Member(ds.store, ds.episodes.index, table, refer))
+                found.append(joining.JoinedMember(ds.store, ds.episodes.index, table, refer))
         return found
 
     @cached_property
@@ -409,7 +409,7 @@ class MergeJob:
         return MergePlan(
             id=self.id,
             members=tuple(
-                Member(ds.id, ds.fingerprint, ds.store.fingerprint(), ds.version, ds.num_episodes, ds.num_steps)
+                MergeMember(ds.id, ds.fingerprint, ds.store.fingerprint(), ds.version, ds.num_episodes, ds.num_steps)
                 for ds in self._members
             ),
             fields=self.fields,

@@ -30,7 +30,7 @@ from rlds_cli.dataset.editing import Target
 from rlds_cli.dataset.history import Version
 from rlds_cli.dataset.layouts import Layout
 from rlds_cli.dataset.opening import open_at
-from rlds_cli.dataset.provenance import EpisodeOrigin, Source
+from rlds_cli.dataset.provenance import EpisodeOrigin, TransitionSource
 from rlds_cli.dataset.rewards import other_rewards
 from rlds_cli.dataset.selection import EpisodeColumns, StoredStats, no_field
 from rlds_cli.dataset.shortcuts import Shortcuts
@@ -405,7 +405,7 @@ class Dataset(Shortcuts):
         part = slice(int(episode.min()), int(episode.max()) + 1)
         return int((self.episodes["length"] - self.episodes["num_transitions"])[part].sum())
 
-    def source_of(self, index: int) -> Source:
+    def source_of(self, index: int) -> TransitionSource:
         """Trace transition ``index`` back to the archive's file, group and row; ``rlds verify --trace`` compares both.
 
         Raises

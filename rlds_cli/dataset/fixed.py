@@ -123,7 +123,7 @@ def _written(ds: OpenDataset, work: Path) -> Store:
     )
     fields = sorted(store.fields.values(), key=lambda f: f.name)
     try:
-        joining.join([joining.Member(store, store.counted, store.table())], fields, work, about)
+        joining.join([joining.JoinedMember(store, store.counted, store.table())], fields, work, about)
     except NoPermission as e:
         hint = f"rlds merge {ds.id} --as local/NAME copies its episodes"
         raise NoPermission(e.message, hint=hint) from e

@@ -21,7 +21,7 @@ RECORDED: Mapping[str, Any] = {"file": "recorded", "size": None, "sha256": None,
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TransitionSource:
     """The place of one transition in the archive.
 
     Attributes
@@ -45,7 +45,7 @@ class Source:
     step: int
 
 
-def place(store: Store, episode: int, step: int, *, group: str | None = None) -> Source:
+def place(store: Store, episode: int, step: int, *, group: str | None = None) -> TransitionSource:
     """Trace step ``step`` of episode ``episode`` of a store back to its archive.
 
     ``group`` is the episode's, if the caller knows it already.
@@ -61,7 +61,7 @@ def place(store: Store, episode: int, step: int, *, group: str | None = None) ->
     file = store.sources[int(columns["source"][episode])]
     if file.get("recorded"):
         raise RldsError(f"Episode {episode:,} of {store.manifest.id} was recorded from values: there is no archive.")
-    return Source(
+    return TransitionSource(
         file=str(file["file"]),
         url=file.get("url"),
         sha256=file.get("sha256"),

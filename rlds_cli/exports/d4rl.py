@@ -30,7 +30,7 @@ from rlds_cli.exports.hdf5 import (
     VERSIONS,
     Column,
     Hdf5Format,
-    Layout,
+    HDF5Layout,
     OwnNext,
     decoded,
     fitting,
@@ -134,7 +134,7 @@ class D4RL(Hdf5Format):
         """Lay the file out."""
         steps = int(self.content.table.length.sum())
         with h5py.File(self.file(directory), "w", libver=VERSIONS) as f:
-            make, groups = Layout(), {"": f.id}
+            make, groups = HDF5Layout(), {"": f.id}
             for c in self.columns():
                 above, _, name = c.key.rpartition("/")
                 make.dataset(make.below(groups, above), name, c, steps)

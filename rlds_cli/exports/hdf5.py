@@ -107,7 +107,7 @@ class GroupedFormat(Hdf5Format):
     def group(self, episode: int) -> str:
         """Return the path of the group of an episode."""
 
-    def describe(self, make: Layout, group: h5py.h5g.GroupID, episode: int) -> None:
+    def describe(self, make: HDF5Layout, group: h5py.h5g.GroupID, episode: int) -> None:
         """Write the attributes of an episode."""
         return
 
@@ -118,7 +118,7 @@ class GroupedFormat(Hdf5Format):
         columns, table = self.columns(), self.content.table
         places = np.zeros((len(table), len(columns)), np.int64)
         with h5py.File(path, "w", libver=VERSIONS) as f:
-            make = Layout()
+            make = HDF5Layout()
             self.open(f)
             for k, length in enumerate(table.length.tolist()):
                 group = make.group(f.id, self.group(k))
@@ -186,7 +186,7 @@ def _places(directory: Path) -> Path:
     return directory.with_name("places.npy")
 
 
-class Layout:
+class HDF5Layout:
     """Makes groups and datasets by HDF5's own functions: an object of h5py for each would take ten times as long."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ from rlds_cli import text
 from rlds_cli.errors import ExportError, InvalidArgument
 from rlds_cli.exports.content import Loss
 from rlds_cli.exports.format import sync
-from rlds_cli.exports.hdf5 import Column, GroupedFormat, Layout, decoded, fitting, losses_of_values, placed, renamed
+from rlds_cli.exports.hdf5 import Column, GroupedFormat, HDF5Layout, decoded, fitting, losses_of_values, placed, renamed
 from rlds_cli.ted import CUT, FLAGS, REWARD, VIDEO, Array, Field, Repeated, spaces
 from rlds_cli.text import is_below
 
@@ -153,7 +153,7 @@ class Minari(GroupedFormat):
             values[cut] = False
         return values
 
-    def describe(self, make: Layout, group: h5py.h5g.GroupID, episode: int) -> None:
+    def describe(self, make: HDF5Layout, group: h5py.h5g.GroupID, episode: int) -> None:
         """Write number, steps, seed and options."""
         table = self.content.table
         make.number(group, "id", episode)
@@ -166,7 +166,7 @@ class Minari(GroupedFormat):
     def close(self, f: h5py.File) -> None:
         """Give every episode its infos, also if there are none: Minari's own functions look into them."""
         if not any(c.key.startswith("infos/") for c in self.columns()):
-            make = Layout()
+            make = HDF5Layout()
             for k in range(len(self.content.table)):
                 make.group(f.id, f"{self.group(k)}/infos")
 

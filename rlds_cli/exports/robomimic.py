@@ -27,7 +27,7 @@ from rlds_cli.exports.content import UNTERMINATED, Loss
 from rlds_cli.exports.hdf5 import (
     Column,
     GroupedFormat,
-    Layout,
+    HDF5Layout,
     OwnNext,
     decoded,
     fitting,
@@ -156,7 +156,7 @@ class Robomimic(GroupedFormat):
             about
         )  # of fixed length: others lie in a heap, for which readers search files
 
-    def describe(self, make: Layout, group: h5py.h5g.GroupID, episode: int) -> None:
+    def describe(self, make: HDF5Layout, group: h5py.h5g.GroupID, episode: int) -> None:
         """Write the number of steps."""
         make.number(group, "num_samples", int(self.content.table.length[episode]))
 

@@ -139,7 +139,7 @@ class Tfds(Format):
 
     def write(self, unit: Unit, directory: Path) -> Any:
         """Write one shard; return the bytes of its records."""
-        with records.Writer(directory / self._shards[unit]) as file:
+        with records.TFRecordWriter(directory / self._shards[unit]) as file:
             for episode in range(unit.first, unit.stop):
                 lists = dict(self._lists(episode))
                 records.write_example(file, lists, f"{self.content.id}: episode {episode}")

@@ -19,7 +19,7 @@ import numpy as np
 from rlds_cli.array_types import Array
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import image_columns, mp4
-from rlds_cli.formats.image_columns import Encoded
+from rlds_cli.formats.image_columns import EncodedColumn
 from rlds_cli.text import natural
 
 FILES, FOLDER, VIDEO = KINDS = ("files:", "folder:", "video:")
@@ -129,7 +129,7 @@ def rows(files: tuple[Path, ...], start: int, stop: int) -> Array:
     return np.array([image(path) for path in files[start:stop]], object)
 
 
-def of_image(path: Path) -> Encoded:
+def of_image(path: Path) -> EncodedColumn:
     """Return the codec and the shape of an image.
 
     Raises

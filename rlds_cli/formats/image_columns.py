@@ -29,7 +29,7 @@ DTYPE = np.dtype("V")  # of a column of images: no number, flag or text
 LEAST = 32  # bytes of a padded row or text: the header of an image takes more
 
 
-class Encoded(NamedTuple):
+class EncodedColumn(NamedTuple):
     """Codec and shape of the images of a column."""
 
     codec: str
@@ -61,11 +61,11 @@ def images(rows: Array) -> Array:
     return np.array([image(row) for row in rows], object)
 
 
-def kind(rows: Sequence[Any] | Array) -> Encoded | None:
+def kind(rows: Sequence[Any] | Array) -> EncodedColumn | None:
     """Return codec and shape of the image in the first of some rows; None if it is no image of 8 bits."""
     data = image(rows[0]) if len(rows) else None
     found = image_header.read(data) if data else None
-    return Encoded(found.codec, found.shape) if found is not None and found.bits == 8 else None
+    return EncodedColumn(found.codec, found.shape) if found is not None and found.bits == 8 else None
 
 
 def check(rows: Sequence[bytes | None], expected: tuple[str | None, tuple[int, ...]], where: str, first: int) -> None:

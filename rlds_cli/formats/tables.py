@@ -33,7 +33,7 @@ from rlds_cli.formats.arrow_tables import MISSING as MISSING
 from rlds_cli.formats.arrow_tables import ArrowFile, is_arrow, is_nan, open_arrow
 from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plain, walk, whole
 from rlds_cli.formats.hdf5_rows import RowReader
-from rlds_cli.formats.image_columns import Encoded
+from rlds_cli.formats.image_columns import EncodedColumn
 from rlds_cli.formats.npz import NpzFile, is_npz, open_npz
 from rlds_cli.formats.parquet import is_parquet, open_parquet
 from rlds_cli.formats.text_numbers import Mixed
@@ -103,7 +103,7 @@ class TableColumn:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     filename: str
-    image: Encoded | None = None
+    image: EncodedColumn | None = None
 
     @property
     def size(self) -> int:
@@ -231,7 +231,7 @@ class Table:
             count, image, rows = len(files), camera_files.of_image(files[0]), partial(camera_files.rows, files)
         else:
             track = camera_files.track(path)
-            count, image = len(track.frames), Encoded("mp4", (track.height, track.width, 3))
+            count, image = len(track.frames), EncodedColumn("mp4", (track.height, track.width, 3))
             rows = partial(_numbers, count)
         self._derivations[key] = _Derivation((), _nothing, rows=rows)
         self.columns[key] = TableColumn(key, (count,), image_columns.DTYPE, self.path.name, image)

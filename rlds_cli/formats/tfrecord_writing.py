@@ -125,7 +125,7 @@ def message_head(number: int, size: int) -> bytes:
     return varint(number << 3 | _BYTES) + varint(size)
 
 
-def write_example(file: Writer, lists: Mapping[str, ListOfValues], where: str) -> None:
+def write_example(file: TFRecordWriter, lists: Mapping[str, ListOfValues], where: str) -> None:
     """Write an Example as one record.
 
     Raises
@@ -160,7 +160,7 @@ def write_example(file: Writer, lists: Mapping[str, ListOfValues], where: str) -
     file.end()
 
 
-class Writer:
+class TFRecordWriter:
     """A TFRecord file. A record is begun with its size, added to in pieces, and ended."""
 
     def __init__(self, path: Path) -> None:
@@ -168,7 +168,7 @@ class Writer:
         self._crc = self._left = 0
         self.bytes = 0
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> TFRecordWriter:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -27,7 +27,7 @@ About = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Episodes:
+class LoggedEpisodes:
     """The episodes of one version, from the first that is kept on: parts of what versions share.
 
     Attributes
@@ -119,7 +119,7 @@ class EpisodeLog:
         self._abouts: list[About] = []
         self._named: dict[tuple[str, str], list[int]] = {}  # (splits or extra, name) -> episodes that have it
 
-    def read(self, g: Commit, sources: int) -> Episodes:
+    def read(self, g: Commit, sources: int) -> LoggedEpisodes:
         """Return the episodes of a version, and read them as far as they are not known.
 
         Raises
@@ -142,7 +142,7 @@ class EpisodeLog:
             columns["start"] = columns["start"] - g.first_row
         if not columns["has_seed"].any():
             del columns["seed"], columns["has_seed"]
-        return Episodes(g.first_episode, g.episodes, columns, columns.pop("frames"), *more)
+        return LoggedEpisodes(g.first_episode, g.episodes, columns, columns.pop("frames"), *more)
 
     def _make_room(self, new: int, first: int) -> None:
         """Let arrays have room for new episodes; longer ones go on without those before ``first``."""

@@ -329,7 +329,7 @@ def _wanted(kind: int, first: int, count: int) -> bytes:
     return _FLOCK.pack(kind, os.SEEK_SET, first, count, 0)
 
 
-class Hold:
+class VersionLease:
     """A reader's hold on a version: what it reads is not freed. Ends with the object, or the process.
 
     It is a lock on one byte of an empty file, which needs no right to write. Without such locks (macOS), nothing is

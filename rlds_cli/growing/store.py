@@ -18,7 +18,7 @@ from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidEpisode
 from rlds_cli.growing import logs, segments, snapshots
 from rlds_cli.growing.changing import ChangedByLog
 from rlds_cli.growing.edits import EditLog, Edits
-from rlds_cli.growing.episode_log import EpisodeLog, Episodes
+from rlds_cli.growing.episode_log import EpisodeLog, LoggedEpisodes
 from rlds_cli.growing.films import GrowingVideos
 from rlds_cli.growing.logs import freed
 from rlds_cli.growing.segments import Layout, SegmentedArray, SegmentMap
@@ -164,7 +164,7 @@ class GrowingStore(ChangedByLog):
     # -- episodes
 
     @cached_property
-    def _read(self) -> Episodes:
+    def _read(self) -> LoggedEpisodes:
         return self._log.read(self.commit, len(self.sources))
 
     @cached_property
@@ -524,12 +524,12 @@ def _reopened(path: Path, number: int, version_id: str) -> GrowingStore:
     return store
 
 
-def _held(path: Path, wanted: int | None) -> tuple[Commit, logs.Hold]:
+def _held(path: Path, wanted: int | None) -> tuple[Commit, logs.VersionLease]:
     """Return a version, with a hold on it."""
     until = time.monotonic() + _LONGEST_FREEING
     while True:
         g = commits.last(path) if wanted is None else commits.at(path, wanted)
-        hold = logs.Hold(path, g.number)
+        hold = logs.VersionLease(path, g.number)
         if freed(path)[0] <= g.departed:
             return g, hold
         if wanted is None and time.monotonic() <= until:

@@ -11,10 +11,10 @@ from rlds_cli.errors import DamagedDataset
 from rlds_cli.home import Home
 from rlds_cli.settings import StrPath
 from rlds_cli.store import paths, references, versions
-from rlds_cli.store.references import Source
+from rlds_cli.store.references import ReferencedVersion
 
 
-def to(dataset: Path, cache_dir: StrPath | None = None) -> Iterator[tuple[Path, Source]]:
+def to(dataset: Path, cache_dir: StrPath | None = None) -> Iterator[tuple[Path, ReferencedVersion]]:
     """Yield the datasets in the user's homes that refer to a version of another one, with that version.
 
     Datasets in homes of others refer to it as well, and are not known here.

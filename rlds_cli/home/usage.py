@@ -186,7 +186,7 @@ def _dataset(
     return DatasetUsage(str(id), archive, cache, sum(shared.values()), opened, True, sources, tuple(sorted(others)))
 
 
-def _sources(path: Path) -> tuple[references.Source, ...]:
+def _sources(path: Path) -> tuple[references.ReferencedVersion, ...]:
     with suppress(DamagedDataset):
         return references.sources(path)
     return ()

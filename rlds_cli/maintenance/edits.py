@@ -33,7 +33,7 @@ from rlds_cli.dataset.fixed import fixed
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import DatasetNotFound, InvalidEpisode, RldsError
 from rlds_cli.growing.opening import open_store
-from rlds_cli.maintenance.lock_values import Value
+from rlds_cli.maintenance.lock_values import LockValue
 from rlds_cli.settings import StrPath
 from rlds_cli.store import episode_table
 from rlds_cli.store.episode_table import StoredColumn
@@ -168,7 +168,7 @@ def _runs(store: Store, name: str) -> dict[str, Any]:
 # -- checking
 
 
-def check(value: Value) -> Mapping[str, Any]:
+def check(value: LockValue) -> Mapping[str, Any]:
     """Check the edits of a lock file by themselves; `make` checks whether they fit the dataset.
 
     Raises
@@ -204,7 +204,7 @@ def _is_rate(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value) and value > 0
 
 
-def _check_entries(value: Value) -> int:
+def _check_entries(value: LockValue) -> int:
     """Check ranges of episodes and of steps, and return how many episodes they make."""
     entries = value.listed()
     for k, entry in enumerate(entries):
@@ -228,7 +228,7 @@ def _table(entries: Sequence[Sequence[int]]) -> IntArray:
     return np.array(rows, np.int64).reshape(-1, 4)
 
 
-def _check_runs(column: Value, episodes: int | None) -> None:
+def _check_runs(column: LockValue, episodes: int | None) -> None:
     column.only(("dtype", "values", "counts"))
     dtype = column.member("dtype").one_of(tuple(_IS))
     values, counts = column.member("values"), column.member("counts")

@@ -20,7 +20,7 @@ from rlds_cli import ids
 from rlds_cli.downloads.schemes import network_schemes
 from rlds_cli.errors import RldsError
 from rlds_cli.maintenance import edits
-from rlds_cli.maintenance.lock_values import InvalidLock, Value
+from rlds_cli.maintenance.lock_values import InvalidLock, LockValue
 from rlds_cli.registry import check
 from rlds_cli.sources import addresses
 
@@ -91,7 +91,7 @@ def datasets(content: Any) -> tuple[Locked, ...]:
     LaterVersion
         The file has a later version.
     """
-    top = Value(content, "")
+    top = LockValue(content, "")
     number = top.member("rlds_lock").integer()
     if number > VERSION:
         raise LaterVersion
@@ -109,7 +109,7 @@ def datasets(content: Any) -> tuple[Locked, ...]:
     return tuple(found.values())
 
 
-def _dataset(value: Value, before: Mapping[str, Locked]) -> Locked:
+def _dataset(value: LockValue, before: Mapping[str, Locked]) -> Locked:
     value.only(tuple(Locked.__slots__))
     id = _id(value.member("id"))
     for _, digest in value.member("fields").members():
@@ -144,14 +144,14 @@ def _dataset(value: Value, before: Mapping[str, Locked]) -> Locked:
     )
 
 
-def _id(value: Value) -> ids.DatasetId:
+def _id(value: LockValue) -> ids.DatasetId:
     try:
         return ids.parse(value.text())
     except RldsError:
         raise value.wrong("a dataset id") from None
 
 
-def _files(value: Value) -> tuple[Mapping[str, Any], ...]:
+def _files(value: LockValue) -> tuple[Mapping[str, Any], ...]:
     found: dict[str, Mapping[str, Any]] = {}
     for file in value.items():
         file.only(("file", "size", "sha256", "url", "revision"))
@@ -169,7 +169,7 @@ def _files(value: Value) -> tuple[Mapping[str, Any], ...]:
     return tuple(found.values())
 
 
-def _address(value: Value) -> str:
+def _address(value: LockValue) -> str:
     """Return an address of the network or the package: other machines do not have a local file."""
     url = value.text()
     try:
@@ -179,7 +179,7 @@ def _address(value: Value) -> str:
         raise value.wrong("an address") from None
     scheme = url.partition(":")[0]
     if scheme == "package":
-        Value(url.removeprefix("package:"), value.place).path()
+        LockValue(url.removeprefix("package:"), value.place).path()
         return url
     remote = scheme in network_schemes() and url.startswith(f"{scheme}://") and bool(parts.netloc)
     if not remote or "@" in parts.netloc:
@@ -187,7 +187,7 @@ def _address(value: Value) -> str:
     return url
 
 
-def _store_address(value: Value) -> str:
+def _store_address(value: LockValue) -> str:
     """Return the address of a pushed dataset; one with credentials is refused, since `str` of it has none."""
     text = value.text()
     try:
@@ -198,7 +198,7 @@ def _store_address(value: Value) -> str:
     raise value.wrong("the address of a pushed dataset")
 
 
-def _check_options(options: Value, id: str) -> None:
+def _check_options(options: LockValue, id: str) -> None:
     """Check the options that `sync` uses: frames, skip_bad, portion, read_by and entry."""
     options.members()
     if entry := options.optional("entry"):
@@ -217,7 +217,7 @@ def _check_options(options: Value, id: str) -> None:
         text.text()
 
 
-def _check_entry(entry: Value, id: str) -> None:
+def _check_entry(entry: LockValue, id: str) -> None:
     """Check the line of a registry that describes the dataset ``id``."""
     line = dict(entry.mapping())
     problem = next(chain(check.types(line), check.rules(line, None)), None)
@@ -235,7 +235,7 @@ def _check_entry(entry: Value, id: str) -> None:
         file.member("path").path()
 
 
-def _check_portion(portion: Value) -> None:
+def _check_portion(portion: LockValue) -> None:
     for name in ("include", "exclude"):
         patterns = portion.optional(name)
         for pattern in patterns.items() if patterns else ():
@@ -254,7 +254,7 @@ def _check_portion(portion: Value) -> None:
         raise episodes.wrong("a range of episodes")
 
 
-def _check_step(step: Value) -> None:
+def _check_step(step: LockValue) -> None:
     """Check the members of a step of `rlds preprocess` that `sync` uses."""
     for name in ("from", "reference"):
         if not step.member(name).text():
@@ -281,7 +281,7 @@ def _check_step(step: Value) -> None:
         raise window.wrong("steps before and steps after")
 
 
-def _check_source(source: Value, id: ids.DatasetId, before: Mapping[str, Locked]) -> None:
+def _check_source(source: LockValue, id: ids.DatasetId, before: Mapping[str, Locked]) -> None:
     """Check that a dataset is made of an earlier one in the file, and is a variant of the same archive."""
     if source.value not in before:
         raise source.wrong("an earlier dataset of the lock file")
@@ -289,7 +289,7 @@ def _check_source(source: Value, id: ids.DatasetId, before: Mapping[str, Locked]
         raise source.wrong(f"a dataset that {id} can be made of")
 
 
-def _check_edits(edited: Value, dataset: Value, id: ids.DatasetId, before: Mapping[str, Locked]) -> None:
+def _check_edits(edited: LockValue, dataset: LockValue, id: ids.DatasetId, before: Mapping[str, Locked]) -> None:
     """Check the edits of a dataset, and that they say of which dataset it was made."""
     edits.check(edited)
     if dataset.member("version").integer(_MOST_VERSIONS) == 0:

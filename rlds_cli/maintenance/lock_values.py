@@ -24,7 +24,7 @@ class InvalidLock(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class LockValue:
     """A value and its place, such as ``datasets[3].files[0].size``."""
 
     value: Any
@@ -37,21 +37,21 @@ class Value:
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
         return InvalidLock(f"{self.place or 'it'} is {shown}, not {wanted}")
 
-    def member(self, name: str) -> Value:
+    def member(self, name: str) -> LockValue:
         """Return a member; raises InvalidLock without it."""
         here = self.mapping()
         if name not in here:
             raise InvalidLock(f'{self.place or "it"} has no "{name}"')
         return self._below(name)
 
-    def optional(self, name: str) -> Value | None:
+    def optional(self, name: str) -> LockValue | None:
         """Return a member; None if it is missing or null."""
         return self._below(name) if self.mapping().get(name) is not None else None
 
-    def _below(self, name: str) -> Value:
+    def _below(self, name: str) -> LockValue:
         key = name if _PLAIN_NAME.fullmatch(name) else f"[{json.dumps(name[:_SHOWN])}]"
         dot = "." if self.place and not key.startswith("[") else ""
-        return Value(self.value[name], f"{self.place}{dot}{key}")
+        return LockValue(self.value[name], f"{self.place}{dot}{key}")
 
     def mapping(self) -> Mapping[str, Any]:
         """Return an object; raises InvalidLock for another value, as all of these do."""
@@ -59,11 +59,11 @@ class Value:
             raise self.wrong("an object")
         return self.value
 
-    def members(self) -> list[tuple[str, Value]]:
+    def members(self) -> list[tuple[str, LockValue]]:
         """Return the members of an object, with names that can be printed."""
         found = []
         for name in self.mapping():
-            Value(name, f"a name in {self.place}").text()
+            LockValue(name, f"a name in {self.place}").text()
             found.append((name, self._below(name)))
         return found
 
@@ -81,11 +81,11 @@ class Value:
             raise self.wrong("a list")
         return self.value
 
-    def item(self, k: int) -> Value:
+    def item(self, k: int) -> LockValue:
         """Return an item of a list."""
-        return Value(self.value[k], f"{self.place}[{k}]")
+        return LockValue(self.value[k], f"{self.place}[{k}]")
 
-    def items(self) -> list[Value]:
+    def items(self) -> list[LockValue]:
         """Return the items of a list."""
         return [self.item(k) for k in range(len(self.listed()))]
 

@@ -16,7 +16,7 @@ import numpy as np
 from rlds_cli import ids, settings
 from rlds_cli.archives import ArchivedStep, ArchivedValue, check_name, planning, plugins
 from rlds_cli.dataset import Dataset, provenance
-from rlds_cli.dataset.provenance import ReadAs, Source
+from rlds_cli.dataset.provenance import ReadAs, TransitionSource
 from rlds_cli.errors import ReaderError, RldsError
 from rlds_cli.files import child
 from rlds_cli.files.hashing import sha256_of
@@ -227,12 +227,14 @@ def trace(
     return Trace(ds.id, len(places), values, tuple(sorted(compared)), others, example, tuple(differences), ds.version)
 
 
-def _source_of(ds: Dataset, place: Source) -> int:
+def _source_of(ds: Dataset, place: TransitionSource) -> int:
     """Return the number of the archive's file that a step comes from."""
     return int(ds.store.episodes["source"][place.episode])
 
 
-def _look_up(ds: Dataset, files: Mapping[int, Path], place: Source, reader: str | None) -> Sequence[ArchivedValue]:
+def _look_up(
+    ds: Dataset, files: Mapping[int, Path], place: TransitionSource, reader: str | None
+) -> Sequence[ArchivedValue]:
     """Look up the values of a step in the archive, in another process."""
     number = _source_of(ds, place)
     read = ReadAs.of(ds.manifest, ds.sources[number])
@@ -290,7 +292,7 @@ def _kept(ds: Dataset, source: Mapping[str, Any]) -> Iterator[Path]:
         yield Path(unquote(urlsplit(url).path))
 
 
-def _places(ds: Dataset, steps: int, seed: int) -> list[Source]:
+def _places(ds: Dataset, steps: int, seed: int) -> list[TransitionSource]:
     """Return the places in the archive of some steps; raises RldsError if there are none."""
     groups, index = ds.store.episode_strings("group"), ds.episodes.index
     read = [None if s.get("recorded") else ReadAs.of(ds.manifest, s) for s in ds.sources]
@@ -327,7 +329,7 @@ def _drawn(length: IntArray, steps: int, seed: int) -> Iterator[tuple[int, int]]
     yield from ((int(e), int(i - firsts[e])) for e, i in zip(episodes, chosen, strict=True))
 
 
-def _spot(ds: Dataset, file: Path, place: Source) -> ArchivedStep:
+def _spot(ds: Dataset, file: Path, place: TransitionSource) -> ArchivedStep:
     columns = ds.store.episodes
     read = ReadAs.of(ds.manifest, ds.sources[_source_of(ds, place)])
     root = Path(str(file).removesuffix(place.file)) if str(file).endswith(place.file) else file.parent
@@ -351,7 +353,7 @@ def _base(ds: Dataset, field: str) -> str | None:
     return base if base in ds.schema and ds.schema[base].placement == "both" else None
 
 
-def _is_ours(ds: Dataset, cell: ArchivedValue, name: str, place: Source) -> bool:
+def _is_ours(ds: Dataset, cell: ArchivedValue, name: str, place: TransitionSource) -> bool:
     """Return whether the archive does not hold a value: a decoded frame, or the flag of a cut episode."""
     columns = ds.store.episodes
     is_last = place.step == columns["length"][place.episode] - 1
@@ -360,7 +362,7 @@ def _is_ours(ds: Dataset, cell: ArchivedValue, name: str, place: Source) -> bool
     return isinstance(cell.value, bytes) and ds.schema[name].kind == "array"
 
 
-def _compare(ds: Dataset, cell: ArchivedValue, name: str, place: Source) -> ValueDifference | None:
+def _compare(ds: Dataset, cell: ArchivedValue, name: str, place: TransitionSource) -> ValueDifference | None:
     row = int(ds.store.episodes["start"][place.episode]) + place.step + (name != cell.field)
     stored = _stored(ds, name, row, encoded=isinstance(cell.value, bytes))
     archived = cell.value

@@ -17,7 +17,7 @@ from rlds_cli.preprocess.running import run as run
 from rlds_cli.preprocess.shards import ShardReport as ShardReport
 from rlds_cli.preprocess.shards import finish as finish
 from rlds_cli.preprocess.shards import run_shard as run_shard
-from rlds_cli.preprocess.trial import Report as Report
+from rlds_cli.preprocess.trial import TrialReport as Report
 from rlds_cli.preprocess.trial import attempt as attempt
 from rlds_cli.store.frames import encode_frames as encode_frames
 

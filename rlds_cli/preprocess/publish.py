@@ -249,7 +249,7 @@ def _state_name(t: Task) -> str:
 def _linked(t: Task, plan: WritePlan, built: Built) -> Linked:
     """Share the unchanged fields of a dataset whose rows do not lie end to end."""
     fields = {plan.renamed.get(f.name, f.name): f for f in plan.schema if f.name in plan.shared}
-    member = joining.Member(t.dataset.store, t.dataset.episodes.index, built.episodes)
+    member = joining.JoinedMember(t.dataset.store, t.dataset.episodes.index, built.episodes)
     linked = joining.link(member, fields, built.directory)
     return replace(linked, shared=tuple(f.name for f in fields.values()))
 

@@ -43,7 +43,7 @@ def attempt(
     fields: Sequence[str] | None = None,
     jobs: int | None = None,
     cache_dir: StrPath | None = None,
-) -> Report:
+) -> TrialReport:
     """Run a function on one episode and report what it changes; nothing is kept. Arguments are those of ``run``.
 
     Parameters
@@ -84,7 +84,7 @@ def _step(t: Task, episode: int, step: int | None) -> int | None:
     return step
 
 
-def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> Report:
+def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> TrialReport:
     runner = job.runner_of(t)
 
     def look(k: int, step: int | None) -> tuple[Probe, SourceEpisode, list[EpisodeResult]]:
@@ -100,7 +100,7 @@ def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> Re
     made = plan_of(t, Assumptions(), probe) if probe.schema else None
     workers = max(1, process_count(jobs, pace * t.dataset.num_steps))
     fields = changes(t.dataset, before, results, made)
-    return Report(
+    return TrialReport(
         source=t.dataset.id,
         id=str(t.id),
         function=t.function.name,
@@ -145,7 +145,7 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FieldChange:
     """The change of a field, or of a column ``episode/NAME`` of the episode table.
 
     ``bytes`` is its size on disk for the whole dataset; 0 for columns, and for fields that are shared.
@@ -159,7 +159,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TrialReport:
     """The trial of a function on one episode, or on one ``step`` of it.
 
     ``returned`` are the lengths of the returned episodes (empty if it is dropped). ``seconds`` is the time of the call;
@@ -176,7 +176,7 @@ class Report:
     length: int
     returned: tuple[int, ...]
     seconds: float
-    fields: tuple[Change, ...]
+    fields: tuple[FieldChange, ...]
     jobs: int
     total_seconds: float
     total_bytes: int
@@ -188,7 +188,7 @@ class Report:
 
 def changes(
     dataset: Dataset, before: SourceEpisode, results: Sequence[EpisodeResult], made: WritePlan | None
-) -> tuple[Change, ...]:
+) -> tuple[FieldChange, ...]:
     """Compare each field of an episode before and after, and estimate its size for the whole ``dataset``."""
     if not results:
         return ()
@@ -203,25 +203,25 @@ def changes(
         a, b = before.original.get(name), forms.resolved(after.get(name))
         size = int(rows * _row_bytes(f, b)) if f is not None and name not in shared else 0
         if name in schema and name not in before.original:
-            changes.append(Change(name, "not read", None, None, size))
+            changes.append(FieldChange(name, "not read", None, None, size))
         elif a is None:
-            changes.append(Change(name, "new", None, _values(b), size))
+            changes.append(FieldChange(name, "new", None, _values(b), size))
         elif b is None:
-            changes.append(Change(name, "removed", _values(a), None, 0))
+            changes.append(FieldChange(name, "removed", _values(a), None, 0))
         else:
             same = len(results) == 1 and results[0].rows.get(name) == slice(None)
-            changes.append(Change(name, "untouched" if same else "changed", _values(a), _values(b), size))
+            changes.append(FieldChange(name, "untouched" if same else "changed", _values(a), _values(b), size))
     return (*changes, *_column_changes(dataset, before.number, results[0].columns))
 
 
-def _column_changes(dataset: Dataset, number: int, columns: Mapping[str, Scalar]) -> Iterator[Change]:
+def _column_changes(dataset: Dataset, number: int, columns: Mapping[str, Scalar]) -> Iterator[FieldChange]:
     """Yield the columns of the episode table that a function changed or added; their size does not count."""
     known = dataset.store.own_columns
     for name, value in sorted(columns.items()):
         was = dataset.store.own_column(name).scalar(number) if name in known else None
         if name not in known or value != was:
             before = _scalar(was) if name in known else None
-            yield Change(f"{EPISODE}/{name}", "changed" if name in known else "new", before, _scalar(value), 0)
+            yield FieldChange(f"{EPISODE}/{name}", "changed" if name in known else "new", before, _scalar(value), 0)
 
 
 def _scalar(value: Scalar) -> Values:

@@ -52,7 +52,7 @@ class Reserved:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RegistrySource:
     """Where a registry is: a path or an address, the prefix of its ids, and who named it."""
 
     place: str
@@ -73,7 +73,7 @@ class Registry:
     ``fetched`` is when its copy came (seconds since 1970), ``sha256`` its hash, and ``failed`` why it is not newer.
     """
 
-    source: Source
+    source: RegistrySource
     entries: tuple[Entry, ...] = ()
     problems: tuple[str, ...] = ()
     sha256: str | None = None
@@ -89,18 +89,18 @@ class Registry:
 # -- the list
 
 
-def sources(where: Settings | None = None) -> tuple[Source, ...]:
+def sources(where: Settings | None = None) -> tuple[RegistrySource, ...]:
     """Return the registries that ``RLDS_REGISTRY`` names, then those that were added."""
     where = where or settings.read()
-    named = [Source(place, None, "RLDS_REGISTRY") for place in where.registries]
+    named = [RegistrySource(place, None, "RLDS_REGISTRY") for place in where.registries]
     return (*named, *(s for s in _added(where) if s.place not in {n.place for n in named}))
 
 
-def _added(where: Settings) -> tuple[Source, ...]:
+def _added(where: Settings) -> tuple[RegistrySource, ...]:
     values = (documents.load_own(_directory(where) / "list.json") or {}).get("registries")
     listed = [v for v in values if isinstance(v, dict)] if isinstance(values, list) else []
     return tuple(
-        Source(v["place"], v.get("prefix"))
+        RegistrySource(v["place"], v.get("prefix"))
         for v in listed
         if isinstance(v.get("place"), str) and isinstance(v.get("prefix"), str | None)
     )
@@ -140,7 +140,7 @@ def add(place: str, package: Callable[[], Reserved], *, prefix: str | None = Non
     return found
 
 
-def remove(place: str) -> Source:
+def remove(place: str) -> RegistrySource:
     """Forget a registry that was added, and the copy of one at an address; datasets stay.
 
     Raises
@@ -160,13 +160,13 @@ def remove(place: str) -> Source:
     return found
 
 
-def _write(found: Sequence[Source], where: Settings) -> None:
+def _write(found: Sequence[RegistrySource], where: Settings) -> None:
     directory = safe_files.directory(_directory(where), where.home)
     listed = [{"place": s.place} | ({"prefix": s.prefix} if s.prefix else {}) for s in found]
     documents.save_own(directory / "list.json", {"registries": listed})
 
 
-def _source(place: str, prefix: str | None) -> Source:
+def _source(place: str, prefix: str | None) -> RegistrySource:
     if prefix is not None:
         try:
             wrong = ids.parse(f"{prefix}/x").family != prefix
@@ -181,7 +181,7 @@ def _source(place: str, prefix: str | None) -> Source:
             f"{shown(place)} holds a user, a token or a parameter that may be one, which would be kept on the disk.",
             hint=f"~/.netrc is the place for users; {VARIABLE} may name such an address",
         )
-    return Source(_absolute(place), prefix)
+    return RegistrySource(_absolute(place), prefix)
 
 
 def _absolute(place: str) -> str:
@@ -212,7 +212,7 @@ class _Loaded:
 
 
 _loaded = [_Loaded()]
-_read: dict[tuple[Source, Path], tuple[object, Registry]] = {}  # what was read last, and the state of its files
+_read: dict[tuple[RegistrySource, Path], tuple[object, Registry]] = {}  # what was read last, and the state of its files
 
 
 def load(package: Callable[[], Reserved], where: Settings | None = None) -> tuple[Registry, ...]:
@@ -267,7 +267,7 @@ def _without_clashes(read: Sequence[Registry]) -> tuple[Registry, ...]:
     return tuple(found)
 
 
-def _remembered(source: Source, package: Reserved, where: Settings) -> Registry:
+def _remembered(source: RegistrySource, package: Reserved, where: Settings) -> Registry:
     if source.remote:
         _refresh(source, package, where)
     state = _state(source, where)
@@ -278,7 +278,7 @@ def _remembered(source: Source, package: Reserved, where: Settings) -> Registry:
     return known[1]
 
 
-def _state(source: Source, where: Settings) -> object:
+def _state(source: RegistrySource, where: Settings) -> object:
     """Return names, sizes and times of the files of a registry, which differ after a write."""
     paths = _copy(source, where) if source.remote else _files(Path(_absolute(source.place)))
     found = []
@@ -291,7 +291,9 @@ def _state(source: Source, where: Settings) -> object:
     return found
 
 
-def read(source: Source, package: Reserved, where: Settings, *, readers: Sequence[str] | None = None) -> Registry:
+def read(
+    source: RegistrySource, package: Reserved, where: Settings, *, readers: Sequence[str] | None = None
+) -> Registry:
     """Read one registry, or the copy of one at an address; lines that are not valid become problems."""
     about: dict[str, Any] = {}
     if source.remote:
@@ -329,7 +331,7 @@ def examine(
     TransferError
         It is at an address, and cannot be fetched.
     """
-    source, where = Source(_absolute(place), prefix), settings.read()
+    source, where = RegistrySource(_absolute(place), prefix), settings.read()
     if not source.remote:
         return read(source, package, where, readers=readers)
     entries, wrong = _entries([_Text(shown(place), _get(place, where))], source, package, readers)
@@ -357,7 +359,7 @@ def _content(paths: Iterable[Path], name: str | None = None) -> tuple[list[_Text
 
 
 def _entries(
-    texts: Sequence[_Text], source: Source, package: Reserved, readers: Sequence[str] | None
+    texts: Sequence[_Text], source: RegistrySource, package: Reserved, readers: Sequence[str] | None
 ) -> tuple[list[Entry], list[str]]:
     lines: list[tuple[str, check.Line]] = []
     wrong: list[str] = []
@@ -469,7 +471,7 @@ def refresh(package: Callable[[], Reserved]) -> tuple[Registry, ...]:
     return load(package, where)
 
 
-def _refresh(source: Source, package: Reserved, where: Settings) -> None:
+def _refresh(source: RegistrySource, package: Reserved, where: Settings) -> None:
     """Fetch a registry whose copy is missing or older than a day; a failure is noted beside the copy."""
     copy, description = _copy(source, where)
     about = documents.load_own(description) or {}
@@ -490,7 +492,7 @@ def _refresh(source: Source, package: Reserved, where: Settings) -> None:
             return
 
 
-def _fetch(source: Source, package: Reserved, where: Settings) -> None:
+def _fetch(source: RegistrySource, package: Reserved, where: Settings) -> None:
     """Fetch a registry, and keep it if at least one line of it is valid, or none was there before."""
     content = _get(source.place, where)
     copy, description = _copy(source, where)
@@ -541,7 +543,7 @@ def _directory(where: Settings) -> Path:
     return where.home / "registries"
 
 
-def _copy(source: Source, where: Settings) -> tuple[Path, Path]:
+def _copy(source: RegistrySource, where: Settings) -> tuple[Path, Path]:
     """Return the path of the kept copy of a registry at an address, and of its description."""
     name = hashlib.sha256(source.place.encode()).hexdigest()[:24]
     return _directory(where) / f"{name}.jsonl", _directory(where) / f"{name}.json"

@@ -28,17 +28,17 @@ from rlds_cli.array_types import Array, IntArray
 from rlds_cli.errors import DownloadFailed, RldsError
 from rlds_cli.files import disk
 from rlds_cli.remote.filling import Filler, Filling
-from rlds_cli.remote.flights import AHEAD, BEHIND, NOW, Flight, Pool
+from rlds_cli.remote.flights import AHEAD, BEHIND, NOW, BlockRequest, Pool
 from rlds_cli.remote.presence import (
     BLOCK,
     FETCHING,
     GROUP,
     MANY,
+    BlockFile,
     Descriptor,
     DirectoryGround,
     PinSlot,
     Room,
-    RowFile,
     lock_bytes,
     name_of_rows,
     now,
@@ -64,7 +64,7 @@ Check = Callable[[int, int, memoryview], bool]
 
 
 @dataclass
-class Stats:
+class TransferStats:
     """Counts of one process since it opened the dataset.
 
     Attributes
@@ -107,7 +107,7 @@ class BlockFiles:
         The home's room for blocks.
     name : str
         Of the dataset in the room.
-    files : sequence of RowFile
+    files : sequence of BlockFile
     source : callable
         See `Source`. Up to ``at_once`` threads call it.
     whole : collection of int
@@ -129,7 +129,7 @@ class BlockFiles:
         Bytes of a block, and of a group of blocks; the last ones of a file may be shorter.
     large : int
         Bytes of a stretch of rows, from which on only its own blocks are worth fetching.
-    stats : Stats
+    stats : TransferStats
     map : BlockMap
     fills : bool
         Whether loaders may have blocks arrive in the background.
@@ -142,7 +142,7 @@ class BlockFiles:
         self,
         room: Room,
         name: str,
-        files: Sequence[RowFile],
+        files: Sequence[BlockFile],
         source: Source,
         *,
         whole: Collection[int] = (),
@@ -150,12 +150,12 @@ class BlockFiles:
         at_once: int = AT_ONCE,
         timeout: float = TIMEOUT,
         where: str = "the store",
-        stats: Stats | None = None,
+        stats: TransferStats | None = None,
         counts: bool = True,
     ) -> None:
         self.room, self.map = room, room.open_map(room.ground(name), files)
         self.files, self.where, self.timeout = self.map.files, where, timeout
-        self.stats = stats or Stats()
+        self.stats = stats or TransferStats()
         self._numbers = {f.path: number for number, f in enumerate(self.files)}
         self._source, self._check, self.at_once, self._counts = source, check, at_once, counts
         self._whole = frozenset(whole)
@@ -169,7 +169,7 @@ class BlockFiles:
         self._lock = threading.Lock()
         self._slot: PinSlot | None = None
         self._fetching: Descriptor | None = None
-        self._flights: dict[int, list[Flight]] = {}  # by the number of a group
+        self._flights: dict[int, list[BlockRequest]] = {}  # by the number of a group
         self._pool: Pool | None = None
         self._filler: Filler | None = None
         self._dropped: deque[IntArray] = deque()  # of holds that nobody released
@@ -237,7 +237,7 @@ class BlockFiles:
 
     # -- holds
 
-    def hold(self, wanted: Sequence[tuple[int, IntArray]], scattered: Collection[int] = ()) -> Hold:
+    def hold(self, wanted: Sequence[tuple[int, IntArray]], scattered: Collection[int] = ()) -> BlockHold:
         """Return a hold on blocks, all of which are here then.
 
         Parameters
@@ -262,16 +262,16 @@ class BlockFiles:
             raise
         return hold
 
-    def announce(self, wanted: Sequence[tuple[int, IntArray]], scattered: Collection[int] = ()) -> Hold:
-        """Return a hold on blocks that begin to arrive; `Hold.wait` waits for them. Arguments as of `hold`."""
+    def announce(self, wanted: Sequence[tuple[int, IntArray]], scattered: Collection[int] = ()) -> BlockHold:
+        """Return a hold on blocks that begin to arrive; `BlockHold.wait` waits for them. Arguments as of `hold`."""
         return self._hold(wanted, scattered, AHEAD)
 
-    def _hold(self, wanted: Sequence[tuple[int, IntArray]], scattered: Collection[int], urgency: int) -> Hold:
+    def _hold(self, wanted: Sequence[tuple[int, IntArray]], scattered: Collection[int], urgency: int) -> BlockHold:
         return self._held(self._blocks(wanted), lambda missing: self._around(missing, scattered), urgency)
 
-    def _held(self, blocks: IntArray, around: Callable[[IntArray], IntArray], urgency: int) -> Hold:
+    def _held(self, blocks: IntArray, around: Callable[[IntArray], IntArray], urgency: int) -> BlockHold:
         self._pin(blocks)
-        hold = Hold(self, blocks, (), announced=urgency != NOW)
+        hold = BlockHold(self, blocks, (), announced=urgency != NOW)
         try:
             missing = blocks[self.map.state[blocks] == 0]
             if len(missing):
@@ -354,16 +354,16 @@ class BlockFiles:
         first = self.map.first
         return self._filler.want([(int(first[file]) + a, int(first[file]) + b) for file, a, b in ranges])
 
-    def bring(self, first: int, blocks: int) -> Hold:
+    def bring(self, first: int, blocks: int) -> BlockHold:
         """Return a hold on a run of blocks that begin to arrive once all that is announced does."""
         return self._held(np.arange(first, first + blocks), lambda missing: self._around(missing, ()), BEHIND)
 
     # -- fetching
 
-    def _send(self, missing: IntArray, around: IntArray, urgency: int) -> tuple[Flight, ...]:
+    def _send(self, missing: IntArray, around: IntArray, urgency: int) -> tuple[BlockRequest, ...]:
         """Have blocks fetched, as far as they are not; return the flights that bring the missing ones."""
         with self._lock:
-            flying: dict[int, Flight] = {}
+            flying: dict[int, BlockRequest] = {}
             for group in np.unique(around // MANY).tolist() if self._flights else ():
                 for flight in self._flights.get(group, ()):
                     around = around[(around < flight.first) | (around >= flight.stop)]
@@ -373,7 +373,7 @@ class BlockFiles:
                 weakref.finalize(self, self._pool.close).atexit = False
             many = len(around) if urgency == BEHIND else min(_LONGEST_RUN, len(around) // self.at_once)
             longest = max(MANY, many)  # a group, unless there are many
-            flights = [Flight(first, blocks, urgency) for first, blocks in self.runs(around, longest)]
+            flights = [BlockRequest(first, blocks, urgency) for first, blocks in self.runs(around, longest)]
             for flight in flights:
                 for group in flight.groups:
                     self._flights.setdefault(group, []).append(flight)
@@ -405,7 +405,7 @@ class BlockFiles:
             for at in range(first, stop, longest)
         ]
 
-    def _fly(self, flight: Flight) -> None:
+    def _fly(self, flight: BlockRequest) -> None:
         """Bring the blocks of a flight; in a thread of the pool."""
         with self._lock:
             if flight.begun:
@@ -425,20 +425,20 @@ class BlockFiles:
         finally:
             self._arrived(flight, error)
 
-    def _arrived(self, flight: Flight, error: BaseException | None) -> None:
+    def _arrived(self, flight: BlockRequest, error: BaseException | None) -> None:
         flight.error = error
         with self._lock:
             self._land(flight)
         flight.done.set()
 
-    def _forget(self, flights: Sequence[Flight]) -> None:
+    def _forget(self, flights: Sequence[BlockRequest]) -> None:
         """Let the next hold ask again for what flights do not bring, in other threads."""
         with self._lock:
             for flight in flights:
                 if self._land(flight) and self._pool is not None:
                     self._pool.grow()
 
-    def _land(self, flight: Flight) -> bool:
+    def _land(self, flight: BlockRequest) -> bool:
         """Remove a flight from those that are under way; return whether it was one."""
         found = False
         for group in flight.groups:
@@ -450,7 +450,7 @@ class BlockFiles:
                 self._flights.pop(group, None)
         return found
 
-    def _bring(self, flight: Flight) -> None:
+    def _bring(self, flight: BlockRequest) -> None:
         """Fetch the blocks of a flight that no other process fetches, and wait for those that one does."""
         left = np.arange(flight.first, flight.stop)
         left = left[self.map.state[left] == 0]
@@ -589,7 +589,7 @@ class _Writing:
             raise disk.disk_error(e, root, kept="Blocks that are here stay.") from e
 
 
-class Hold:
+class BlockHold:
     """A hold on blocks: they stay until it is released. A context manager.
 
     Parameters
@@ -603,7 +603,7 @@ class Hold:
         Time may pass before anybody waits: what failed in it is tried again.
     """
 
-    def __init__(self, of: BlockFiles, blocks: IntArray, flights: Sequence[Flight], *, announced: bool) -> None:
+    def __init__(self, of: BlockFiles, blocks: IntArray, flights: Sequence[BlockRequest], *, announced: bool) -> None:
         self._of, self.blocks, self.flights, self._announced = of, blocks, flights, announced
         self._process, self._begun = os.getpid(), time.monotonic()
         self._released = False
@@ -656,7 +656,7 @@ class Hold:
                 self._of.map.note(waited=waited)
         self.flights = ()
 
-    def _flown(self, patience: _Patience, earlier: Sequence[Flight]) -> BaseException | None:
+    def _flown(self, patience: _Patience, earlier: Sequence[BlockRequest]) -> BaseException | None:
         """Wait for the flights until one fails; return its error. What ``earlier`` ones met may be over by now."""
         for flight in self.flights:
             patience.wait_for(flight)
@@ -704,7 +704,7 @@ class _Patience:
         self._here = -1
         self._since = time.monotonic()
 
-    def wait_for(self, flight: Flight) -> None:
+    def wait_for(self, flight: BlockRequest) -> None:
         """Wait until a flight has ended, or has brought what is wanted of it; raises DownloadFailed."""
         mine = self._blocks[(self._blocks >= flight.first) & (self._blocks < flight.stop)]
         pause = 0.25 if len(mine) == flight.blocks else _LONGEST_POLL  # others of its blocks may come later

@@ -14,7 +14,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from rlds_cli.array_types import Array, IntArray
 from rlds_cli.errors import NeedsMemory
-from rlds_cli.remote.cache import BlockFiles, Hold
+from rlds_cli.remote.cache import BlockFiles, BlockHold
 from rlds_cli.remote.presence import BLOCK, GROUP
 
 _AT_A_TIME = 32  # groups of blocks that are read together
@@ -25,7 +25,7 @@ Wanted = list[tuple[int, IntArray]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilePlace:
     """Place of the bytes of an array in files of rows.
 
     Files of equal size lie end to end: byte p of the array is byte ``(p + skip) % file_bytes`` of file
@@ -99,12 +99,12 @@ class RemoteColumn(NDArrayOperatorsMixin):
     raw : array [n, ...]
         The rows as they are mapped: of blocks that are not held, they are anything.
     blocks : BlockFiles
-    place : Place
+    place : FilePlace
     """
 
     __array_priority__ = 1.0
 
-    def __init__(self, raw: Array, blocks: BlockFiles, place: Place) -> None:
+    def __init__(self, raw: Array, blocks: BlockFiles, place: FilePlace) -> None:
         self._raw, self._blocks, self._place = raw, blocks, place
         self.dtype, self.shape, self.ndim = raw.dtype, raw.shape, raw.ndim
         self._width = math.prod(raw.shape[1:]) * raw.dtype.itemsize
@@ -127,7 +127,7 @@ class RemoteColumn(NDArrayOperatorsMixin):
         place = replace(self._place, skip=self._place.skip + start * self._width)
         return RemoteColumn(self._raw[start:stop], self._blocks, place)
 
-    def hold(self, starts: IntArray, stops: IntArray) -> Hold:
+    def hold(self, starts: IntArray, stops: IntArray) -> BlockHold:
         """Return a hold on ranges of rows [n], so that reading them one by one waits for nothing."""
         hold = self._announce(starts, stops)
         try:
@@ -137,7 +137,7 @@ class RemoteColumn(NDArrayOperatorsMixin):
             raise
         return hold
 
-    def _announce(self, starts: IntArray, stops: IntArray) -> Hold:
+    def _announce(self, starts: IntArray, stops: IntArray) -> BlockHold:
         """Return a hold on ranges of rows [n] that begin to arrive."""
         starts, stops = starts * self._width, stops * self._width
         large = len(starts) and int((stops - starts).sum()) >= len(starts) * self._blocks.large
@@ -199,7 +199,9 @@ class RemoteColumn(NDArrayOperatorsMixin):
 
     def _arriving(self, ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Yield ranges of rows while each is held, with some ahead."""
-        ahead: deque[Hold] = deque()  # without `finally`: the garbage collector may end a generator, and takes no locks
+        ahead: deque[BlockHold] = (
+            deque()
+        )  # without `finally`: the garbage collector may end a generator, and takes no locks
         at = 0
         for a, b in ranges:
             while at < len(ranges) and len(ahead) <= _AHEAD:
@@ -216,7 +218,7 @@ class RemoteColumn(NDArrayOperatorsMixin):
         groups = rows[order] * self._width // GROUP
         rank = np.cumsum(np.diff(groups, prepend=groups[:1]) > 0) * max(1, self._width // GROUP)
         parts = np.split(order, np.flatnonzero(np.diff(rank // _AT_A_TIME)) + 1)
-        ahead: deque[Hold] = deque()
+        ahead: deque[BlockHold] = deque()
         at = 0
         try:
             for part in parts:

@@ -18,7 +18,7 @@ from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.progress import Event, Progress
 from rlds_cli.remote import presence, waiting
-from rlds_cli.remote.cache import BlockFiles, Hold
+from rlds_cli.remote.cache import BlockFiles, BlockHold
 from rlds_cli.remote.presence import BLOCK, GROUP, MANY
 from rlds_cli.remote.store import Access, RemoteGrowingStore, RemoteStore, open_remote
 from rlds_cli.settings import Settings
@@ -96,7 +96,7 @@ def open_access(address: Address, where: Settings) -> Access:
     return store.access
 
 
-def _arriving(blocks: BlockFiles, id: str, tell: Progress) -> Iterator[Hold]:
+def _arriving(blocks: BlockFiles, id: str, tell: Progress) -> Iterator[BlockHold]:
     """Yield holds on all blocks, each of which is here."""
     total = sum(f.size for f in blocks.files)
     parts = [

@@ -39,12 +39,12 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.files.hashing import short
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.remote.blocks import BLOCK, GROUP, HASH, hashes_of_blocks
-from rlds_cli.remote.cache import TIMEOUT, Stats, Take
-from rlds_cli.remote.index import File, Index
+from rlds_cli.remote.cache import TIMEOUT, Take, TransferStats
+from rlds_cli.remote.index import Index, IndexedFile
 from rlds_cli.remote.limits import SmallFiles, groups
 from rlds_cli.remote.lists import BlockLists
 from rlds_cli.remote.reading import group_hashes, read_versions
-from rlds_cli.remote.reuse import Shared
+from rlds_cli.remote.reuse import SharedBlocks
 from rlds_cli.settings import Settings
 from rlds_cli.sources.addresses import Address
 from rlds_cli.sources.objects import POLICY, Objects
@@ -128,7 +128,7 @@ class RemoteContent:
     pinned : Pinned
     root : Path
         Directory for its small files.
-    stats : Stats
+    stats : TransferStats
         Counts requests and bytes.
     shared : sequence of Path
         Directories of remote datasets, whose blocks are used where they are those of this one.
@@ -140,7 +140,7 @@ class RemoteContent:
     """
 
     def __init__(
-        self, connection: Connection, pinned: Pinned, root: Path, stats: Stats, *, shared: Sequence[Path]
+        self, connection: Connection, pinned: Pinned, root: Path, stats: TransferStats, *, shared: Sequence[Path]
     ) -> None:
         self.connection, self.index, self.stats = connection, pinned.index, stats
         self.path = root / DATASET
@@ -157,7 +157,7 @@ class RemoteContent:
             lambda size: stats.add(requests=1, fetched=size),
         )
         self._small = SmallFiles(pinned.index, str(connection.address))
-        self._shared = Shared(shared, root, pinned.index, INDEX)
+        self._shared = SharedBlocks(shared, root, pinned.index, INDEX)
         self._edges: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
         _contents.add(self)
 
@@ -171,14 +171,14 @@ class RemoteContent:
         """The address."""
         return self.connection.address
 
-    def file(self, path: str) -> File:
+    def file(self, path: str) -> IndexedFile:
         """Return a file of the index; raises DamagedDataset."""
         found = self._files.get(path)
         if found is None:
             raise DamagedDataset(f"{self.address} has no {path}.", hint="rlds verify ID where it was pushed from")
         return found
 
-    def below(self, prefix: str) -> list[File]:
+    def below(self, prefix: str) -> list[IndexedFile]:
         """Return the files of which ``prefix`` is the path or the beginning; it ends in ``/`` or names a file."""
         first = bisect_right(self._sorted, prefix) - (prefix in self._files)
         found = []
@@ -207,15 +207,15 @@ class RemoteContent:
         """Return the bytes at the address of the files whose paths begin so."""
         return sum(p.length for f in self.below(prefix) for p in f.pieces)
 
-    def _is_here(self, file: File) -> bool:
+    def _is_here(self, file: IndexedFile) -> bool:
         try:
             return (self.path / file.path).lstat().st_size == file.size
         except OSError:
             return False
 
-    def _bring(self, files: list[File]) -> None:
+    def _bring(self, files: list[IndexedFile]) -> None:
         self._small.admit(files, self.path)
-        some: list[File] = []
+        some: list[IndexedFile] = []
         wanted: set[tuple[int, int]] = set()
         for f in files:
             if f.size > _AT_A_TIME:
@@ -229,7 +229,7 @@ class RemoteContent:
             wanted |= more
         self._bring_some(some, wanted)
 
-    def _bring_some(self, files: list[File], wanted: set[tuple[int, int]]) -> None:
+    def _bring_some(self, files: list[IndexedFile], wanted: set[tuple[int, int]]) -> None:
         """Fetch the groups that hold files, all at once, and write the files."""
         got: dict[tuple[int, int], Chunk] = {}
         with self._lock:
@@ -264,7 +264,7 @@ class RemoteContent:
     def _size(self, number: int) -> int:
         return self.index.objects[number].size
 
-    def _write(self, file: File, got: dict[tuple[int, int], Chunk], out: BinaryIO) -> None:
+    def _write(self, file: IndexedFile, got: dict[tuple[int, int], Chunk], out: BinaryIO) -> None:
         out.truncate(file.size)
         for p in file.pieces:
             out.seek(p.at)
@@ -272,7 +272,7 @@ class RemoteContent:
                 start = g * GROUP
                 out.write(got[p.object, g][max(0, p.offset - start) : p.offset + p.length - start])
 
-    def _save(self, file: File, write: Callable[[BinaryIO], object]) -> None:
+    def _save(self, file: IndexedFile, write: Callable[[BinaryIO], object]) -> None:
         """Write a small file in one step."""
         path = self.path / file.path
         try:

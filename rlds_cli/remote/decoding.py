@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.remote.cache import BlockFiles, Source, Stats, Take
-from rlds_cli.remote.presence import Room, RowFile
+from rlds_cli.remote.cache import BlockFiles, Source, Take, TransferStats
+from rlds_cli.remote.presence import BlockFile, Room
 from rlds_cli.store import arrays, compression
 from rlds_cli.store.arrays import ArrayLayout
 from rlds_cli.ted import IntArray
@@ -63,7 +63,7 @@ def open_decoded(
     *,
     wrap: Callable[[Source], Source],
     timeout: float,
-    stats: Stats,
+    stats: TransferStats,
 ) -> BlockFiles:
     """Return the rows of compressed arrays, and files that are not compressed, as files of rows.
 
@@ -80,7 +80,7 @@ def open_decoded(
     wrap : callable
         Returns the source that is used in place of the one that decodes.
     """
-    files = [*(RowFile(path, e.size) for path, e in encoded.items()), *(RowFile(p, s) for p, s in films.items())]
+    files = [*(BlockFile(path, e.size) for path, e in encoded.items()), *(BlockFile(p, s) for p, s in films.items())]
     decoders = {path: ChunkDecoder(e, raw) for path, e in encoded.items()}
 
     def source(file: int, start: int, length: int, take: Take) -> None:

@@ -37,18 +37,18 @@ _ELSEWHERE_SAID = "another loader fetches the rest in the background"
 Ranges = list[tuple[int, int]]
 
 
-class Flight(Protocol):
+class PendingBlocks(Protocol):
     """Blocks on their way."""
 
     done: threading.Event  # they are here, or cannot be had
     error: BaseException | None  # the reason
 
 
-class Hold(Protocol):
+class HeldBlocks(Protocol):
     """Blocks that stay until they are released."""
 
     @property
-    def flights(self) -> Sequence[Flight]:
+    def flights(self) -> Sequence[PendingBlocks]:
         """What brings those that were missing."""
         ...
 
@@ -68,7 +68,7 @@ class Files(Protocol):
         """Return runs (first, blocks) of adjacent blocks of one file, of at most so many."""
         ...
 
-    def bring(self, first: int, blocks: int) -> Hold:
+    def bring(self, first: int, blocks: int) -> HeldBlocks:
         """Begin to fetch a run of blocks, after all that is announced."""
         ...
 
@@ -117,7 +117,7 @@ class Filler:
         self._wishes: weakref.WeakSet[Filling] = weakref.WeakSet()
         self._asked = 0  # how often somebody did
         self._thread: threading.Thread | None = None
-        self._begun: list[Hold] = []
+        self._begun: list[HeldBlocks] = []
         self._turn: Iterator[tuple[int, int]] = iter(())  # runs that are not begun
         self._failures = 0
         self._only: Descriptor | None = None  # has the lock of the process that fills
@@ -213,7 +213,7 @@ class Filler:
             else:
                 return
 
-    def _add(self, hold: Hold) -> None:
+    def _add(self, hold: HeldBlocks) -> None:
         if hold.flights:
             self._begun.append(hold)
         else:  # the blocks came meanwhile

@@ -14,7 +14,7 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.home import Home
 from rlds_cli.remote import index as indexes
-from rlds_cli.remote.cache import Stats
+from rlds_cli.remote.cache import TransferStats
 from rlds_cli.remote.content import DATASET, INDEX, MARK, Connection, Pinned
 from rlds_cli.remote.index import Index
 from rlds_cli.remote.plain import Plain, read_plain
@@ -30,7 +30,7 @@ PROVED = "-proved"  # in the name of a directory: its blocks were proved by a fi
 _MOST_ADDRESSES = 20  # that are kept
 
 
-def find(address: Address, where: Settings, connection: Connection, stats: Stats) -> Pinned:
+def find(address: Address, where: Settings, connection: Connection, stats: TransferStats) -> Pinned:
     """Return the content of an address: pinned content that is here without a request, else what is there now.
 
     Raises
@@ -76,7 +76,7 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
     return Pinned(index, hashes)
 
 
-def read_there(objects: Objects, stats: Stats, versions: Versions | None = None) -> Index | Plain:
+def read_there(objects: Objects, stats: TransferStats, versions: Versions | None = None) -> Index | Plain:
     """Return the index at an address, or the plain copy of a dataset that is there instead; raises as `find`.
 
     ``versions`` are those at the address, where they were read already.

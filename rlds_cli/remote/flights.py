@@ -21,7 +21,7 @@ _AT_EXIT, NOW, AHEAD, BEHIND, _END = range(5)  # what is done first
 _EXIT_TIMEOUT = 5.0  # seconds in which requests that are on their way may end with the process
 
 
-class Flight:
+class BlockRequest:
     """A run of blocks that is being fetched."""
 
     __slots__ = ("begun", "blocks", "done", "error", "first", "made", "stop", "urgency")
@@ -55,7 +55,7 @@ class Pool:
         self._process, self._made = os.getpid(), list[threading.Thread]()
         _pools.add(self)
 
-    def put(self, urgency: int, method: weakref.WeakMethod[Any], flight: Flight) -> None:
+    def put(self, urgency: int, method: weakref.WeakMethod[Any], flight: BlockRequest) -> None:
         """Have a flight flown."""
         with self._lock:
             self._waiting += 1

@@ -55,7 +55,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class IndexedFile:
     """A file of the dataset, and its pieces in order."""
 
     path: str
@@ -107,7 +107,7 @@ class Index:
     manifest: str
     objects: tuple[Object, ...]
     groups: Object
-    files: tuple[File, ...]
+    files: tuple[IndexedFile, ...]
     rlds_version: str = field(default=__version__)
 
     @cached_property
@@ -135,7 +135,7 @@ class Index:
         """Bytes of all pieces."""
         return sum(p.length for f in self.files for p in f.pieces)
 
-    def file(self, path: str) -> File | None:
+    def file(self, path: str) -> IndexedFile | None:
         """Return a file by its path, or None."""
         return next((f for f in self.files if f.path == path), None)
 
@@ -208,7 +208,7 @@ def _index(content: dict[str, Any]) -> Index:
     )
 
 
-def _file(value: Any, objects: Sequence[Object], *, grows: bool) -> File:
+def _file(value: Any, objects: Sequence[Object], *, grows: bool) -> IndexedFile:
     path, size, listed = values.members(value, 3, "a file")
     path, size = _path(path), values.number(size, _LARGEST, "a size")
     holes = grows or _ROWS.fullmatch(path) is not None
@@ -230,7 +230,7 @@ def _file(value: Any, objects: Sequence[Object], *, grows: bool) -> File:
         pieces.append(piece)
     if end != size and not holes:
         raise ValueError(f"the pieces of {path} are not all of it")
-    return File(path, size, tuple(pieces))
+    return IndexedFile(path, size, tuple(pieces))
 
 
 def _check_paths(paths: Sequence[str]) -> None:

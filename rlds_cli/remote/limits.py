@@ -9,7 +9,7 @@ from rlds_cli import text
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import disk
 from rlds_cli.remote.blocks import GROUP
-from rlds_cli.remote.index import File, Index, Piece
+from rlds_cli.remote.index import Index, IndexedFile, Piece
 from rlds_cli.store.digests import ROWS
 
 ALWAYS = 64 << 20  # bytes that are allowed whatever is fetched
@@ -33,7 +33,7 @@ class SmallFiles:
         self._directories: set[str] = set()
         self._groups: set[tuple[int, int]] = set()
 
-    def admit(self, files: Iterable[File], root: Path) -> None:
+    def admit(self, files: Iterable[IndexedFile], root: Path) -> None:
         """Count files that are about to be written below a directory.
 
         Raises

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from rlds_cli.errors import DatasetNotFound, RldsError
-from rlds_cli.remote.cache import Stats
+from rlds_cli.remote.cache import TransferStats
 from rlds_cli.remote.finding import read_there
 from rlds_cli.remote.plain import Plain, measure
 from rlds_cli.remote.reading import not_there, nothing_there, read_versions
@@ -97,7 +97,7 @@ def _tried(objects: Objects) -> tuple[Listed | None, int]:
 
 
 def _listed(objects: Objects) -> tuple[Listed | None, int]:
-    stats, known = Stats(), read_versions(objects)
+    stats, known = TransferStats(), read_versions(objects)
     try:
         there = read_there(objects, stats, known and known[0])
     except DatasetNotFound:

@@ -179,7 +179,7 @@ def name_of_rows(ground: Ground, file: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class RowFile:
+class BlockFile:
     """A file of rows: its path in the dataset, and its size in bytes."""
 
     path: str
@@ -199,7 +199,7 @@ class BlockMap:
     exist; else a file of another size is a ValueError.
     """
 
-    def __init__(self, ground: Ground, files: Sequence[RowFile], *, make: bool = True) -> None:
+    def __init__(self, ground: Ground, files: Sequence[BlockFile], *, make: bool = True) -> None:
         self.ground, self.files = ground, tuple(files)
         counts = [MANY * groups_of(f.size) for f in self.files]
         self.first: IntArray = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
@@ -391,7 +391,7 @@ class Room:
         safe_files.directory(self.root / name / ROWS, self.root)
         return DirectoryGround(self.root / name)
 
-    def open_map(self, ground: Ground, files: Sequence[RowFile]) -> BlockMap:
+    def open_map(self, ground: Ground, files: Sequence[BlockFile]) -> BlockMap:
         """Open the map of a dataset that is in this room, with its files of rows at their full length."""
         with self.locked():
             _check_size(ground, files)
@@ -508,7 +508,7 @@ class Room:
             del self._others[gone]
 
 
-def _check_size(ground: Ground, files: Sequence[RowFile]) -> None:
+def _check_size(ground: Ground, files: Sequence[BlockFile]) -> None:
     """Refuse files with more blocks than any dataset has: a stranger may have invented their sizes."""
     blocks = sum(MANY * groups_of(f.size) for f in files)
     if blocks > _MOST_BLOCKS:
@@ -633,17 +633,17 @@ def discard(root: Path) -> bool:
 # -- the list of the files of rows
 
 
-def read_files(directory: str | Path) -> list[RowFile]:
+def read_files(directory: str | Path) -> list[BlockFile]:
     """Read the list of the files of rows of a dataset; raises OSError and ValueError."""
     with safe_files.reading(Path(directory, FILES)) as file:
         found: Any = documents.loads(documents.read(file, longest=_LONGEST_FILES), longest=_LONGEST_FILES)
     try:
-        return [RowFile(str(path), int(size)) for path, size in found["files"]]
+        return [BlockFile(str(path), int(size)) for path, size in found["files"]]
     except (TypeError, KeyError) as e:
         raise ValueError("no list of files") from e
 
 
-def _note_files(ground: DirectoryGround, files: Sequence[RowFile]) -> None:
+def _note_files(ground: DirectoryGround, files: Sequence[BlockFile]) -> None:
     path = ground.root / FILES
     wanted = list(files)
     try:

@@ -20,7 +20,7 @@ from rlds_cli.array_types import BoolArray, IntArray
 from rlds_cli.errors import DamagedDataset, WrongFingerprint, WrongHash
 from rlds_cli.files import sha256
 from rlds_cli.remote.cache import Source, Take
-from rlds_cli.remote.columns import Place
+from rlds_cli.remote.columns import FilePlace
 from rlds_cli.remote.presence import BLOCK
 from rlds_cli.store import arrays, digests
 from rlds_cli.store.digests import Digests
@@ -71,7 +71,7 @@ class Proof:
     def __init__(
         self,
         store: Store,
-        place: Callable[[str], Place | None],
+        place: Callable[[str], FilePlace | None],
         bytes_of: Callable[[Field], str],
         size_of: Callable[[int], int],
         fingerprint: str,
@@ -243,7 +243,7 @@ def _keys(f: Field, bytes_of: Callable[[Field], str]) -> list[str]:
     return [f.name, bytes_of(f)] if f.codec == VIDEO else [bytes_of(f)]
 
 
-def _files(place: Place | None, size_of: Callable[[int], int]) -> tuple[tuple[int, int, int], ...]:
+def _files(place: FilePlace | None, size_of: Callable[[int], int]) -> tuple[tuple[int, int, int], ...]:
     """Return the numbers of the files of an array, and the bytes of it [first, stop) that each has room for."""
     found = []
     for k, file in enumerate([] if place is None else place.files.tolist()):

@@ -38,9 +38,9 @@ from rlds_cli.registry import LOCAL
 from rlds_cli.remote import completing, origins, plain
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote.blocks import GROUP, GroupHashes, groups_of
-from rlds_cli.remote.cache import Stats
+from rlds_cli.remote.cache import TransferStats
 from rlds_cli.remote.finding import read_there
-from rlds_cli.remote.index import File, Index, Piece
+from rlds_cli.remote.index import Index, IndexedFile, Piece
 from rlds_cli.remote.origins import Origin
 from rlds_cli.remote.plain import Plain
 from rlds_cli.remote.reading import fetch_groups, read_file, read_groups
@@ -70,7 +70,7 @@ class Found:
 def look_up(address: Address, where: Settings, *, as_: str | None = None, policy: RetryPolicy | None = None) -> Found:
     """Read the index at an address; raises as `pull`, and writes nothing."""
     with open_objects(address, where, policy=policy) as objects:
-        there = read_there(objects, Stats())
+        there = read_there(objects, TransferStats())
         files, size = plain.measure(objects, there) if isinstance(there, Plain) else (len(there.objects), there.size)
     id = _id(there, as_, address)
     here = home.find(id, where)
@@ -80,7 +80,7 @@ def look_up(address: Address, where: Settings, *, as_: str | None = None, policy
 def id_of(address: Address, where: Settings, *, as_: str | None = None, policy: RetryPolicy | None = None) -> DatasetId:
     """Return the id that the dataset at an address gets here; raises as `pull`, and writes nothing."""
     with open_objects(address, where, policy=policy) as objects:
-        return _id(read_there(objects, Stats()), as_, address)
+        return _id(read_there(objects, TransferStats()), as_, address)
 
 
 def pull(
@@ -124,7 +124,7 @@ def pull(
         Nothing is published; the same call goes on with what has arrived.
     """
     with open_objects(address, where, policy=policy, progress=progress) as objects:
-        there = read_there(objects, Stats())
+        there = read_there(objects, TransferStats())
         if expect is not None and there.fingerprint and there.fingerprint != expect:
             raise WrongFingerprint(f"{address} has {there.fingerprint}; {expect} was asked for. Nothing was written.")
         id = _id(there, as_, address)
@@ -360,7 +360,7 @@ class _Arriving:
         needed = self._index.size
         disk.check_space(needed - self._bytes_there(), self._dataset, kept="What has arrived is kept.")
         self._make_files()
-        pieces: dict[int, list[tuple[Piece, File]]] = {}
+        pieces: dict[int, list[tuple[Piece, IndexedFile]]] = {}
         taken = self._taken(here)
         for file in self._index.files:
             for piece in file.pieces:
@@ -407,7 +407,7 @@ class _Arriving:
         with ThreadPoolExecutor(_AT_ONCE, "copy") as pool:
             return {found for some in pool.map(lambda f: self._take(here, f), files) for found in some}
 
-    def _take(self, here: Path, file: File) -> list[tuple[str, int]]:
+    def _take(self, here: Path, file: IndexedFile) -> list[tuple[str, int]]:
         found = []
         with safe_files.reading(here / file.path) as old, safe_files.updating(self._dataset / file.path) as new:
             size = os.fstat(old.fileno()).st_size
@@ -452,7 +452,7 @@ class _Arriving:
 
     # -- groups
 
-    def _span(self, number: int, first: int, stop: int, pieces: Sequence[tuple[Piece, File]]) -> None:
+    def _span(self, number: int, first: int, stop: int, pieces: Sequence[tuple[Piece, IndexedFile]]) -> None:
         """Fetch groups [first, stop) of an object, check and write each of them."""
         start, end = first * GROUP, min(stop * GROUP, self._index.objects[number].size)
         fetch_groups(
@@ -465,7 +465,7 @@ class _Arriving:
             lambda at, group: self._write(number, at, group, pieces),
         )
 
-    def _write(self, number: int, at: int, group: Chunk, pieces: Sequence[tuple[Piece, File]]) -> None:
+    def _write(self, number: int, at: int, group: Chunk, pieces: Sequence[tuple[Piece, IndexedFile]]) -> None:
         """Write the parts of a group to the files that they belong to."""
         paths = set()
         for p, file in pieces:

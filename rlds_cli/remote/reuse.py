@@ -28,7 +28,7 @@ class _Part:
     file: Descriptor
 
 
-class Shared:
+class SharedBlocks:
     """Blocks of the objects of one dataset that other datasets of the home have.
 
     Parameters

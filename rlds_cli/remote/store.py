@@ -23,12 +23,12 @@ from rlds_cli.growing.store import GrowingStore
 from rlds_cli.home import Home
 from rlds_cli.remote import content, decoding, finding, presence
 from rlds_cli.remote.blocks import BLOCK
-from rlds_cli.remote.cache import TIMEOUT, BlockFiles, Source, Stats, Take
-from rlds_cli.remote.columns import Place, RemoteColumn
+from rlds_cli.remote.cache import TIMEOUT, BlockFiles, Source, Take, TransferStats
+from rlds_cli.remote.columns import FilePlace, RemoteColumn
 from rlds_cli.remote.content import Connection, Pinned, RemoteContent
 from rlds_cli.remote.decoding import Encoded
 from rlds_cli.remote.following import Follower
-from rlds_cli.remote.presence import Room, RowFile
+from rlds_cli.remote.presence import BlockFile, Room
 from rlds_cli.remote.proving import Proof
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.sources import addresses
@@ -93,7 +93,7 @@ def open_remote(
     parse_size(cache)
     if timeout is not None and not timeout > 0:
         raise InvalidArgument(f"timeout={timeout!r} is no number of seconds.")
-    stats = Stats()
+    stats = TransferStats()
     connection = Connection(address, where, timeout)
     pinned = finding.find(address, where, connection, stats)
     access = Access(connection, pinned, where, AccessOptions(cache, timeout, fill), stats)
@@ -149,7 +149,7 @@ class Access:
         pinned: Pinned,
         where: Settings,
         options: AccessOptions,
-        stats: Stats,
+        stats: TransferStats,
     ) -> None:
         self.where, self.pinned, self.options, self.stats = where, pinned, options, stats
         self.connection, limit = connection, parse_size(options.cache)
@@ -205,7 +205,7 @@ class Access:
     def blocks(self, paths: Sequence[str], *, decoded: bool = False) -> BlockFiles:
         """Return the files of rows by blocks; what is ``decoded`` is proved then."""
         of = self.content
-        files = [RowFile(path, of.file(path).size) for path in paths]
+        files = [BlockFile(path, of.file(path).size) for path in paths]
 
         def source(file: int, start: int, length: int, take: Take) -> None:
             of.read(files[file].path, start, length, take)
@@ -228,7 +228,7 @@ class Access:
         """Return the rows of compressed arrays by blocks; ``paths`` are of files of rows, ``films`` those of videos."""
         of, name = self.content, f"{self.name}-rows"
         raw = self.blocks(paths, decoded=True)
-        raw.stats = Stats()  # what waits for it counts
+        raw.stats = TransferStats()  # what waits for it counts
         sizes = {path: of.file(path).size for path in films}
         made = decoding.open_decoded(
             self.room, name, encoded, sizes, raw, wrap=self._proving, timeout=raw.timeout, stats=self.stats
@@ -280,7 +280,7 @@ class _Remote(Store):
         return self.access.name
 
     @property
-    def stats(self) -> Stats:
+    def stats(self) -> TransferStats:
         """Figures of this process: what it fetched, and how long it waited."""
         return self.access.stats
 
@@ -341,7 +341,7 @@ class _Remote(Store):
         """
         raise NotImplementedError
 
-    def place(self, key: str) -> Place | None:
+    def place(self, key: str) -> FilePlace | None:
         """Return where the bytes of an array lie in `blocks`; None for an array without bytes."""
         raise NotImplementedError
 
@@ -517,19 +517,19 @@ class RemoteStore(_Remote):
         found: Array = raw.view(dtype.newbyteorder("<")).reshape(shape)
         return found
 
-    def place(self, key: str) -> Place | None:
+    def place(self, key: str) -> FilePlace | None:
         """Return where the bytes of an array lie in `blocks`; None for an array without bytes."""
         shape, dtype = self._shape(key)
         if not math.prod(shape) * dtype.itemsize:
             return None
         if self._decoded and not key.endswith(FILMS):
-            return Place(np.array([self.blocks.number(key)]))
+            return FilePlace(np.array([self.blocks.number(key)]))
         segments, width = self._segments(key), arrays.row_bytes(shape, dtype)
         files = np.array([self.blocks.number(self._path_of(s)) for s in segments])
         if len(segments) == 1 and not segments[0].start:
-            return Place(files)
+            return FilePlace(files)
         first = np.array([s.start * width // BLOCK for s in segments])
-        return Place(files, first=first, count=np.array([-(-s.rows * width // BLOCK) for s in segments]))
+        return FilePlace(files, first=first, count=np.array([-(-s.rows * width // BLOCK) for s in segments]))
 
     def _side_by_side(self, key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Map the segments of an array."""
@@ -733,7 +733,7 @@ class RemoteGrowingStore(_Remote, GrowingStore):
             self._maps[array.directory] = _RemoteSegments(self, array, g.first_row, g.rows)
         return self._maps[array.directory].rows(g.first_row, g.rows, self.needed(array), self._hold)
 
-    def place(self, key: str) -> Place | None:
+    def place(self, key: str) -> FilePlace | None:
         """Return where the bytes of an array lie in `blocks`; None for an array without bytes."""
         g, array = self.commit, self.layout.rows[key]
         if not array.width or g.rows == g.first_row:
@@ -743,7 +743,7 @@ class RemoteGrowingStore(_Remote, GrowingStore):
         files = np.full(count, -1, np.int64)
         for number in self.needed(array):
             files[number - first] = self.blocks.number(self._segment(array, number))
-        return Place(files, array.size, (g.first_row - first * array.segment_rows) * array.width)
+        return FilePlace(files, array.size, (g.first_row - first * array.segment_rows) * array.width)
 
 
 class _Look:
@@ -803,7 +803,7 @@ class _RemoteSegments(SegmentMap):
             os.close(descriptor)
 
 
-def fetched(store: Store) -> tuple[str, Stats]:
+def fetched(store: Store) -> tuple[str, TransferStats]:
     """Return the address of a remote store, and what was fetched of it."""
     assert isinstance(store, _Remote)
     return store.address, store.stats

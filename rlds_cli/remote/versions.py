@@ -41,7 +41,7 @@ _OWN = b'"sha256": "%s"'
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class PushedVersion:
     """A version of a dataset at an address.
 
     Attributes
@@ -79,20 +79,20 @@ class Versions:
     """The dataset at an address: its id, its versions, the newest last, and the index that each tag names."""
 
     id: str
-    versions: tuple[Version, ...]
+    versions: tuple[PushedVersion, ...]
     tags: Mapping[str, str]
     rlds_version: str = field(default=__version__)
 
     @property
-    def newest(self) -> Version:
+    def newest(self) -> PushedVersion:
         """The version that an address without ``#`` means."""
         return self.versions[-1]
 
-    def find(self, address: Address) -> Version | None:
+    def find(self, address: Address) -> PushedVersion | None:
         """Return the version that an address names; None if it is not there."""
         return next((v for v in reversed(self.versions) if self._is_named(v, address)), None)
 
-    def _is_named(self, version: Version, address: Address) -> bool:
+    def _is_named(self, version: PushedVersion, address: Address) -> bool:
         return (
             address.matches(version.fingerprint)
             and address.version in (None, version.number)
@@ -100,7 +100,7 @@ class Versions:
             and (address.tag is None or self.tags.get(address.tag) == version.index)
         )
 
-    def tags_of(self, version: Version) -> tuple[str, ...]:
+    def tags_of(self, version: PushedVersion) -> tuple[str, ...]:
         """Return the tags of a version."""
         return tuple(name for name, index in self.tags.items() if index == version.index)
 
@@ -141,13 +141,13 @@ def added(
     index : Index
         Of the version that is pushed. If it is there already, its index is replaced.
     created, change, episodes, steps
-        See `Version`.
+        See `PushedVersion`.
     newest : bool
         Whether it becomes the newest version; else it is put before those with a greater number.
     tags : mapping of str to int
         Tags of the dataset on this disk, with numbers of versions. They replace those of the same name.
     """
-    version = Version(
+    version = PushedVersion(
         number=index.version,
         index=index.sha256,
         size=len(index.to_bytes()),
@@ -212,12 +212,12 @@ def parse(text: bytes, where: str) -> Versions:
         return Versions(id, versions, tags, values.text(content.get("rlds_version"), "rlds_version")[:40])
 
 
-def _versions(listed: Any) -> Iterator[Version]:
+def _versions(listed: Any) -> Iterator[PushedVersion]:
     for one in values.items(listed, _MOST, "versions"):
         number, index, size, fingerprint, created, change, episodes, steps = values.members(one, 8, "a version")
         if not isinstance(created, str) or not _TIME.fullmatch(created):
             raise ValueError("an invalid time")
-        yield Version(
+        yield PushedVersion(
             values.number(number, 1 << 60, "the number of a version"),
             values.sha256(index),
             values.number(size, indexes.LONGEST + 1, "a size"),

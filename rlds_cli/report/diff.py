@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlds_cli.checks.episodes import episode_keys
-from rlds_cli.checks.findings import Place
+from rlds_cli.checks.findings import FindingPlace
 from rlds_cli.checks.subject import Subject
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
@@ -100,7 +100,7 @@ class Deviation:
     """
 
     greatest: float
-    at: Place | None
+    at: FindingPlace | None
     beyond: int
     values: int
 

@@ -15,7 +15,7 @@ from rlds_cli.remote import index as indexes
 from rlds_cli.remote import versions
 from rlds_cli.remote.index import Index
 from rlds_cli.remote.reading import expect_index, read_file, read_groups
-from rlds_cli.report.html.collection import Listed, is_catalogue, render
+from rlds_cli.report.html.collection import CollectionEntry, is_catalogue, render
 from rlds_cli.report.order import rank
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.sharing.pages import REPORT
@@ -36,7 +36,7 @@ class Catalogued:
 
     address: str
     bytes: int
-    datasets: tuple[Listed, ...]
+    datasets: tuple[CollectionEntry, ...]
 
 
 def catalogue(store: StrPath, *, dry_run: bool = False, cache_dir: StrPath | None = None) -> Catalogued:
@@ -71,7 +71,7 @@ def catalogue(store: StrPath, *, dry_run: bool = False, cache_dir: StrPath | Non
     return Catalogued(f"{str(address).rstrip('/')}/{PAGE}", len(page), listed)
 
 
-def _listed(store: Objects, where: Settings, name: str, names: Mapping[str, int]) -> Listed:
+def _listed(store: Objects, where: Settings, name: str, names: Mapping[str, int]) -> CollectionEntry:
     """Read what the page says of one dataset; each value comes from a stranger's file, and is checked."""
     above = store.address.path
     address = replace(store.address.unpinned, path=f"{above.rstrip('/')}/{name}" if above else name)
@@ -81,8 +81,8 @@ def _listed(store: Objects, where: Settings, name: str, names: Mapping[str, int]
             m = _manifest(objects, index)
     except RldsError as e:
         said = e.message.replace(str(address), name) if address.scheme == "file" else e.message
-        return Listed(name, problem=visible.message(said))
-    return Listed(
+        return CollectionEntry(name, problem=visible.message(said))
+    return CollectionEntry(
         name=name,
         id=index.id,
         fingerprint=index.fingerprint,

@@ -8,7 +8,7 @@ from rlds_cli import settings
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.remote import versions
 from rlds_cli.remote.reading import nothing_there, read_index, read_versions
-from rlds_cli.remote.versions import Version, Versions
+from rlds_cli.remote.versions import PushedVersion, Versions
 from rlds_cli.settings import StrPath
 from rlds_cli.sharing import pushing
 from rlds_cli.sources import addresses
@@ -37,8 +37,8 @@ class Collected:
 
     address: str
     id: str
-    kept: tuple[Version, ...]
-    removed: tuple[Version, ...]
+    kept: tuple[PushedVersion, ...]
+    removed: tuple[PushedVersion, ...]
     tags: tuple[str, ...]
     objects: int
     bytes: int

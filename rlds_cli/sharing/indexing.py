@@ -24,7 +24,7 @@ from rlds_cli.home import locate
 from rlds_cli.progress import Progress, shown
 from rlds_cli.remote.index import Index, Object
 from rlds_cli.remote.reading import read_index, read_versions
-from rlds_cli.remote.versions import Version, of_indexes
+from rlds_cli.remote.versions import PushedVersion, of_indexes
 from rlds_cli.settings import StrPath
 from rlds_cli.sharing import pushing, snapshot
 from rlds_cli.sharing.snapshot import Snapshot
@@ -49,7 +49,7 @@ class Indexed:
         Bytes of copies of small files.
     tags : tuple of str
         Tags of this version.
-    removed : tuple of Version
+    removed : tuple of PushedVersion
         Versions that are no longer at the address: their rows were replaced.
     """
 
@@ -61,7 +61,7 @@ class Indexed:
     files: int
     written: int
     tags: tuple[str, ...]
-    removed: tuple[Version, ...]
+    removed: tuple[PushedVersion, ...]
 
 
 def index(
@@ -141,14 +141,14 @@ def _files_of_rows(taken: Snapshot, directory: Path) -> Collection[str]:
     return found
 
 
-def _remove_replaced(objects: Objects, newest: Index) -> tuple[Version, ...]:
+def _remove_replaced(objects: Objects, newest: Index) -> tuple[PushedVersion, ...]:
     """Remove the versions from an address whose rows are no longer where they were; return them."""
     found = read_versions(objects)
     assert found is not None
     there, document = found
     known = dict.fromkeys(newest.objects, True)
 
-    def has_rows(version: Version) -> bool:
+    def has_rows(version: PushedVersion) -> bool:
         try:
             needed = read_index(objects, version.index).objects
         except RldsError:

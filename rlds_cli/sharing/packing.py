@@ -32,7 +32,7 @@ from rlds_cli.remote.blocks import (
     hashes_of_groups,
     joined,
 )
-from rlds_cli.remote.index import MANIFEST, File, Index, Object, Piece
+from rlds_cli.remote.index import MANIFEST, Index, IndexedFile, Object, Piece
 from rlds_cli.remote.reading import read_groups
 from rlds_cli.sharing.snapshot import Snapshot
 from rlds_cli.sources.objects import Objects
@@ -70,18 +70,18 @@ class Known:
         return o.sha256 in self.there and o.path in ("", file.path)
 
     @cached_property
-    def by_path(self) -> Mapping[str, File]:
+    def by_path(self) -> Mapping[str, IndexedFile]:
         """Its files by path."""
         return {f.path: f for f in self.index.files}
 
     @cached_property
-    def _by_size(self) -> Mapping[int, list[File]]:
-        found: dict[int, list[File]] = {}
+    def _by_size(self) -> Mapping[int, list[IndexedFile]]:
+        found: dict[int, list[IndexedFile]] = {}
         for f in self.index.files:
             found.setdefault(f.size, []).append(f)
         return found
 
-    def like(self, file: LocalFile) -> Iterator[File]:
+    def like(self, file: LocalFile) -> Iterator[IndexedFile]:
         """Yield its file of the same path, and some of the same size."""
         same = self.by_path.get(file.path)
         if same is not None:
@@ -128,7 +128,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PushPlan:
     """The plan of a push: the index that it writes, the objects that it sends, and those that the store copies.
 
     ``mended`` are objects of versions at the address that are sent again; ``damaged`` are the numbers of versions there
@@ -155,7 +155,7 @@ def plan(
     told: Told = lambda done: None,
     *,
     in_place: Collection[str] = (),
-) -> Plan:
+) -> PushPlan:
     """Plan the push of a snapshot beside ``known`` indexes; reads files. ``told`` gets the bytes that were hashed.
 
     Objects of files ``in_place`` are parts of these files, which are at the address already.
@@ -484,7 +484,7 @@ class _SpanReader(io.RawIOBase):
 
 def _assembled(
     snapshot: Snapshot, known: Sequence[Known], matches: Sequence[Sequence[Match]], new: tuple[NewObject, ...]
-) -> Plan:
+) -> PushPlan:
     """Return the plan: all objects numbered, and every file's pieces in order."""
     numbers: dict[str, int] = {}
     objects, hashes, copied, kept = list[Object](), list[bytes](), list[tuple[Known, Object]](), list[Object]()
@@ -528,8 +528,8 @@ def _assembled(
         objects=tuple(objects),
         groups=Object(name, len(data)),
         files=tuple(
-            File(f.path, f.size, tuple(sorted(pieces[f.path], key=lambda p: p.at)))
+            IndexedFile(f.path, f.size, tuple(sorted(pieces[f.path], key=lambda p: p.at)))
             for f in sorted(snapshot.files, key=lambda f: f.path)
         ),
     )
-    return Plan(index, tuple(fresh), tuple(copied), tuple(kept), data)
+    return PushPlan(index, tuple(fresh), tuple(copied), tuple(kept), data)

@@ -28,7 +28,7 @@ from rlds_cli.remote.reading import index_at, read_index, read_versions
 from rlds_cli.remote.versions import Versions
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.sharing import copies, mending, packing, snapshot
-from rlds_cli.sharing.packing import Known, NewObject, Plan
+from rlds_cli.sharing.packing import Known, NewObject, PushPlan
 from rlds_cli.sharing.pages import pages as make_pages
 from rlds_cli.sharing.snapshot import Snapshot
 from rlds_cli.sources import addresses
@@ -173,7 +173,7 @@ def push_from(
     """Push a version of the dataset in a directory; see `push`."""
     path, taken = Path(ref.place), snapshot.take(ref)
 
-    def beside(plan: Plan, objects: Objects) -> Mapping[str, bytes]:
+    def beside(plan: PushPlan, objects: Objects) -> Mapping[str, bytes]:
         if pages is False:
             return {}
         return make_pages(path, plan.index, objects, sent=plan.to_send, always=pages is True, progress=progress)
@@ -194,7 +194,7 @@ def send(
     force: bool = False,
     verify: bool = False,
     in_place: Collection[str] = (),
-    documents: Callable[[Plan, Objects], Mapping[str, bytes]] = lambda plan, objects: {},
+    documents: Callable[[PushPlan, Objects], Mapping[str, bytes]] = lambda plan, objects: {},
     progress: Progress,
     policy: RetryPolicy | None = None,
 ) -> Pushed:
@@ -247,7 +247,7 @@ def _added(found: tuple[Versions, Document] | None, taken: Snapshot, index: Inde
 
 
 def _pushed(
-    plan: Plan,
+    plan: PushPlan,
     taken: Snapshot,
     address: Address,
     there: Mapping[str, int],
@@ -345,7 +345,7 @@ def _plan(
     tell: Progress,
     *,
     in_place: Collection[str],
-) -> Plan:
+) -> PushPlan:
     """Plan a push beside the indexes at the address, whose lost objects are mended as far as the snapshot has them."""
     told = _Told(taken.id, "verify", taken.size, tell)
     mended = mending.made_again(known, taken, told)
@@ -431,7 +431,7 @@ class _NotCopied(Exception):
         self.place = place
 
 
-def _send_objects(plan: Plan, objects: Objects, there: Mapping[str, int], id: str, tell: Progress) -> None:
+def _send_objects(plan: PushPlan, objects: Objects, there: Mapping[str, int], id: str, tell: Progress) -> None:
     """Copy and send what is not there, one object after the other: a push that is killed repeats one at most."""
     for known, o in plan.copied:
         blocks = copies.check(known, o, plan.index)
@@ -453,7 +453,7 @@ def put_object(objects: Objects, made: NewObject, told: Callable[[int], None] = 
 
 
 def _write_index(
-    plan: Plan,
+    plan: PushPlan,
     versions: Versions,
     objects: Objects,
     found: tuple[Versions, Document] | None,

@@ -118,7 +118,7 @@ def finish(
     finished = _finish_fields(built, about.encoding, shared, locate, threads)
     fields = tuple(x.field for x in finished)
     written = replace(
-        Content(fields, table, table.start, built.end.rows),
+        FinishedContent(fields, table, table.start, built.end.rows),
         computed=dict(_computed(built.directory, {f.name: f.path for f in fields}, table, linked)),
         stats={x.field.name: asdict(x.stats) for x in finished if x.stats},
         notes=tuple(asdict(n) for n in merge_notes(built.notes)),
@@ -129,7 +129,7 @@ def finish(
     return complete(built.directory, about, content, metadata=metadata, threads=threads)
 
 
-def _beside(built: Built, c: Content, linked: Linked) -> Content:
+def _beside(built: Built, c: FinishedContent, linked: Linked) -> FinishedContent:
     """Move the rows of all fields to where those of the linked ones are."""
     first = c.start
     for f in c.fields:
@@ -172,7 +172,7 @@ def _spread(directory: Path, first: IntArray, to: Linked, *, behind: bool = Fals
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class FinishedContent:
     """What is in a dataset whose arrays and digests of fields are written.
 
     Attributes
@@ -201,7 +201,7 @@ class Content:
 def complete(
     directory: Path,
     about: Description,
-    c: Content,
+    c: FinishedContent,
     *,
     metadata: Iterable[tuple[str, Array | str]] = (),
     threads: int = 2,
@@ -350,7 +350,7 @@ def _renamed(s: Shared) -> StoredField:
 # -- the episode table
 
 
-def _write_episodes(directory: Path, c: Content) -> None:
+def _write_episodes(directory: Path, c: FinishedContent) -> None:
     """Write the columns of the episode table but ids and the user's own."""
     table = c.table
     written: list[tuple[str, Array | list[str | None]]] = [*digests.content_columns(table), *c.computed.items()]

@@ -19,7 +19,7 @@ class Followed:
 
     manifest: Manifest
     version_id: str
-    refers_to: tuple[references.Source, ...]
+    refers_to: tuple[references.ReferencedVersion, ...]
     _path: Path
     _identity: tuple[int, int]
 
@@ -28,10 +28,10 @@ class Followed:
         raise NotImplementedError
 
     @property
-    def identity(self) -> references.Source | None:
+    def identity(self) -> references.ReferencedVersion | None:
         """What others say of this version that refer to its files; None if these cannot be referred to."""
         m = self.manifest
-        return references.Source(str(versions.newest_of(self.path)), m.id, m.version, self.version_id)
+        return references.ReferencedVersion(str(versions.newest_of(self.path)), m.id, m.version, self.version_id)
 
     def expect(self, version_id: str, since: str) -> None:
         """Refuse another version than the one at the time ``since``: ``opened`` or ``pickled``.

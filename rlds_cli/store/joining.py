@@ -29,7 +29,7 @@ from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.store import arrays, digests, publishing, sealing, videos
-from rlds_cli.store.finish import Content, Description, Linked, complete, stored
+from rlds_cli.store.finish import Description, FinishedContent, Linked, complete, stored
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.opening import Run, Store
 from rlds_cli.store.paths import assign_paths
@@ -43,7 +43,7 @@ _COMPUTED = ("total_reward", "num_done", "num_terminated")
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class JoinedMember:
     """Episodes of a dataset of plain rows that go into another one.
 
     Attributes
@@ -101,7 +101,7 @@ class _Source:
                 yield row, min(row + _BLOCK, int(behind[b - 1])), int(at[a]) + row - int(start[a])
 
 
-def join(members: Sequence[Member], fields: Sequence[Field], directory: Path, about: Description) -> Manifest:
+def join(members: Sequence[JoinedMember], fields: Sequence[Field], directory: Path, about: Description) -> Manifest:
     """Write the dataset of the episodes of several into an empty directory, but do not publish it.
 
     Raises
@@ -126,7 +126,7 @@ def join(members: Sequence[Member], fields: Sequence[Field], directory: Path, ab
         [_moved(e["start"][m.index], s.placed) for e, m, s in zip(columns, members, of, strict=True)]
     )
     table = EpisodeTable.concat([m.table for m in members])
-    content = Content(finished, table, start, result.rows, computed, known=result.known)
+    content = FinishedContent(finished, table, start, result.rows, computed, known=result.known)
     return complete(directory, about, content)
 
 
@@ -138,12 +138,12 @@ def can_link(store: Store, home: Path) -> bool:
     return status.st_dev == disk.existing(home).stat().st_dev and status.st_uid == os.geteuid()
 
 
-def link(member: Member, fields: Mapping[str, Field], directory: Path) -> Linked:
+def link(member: JoinedMember, fields: Mapping[str, Field], directory: Path) -> Linked:
     """Share fields of a dataset with another one that has the same episodes.
 
     Parameters
     ----------
-    member : Member
+    member : JoinedMember
         All episodes of the result.
     fields : mapping
         The fields of the result, by their names in the dataset.
@@ -172,7 +172,7 @@ def _needs(column: str) -> set[str]:
     return {"next/reward"} if column == "total_reward" else {"next/terminated", "next/truncated"}
 
 
-def _sources(members: Sequence[Member]) -> dict[str, _Source]:
+def _sources(members: Sequence[JoinedMember]) -> dict[str, _Source]:
     """Return the datasets of the members by their version ids, each once, with the rows that they take."""
     found: dict[str, _Source] = {}
     base = 0
@@ -214,7 +214,7 @@ class _Result:
         self.rows = sources[-1].placed[-1].end
         self.known: dict[str, str] = {}
 
-    def finish(self, f: Field, name: str, members: Sequence[Member]) -> StoredField:
+    def finish(self, f: Field, name: str, members: Sequence[JoinedMember]) -> StoredField:
         """Write a field, which is called ``name`` in the datasets, and its digests of the members' episodes."""
         if any(s.store.rows(name).dtype != stored_row(f)[0] for s in self._sources if f.kind == "array"):
             return self._converted(f, name, members)
@@ -223,7 +223,7 @@ class _Result:
         arrays.write(self._directory / "digests" / self.paths[f.name], of_episodes)
         return stored(f, self.paths[f.name], digests.of_field(f, of_episodes))
 
-    def _converted(self, f: Field, name: str, members: Sequence[Member]) -> StoredField:
+    def _converted(self, f: Field, name: str, members: Sequence[JoinedMember]) -> StoredField:
         """Write all rows of a field in its dtype, which is another one in some of the datasets, and new digests."""
         path, (dtype, shape) = self.paths[f.name], stored_row(f)
 

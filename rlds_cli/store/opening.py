@@ -109,7 +109,7 @@ class Store(Followed):
     dropped = 0
     keeps: Mapping[str, Any] | None = None
     why_fixed = "it does not grow"
-    refers_to: tuple[references.Source, ...] = ()
+    refers_to: tuple[references.ReferencedVersion, ...] = ()
 
     def __init__(self, path: Path, *, check: bool = True) -> None:
         self._path = path

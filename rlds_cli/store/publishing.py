@@ -200,7 +200,7 @@ def link_file(file: Path, target: Path) -> None:
         )
 
 
-def link_or_refer(source: references.Source, name: str, target: Path) -> None:
+def link_or_refer(source: references.ReferencedVersion, name: str, target: Path) -> None:
     """Share the arrays below the directory ``name`` of a version of a dataset; no row is copied.
 
     Files get second names below ``target``, which is replaced; if one cannot have one, ``target`` refers to them.

@@ -37,7 +37,7 @@ _HINT = "rlds verify ID"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ReferencedVersion:
     """A version of a dataset whose rows others refer to.
 
     Attributes
@@ -80,7 +80,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    source: Source
+    source: ReferencedVersion
     array: str  # its path below the dataset
 
 
@@ -98,7 +98,7 @@ def place(directory: Path) -> Path:
     Raises
     ------
     DatasetNotFound
-        As `Source.place`.
+        As `ReferencedVersion.place`.
     DamagedDataset
         The reference cannot be read, or leads to no array.
     """
@@ -135,7 +135,7 @@ def _regular(directory: Path) -> Iterator[Path]:
     return (Path(e.path) for e in trees.below(directory) if e.is_file(follow_symlinks=False))
 
 
-def sources(dataset: Path) -> tuple[Source, ...]:
+def sources(dataset: Path) -> tuple[ReferencedVersion, ...]:
     """Return the versions that a dataset refers to, each once; whether they are there is not checked.
 
     Raises
@@ -170,7 +170,7 @@ def _parsed(values: Mapping[str, object]) -> _Reference:
         raise ValueError(f"version {str(version)[:40]!r}")
     if not Path(dataset).is_absolute() or "\0" in dataset or not paths.is_array_path(array):
         raise ValueError(f"{array[:80]!r} in {dataset[:80]!r}")
-    return _Reference(Source(dataset, id, version, version_id), array)
+    return _Reference(ReferencedVersion(dataset, id, version, version_id), array)
 
 
 def _version_id(directory: Path) -> str | None:
@@ -191,7 +191,7 @@ def _hashed(file: Path, *_: int) -> str:
 # -- writing
 
 
-def refer(source: Source, name: str, directory: Path) -> None:
+def refer(source: ReferencedVersion, name: str, directory: Path) -> None:
     """Have ``directory``, which does not exist, refer to all arrays below the directory ``name`` of a version.
 
     Documents of groups, and references that are there, are copied, so that each reference leads to rows.

@@ -23,7 +23,7 @@ from scene import SECRET, Scene, attacks
 from server import Server
 
 from rlds_cli.remote.blocks import Hasher
-from rlds_cli.remote.index import File, Object, Piece
+from rlds_cli.remote.index import IndexedFile, Object, Piece
 
 ATTACKS, attack = attacks()
 
@@ -41,7 +41,7 @@ def pushed(scene: Scene, id: str = SAMPLE, name: str = "genuine") -> Path:
     return address
 
 
-def altered(genuine: Path, at: Path, more: Sequence[File]) -> Path:
+def altered(genuine: Path, at: Path, more: Sequence[IndexedFile]) -> Path:
     """Copy an address, and have its index name more files."""
     shutil.copytree(genuine, at)
     index = forged.index_of(at)
@@ -112,9 +112,9 @@ def files_without_an_end(scene: Scene) -> None:
     scene.run("rm", SAMPLE, "--yes")
     for number, more in enumerate(
         (
-            [File(f"episodes/x{k}", size * len(pieces), pieces) for k in range(100)],
-            [File(f"episodes/{k}/{'d/' * 500}x", 1, one) for k in range(2_000)],
-            [File("episodes/x", 1 << 49, tuple(replace(p, at=k << 30) for k, p in enumerate(pieces[:100])))],
+            [IndexedFile(f"episodes/x{k}", size * len(pieces), pieces) for k in range(100)],
+            [IndexedFile(f"episodes/{k}/{'d/' * 500}x", 1, one) for k in range(2_000)],
+            [IndexedFile("episodes/x", 1 << 49, tuple(replace(p, at=k << 30) for k, p in enumerate(pieces[:100])))],
         )
     ):
         other = altered(genuine, scene.root / f"forged{number}", more)
@@ -134,7 +134,7 @@ def holes_of_terabytes(scene: Scene) -> None:
     scene.python(code)
     genuine = pushed(scene, "local/grows")
     honest = pushed(scene, SAMPLE, "honest")
-    holes = [File(f"{REWARDS}{9000 + k}", 1 << 49, ()) for k in range(50)]
+    holes = [IndexedFile(f"{REWARDS}{9000 + k}", 1 << 49, ()) for k in range(50)]
     scene.run("rm", "local/grows", "--yes")
     scene.run("rm", SAMPLE, "--yes")
     scene.run("check", altered(genuine, scene.root / "forged", holes))
@@ -360,8 +360,8 @@ def mending_by_forged_lists(scene: Scene) -> None:
         lost = Object(hashlib.sha256(key).hexdigest(), len(key))
         o = len(index.objects)
         files = {
-            "outside": [File(path, len(key), (Piece(0, o, 0, len(key), lost.sha256),)) for path in OUTSIDE],
-            "endless": [File("zarr.json.old", 1 << 45, (Piece(0, o, 0, 1 << 45, lost.sha256),))],
+            "outside": [IndexedFile(path, len(key), (Piece(0, o, 0, len(key), lost.sha256),)) for path in OUTSIDE],
+            "endless": [IndexedFile("zarr.json.old", 1 << 45, (Piece(0, o, 0, 1 << 45, lost.sha256),))],
             "shattered": [replace(first, pieces=tuple(Piece(k, o, k, 1, lost.sha256) for k in range(100_000)))],
             "beyond": [replace(first, size=1 << 40, pieces=(Piece(1 << 39, o, 0, len(key), lost.sha256),))],
         }[wrong]
@@ -550,15 +550,15 @@ _CHANGES = (
 )
 
 
-def _short(f: File) -> File:
+def _short(f: IndexedFile) -> IndexedFile:
     """Return a file without its last byte."""
     if not f.size:
         return f
     *rest, last = f.pieces
     pieces = (*rest, replace(last, length=last.length - 1)) if last.length > 1 else tuple(rest)
-    return File(f.path, f.size - 1, pieces)
+    return IndexedFile(f.path, f.size - 1, pieces)
 
 
-def _path(f: File) -> str:
+def _path(f: IndexedFile) -> str:
     """Return the path of a file, by which an index is sorted."""
     return f.path

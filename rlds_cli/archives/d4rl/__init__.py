@@ -44,7 +44,7 @@ from rlds_cli.ted import Note
 from rlds_cli.text import is_below
 
 
-class D4RL(Flat):
+class D4RLFamily(Flat):
     """Rows of steps, and ends by a rule."""
 
     name, title, container = "d4rl", "D4RL", "hdf5"
@@ -115,4 +115,4 @@ def _ends_without_action(table: Table, found: FlatLayout) -> bool:
     return bool(seen) and all(values.all() for values in seen.values())
 
 
-READER = D4RL()
+READER = D4RLFamily()

@@ -27,7 +27,7 @@ from rlds_cli.archives.minari.description import (
     Described,
     MinariFiles,
     NamedEpisode,
-    Scanned,
+    ScannedEpisodes,
     Signature,
     locate,
 )
@@ -262,13 +262,13 @@ def looks_right(files: Sequence[Path], located: MinariFiles) -> bool:
     return arrow_storage.looks_right(files[next(iter(located.parts.values()))[0]])
 
 
-def _scan(archive: Archive, located: MinariFiles, known: Mapping[str, Any]) -> Iterator[Scanned]:
+def _scan(archive: Archive, located: MinariFiles, known: Mapping[str, Any]) -> Iterator[ScannedEpisodes]:
     if located.format == "hdf5":
         return hdf5_storage.scan(archive.files[located.main], known)
     return arrow_storage.scan(archive.files, located.parts, known)
 
 
-def _survey(scanned: Iterator[Scanned]) -> _Survey:
+def _survey(scanned: Iterator[ScannedEpisodes]) -> _Survey:
     lengths: dict[int, int] = {}
     empty: list[int] = []
     signatures: dict[Signature, NamedEpisode] = {}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives.minari import description
-from rlds_cli.archives.minari.description import MinariColumn, NamedEpisode, Scanned
+from rlds_cli.archives.minari.description import MinariColumn, NamedEpisode, ScannedEpisodes
 from rlds_cli.errors import CorruptArchive
 from rlds_cli.formats import arrow_tables, parquet
 from rlds_cli.formats.parquet import pyarrow
@@ -30,7 +30,9 @@ def looks_right(path: Path) -> bool:
         return {"observations", "actions"} <= set(_schema(path).names)
 
 
-def scan(files: Sequence[Path], parts: Mapping[int, Sequence[int]], known: Mapping[str, Any]) -> Iterator[Scanned]:
+def scan(
+    files: Sequence[Path], parts: Mapping[int, Sequence[int]], known: Mapping[str, Any]
+) -> Iterator[ScannedEpisodes]:
     """Find each episode's number, steps and columns; ``known`` are the spaces by "observations" and "actions"."""
     for number, indices in parts.items():
         paths = [files[i] for i in indices]
@@ -38,7 +40,7 @@ def scan(files: Sequence[Path], parts: Mapping[int, Sequence[int]], known: Mappi
         name = f"{paths[0].parent.name}/{paths[0].name}"
         with _reading(paths[0]):
             leaves = [leaf for column in _schema(paths[0]) for leaf in _leaves(column, (column.name,), known, paths)]
-        yield Scanned(number, NamedEpisode(name, max(rows - 1, 0)), tuple(leaves))
+        yield ScannedEpisodes(number, NamedEpisode(name, max(rows - 1, 0)), tuple(leaves))
 
 
 def first_frame(paths: Sequence[Path], column: tuple[str, ...]) -> bytes:

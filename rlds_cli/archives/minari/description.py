@@ -271,7 +271,7 @@ class NamedEpisode:
 
 
 @dataclass(frozen=True, slots=True)
-class Scanned:
+class ScannedEpisodes:
     """The findings of a format's ``scan`` about one episode: number, name and steps, columns."""
 
     number: int

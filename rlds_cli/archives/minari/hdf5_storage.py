@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives.minari import description
-from rlds_cli.archives.minari.description import MinariColumn, NamedEpisode, Scanned
+from rlds_cli.archives.minari.description import MinariColumn, NamedEpisode, ScannedEpisodes
 from rlds_cli.errors import CorruptArchive, UnsafeArchive
 from rlds_cli.formats import hdf5_limits
 from rlds_cli.formats.hdf5 import (
@@ -63,7 +63,7 @@ def root_attributes(path: Path) -> dict[str, Any]:
         return {name: description.plain(value) for name, value in attribute_values(f)}
 
 
-def scan(path: Path, known: Mapping[str, Any]) -> Iterator[Scanned]:
+def scan(path: Path, known: Mapping[str, Any]) -> Iterator[ScannedEpisodes]:
     """Find each episode's number, steps and columns; ``known`` are the spaces by "observations" and "actions"."""
     seen = _Leaves(known)
     with open_file(path, check=False) as f, reading(path, "an episode"):
@@ -71,7 +71,7 @@ def scan(path: Path, known: Mapping[str, Any]) -> Iterator[Scanned]:
             found = datasets(_group(f, path, number), path)
             steps = _steps(found)
             leaves = tuple(seen.leaf(name, d, steps) for name, d in found.items())
-            yield Scanned(number, NamedEpisode(f"{path.name}: episode_{number}", steps), leaves)
+            yield ScannedEpisodes(number, NamedEpisode(f"{path.name}: episode_{number}", steps), leaves)
 
 
 def first_frame(path: Path, number: int, column: tuple[str, ...]) -> bytes:

@@ -32,8 +32,8 @@ from rlds_cli.archives.names import differences, free_name, is_observation
 from rlds_cli.archives.torchrl import described, stores
 from rlds_cli.archives.torchrl.boundaries import (
     EpisodeReading,
-    FoundEpisodes,
     KeyRoles,
+    LaneEpisodes,
     NextKeysDiffer,
     episodes,
     mismatches,
@@ -293,7 +293,7 @@ def _max_cuts(pairs: int) -> int:
     return max(1, pairs // 2)
 
 
-def _parts(store: TensorStore, found: FoundEpisodes, made: TensorDictLayout, *, exact: bool) -> Iterator[Part]:
+def _parts(store: TensorStore, found: LaneEpisodes, made: TensorDictLayout, *, exact: bool) -> Iterator[Part]:
     """Divide the episodes, in their order, into parts of about the same size."""
     width = sum(f.row_bytes for f in made.fields)
     total = sum(e.steps for e in found.episodes)

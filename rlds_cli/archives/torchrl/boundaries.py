@@ -65,7 +65,7 @@ class LaneEpisode:
 
 
 @dataclass(slots=True)
-class FoundEpisodes:
+class LaneEpisodes:
     """The episodes of a TensorDict in the order of their first steps, the rule that found them, and notes."""
 
     episodes: list[LaneEpisode] = field(default_factory=list)
@@ -82,7 +82,7 @@ class _Run:
     opens: bool  # whether it begins an episode, instead of continuing the run before
 
 
-def episodes(lanes: Lanes, roles: KeyRoles, rule: str | None) -> FoundEpisodes:
+def episodes(lanes: Lanes, roles: KeyRoles, rule: str | None) -> LaneEpisodes:
     """Find the episodes of every lane; reads trajectory numbers and flags, in blocks.
 
     Raises
@@ -99,7 +99,7 @@ def episodes(lanes: Lanes, roles: KeyRoles, rule: str | None) -> FoundEpisodes:
         )
     chosen = _chosen(lanes, roles, kind, key)
     flagged = chosen.ends or chosen.starts
-    found = FoundEpisodes(
+    found = LaneEpisodes(
         rule=rule or ("field:" + chosen.numbers[0] if chosen.numbers else "flags" if flagged else "file")
     )
     for lane in lanes.lanes:

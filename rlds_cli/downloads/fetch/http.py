@@ -70,7 +70,7 @@ def pull(
     NoSpace
         The disk is full. The part is kept.
     """
-    with closing(Ranges(client, url, part, budget, told)) as ranges:
+    with closing(RangeConnections(client, url, part, budget, told)) as ranges:
         pulling = _Download(client, url, file, part, ranges, budget, told, say)
         client.persist(pulling.pull, lambda: part.there, say)
 
@@ -84,7 +84,7 @@ class _Download:
         url: str,
         file: RemoteFile,
         part: PartFile,
-        ranges: Ranges,
+        ranges: RangeConnections,
         budget: Budget,
         told: Callable[[], None],
         say: Callable[[str], None],
@@ -295,7 +295,7 @@ def _checked(
     return chain([head] if head else [], blocks)
 
 
-class Ranges:
+class RangeConnections:
     """The further connections of one file from one URL; used and closed by the thread of the first one."""
 
     def __init__(self, client: Client, url: str, part: PartFile, budget: Budget, told: Callable[[], None]) -> None:

@@ -29,7 +29,7 @@ from rlds_cli.archives import exported
 from rlds_cli.exports.content import Content, Loss
 from rlds_cli.exports.format import Format, Unit, absent_images, sync
 from rlds_cli.exports.lerobot import features, statistics
-from rlds_cli.exports.lerobot.features import DONE, FACTS, TIME, ExportColumn, Layout
+from rlds_cli.exports.lerobot.features import DONE, FACTS, TIME, ExportColumn, FeatureColumns
 from rlds_cli.exports.lerobot.statistics import Statistics
 from rlds_cli.exports.lerobot.videos import Camera
 from rlds_cli.files import trees
@@ -70,7 +70,7 @@ class _LeRobot(Format):
 
     def __init__(self, content: Content, target: Path, form: str | None = None) -> None:
         super().__init__(content, target, form)
-        self.layout = Layout(content)
+        self.layout = FeatureColumns(content)
         steps = content.table.length
         self._first = np.cumsum(steps) - steps  # step with which an episode begins
 
@@ -444,7 +444,7 @@ class LeRobot21(_LeRobot):
 class _Files(ABC):
     """Data files of a unit: `begin` is called before each episode, `add` with its rows."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: FeatureColumns) -> None:
         self.schema = layout.schema()
         self._writer: Any = None
         self._path = Path()
@@ -478,7 +478,7 @@ class _Files(ABC):
 
 
 class _OneFile(_Files):
-    def __init__(self, layout: Layout, path: Path) -> None:
+    def __init__(self, layout: FeatureColumns, path: Path) -> None:
         super().__init__(layout)
         self._open(path)
 
@@ -487,7 +487,7 @@ class _OneFile(_Files):
 
 
 class _FilePerEpisode(_Files):
-    def __init__(self, layout: Layout, directory: Path) -> None:
+    def __init__(self, layout: FeatureColumns, directory: Path) -> None:
         super().__init__(layout)
         self._directory = directory
 

@@ -58,7 +58,7 @@ def problem(f: Field) -> str | None:
     return None
 
 
-class Layout:
+class FeatureColumns:
     """The columns that hold a content."""
 
     def __init__(self, content: Content) -> None:

@@ -22,7 +22,7 @@ from rlds_cli.ted import IntArray
 
 
 @dataclass(frozen=True)
-class Selected:
+class SelectedContents:
     """Transitions ``numbers`` [n] of ``transitions``, or trajectories."""
 
     transitions: Transitions | Trajectories
@@ -59,7 +59,7 @@ class Selected:
         return self.transitions.read(self.numbers, (name,))[0]
 
 
-Source = Transitions | Trajectories | Selected
+Source = Transitions | Trajectories | SelectedContents
 
 
 class ReadOnly(RldsError, RuntimeError):

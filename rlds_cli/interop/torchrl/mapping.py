@@ -74,7 +74,7 @@ def seed_from(generator: torch.Generator | None) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
+class MappingWorkers:
     """The processes to use; below two of them, and without a pool, this one."""
 
     number: int = 0
@@ -87,7 +87,7 @@ class Workers:
 def write(
     job: Job,
     dest: Path,
-    workers: Workers,
+    workers: MappingWorkers,
     *,
     chunksize: int | None = None,
     num_chunks: int | None = None,
@@ -150,7 +150,7 @@ Chunks = Iterable[tuple[int, int | None]]
 
 
 @contextmanager
-def _runner(job: Job, staged: Path, workers: Workers) -> Iterator[Callable[[Chunks], Iterable[None]]]:
+def _runner(job: Job, staged: Path, workers: MappingWorkers) -> Iterator[Callable[[Chunks], Iterable[None]]]:
     """Give a function that runs chunks, in this process or in others."""
     sent = job.source, CloudpickleWrapper(job.function), job.count, job.seed, staged
     if workers.pool is not None:

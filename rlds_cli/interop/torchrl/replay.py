@@ -449,7 +449,7 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
             raise InvalidArgument(f"preprocess(dim={dim}): dim is 0, transition after transition.")
         count = len(self._source) if num_frames is None else num_frames
         job = mapping.Job(self._source, fn, count, mapping.seed_from(generator))
-        workers = mapping.Workers(num_workers or 0, pool, mp_start_method, max_tasks_per_child, worker_threads)
+        workers = mapping.MappingWorkers(num_workers or 0, pool, mp_start_method, max_tasks_per_child, worker_threads)
         written = mapping.write(job, Path(dest), workers, chunksize=chunksize, num_chunks=num_chunks, pbar=pbar)
         return TensorStorage(written)
 

@@ -13,7 +13,7 @@ from torchrl.data.replay_buffers.storages import TensorStorage
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.downloads.download import download
 from rlds_cli.errors import DatasetNotFound, WrongFingerprint
-from rlds_cli.interop.torchrl.contents import Contents, Selected, read_only
+from rlds_cli.interop.torchrl.contents import Contents, SelectedContents, read_only
 from rlds_cli.interop.torchrl.trajectories import Trajectories
 from rlds_cli.interop.torchrl.transitions import Transitions, as_numbers
 from rlds_cli.loader.fields.fields import Names
@@ -141,7 +141,7 @@ class DatasetStorage(TensorStorage):  # type: ignore[misc]  # untyped
         if isinstance(item, tuple) and len(item) == 1 and isinstance(item[0], torch.Tensor) and item[0].ndim == 1:
             # A sampler of slices asks for rows to look at their flags, which would decode all their images.
             numbers, _ = as_numbers(item[0], len(self))
-            return Contents.of(Selected(self.source, numbers))
+            return Contents.of(SelectedContents(self.source, numbers))
         return self.get(item)
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> NoReturn:

@@ -32,7 +32,7 @@ class _Values(NamedTuple):
     missing: BoolArray
 
 
-class EpisodeColumns:
+class EpisodeFields:
     """The columns of the episode table of a dataset, for the episodes of an index.
 
     Parameters

@@ -15,7 +15,7 @@ from rlds_cli.dataset.rewards import other_rewards
 from rlds_cli.errors import InvalidArgument, LoaderError, NoReward, UnknownField
 from rlds_cli.loader.fields import columns, episode_columns
 from rlds_cli.loader.fields.columns import BatchColumn, Decoding, Grid
-from rlds_cli.loader.fields.episode_columns import EpisodeColumns
+from rlds_cli.loader.fields.episode_columns import EpisodeFields
 from rlds_cli.loader.index import PROBABILITY, WEIGHT, WINDOW, WindowIndex
 from rlds_cli.loader.kernel import OF_PLACE, OF_WINDOW
 from rlds_cli.loader.storage import blocks, grown, memory
@@ -100,7 +100,7 @@ class Fields:
         self.n_step = window.n_step
         self._summed = (DISCOUNT, STEPS) if self.n_step > 1 else ()
         self._drawn = (*gives, *((MASK,) if window.masked else ()))
-        self._episodes = EpisodeColumns(self.dataset, self.table, floats)
+        self._episodes = EpisodeFields(self.dataset, self.table, floats)
         self.shadowed = [name for name in (*self._summed, *self._drawn) if name in self.behind]
         for name in (*self.left_out, *self.shadowed):
             self.behind.pop(name, None)

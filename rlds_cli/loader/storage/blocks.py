@@ -31,9 +31,9 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.files.mapping import Addresses
 from rlds_cli.loader.storage import memory, packed
 from rlds_cli.loader.storage.memory import ColumnRows
-from rlds_cli.loader.storage.packed import Content, PackedContent
+from rlds_cli.loader.storage.packed import PackedContent, WantedContent
 from rlds_cli.loader.storage.page_cache import MappedRows, RandomMap, RandomRows
-from rlds_cli.loader.storage.parts import Part, parts_of
+from rlds_cli.loader.storage.parts import PackedPart, parts_of
 from rlds_cli.ted import Array
 
 if TYPE_CHECKING:
@@ -186,9 +186,9 @@ def too_wide(row_bytes: int) -> str:
     return f"no packed rows: {row_bytes:,} B a row (at most {MOST_ROW_BYTES} are packed)"
 
 
-def _content(layout: RowLayout, part: Part, place: Addresses | None) -> Content:
+def _content(layout: RowLayout, part: PackedPart, place: Addresses | None) -> WantedContent:
     """Return the packed rows of a part, which have their addresses by their numbers."""
-    return Content(
+    return WantedContent(
         part.source,
         {**layout.key(), **part.made_of},
         part.rows * layout.row_bytes,

@@ -15,7 +15,7 @@ from rlds_cli.errors import RldsError
 from rlds_cli.loader.fields import goals
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.blocks import BlockField, RowLayout
-from rlds_cli.loader.storage.parts import Part, parts_of, sources_of
+from rlds_cli.loader.storage.parts import PackedPart, parts_of, sources_of
 from rlds_cli.store import arrays
 from rlds_cli.store.compression import read_range
 from rlds_cli.store.sealing import Problem
@@ -60,12 +60,12 @@ def _check(dataset: Dataset, file: Path, intact: bool) -> str:
     return "" if bad is None else f"bytes from {bad * packed.BLOCK:,} on are not what they were when they were written"
 
 
-def _part_of(key: dict[str, Any], dataset: Dataset) -> Part | None:
+def _part_of(key: dict[str, Any], dataset: Dataset) -> PackedPart | None:
     """Return the rows of a dataset that a file with this key was made of."""
     fields = key.get("rows")
     if fields is None:
         version = packed.version_of(dataset)
-        whole = Part(0, dataset.num_rows, version, {"version": version})
+        whole = PackedPart(0, dataset.num_rows, version, {"version": version})
         return whole if key.get("version") == version else None
     parts = parts_of(dataset, fields) if set(fields) <= set(dataset.schema) else []
     return next((p for p in parts if all(key.get(name) == value for name, value in p.made_of.items())), None)
@@ -91,7 +91,9 @@ def _near(a: Array, b: Array) -> bool:
     return bool(np.isclose(a, b, rtol=rounding, atol=rounding * scale, equal_nan=True).all())
 
 
-def _parts(dataset: Dataset, key: dict[str, Any], part: Part) -> tuple[np.dtype[Any] | None, Iterator[Array]] | None:
+def _parts(
+    dataset: Dataset, key: dict[str, Any], part: PackedPart
+) -> tuple[np.dtype[Any] | None, Iterator[Array]] | None:
     """Build the expected content of a file, and the dtype of its sums; None for an unknown key."""
     match key:
         case {"row": list(fields)} if not any(made_of for *_, made_of in fields):

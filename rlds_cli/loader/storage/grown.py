@@ -33,7 +33,7 @@ from rlds_cli.files.mapping import Addresses
 from rlds_cli.loader.storage import blocks, memory, packed
 from rlds_cli.loader.storage.blocks import RowLayout, stored_block
 from rlds_cli.loader.storage.memory import ColumnRows
-from rlds_cli.loader.storage.packed import Content
+from rlds_cli.loader.storage.packed import WantedContent
 from rlds_cli.loader.storage.page_cache import MappedRows
 from rlds_cli.store import commits
 from rlds_cli.ted import Array
@@ -146,13 +146,13 @@ class GrownRows:
         self._remove_old(dataset, frozenset(range(whole)).difference(needed))
         return next((h.reason for h in held if h.array is None), "")
 
-    def _content(self, dataset: Dataset, rows: RowLayout, n: int) -> Content:
+    def _content(self, dataset: Dataset, rows: RowLayout, n: int) -> WantedContent:
         """Return the packed rows of a unit, all of which are committed."""
         store = _store(dataset)
         first, stop = n * self._unit, (n + 1) * self._unit
         version = commits.first_with(store.path, stop, store.commit.number).version_id
         at = (n - self._first) * self._size
-        return Content(
+        return WantedContent(
             self._source,
             {**rows.key(), "version": version, "unit": n, "count": self._unit},
             self._size,

@@ -69,7 +69,7 @@ MEMORY: Where = "private memory"
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class WantedContent:
     """A content that is wanted.
 
     Attributes
@@ -145,18 +145,20 @@ def open_or_build(
     key : mapping
         Everything else that the content depends on, as JSON.
     nbytes, parts
-        See `Content`.
+        See `WantedContent`.
     kind, budget
         See `open_all`.
     """
     if nbytes == 0:
         return PackedContent(np.empty(0, np.uint8), MEMORY)
     version = version_of(dataset)
-    content = Content(version, {"version": version, **key}, nbytes, parts)
+    content = WantedContent(version, {"version": version, **key}, nbytes, parts)
     return open_all(dataset, [content], kind=kind, budget=budget)[0]
 
 
-def open_all(dataset: Dataset, contents: Sequence[Content], *, kind: str, budget: int | None) -> list[PackedContent]:
+def open_all(
+    dataset: Dataset, contents: Sequence[WantedContent], *, kind: str, budget: int | None
+) -> list[PackedContent]:
     """Map the files of contents, after building those that are missing.
 
     One process builds a file, the others wait. Files are written to the dataset's home, else to the user's own. They
@@ -165,7 +167,7 @@ def open_all(dataset: Dataset, contents: Sequence[Content], *, kind: str, budget
     Parameters
     ----------
     dataset : Dataset
-    contents : sequence of Content
+    contents : sequence of WantedContent
     kind : str
         Ending of the files' names.
     budget : int or None

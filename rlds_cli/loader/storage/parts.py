@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PackedPart:
     """Rows ``first`` to ``stop``; what they are made of is a part of the key of what is packed of them."""
 
     first: int
@@ -40,7 +40,7 @@ class Part:
         return self.stop - self.first
 
 
-def parts_of(dataset: Dataset, fields: Iterable[str]) -> list[Part]:
+def parts_of(dataset: Dataset, fields: Iterable[str]) -> list[PackedPart]:
     """Return the parts of a dataset, in order. Rows between them belong to no episode.
 
     Each begins where a segment does, at a multiple of 65,536 rows.
@@ -54,7 +54,7 @@ def parts_of(dataset: Dataset, fields: Iterable[str]) -> list[Part]:
     files = {name: dataset.store.row_files(name) for name in sorted(fields)}
     if not all(files.values()):
         version = version_of(dataset)
-        return [Part(0, dataset.num_rows, version, {"version": version})] if dataset.num_rows else []
+        return [PackedPart(0, dataset.num_rows, version, {"version": version})] if dataset.num_rows else []
     bounds = sorted({row for of in files.values() for f in of for row in (f.first, f.first + f.rows)})
     found = []
     for first, stop in pairwise(bounds):
@@ -62,7 +62,7 @@ def parts_of(dataset: Dataset, fields: Iterable[str]) -> list[Part]:
         rows = {name: [f.id, first - f.first] for name, f in inside.items() if f is not None}
         if len(rows) == len(files):
             source = str(rows[min(rows)][0])
-            found.append(Part(first, stop, source, {"rows": rows, "count": stop - first}))
+            found.append(PackedPart(first, stop, source, {"rows": rows, "count": stop - first}))
     return found
 
 

@@ -62,7 +62,7 @@ class Hold(Protocol):
         ...
 
 
-class Counts(Protocol):
+class BlockCounts(Protocol):
     """Counts of the blocks of one dataset in this process."""
 
     requests: int
@@ -71,7 +71,7 @@ class Counts(Protocol):
     filled: int
 
 
-class Filling(Protocol):
+class BackgroundFill(Protocol):
     """The wish that blocks arrive in the background; it ends when this object is forgotten."""
 
     @property
@@ -89,7 +89,7 @@ class Blocks(Protocol):
     """The blocks of a remote dataset's files of rows, see `rlds_cli.remote.cache.BlockFiles`."""
 
     @property
-    def stats(self) -> Counts:
+    def stats(self) -> BlockCounts:
         """Return the figures of what was fetched so far."""
         ...
 
@@ -125,7 +125,7 @@ class Blocks(Protocol):
         """
         ...
 
-    def fill(self, ranges: Sequence[tuple[int, int, int]]) -> Filling:
+    def fill(self, ranges: Sequence[tuple[int, int, int]]) -> BackgroundFill:
         """Have blocks [start, stop) of files arrive in the background, after all that is announced."""
         ...
 
@@ -139,8 +139,8 @@ def blocks_of(dataset: Dataset) -> Blocks | None:
 OFFSETS, BYTES, FILMS = "\0offsets", "\0bytes", "\0video"  # after the name of a field: see `mapped`
 
 
-class Place(Protocol):
-    """Place of the bytes of an array in files of rows: see `rlds_cli.remote.columns.Place`."""
+class BytePlace(Protocol):
+    """Place of the bytes of an array in files of rows: see `rlds_cli.remote.columns.FilePlace`."""
 
     @property
     def files(self) -> IntArray:
@@ -171,7 +171,7 @@ class Place(Protocol):
         ...
 
 
-class RemoteVideos(Protocol):
+class VideoBlocks(Protocol):
     """The videos of one field, see `rlds_cli.remote.store.RemoteVideos`."""
 
     def ranges(self, index: Array) -> tuple[IntArray, IntArray]:
@@ -194,11 +194,11 @@ class RemoteRows(Protocol):
         """
         ...
 
-    def place(self, key: str) -> Place | None:
+    def place(self, key: str) -> BytePlace | None:
         """Return where the bytes of an array lie in `blocks`; None for an array without bytes."""
         ...
 
-    def videos(self, name: str) -> RemoteVideos:
+    def videos(self, name: str) -> VideoBlocks:
         """Return the videos of a field."""
         ...
 
@@ -236,7 +236,7 @@ class PlacedArray:
     """An array of a remote dataset: all of it, mapped, and where its bytes lie in files of rows."""
 
     content: Array
-    place: Place
+    place: BytePlace
 
     def range(self, block: int) -> BlockRange:
         """Return its addresses and its blocks."""
@@ -276,7 +276,7 @@ class EncodedRows:
         What is read of each row to find its value.
     frames : pair of arrays, optional
         The encoded frames end to end, and the first byte of each [rows + 1].
-    place : Place, optional
+    place : BytePlace, optional
         Of the encoded frames or videos, if there are any bytes.
     nbytes : int
         Of these.
@@ -286,7 +286,7 @@ class EncodedRows:
         f, self._store = dataset.schema[name], rows_of(dataset)
         self._name = name
         self.frames: tuple[Array, IntArray] | None = None
-        self.place: Place | None = None
+        self.place: BytePlace | None = None
         if f.kind != "frames" or f.codec == VIDEO:
             self.tables: tuple[Array, ...] = (mapped(dataset, name),)
         if f.kind == "frames":
@@ -485,7 +485,7 @@ class RemoteReads:
         self.scattered = False
         self._whole: Hold | None = None
         self._process, self._tries = os.getpid(), 0
-        self.filling: Filling | None = None
+        self.filling: BackgroundFill | None = None
 
     @property
     def whole(self) -> bool:

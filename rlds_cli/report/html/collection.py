@@ -20,7 +20,7 @@ _HEAD = 1024  # bytes at the start of a page that contain its generator
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class CollectionEntry:
     """A dataset of a store; ``name`` is its directory below the store.
 
     ``bytes`` are those at the store. ``version`` is None for the first one of a dataset that does not grow. ``report``
@@ -40,12 +40,12 @@ class Listed:
     problem: str | None = None
 
 
-def render(datasets: Sequence[Listed], *, address: str | None = None) -> str:
+def render(datasets: Sequence[CollectionEntry], *, address: str | None = None) -> str:
     """Return the page of the datasets of a store.
 
     Parameters
     ----------
-    datasets : sequence of Listed
+    datasets : sequence of CollectionEntry
         In any order; the page sorts them by name.
     address : str, optional
         The store's; None for a directory, which others will see under an address of their own.
@@ -71,21 +71,21 @@ def is_catalogue(page: bytes) -> bool:
     return f'<meta name="generator" content="{GENERATOR}'.encode() in page[:_HEAD]
 
 
-def _tiles(datasets: Sequence[Listed]) -> Iterator[tuple[str, str]]:
+def _tiles(datasets: Sequence[CollectionEntry]) -> Iterator[tuple[str, str]]:
     yield f"{len(datasets):,}", "dataset" if len(datasets) == 1 else "datasets"
     yield f"{sum(d.steps for d in datasets):,}", "steps"
     yield f"{sum(d.episodes for d in datasets):,}", "episodes"
     yield text.size_of(sum(d.bytes for d in datasets)), "at the store"
 
 
-def _table(datasets: Sequence[Listed], address: str | None) -> Markup:
+def _table(datasets: Sequence[CollectionEntry], address: str | None) -> Markup:
     head = (tag("th", h, scope="col", class_="figure" if k in _FIGURES else None) for k, h in enumerate(_HEADINGS))
     rows = (_row(d, address) for d in datasets)
     table = tag("table", tag("caption", "All datasets"), tag("thead", tag("tr", head)), tag("tbody", rows))
     return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="All datasets")
 
 
-def _row(d: Listed, address: str | None) -> Markup:
+def _row(d: CollectionEntry, address: str | None) -> Markup:
     # `./` keeps a name with a colon from being an address of its own
     place = quote(d.name, errors="replace")
     title = tag("a", d.name, href=f"./{place}/report.html") if d.report else d.name

@@ -66,7 +66,7 @@ class PageContent:
     dots: tuple[Dot, ...]
     spreads: tuple[Spreads, ...]
     uncounted: tuple[str, ...]
-    listing: Listing
+    listing: EpisodeListing
     viewing: Viewing
 
 
@@ -111,7 +111,7 @@ def _dots(ds: Dataset) -> tuple[Dot, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class EpisodeListing:
     """Columns over the listed episodes, ready for JSON; ``of`` is the number of episodes in the dataset.
 
     ``end`` has indices into END_NAMES, ``splits`` lists of indices into ``split_names``. A column that the dataset
@@ -138,14 +138,16 @@ class Listing:
         return END_NAMES
 
 
-def list_episodes(ds: Dataset, findings: Iterable[Finding], needed: Iterable[int], most: int = MOST_LISTED) -> Listing:
+def list_episodes(
+    ds: Dataset, findings: Iterable[Finding], needed: Iterable[int], most: int = MOST_LISTED
+) -> EpisodeListing:
     """List all episodes, or at most ``most``: the ``needed`` ones, and evenly spaced ones."""
     e, k = ds.episodes, listed(ds, needed, most)
     total = e.get("total_reward")
     score = None if total is None else _scores(ds, total)
     named = Counter(n for f in findings for n in f.named)
     splits = e.splits
-    return Listing(
+    return EpisodeListing(
         of=ds.num_episodes,
         number=k.tolist(),
         length=e["length"][k].tolist(),

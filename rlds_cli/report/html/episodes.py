@@ -11,7 +11,7 @@ from rlds_cli.report.html.markup import Markup, join, tag
 from rlds_cli.report.plots import tick
 
 if TYPE_CHECKING:
-    from rlds_cli.report.html.content import Listing, PageContent, Viewed, Viewing
+    from rlds_cli.report.html.content import EpisodeListing, PageContent, Viewed, Viewing
 
 PAGE_ROWS = 25
 _OWN = "own/"  # before the names of the user's own columns
@@ -27,7 +27,7 @@ class _Column:
     kind: str
 
 
-def _columns(e: Listing) -> list[_Column]:
+def _columns(e: EpisodeListing) -> list[_Column]:
     columns = [_Column("number", "Episode", "episode"), _Column("length", "Length", "whole")]
     columns += [_Column("total", "Return", "number")] if e.total is not None else []
     columns += [_Column("score", "Score", "tenth")] if e.score is not None else []
@@ -43,7 +43,7 @@ def _own_kind(values: Sequence[Any]) -> str:
     return "text" if any(isinstance(v, str) for v in values) else "number"
 
 
-def _values(e: Listing, key: str) -> Sequence[Any]:
+def _values(e: EpisodeListing, key: str) -> Sequence[Any]:
     """The values of a column of the table."""
     found: Sequence[Any] = e.own[key.removeprefix(_OWN)] if key.startswith(_OWN) else getattr(e, key)
     return found
@@ -89,7 +89,7 @@ def _head(column: _Column) -> Markup:
     return tag("th", button, scope="col", class_=figure, aria_sort=first, data_key=column.key, data_kind=column.kind)
 
 
-def _cell(e: Listing, column: _Column, k: int) -> Markup:
+def _cell(e: EpisodeListing, column: _Column, k: int) -> Markup:
     value: Any = _values(e, column.key)[k]
     match column.kind:
         case "episode":
@@ -109,7 +109,7 @@ def _cell(e: Listing, column: _Column, k: int) -> Markup:
     return tag("td", words, class_="figure" if column.kind in ("whole", "number", "tenth", "count") else None)
 
 
-def _filters(e: Listing) -> Markup:
+def _filters(e: EpisodeListing) -> Markup:
     ends = [("", "any"), *((name, name) for k, name in enumerate(_ENDS) if k in set(e.end))]
     fields = [_select("end", "End", ends)]
     if e.splits is not None:

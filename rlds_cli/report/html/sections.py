@@ -20,7 +20,7 @@ from rlds_cli.report.plots import Scale, tick, ticks
 from rlds_cli.ted import END_NAMES
 
 if TYPE_CHECKING:
-    from rlds_cli.checks.findings import Finding, Place
+    from rlds_cli.checks.findings import Finding, FindingPlace
     from rlds_cli.report.columns import Distribution
     from rlds_cli.report.html.spreads import Spread, Spreads
     from rlds_cli.report.summary import FieldSummary, Summary
@@ -223,7 +223,7 @@ def _spaced(parts: list[Markup | str]) -> Markup:
     return join(*(item for k, part in enumerate(parts) for item in ((" · ", part) if k else (part,))))
 
 
-def _place(p: Place, viewed: Collection[int]) -> Markup | str:
+def _place(p: FindingPlace, viewed: Collection[int]) -> Markup | str:
     if p.episode not in viewed:
         return str(p)
     return tag("a", str(p), href=f"#episode-{p.episode}" + ("" if p.step is None else f"-step-{p.step}"))
