@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import subprocess
@@ -150,11 +149,6 @@ def _grow(file: Path) -> None:
         f.write(b"more")
 
 
-def _hole(file: Path) -> None:
-    with file.open("r+b") as f:
-        f.write(bytes(CONTENT.nbytes))
-
-
 def _foreign(file: Path) -> None:
     file.write_bytes(bytes(file.stat().st_size))
 
@@ -169,7 +163,7 @@ def _of_another_key(file: Path) -> None:
     held.path.rename(file)
 
 
-@pytest.mark.parametrize("damage", [_truncate, _grow, _hole, _foreign, _empty, _of_another_key])
+@pytest.mark.parametrize("damage", [_truncate, _grow, _foreign, _empty, _of_another_key])
 def test_what_is_not_the_file_is_built_again(dataset: Dataset, damage: object) -> None:
     held, _ = build(dataset)
     assert held.path is not None
@@ -292,7 +286,7 @@ def test_nothing_to_hold(dataset: Dataset, home: Path) -> None:
     assert not (home / "packed").exists()
 
 
-# -- hashes of blocks
+# -- comparison with the columns
 
 
 def alter(file: Path, at: int, size: int = 1) -> None:
@@ -302,52 +296,6 @@ def alter(file: Path, at: int, size: int = 1) -> None:
         old = f.read(size)
         f.seek(at)
         f.write(bytes(b ^ 1 for b in old))
-
-
-@pytest.mark.parametrize("at", [0, 65_535, 65_536, 250_000, 399_999])
-def test_one_altered_byte_is_found_when_the_file_is_mapped(dataset: Dataset, at: int) -> None:
-    held, _ = build(dataset)
-    assert held.path is not None
-    alter(held.path, at)
-    again, built = build(dataset)
-    assert (again.where, built) == ("packed file", 1)
-    assert again.reason == "built again, since the old file was damaged"
-    assert again.place == f"{held.path}: {again.reason}"
-    assert again.array is not None
-    np.testing.assert_array_equal(again.array.view(np.uint32), CONTENT)
-    assert build(dataset)[0].reason == ""
-
-
-def test_a_process_looks_once_at_a_file(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    build(dataset)
-    looked: list[int] = []
-    sound = packed.block_is_sound
-    monkeypatch.setattr(packed, "block_is_sound", lambda *args: looked.append(args[3]) or sound(*args))
-    assert build(dataset)[1] == 0
-    assert looked == []
-    packed._checked.clear()  # as in another process
-    assert build(dataset)[1] == 0
-    assert sorted(looked) == list(range(7))  # 400,000 bytes are six blocks of 65,536 and some
-
-
-def test_of_a_large_file_every_nth_block_is_looked_at(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is altered over n blocks on end is always found: one of them is looked at, whichever comes first."""
-    monkeypatch.setattr(packed, "MOST_CHECKED", 3 * packed.BLOCK)  # 7 blocks: every third
-    for at in range(3):
-        held, _ = build(dataset)
-        assert held.path is not None
-        alter(held.path, at * packed.BLOCK + 9, 2 * packed.BLOCK + 1)
-        assert build(dataset)[1] == 1
-
-
-def test_blocks_do_not_depend_on_the_parts(dataset: Dataset) -> None:
-    held, _ = build(dataset)
-    assert held.path is not None
-    expected = [hashlib.sha256(CONTENT.tobytes()[a : a + 65_536]).digest() for a in range(0, 400_000, 65_536)]
-    with held.path.open("rb") as f:
-        found = packed.read(held.path, f.fileno())
-    assert found is not None
-    assert found[1:] == (400_000, b"".join(expected))
 
 
 @pytest.fixture

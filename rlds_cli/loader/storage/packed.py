@@ -3,16 +3,14 @@
 ::
 
     <home>/packed/<hash of the source>-<hash of the key>.<kind>
-                            content | key as JSON | sha256 per block | of both | end
+                            content | key as JSON | end
     <home>/locks/packed-<hash of the source>.lock
                             held while one is built
 
-A process that has mapped a file keeps it when the name is removed. Where no file can be written, the content is built
-in this process's memory, within the caller's budget.
-
-Before a process first maps a file it hashes blocks of it, up to `MOST_CHECKED` bytes: all of a smaller file, else every
-nth from a random start. This finds any damage of n consecutive blocks, at a cost that does not grow with the
-file. Files that are opened together share these bytes. A damaged file is built again.
+The name is a hash of all that the content depends on, and a file gets it after it was synced, in one step: a file with
+this name and size is the content. `check` compares it with the columns. A process that has mapped a file keeps it when
+the name is removed. Where no file can be written, the content is built in this process's memory, within the caller's
+budget.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ import os
 import secrets
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,20 +44,16 @@ from rlds_cli.ted import Array
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
-FORMAT = 1
+FORMAT = 2
 MOST_BYTES = 8 << 30  # of the files that are written at once
 SHARE_OF_FREE = 10  # which take at most a tenth of what is free
 PATIENCE = 600.0  # seconds to wait for the process that builds
 
-BLOCK = 1 << 16  # bytes that are hashed at a time
 PIECE = 2 << 20  # bytes written at once: file systems with large folios map them as huge pages, 29 to 22 us a gather
-MOST_CHECKED = 64 << 20  # bytes that are hashed when files are first mapped
 
 _MAGIC = b"rldspack"
 _END = struct.Struct("<QQ8s")  # bytes of the content, bytes of the key, magic
-_HASH, _LONGEST_KEY = 32, 1 << 20
-_THREADS = 4
-_checked: set[tuple[int, ...]] = set()  # files that this process has checked, with size and times
+_LONGEST_KEY = 1 << 20
 
 Parts = Callable[[], Iterable[Array]]
 Where = Literal["packed file", "private memory"]
@@ -118,7 +111,7 @@ class WantedContent:
 class PackedContent:
     """The content of a packed file: mapped, in this process's memory, or absent.
 
-    ``array`` is uint8 [nbytes], read-only. ``reason`` says why there is no file, or why an existing one was not used.
+    ``array`` is uint8 [nbytes], read-only. ``reason`` says why there is no file.
     """
 
     array: Array | None
@@ -175,11 +168,11 @@ def open_all(
     """
     at = homes(dataset)
     wanted = [[c.file(home, kind) for home in at] for c in contents]
-    opened = [_existing(files, MOST_CHECKED // len(contents)) for files in wanted]
+    opened = [_existing(files) for files in wanted]
     missing, refused = [k for k, found in enumerate(opened) if found.array is None], ""
     size = sum(contents[k].nbytes for k in missing)
     for k in missing:
-        opened[k] = _built_in_first(wanted[k], contents[k].parts, opened[k].reason, size)
+        opened[k] = _built_in_first(wanted[k], contents[k].parts, size)
         if opened[k].array is None:
             refused = opened[k].reason
             break
@@ -193,26 +186,21 @@ def open_all(
     return opened
 
 
-def _existing(files: Sequence[_File], checked: int) -> PackedContent:
-    """Map the first file that exists; else the reason says whether one is damaged."""
-    damaged = ""
+def _existing(files: Sequence[_File]) -> PackedContent:
+    """Map the first file that exists."""
     for file in files:
-        try:
-            array = file.map(checked)
-        except _Damaged:
-            damaged = "built again, since the old file was damaged"
-            continue
+        array = file.map()
         if array is not None:
             return PackedContent(array, FILE, path=file.path)
-    return PackedContent(None, None, damaged)
+    return PackedContent(None, None)
 
 
-def _built_in_first(files: Sequence[_File], parts: Parts, damaged: str, missing: int) -> PackedContent:
+def _built_in_first(files: Sequence[_File], parts: Parts, missing: int) -> PackedContent:
     """Build the first file that can be written; else the reason says why there is none."""
     reasons = []
     for file in files:
         try:
-            return PackedContent(_built(file, parts, missing), FILE, damaged, file.path)
+            return PackedContent(_built(file, parts, missing), FILE, path=file.path)
         except _Refused as e:
             reasons.append(str(e))
     return PackedContent(None, None, "; ".join(dict.fromkeys(reasons)))
@@ -235,18 +223,16 @@ def _end(fd: int) -> tuple[int, int, bytes]:
     return _END.unpack(end) if len(end) == _END.size else (0, 0, b"")
 
 
-def read(path: Path, fd: int) -> tuple[dict[str, Any], int, bytes] | None:
-    """Return a file's key, the size of its content and the blocks' hashes; None where its tail is damaged."""
+def read(path: Path, fd: int) -> tuple[dict[str, Any], int] | None:
+    """Return a file's key and the size of its content; None where its tail is damaged."""
     nbytes, length, magic = _end(fd)
-    size = nbytes + length + _HASH * (-(-nbytes // BLOCK) + 1) + _END.size
-    if magic != _MAGIC or length > _LONGEST_KEY or size != os.fstat(fd).st_size:
+    if magic != _MAGIC or length > _LONGEST_KEY or nbytes + length + _END.size != os.fstat(fd).st_size:
         return None
     about = os.pread(fd, length, nbytes)
-    hashes = _File(path, nbytes, about).hashes(fd)
-    if hashes is None or path.stem.partition("-")[2] != _hash(about):
+    if path.stem.partition("-")[2] != _hash(about):
         return None
     key: dict[str, Any] = documents.loads(about)
-    return key, nbytes, hashes
+    return key, nbytes
 
 
 def _hash(about: bytes) -> str:
@@ -263,10 +249,6 @@ def homes(dataset: Dataset) -> list[Home]:
     own, parents = settings.read().home, dataset.path.absolute().parents
     roots = [parents[2], own] if len(parents) > 2 and parents[1].name in ("datasets", "remote") else [own]
     return [Home(root) for root in dict.fromkeys(roots)]
-
-
-class _Damaged(Exception):
-    """The content of a file has changed since it was written."""
 
 
 class _Refused(Exception):
@@ -290,29 +272,19 @@ def _refusals(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """One file: ``nbytes`` of content, and a tail with the key and hashes."""
+    """One file: ``nbytes`` of content, and a tail with the key."""
 
     path: Path
     nbytes: int
     about: bytes
     place: tuple[Addresses, int] | None = None
 
-    def map(self, checked: int = MOST_CHECKED) -> Array | None:
-        """Map the content [nbytes]; None where there is no file, or its key is not the one of its name.
-
-        Up to ``checked`` bytes are hashed if this process has not checked the file yet.
-
-        Raises
-        ------
-        _Damaged
-            A block that was checked has another hash.
-        """
+    def map(self) -> Array | None:
+        """Map the content [nbytes]; None where there is no file, or it has another size or key."""
         try:
             with safe_files.reading(self.path) as f:
-                hashes = self.hashes(f.fileno())
-                if hashes is None:
+                if os.pread(f.fileno(), len(self._tail) + 1, self.nbytes) != self._tail:
                     return None
-                _check(f.fileno(), hashes, self.nbytes, checked)
                 if self.place is None:
                     return np.frombuffer(mmap.mmap(f.fileno(), self.nbytes, access=mmap.ACCESS_READ), np.uint8)
                 addresses, first = self.place
@@ -323,17 +295,10 @@ class _File:
         except (OSError, ValueError, NoPermission):
             return None
 
-    def hashes(self, fd: int) -> bytes | None:
-        """Return the hashes of the blocks; None where the tail is not of this key."""
-        size = _HASH * -(-self.nbytes // BLOCK)
-        tail = os.pread(fd, len(self.about) + size + _HASH + _END.size + 1, self.nbytes)
-        hashes = tail[len(self.about) : len(self.about) + size]
-        return hashes if tail == self._tail(hashes) else None
-
-    def _tail(self, hashes: bytes) -> bytes:
-        """Return the bytes that follow the content."""
-        named = self.about + hashes
-        return named + hashlib.sha256(named).digest() + _END.pack(self.nbytes, len(self.about), _MAGIC)
+    @property
+    def _tail(self) -> bytes:
+        """The bytes that follow the content."""
+        return self.about + _END.pack(self.nbytes, len(self.about), _MAGIC)
 
     def write(self, parts: Parts) -> None:
         """Write a temporary file, sync it, and rename it; the caller holds the lock.
@@ -348,9 +313,9 @@ class _File:
             beside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.part")
             fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            hashes = self._fill(fd, parts)
+            self._fill(fd, parts)
             with _refusals(self.path):
-                arrays.write_at(fd, self.nbytes, np.frombuffer(self._tail(hashes), np.uint8))
+                arrays.write_at(fd, self.nbytes, np.frombuffer(self._tail, np.uint8))
                 os.fsync(fd)
                 os.fchmod(fd, os.fstat(fd).st_mode & 0o444)
                 beside.replace(self.path)
@@ -360,18 +325,14 @@ class _File:
         finally:
             os.close(fd)
 
-    def _fill(self, fd: int, parts: Parts) -> bytes:
-        """Write the content; the hashes of its blocks."""
-        at, hashes = 0, _Hashes()
-        with ThreadPoolExecutor(1) as beside:
-            for piece in _pieces(parts()):
-                hashed = beside.submit(hashes.add, arrays.raw(piece))
-                with _refusals(self.path):
-                    arrays.write_at(fd, at, piece)
-                hashed.result()  # the next piece is in the same memory
-                at += piece.nbytes
+    def _fill(self, fd: int, parts: Parts) -> None:
+        """Write the content."""
+        at = 0
+        for piece in _pieces(parts()):
+            with _refusals(self.path):
+                arrays.write_at(fd, at, piece)
+            at += piece.nbytes
         assert at == self.nbytes, f"{at:,} bytes of {self.nbytes:,}"
-        return hashes.all()
 
     def _sweep(self) -> None:
         """Remove temporary files of killed processes: nobody else writes while the lock is held."""
@@ -395,58 +356,6 @@ def _pieces(parts: Iterable[Array]) -> Iterator[Array]:
         yield piece[:filled]
 
 
-class _Hashes:
-    """Hashes each block of a content that comes in parts of any size."""
-
-    def __init__(self) -> None:
-        self._done: list[bytes] = []
-        self._open, self._size = hashlib.sha256(), 0
-
-    def add(self, content: memoryview) -> None:
-        while content:
-            piece = content[: BLOCK - self._size]
-            self._open.update(piece)
-            self._size += len(piece)
-            content = content[len(piece) :]
-            if self._size == BLOCK:
-                self._close()
-
-    def _close(self) -> None:
-        self._done.append(self._open.digest())
-        self._open, self._size = hashlib.sha256(), 0
-
-    def all(self) -> bytes:
-        if self._size:
-            self._close()
-        return b"".join(self._done)
-
-
-def _check(fd: int, hashes: bytes, nbytes: int, most: int) -> None:
-    """Raise `_Damaged` where one of ``most`` bytes differs; a file is checked once by each process."""
-    status = os.fstat(fd)
-    which = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    if which in _checked:
-        return
-    count = len(hashes) // _HASH
-    every = -(-count * BLOCK // max(BLOCK, most))
-    numbers = range(secrets.randbelow(every), count, every)
-    if len(numbers) < 4 * _THREADS:
-        sound = all(block_is_sound(fd, hashes, nbytes, k) for k in numbers)
-    else:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            shares = [numbers[i::_THREADS] for i in range(_THREADS)]
-            sound = all(pool.map(lambda some: all(block_is_sound(fd, hashes, nbytes, k) for k in some), shares))
-    if not sound:
-        raise _Damaged
-    _checked.add(which)
-
-
-def block_is_sound(fd: int, hashes: bytes, nbytes: int, k: int) -> bool:
-    """Return whether block ``k`` of a file has its recorded hash."""
-    content = os.pread(fd, min(BLOCK, nbytes - k * BLOCK), k * BLOCK)
-    return hashlib.sha256(content).digest() == hashes[k * _HASH : (k + 1) * _HASH]
-
-
 def _built(file: _File, parts: Parts, missing: int) -> Array:
     """Build the file, one of several of ``missing`` bytes, under the lock, unless another process has."""
     home = Home(file.path.parents[1])
@@ -457,23 +366,15 @@ def _built(file: _File, parts: Parts, missing: int) -> Array:
             f"{text.size_of(missing)} are too large to be packed in {home.root} (at most {text.size_of(most)})"
         )
     with _lock(home.packed_lock(file.path.name)):
-        found = _sound(file)
+        found = file.map()
         if found is None:
             with _refusals(file.path):
                 safe_files.directory(file.path.parent, home.root)
             file.write(parts)
-            found = _sound(file)
+            found = file.map()
     if found is None:
         raise _Refused(f"{file.path} was removed or changed while it was written")
     return found
-
-
-def _sound(file: _File) -> Array | None:
-    """Map the content of a file; None also where it is damaged."""
-    try:
-        return file.map()
-    except _Damaged:
-        return None
 
 
 @contextmanager
