@@ -513,6 +513,7 @@ def test_an_object_with_another_byte_never_opens(store: Path, other: Path) -> No
     assert bring(store, other).fingerprint == ds.fingerprint
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["directory", "bucket"])
 @pytest.mark.parametrize("damage", ["missing", "short", "another byte", "list"])
 def test_a_push_mends_what_is_damaged(kind: str, damage: str, store: Path, bucket: ObjectStore, other: Path) -> None:

@@ -376,12 +376,12 @@ def test_an_index_that_is_not_the_pinned_one(store: Path, other: Path, tmp_path:
 
 def test_a_selection_takes_no_rows_of_its_source_along(address: str, other: Path) -> None:
     rng = np.random.default_rng(0)
-    given = [{"observation": rng.normal(size=(51, 8000)), "action": np.zeros((50, 1))} for _ in range(40)]
+    given = [{"observation": rng.normal(size=(51, 2000)), "action": np.zeros((50, 1))} for _ in range(40)]
     ds = rlds_cli.create("local/wide", given)
     source = push(ds.id, f"{address}/source").sent
     few = ds.select(episodes=[3, 4, 30]).save("few")
     alone = push(few.id, f"{address}-few", force=True)
-    assert alone.sent < 0.09 * source  # 3 of 40 episodes
+    assert alone.sent < 0.1 * source  # 3 of 40 episodes
     assert alone.others == 25 * 51  # actions are small: those of all episodes between 4 and 30 are sent
     here = bring(f"{address}-few", other, "x")
     same(here, few)

@@ -33,6 +33,7 @@ ROOT = Path(__file__).parents[1]
 SEEDS = int(os.environ.get("RLDS_HISTORIES", "2"))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_every_version_is_what_the_list_says(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All versions, and pushed ones at their addresses; one of the two first datasets is on another disk."""
