@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import h5py
@@ -173,12 +174,13 @@ def test_an_installed_package_recognises_tables_of_any_container(package: Path, 
     assert trace(ds, 4).ok
 
 
-def test_a_package_that_is_missing_is_named(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_missing_is_named(package: Path) -> None:
     ds = import_files("run.h5", "local/rig")
     Path("rlds.lock").write_text(pinning.lock(["local/rig"]))
     assert json.loads(Path("rlds.lock").read_text())["datasets"][0]["options"]["read_by"] == ["rig", "lab-rig 1.2"]
-    monkeypatch.undo()
-    monkeypatch.chdir(package)
+    sys.path.remove(str(package / "site"))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "lab"]:
+        del sys.modules[name]
     with pytest.raises(ReaderError, match=r'reader "rig" is of the package lab-rig 1\.2, which is not installed'):
         trace(ds, 4)
     line = {"id": "lab/run", "urls": [(package / "run.h5").as_uri()], "format": "rig"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlds_cli import ids
 from rlds_cli.convert import merging
-from rlds_cli.dataset import Dataset, editing
+from rlds_cli.dataset import Dataset, editing, provenance
 from rlds_cli.errors import InvalidArgument, NameTaken
 from rlds_cli.home import Home
 from rlds_cli.progress import Progress
@@ -66,7 +66,7 @@ def extend(there: Dataset, made: Dataset, files: Sequence[Path], place: Home, te
     names = [f.name for f in files[:_MOST_NAMES]]
     names += [f"{len(files) - _MOST_NAMES:,} more"] if len(files) > _MOST_NAMES else []  # the sources list them all
     how = {"files": ", ".join(names), "episodes": made.num_episodes}
-    step = {"id": str(id), **editing.step_of(there, editing.APPEND, how), "unit": editing.APPEND}
+    step = {"id": str(id), **editing.step_of(there, provenance.APPEND, how), "unit": provenance.APPEND}
     target = place.dataset(id)
 
     def publish(built: Path) -> None:

@@ -13,21 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import refs
-from rlds_cli.dataset import (
-    counterparts,
-    editing,
-    environments,
-    history,
-    html,
-    layouts,
-    partition,
-    provenance,
-    selection,
-    trimming,
-)
+from rlds_cli.dataset import counterparts, environments, html, layouts, partition, provenance, selection
 from rlds_cli.dataset.batch import Batch
-from rlds_cli.dataset.editing import Target
-from rlds_cli.dataset.history import Version
 from rlds_cli.dataset.layouts import Layout
 from rlds_cli.dataset.opening import open_at
 from rlds_cli.dataset.provenance import EpisodeOrigin, TransitionSource
@@ -46,6 +33,8 @@ from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
     import gymnasium
+
+    from rlds_cli.dataset.history import Version
 
 ArrayLike = npt.ArrayLike
 
@@ -166,6 +155,8 @@ class Dataset(Shortcuts):
     @property
     def versions(self) -> Sequence[Version]:
         """The versions of the dataset that are here, oldest first."""
+        from rlds_cli.dataset import history  # changes are not loaded to read a dataset
+
         return history.versions_of(versions.newest_of(self.path))
 
     @property
@@ -583,7 +574,9 @@ class Dataset(Shortcuts):
         --------
         >>> clean = ds.select(where="success").save("clean")  # doctest: +SKIP
         """
-        return self._opened(editing.save(self, self._how, Target(name, force, copy, cache_dir)))
+        from rlds_cli.dataset import editing
+
+        return self._opened(editing.save(self, self._how, editing.Target(name, force, copy, cache_dir)))
 
     def trim(
         self,
@@ -621,8 +614,10 @@ class Dataset(Shortcuts):
         >>> ds.trim(moving, "moving")  # doctest: +SKIP
         """
         function = getattr(ranges, "__name__", "function") if callable(ranges) else "ranges"
-        found = trimming.collect(self, ranges)
-        return self._opened(editing.trim(self, found, function, self._how, Target(name, force, copy, cache_dir)))
+        from rlds_cli.dataset import editing, trimming
+
+        found, target = trimming.collect(self, ranges), editing.Target(name, force, copy, cache_dir)
+        return self._opened(editing.trim(self, found, function, self._how, target))
 
     def label(
         self,
@@ -667,7 +662,9 @@ class Dataset(Shortcuts):
         >>> ds = ds.select(episodes=[3, 7]).label(quality="bad")  # doctest: +SKIP
         """
         values = {**(columns or {}), **more}
-        made = editing.label(self, values, facts or {}, self._how, Target(name, force, copy, cache_dir))
+        from rlds_cli.dataset import editing
+
+        made = editing.label(self, values, facts or {}, self._how, editing.Target(name, force, copy, cache_dir))
         return self._opened(made)
 
     def drop(
@@ -691,7 +688,9 @@ class Dataset(Shortcuts):
             raise InvalidArgument(
                 f"{self.id}: no episodes are selected, and all would go.", hint="ds.select(...).drop()"
             )
-        return self._opened(editing.drop(self, self._how, Target(name, force, copy, cache_dir)))
+        from rlds_cli.dataset import editing
+
+        return self._opened(editing.drop(self, self._how, editing.Target(name, force, copy, cache_dir)))
 
     def restore(self) -> Dataset:
         """Make a next version with the content of this one, which is an earlier version: undo what came after it.
@@ -708,6 +707,8 @@ class Dataset(Shortcuts):
         --------
         >>> ds = open_dataset("local/day1#v2").restore()  # doctest: +SKIP
         """
+        from rlds_cli.dataset import editing
+
         return self._opened(editing.restore(self))
 
     def _opened(self, path: Path) -> Dataset:

@@ -18,6 +18,7 @@ import numpy as np
 from rlds_cli import home, ids, registry, settings
 from rlds_cli.dataset import trimming
 from rlds_cli.dataset.fixed import OpenDataset, Selected, fixed
+from rlds_cli.dataset.provenance import UNIT
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission, RldsError
 from rlds_cli.files import disk, trees
@@ -35,9 +36,6 @@ from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
 from rlds_cli.ted import IntArray, Scalar
 
-APPEND = "append"  # unit of a step that adds episodes, see `convert.extending`
-UNIT = "dataset"  # of a step of the provenance: what is done here, and by no function
-CHANGES = (UNIT, APPEND)  # units of steps that a command of its own makes
 LABEL, COMPACT, RESTORE = "label", "compact", "restore"
 _SELECT, _TRIM, _DROP, _SYNC = "select", "trim", "drop", "sync"
 FILE = "from"  # the name of a file that names the episodes and their labels

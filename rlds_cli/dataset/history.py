@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import text
-from rlds_cli.dataset import editing
+from rlds_cli.dataset import editing, provenance
 from rlds_cli.growing.opening import made_at, number_of
 from rlds_cli.refs import Ref
 from rlds_cli.remote.versions import Versions
@@ -71,7 +71,7 @@ def pushed(there: Versions) -> Sequence[Version]:
 
 
 def _version(made: Made, id: str, named: Mapping[str, int]) -> Version:
-    change = made.by if made.step is None else described({"unit": editing.UNIT, "from": id, **made.step})
+    change = made.by if made.step is None else described({"unit": provenance.UNIT, "from": id, **made.step})
     held = tuple(tag for tag, number in named.items() if number == made.number)
     return Version(made.number, made.created, change, made.episodes, made.steps, made.fingerprint, held)
 
@@ -79,9 +79,9 @@ def _version(made: Made, id: str, named: Mapping[str, int]) -> Version:
 def described(step: Mapping[str, Any]) -> str:
     """Return a step of a provenance as text: a change as the command that makes it, or a function and its arguments."""
     args = dict(step["args"])
-    if step["unit"] == editing.APPEND:
+    if step["unit"] == provenance.APPEND:
         return f"append {args['files']} ({text.plural(args['episodes'], 'episode')})"
-    if step["unit"] != editing.UNIT:
+    if step["unit"] != provenance.UNIT:
         return " ".join([step["function"], *(f"{name}={_typed(value)}" for name, value in args.items())])
     if step["function"] == editing.RESTORE:
         return f"restore {step['from']}#v{args['version']}"

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from rlds_cli.store.opening import Store
 
 
+UNIT, APPEND = "dataset", "append"  # units of steps: a change of a dataset, and one that adds episodes
+CHANGES = (UNIT, APPEND)  # made by commands, and by no function
+
 # In place of a file, for episodes that come from no archive, beside others that do.
 RECORDED: Mapping[str, Any] = {"file": "recorded", "size": None, "sha256": None, "url": None, "recorded": True}
 

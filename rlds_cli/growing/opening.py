@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlds_cli.errors import DatasetNotFound, NameTaken, RldsError
-from rlds_cli.growing import edits, verification
-from rlds_cli.growing.store import GrowingStore
 from rlds_cli.progress import Progress
 from rlds_cli.refs import Ref
 from rlds_cli.store import commits, integrity, manifest, versions
@@ -19,6 +17,10 @@ from rlds_cli.store.integrity import Verification
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.store.versions import Made
+
+if TYPE_CHECKING:  # an ordinary dataset is opened without them
+    from rlds_cli.growing import edits
+    from rlds_cli.growing.store import GrowingStore
 
 
 def is_growing(path: Path) -> bool:
@@ -86,8 +88,14 @@ def number_of(path: Path, ref: Ref | None) -> int | None:
 
 def _at(path: Path, number: int | None, *, check: bool) -> Store:
     if is_growing(path):
-        return GrowingStore(path, number, check=check)
+        return _growing(path, number, check=check)
     return Store(path if number is None else versions.at(path, number), check=check)
+
+
+def _growing(path: Path, number: int | None = None, *, check: bool = False) -> GrowingStore:
+    from rlds_cli.growing.store import GrowingStore
+
+    return GrowingStore(path, number, check=check)
 
 
 def _fingerprint_of_version(path: Path, number: int) -> str:
@@ -101,7 +109,7 @@ def version_id_of(path: Path) -> str:
 
 def fingerprint_of(path: Path) -> str:
     """Return the fingerprint of the dataset in a directory: computed of one that grows."""
-    return GrowingStore(path, check=False).fingerprint() if is_growing(path) else manifest.read(path).fingerprint
+    return _growing(path).fingerprint() if is_growing(path) else manifest.read(path).fingerprint
 
 
 def find_version(
@@ -120,7 +128,7 @@ def find_version(
     """
     if is_growing(path):
         try:
-            found = GrowingStore(path, number, check=False)
+            found = _growing(path, number)
         except DatasetNotFound:
             return None
         return found if found.fingerprint() == fingerprint and fits(found.manifest) else None
@@ -137,6 +145,8 @@ def verify(
     """Verify a version of a dataset; raises DatasetNotFound if it is not here."""
     number = number_of(path, ref)
     if is_growing(path):
+        from rlds_cli.growing import verification
+
         return verification.verify_directory(path, version=number, progress=progress)
     place = path if number is None else versions.at(path, number)
     return integrity.verify_directory(place, jobs=jobs, progress=progress)
@@ -146,6 +156,8 @@ def made_at(path: Path) -> list[Made]:
     """Return how each version of a dataset that is here was made, the oldest first."""
     if not is_growing(path):
         return versions.made(path)
+    from rlds_cli.growing import edits
+
     found = commits.all_until(path, commits.last(path).number)
     lines = edits.read(path, 0, found[-1].edits, manifest.read(path))
     steps = {bisect_left(found, line.end, key=lambda c: c.edits): _step(line) for line in lines if line.by}

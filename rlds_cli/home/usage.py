@@ -140,12 +140,15 @@ def freed_by(paths: Sequence[Path]) -> list[int]:
 
 def _files(path: Path) -> Iterator[tuple[str, os.stat_result]]:
     """Yield name and status of a file, or of all regular files below a directory; links are not followed."""
-    below = (Path(entry.path) for entry in trees.below(path)) if not path.is_symlink() else ()
-    for file in (path, *below):
-        with suppress(OSError):  # gone meanwhile
-            status = file.lstat()
-            if stat.S_ISREG(status.st_mode):
-                yield file.name, status
+    with suppress(OSError):
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode):
+            yield path.name, status
+        elif stat.S_ISDIR(status.st_mode):
+            for entry in trees.below(path):
+                with suppress(OSError):  # gone meanwhile
+                    if entry.is_file(follow_symlinks=False):
+                        yield entry.name, entry.stat(follow_symlinks=False)
 
 
 def _sizes(files: Iterable[tuple[str, os.stat_result]]) -> dict[Inode, int]:

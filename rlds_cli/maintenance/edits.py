@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import ids
-from rlds_cli.dataset import Dataset, editing, trimming
+from rlds_cli.dataset import Dataset, editing, provenance, trimming
 from rlds_cli.dataset.fixed import fixed
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import DatasetNotFound, InvalidEpisode, RldsError
@@ -71,7 +71,7 @@ def steps_of(m: Manifest) -> tuple[Mapping[str, Any], ...]:
     """Return the last steps of a provenance that are changes of this kind and made this dataset, oldest first."""
     count = 0
     for step in reversed(m.provenance):
-        if step["unit"] != editing.UNIT or step["id"] != m.id:
+        if step["unit"] != provenance.UNIT or step["id"] != m.id:
             break
         count += 1
     return m.provenance[len(m.provenance) - count :]

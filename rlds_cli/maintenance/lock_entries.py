@@ -10,7 +10,7 @@ from typing import Any
 
 from rlds_cli import ids, registry
 from rlds_cli.convert import merging
-from rlds_cli.dataset import editing
+from rlds_cli.dataset import editing, provenance
 from rlds_cli.downloads.schemes import local_path
 from rlds_cli.errors import DatasetNotFound, RldsError
 from rlds_cli.growing.opening import find_version, open_store
@@ -216,13 +216,13 @@ def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]], whole: bool
 def own_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:
     """Return the step of preprocess that made the first version of this dataset, if it was made by one."""
     steps = _unedited_steps(m)
-    if not steps or steps[-1]["unit"] in (editing.UNIT, editing.APPEND):
+    if not steps or steps[-1]["unit"] in (provenance.UNIT, provenance.APPEND):
         return ()
     return steps[-1:]
 
 
 def _is_appended(m: Manifest) -> bool:
-    return any(step["unit"] == editing.APPEND for step in m.provenance)
+    return any(step["unit"] == provenance.APPEND for step in m.provenance)
 
 
 def _unedited_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlds_cli import home, ids, registry, settings
 from rlds_cli.convert import merging
-from rlds_cli.dataset import editing
+from rlds_cli.dataset import provenance
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, NoPermission, RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import logs
@@ -152,9 +152,9 @@ def _of_merged(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) ->
 
 def _of_derived(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -> str:
     step = m.provenance[-1]
-    if step.get("unit") == editing.APPEND:
+    if step.get("unit") == provenance.APPEND:
         return "files were appended to it"
-    if step.get("unit") == editing.UNIT:
+    if step.get("unit") == provenance.UNIT:
         return f"its labels and its choice of episodes are stored nowhere else (rlds lock {m.id} writes them down)"
     if not _is_kept(reference := str(step.get("reference", ""))):
         return f'the source of its function "{reference}" is not kept'

@@ -318,10 +318,11 @@ def _own_family(name: str) -> Family:
 
 
 def _family(name: str, facts: Mapping[str, Any]) -> Family:
-    closed = sum(e.status == "closed" for e in _entries(name))
+    statuses = [line.get("status") for line in lines(name)]  # entries take three times as long
+    closed = statuses.count("closed")
     listed = {k: tuple(facts[k]) for k in ("revisions", "only") if k in facts}
     facts = {**facts, **listed, "defects": _defects(facts)}
-    return Family(name=name, num_entries=len(_entries(name)) - closed, num_closed=closed, **facts)
+    return Family(name=name, num_entries=len(statuses) - closed, num_closed=closed, **facts)
 
 
 def _defects(facts: Mapping[str, Any]) -> Mapping[str, Defect]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_cli import ids, registry, text, visible
 from rlds_cli.dataset import history
-from rlds_cli.dataset.editing import CHANGES
+from rlds_cli.dataset.provenance import CHANGES
 from rlds_cli.errors import InvalidId
 from rlds_cli.files.hashing import short
 from rlds_cli.registry import link

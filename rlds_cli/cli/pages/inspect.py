@@ -22,8 +22,7 @@ from rlds_cli.cli import out
 from rlds_cli.cli.out import figure, number, shape, space_text
 from rlds_cli.cli.pages import fitting, grid, line, plain
 from rlds_cli.cli.pages.checks import findings, tally
-from rlds_cli.dataset import history
-from rlds_cli.dataset.editing import CHANGES
+from rlds_cli.dataset.provenance import CHANGES
 from rlds_cli.files.hashing import short
 from rlds_cli.report.columns import Distribution, OwnColumn, resample, sparkline, trace
 from rlds_cli.report.summary import EpisodeReport, FieldSummary, FieldTrace, Summary
@@ -194,6 +193,8 @@ def _three(d: Distribution, ascii_only: bool) -> str:
 def _made(step: Mapping[str, Any]) -> str:
     """Describe one step of the chain that made a derived dataset."""
     if step["unit"] in CHANGES:
+        from rlds_cli.dataset import history  # slow to import
+
         return f"made by  {history.described(step)}, from {step['from']} ({short(step['source'])})"
     args = ", ".join(f"{k}={v}" for k, v in step["args"].items())
     function = f"{step['reference']}{f' ({args})' if args else ''}"

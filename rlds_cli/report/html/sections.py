@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_cli import text
 from rlds_cli.dataset import history
-from rlds_cli.dataset.editing import CHANGES
+from rlds_cli.dataset.provenance import CHANGES
 from rlds_cli.files.hashing import short
 from rlds_cli.registry import link
 from rlds_cli.report import plots
