@@ -61,6 +61,27 @@ Force = Annotated[
     bool,
     typer.Option("--force", help="Replace an existing dataset and its versions, unless it has tags."),
 ]
+Map = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="FIELD=KEY|FILE",
+        help="Read FIELD from KEY: a name, a pattern (data/*/act, obs_*) or a list ([x, y]); or such pairs from a JSON "
+        "or TOML file.",
+    ),
+]
+EpisodesBy = Annotated[
+    str | None,
+    typer.Option(
+        "--episodes-by",
+        metavar="RULE",
+        help="How episodes are divided: flags, timeouts, jumps, field:KEY, steps:KEY, starts:KEY or file.",
+    ),
+]
+LastStep = Annotated[
+    str | None,
+    typer.Option("--last-step", metavar="action|observation", help="Content of the last step of an RLDS episode."),
+]
 Rewards = Annotated[
     str | None,
     typer.Option(
