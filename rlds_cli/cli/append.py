@@ -31,6 +31,9 @@ def append(
     episodes_by: options.EpisodesBy = None,
     last_step: options.LastStep = None,
     rewards: options.Rewards = None,
+    topics: options.Topics = None,
+    hz: options.Hz = None,
+    nearest: options.Nearest = None,
     fps: options.Fps = None,
     license: options.License = None,
     description: options.Description = None,
@@ -59,6 +62,7 @@ def append(
 
     what: dict[str, Any] = {"reader": reader, **mapping(map or [], episodes_by, rewards), "last_step": last_step}
     what |= {"skip_bad": skip_bad, "again": again, "cache_dir": cache_dir}
+    what |= {"topics": topics.split(",") if topics else None, "hz": hz, "nearest": nearest}
     what |= {"fps": fps, "license": license, "description": description}
     if dry_run:
         planned = appending.plan_append(id, path, **what)

@@ -28,6 +28,9 @@ def import_(
     episodes_by: options.EpisodesBy = None,
     last_step: options.LastStep = None,
     rewards: options.Rewards = None,
+    topics: options.Topics = None,
+    hz: options.Hz = None,
+    nearest: options.Nearest = None,
     fps: options.Fps = None,
     license: options.License = None,
     description: options.Description = None,
@@ -53,6 +56,7 @@ def import_(
 
         mapped = mapping(map or [], episodes_by, rewards)
         what: dict[str, Any] = {"reader": reader, **mapped, "skip_bad": skip_bad, "last_step": last_step}
+        what |= {"topics": topics.split(",") if topics else None, "hz": hz, "nearest": nearest}
         how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
         about: dict[str, Any] = {"fps": fps, "license": license, "description": description}
         importing.stated(**about)  # before anything is read

@@ -91,6 +91,22 @@ Rewards = Annotated[
         show_default=False,
     ),
 ]
+Topics = Annotated[
+    str | None,
+    typer.Option("--topics", metavar="A,B", help="Topics of a recording, or patterns of them.", show_default=False),
+]
+Hz = Annotated[
+    float | None,
+    typer.Option("--hz", help="Steps per second of a recording; else one for each action.", show_default=False),
+]
+Nearest = Annotated[
+    bool | None,
+    typer.Option(
+        "--nearest/--latest",
+        help="Of each topic a step has the nearest message, or the latest one.",
+        show_default="latest",
+    ),
+]
 Reader = Annotated[
     str | None,
     typer.Option(

@@ -291,6 +291,9 @@ def _key(c: Conversion, plan: Plan) -> str:
         **({"skip_bad": True} if plan.archive.skip_bad else {}),
         **({"last_step": plan.archive.last_step} if plan.archive.last_step else {}),
         **({"rewards": plan.archive.rewards} if plan.archive.rewards else {}),
+        **({"topics": [*plan.archive.topics]} if plan.archive.topics else {}),
+        **({"hz": plan.archive.hz} if plan.archive.hz else {}),
+        **({"nearest": True} if plan.archive.nearest else {}),
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True, default=_plain).encode()).hexdigest()
 
