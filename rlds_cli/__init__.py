@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from rlds_cli import ted as ted
     from rlds_cli.checks.run import check as check
     from rlds_cli.convert.appending import append as append
+    from rlds_cli.convert.cameras import Frames as Frames
+    from rlds_cli.convert.cameras import Video as Video
     from rlds_cli.convert.create import create as create
     from rlds_cli.convert.merging import merge as merge
     from rlds_cli.convert.writer import Writer as Writer
@@ -57,10 +59,12 @@ __version__ = "0.1.0"
 __all__ = [
     "Dataset",
     "Fifo",
+    "Frames",
     "Loader",
     "Record",
     "Reservoir",
     "Top",
+    "Video",
     "Writer",
     "append",
     "check",
@@ -85,10 +89,12 @@ __all__ = [
 _HOMES = {
     "Dataset": "rlds_cli.dataset",
     "Fifo": "rlds_cli.growing.retention",
+    "Frames": "rlds_cli.convert.cameras",
     "Loader": "rlds_cli.loader.loader",
     "Record": "rlds_cli.interop.record",
     "Reservoir": "rlds_cli.growing.retention",
     "Top": "rlds_cli.growing.retention",
+    "Video": "rlds_cli.convert.cameras",
     "Writer": "rlds_cli.convert.writer",
     "append": "rlds_cli.convert.appending",
     "check": "rlds_cli.checks.run",

@@ -23,7 +23,7 @@ RldsError
 ├── DamagedDataset          files of a dataset are missing, short or altered
 ├── WrongFingerprint        other content than a lock file promises
 ├── NewerFormat             written by a later version
-├── Frames                  image fields that cannot be decoded or do not fit
+├── FrameError              image fields that cannot be decoded or do not fit
 ├── LoaderError             samples that cannot be drawn
 │   ├── InvalidArgument     a value that no loader takes (also a ValueError)
 │   ├── EmptyWindow
@@ -223,7 +223,7 @@ class NewerFormat(RldsError):
     """A dataset written by a later version of rlds."""
 
 
-class Frames(RldsError):
+class FrameError(RldsError):
     """Image fields that cannot be decoded, or do not fit when decoded."""
 
 

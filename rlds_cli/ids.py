@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from rlds_cli.errors import Frames, InvalidId
+from rlds_cli.errors import FrameError, InvalidId
 
 _ID = re.compile(
     r"(?P<family>[a-z0-9][a-z0-9_-]*)"
@@ -106,11 +106,11 @@ def frames_variant(frames: str) -> str | None:
 
     Raises
     ------
-    Frames
+    FrameError
         ``frames`` is none of ``encoded``, ``raw``, ``HxW``.
     """
     if frames == "encoded":
         return None
     if frames != "raw" and not FRAME_SIZE.fullmatch(frames):
-        raise Frames(f'frames must be "encoded", "raw" or a size such as "84x84", not "{frames}".')
+        raise FrameError(f'frames must be "encoded", "raw" or a size such as "84x84", not "{frames}".')
     return frames

@@ -78,6 +78,9 @@ def plan_import(
     skip_bad: bool = False,
     last_step: str | None = None,
     rewards: str | None = None,
+    topics: Sequence[str] | None = None,
+    hz: float | None = None,
+    nearest: bool | None = None,
 ) -> ImportPlan:
     """Recognise files and plan their import. Reads no bulk data and writes nothing.
 
@@ -102,11 +105,17 @@ def plan_import(
         The step that the reward and the flags of a row of a table belong to: the action of that row, or, as in dm_env,
         the action of the row before. By default the action of that row; a last row with a reward and no action is
         then refused.
+    topics : sequence of str, optional
+        Topics of recordings, or patterns of them; by default all. See docs/recordings.md.
+    hz : float, optional
+        Steps per second of recordings; by default each message of the action makes a step.
+    nearest : bool, optional
+        Of each topic of a recording a step has the nearest message; by default the latest.
 
     Raises
     ------
     InvalidArgument
-        ``rewards`` is neither of these, or the files are not tables.
+        ``rewards`` or ``hz`` is not valid, or the files are not tables or recordings.
     UnknownLayout
         No reader recognises the files; the hint is a command to try.
     ArchiveError
@@ -120,10 +129,26 @@ def plan_import(
     named = None if reader is None else plugins.resolved(reader)
     with child.reading(planning.__name__):
         files = given.files_to_import([paths] if isinstance(paths, str | os.PathLike) else paths, id)
-        options = Archive(_root(files), files, episodes_by, dict(fields or {}), skip_bad, last_step, rewards=rewards)
+        options = Archive(
+            _root(files),
+            files,
+            episodes_by,
+            dict(fields or {}),
+            skip_bad,
+            last_step,
+            rewards=rewards,
+            topics=tuple(topics or ()),
+            hz=None if hz is None else rate(hz)["fps"],
+            nearest=bool(nearest),
+        )
         found = recognised(options, named)
     plan = found.plan
     check_plan(plan, files, named)
+    if found.reader != "recordings" and (topics or hz is not None or nearest is not None):
+        raise InvalidArgument(
+            f"topics, hz and nearest are for recordings; {files[0].name} is read as {found.reader}.",
+            hint="leave out --topics, --hz and --nearest",
+        )
     return ImportPlan(
         id=str(id),
         reader=found.reader,
@@ -150,6 +175,9 @@ def import_files(
     skip_bad: bool = False,
     last_step: str | None = None,
     rewards: str | None = None,
+    topics: Sequence[str] | None = None,
+    hz: float | None = None,
+    nearest: bool | None = None,
     fps: float | None = None,
     license: str | None = None,
     description: str | None = None,
@@ -176,7 +204,7 @@ def import_files(
     ids.frames_variant(frames)
     about = stated(fps=fps, license=license, description=description)
     how: dict[str, Any] = {"reader": reader, "fields": fields, "episodes_by": episodes_by, "skip_bad": skip_bad}
-    how |= {"last_step": last_step, "rewards": rewards}
+    how |= {"last_step": last_step, "rewards": rewards, "topics": topics, "hz": hz, "nearest": nearest}
     with child.reading(reading.__name__):
         planned = plan_import(paths, ref, **how)
         where = settings.read(cache_dir)
@@ -184,7 +212,14 @@ def import_files(
         options: dict[str, Any] = {"fields": dict(fields or {}), "episodes_by": episodes_by}
         options |= {"store": store, "frames": frames}
         options |= {"skip_bad": True} if skip_bad else {}
-        given = {"last_step": last_step, "rewards": rewards, "fps": fps, "license": license, "description": description}
+        given: dict[str, Any] = {
+            "last_step": last_step,
+            "rewards": rewards,
+            "fps": fps,
+            "license": license,
+            "description": description,
+        }
+        given |= {"topics": [*topics] if topics else None, "hz": hz, "nearest": nearest}
         options |= {n: v for n, v in given.items() if v}
         seen = identities(planned.plan.archive.files)
         sources = _describe_files(planned, tell)

@@ -31,7 +31,7 @@ from tfds_files import (
 import rlds_cli
 from rlds_cli.archives.openx import steps
 from rlds_cli.archives.openx.directory import FeatureLeaf
-from rlds_cli.errors import ArchiveError, CorruptArchive, DatasetNotFound, Frames, UnknownLayout, UnsafeArchive
+from rlds_cli.errors import ArchiveError, CorruptArchive, DatasetNotFound, FrameError, UnknownLayout, UnsafeArchive
 from rlds_cli.importing import import_files, plan_import
 from rlds_cli.maintenance.verification import trace
 
@@ -215,7 +215,7 @@ def test_images_of_different_sizes_need_one(tmp_path: Path) -> None:
     assert "observation/image: images of different sizes; --frames HxW makes them one" in [
         n["text"] for n in ds.manifest.notes
     ]
-    with pytest.raises(Frames, match="of different sizes"):
+    with pytest.raises(FrameError, match="of different sizes"):
         column(ds, "observation/image", 5)
     resized = import_files(path, "local/b", frames="16x12")
     got = column(resized, "observation/image", 5)

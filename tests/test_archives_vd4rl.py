@@ -14,7 +14,7 @@ from server import Server
 import rlds_cli
 from rlds_cli import archives
 from rlds_cli.archives import Archive, vd4rl
-from rlds_cli.errors import CorruptArchive, Frames, RldsError, UnknownLayout
+from rlds_cli.errors import CorruptArchive, FrameError, RldsError, UnknownLayout
 from rlds_cli.importing import import_files, plan_import
 from rlds_cli.maintenance.verification import trace
 from rlds_cli.text import natural
@@ -204,7 +204,7 @@ def test_frames_are_resized_when_asked(tmp_path: Path) -> None:
     with h5py.File(here / "0.hdf5") as f:
         blocks = f["observation"][:6].reshape(6, 3, 10, 2, 10, 2).mean(axis=(3, 5))
     np.testing.assert_allclose(small.column("observation")[:6], blocks, atol=1)  # Pillow rounds twice
-    with pytest.raises(Frames, match="published raw"):
+    with pytest.raises(FrameError, match="published raw"):
         import_files(here, "local/c", frames="raw")
 
 

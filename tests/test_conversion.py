@@ -21,7 +21,7 @@ from lerobot_archives import Content, write_v3
 from PIL import Image
 
 from rlds_cli import Dataset, ids, open_dataset
-from rlds_cli.errors import ArchiveError, CorruptArchive, Frames, NameTaken, NoSpace
+from rlds_cli.errors import ArchiveError, CorruptArchive, FrameError, NameTaken, NoSpace
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.importing import import_files
@@ -415,7 +415,7 @@ def test_frames_decoded_at_conversion(tmp_path: Path) -> None:
     np.testing.assert_array_equal(raw.column("observation"), decoded)
     small = import_files(tmp_path / "pixels-v0", "local/small", frames="20x24")
     np.testing.assert_allclose(small.column("observation"), decoded.reshape(4, 20, 2, 24, 2, 3).mean((2, 4)), atol=1)
-    with pytest.raises(Frames, match="84"):
+    with pytest.raises(FrameError, match="84"):
         frames_variant("84")
 
 

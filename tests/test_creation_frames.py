@@ -14,7 +14,7 @@ from PIL import Image
 
 from rlds_cli import checks, create, open_dataset, preprocess, writer
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import DatasetNotFound, Frames, InvalidEpisode, PreprocessError
+from rlds_cli.errors import DatasetNotFound, FrameError, InvalidEpisode, PreprocessError
 from rlds_cli.loader import Loader, Sequential, Slice, Transition
 from rlds_cli.ted import EncodedFrames, Field
 
@@ -244,12 +244,12 @@ def test_a_step_without_a_frame_is_found_and_not_loaded() -> None:
     (found,) = [f for f in checks.check(ds).findings if f.code == "no-frame"]
     assert (found.severity, found.count, str(found.places[0])) == ("error", 1, "episode 1 step 2")
     message = "local/film, episode 1: observation has no frame at step 2"
-    with pytest.raises(Frames, match=message):
+    with pytest.raises(FrameError, match=message):
         ds.gather("observation", np.arange(ds.num_rows))
-    with pytest.raises(Frames, match=message):
+    with pytest.raises(FrameError, match=message):
         ds.episode(1)
     loader = Loader(ds, 9, sampler=Sequential(), fields=("observation",))
-    with pytest.raises(Frames, match=message):
+    with pytest.raises(FrameError, match=message):
         next(iter(loader))
     with pytest.raises(PreprocessError, match=message):  # the function reads the frames
         preprocess.run(ds, "grayscale", jobs=1)
@@ -260,7 +260,7 @@ def test_a_final_observation_without_a_frame_is_found() -> None:
     ds = without_frame(film([3, 2]), 3)
     (found,) = [f for f in checks.check(ds).findings if f.code == "no-frame"]
     assert str(found.places[0]) == "episode 0 step 3"
-    with pytest.raises(Frames, match="episode 0: observation has no frame at step 3"):
+    with pytest.raises(FrameError, match="episode 0: observation has no frame at step 3"):
         next(iter(Loader(ds, 5, sampler=Sequential(), fields=("next/observation",))))
     steps = Loader(ds, 5, sampler=Sequential(), fields=("observation",), window=Transition(anchors="steps"))
     assert len(next(iter(steps))["observation"]) == 5

@@ -155,7 +155,7 @@ def test_options_of_import_on_the_command_line(web: Server, tmp_path: Path) -> N
     mapping = tmp_path / "mapping.json"
     mapping.write_text(json.dumps({"fields": {"observation": "q", "action": "a"}, "episodes_by": "field:trial"}))
     url = f"{web.url}/data/table.csv"
-    done = run_rlds("download", url, "--as", "local/t", "--map-file", mapping, "--map", "reward=r")
+    done = run_rlds("download", url, "--as", "local/t", "--map", mapping, "--map", "reward=r")
     assert done.returncode == 0
     ds = rlds_cli.open_dataset("local/t")
     assert (ds.num_episodes, ds.schema["next/reward"].dtype) == (3, "int64")

@@ -22,6 +22,7 @@ import h5py
 import image_archives
 import numpy as np
 import pytest
+import robot_recordings
 import scattered
 import tfds_files
 import torchrl_dumps
@@ -100,6 +101,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tfds_files.write_desk(Path())
     family_files.write_desk(Path())
     torchrl_dumps.write_desk(Path())
+    robot_recordings.write_desk(Path())
     Path("examples").symlink_to(ROOT / "examples")
     Path("docs").symlink_to(ROOT / "docs")
     return tmp_path

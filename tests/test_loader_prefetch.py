@@ -20,7 +20,7 @@ from frames_data import decoded, film
 from loader_data import create, episode
 
 import rlds_cli
-from rlds_cli.errors import Frames, InvalidArgument
+from rlds_cli.errors import FrameError, InvalidArgument
 from rlds_cli.loader import Loader, Offsets, Prioritized, Sequential, Shuffled, Slice, Transition, Uniform
 from rlds_cli.loader.storage import page_cache as ahead_module
 from rlds_cli.loader.storage.page_cache import prefetch_depth, prefetched
@@ -159,7 +159,7 @@ def test_a_broken_frame_is_raised_at_its_batch(prefetch: int) -> None:
     broken = film([40, 40], broken=(1, 10))
     loader = Loader(broken, 1, sampler=Sequential(), prefetch=prefetch, backend="numpy")
     batches, seen = iter(loader), 0
-    with pytest.raises(Frames, match="observation, row 51"):
+    with pytest.raises(FrameError, match="observation, row 51"):
         for seen, batch in enumerate(batches, 1):
             k, t = divmod(seen - 1, 40)
             assert np.array_equal(batch["observation"][0], decoded(k, t))

@@ -18,8 +18,9 @@ def test_what_is_exported() -> None:
     growing = ["Fifo", "Record", "Reservoir", "Top", "Writer", "append", "merge", "writer"]
     sharing = ["export", "index", "mirror", "push"]
     making = ["Dataset", "Loader", "create", "download", "find", "import_files", "load", "open_dataset"]
+    cameras = ["Frames", "Video"]
     looking = ["check", "inspect", "lock", "sync", "verify"]
-    assert rlds_cli.__all__ == sorted([*making, *looking, *growing, *sharing])
+    assert rlds_cli.__all__ == sorted([*making, *cameras, *looking, *growing, *sharing])
     for name in rlds_cli.__all__:
         assert callable(getattr(rlds_cli, name))
     assert set(rlds_cli.__all__) <= set(dir(rlds_cli))

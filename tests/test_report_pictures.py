@@ -258,8 +258,7 @@ def test_files_are_written(ds: rlds_cli.Dataset, tmp_path: Path) -> None:
         (("--plot", "returns"), 2, "-o returns.svg"),
         (("--plot", "nothing", "-o", tmp_path / "r.svg"), 1, "UnknownField"),
         (("--plot", "returns", "-o", tmp_path / "none" / "r.svg"), 1, "there is no directory"),
-        (("--video", tmp_path / "v.avi"), 2, "written as MP4"),
-        (("--video", tmp_path / "v.mp4"), 1, "has no image fields"),
+        (("--plot", "returns", "-o", tmp_path / "v.mp4"), 2, "written as SVG"),
     ):
         failed = rlds("inspect", "local/x", *wrong)
         assert failed.returncode == code and said in " ".join(failed.stderr.split()), failed.stderr

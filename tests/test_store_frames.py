@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from rlds_cli.errors import Frames
+from rlds_cli.errors import FrameError
 from rlds_cli.store import frames
 from rlds_cli.store.frames import decode_frames
 from rlds_cli.ted import Field
@@ -105,7 +105,7 @@ def test_a_broken_frame_is_what_it_is_by_itself(damage: Any, place: int) -> None
     try:
         alone = by_pillow(files[place], shape)
     except (OSError, SyntaxError):
-        with pytest.raises(Frames, match=f"pixels, row {place}:"):
+        with pytest.raises(FrameError, match=f"pixels, row {place}:"):
             decode(files, [0, 1, 2, 3, 4], shape)
     else:
         got = decode(files, [0, 1, 2, 3, 4], shape)
@@ -142,8 +142,8 @@ def test_strips_accept_what_single_decoding_accepts(seed: int) -> None:
         damaged = mutant(whole, rng)
         try:
             alone = frames.decode_frame(damaged, field, 0)
-        except Frames:
-            with pytest.raises(Frames):
+        except FrameError:
+            with pytest.raises(FrameError):
                 decode([whole, damaged], [0, 1], shape)
         else:
             accepted += 1
@@ -160,8 +160,8 @@ def test_headers_that_only_pillow_refuses(table: bytes) -> None:
     field = Field("pixels", "uint8", shape, "both", "frames", "jpeg")
     try:
         alone = frames.decode_frame(odd, field, 0)
-    except Frames:
-        with pytest.raises(Frames, match="row 1"):
+    except FrameError:
+        with pytest.raises(FrameError, match="row 1"):
             decode([whole, odd], [0, 1], shape)
     else:
         assert np.array_equal(decode([whole, odd], [0, 1], shape)[1], alone)
@@ -171,7 +171,7 @@ def test_headers_that_only_pillow_refuses(table: bytes) -> None:
 def test_a_frame_of_another_shape_is_refused(wrong: tuple[int, ...]) -> None:
     shape = (16, 24, 3)
     files = [encode(noise(0, shape)), encode(noise(1, wrong)), encode(noise(2, shape))]
-    with pytest.raises(Frames, match="pixels, row 1"):
+    with pytest.raises(FrameError, match="pixels, row 1"):
         decode(files, [0, 1, 2], shape)
 
 
@@ -184,7 +184,7 @@ def test_a_frame_of_another_shape_is_refused(wrong: tuple[int, ...]) -> None:
     ids=["16 bits", "GIF"],
 )
 def test_an_image_that_no_frame_may_be(image: bytes, says: str) -> None:
-    with pytest.raises(Frames, match=says):
+    with pytest.raises(FrameError, match=says):
         decode([image], [0], (16, 24, 1))
 
 

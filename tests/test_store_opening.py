@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from rlds_cli import create
-from rlds_cli.errors import DamagedDataset, Frames
+from rlds_cli.errors import DamagedDataset, FrameError
 from rlds_cli.progress import silent
 from rlds_cli.store import frames
 from rlds_cli.store.build import Built, write_rows
@@ -84,13 +84,13 @@ def test_jpegs_decode_as_pillow_does(tmp_path: Path) -> None:
     ],
 )
 def test_frames_that_are_none(data: bytes, message: str) -> None:
-    with pytest.raises(Frames, match=f"observation, row 7.*{message}"):
+    with pytest.raises(FrameError, match=f"observation, row 7.*{message}"):
         decode_frame(data, PIXELS, 7)
 
 
 def test_dimensions_are_checked_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "MAX_PIXELS", 100)
-    with pytest.raises(Frames):
+    with pytest.raises(FrameError):
         decode_frame(image(0)[1], PIXELS, 0)
 
 

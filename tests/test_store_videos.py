@@ -23,7 +23,7 @@ from test_mp4 import CODECS, pictures
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import DamagedDataset, Frames, MissingPackage
+from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage
 from rlds_cli.formats import mp4
 from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader, Transition
@@ -112,7 +112,7 @@ def test_a_video_of_another_size(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     encode(path, pictures(3, 32, 64), "mpeg4", {})
     video = Video(str(path), np.fromfile(path, np.uint8), mp4.read(path))
-    with pytest.raises(Frames, match="a video of 32x64; 48x64 expected"):
+    with pytest.raises(FrameError, match="a video of 32x64; 48x64 expected"):
         decode_video(np.array([[0, 0]]), lambda _: video, FIELD, "test")
     with pytest.raises(DamagedDataset, match="frame 3 of a video of 3"):
         decode_video(np.array([[0, 3]]), lambda _: video, FIELD, "test")
@@ -125,7 +125,7 @@ def test_damaged_packets(tmp_path: Path) -> None:
     start, size = int(track.start[4]), int(track.size[4])
     data[start : start + size] = 255
     video = Video(str(path), data, track)
-    with pytest.raises(Frames, match="does not decode as av1"):
+    with pytest.raises(FrameError, match="does not decode as av1"):
         decode_video(np.array([[0, 4]]), lambda _: video, FIELD, "test")
     found = decode_video(np.array([[0, 3], [0, 8]]), lambda _: video, FIELD, "test")
     np.testing.assert_array_equal(found, expected[[3, 8]])

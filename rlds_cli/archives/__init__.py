@@ -60,6 +60,7 @@ READERS = (
     "robomimic",
     "lerobot",
     "openml",
+    "recordings",
     "plain",
 )
 # Readers that stop at the first damaged file.
@@ -258,6 +259,12 @@ class Archive:
     rewards : str or None
         The step that the reward of a row belongs to: ``action``, the action of the row; ``arrive``, the action of the
         row before. None is ``action``, unless the last row of an episode has a reward and no action.
+    topics : tuple of str
+        The topics of a recording that are read, or patterns of them; all without any.
+    hz : float or None
+        Steps per second of a recording; None makes a step of each message of the action.
+    nearest : bool
+        Of a topic each step has the nearest message, not the latest.
     """
 
     root: Path
@@ -269,6 +276,9 @@ class Archive:
     partial: bool = False
     left_out: tuple[Note, ...] = ()
     rewards: str | None = None
+    topics: tuple[str, ...] = ()
+    hz: float | None = None
+    nearest: bool = False
 
     @property
     def arrive(self) -> bool:

@@ -27,21 +27,13 @@ def append(
     ],
     path: Annotated[list[str], typer.Argument(metavar="PATH|GLOB...", help="Files, directories or patterns.")],
     reader: options.Reader = None,
-    map: Annotated[
-        list[str] | None, typer.Option("--map", metavar="FIELD=KEY", help="Read FIELD from KEY, as in rlds import.")
-    ] = None,
-    map_file: Annotated[
-        Path | None, typer.Option("--map-file", metavar="FILE", help="Read such a mapping from a JSON or TOML file.")
-    ] = None,
-    episodes_by: Annotated[
-        str | None,
-        typer.Option("--episodes-by", metavar="RULE", help="How episodes are divided, as in rlds import."),
-    ] = None,
-    last_step: Annotated[
-        str | None,
-        typer.Option("--last-step", metavar="action|observation", help="Content of the last step of an RLDS episode."),
-    ] = None,
+    map: options.Map = None,
+    episodes_by: options.EpisodesBy = None,
+    last_step: options.LastStep = None,
     rewards: options.Rewards = None,
+    topics: options.Topics = None,
+    hz: options.Hz = None,
+    nearest: options.Nearest = None,
     fps: options.Fps = None,
     license: options.License = None,
     description: options.Description = None,
@@ -66,13 +58,11 @@ def append(
     Example: rlds append local/press day3/*.h5 --map observation=state/q --map action=cmd
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import importing
     from rlds_cli.convert import appending
 
-    file = importing.read(map_file) if map_file else importing.FieldMapping()
-    fields, rule = {**file.fields, **mapping(map or [])}, episodes_by or file.episodes_by
-    what: dict[str, Any] = {"reader": reader, "fields": fields, "episodes_by": rule, "skip_bad": skip_bad}
-    what |= {"last_step": last_step, "rewards": rewards or file.rewards, "again": again, "cache_dir": cache_dir}
+    what: dict[str, Any] = {"reader": reader, **mapping(map or [], episodes_by, rewards), "last_step": last_step}
+    what |= {"skip_bad": skip_bad, "again": again, "cache_dir": cache_dir}
+    what |= {"topics": topics.split(",") if topics else None, "hz": hz, "nearest": nearest}
     what |= {"fps": fps, "license": license, "description": description}
     if dry_run:
         planned = appending.plan_append(id, path, **what)

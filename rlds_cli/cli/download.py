@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +12,7 @@ from rlds_cli.cli.commands import app, resumable
 from rlds_cli.errors import ArchiveError, TransferError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from rlds_cli.dataset import Dataset
     from rlds_cli.downloads.download import Deliveries, Delivery
@@ -47,21 +46,9 @@ def download(
         str | None,
         typer.Option("--reader", help="Read the archive at a URL with this reader.", show_default=False),
     ] = None,
-    map: Annotated[
-        list[str] | None,
-        typer.Option("--map", metavar="FIELD=KEY", help="Of a URL: read FIELD from KEY."),
-    ] = None,
-    map_file: Annotated[
-        Path | None, typer.Option("--map-file", metavar="FILE", help="Of a URL: read such a mapping from a file.")
-    ] = None,
-    episodes_by: Annotated[
-        str | None,
-        typer.Option("--episodes-by", metavar="RULE", help="Of a URL: how episodes are divided."),
-    ] = None,
-    last_step: Annotated[
-        str | None,
-        typer.Option("--last-step", metavar="action|observation", help="Of a URL: content of the last step."),
-    ] = None,
+    map: options.Map = None,
+    episodes_by: options.EpisodesBy = None,
+    last_step: options.LastStep = None,
     rewards: options.Rewards = None,
     blocks: Annotated[bool, typer.Option("--blocks", help="Of an ADDRESS: reuse the blocks that are cached.")] = False,
     resume_all: Annotated[bool, typer.Option("--resume-all", help="Continue all interrupted downloads.")] = False,
@@ -122,7 +109,7 @@ def download(
     from rlds_cli.downloads.request import DownloadRequest, unfinished
     from rlds_cli.subset import Subset
 
-    reading = _reading(download.reading, reader, map or [], map_file, episodes_by, last_step, rewards)
+    reading = download.reading(reader, **_mapping(map, episodes_by, rewards), last_step=last_step)
     portion = Subset.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
     if resume_all:
         orders = [*unfinished(cache_dir=cache_dir, offline=offline)]
@@ -137,9 +124,9 @@ def download(
             force,
             not no_keep_archive,
             offline,
-            cache_dir,
-            skip_bad,
-            portion,
+            cache_dir=cache_dir,
+            skip_bad=skip_bad,
+            portion=portion,
             as_=as_,
             blocks=blocks,
             sha256=sha256,
@@ -151,24 +138,13 @@ def download(
     return _download(orders, jobs=jobs or 0, dry_run=dry_run)
 
 
-def _reading(
-    make: Callable[..., dict[str, Any]],
-    reader: str | None,
-    pairs: list[str],
-    file: Path | None,
-    episodes_by: str | None,
-    last_step: str | None,
-    rewards: str | None,
-) -> dict[str, Any]:
-    """Return how the archive at a URL is read, with the mapping of ``--map`` and ``--map-file``."""
-    if not (pairs or file):
-        return make(reader, None, episodes_by, last_step, rewards)
-    from rlds_cli import importing
+def _mapping(given: list[str] | None, episodes_by: str | None, rewards: str | None) -> dict[str, Any]:
+    """Return the mapping of options and files for an archive at a URL; most downloads have none."""
+    if not given:
+        return {"fields": None, "episodes_by": episodes_by, "rewards": rewards}
     from rlds_cli.cli.import_ import mapping
 
-    known = importing.read(file) if file else importing.FieldMapping()
-    rule = episodes_by or known.episodes_by
-    return make(reader, {**known.fields, **mapping(pairs)}, rule, last_step, rewards or known.rewards)
+    return mapping(given, episodes_by, rewards)
 
 
 def _download(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) -> None:

@@ -24,30 +24,13 @@ def import_(
     path: Annotated[list[str], typer.Argument(metavar="PATH|GLOB...", help="Files, directories or patterns.")],
     as_: Annotated[str, typer.Option("--as", metavar="local/NAME", help="Id of the new dataset.")],
     reader: options.Reader = None,
-    map: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map",
-            metavar="FIELD=KEY",
-            help="Read FIELD from KEY: a name, a pattern (data/*/act, obs_*) or a list ([x, y]).",
-        ),
-    ] = None,
-    map_file: Annotated[
-        Path | None, typer.Option("--map-file", metavar="FILE", help="Read such a mapping from a JSON or TOML file.")
-    ] = None,
-    episodes_by: Annotated[
-        str | None,
-        typer.Option(
-            "--episodes-by",
-            metavar="RULE",
-            help="How episodes are divided: flags, timeouts, jumps, field:KEY, steps:KEY, starts:KEY or file.",
-        ),
-    ] = None,
-    last_step: Annotated[
-        str | None,
-        typer.Option("--last-step", metavar="action|observation", help="Content of the last step of an RLDS episode."),
-    ] = None,
+    map: options.Map = None,
+    episodes_by: options.EpisodesBy = None,
+    last_step: options.LastStep = None,
     rewards: options.Rewards = None,
+    topics: options.Topics = None,
+    hz: options.Hz = None,
+    nearest: options.Nearest = None,
     fps: options.Fps = None,
     license: options.License = None,
     description: options.Description = None,
@@ -71,17 +54,18 @@ def import_(
     with child.reading("rlds_cli.archives.planning" if dry_run else "rlds_cli.convert.reading"):
         from rlds_cli import importing
 
-        file = importing.read(map_file) if map_file else importing.FieldMapping()
-        fields, rule = {**file.fields, **mapping(map or [])}, episodes_by or file.episodes_by
-        what: dict[str, Any] = {"reader": reader, "fields": fields, "episodes_by": rule}
-        what |= {"skip_bad": skip_bad, "last_step": last_step, "rewards": rewards or file.rewards}
+        mapped = mapping(map or [], episodes_by, rewards)
+        what: dict[str, Any] = {"reader": reader, **mapped, "skip_bad": skip_bad, "last_step": last_step}
+        what |= {"topics": topics.split(",") if topics else None, "hz": hz, "nearest": nearest}
         how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
         about: dict[str, Any] = {"fps": fps, "license": license, "description": description}
         importing.stated(**about)  # before anything is read
         try:
             planned = importing.plan_import(path, as_, **what)
         except UnknownLayout as e:
-            if reader or fields or rule or _is_known(path):  # the error is about these options, or says what to add
+            if (
+                reader or mapped["fields"] or mapped["episodes_by"] or _is_known(path)
+            ):  # the error is about these options, or says what to add
                 raise
             raise _unknown_layout(path[0], as_, e) from e
         if dry_run:
@@ -104,12 +88,25 @@ def _is_known(paths: list[str]) -> bool:
         return False
 
 
-def mapping(pairs: list[str]) -> dict[str, str]:
-    """Read the pairs of ``--map``."""
-    for pair in pairs:
-        if "=" not in pair:
-            raise RldsError(f'--map "{pair}" is not FIELD=KEY.', hint="as in --map observation=state/q")
-    return {pair.partition("=")[0]: pair.partition("=")[2] for pair in pairs}
+def mapping(given: list[str], episodes_by: str | None, rewards: str | None) -> dict[str, Any]:
+    """Return ``fields``, ``episodes_by`` and ``rewards`` of an import: those of options, else of files of ``--map``."""
+    from rlds_cli import importing
+
+    fields: dict[str, str] = {}
+    for word in given:
+        field, equals, key = word.partition("=")
+        if equals:
+            fields[field] = key
+            continue
+        if not Path(word).is_file():
+            raise RldsError(
+                f'--map "{word}" is neither FIELD=KEY nor a file.',
+                hint="as in --map observation=state/q, --map rig.toml",
+            )
+        file = importing.read(word)
+        fields = {**file.fields, **fields}
+        episodes_by, rewards = episodes_by or file.episodes_by, rewards or file.rewards
+    return {"fields": fields, "episodes_by": episodes_by, "rewards": rewards}
 
 
 def _plan(p: ImportPlan) -> str:

@@ -1,4 +1,4 @@
-"""``rlds inspect``: pages on the terminal, and files: ``--html`` reports, ``--plot`` charts, ``--video`` frames."""
+"""``rlds inspect``: pages on the terminal, and files: ``--html`` reports, ``--plot`` charts, frames and videos."""
 
 from __future__ import annotations
 
@@ -66,21 +66,12 @@ def inspect(
         typer.Option(
             "--plot",
             metavar="returns|lengths|NAME",
-            help="Write a chart as SVG, or image frames as PNG.",
+            help="Write a chart as SVG; of an image field frames as PNG, or --episode N (else 0) as MP4.",
             show_default=False,
         ),
     ] = None,
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FILE", help="File that --plot writes.", show_default=False)
-    ] = None,
-    video: Annotated[
-        str | None,
-        typer.Option(
-            "--video", metavar="FILE", help="Write the frames of --episode N (else 0) as MP4.", show_default=False
-        ),
-    ] = None,
-    field: Annotated[
-        str | None, typer.Option("--field", metavar="NAME", help="Image field that --video writes.", show_default=False)
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --html replace a file that is not a report.")] = False,
     reader: options.Reader = None,
@@ -99,12 +90,11 @@ def inspect(
     there = remote.opened(ref, cache_dir)
     found, is_dataset = (Ref(there.path), True) if there else locate.version_or_file(ref, cache_dir=cache_dir)
     path = Path(found.place)
-    drawn = plot is not None or video is not None
-    if (episode is not None or drawn) and not is_dataset:
-        option = "--episode needs" if episode is not None else "--plot and --video need"
-        raise typer.BadParameter(f"{option} a dataset; {ref} is a file (rlds import makes a dataset of it)")
-    if html is not None and drawn:
-        raise typer.BadParameter("--html cannot be combined with --plot and --video")
+    if (episode is not None or plot is not None) and not is_dataset:
+        option = "--plot" if episode is None else "--episode"
+        raise typer.BadParameter(f"{option} needs a dataset; {ref} is a file (rlds import makes a dataset of it)")
+    if html is not None and plot is not None:
+        raise typer.BadParameter("--html cannot be combined with --plot")
     if html is not None:
         _check_report(path, html, is_dataset=is_dataset, whole=episode is None)
     if not is_dataset:
@@ -114,12 +104,10 @@ def inspect(
     from rlds_cli.dataset import open_dataset
 
     ds = there or open_dataset(str(found))
-    if not drawn and html is None:
+    if plot is None and html is None:
         _show(ds, ref, episode, stats)
     if plot is not None:
         _write_plot(ds, plot, output, episode=episode)
-    if video is not None:
-        _write_video(ds, video, episode=episode, field=field)
     if html is not None:
         _write_report(ds, html or f"{ds.id.rpartition('/')[2]}.html", force=force)
     return remote.tell(there)
@@ -193,40 +181,28 @@ class OutputFile:
 
 
 def _write_plot(ds: Dataset, what: str, output: str | None, *, episode: int | None) -> None:
-    """Write a plot as SVG, or frames of an image field as PNG."""
+    """Write a chart as SVG; of an image field some frames as PNG, or an episode as MP4."""
     from rlds_cli.report import plots
     from rlds_cli.report.columns import is_image
 
     picture = what in ds.schema and is_image(ds.schema[what])
-    suffix = ".png" if picture else ".svg"
+    suffixes = (".png", ".mp4") if picture else (".svg",)
     if output is None:
-        raise typer.BadParameter(f"--plot {what} needs a file: -o {what.replace('/', '-')}{suffix}")
+        raise typer.BadParameter(f"--plot {what} needs a file: -o {what.replace('/', '-')}{suffixes[0]}")
     file = Path(output).expanduser()
-    if file.suffix.lower() != suffix:
-        drawn = "a contact sheet, written as PNG" if picture else "a chart, written as SVG"
-        raise typer.BadParameter(f"{what} is {drawn}: -o {file.with_suffix(suffix)}")
+    if file.suffix.lower() not in suffixes:
+        drawn = "images, written as PNG or MP4" if picture else "a chart, written as SVG"
+        raise typer.BadParameter(f"{what} is {drawn}: -o {file.with_suffix(suffixes[0])}")
+    frames = None
     try:
-        if picture:
+        if file.suffix.lower() == ".mp4":
+            frames = plots.write_video(ds, file, episode or 0, field=what)
+        elif picture:
             sheet = io.BytesIO()
             plots.contact_sheet(ds, what, episode=episode).save(sheet, "PNG")
-            written = sheet.getvalue()
+            file.write_bytes(sheet.getvalue())
         else:
-            written = plots.plot(ds, what, episode=episode).encode()
-        file.write_bytes(written)
-    except OSError as e:
-        raise _refused(e, file) from e
-    _show_output(OutputFile(file, file.stat().st_size))
-
-
-def _write_video(ds: Dataset, output: str, *, episode: int | None, field: str | None) -> None:
-    """Write the frames of an episode, the first when none is named, as a video."""
-    from rlds_cli.report import plots
-
-    file = Path(output).expanduser()
-    if file.suffix.lower() != ".mp4":
-        raise typer.BadParameter(f"videos are written as MP4: --video {file.with_suffix('.mp4')}")
-    try:
-        frames = plots.write_video(ds, file, episode or 0, field=field)
+            file.write_text(plots.plot(ds, what, episode=episode))
     except OSError as e:
         raise _refused(e, file) from e
     _show_output(OutputFile(file, file.stat().st_size, frames))

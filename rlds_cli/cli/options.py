@@ -61,6 +61,27 @@ Force = Annotated[
     bool,
     typer.Option("--force", help="Replace an existing dataset and its versions, unless it has tags."),
 ]
+Map = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="FIELD=KEY|FILE",
+        help="Read FIELD from KEY: a name, a pattern (data/*/act, obs_*) or a list ([x, y]); or such pairs from a JSON "
+        "or TOML file.",
+    ),
+]
+EpisodesBy = Annotated[
+    str | None,
+    typer.Option(
+        "--episodes-by",
+        metavar="RULE",
+        help="How episodes are divided: flags, timeouts, jumps, field:KEY, steps:KEY, starts:KEY or file.",
+    ),
+]
+LastStep = Annotated[
+    str | None,
+    typer.Option("--last-step", metavar="action|observation", help="Content of the last step of an RLDS episode."),
+]
 Rewards = Annotated[
     str | None,
     typer.Option(
@@ -68,6 +89,22 @@ Rewards = Annotated[
         metavar="action|arrive",
         help="The reward and flags of a row belong to its action, or arrive a row after it (dm_env).",
         show_default=False,
+    ),
+]
+Topics = Annotated[
+    str | None,
+    typer.Option("--topics", metavar="A,B", help="Topics of a recording, or patterns of them.", show_default=False),
+]
+Hz = Annotated[
+    float | None,
+    typer.Option("--hz", help="Steps per second of a recording; else one for each action.", show_default=False),
+]
+Nearest = Annotated[
+    bool | None,
+    typer.Option(
+        "--nearest/--latest",
+        help="Of each topic a step has the nearest message, or the latest one.",
+        show_default="latest",
     ),
 ]
 Reader = Annotated[

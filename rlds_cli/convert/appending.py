@@ -103,6 +103,9 @@ def plan_append(
     skip_bad: bool = False,
     last_step: str | None = None,
     rewards: str | None = None,
+    topics: Sequence[str] | None = None,
+    hz: float | None = None,
+    nearest: bool | None = None,
     fps: float | None = None,
     license: str | None = None,
     description: str | None = None,
@@ -112,7 +115,7 @@ def plan_append(
     """Recognise files and plan to append them. Nothing is written. Parameters and errors are those of `append`."""
     id = ids.parse(ref)
     how: dict[str, Any] = {"reader": reader, "fields": fields, "episodes_by": episodes_by}
-    how |= {"last_step": last_step, "rewards": rewards}
+    how |= {"last_step": last_step, "rewards": rewards, "topics": topics, "hz": hz, "nearest": nearest}
     about = importing.stated(fps=fps, license=license, description=description)
     there = _there(id, cache_dir)
     remembered: dict[str, Any] = {}
@@ -143,6 +146,9 @@ def plan_append(
     if there is not None:
         _check_fields(str(id), schema, found)
     return AppendPlan(str(id), there is None, files, known, schema or found, planned, remembered, how)
+
+
+_REMEMBERED = ("reader", "fields", "episodes_by", "last_step", "rewards", "topics", "hz", "nearest")
 
 
 def _frames(given: Sequence[Field], there: Store | None) -> str:
@@ -181,6 +187,9 @@ def append(
     skip_bad: bool = False,
     last_step: str | None = None,
     rewards: str | None = None,
+    topics: Sequence[str] | None = None,
+    hz: float | None = None,
+    nearest: bool | None = None,
     fps: float | None = None,
     license: str | None = None,
     description: str | None = None,
@@ -195,8 +204,8 @@ def append(
 
     The files are read as ``rlds import`` reads them, and their episodes are committed together: readers see all of them
     or none. A file that was appended before is left out, by its sha256. Options of reading that are not given are those
-    of the import or append that made the dataset: ``reader``, ``episodes_by``, ``last_step``, ``rewards``, and each of
-    ``fields``.
+    of the import or append that made the dataset: ``reader``, ``episodes_by``, ``last_step``, ``rewards``, ``topics``,
+    ``hz``, ``nearest``, and each of ``fields``.
 
     Images and videos stay encoded, unless the dataset holds arrays. Of a dataset that does not grow, the result is its
     next version, which shares the files of rows of the one before.
@@ -207,7 +216,7 @@ def append(
         Id of the dataset, ``local/NAME``.
     paths : path or paths
         Files, directories or glob patterns.
-    reader, fields, episodes_by, skip_bad, last_step, rewards, jobs
+    reader, fields, episodes_by, skip_bad, last_step, rewards, topics, hz, nearest, jobs
         As in ``importing.import_files``.
     fps, license, description : optional
         As in ``rlds_cli.create``; they belong to the dataset, and an append that does not make it may repeat them.
@@ -233,6 +242,7 @@ def append(
     tell, id = shown(progress), ids.parse(ref)
     how: dict[str, Any] = {"reader": reader, "fields": fields, "episodes_by": episodes_by}
     how |= {"skip_bad": skip_bad, "last_step": last_step, "rewards": rewards}
+    how |= {"topics": topics, "hz": hz, "nearest": nearest}
     about: dict[str, Any] = {"fps": fps, "license": license, "description": description}
     where = settings.read(cache_dir)
     place = Home(where.home)
@@ -352,7 +362,7 @@ def _new(place: Home, id: DatasetId, made: Dataset, keep: Keep | None, how: Mapp
     facts = {n: made.manifest.facts[n] for n in ("licence", "description") if n in made.manifest.facts}
     about = {"spaces": made.manifest.spaces, "env": made.manifest.env, "facts": facts}
     how = {**how, "reader": how["reader"] and plugins.recorded(how["reader"])}
-    about["options"] = {n: how[n] for n in ("reader", "fields", "episodes_by", "last_step", "rewards") if how.get(n)}
+    about["options"] = {n: how[n] for n in _REMEMBERED if how.get(n)}
     safe_files.work_directory(work, place.root)
     try:
         making.make(work, str(id), tuple(made.schema.values()), keep=keep, about=about)

@@ -21,7 +21,7 @@ from rlds_cli.archives import Archive, Plan, planning, plugins, skipped_file
 from rlds_cli.checks.run import record
 from rlds_cli.convert import reading
 from rlds_cli.convert.decoding import decoded_field, is_raw_frame
-from rlds_cli.errors import ArchiveError, Frames, NoSpace, RldsError, UnsafeArchive
+from rlds_cli.errors import ArchiveError, FrameError, NoSpace, RldsError, UnsafeArchive
 from rlds_cli.files import child, disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.formats.image_header import MAX_PIXELS
@@ -221,14 +221,14 @@ def _check_frames(c: Conversion, plan: Plan) -> None:
 
 
 def _check_room(c: Conversion, plan: Plan, home: Home, threads: int) -> None:
-    """Raise NoSpace or Frames before the first row if the dataset cannot fit and the number of rows is known."""
+    """Raise NoSpace or FrameError before the first row if the dataset cannot fit and the number of rows is known."""
     known = [p.rows for p in plan.parts]
     schema = [decoded_field(f, c.frames) for f in plan.schema]
     frames = [f for f in schema if f.kind == "array" and f not in plan.schema]
     if c.frames == "raw" and any(map(is_raw_frame, plan.schema)) and not frames:
-        raise Frames(f"The frames of {c.id.base} are published raw, and stay raw.", hint="--frames encoded, or HxW")
+        raise FrameError(f"The frames of {c.id.base} are published raw, and stay raw.", hint="--frames encoded, or HxW")
     if c.frames != "encoded" and not frames:
-        raise Frames(f"{c.id.base} has no frames to decode or resize.", hint=f"rlds download {c.id.base}")
+        raise FrameError(f"{c.id.base} has no frames to decode or resize.", hint=f"rlds download {c.id.base}")
     if None in known or c.portion.cuts:
         return
     rows = sum(r for r in known if r is not None)
@@ -240,7 +240,7 @@ def _check_room(c: Conversion, plan: Plan, home: Home, threads: int) -> None:
         needed += sum(f.stat().st_size for f in plan.archive.files if f.suffix == ".mp4")
     free = disk.free(home.root)
     if needed > free and frames:
-        raise Frames(
+        raise FrameError(
             f"Decoded frames of {c.id.base} need {text.size_of(needed)}, {text.size_of(free)} are free.",
             hint="--frames encoded (as published), or a smaller size",
         )
@@ -291,6 +291,9 @@ def _key(c: Conversion, plan: Plan) -> str:
         **({"skip_bad": True} if plan.archive.skip_bad else {}),
         **({"last_step": plan.archive.last_step} if plan.archive.last_step else {}),
         **({"rewards": plan.archive.rewards} if plan.archive.rewards else {}),
+        **({"topics": [*plan.archive.topics]} if plan.archive.topics else {}),
+        **({"hz": plan.archive.hz} if plan.archive.hz else {}),
+        **({"nearest": True} if plan.archive.nearest else {}),
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True, default=_plain).encode()).hexdigest()
 

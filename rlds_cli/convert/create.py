@@ -18,6 +18,7 @@ import numpy as np
 
 from rlds_cli import home, ids, settings
 from rlds_cli.checks.run import record
+from rlds_cli.convert.cameras import Video
 from rlds_cli.convert.trajectories import Trajectory, trajectories
 from rlds_cli.dataset import Dataset, environments, open_dataset
 from rlds_cli.dataset.provenance import EpisodeOrigin
@@ -110,7 +111,8 @@ def create(
         "truncated": [T]}}``, nested to any depth; arrays, tensors, lists, or lists of strings. With T rows of
         observations the final one is unknown. A single flag is that of the last step; an episode without
         flags counts as cut. Other fields have T+1 rows (known at both ends of a step) or T rows (belong to the step).
-        A list of ``bytes`` holds the frames of a camera, PNG or JPEG of one size, and is stored as it is.
+        A list of ``bytes`` or `rlds_cli.Frames` holds the frames of a camera, PNG or JPEG of one size, and
+        `rlds_cli.Video` those of an MP4 file; they are stored as they are.
         Agents may be in groups: ``{"agents": {"observation": ..., "action": ...}, "next": {"agents": {"reward":
         ...}}}``.
         ``"episode": {"task": "press", "success": True}`` are columns of the episode table: a number, flag or text each.
@@ -349,12 +351,17 @@ class EpisodeReader:
     def _frames(self, flat: Flat, of: OriginalEpisode, where: str) -> Flat:
         """Return the fields that are frames as they will be stored: checked and encoded, or decoded."""
         given: dict[str, Any] = {
-            n: v for n, v in flat.items() if n not in of.fields and (isinstance(v, EncodedFrames) or is_bytes(v))
+            n: v
+            for n, v in flat.items()
+            if n not in of.fields and (isinstance(v, EncodedFrames | Video) or is_bytes(v))
         }
         known = {f.name: f for f in self.schema}
         return {n: self._frames_of(images, known.get(n), n, where) for n, images in given.items()}
 
-    def _frames_of(self, given: images.Images, f: Field | None, name: str, where: str) -> Array | EncodedFrames:
+    def _frames_of(self, given: images.Images | Video, f: Field | None, name: str, where: str) -> Any:
+        if isinstance(given, Video):
+            stays = self._codecs if f is None else f.kind == "frames"
+            return self.videos.of_file(given) if stays else given.decoded(name)
         if f is None and self._codecs:
             return images.encoded_frames(given, None, name, where)
         if f is None or f.kind == "array":
@@ -434,7 +441,12 @@ class OriginalEpisode:
 class VideoSources:
     """Extents of the videos that frames are copied from, by their names in the new dataset."""
 
-    known: dict[str, tuple[Store, str, int]] = field(default_factory=dict)
+    known: dict[str, tuple[Store, str, int] | Video] = field(default_factory=dict)
+
+    def of_file(self, video: Video) -> VideoFrames:
+        """Return the frames of a file, whose video gets a name."""
+        self.known[video.files[0]] = video
+        return VideoFrames(video.files, video.index, video.shape)
 
     def name(self, store: Store, name: str, number: int) -> str:
         """Return a name for video ``number`` of a field."""
@@ -444,7 +456,10 @@ class VideoSources:
 
     def locate(self, _field: str, key: str) -> Extent:
         """Return the extent of a video."""
-        store, name, number = self.known[key]
+        known = self.known[key]
+        if isinstance(known, Video):
+            return known.extent()
+        store, name, number = known
         return store.videos(name).extent(number)
 
 

@@ -203,7 +203,7 @@ class Rows:
 
         Raises
         ------
-        Frames
+        FrameError
             A step has no frame, or one does not decode.
         """
         f = self.store.fields[name]

@@ -185,7 +185,7 @@ def _lost(path: Path) -> str:
 def _import(id: DatasetId, path: Path, jobs: int | None, cache_dir: StrPath | None, tell: Progress) -> None:
     """Repeat an import with the same files and options."""
     m = manifest.read(path)
-    known = ("fields", "episodes_by", "skip_bad", "last_step", "rewards", "frames")
+    known = ("fields", "episodes_by", "skip_bad", "last_step", "rewards", "topics", "hz", "nearest", "frames")
     asked = {k: v for k, v in m.options.items() if k in known}
     importing.import_files(
         [file for file, _ in origins.own_files(path)],

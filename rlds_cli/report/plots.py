@@ -258,7 +258,7 @@ def image_field(ds: Dataset, name: str | None = None) -> Field:
         return f
     if len(images) != 1:
         what = f"has {len(images)} image fields" if images else "has no image fields"
-        raise RldsError(f"{ds.id} {what}.", hint=f"--field with one of {names}" if images else None)
+        raise RldsError(f"{ds.id} {what}.", hint=f"field= with one of {names}" if images else None)
     return images[0]
 
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from rlds_cli.errors import DamagedDataset, Frames, InvalidArgument
+from rlds_cli.errors import DamagedDataset, FrameError, InvalidArgument
 from rlds_cli.formats import image_header
 from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.ted import Array, BoolArray, EncodedFrames, Field, IntArray
@@ -58,7 +58,7 @@ def decode_frames(
 
     Raises
     ------
-    Frames
+    FrameError
         A frame does not decode to the field's shape.
     DamagedDataset
         The offsets are not those of frames.
@@ -112,17 +112,17 @@ def decode_frame(data: bytes, f: Field, row: int) -> Array:
 
     Raises
     ------
-    Frames
+    FrameError
         It does not decode, or its dimensions are not the field's (checked before decoding).
     """
     if not f.shape[0]:
-        raise Frames(
+        raise FrameError(
             f"{f.name} holds images of different sizes, which do not fit into one array.",
             hint="--frames HxW, at download or import, makes them one size",
         )
     values = _decoded(data, f, row)
     if values.size != math.prod(f.shape):
-        raise Frames(f"{f.name}, row {row}: decodes to {list(values.shape)}; {list(f.shape)} expected.")
+        raise FrameError(f"{f.name}, row {row}: decodes to {list(values.shape)}; {list(f.shape)} expected.")
     return values.reshape(f.shape)
 
 
@@ -131,7 +131,7 @@ def decode_any_size(data: bytes, f: Field, row: int) -> Array:
 
     Raises
     ------
-    Frames
+    FrameError
         It does not decode, or is too large.
     """
     values = _decoded(data, f, row, mode=CHANNELS["png"].get(f.shape[2]))
@@ -143,22 +143,24 @@ def _decoded(data: bytes, f: Field, row: int, *, mode: str | None = None) -> Arr
 
     header = image_header.read(data)  # before Pillow, which has a warning of its own for large images
     if header is not None and header.height * header.width > MAX_PIXELS:
-        raise Frames(f"{f.name}, row {row}: an image of {header.height}x{header.width} is not decoded.")
+        raise FrameError(f"{f.name}, row {row}: an image of {header.height}x{header.width} is not decoded.")
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
             width, height = image.size
             if f.shape[0] and (height, width) != f.shape[:2]:
-                raise Frames(f"{f.name}, row {row}: an image of {height}x{width}; {f.shape[0]}x{f.shape[1]} expected.")
+                raise FrameError(
+                    f"{f.name}, row {row}: an image of {height}x{width}; {f.shape[0]}x{f.shape[1]} expected."
+                )
             if width * height > MAX_PIXELS:
-                raise Frames(f"{f.name}, row {row}: an image of {height}x{width} is not decoded.")
+                raise FrameError(f"{f.name}, row {row}: an image of {height}x{width} is not decoded.")
             mode = mode or _mode(image.mode, f)
             values = np.asarray(image.convert(mode) if mode else image)
     except UnidentifiedImageError as e:
-        raise Frames(f"{f.name}, row {row}: {len(data):,} bytes that are neither PNG nor JPEG.") from e
+        raise FrameError(f"{f.name}, row {row}: {len(data):,} bytes that are neither PNG nor JPEG.") from e
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
-        raise Frames(f"{f.name}, row {row}: {len(data):,} bytes do not decode as {f.codec}: {e}") from e
+        raise FrameError(f"{f.name}, row {row}: {len(data):,} bytes do not decode as {f.codec}: {e}") from e
     if values.dtype.itemsize > 1:  # wider values would wrap around in 8 bits
-        raise Frames(f"{f.name}, row {row}: an image of more than 8 bits; uint8 expected.")
+        raise FrameError(f"{f.name}, row {row}: an image of more than 8 bits; uint8 expected.")
     return values
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from rlds_cli.errors import Frames, InvalidEpisode
+from rlds_cli.errors import FrameError, InvalidEpisode
 from rlds_cli.formats import image_header
 from rlds_cli.formats.image_header import MAX_PIXELS, ImageHeader
 from rlds_cli.store.frames import CHANNELS, decode_frames
@@ -142,5 +142,5 @@ def _decoded(files: Sequence[bytes], f: Field, where: str) -> Iterator[Array]:
         try:
             b = min(a + at_once, len(files))
             yield decode_frames(data, (offsets[a:b], offsets[a + 1 : b + 1]), np.arange(a, b), f)
-        except Frames as e:
+        except FrameError as e:
             raise InvalidEpisode(f"{where}: {e.message}") from e

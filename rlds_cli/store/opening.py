@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from rlds_cli.errors import DamagedDataset, DatasetNotFound, Frames
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, FrameError
 from rlds_cli.store import (
     arrays,
     compression,
@@ -438,7 +438,7 @@ class Store(Followed):
 
         Raises
         ------
-        Frames
+        FrameError
             One is observed; the message names its episode and its step.
         """
         if not len(rows):
@@ -449,7 +449,7 @@ class Store(Followed):
         step = rows - start[episode]
         wrong = np.flatnonzero((step < length[episode]) | (f.placement == "both"))
         if len(wrong):
-            raise Frames(
+            raise FrameError(
                 f"{self.manifest.id}, episode {episode[wrong[0]]:,}: {f.name} has no frame at step {step[wrong[0]]:,}.",
                 hint="rlds check ID names such steps; select other episodes, or leave the field out of fields=",
             )

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.errors import DamagedDataset, Frames, MissingPackage, NoSpace
+from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage, NoSpace
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import is_full
@@ -336,7 +336,7 @@ def decode_video(index: Array, video: Callable[[int], Video], f: Field, where: H
 
     Raises
     ------
-    Frames
+    FrameError
         A frame does not decode to the field's shape.
     MissingPackage
         ``av`` is not installed.
@@ -358,7 +358,7 @@ def decode_one(video: Video, frame: int, f: Field, where: Hashable) -> Array:
     if not 0 <= frame < len(track.frames):
         raise DamagedDataset(f"{f.name}: frame {frame:,} of a video of {len(track.frames):,}.", hint="rlds verify ID")
     if (track.height, track.width) != f.shape[:2] or track.height * track.width > MAX_PIXELS:
-        raise Frames(f"{f.name}: a video of {track.height}x{track.width}; {f.shape[0]}x{f.shape[1]} expected.")
+        raise FrameError(f"{f.name}: a video of {track.height}x{track.width}; {f.shape[0]}x{f.shape[1]} expected.")
     return _decoder(track, where).frame(video, int(track.frames[frame]), f)
 
 
@@ -400,11 +400,11 @@ class _Decoder:
                 self._restart(video, track.begin(begin - 1))
                 found = self._until(video, time)
             if found is None:
-                raise Frames(f"{f.name}: a frame of a {track.codec} video did not come out of the decoder.")
+                raise FrameError(f"{f.name}: a frame of a {track.codec} video did not come out of the decoder.")
             return self._pixels(found, f)
         except (self._av.FFmpegError, ValueError) as e:
             self._video = None
-            raise Frames(f"{f.name}: a frame does not decode as {track.codec}: {e}", hint="rlds verify ID") from e
+            raise FrameError(f"{f.name}: a frame does not decode as {track.codec}: {e}", hint="rlds verify ID") from e
 
     def _leads_to(self, video: Video, begin: int, time: int) -> bool:
         """Return whether the decoder reaches a frame by going on from its position."""
@@ -448,7 +448,7 @@ class _Decoder:
 
     def _pixels(self, frame: Any, f: Field) -> Array:
         if (frame.height, frame.width) != f.shape[:2]:
-            raise Frames(f"{f.name}: decodes to {frame.height}x{frame.width}; {f.shape[0]}x{f.shape[1]} expected.")
+            raise FrameError(f"{f.name}: decodes to {frame.height}x{frame.width}; {f.shape[0]}x{f.shape[1]} expected.")
         if f.dtype == "uint16":
             return self._deep(frame).reshape(f.shape)
         form = _FORMATS[f.shape[2] if len(f.shape) == 3 else 1]
@@ -468,7 +468,9 @@ def _open(av: Any, track: Track) -> Any:
         if name in av.codecs_available:
             break
     else:
-        raise Frames(f"The package av that is installed has no decoder for {track.codec}.", hint="pip install -U av")
+        raise FrameError(
+            f"The package av that is installed has no decoder for {track.codec}.", hint="pip install -U av"
+        )
     context = av.CodecContext.create(name, "r")
     if track.extradata:
         context.extradata = track.extradata + bytes(64)  # leaves zeros behind the extradata that is set next

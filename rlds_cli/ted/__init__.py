@@ -133,10 +133,13 @@ class VideoFrames:
     """Frames of videos, one per row: ``index`` [n, 2] is the number of a video in ``files`` and of the frame in it.
 
     Frames are counted in the order in which they are shown; (-1, -1) stands for a row without a frame.
+
+    ``shape`` is that of the field, and may be omitted if the field is known.
     """
 
     files: tuple[str, ...]
     index: npt.NDArray[np.int32]
+    shape: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.index)

@@ -95,7 +95,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _values(value: Any, name: str, where: str) -> Value:
-    if isinstance(value, EncodedFrames | LazyColumn):
+    if isinstance(value, EncodedFrames | VideoFrames | LazyColumn):
         return cast("Value", value)
     if (images := _images(value, name, where)) is not None:
         return images
@@ -317,8 +317,10 @@ def infer_schema(
     return tuple(fields)
 
 
-def field_of(name: str, values: Value, placement: Placement) -> Field:
+def field_of(name: str, values: Value | VideoFrames, placement: Placement) -> Field:
     """Return the field for values."""
+    if isinstance(values, VideoFrames):
+        return Field(name, "uint8", values.shape, placement, "frames", VIDEO)
     if isinstance(values, EncodedFrames):
         return Field(name, "uint8", values.shape, placement, "frames", values.codec)
     if isinstance(values, list):
@@ -354,13 +356,13 @@ def _fit(values: Value | VideoFrames, f: Field, where: str) -> Column:
         raise InvalidEpisode(f"{where}: {f.name} is {what} here only.", hint=hint)
     if isinstance(values, list):
         return cast("list[str | None]", values)
-    if isinstance(values, VideoFrames) and f.codec == VIDEO:
+    if isinstance(values, VideoFrames) and f.codec == VIDEO and values.shape in ((), f.shape):
         return values
     if isinstance(values, EncodedFrames | VideoFrames):
-        found = (VIDEO, f.shape) if isinstance(values, VideoFrames) else (values.codec, values.shape)
-        if (found[1], found[0]) != (f.shape, f.codec):
+        codec, shape = VIDEO if isinstance(values, VideoFrames) else values.codec, values.shape or f.shape
+        if (codec, shape) != (f.codec, f.shape):
             raise InvalidEpisode(
-                f"{where}: {f.name} is {found[0]} {list(found[1])}; the first episode's is {f.codec} {list(f.shape)}."
+                f"{where}: {f.name} is {codec} {list(shape)}; the first episode's is {f.codec} {list(f.shape)}."
             )
         return values
     values = f.of_rows(values)

@@ -1,0 +1,487 @@
+"""Recordings of a robot: topics at rates of their own, put on the steps of an episode; one file is one episode.
+
+::
+
+    step             0        1        2        3          every 1/hz seconds, else at each message of the action
+    /camera     c0        c1                c2
+    /joints     q0   q1   q2   q3   q4   q5   q6
+    /cmd        a0        a1       a2       a3
+    camera           c0       c1       c1       c2         the latest that was known; with nearest, the nearest
+    age              0.01 ...                              seconds since: ``info/age/camera``
+
+Rows begin when every topic has a message, and end with the topic that ends first; topics of a single message hold for
+the whole recording. The last row is the final observation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, EpisodeSummary, Part, Plan, every_file, skipped_file
+from rlds_cli.archives.names import is_observation, meaning
+from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
+from rlds_cli.formats import image_columns
+from rlds_cli.formats.recordings import SECOND, Message, Recording, codec_of, is_recording, open_recording
+from rlds_cli.ted import (
+    CUT,
+    END_NAMES,
+    FLAGS,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    Array,
+    Chunk,
+    EpisodeData,
+    Field,
+    IntArray,
+    Kind,
+    LazyColumn,
+    Note,
+    chunks,
+)
+from rlds_cli.text import did_you_mean, plural
+
+VERSION = 1
+choose = every_file
+AGE = "info/age/"
+_ACTION = re.compile(r"(^|[/_])(cmd|command|commands|action|actions|target|targets|setpoint|setpoints)($|[/_])", re.I)
+HEAVY = 1 << 14  # bytes of a value that is an image
+_SHOWN = 12  # topics that a message lists
+
+
+# -- what is in a recording
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A leaf of the messages of a topic: its values are arrays of one shape and dtype, texts, or encoded images."""
+
+    topic: str
+    leaf: str
+    dtype: str
+    shape: tuple[int, ...]
+    kind: Kind = "array"
+    codec: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The name of the column: ``/joints/position``."""
+        return f"{self.topic}/{self.leaf}" if self.leaf else self.topic
+
+    @property
+    def heavy(self) -> bool:
+        """True for images, of which only those that steps refer to are read."""
+        values = int(np.prod(self.shape, dtype=np.int64))
+        return self.kind == "frames" or (self.kind == "array" and values * np.dtype(self.dtype).itemsize > HEAVY)
+
+
+@dataclass(slots=True)
+class Survey:
+    """The columns of a recording by key, the times of each topic, and why some values are left out."""
+
+    columns: dict[str, Column]
+    times: dict[str, IntArray]
+    notes: list[Note]
+
+
+def survey(recording: Recording, topics: Sequence[str] = ()) -> Survey:
+    """Look at every message of the topics that some patterns name, all without any; images are not decoded."""
+    name = recording.path.name
+    wanted = [t for t in recording.topics if not topics or any(fnmatchcase(t, p) for p in topics)]
+    for pattern in topics:
+        if not any(fnmatchcase(t, pattern) for t in recording.topics):
+            near = did_you_mean(pattern, list(recording.topics))
+            raise UnknownLayout(f"{name} has no topic {pattern}.{near}", hint=f"it has {_listed(recording)}")
+    odd = [recording.topics[t] for t in wanted if recording.topics[t].why_not]
+    notes = [Note("not-understood", f"{t.name} ({t.type}) is left out: {t.why_not}") for t in odd]
+    times: dict[str, list[int]] = {t: [] for t in wanted}
+    columns: dict[str, dict[str, Column | None]] = {}
+    for m in recording.messages([t for t in wanted if not recording.topics[t].why_not]):
+        times[m.topic].append(m.time)
+        known = columns.get(m.topic)
+        if known is None:
+            columns[m.topic] = {leaf: _column(m.topic, leaf, value) for leaf, value in m.leaves().items()}
+        elif any(c is not None and not c.heavy for c in known.values()):
+            _widen(known, m)  # images are looked at when they are read
+    found: dict[str, Column] = {}
+    for topic, leaves in columns.items():
+        for leaf, c in leaves.items():
+            if c is None:
+                notes.append(Note("varies", f"{topic}/{leaf} is left out: its values have different shapes or kinds"))
+            elif 0 not in c.shape:
+                found[c.key] = c
+    return Survey(found, {t: np.array(n, np.int64) for t, n in times.items() if n}, notes)
+
+
+def _column(topic: str, leaf: str, value: Any) -> Column | None:
+    if isinstance(value, str):
+        return Column(topic, leaf, "str", (), "text")
+    if isinstance(value, bytes):
+        found = codec_of(value)
+        return None if found is None else Column(topic, leaf, "uint8", found[1], "frames", found[0])
+    return Column(topic, leaf, value.dtype.name, value.shape)
+
+
+def _widen(known: dict[str, Column | None], m: Message) -> None:
+    """Compare the leaves of a message with the columns so far: whole numbers among others become floats."""
+    leaves = m.leaves()
+    for leaf, c in known.items():
+        if c is None or c.heavy:
+            continue
+        now = _column(m.topic, leaf, leaves[leaf]) if leaf in leaves else None
+        if now is None or (now.shape, now.kind) != (c.shape, c.kind):
+            known[leaf] = None
+        elif now.dtype != c.dtype:
+            known[leaf] = Column(c.topic, leaf, np.result_type(now.dtype, c.dtype).name, c.shape)
+
+
+def _listed(recording: Recording) -> str:
+    names = [f"{t.name} ({t.type})" for t in recording.topics.values()]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
+
+
+# -- fields and times
+
+
+def fields_of(recording: Recording, seen: Survey, chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return the column of each field: those that the user mapped, else all by their names.
+
+    Raises
+    ------
+    UnknownLayout
+        A mapped column is not there, or nothing is an action.
+    """
+    name = recording.path.name
+    if chosen:
+        for field, key in chosen.items():
+            if key not in seen.columns:
+                near = did_you_mean(key, list(seen.columns))
+                raise UnknownLayout(
+                    f"{name} has no column {key}, which --map {field}={key} names.{near}",
+                    hint=f"it has {', '.join([*seen.columns][:_SHOWN])}",
+                )
+        fields = {"next/" + f if f in ("reward", *(n[5:] for n in FLAGS)) else f: key for f, key in chosen.items()}
+    else:
+        plain = {key.strip("/"): c for key, c in seen.columns.items()}
+        known = meaning({k: c for k, c in plain.items() if c.kind != "frames"}, {}, name).fields
+        fields = {f: _key(seen, k) for f, k in known.items() if k in plain and f.partition("/")[0] != "info"}
+        rest = {k: c for k, c in plain.items() if _key(seen, k) not in fields.values()}
+        actions = [k for k in rest if _ACTION.search(k)] if not any(is_action(f) for f in fields) else []
+        for k in rest:
+            if k not in actions:
+                fields[f"observation/{k}"] = _key(seen, k)
+            else:
+                fields["action" if len(actions) == 1 else f"action/{k}"] = _key(seen, k)
+        if "observation" in fields and any(f.startswith("observation/") for f in fields):
+            key = fields.pop("observation")
+            fields[f"observation/{key.strip('/')}"] = key
+    if not any(map(is_action, fields)) or not any(map(is_observation, fields)):
+        lacking = "action" if not any(map(is_action, fields)) else "observation"
+        odd = f"; {'; '.join(n.text for n in seen.notes)}" if seen.notes else ""
+        raise UnknownLayout(
+            f"{name}: no topic is known to be the {lacking}. It has {_listed(recording)}{odd}.",
+            hint=f"--map {lacking}=COLUMN, and --map for the other fields: {', '.join([*seen.columns][:_SHOWN])}",
+        )
+    return dict(sorted(fields.items()))
+
+
+def is_action(field: str) -> bool:
+    """Return whether a field is an action, or a part of one."""
+    return field.partition("/")[0] == "action"
+
+
+def _key(seen: Survey, plain: str) -> str:
+    return next(key for key in seen.columns if key.strip("/") == plain)
+
+
+def rows_of(recording: Recording, seen: Survey, fields: Mapping[str, str], hz: float | None) -> IntArray:
+    """Return the time of each row in nanoseconds [rows].
+
+    Raises
+    ------
+    UnknownLayout
+        The topics have fewer than two rows in common.
+    """
+    used = {seen.columns[key].topic for key in fields.values()}
+    first = max(int(seen.times[t][0]) for t in used)
+    last = min((int(seen.times[t][-1]) for t in used if len(seen.times[t]) > 1), default=first)
+    if hz is not None:
+        count = int((last - first) * hz / SECOND + 1e-6) + 1 if last >= first else 0
+        times = first + np.rint(np.arange(count) * SECOND / hz).astype(np.int64)
+    else:
+        clock = seen.times[seen.columns[next(key for f, key in fields.items() if is_action(f))].topic]
+        times = np.unique(clock[(clock >= first) & (clock <= last)])
+    if len(times) < 2:
+        raise UnknownLayout(
+            f"{recording.path.name}: its topics have {plural(len(times), 'row')} in common: they begin together at "
+            f"{first / SECOND:.3f} s, and the first to end does so at {last / SECOND:.3f} s.",
+            hint="--topics or --map without the topic that lacks messages; --hz makes more rows",
+        )
+    return times
+
+
+def at(times: IntArray, rows: IntArray, *, nearest: bool) -> IntArray:
+    """Return the number of the latest message at each of ``rows``, or of the nearest one."""
+    latest = np.searchsorted(times, rows, "right") - 1
+    if not nearest:
+        return latest
+    after = np.minimum(latest + 1, len(times) - 1)
+    return np.where(times[after] - rows < rows - times[latest], after, latest)
+
+
+# -- the reader
+
+
+def recognise(paths: Sequence[Path]) -> str | None:
+    """Describe the topics in one line; None for other files."""
+    paths = _recordings(paths)
+    if not paths or not all(map(is_recording, paths)):
+        return None
+    with open_recording(paths[0]) as recording:
+        files = f"{plural(len(paths), 'recording')}, the first with " if len(paths) > 1 else "a recording of "
+        return f"{files}{plural(len(recording.topics), 'topic')}: {_listed(recording)}"
+
+
+def _recordings(paths: Sequence[Path]) -> list[Path]:
+    return [p for p in paths if p.name != "metadata.yaml"]  # which rosbag2 writes beside its files
+
+
+def plan(archive: Archive) -> Plan:
+    """Find the fields and the rows of every recording, by a look at all messages.
+
+    Raises
+    ------
+    UnknownLayout
+        A topic or column is not there, nothing is an action, or recordings have different fields.
+    CorruptArchive
+        A file is damaged.
+    """
+    files, seen, notes = [], [], []
+    for path in _recordings(archive.files):
+        try:
+            seen.append(_planned(archive, path))
+            files.append(path)
+        except ArchiveError as e:
+            if not archive.skip_bad:
+                raise
+            notes.append(skipped_file(path.relative_to(archive.root).as_posix(), e))
+    if not files:
+        raise CorruptArchive(f"None of {plural(len(archive.files), 'file')} can be read: {notes[0].where}")
+    first = seen[0]
+    for path, one in zip(files, seen, strict=True):
+        if one.schema != first.schema or one.columns != first.columns:
+            odd = [f.name for f in (*one.schema, *first.schema) if f not in one.schema or f not in first.schema]
+            raise UnknownLayout(
+                f"{path.name} and {files[0].name} differ in {odd[0] if odd else 'their topics'}.",
+                hint="--map or --topics names what is read",
+            )
+    lengths = np.array([len(s.times) - 1 for s in seen])
+    return Plan(
+        "recordings",
+        replace(archive, files=tuple(files)),
+        first.schema,
+        tuple(Part(len(s.times), {"file": i, "times": s.times, "sent": s.sent}) for i, s in enumerate(seen)),
+        "file",
+        facts={"fields": first.fields, "columns": first.columns, "hz": archive.hz, "nearest": archive.nearest},
+        env={"fps": archive.hz} if archive.hz else {},
+        notes=(*dict.fromkeys(n for s in seen for n in s.notes), *notes),
+        episode_summary=EpisodeSummary(lengths, {**dict.fromkeys(END_NAMES, 0), END_NAMES[CUT]: len(seen)}),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """One recording: its fields, their columns, topic and leaf of each, the times of rows and of messages by topic."""
+
+    schema: tuple[Field, ...]
+    fields: dict[str, str]
+    columns: dict[str, list[str]]
+    times: IntArray
+    sent: dict[str, IntArray]
+    notes: list[Note]
+
+
+def _planned(archive: Archive, path: Path) -> _Planned:
+    with open_recording(path) as recording:
+        seen = survey(recording, archive.topics)
+        fields = fields_of(recording, seen, archive.fields)
+        times = rows_of(recording, seen, fields, archive.hz)
+    columns = {key: seen.columns[key] for key in fields.values()}
+    topics = dict.fromkeys(c.topic for c in columns.values())
+    schema = [_field(name, columns[key], path.name) for name, key in fields.items() if name not in FLAGS]
+    schema += [Field(name, "bool", (), "next") for name in FLAGS]
+    schema += [Field(f"{AGE}{topic.strip('/')}", "float32") for topic in topics]
+    return _Planned(
+        tuple(sorted(schema, key=lambda f: f.name)),
+        fields,
+        {key: [c.topic, c.leaf] for key, c in columns.items()},
+        times,
+        {topic: seen.times[topic] for topic in topics},
+        seen.notes,
+    )
+
+
+def _field(name: str, c: Column, file: str) -> Field:
+    if name == REWARD and (c.dtype == "str" or int(np.prod(c.shape)) != 1):
+        raise UnknownLayout(f"{file}: {c.key} is {c.dtype} {list(c.shape)}; a reward is one number.")
+    placement: Any = "next" if name.startswith("next/") else "both" if is_observation(name) else "root"
+    shape = () if name == REWARD else c.shape
+    return Field(name, c.dtype, shape, placement, c.kind, c.codec)
+
+
+def read(plan: Plan, part: Part) -> Iterator[Chunk]:
+    """Read one recording."""
+    path, times = plan.archive.files[part.args["file"]], np.asarray(part.args["times"])
+    sent: Mapping[str, IntArray] = {topic: np.asarray(t) for topic, t in part.args["sent"].items()}
+    numbers = {topic: at(t, times, nearest=plan.archive.nearest) for topic, t in sent.items()}
+    places: Mapping[str, Sequence[str]] = plan.facts["columns"]
+    fields, steps = {f.name: f for f in plan.schema}, len(times) - 1
+    columns: dict[str, Any] = {}
+    with open_recording(path) as recording:
+        light = {k: tuple(places[k]) for n, k in plan.facts["fields"].items() if n in FLAGS or not _is_heavy(fields[n])}
+        values = _values(recording, light)
+        for name, key in plan.facts["fields"].items():
+            topic, leaf = places[key]
+            f, of = fields[name], numbers[topic]
+            rows = of if f.placement == "both" else of[1:] if f.placement == "next" else of[:steps]
+            if key in light:
+                columns[name] = _taken(values[key], rows, f)
+            else:
+                columns[name] = _Images(recording, topic, leaf, f, sent[topic], rows)
+        for topic, t in sent.items():
+            age = (times[:steps] - t[numbers[topic][:steps]]) / SECOND
+            columns[f"{AGE}{topic.strip('/')}"] = age.astype(np.float32)
+        end = _flags(columns, plan.facts["fields"], steps, path.name)
+        yield from chunks(plan.schema, [EpisodeData(columns, steps, end, source=part.args["file"])])
+
+
+def _is_heavy(f: Field) -> bool:
+    return f.kind == "frames" or f.row_bytes > HEAVY
+
+
+def _values(recording: Recording, places: Mapping[str, Sequence[str]]) -> dict[str, list[Any]]:
+    """Read all values of some columns, each a topic and a leaf, by key."""
+    found: dict[str, list[Any]] = {key: [] for key in places}
+    of: dict[str, list[tuple[str, str]]] = {}
+    for key, (topic, leaf) in places.items():
+        of.setdefault(topic, []).append((key, leaf))
+    for m in recording.messages([*of]):
+        leaves = m.leaves()
+        for key, leaf in of[m.topic]:
+            found[key].append(leaves[leaf])
+    return found
+
+
+def _taken(values: Sequence[Any], rows: IntArray, f: Field) -> Any:
+    taken = [values[i] for i in rows.tolist()]
+    if f.kind == "text":
+        return taken
+    if f.name in FLAGS:
+        return np.array([bool(np.any(v)) for v in taken], bool)
+    return np.array(taken).astype(f.dtype).reshape(len(rows), *f.shape)
+
+
+def _flags(columns: dict[str, Any], fields: Mapping[str, str], steps: int, file: str) -> int:
+    """Complete the flags, which only the last step may have, and return how the episode ends."""
+    for name in FLAGS:
+        flags = columns.setdefault(name, np.zeros(steps, bool))
+        if flags[:-1].any():
+            raise UnknownLayout(
+                f"{file}: {fields[name]} is set at step {int(np.argmax(flags)):,} of {steps:,}: a recording is one "
+                "episode, which ends with its last step.",
+                hint="leave out --map of the flag, or cut the recording there",
+            )
+    end = TERMINATED if columns[FLAGS[0]][-1] else TRUNCATED if columns[FLAGS[1]][-1] else CUT
+    columns[FLAGS[1]][-1] |= end == CUT
+    return end
+
+
+class _Images(LazyColumn):
+    """Images of the messages that rows refer to, read when they are laid out."""
+
+    def __init__(
+        self, recording: Recording, topic: str, leaf: str, field: Field, times: IntArray, rows: IntArray
+    ) -> None:
+        self._recording, self._topic, self._leaf, self._field = recording, topic, leaf, field
+        self._times, self._rows = times, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows, decoded."""
+        return len(self._rows) * self._field.row_bytes
+
+    def cut(self, start: int, stop: int) -> Any:
+        """Read the images of rows [start, stop)."""
+        f, rows = self._field, self._rows[start:stop]
+        if not len(rows):
+            return [] if f.kind == "frames" else np.zeros((0, *f.shape), f.dtype)
+        wanted, found = {*rows.tolist()}, dict[int, Any]()
+        first, last = int(self._times[rows.min()]), int(self._times[rows.max()])
+        number = int(np.searchsorted(self._times, first))
+        for m in self._recording.messages([self._topic], first, last):
+            if number in wanted:
+                found[number] = m.leaves().get(self._leaf)
+            number += 1
+        return self._checked([found[n] for n in rows.tolist()], start)
+
+    def _checked(self, images: list[Any], start: int) -> Any:
+        f, where = self._field, f"{self._recording.path.name}: {self._topic}"
+        if f.kind == "frames":
+            image_columns.check([i if isinstance(i, bytes) else None for i in images], (f.codec, f.shape), where, start)
+            return images
+        for image in images:
+            if np.shape(image) != f.shape or image.dtype != f.dtype:
+                shape = list(np.shape(image))
+                raise UnknownLayout(f"{where} has an image of {shape}; {list(f.shape)} is that of the first.")
+        return np.stack(images)
+
+
+def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
+    """Yield nothing: all values are those of steps."""
+    return iter(())
+
+
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
+    """Look up the messages of a step, and those of the next observation."""
+    with open_recording(place.file) as recording:
+        wanted: Mapping[str, str] = place.facts["fields"]
+        topics = {key: _topic_of(recording, key) for key in wanted.values()}
+        every: dict[str, list[Message]] = {}
+        for m in recording.messages({*topics.values()}):
+            every.setdefault(m.topic, []).append(m)
+        hz = place.facts["hz"]
+        first = max(of[0].time for of in every.values())
+        last = min((of[-1].time for of in every.values() if len(of) > 1), default=first)
+        clock = every[topics[next(k for f, k in sorted(wanted.items()) if is_action(f))]]
+        ticks = sorted({m.time for m in clock if first <= m.time <= last})
+        for name, key in wanted.items():
+            if name in FLAGS:
+                continue
+            for shift, field in ((0, name), (1, f"next/{name}")):
+                if name.startswith("next/") or (shift and not is_observation(name)):
+                    field, shift = name, int(name.startswith("next/"))
+                now = first + int(np.rint((place.step + shift) * SECOND / hz)) if hz else ticks[place.step + shift]
+                of = every[topics[key]]
+                if place.facts["nearest"]:
+                    m = min(of, key=lambda m: (abs(m.time - now), m.time > now))
+                else:
+                    m = [m for m in of if m.time <= now][-1]
+                leaf = key.removeprefix(topics[key]).strip("/")
+                yield ArchivedValue(field, f"{key} at {m.time / SECOND:.6f} s", m.leaves()[leaf])
+                if field == name and not is_observation(name):
+                    break
+
+
+def _topic_of(recording: Recording, key: str) -> str:
+    return max((t for t in recording.topics if key == t or key.startswith(f"{t}/")), key=len)
