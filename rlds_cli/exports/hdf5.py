@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,13 +20,14 @@ import numpy as np
 from rlds_cli.exports.content import PIECE, Content, Loss
 from rlds_cli.exports.format import Format, Unit
 from rlds_cli.store import arrays
-from rlds_cli.ted import Array, Field, Kind
+from rlds_cli.ted import REWARD, Array, Field, IntArray, Kind
 from rlds_cli.text import is_below, plural
 
 _TEXT, _IMAGE = h5py.string_dtype(), h5py.vlen_dtype(np.uint8)
 _DEEPEST = 24  # components of a name
 VERSIONS = ("v108", "v110")  # of HDF5 that read the files; older groups take more space and time
 Rows = Literal["steps", "next", "all"]
+_NEXT = "next/observation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Column:
 
 
 class Hdf5Format(Format):
-    """A format with one HDF5 file."""
+    """A format with one HDF5 file, whose datasets hold the rows of an episode, or those of all of them."""
 
     def file(self, directory: Path) -> Path:
         """Return the file."""
@@ -69,35 +70,64 @@ class Hdf5Format(Format):
     def columns(self) -> list[Column]:
         """Return the datasets of an episode."""
 
+    @abstractmethod
+    def lay_out(self, f: h5py.File, make: HDF5Layout) -> IntArray:
+        """Make groups, attributes and datasets; return where each episode begins in the file [episodes, columns]."""
+
+    @abstractmethod
+    def place(self, column: Column, episode: int) -> tuple[str, int]:
+        """Return the dataset that holds a column of an episode, and the row with which the episode begins."""
+
     def values(self, column: Column, values: Array, start: int) -> Array:
         """Return values of steps, from row ``start`` on, as they are stored."""
         return values
 
-    def open(self, f: h5py.File) -> None:
-        """Make the groups above those of the episodes."""
-        return
+    def prepare(self, directory: Path) -> None:
+        """Lay the file out, and write what has no fixed size."""
+        path = self.file(directory)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with h5py.File(path, "w", libver=VERSIONS) as f:
+            places = self.lay_out(f, HDF5Layout())
+            for c in self.columns():
+                if c.kind != "array":
+                    for episode, row, values in self._parts(c, 0, len(self.content.table)):
+                        name, first = self.place(c, episode)
+                        write_ragged(f[name], first + row, values)
+        np.save(places_of(directory), places)
 
-    def close(self, f: h5py.File) -> None:
-        """Write what the file holds beside its episodes."""
-        return
+    def write(self, unit: Unit, directory: Path) -> Any:
+        """Write the rows of some episodes at their places in the file."""
+        places = np.load(places_of(directory), mmap_mode="r", allow_pickle=False)[unit.first : unit.stop].T.tolist()
+        with self.file(directory).open("r+b", buffering=0) as file:
+            for c, begins in zip(self.columns(), places, strict=True):
+                if c.kind != "array" or not c.row_bytes:
+                    continue
+                for episode, row, values in self._parts(c, unit.first, unit.stop):
+                    at = begins[episode - unit.first] + row * c.row_bytes
+                    arrays.write_at(file.fileno(), at, values.astype(c.dtype, copy=False))
+            os.fsync(file.fileno())
+        return None
 
-    def read(self, column: Column, start: int, stop: int) -> Array:
-        """Return what a column holds of rows ``start`` to ``stop``: T+1 an episode, the last if it has ``all``."""
-        shift = int(column.rows == "next")
-        if column.kind == "frames":
-            found = np.empty(stop - start, object)
-            found[:] = [np.frombuffer(b, np.uint8) for b in self.content.frames(column.field, start, stop)]
-            return found
-        values = self.content.rows(column.field, start + shift, min(stop + shift, self.content.num_rows))
-        return self.values(column, values, start)
-
-    def pieces(self, column: Column, start: int, stop: int) -> Iterator[tuple[int, int, Array]]:
-        """Yield what a column holds between two rows, in pieces of bounded size, with their first and end rows."""
+    def _parts(self, column: Column, first: int, stop: int) -> Iterator[tuple[int, int, Array]]:
+        """Yield (episode, row in it, values) of a column of some episodes, reading pieces of bounded size."""
+        starts, lengths = self.content.starts, self.content.table.length
+        begin, end = int(starts[first]), int(starts[stop - 1] + lengths[stop - 1]) + 1
         size = column.row_bytes if column.kind == "array" else max(256, self.content.row_bytes(column.field))
-        at_once = max(1, PIECE // max(1, size))
-        for a in range(start, stop, at_once):
-            b = min(a + at_once, stop)
-            yield a, b, self.read(column, a, b)
+        at_once, shift = max(1, PIECE // max(1, size)), int(column.rows == "next")
+        for a in range(begin, end, at_once):
+            b = min(a + at_once, end)
+            if column.kind == "frames":
+                values = np.empty(b - a, object)
+                values[:] = [np.frombuffer(data, np.uint8) for data in self.content.frames(column.field, a, b)]
+            else:
+                rows = self.content.rows(column.field, a + shift, min(b + shift, self.content.num_rows))
+                values = self.values(column, rows, a)
+            low, high = self.content.episodes_at(np.array([a, b - 1])).tolist()
+            for k in range(low, high + 1):
+                start = int(starts[k])
+                lo, hi = max(a, start), min(b, start + int(lengths[k]) + (column.rows == "all"))
+                if lo < hi:
+                    yield k, lo - start, values[lo - a : hi - a]
 
 
 class GroupedFormat(Hdf5Format):
@@ -107,68 +137,35 @@ class GroupedFormat(Hdf5Format):
     def group(self, episode: int) -> str:
         """Return the path of the group of an episode."""
 
+    def open(self, f: h5py.File) -> None:
+        """Make the groups above those of the episodes."""
+        return
+
     def describe(self, make: HDF5Layout, group: h5py.h5g.GroupID, episode: int) -> None:
         """Write the attributes of an episode."""
         return
 
-    def prepare(self, directory: Path) -> None:
-        """Lay the file out."""
-        path = self.file(directory)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        columns, table = self.columns(), self.content.table
-        places = np.zeros((len(table), len(columns)), np.int64)
-        with h5py.File(path, "w", libver=VERSIONS) as f:
-            make = HDF5Layout()
-            self.open(f)
-            for k, length in enumerate(table.length.tolist()):
-                group = make.group(f.id, self.group(k))
-                self.describe(make, group, k)
-                groups: dict[str, h5py.h5g.GroupID] = {"": group}
-                for i, c in enumerate(columns):
-                    above, _, name = c.key.rpartition("/")
-                    parent = make.below(groups, above)
-                    places[k, i] = make.dataset(parent, name, c, length + (c.rows == "all"))
-            for c in columns:
-                if c.kind != "array":
-                    self._write_ragged(f, c)
-            self.close(f)
-        np.save(_places(directory), places)
+    def close(self, f: h5py.File) -> None:
+        """Write what the file holds beside its episodes."""
+        return
 
-    def _write_ragged(self, f: h5py.File, column: Column) -> None:
-        for a, b, values in self.pieces(column, 0, self.content.num_rows):
-            for k, first, lo, hi in self._within(column, a, b):
-                write_ragged(f[f"{self.group(k)}/{column.key}"], lo - first, values[lo - a : hi - a])
+    def place(self, column: Column, episode: int) -> tuple[str, int]:
+        """Return the dataset in the group of the episode."""
+        return f"{self.group(episode)}/{column.key}", 0
 
-    def _within(self, column: Column, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield the episodes between two rows: number, first row, and the first and end row that are there."""
-        table = self.content.table
-        k = int(self.content.episodes_at(np.array([start]))[0])
-        while k < len(table) and (first := int(self.content.starts[k])) < stop:
-            lo, hi = max(start, first), min(stop, first + int(table.length[k]) + (column.rows == "all"))
-            if lo < hi:
-                yield k, first, lo, hi
-            k += 1
-
-    def write(self, unit: Unit, directory: Path) -> Any:
-        """Write the rows of some episodes at their places in the file."""
-        table, path = self.content.table, self.file(directory)
-        start = int(self.content.starts[unit.first])
-        stop = int(self.content.starts[unit.stop - 1] + table.length[unit.stop - 1]) + 1
-        places = np.load(_places(directory), mmap_mode="r", allow_pickle=False)[unit.first : unit.stop].T
-        descriptor = os.open(path, os.O_WRONLY)
-        try:
-            for c, offsets in zip(self.columns(), places.tolist(), strict=True):
-                if c.kind != "array" or not c.row_bytes:
-                    continue
-                for a, b, values in self.pieces(c, start, stop):
-                    values = values.astype(c.dtype, copy=False)
-                    for k, first, lo, hi in self._within(c, a, b):
-                        at = offsets[k - unit.first] + (lo - first) * c.row_bytes
-                        arrays.write_at(descriptor, at, values[lo - a : hi - a])
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        return None
+    def lay_out(self, f: h5py.File, make: HDF5Layout) -> IntArray:
+        """Make a group for each episode."""
+        columns, lengths = self.columns(), self.content.table.length.tolist()
+        places = np.zeros((len(lengths), len(columns)), np.int64)
+        self.open(f)
+        for k, length in enumerate(lengths):
+            group = make.group(f.id, self.group(k))
+            self.describe(make, group, k)
+            groups = {"": group}
+            for i, c in enumerate(columns):
+                places[k, i] = make.dataset(groups, c.key, c.dtype, (length + (c.rows == "all"), *c.shape), c.kind)
+        self.close(f)
+        return places
 
 
 def write_ragged(d: h5py.Dataset, at: int, values: Array) -> None:
@@ -181,8 +178,8 @@ def write_ragged(d: h5py.Dataset, at: int, values: Array) -> None:
         d.id.write(h5py.h5s.create_simple(found.shape), place, found)
 
 
-def _places(directory: Path) -> Path:
-    """Return the file that keeps where the datasets lie, beside the exported files: opening each would take longer."""
+def places_of(directory: Path) -> Path:
+    """Return the file that keeps where the datasets are, beside the exported files: opening each would take longer."""
     return directory.with_name("places.npy")
 
 
@@ -208,17 +205,27 @@ class HDF5Layout:
             groups[path] = self.group(self.below(groups, above), name)
         return groups[path]
 
-    def dataset(self, parent: Any, name: str, column: Column, rows: int) -> int:
-        """Make a dataset, and return its place in the file; that of texts and encoded images is not known yet: 0."""
-        kind = column.kind if column.kind != "array" else column.dtype
-        if kind not in self._types:
-            dtype = {"text": _TEXT, "frames": _IMAGE}.get(column.kind, column.dtype)
-            self._types[kind] = h5py.h5t.py_create(dtype, logical=True)
-        shape = (rows, *(column.shape if column.kind == "array" else ()))
-        space = h5py.h5s.create_simple(shape)
-        if column.kind == "array":
-            return h5py.h5d.create(parent, name.encode(), self._types[kind], space, self._how).get_offset() or 0
-        h5py.h5d.create(parent, name.encode(), self._types[kind], space)
+    def dataset(
+        self,
+        groups: dict[str, h5py.h5g.GroupID],
+        path: str,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        kind: Kind = "array",
+    ) -> int:
+        """Make a dataset below the first of ``groups``, and return its place in the file.
+
+        Texts and encoded images have no fixed size, and their place is not known yet: 0.
+        """
+        above, _, name = path.rpartition("/")
+        parent, ragged = self.below(groups, above), {"text": _TEXT, "frames": _IMAGE}.get(kind)
+        key = dtype if ragged is None else kind
+        if key not in self._types:
+            self._types[key] = h5py.h5t.py_create(dtype if ragged is None else ragged, logical=True)
+        if ragged is None:
+            space = h5py.h5s.create_simple(shape)
+            return h5py.h5d.create(parent, name.encode(), self._types[key], space, self._how).get_offset() or 0
+        h5py.h5d.create(parent, name.encode(), self._types[key], h5py.h5s.create_simple(shape[:1]))
         return 0
 
     def number(self, group: h5py.h5g.GroupID, name: str, value: int, dtype: str = "int64") -> None:
@@ -327,6 +334,66 @@ def _compared(content: Content, names: Sequence[str]) -> tuple[bool, int, int]:
         odd[last] = odd[ends] = False
         differ, pairs = differ + int(odd.sum()), pairs + (b - a) - len(last) - len(ends)
     return finals, differ, pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The paths that a layout has for fields.
+
+    ``exact`` has fields, ``roots`` fields with all that are below them. Other fields have their own names, except
+    ``reserved`` ones and those of known paths.
+    """
+
+    exact: Mapping[str, str]
+    roots: Mapping[str, str]
+    reserved: frozenset[str] = frozenset()
+
+    def is_known(self, name: str) -> bool:
+        """Return whether the layout has a place of its own for a field."""
+        return name in self.exact or any(is_below(name, root) for root in self.roots)
+
+    def path(self, name: str) -> str:
+        """Return the path of a field."""
+        if name in self.exact:
+            return self.exact[name]
+        root = next((root for root in self.roots if is_below(name, root)), None)
+        return name if root is None else self.roots[root] + name.removeprefix(root)
+
+    def losses(
+        self, content: Content, own_next: bool, wanted: Callable[[str], str] = lambda name: name
+    ) -> Iterator[Loss]:
+        """Yield the losses of fields: values, names, placements, shapes of rewards, images.
+
+        Parameters
+        ----------
+        own_next : bool
+            Next observations that are fields of their own are read as such again; otherwise they get another name.
+        wanted : callable
+            The name that a field gets unless it is taken.
+        """
+        taken, others = set[str](), {*self.exact.values(), *self.roots.values(), *self.reserved}
+        fields = sorted(
+            content.fields.values(), key=lambda f: (wanted(f.name) != f.name, not self.is_known(f.name), f.name)
+        )
+        for f in fields:
+            found = list(losses_of_values(content, f, widest=16, kinds="biufc"))
+            yield from found
+            if any(loss.kind == "field" for loss in found):
+                continue
+            name = wanted(f.name)
+            if is_below(name, _NEXT) and not own_next:
+                name = f"next/own_{name.removeprefix('next/')}"
+            path = fitting(self.path(name), taken if self.is_known(name) else taken | others)
+            taken.add(path)
+            if path != self.path(name):
+                root = next((root for root, above in self.roots.items() if is_below(path, above)), None)
+                name = path if root is None else root + path.removeprefix(self.roots[root])
+            yield from renamed(f.name, name)
+            yield from placed(f, "both" if is_below(name, "observation") else "root")
+            if name == REWARD and f.shape == (1,):
+                yield Loss("shape", "rewards of one element: will be numbers", f.name)
+            if f.kind == "frames":
+                yield decoded(f)
 
 
 def placed(f: Field, placement: Literal["both", "root"]) -> Iterator[Loss]:

@@ -24,25 +24,15 @@ import numpy as np
 
 from rlds_cli.errors import ExportError
 from rlds_cli.exports.content import UNTERMINATED, Loss
-from rlds_cli.exports.hdf5 import (
-    Column,
-    GroupedFormat,
-    HDF5Layout,
-    OwnNext,
-    decoded,
-    fitting,
-    losses_of_finals,
-    losses_of_values,
-    placed,
-    renamed,
-)
+from rlds_cli.exports.hdf5 import Column, GroupedFormat, HDF5Layout, Names, OwnNext, fitting, losses_of_finals
 from rlds_cli.ted import FLAGS, REWARD, TRUNCATED, Array
 from rlds_cli.text import is_below, plural
 
-_KEYS = {"action": "actions", REWARD: "rewards", FLAGS[0]: "dones", "state": "states"}
+_NAMES = Names(
+    exact={"action": "actions", REWARD: "rewards", FLAGS[0]: "dones", "state": "states"},
+    roots={"observation": "obs", "next/observation": "next_obs"},
+)
 _FLAT = "observation/flat"  # robomimic's name for an observation without keys
-_NEXT = "next/observation/"
-_RESERVED = {"actions", "rewards", "dones", "states", "obs", "next_obs"}
 _COMPARED = 4096  # bytes of rows that the reader compares, all of them
 _GYM = 2  # robomimic's number of environments of Gym
 _OBJECTS = 900_000  # that rlds reads of a file with untrusted trees
@@ -82,31 +72,15 @@ class Robomimic(GroupedFormat):
         return found
 
     def losses_of_fields(self) -> Iterator[Loss]:
-        """Yield the losses of fields: names, placements, texts, images."""
-        fields = self.content.fields
-        taken: set[str] = set()
-        own_fits = self._own_next_fits()
-        only_action = [n for n in fields if n.startswith("action/")]
-        for f in sorted(fields.values(), key=lambda f: (_wanted(f.name) != f.name, f.name)):
-            if f.name == FLAGS[1]:
-                continue
-            found = list(losses_of_values(self.content, f, widest=16, kinds="biufc"))
-            yield from found
-            if any(loss.kind == "field" for loss in found):
-                continue
-            wanted = "action" if only_action == [f.name] else _wanted(f.name)
-            if wanted.startswith(_NEXT) and not own_fits:
-                wanted = f"next/own_{wanted.removeprefix('next/')}"
-            key = fitting(_key(wanted), taken if _is_known(wanted) else taken | _RESERVED)
-            name = wanted if key == _key(wanted) else _name(key)
-            taken.add(key)
-            yield from renamed(f.name, name)
-            yield from placed(f, "both" if name.startswith("observation/") else "root")
-            if name == REWARD and f.shape == (1,):
-                yield Loss("shape", "rewards of one element: will be numbers", f.name)
-            if f.kind == "frames":
-                yield decoded(f)
-        if REWARD not in fields:
+        """Yield the losses of fields: names, placements, texts, images; ``next/truncated`` has none of its own."""
+        actions = [n for n in self.content.fields if n.startswith("action/")]
+
+        def wanted(name: str) -> str:
+            return "action" if actions == [name] else _wanted(name)
+
+        losses = _NAMES.losses(self.content, self._own_next_fits(), wanted)
+        yield from (loss for loss in losses if loss.field != FLAGS[1])
+        if REWARD not in self.content.fields:
             yield Loss("added", "that there are no rewards: they will be 0", REWARD, "float64")
 
     def _own_next_fits(self) -> bool:
@@ -139,7 +113,7 @@ class Robomimic(GroupedFormat):
         for name, f in self.content.fields.items():
             if name == FLAGS[1]:
                 continue
-            key = _key(name)
+            key = _NAMES.path(name)
             found.append(Column.of(f, key, dtype="int64" if name == FLAGS[0] else ""))
             if known and name.startswith("observation/") and f"next/{name}" not in self.content.fields:
                 found.append(Column.of(f, "next_obs/" + key[4:], "next"))
@@ -178,25 +152,3 @@ def _wanted(name: str) -> str:
     if name.startswith(f"{REWARD}/"):
         return f"next/rewards/{name.removeprefix(f'{REWARD}/')}"
     return _FLAT if name == "observation" else name
-
-
-def _is_known(name: str) -> bool:
-    """Return whether the layout has a place of its own for a field."""
-    return name in _KEYS or name.startswith(("observation/", _NEXT))
-
-
-def _key(name: str) -> str:
-    """Return the path of a field in a demonstration."""
-    if name in _KEYS:
-        return _KEYS[name]
-    if name.startswith(_NEXT):
-        return "next_obs/" + name.removeprefix(_NEXT)
-    return f"obs/{name.removeprefix('observation/')}" if is_below(name, "observation") else name
-
-
-def _name(key: str) -> str:
-    """Return the field of a path in a demonstration, which is that of no known field."""
-    for above, root in (("obs/", "observation/"), ("next_obs/", _NEXT)):
-        if key.startswith(above):
-            return root + key.removeprefix(above)
-    return key

@@ -37,6 +37,8 @@ from rlds_cli.archives.torchrl.stores import BUFFER as BUFFER_FILE
 from rlds_cli.archives.torchrl.stores import KNOWN, META, STORAGE, WRITER, encoded
 from rlds_cli.exports.content import PIECE, Loss
 from rlds_cli.exports.format import EPISODES, Format, Unit, sync
+from rlds_cli.exports.hdf5 import VERSIONS, HDF5Layout, places_of
+from rlds_cli.store import arrays
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, Repeated
 from rlds_cli.text import is_below
 
@@ -228,13 +230,27 @@ class TensorDict(Format):
     def prepare(self, directory: Path) -> None:
         """Make the files at their full size."""
         if self.form == H5:
-            self._prepare_h5(directory / CHECKPOINT)
+            self._lay_out(directory)
             return
         for leaf in self.leaves():
             file = place(self._entries(directory), leaf.key)
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("wb") as f:
                 f.truncate(leaf.width * self._rows_of(leaf))
+
+    def _lay_out(self, directory: Path) -> None:
+        """Make the HDF5 file, with a group for each trajectory."""
+        leaves, lengths = list(self.leaves()), np.diff(self.ends, prepend=-1).tolist()
+        places = np.zeros((len(lengths), len(leaves)), np.int64)
+        with h5py.File(directory / CHECKPOINT, "w", libver=VERSIONS) as f:
+            f["_len"], f["_storage_shape"], f["is_full"] = self.steps, np.array([self.steps]), True
+            make = HDF5Layout()
+            for k, length in enumerate(lengths):
+                groups = {"": make.group(f.id, group_name(k, len(lengths)))}
+                for i, leaf in enumerate(leaves):
+                    shape = (length + leaf.doubled, *leaf.shape)
+                    places[k, i] = make.dataset(groups, leaf.key, leaf.dtype, shape)
+        np.save(places_of(directory), places)
 
     def write(self, unit: Unit, directory: Path) -> Any:
         """Write the steps of some episodes at their places; return their texts."""
@@ -243,17 +259,28 @@ class TensorDict(Format):
         stop = int(self.content.starts[unit.stop - 1] + table.length[unit.stop - 1]) + 1
         first = int(self.first_steps[unit.first])
         extra = int(np.searchsorted(self.ends, first))
-        files = _Groups(directory / CHECKPOINT, self.ends) if self.form == H5 else _Files(self._entries(directory))
-        with files:
-            for leaf in self.leaves():
-                if leaf.make is None:
-                    continue
-                at = first + (extra if leaf.doubled else 0)
-                made = self._doubled if leaf.doubled else self._of_steps
+        places = np.load(places_of(directory), mmap_mode="r", allow_pickle=False) if self.form == H5 else None
+        for i, leaf in enumerate(self.leaves()):
+            if leaf.make is None:
+                continue
+            # The rows with which the parts of an entry begin, and their places in the file: a part is a trajectory.
+            begins = places_of_parts = np.zeros(1, np.int64)
+            path = place(self._entries(directory), leaf.key)
+            if places is not None:
+                path, places_of_parts = directory / CHECKPOINT, places[:, i]
+                begins = np.append(0, self.ends[:-1] + 1) + leaf.doubled * np.arange(len(self.ends))
+            at = first + (extra if leaf.doubled else 0)
+            made = self._doubled if leaf.doubled else self._of_steps
+            with path.open("r+b", buffering=0) as file:
                 for a, b in self._pieces(start, stop, max(leaf.width, 1)):
                     values = np.ascontiguousarray(made(leaf.make, a, b), leaf.dtype)
-                    files.put(leaf, at, values)
+                    low, high = np.searchsorted(begins, (at, at + len(values) - 1), "right").tolist()
+                    cuts = [at, *begins[low:high].tolist(), at + len(values)]
+                    for k, (x, y) in enumerate(pairwise(cuts), low - 1):
+                        offset = int(places_of_parts[k]) + (x - int(begins[k])) * leaf.width
+                        arrays.write_at(file.fileno(), offset, values[x - at : y - at])
                     at += len(values)
+                os.fsync(file.fileno())
         return {name: texts for f in self.content.fields.values() for name, texts in self._texts(f, start, stop)}
 
     def _texts(self, f: Field, start: int, stop: int) -> Iterator[tuple[str, list[str | None]]]:
@@ -314,22 +341,6 @@ class TensorDict(Format):
         sync(file)
         return list(table.shape)
 
-    def _prepare_h5(self, file: Path) -> None:
-        with h5py.File(file, "w", libver=("earliest", "v110")) as f:
-            f["_len"], f["_storage_shape"], f["is_full"] = self.steps, np.array([self.steps]), True
-            how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-            how.set_layout(h5py.h5d.CONTIGUOUS)
-            how.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-            how.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-            parents = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-            parents.set_create_intermediate_group(True)
-            leaves = list(self.leaves())
-            for k, length in enumerate(np.diff(self.ends, prepend=-1).tolist()):
-                for leaf in leaves:
-                    space = h5py.h5s.create_simple((length + leaf.doubled, *leaf.shape))
-                    name = f"{group_name(k, len(self.ends))}/{leaf.key}".encode()
-                    h5py.h5d.create(f.id, name, h5py.h5t.py_create(leaf.dtype, logical=True), space, how, parents)
-
     def _description(self, directory: Path) -> dict[str, Any]:
         """Return the description of fields and episodes, and write what it refers to."""
         table, m = self.content.table, self.content.dataset.manifest
@@ -362,64 +373,6 @@ class TensorDict(Format):
             np.save(file, value, allow_pickle=False)
             sync(file)
         return {"texts": texts, "arrays": files}
-
-
-class _Files:
-    """The files of entries, written at the places of their rows."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._open: dict[str, int] = {}
-
-    def __enter__(self) -> _Files:
-        return self
-
-    def put(self, leaf: Leaf, first: int, values: Array) -> None:
-        """Write rows from row ``first`` on."""
-        if leaf.key not in self._open:
-            self._open[leaf.key] = os.open(place(self._directory, leaf.key), os.O_WRONLY)
-        _pwrite(self._open[leaf.key], values, first * leaf.width)
-
-    def __exit__(self, *exception: object) -> None:
-        for descriptor in self._open.values():
-            os.fsync(descriptor)
-            os.close(descriptor)
-
-
-class _Groups:
-    """The datasets of trajectories in an HDF5 file, written at the places of their rows."""
-
-    def __init__(self, file: Path, ends: IntArray) -> None:
-        self._file, self._count = h5py.File(file, "r"), len(ends)
-        # First step of each trajectory, and of all; and the same of rows, where each has one more than steps.
-        self._steps = np.concatenate([[0], ends + 1])
-        self._rows = self._steps + np.arange(len(self._steps))
-        self._descriptor = os.open(file, os.O_WRONLY)
-
-    def __enter__(self) -> _Groups:
-        return self
-
-    def put(self, leaf: Leaf, first: int, values: Array) -> None:
-        """Write rows from row ``first`` of all trajectories on."""
-        bounds = self._rows if leaf.doubled else self._steps
-        low, high = (int(np.searchsorted(bounds, x, "right")) for x in (first, first + len(values) - 1))
-        cuts = [first, *bounds[low:high].tolist(), first + len(values)]
-        for k, (a, b) in enumerate(pairwise(cuts), low - 1):
-            offset = self._file[f"{group_name(k, self._count)}/{leaf.key}"].id.get_offset()
-            if b > a and leaf.width:
-                _pwrite(self._descriptor, values[a - first : b - first], offset + (a - int(bounds[k])) * leaf.width)
-
-    def __exit__(self, *exception: object) -> None:
-        self._file.close()
-        os.fsync(self._descriptor)
-        os.close(self._descriptor)
-
-
-def _pwrite(descriptor: int, values: Array, at: int) -> None:
-    data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
-    while data:
-        written = os.pwrite(descriptor, data, at)
-        data, at = data[written:], at + written
 
 
 def _digits(values: Array) -> str:
