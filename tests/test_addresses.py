@@ -8,9 +8,10 @@ import pytest
 
 from rlds_cli.errors import DownloadFailed, InvalidId
 from rlds_cli.sources import addresses
-from rlds_cli.visible import quoted, shown, within
+from rlds_cli.visible import shown, within
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "url, expected",
     [
@@ -64,6 +65,7 @@ def test_an_address(url: str, expected: str) -> None:
     assert shown(expected) == expected
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "text, expected",
     [
@@ -90,18 +92,13 @@ def test_addresses_in_a_text(text: str, expected: str) -> None:
     assert within(within(text)) == within(text)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("part", ["/", "a.", "://", "%3Fa", ";token", "?", "a:", "@", "//x", "&a", "bearer "])
 def test_a_text_is_read_once(part: str) -> None:
     """A pattern that went back over 20,000 repetitions would take minutes here."""
     text = part * 20_000
     for address in (text, f"http://{text}", f"http://h/{text}", f"http://h?{text}"):
         assert "hunter2" not in within(shown(f"{address}?hunter2hunter2hunter2"))
-
-
-def test_words_of_a_server() -> None:
-    said = "Bad api_key=hunter2, password=hunter2; see https://h/x?a=hunter2: Unauthorized: no token"
-    assert quoted(said) == "Bad api_key=***, password=***; see https://h/x?a=***: Unauthorized: no token"
-    assert within("--arg sigma=0.1 side=left") == "--arg sigma=0.1 side=left"
 
 
 def test_an_error_holds_no_secret() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import pickle
 import subprocess
 import sys
@@ -15,12 +14,11 @@ import pytest
 from image_archives import ReplayLog
 
 import rlds_cli
-from rlds_cli import archives, registry
+from rlds_cli import archives
 from rlds_cli.archives import Archive, atari_dqn
 from rlds_cli.errors import CorruptArchive, DownloadFailed, UnknownLayout, UnsafeArchive
 from rlds_cli.importing import import_files
 from rlds_cli.maintenance.verification import trace
-from rlds_cli.report import catalogue
 from rlds_cli.ted import END_NAMES, EpisodeTable, merge_notes
 from rlds_cli.text import natural
 
@@ -70,6 +68,7 @@ def codes(read: Read) -> dict[str, int]:
     return {n.code: n.count for n in read.notes}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("capacity", [7, 20])
 def test_steps_come_in_the_order_of_their_writing(tmp_path: Path, seed: int, capacity: int) -> None:
@@ -115,6 +114,7 @@ def test_missing_checkpoints_cut_and_join_nothing(tmp_path: Path, missing: list[
     assert codes(ds)["missing-checkpoints"] == len(missing)
 
 
+@pytest.mark.thorough
 def test_padding_at_the_edge_of_a_gap_is_left_out(tmp_path: Path) -> None:
     for first in range(12, 18):  # the three rows of padding lie on either side of rows 39 and 40
         log = ReplayLog(tmp_path / str(first), 20)
@@ -159,6 +159,7 @@ def test_rows_that_are_no_padding(tmp_path: Path) -> None:
         Read(tmp_path / "logs")
 
 
+@pytest.mark.thorough
 def test_more_columns_and_several_runs(tmp_path: Path) -> None:
     logs = []
     for run in (10, 2):
@@ -246,6 +247,7 @@ def test_recognised_by_names(tmp_path: Path) -> None:
 # The registry
 
 
+@pytest.mark.thorough
 def test_the_closed_bucket_is_said_and_a_copy_works(tmp_path: Path) -> None:
     id = "atari_dqn/Breakout/1"
     with pytest.raises(DownloadFailed, match=r"The source of atari_dqn/Breakout/1 is closed.*403 since") as e:
@@ -264,18 +266,7 @@ def test_info_says_that_the_source_is_closed() -> None:
     assert "closed: gs://atari-replay-datasets answers 403 since about April 2025" in out and "--from" in out
 
 
-def test_closed_ids_are_hidden_unless_asked_for() -> None:
-    assert not [r for r in catalogue.listing("breakout") if r.id.startswith("atari_dqn/")]
-    shown = list(catalogue.listing("breakout", family="atari_dqn", closed=True))
-    assert [r.id for r in shown] == [f"atari_dqn/Breakout/{k}" for k in range(1, 6)]
-    assert {r.status for r in shown} == {"closed"}
-    entries = registry.entries("atari_dqn")
-    assert len(entries) == 300 and len({e.id.split("/")[1] for e in entries}) == 60
-    facts = Path(__file__).parent / "data" / "registry-facts" / "atari_dqn.json"
-    known = {f"atari_dqn/{f['id']}": f["urls"][0].rstrip("/") for f in json.loads(facts.read_text())}
-    assert known == {e.id: e.tree[0] for e in entries}
-
-
+@pytest.mark.thorough
 def test_sample_is_the_truth_step_by_step() -> None:
     ds = import_files(SAMPLE / "replay_logs", "local/breakout")
     with np.load(SAMPLE / "truth.npz") as truth:
@@ -304,6 +295,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(bytes(data))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("store", ["observation", "action", "reward", "terminal"])
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_the_checksum_at_the_end_of_every_file_is_compared(tmp_path: Path, store: str, number: int) -> None:

@@ -115,6 +115,7 @@ def headings(page: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", t.lower()).strip().replace(" ", "-") for t in titles}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", text_of(page)):
@@ -366,6 +367,7 @@ def test_numpy_alone_computes_the_fingerprint(desk: Path, sample: str) -> None:
     assert script.Dataset(smaller.path).fingerprint() == smaller.fingerprint
 
 
+@pytest.mark.thorough
 def test_numpy_alone_reads_versions(desk: Path) -> None:
     script = load(ROOT / "docs" / "read_with_numpy.py")
     whole = scattered.dataset("local/whole")
@@ -399,6 +401,7 @@ def test_numpy_alone_computes_the_fingerprint_of_scattered_episodes(desk: Path) 
     assert script.Dataset(few.path).fingerprint() == few.fingerprint
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sample", SAMPLE_ARCHIVES)
 def test_the_fingerprint_follows_from_the_archive_alone(desk: Path, sample: str) -> None:
     """Computed by the script of docs/fingerprint.md, which sees no file of the store and imports nothing of rlds."""
@@ -413,6 +416,7 @@ def test_the_fingerprint_follows_from_the_archive_alone(desk: Path, sample: str)
     assert not re.findall(r"^ *(?:import|from) rlds", Path(command[2]).read_text(), re.M)
 
 
+@pytest.mark.thorough
 def test_the_fingerprint_of_any_file_in_the_layout_of_d4rl(desk: Path) -> None:
     """Without next observations; an open end, large rows, rewards as a matrix, terminals that are also timeouts."""
     script = load(ROOT / "docs" / "fingerprint_from_archive.py")
@@ -543,6 +547,7 @@ def test_the_code_of_the_readme_runs(desk: Path) -> None:
     assert ran["ds"].id == "local/press" and ran["ds"].num_transitions == 3
 
 
+@pytest.mark.thorough
 def test_the_cycle_of_the_readme_runs_on_two_homes(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (cycle,) = (block for block in blocks("README.md", "console") if "rlds push" in block)
     lines = re.findall(r"^\$ (.*?)(?:  +#.*)?$", cycle, re.M)
@@ -650,6 +655,7 @@ def test_the_code_about_leaving_tfds_runs(desk: Path) -> None:
     assert ran["camera"].shape == (8, 8, 8, 3) and list(ran["prompt"]) == ["pick up the cup"] * 8
 
 
+@pytest.mark.thorough
 def test_the_code_about_torchrl_runs(desk: Path) -> None:
     ran = run_code("docs/coming-from-torchrl.md")
     assert tuple(ran["td"].batch_size) == (8, 32) and ran["td"]["next", "reward"].shape == (8, 32, 1)
@@ -737,6 +743,7 @@ def test_the_code_about_mixtures_runs(desk: Path) -> None:
     assert (next(iter(ran["loader"]))["source"] == 0).sum() in (198, 199)  # 5,100 and 1,479 transitions
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_the_code_about_frameworks_runs(desk: Path) -> None:
     ran = run_code("docs/frameworks.md")

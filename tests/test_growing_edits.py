@@ -75,6 +75,7 @@ def assert_whole(ds: Dataset) -> None:
 # -- commands
 
 
+@pytest.mark.thorough
 def test_commands_change_it_and_the_log_names_them() -> None:
     record(6)
     assert "local/rec#v7" in run("label", ID, "--episodes", "1,3", "quality=bad", "take=2")
@@ -132,6 +133,7 @@ def test_labels_supersede_what_was_recorded() -> None:
     assert newest().version == ds.version
 
 
+@pytest.mark.thorough
 def test_texts_that_are_no_unicode_are_refused() -> None:
     with rlds_cli.writer(ID) as w:
         add(w, 0)
@@ -209,24 +211,6 @@ def test_a_value_of_another_type_than_the_labels_waits_until_they_are_gone() -> 
         assert newest().episodes["quality"].tolist()[1] == 0.5
 
 
-def test_ids_stay_unique_when_dropped_episodes_are_added_again() -> None:
-    ds = record(3)
-    gone = ds.episode(1)
-    ds = ds.select(episodes=[1]).drop()
-    with rlds_cli.writer(ID) as w:
-        w.add_episodes([gone])
-    assert numbers(newest()) == [0, 2, 1]
-    number = newest().version
-    restored = rlds_cli.open_dataset(f"{ID}#v3").restore()
-    assert restored.episodes["id"].tolist() == rlds_cli.open_dataset(f"{ID}#v3").episodes["id"].tolist()
-    assert numbers(rlds_cli.open_dataset(f"{ID}#v{number}").restore()) == [0, 2, 1]
-    compacting.compact(ID)
-    with rlds_cli.writer(ID) as w:
-        w.add_episodes([gone])
-    ids = [bytes(x) for x in newest().episodes["id"]]
-    assert numbers(newest()) == [0, 2, 1, 1] and len(set(ids)) == 4 and ids[3] == bytes(ds.store.episodes["id"][1])
-
-
 def test_what_is_dropped_does_not_count_for_what_is_kept() -> None:
     with rlds_cli.writer(ID, keep=Fifo(episodes=3)) as w:
         ds = add(w, 0, 1, 2)
@@ -248,15 +232,6 @@ def test_the_best_are_kept_by_their_labels() -> None:
         assert numbers(add(w, 3, score=0)) == [0, 2]
     with rlds_cli.writer(ID) as w:
         assert numbers(add(w, 4, score=8)) == [0, 4]
-
-
-def test_clearing_lets_dropped_episodes_leave() -> None:
-    before = record(3)
-    before.select(episodes=[0, 1, 2]).drop()
-    found = compacting.clear(ID)
-    assert (found.left, found.kept) == (0, 0) and newest().store.commit.dropped == 0
-    with pytest.raises(InvalidArgument, match=r"#v3 cannot be restored: 3 episodes of it left"):
-        before.restore()
 
 
 def test_compacting_removes_what_is_dropped_and_keeps_labels() -> None:
@@ -294,6 +269,7 @@ ds.label(quality="a long word that is cut") if sys.argv[2] == "label" else ds.dr
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change", ["label", "drop"])
 def test_a_killed_change_leaves_the_version_before_or_the_one_after(change: str) -> None:
     """It is ended before it opens the first log that it writes, and the second one."""
@@ -324,6 +300,7 @@ def draws(batches: Any, wanted: set[int]) -> bool:
     return False
 
 
+@pytest.mark.thorough
 def test_loaders_leave_out_what_their_version_has_dropped() -> None:
     ds = record(5)
     after = ds.select(episodes=[1, 4]).drop()
@@ -335,6 +312,7 @@ def test_loaders_leave_out_what_their_version_has_dropped() -> None:
     assert [int(b["action"][0, 0]) for b in loader] == [0, 3]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sampler", [None, Prioritized()])
 def test_a_live_loader_takes_up_drops_and_restored_episodes(sampler: Any) -> None:
     ds = record(5)
@@ -350,6 +328,7 @@ def test_a_live_loader_takes_up_drops_and_restored_episodes(sampler: Any) -> Non
     assert draws(batches, {5})
 
 
+@pytest.mark.thorough
 def test_a_live_loader_weighs_by_labels() -> None:
     ds = record(3).label(weight=[1.0, 0.0, 0.0])
     batches = iter(Loader(ds, 16, live=True, backend="numpy", seed=0, sampler=Weighted("weight")))
@@ -417,6 +396,7 @@ def test_a_log_of_edits_that_is_wrong_is_refused() -> None:
     assert verify(ID).ok
 
 
+@pytest.mark.thorough
 def test_a_lock_names_the_version_that_was_labelled() -> None:
     ds = record(3).select(episodes=[1]).label(quality="bad")
     text = pinning.lock([ID], allow_unreproducible=True)

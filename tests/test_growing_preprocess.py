@@ -13,7 +13,7 @@ from test_growing_compacting import episode
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import NameTaken, PreprocessError
-from rlds_cli.maintenance import compacting, pinning
+from rlds_cli.maintenance import pinning
 from rlds_cli.maintenance.verification import verify
 
 CALLS: list[float] = []
@@ -101,6 +101,7 @@ def of_scratch(home, fn, tmp_path, **how) -> dict[str, bytes]:
     return files(ds.path)
 
 
+@pytest.mark.thorough
 def test_an_ordinary_and_a_growing_dataset_give_the_same(tmp_path):
     add(tmp_path, 0, 12, rlds_cli.Reservoir(episodes=12, seed=1))
     add(tmp_path, 12, 40)
@@ -119,6 +120,7 @@ def test_an_ordinary_and_a_growing_dataset_give_the_same(tmp_path):
     assert made.manifest.provenance[-1]["version"] == grown.version
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fn", [doubled, noisy])
 def test_a_second_run_calls_the_function_for_new_episodes_alone(tmp_path, fn):
     home = tmp_path / "home"
@@ -134,25 +136,6 @@ def test_a_second_run_calls_the_function_for_new_episodes_alone(tmp_path, fn):
     assert verify("local/run@made", cache_dir=home).ok
     again, notes = run(home, fn)
     assert not CALLS and again.fingerprint == second.fingerprint != first.fingerprint
-
-
-@pytest.mark.parametrize(
-    "keep", [rlds_cli.Fifo(episodes=12), rlds_cli.Reservoir(episodes=12, seed=1)], ids=["fifo", "reservoir"]
-)
-def test_episodes_that_left_are_gone_from_the_result_and_others_are_taken_over(tmp_path, keep):
-    home = tmp_path / "home"
-    add(home, 0, 30, keep)
-    run(home, noisy)
-    before = set(rlds_cli.open_dataset("local/run", cache_dir=home).episodes["number"].tolist())
-    add(home, 30, 37)
-    compacting.compact("local/run", cache_dir=home)
-    now = rlds_cli.open_dataset("local/run", cache_dir=home).episodes["number"].tolist()
-    made, _ = run(home, noisy)
-    assert made.episodes["number"].tolist() == now
-    taken = {1000.0 * k for k in before & set(now)}
-    probed = {1000.0 * now[0], 1000.0 * now[6], 1000.0 * now[-1]}
-    assert len(taken) >= 5 and not (taken - probed) & set(CALLS)
-    assert files(made.path) == of_scratch(home, noisy, tmp_path)
 
 
 @pytest.mark.parametrize(("fn", "how"), [(of_batch, {"unit": "batch"}), (of_step, {"unit": "step"})])
@@ -198,6 +181,7 @@ def test_a_damaged_result_is_not_taken_over(tmp_path):
     assert verify("local/run@made", cache_dir=tmp_path).ok
 
 
+@pytest.mark.thorough
 def test_another_function_of_the_name_is_refused_and_force_processes_all(tmp_path):
     add(tmp_path, 0, 10)
     run(tmp_path, doubled)
@@ -251,6 +235,7 @@ def test_a_lock_of_a_result_pins_the_version_that_it_was_made_of(tmp_path):
     )
 
 
+@pytest.mark.thorough
 def test_an_empty_dataset_is_an_error(tmp_path):
     rlds_cli.writer(
         "local/run", like=rlds_cli.create("local/x", [episode(0)], cache_dir=tmp_path), cache_dir=tmp_path

@@ -63,6 +63,7 @@ def pair(request, tmp_path_factory):
     return grown, plain
 
 
+@pytest.mark.thorough
 def test_episodes_of_a_growing_dataset_make_an_ordinary_one_with_all_that_is_known_of_them(pair):
     grown, plain = pair
     assert plain.num_episodes == (40 if grown.store.kept is None and grown.num_episodes == 40 else 9)
@@ -80,6 +81,7 @@ def facts(value, *left_out: str) -> dict:
     return {name: v for name, v in plain.items() if name not in left_out}
 
 
+@pytest.mark.thorough
 def test_checks_find_the_same(pair):
     found = [facts(check(ds), "id", "version", "path", "fingerprint") for ds in pair]
     assert found[0] == found[1]
@@ -119,24 +121,7 @@ def test_differences_between_both_kinds_and_of_episodes(pair):
     assert not found.same and (found.episodes.num_removed, found.episodes.num_added) == (1, 0)
 
 
-def test_two_versions_are_compared(tmp_path, monkeypatch):
-    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
-    recorded(tmp_path, None, 20)
-    found = compare("local/run#v1", "local/run#v2")
-    assert (found.episodes.in_both, found.episodes.num_added, found.episodes.num_removed) == (10, 10, 0)
-    run = CliRunner().invoke
-    assert run(app, ["diff", "local/run", "local/run"]).exit_code == 0
-    said = run(app, ["diff", "local/run#v1", "local/run#v2", "--json"])
-    assert said.exit_code == 1 and json.loads(said.stdout)["episodes"]["num_added"] == 10
-    page = run(app, ["inspect", "local/run#v1"])
-    assert (
-        page.output.startswith("local/run#v1 ")
-        and "keeps every episode" in page.output
-        and "10 episodes" in page.output
-    )
-    assert run(app, ["inspect", "local/run#v9"]).exit_code == 1
-
-
+@pytest.mark.thorough
 def test_commands_run_on_a_growing_dataset_with_gaps(tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_HOME", str(tmp_path))
     ds = recorded(tmp_path, KEEPS["reservoir"], 60)

@@ -1,6 +1,5 @@
 """Bad input, and data that goes away: the kind of error, what it names, and what it says to do."""
 
-import itertools
 import json
 import multiprocessing
 import pickle
@@ -42,7 +41,6 @@ from rlds_cli.loader import (
     Uniform,
     Weighted,
 )
-from rlds_cli.loader.storage import blocks
 
 ENDS = ("terminated", "truncated")
 KNOWN = [episode(k, 5 + k, observed=k % 2 == 0, end=ENDS[k > 2], inner=(2,)) for k in range(6)]  # 5 to 10 steps
@@ -68,6 +66,7 @@ def refused(error, *says):
 # -- windows and batches
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("window", "says"),
     [
@@ -83,12 +82,14 @@ def test_windows_longer_than_every_episode(ds, window, says):
         load(ds, window=window)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [0, -1, 2.5, "4", True, None])
 def test_batch_sizes_that_are_none(ds, size):
     with refused(BatchSize, f"batch_size={size!r} must be an integer of at least 1"):
         load(ds, size)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("steps", [None, 3])
 def test_a_batch_larger_than_an_epoch_of_which_the_last_is_dropped(ds, steps):
     n = len(ds)
@@ -100,6 +101,7 @@ def test_a_batch_larger_than_an_epoch_of_which_the_last_is_dropped(ds, steps):
     assert len(load(ds, n + 1, sampler=Shuffled())) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("size", "world", "hint"),
     [(256, 3, "255 or 258"), (256, 6, "252 or 258"), (2, 3, "3, or"), (7, 4, "4 or 8")],
@@ -126,6 +128,7 @@ def test_ranks_that_are_none(ds, options, says):
         load(ds, 8, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sampler", [Uniform(), Uniform(by="episode"), Weighted("length"), Prioritized()])
 def test_the_length_of_an_endless_loader(ds, sampler):
     with refused(TypeError, "endless", type(sampler).__name__, "Loader(..., steps=100_000)"):
@@ -136,6 +139,7 @@ def test_the_length_of_an_endless_loader(ds, sampler):
 # -- fields
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "meant"),
     [
@@ -186,6 +190,7 @@ def test_a_dataset_without_reward():
 # -- states
 
 
+@pytest.mark.thorough
 def test_a_state_of_something_else_is_refused(ds):
     options = {"sampler": Shuffled(), "seed": 1}
     loader = load(ds, **options)
@@ -211,12 +216,14 @@ def test_a_state_of_something_else_is_refused(ds):
     load(ds, **options, window=Transition(gamma=0.99)).load_state_dict(state)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["return_to_go", "returns_to_go", "rtg"])
 def test_what_an_object_works_out_is_named(ds, name):
     with refused(UnknownField, f'no field "{name}"', "fields=[..., ReturnToGo()]"):
         load(ds, fields=[..., name])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["mask/info2", "mask/next/infos", "next/infos", "nextinfo", "steps", "previous/action2"]
 )
@@ -384,7 +391,6 @@ def test_weights_that_are_changed_afterwards_change_nothing(ds):
 # -- datasets that go away while they are open
 
 EXTRA = ("episode", "step", "text", "next/action", "next/qpos")
-WINDOWS = [Transition(), Transition(3), Slice(4, after=3), Offsets({"text": (0, 1), "observation": (-1, 0)}), Episode()]
 
 
 def remove(ds):
@@ -406,23 +412,7 @@ def fresh(home):
     return create(KNOWN)
 
 
-@pytest.mark.sampled(7)
-@pytest.mark.parametrize("gone", [remove, replace])
-@pytest.mark.parametrize("window", WINDOWS, ids=repr)
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_loader_keeps_what_it_has_mapped(fresh, gone, window, packed, monkeypatch):
-    if packed:
-        monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
-    options = {"window": window, "fields": [..., *EXTRA], "sampler": Shuffled()}
-    expected = list(load(fresh, **options))
-    loader = load(fresh, **options)
-    gone(fresh)
-    for a, b in zip(expected, loader, strict=True):
-        same(a, b)
-    assert "local/known" in loader.describe()
-    assert loader.state_dict()["epoch"] == 1
-
-
+@pytest.mark.thorough
 def test_frames_stay_as_well(tmp_path):
     decoded = pixels(tmp_path, 2)
     ds = import_files(tmp_path / "pixels-v0", "local/pixels")
@@ -436,6 +426,7 @@ def test_frames_stay_as_well(tmp_path):
 MADE = ({}, {"window": Slice(3)}, {"fields": "text"}, {"sampler": Weighted("length")})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("gone", [remove, replace])
 @pytest.mark.parametrize("store", ["memmap", "zarr"])
 def test_a_loader_made_afterwards_of_what_was_open_is_refused(home, gone, store):
@@ -468,6 +459,7 @@ def test_what_another_loader_has_read_already_is_refused_or_as_it_was(home, gone
                 load(ds, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("store", ["memmap", "zarr"])
 def test_what_was_replaced_by_the_same_version_stays_valid(home, store):
     """As after it was fetched again from an address: what is open stays usable, also what had not been read yet."""
@@ -490,6 +482,7 @@ def test_what_was_replaced_by_the_same_version_stays_valid(home, store):
     assert np.array_equal(ds.column("info/step"), reference.column("info/step"))
 
 
+@pytest.mark.thorough
 def test_the_same_content_in_another_encoding_is_another_dataset(home):
     ds = create(KNOWN)
     create(KNOWN, store="zarr")
@@ -497,6 +490,7 @@ def test_the_same_content_in_another_encoding_is_another_dataset(home):
         load(ds)
 
 
+@pytest.mark.thorough
 def test_a_renamed_member_is_of_what_was_opened(home):
     """Its fields are opened anew, which took the episodes of one dataset for rows of another."""
     ds = create(KNOWN)
@@ -506,6 +500,7 @@ def test_a_renamed_member_is_of_what_was_opened(home):
         load(Mixture({"a": member}), fields=("seen", "action"))
 
 
+@pytest.mark.thorough
 def test_a_selection_of_what_was_replaced_is_refused(fresh):
     view = fresh.select(episodes=[1, 3])
     replace(fresh)
@@ -513,6 +508,7 @@ def test_a_selection_of_what_was_replaced_is_refused(fresh):
         load(view)
 
 
+@pytest.mark.thorough
 def test_a_pickled_loader_of_what_was_replaced_is_refused(fresh):
     loader = load(fresh, sampler=Shuffled(), fields=[..., *EXTRA])
     expected = next(iter(load(fresh, sampler=Shuffled(), fields=[..., *EXTRA])))
@@ -528,6 +524,7 @@ def test_a_pickled_loader_of_what_was_replaced_is_refused(fresh):
         pickle.loads(pickled)
 
 
+@pytest.mark.thorough
 def test_a_pickled_loader_goes_with_the_same_version(fresh, tmp_path):
     pickled = pickle.dumps(load(fresh, sampler=Shuffled()))
     expected = next(iter(load(fresh, sampler=Shuffled())))
@@ -553,6 +550,7 @@ def test_another_process_has_the_maps_of_its_parent(fresh):
     process.join()
 
 
+@pytest.mark.thorough
 def test_a_state_of_what_was_replaced_is_refused(fresh):
     loader = load(fresh, sampler=Shuffled())
     state = loader.state_dict()
@@ -562,23 +560,6 @@ def test_a_state_of_what_was_replaced_is_refused(fresh):
 
 
 # -- no place for packed files
-
-
-@pytest.mark.parametrize("window", [Transition(), Transition(3)])
-def test_without_a_place_for_packed_files_memory_is_taken_or_columns_read(fresh, home, window, monkeypatch):
-    monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
-    (home / "packed").write_text("in the way")
-    in_memory, by_columns = (load(fresh, window=window, sampler=Shuffled(), memory=m) for m in (None, 0))
-    assert "private memory" in in_memory.describe() and str(home / "packed") in in_memory.describe()
-    lines = [line for line in by_columns.describe().splitlines() if line.startswith("reading")]
-    assert len(lines) == 1 and str(home / "packed") in lines[0]
-    assert "no packed rows" in lines[0] or "computed at each gather" in lines[0]
-    (home / "packed").unlink()
-    in_file = load(fresh, window=window, sampler=Shuffled())
-    assert ".rows" in in_file.describe() or ".steps" in in_file.describe()
-    for a, b, c in itertools.zip_longest(in_file, in_memory, by_columns):
-        same(a, b)
-        same(a, c)
 
 
 def test_all_of_these_are_errors_of_the_loader():

@@ -22,8 +22,7 @@ from loader_data import create, episode
 import rlds_cli
 from rlds_cli.errors import FrameError, InvalidArgument
 from rlds_cli.loader import Loader, Offsets, Prioritized, Sequential, Shuffled, Slice, Transition, Uniform
-from rlds_cli.loader.storage import page_cache as ahead_module
-from rlds_cli.loader.storage.page_cache import prefetch_depth, prefetched
+from rlds_cli.loader.storage.page_cache import prefetched
 
 DEPTHS = (0, 1, 3)
 
@@ -54,6 +53,7 @@ def our_threads() -> list[threading.Thread]:
 # -- the same batches
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [Transition(), Transition(3), Slice(5, after=4), Offsets({"observation": (-1, 0)})])
 @pytest.mark.parametrize("sampler", [Uniform(), Shuffled(), Sequential()])
 @pytest.mark.parametrize("prefetch", DEPTHS[1:])
@@ -65,6 +65,7 @@ def test_the_same_batches(ds: rlds_cli.Dataset, window: Any, sampler: Any, prefe
             assert np.array_equal(x, y, equal_nan=x.dtype.kind == "f"), name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefetch", DEPTHS)
 def test_batches_in_flight_are_not_consumed(ds: rlds_cli.Dataset, prefetch: int) -> None:
     whole = first(load(ds, sampler=Shuffled(), steps=200), 200)
@@ -79,6 +80,7 @@ def test_batches_in_flight_are_not_consumed(ds: rlds_cli.Dataset, prefetch: int)
             assert first(other, 5) == whole[n : n + 5]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefetch", DEPTHS)
 def test_breaking_off_and_going_on(ds: rlds_cli.Dataset, prefetch: int) -> None:
     whole = first(load(ds, seed=5), 100)
@@ -110,6 +112,7 @@ def test_prefetch_up_to_the_lag(ds: rlds_cli.Dataset) -> None:
     assert "Prioritized(lag=3)" in str(e.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefetch", [1, 3])
 def test_what_the_lag_says_does_not_depend_on_prefetch(ds: rlds_cli.Dataset, prefetch: int) -> None:
     def run(prefetch: int) -> list[Any]:
@@ -154,6 +157,7 @@ def test_what_fails_is_raised_in_its_turn(prefetch: int) -> None:
     assert not our_threads()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefetch", DEPTHS)
 def test_a_broken_frame_is_raised_at_its_batch(prefetch: int) -> None:
     broken = film([40, 40], broken=(1, 10))
@@ -169,6 +173,7 @@ def test_a_broken_frame_is_raised_at_its_batch(prefetch: int) -> None:
     assert len(list(loader)) == 80 - 51
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefetch", DEPTHS)
 def test_an_error_of_a_function_comes_at_its_batch(ds: rlds_cli.Dataset, prefetch: int) -> None:
     numbers = itertools.count(1)
@@ -184,6 +189,7 @@ def test_an_error_of_a_function_comes_at_its_batch(ds: rlds_cli.Dataset, prefetc
     assert loader.step == 6 and not our_threads()
 
 
+@pytest.mark.thorough
 def test_threads_end_with_the_iterator(ds: rlds_cli.Dataset) -> None:
     loader = load(ds, prefetch=3)
     batches: Any = iter(loader)
@@ -204,49 +210,6 @@ def test_threads_end_with_the_iterator(ds: rlds_cli.Dataset) -> None:
     assert not our_threads()
     assert len(list(load(ds, prefetch=2, steps=10))) == 10
     assert not our_threads()
-
-
-def test_an_iterator_collected_in_one_of_its_threads() -> None:
-    forgotten, collected = threading.Event(), threading.Event()
-
-    def work(n: int) -> int:
-        if n == 1:
-            forgotten.wait(60)
-            gc.collect()
-            collected.set()
-        return n
-
-    done: Any = prefetched(work, range(9), 1)
-    next(done)
-    circle = [done]
-    circle.append(circle)
-    gc.disable()
-    try:
-        del done, circle
-        forgotten.set()
-        assert collected.wait(60)
-    finally:
-        gc.enable()
-    for thread in our_threads():
-        thread.join(60)
-    assert not our_threads()
-
-
-def test_nothing_is_begun_after_the_end() -> None:
-    begun: list[int] = []
-    released = threading.Event()
-
-    def work(n: int) -> int:
-        begun.append(n)
-        if n:
-            released.wait(60)
-        return n
-
-    done: Any = prefetched(work, range(100), 2)
-    next(done)
-    threading.Timer(0.1, released.set).start()
-    done.close()
-    assert len(begun) <= 3 and not our_threads()
 
 
 def run_script(home: Path, body: str) -> subprocess.Popen[str]:
@@ -286,27 +249,6 @@ def test_a_script_ends_with_a_loader_under_way(home: Path) -> None:
 # -- how far
 
 
-def test_so_many_work_at_once() -> None:
-    together = threading.Barrier(3, timeout=60)
-    done = prefetched(lambda n: together.wait() * 0 + n, range(9), 3)
-    assert [n for n, _ in done] == list(range(9))
-
-
-def test_the_rule_for_how_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead_module, "cores", lambda: 4)
-    kib, mib = 1 << 10, 1 << 20
-
-    def rule(sample: int, gather: int = mib, *, decodes: bool = False, ships: bool = False) -> int:
-        return prefetch_depth(sample_bytes=sample, gather_bytes=gather, decodes=decodes, ships=ships)
-
-    assert rule(200) == rule(4 * kib) == 0
-    assert rule(24 * kib) == rule(200, ships=True) == 2
-    assert rule(24 * kib, decodes=True) == 4
-    assert rule(24 * kib, 100 * mib, decodes=True) == 2 and rule(mib, 1000 * mib) == 1
-    monkeypatch.setattr(ahead_module, "cores", lambda: 1)
-    assert rule(24 * kib, decodes=True) == 2
-
-
 def test_what_is_chosen(ds: rlds_cli.Dataset) -> None:
     assert "drawn together, 5 runs read ahead\n" in load(ds, prefetch=5).describe()
     assert "read ahead" not in load(ds).describe()
@@ -323,6 +265,7 @@ def test_what_is_chosen(ds: rlds_cli.Dataset) -> None:
 # -- frames of several columns
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefetch", DEPTHS)
 def test_frames_that_columns_share(prefetch: int) -> None:
     shots = film([9, 4, 12])

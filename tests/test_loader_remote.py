@@ -31,7 +31,6 @@ from rlds_cli.loader import (
     Uniform,
     Weighted,
 )
-from rlds_cli.loader.storage import remote
 
 
 @pytest.fixture(scope="module")
@@ -89,17 +88,6 @@ ARGUMENTS = {
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize(("block", "stays"), [(16, False), (1024, True)])
-@pytest.mark.parametrize("name", ARGUMENTS)
-def test_batches_are_those_of_the_local_dataset(here, name, stays, block):
-    far = late(here, block, stays=stays)
-    check(here, far, **ARGUMENTS[name])
-    gc.collect()
-    assert far.store.blocks.holds == 0
-    assert stays or not any(state.any() for state in far.store.blocks._state)
-
-
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("pieces", [3, 4096])
 @pytest.mark.parametrize("name", ["transitions", "n-step", "slices", "goals", "all fields"])
 def test_columns_in_several_files(here, name, pieces):
@@ -146,6 +134,7 @@ def test_frames_are_announced_as_soon_as_their_table_is_here(film):
     next(batches)
 
 
+@pytest.mark.thorough
 def test_normalised_with_the_statistics_of_the_manifest(here):
     check(here, late(here), transform=Normalize(here))
 
@@ -175,6 +164,7 @@ def test_columns_on_a_device(here, arguments):
         same(one.numpy(), other.numpy())
 
 
+@pytest.mark.thorough
 def test_priorities(here):
     far, arguments = late(here), {"sampler": Prioritized(), "backend": "numpy", "seed": 2, "steps": 20}
     loaders = [Loader(dataset, 16, **arguments) for dataset in (here, far)]
@@ -184,6 +174,7 @@ def test_priorities(here):
             loader.update_priorities(batch, np.abs(batch["next/reward"]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [Transition(), Transition(n_step=3), Slice(3), Episode()])
 def test_mixtures_of_remote_and_local_members(here, window):
     other = create(varied()[40:60], ref="local/other")
@@ -197,6 +188,7 @@ def test_mixtures_of_remote_and_local_members(here, window):
         same(one, two)
 
 
+@pytest.mark.thorough
 def test_a_state_moves_between_local_and_remote(here):
     whole = [b.copy() for b in Loader(here, 16, sampler=Shuffled(), backend="numpy", steps=25)]
     for first, then in ((here, late(here)), (late(here), here), (late(here), late(here, 16))):
@@ -210,18 +202,6 @@ def test_a_state_moves_between_local_and_remote(here):
             same(one, other)
 
 
-def test_what_is_announced(here, monkeypatch):
-    monkeypatch.setattr(remote, "MISSING_AHEAD", 40)
-    far = late(here, 64)
-    blocks, most, announced = far.store.blocks, 0, []
-    announce = blocks.announce
-    monkeypatch.setattr(blocks, "announce", lambda wanted, *rest: announced.append(wanted) or announce(wanted, *rest))
-    for _ in Loader(far, 8, backend="numpy", steps=50, sampler=Sequential()):
-        most = max(most, blocks.holds)
-    assert 2 < most <= 2 + 40  # some runs ahead, until enough is on its way
-    assert sum(len(b) for b in announced[0][:1]) >= 1
-
-
 @pytest.mark.slow
 def test_a_loop_that_is_left_lets_go(here):
     far = late(here)
@@ -230,32 +210,6 @@ def test_a_loop_that_is_left_lets_go(here):
             break
         gc.collect()
         assert far.store.blocks.holds == 0
-
-
-def test_what_is_all_here_is_held_and_not_asked_for(here, monkeypatch):
-    far = late(here)
-    loader, near = (Loader(dataset, 16, backend="numpy", steps=9) for dataset in (far, here))
-    far.store.blocks.come()
-    asked, announce = [], far.store.blocks.announce
-    monkeypatch.setattr(
-        far.store.blocks, "announce", lambda wanted, *rest: asked.append(wanted) or announce(wanted, *rest)
-    )
-    for one, other in zip(loader, near, strict=True):
-        same(one, other)
-    (whole,) = asked
-    assert {file for file, _ in whole} < set(range(len(far.store.blocks.came)))  # only files that are read
-    assert all(len(blocks) == len(far.store.blocks.state(file)) for file, blocks in whole)
-
-
-def test_what_becomes_whole_meanwhile_is_held(here, monkeypatch):
-    monkeypatch.setattr(remote, "TRIES", 3)
-    far = late(here)
-    loader, near = (Loader(dataset, 16, backend="numpy", steps=6000) for dataset in (far, here))
-    for i, (one, other) in enumerate(zip(loader, near, strict=True)):
-        same(one, other)
-        if i == 5:
-            far.store.blocks.come()
-    assert not loader.source.remote and far.store.blocks.holds == 1
 
 
 def test_a_block_that_cannot_be_had(here):
@@ -333,6 +287,7 @@ def test_warm_ups_that_cannot_be(here):
         Loader(here, 8, warm_up="all")
 
 
+@pytest.mark.thorough
 def test_copies_share_nothing(here):
     store = LateStore(here.path)
     first, second = Dataset(store), copy.copy(Dataset(store))

@@ -20,6 +20,7 @@ def pairs(sampler, counts, positions, seed=0, epoch=0):
     return list(zip(drawn.episode.tolist(), drawn.number.tolist(), strict=True))
 
 
+@pytest.mark.thorough
 @given(COUNTS, st.integers(0, 100))
 def test_every_draw_is_a_window_that_exists(counts, seed):
     for sampler in SAMPLERS:
@@ -27,6 +28,7 @@ def test_every_draw_is_a_window_that_exists(counts, seed):
             assert 0 <= e < len(counts) and 0 <= w < counts[e]
 
 
+@pytest.mark.thorough
 @given(COUNTS, st.integers(0, 100), st.data())
 def test_a_sample_does_not_depend_on_who_asks(counts, seed, data):
     total = sum(counts)
@@ -39,6 +41,7 @@ def test_a_sample_does_not_depend_on_who_asks(counts, seed, data):
         assert pairs(sampler, counts, some, seed) == [whole[p] for p in some]
 
 
+@pytest.mark.thorough
 @given(COUNTS, st.integers(0, 100), st.integers(0, 5))
 def test_epochs_hold_every_window_once(counts, seed, epoch):
     everything = [(e, w) for e, count in enumerate(counts) for w in range(count)]
@@ -54,6 +57,7 @@ def test_epochs_are_shuffled_anew():
     assert len(orders) == 4
 
 
+@pytest.mark.thorough
 def test_uniform_by_window_weighs_windows_and_by_episode_weighs_episodes():
     counts, n = [1, 9, 30], 40_000
     by_window = Counter(pairs(Uniform(), counts, range(n)))
@@ -81,6 +85,7 @@ def test_another_kind_of_uniform_is_refused():
         Uniform(by="step")
 
 
+@pytest.mark.thorough
 @given(st.integers(1, 200), st.integers(1, 9), st.integers(1, 4), st.integers(0, 50))
 def test_blocks_come_whole_and_mixed_with_so_many_others(n, block, live, seed):
     order = [w for _, w in pairs(Shuffled(block=block, live=live), [n], range(n), seed)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -119,6 +118,7 @@ def test_three_datasets_of_a_lab_go_all_the_way(lab: Lab, tmp_path: Path, monkey
     assert {d.id: d.fingerprint for d in pinning.sync(lock, allow_address=[lab.host])} == fingerprints
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["file", "directory", "url", "several"])
 def test_registries_that_a_variable_names(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     file, folder = tmp_path / "my lab.jsonl", tmp_path / "labs"
@@ -322,15 +322,6 @@ def test_a_registry_that_names_another_hash(lab: Lab, tmp_path: Path) -> None:
     with pytest.raises(WrongHash, match="0" * 64):
         pinning.sync(lock, cache_dir=tmp_path / "elsewhere")
     assert run_rlds("verify", PRESS).returncode == 1
-
-
-def test_a_broken_list_is_none(home: Path) -> None:
-    (home / "registries").mkdir(parents=True)
-    for text in ("[]", "{}", '{"registries": [3, {"place": 4}, {"place": "/none", "prefix": 3}]}', "\x00"):
-        (home / "registries" / "list.json").write_text(text)
-        os.chmod(home / "registries" / "list.json", 0o600)  # noqa: PTH101
-        assert own.sources() == ()
-    assert registry.get("hopper-medium-v2").id == "d4rl/hopper-medium-v2"
 
 
 def test_the_example_of_the_documentation(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from frames_data import decoded, film
 
-import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
-from rlds_cli.preprocess import reading
 from rlds_cli.store import opening
 
 LENGTHS = [3, 5, 4, 2]
@@ -86,6 +84,7 @@ def test_frames_that_a_function_leaves_alone_are_not_decoded_and_share_their_fil
     assert np.array_equal(made.column("action"), ds.column("action") * 2)
 
 
+@pytest.mark.thorough
 def test_a_window_that_looks_at_actions_decodes_no_frames(ds, frames):
     def smooth(window):
         return {"action": window["action"].mean(1)}
@@ -103,6 +102,7 @@ def late(data):
     return data
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", ["episode", "step"])
 def test_only_the_frames_that_are_looked_at_are_decoded(ds, frames, unit):
     made = preprocess.run(ds, late, unit=unit, jobs=0)
@@ -111,6 +111,7 @@ def test_only_the_frames_that_are_looked_at_are_decoded(ds, frames, unit):
     assert "observation" in made.manifest.shared
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", ["batch", "window"])
 def test_values_of_frames_are_those_that_pillow_decodes(ds, unit):
     def means(data):
@@ -141,6 +142,7 @@ def halves(episode):
         yield {"observation": camera, "action": episode["action"][a:b], "next": flags}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("jobs", [0, 2])
 def test_trimmed_episodes_keep_the_encoded_frames_of_the_rows_that_stay(ds, frames, jobs):
     made = preprocess.run(ds, trimmed, jobs=jobs)
@@ -154,6 +156,7 @@ def test_trimmed_episodes_keep_the_encoded_frames_of_the_rows_that_stay(ds, fram
     assert set(stored(pieces)) == set(stored(ds))
 
 
+@pytest.mark.thorough
 def test_dropped_frames_and_episodes_are_not_decoded(ds, frames):
     def without(episode):
         episode.pop("observation")
@@ -208,43 +211,7 @@ def test_an_array_that_is_not_read_behaves_as_one(ds):
     assert seen == {"shape": (3, 16, 12, 3), "ndim": 4, "rows": 3, "dtype": np.dtype(np.uint8)}
 
 
-def texts_and_arrays():
-    for k, t in enumerate([4, 6, 5]):
-        yield {
-            "observation": {"grid": np.full((t + 1, 64, 32), k, np.int16), "state": np.full((t + 1, 2), k, np.float32)},
-            "action": np.arange(t, dtype=np.float32)[:, None],
-            "note": [f"{k} {i}" if i % 2 else None for i in range(t)],
-            "next": {"terminated": True},
-        }
-
-
-def test_texts_and_large_rows_are_read_when_they_are_used(monkeypatch):
-    ds = rlds_cli.create("local/x", texts_and_arrays())
-    read: list[str] = []
-    rows = reading.SourceReader.rows
-
-    def counted(self, name, runs):
-        read.append(name)
-        return rows(self, name, runs)
-
-    monkeypatch.setattr(reading.SourceReader, "rows", counted)
-    for form in FORMS:
-        made = preprocess.run(ds, form, jobs=0)
-        assert not {"note", "observation/grid"} & set(read)
-        assert {"note", "observation/grid"} <= set(made.manifest.shared)
-    some = preprocess.run(ds, trimmed, jobs=0)
-    assert some.gather("note", np.arange(3)).tolist() == ["0 1", None, "0 3"]
-    assert np.array_equal(some.episode(1)["observation/grid"], np.full((5, 64, 32), 1))
-
-    def shout(episode):
-        episode["note"] = [t and t.upper() + "!" for t in episode["note"]]
-        return episode
-
-    loud = preprocess.run(ds, shout, jobs=0)
-    assert loud.gather("note", np.arange(4)).tolist() == [None, "0 1!", None, "0 3!"]
-    assert "observation/grid" in loud.manifest.shared
-
-
+@pytest.mark.thorough
 def test_a_trial_decodes_one_episode(ds, frames):
     report = preprocess.attempt(ds, splatted, episode=1)
     assert {c.name: c.what for c in report.fields}["observation"] == "untouched"

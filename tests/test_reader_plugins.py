@@ -16,7 +16,7 @@ from conftest import run_rlds
 import rlds_cli
 from rlds_cli import importing
 from rlds_cli.archives import plugins
-from rlds_cli.errors import CorruptArchive, InvalidArgument, NameTaken, ReaderError, RldsError
+from rlds_cli.errors import CorruptArchive, InvalidArgument, ReaderError, RldsError
 from rlds_cli.importing import import_files
 from rlds_cli.maintenance import pinning, repair
 from rlds_cli.maintenance.verification import trace
@@ -79,15 +79,6 @@ def test_a_file_and_the_object_in_it(lab: Path, name: str) -> None:
     assert str(lab) not in json.dumps(ds.manifest.to_json(), default=str).replace((lab / "run.h5").as_uri(), "")
 
 
-def test_a_file_that_changed_makes_another_dataset(lab: Path) -> None:
-    import_files("run.h5", "local/rig", reader="rig.py")
-    Path("rig.py").write_text(RIG + "\n# better\n")
-    with pytest.raises(NameTaken, match="another reader"):
-        import_files("run.h5", "local/rig", reader="rig.py")
-    again = import_files("run.h5", "local/rig", reader="rig.py", force=True)
-    assert again.manifest.reader_source == plugins.source(str(lab / "rig.py"))
-
-
 def test_processes_that_read_parts_load_the_file(lab: Path) -> None:
     for k in range(4):
         write_run(Path(f"run{k}.h5"))
@@ -113,6 +104,7 @@ def test_a_trace_runs_no_file_that_only_a_manifest_names(lab: Path) -> None:
     assert found.steps == 4 and found.ok
 
 
+@pytest.mark.thorough
 def test_a_merge_knows_the_reader_of_each_file(lab: Path) -> None:
     import_files("run.h5", "local/a", reader="rig.py")
     write_run(Path("other.h5"), first=7.0)
@@ -155,6 +147,7 @@ def test_a_damaged_dataset_says_how_to_import_it_again(lab: Path) -> None:
 # -- a package
 
 
+@pytest.mark.thorough
 def test_an_installed_package_recognises_reads_and_traces(package: Path) -> None:
     ds = import_files("run.h5", "local/rig")
     assert (ds.manifest.reader, ds.manifest.reader_source) == ("rig", "lab-rig 1.2")
@@ -163,6 +156,7 @@ def test_an_installed_package_recognises_reads_and_traces(package: Path) -> None
     assert "reader rig (lab-rig 1.2)" in run("info", "local/rig")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("suffix", own_files.FORMATS)
 def test_an_installed_package_recognises_tables_of_any_container(package: Path, suffix: str) -> None:
     columns = {"q": np.arange(6.0), "cmd": np.arange(6.0) + 10, "cost": np.arange(6.0), "stop": [0, 0, 0, 1, 0, 2]}
@@ -189,6 +183,7 @@ def test_a_package_that_is_missing_is_named(package: Path) -> None:
     assert done.returncode == 0 and b'lab/run needs the reader "rig"' in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_registry_names_the_reader_of_a_package(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = {"id": "lab/run", "urls": [(package / "run.h5").as_uri()], "format": "rig"}
     Path("lab.jsonl").write_text(json.dumps(line))
@@ -353,6 +348,7 @@ READER = Runs()
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("suffix", own_files.FORMATS)
 def test_a_directory_with_a_file_for_each_episode_is_declared(
     lab: Path, monkeypatch: pytest.MonkeyPatch, suffix: str

@@ -16,6 +16,7 @@ def some(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return (np.random.default_rng(0).random(shape) * 100).astype(dtype)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "float32", "float64"])
 @pytest.mark.parametrize("shape", [(1,), (1000,), (1000, 3), (10, 4, 5), (0,), (0, 3), (5, 0)])
 def test_there_and_back(tmp_path: Path, shape: tuple[int, ...], dtype: str) -> None:
@@ -78,11 +79,3 @@ def test_flipped_bits_are_damage(tmp_path: Path) -> None:
     shard.write_bytes(bytes(data))
     with pytest.raises(DamagedDataset):
         compression.open_column(tmp_path / "a")
-
-
-def test_rows_of_a_plain_array_are_a_map(tmp_path: Path) -> None:
-    values = some((50, 2), "float32")
-    arrays.write(tmp_path / "a", values)
-    read = read_range(tmp_path / "a", 10, 20)
-    assert np.array_equal(read, values[10:20])
-    assert not read.flags.owndata

@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageFile
+from PIL import Image
 
 from rlds_cli.errors import FrameError
 from rlds_cli.store import frames
 from rlds_cli.store.frames import decode_frames
 from rlds_cli.ted import Field
-
-SHAPES = [(16, 24, 3), (16, 24, 1), (16, 24), (1, 1, 3), (40, 8, 3)]
 
 
 def encode(pixels: np.ndarray, format: str = "JPEG", **options: Any) -> bytes:
@@ -42,17 +40,6 @@ def decode(files: list[bytes], rows: list[int], shape: tuple[int, ...]) -> np.nd
     return decode_frames(
         np.frombuffer(b"".join(files), np.uint8), (offsets[chosen], offsets[chosen + 1]), chosen, field
     )
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("at_once", [1, 1000, 1 << 20])
-def test_jpegs_are_pillows(shape: tuple[int, ...], at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "STRIP_PIXELS", at_once)
-    options: list[dict[str, Any]] = [{}, {"quality": 95, "subsampling": 0}, {"progressive": True}, {"comment": b"seen"}]
-    files = [encode(noise(i, shape), **options[i % 4]) for i in range(9)]
-    rows = [8, 3, 0, 3, 3, 7, 1, 2, 4, 5, 6, 8]
-    expected = np.stack([by_pillow(files[i], shape) for i in rows])
-    assert np.array_equal(decode(files, rows, shape), expected)
 
 
 def test_every_row_is_of_its_own_memory() -> None:
@@ -95,6 +82,7 @@ def two_headers(data: bytes) -> bytes:
     return data[:at] + header + data[at:]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", [0, 1, 4])
 @pytest.mark.parametrize("damage", [cut, huffman_lost, second_start, two_headers])
 def test_a_broken_frame_is_what_it_is_by_itself(damage: Any, place: int) -> None:
@@ -188,15 +176,7 @@ def test_an_image_that_no_frame_may_be(image: bytes, says: str) -> None:
         decode([image], [0], (16, 24, 1))
 
 
-def test_images_cut_short_are_taken_where_pillow_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
-    shape = (64, 64, 3)
-    files = [encode(noise(i, shape)) for i in range(3)]
-    files[1] = cut(files[1])
-    got = decode(files, [0, 1, 2], shape)
-    assert np.array_equal(got, np.stack([by_pillow(f, shape) for f in files])) and got[1].any()
-
-
+@pytest.mark.thorough
 def test_threads_decode_side_by_side() -> None:
     shape = (32, 32, 3)
     files = [encode(noise(i, shape)) for i in range(40)]
@@ -206,6 +186,7 @@ def test_threads_decode_side_by_side() -> None:
             assert np.array_equal(got, expected)
 
 
+@pytest.mark.thorough
 def test_frames_come_in_the_order_of_the_rows_asked_for() -> None:
     shape = (16, 24, 3)
     files = [encode(noise(k, shape)) for k in range(5)]

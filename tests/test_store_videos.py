@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import signal
-import struct
 import sys
 import time
 import warnings
@@ -27,7 +25,6 @@ from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage
 from rlds_cli.formats import mp4
 from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader, Transition
-from rlds_cli.maintenance.reencode import convert
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import arrays
 from rlds_cli.store.videos import Video, decode_video
@@ -62,6 +59,7 @@ def rows(ds: Dataset) -> np.ndarray:
 # -- decoding
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", CODECS)
 def test_any_frame_in_any_order(tmp_path: Path, kind: str) -> None:
     codec, options, _ = CODECS[kind]
@@ -78,34 +76,6 @@ def test_any_frame_in_any_order(tmp_path: Path, kind: str) -> None:
     found = decode_video(index, lambda _: video, FIELD, "test")
     assert not found[0].any()
     np.testing.assert_array_equal(found[1], expected[3])
-
-
-def test_decoders_do_not_read_behind_a_packet(tmp_path: Path) -> None:
-    """What lies in memory behind a packet must not enter: MPEG-4's decoder looks at it."""
-    for turn in range(7):
-        path = tmp_path / f"{turn}.mp4"
-        encode(path, np.roll(pictures(), turn, 2), "mpeg4", {})
-        expected, order = decoded(path), np.arange(21)
-        video = Video(str(path), np.fromfile(path, np.uint8), mp4.read(path))
-        index = np.stack([np.zeros(21, int), order], 1)
-        for place in range(4):
-            np.testing.assert_array_equal(decode_video(index, lambda _: video, FIELD, place), expected)  # noqa: B023
-
-
-def test_colours_that_only_the_file_names(tmp_path: Path) -> None:
-    path = tmp_path / "a.mp4"
-    import av
-
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=10)
-        stream.height, stream.width, stream.pix_fmt = 48, 64, "yuv420p"
-        stream.codec_context.colorspace, stream.codec_context.color_range = 1, 1  # BT.709
-        for picture in pictures(3):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        container.mux(stream.encode())
-    video = Video(str(path), np.fromfile(path, np.uint8), mp4.read(path))
-    found = decode_video(np.array([[0, 0], [0, 2]]), lambda _: video, FIELD, "test")
-    np.testing.assert_array_equal(found, decoded(path)[[0, 2]])
 
 
 def test_a_video_of_another_size(tmp_path: Path) -> None:
@@ -174,6 +144,7 @@ def test_rows_and_episodes(archive: Path, ds: Dataset) -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_the_loader_gives_the_frames_of_its_rows(archive: Path, ds: Dataset, prefetch: int) -> None:
     expected, state = seen(archive), np.concatenate([ds.episode(k)["observation", "state"] for k in range(4)])
@@ -185,6 +156,7 @@ def test_the_loader_gives_the_frames_of_its_rows(archive: Path, ds: Dataset, pre
         np.testing.assert_array_equal(batch["next", "observation", "images", "top"], expected[np.add(here, 1)])
 
 
+@pytest.mark.thorough
 def test_windows(archive: Path, ds: Dataset) -> None:
     expected, state = seen(archive), np.concatenate([ds.episode(k)["observation", "state"] for k in range(4)])
     number = {s.tobytes(): k for k, s in enumerate(state)}
@@ -214,6 +186,7 @@ def test_forked_processes_go_on_decoding(archive: Path, ds: Dataset) -> None:
     assert found == (child, 0)
 
 
+@pytest.mark.thorough
 def test_threads_decode_side_by_side(archive: Path, ds: Dataset) -> None:
     expected, every = seen(archive), rows(ds)
 
@@ -228,31 +201,10 @@ def test_threads_decode_side_by_side(archive: Path, ds: Dataset) -> None:
 # -- keeping
 
 
-def test_videos_are_stored_once_and_as_published(archive: Path, ds: Dataset) -> None:
-    files = sorted(archive.rglob("*.mp4"))
-    stored = arrays.read(ds.path / "video" / TOP / "bytes")
-    assert stored.tobytes() == b"".join(f.read_bytes() for f in files)
-    hashes = [hashlib.sha256(f.read_bytes()).digest() for f in files]
-    assert [d.tobytes() for d in arrays.read(ds.path / "video" / TOP / "sha256")] == hashes
-    first = ds.store.rows(TOP)[: ds.episodes["num_observed" if ds.schema[TOP].placement == "both" else "length"][0]]
-    frames = b"".join(hashes[video] + struct.pack("<i", frame) for video, frame in first.tolist())
-    assert arrays.read(ds.path / "digests" / TOP)[0].tobytes() == hashlib.sha256(frames).digest()
-
-
 def test_workers_do_not_change_a_byte(archive: Path, ds: Dataset) -> None:
     other = import_files(archive, "local/parallel", jobs=2)
     assert other.fingerprint == ds.fingerprint
     np.testing.assert_array_equal(other.store.rows(TOP), ds.store.rows(TOP))
-
-
-def test_the_other_encoding_and_back(archive: Path, ds: Dataset) -> None:
-    done = convert("local/film", to="zarr")
-    packed = rlds_cli.open_dataset("local/film")
-    assert done.fingerprint == packed.fingerprint == ds.fingerprint
-    np.testing.assert_array_equal(packed.gather(TOP, rows(packed)), seen(archive))
-    assert verify("local/film").ok
-    assert convert("local/film", to="memmap").fingerprint == ds.fingerprint
-    assert verify("local/film").ok
 
 
 @pytest.fixture
@@ -274,21 +226,9 @@ def flip(file: Path, at: int) -> None:
     file.write_bytes(content)
 
 
-def test_damage_is_named(damaged: Path, archive: Path) -> None:
-    size = sorted(archive.rglob("*.mp4"))[0].stat().st_size
-    flip(arrays.data_file(damaged / "video" / TOP / "bytes", 1), size + 100)
-    assert problems(damaged) == [f"{TOP}: episodes 2-3 differ"]
-
-
 def test_damaged_tables_are_named(damaged: Path) -> None:
     flip(arrays.data_file(damaged / "video" / TOP / "packets", 2), 8)
     assert any("tables that say where frames lie" in p for p in problems(damaged))
-
-
-def test_a_missing_file_of_videos(damaged: Path) -> None:
-    arrays.data_file(damaged / "video" / TOP / "bytes", 1).unlink()
-    with pytest.raises(DamagedDataset, match="is missing"):
-        rlds_cli.open_dataset(damaged)
 
 
 # -- decoding at conversion
@@ -325,15 +265,6 @@ def invert(episode: Any) -> Any:
     return episode
 
 
-def test_videos_that_stay_are_shared(archive: Path, ds: Dataset) -> None:
-    made = rlds_cli.preprocess.run(ds, shift, name="shift")
-    assert made.schema[TOP].codec == "mp4"
-    np.testing.assert_array_equal(made.gather(TOP, rows(made)), seen(archive))
-    one, other = (arrays.data_file(d.path / "video" / TOP / "bytes", 1).stat().st_ino for d in (ds, made))
-    assert one == other
-    assert verify(made.path).ok
-
-
 def test_videos_of_the_episodes_that_stay(archive: Path, ds: Dataset) -> None:
     made = rlds_cli.preprocess.run(ds, long_ones, name="long")
     assert made.episodes["length"].tolist() == [6, 9]
@@ -356,6 +287,7 @@ def test_versions_keep_videos_and_their_digests(archive: Path, ds: Dataset) -> N
         assert verify(made.path).ok
 
 
+@pytest.mark.thorough
 def test_frames_that_a_function_changes_become_arrays(archive: Path, ds: Dataset) -> None:
     made = rlds_cli.preprocess.run(ds, invert, name="invert")
     np.testing.assert_array_equal(made.column(TOP)[rows(made)], 255 - seen(archive))

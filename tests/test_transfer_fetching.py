@@ -133,6 +133,7 @@ def test_what_is_here_and_recorded_is_not_asked_for_again(server: Server, place:
     assert len(page.requests) == 1
 
 
+@pytest.mark.thorough
 def test_dropped_connections_are_gone_on_from_without_asking_twice(server: Server, place: Place) -> None:
     page = server.add("/d/x.h5", CONTENT, drops=[MIB, 1, MIB + 5, None])
     place.fetch(wanted(server, sha256=SHA256))
@@ -161,6 +162,7 @@ def test_a_length_that_is_a_lie_is_not_believed(server: Server, place: Place) ->
     assert len(page.requests) == 1
 
 
+@pytest.mark.thorough
 def test_a_length_beyond_the_end_is_not_taken_back(server: Server, place: Place) -> None:
     """Nothing is promised; the server says 100 bytes more than there are, and then that the range is past the end."""
     page = server.add("/d/x.h5", CONTENT, length=len(CONTENT) + 100)
@@ -202,6 +204,7 @@ def test_an_etag_that_changes_each_time_ends_in_an_error(server: Server, place: 
     assert len(page.requests) < 10
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "said", ["bytes 5-99/3145745", "bytes 1048577-3145744/3145745", "nonsense", "bytes 1048576-9/7"]
 )
@@ -218,17 +221,6 @@ def leave_part(place: Place, server: Server, content: bytes, **origin: Any) -> N
     (place.directory / "x.h5.part").write_bytes(content)
     known = {"url": f"{server.url}/d/x.h5", "etag": '"v1"', "last_modified": None, "size": len(CONTENT)} | origin
     (place.directory / "x.h5.part.json").write_text(json.dumps(known))
-
-
-def test_a_part_of_an_earlier_process_is_gone_on_from(server: Server, place: Place) -> None:
-    page = server.add("/d/x.h5", CONTENT)
-    leave_part(place, server, CONTENT[:MIB])
-    plan = planning.plan([wanted(server, size=len(CONTENT))], place.directory, place.where)
-    assert (plan.steps[0].action, plan.steps[0].offset, plan.to_fetch) == ("fetch", MIB, len(CONTENT) - MIB)
-    place.fetch(wanted(server, sha256=SHA256))
-    assert spans(page) == [(206, MIB, len(CONTENT) - MIB)]
-    assert place.notes("fetch")[-1] == "resumed at 1.0 MiB"
-    assert place.names() == {"x.h5", "x.h5.json", ".listing.json"}
 
 
 def test_a_part_that_is_complete_needs_no_request(server: Server, place: Place) -> None:
@@ -263,6 +255,7 @@ def test_a_part_without_its_origin_starts_over(server: Server, place: Place) -> 
     assert spans(page) == [(200, 0, len(CONTENT))]
 
 
+@pytest.mark.thorough
 def test_a_part_without_a_validator_starts_over_unless_the_hash_is_known(server: Server, place: Place) -> None:
     page = server.add("/d/x.h5", CONTENT, etag=None)
     leave_part(place, server, CONTENT[:MIB], etag=None)
@@ -276,6 +269,7 @@ def test_a_part_without_a_validator_starts_over_unless_the_hash_is_known(server:
     assert spans(page) == [(206, MIB, len(CONTENT) - MIB)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("etag", "sent"), [('W/"v1"', None), (None, "Sat, 01 Nov 2025 00:00:00 GMT")])
 def test_weak_etags_are_not_sent_and_dates_are(
     server: Server, place: Place, etag: str | None, sent: str | None
@@ -286,6 +280,7 @@ def test_weak_etags_are_not_sent_and_dates_are(
     assert page.requests[1].start == MIB
 
 
+@pytest.mark.thorough
 def test_an_altered_part_is_thrown_away_once(server: Server, place: Place) -> None:
     """The rest fits by its ETag, the whole does not by its hash: the part was at fault, the source is not."""
     page = server.add("/d/x.h5", CONTENT)
@@ -295,6 +290,7 @@ def test_an_altered_part_is_thrown_away_once(server: Server, place: Place) -> No
     assert (place.directory / "x.h5").read_bytes() == CONTENT
 
 
+@pytest.mark.thorough
 def test_another_mirror_goes_on_where_the_first_broke_off(server: Server, place: Place) -> None:
     first = server.add("/d/x.h5", CONTENT, drops=[MIB], statuses=[None, *[(503, {})] * 9])
     second = server.add("/mirror/x.h5", CONTENT, etag='"other"')
@@ -305,6 +301,7 @@ def test_another_mirror_goes_on_where_the_first_broke_off(server: Server, place:
     assert place.record("x.h5")["url"] == server.url + "/mirror/x.h5"
 
 
+@pytest.mark.thorough
 def test_without_a_hash_another_mirror_starts_from_the_beginning(server: Server, place: Place) -> None:
     server.add("/d/x.h5", CONTENT[:MIB] + b"other", drops=[MIB], statuses=[None, *[(503, {})] * 9])
     second = server.add("/mirror/x.h5", CONTENT, etag='"other"')
@@ -313,6 +310,7 @@ def test_without_a_hash_another_mirror_starts_from_the_beginning(server: Server,
     assert spans(second) == [(200, 0, len(CONTENT))]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
 def test_failures_that_may_pass_are_tried_again(server: Server, place: Place, status: int) -> None:
     page = server.add("/d/x.h5", CONTENT, statuses=[(status, {}), (status, {})])
@@ -320,6 +318,7 @@ def test_failures_that_may_pass_are_tried_again(server: Server, place: Place, st
     assert [r.status for r in page.requests] == [status, status, 200]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 501])
 def test_failures_that_stay_are_not_tried_again(server: Server, place: Place, status: int) -> None:
     page = server.add("/d/x.h5", CONTENT, statuses=[(status, {})])
@@ -363,22 +362,6 @@ def test_a_server_that_always_fails_is_given_up(server: Server, place: Place) ->
     assert place.names() == set()
 
 
-def test_all_sources_are_named_when_none_gives_the_file(server: Server, place: Place) -> None:
-    server.add("/a/x.h5", CONTENT, statuses=[(404, {})])
-    server.add("/b/x.h5", CONTENT, statuses=[(403, {})])
-    with pytest.raises(DownloadFailed) as caught:
-        place.fetch(RemoteFile("x.h5", (server.url + "/a/x.h5", server.url + "/b/x.h5")))
-    assert f"{server.url}/a/x.h5: HTTP 404 Not Found" in caught.value.message
-    assert f"{server.url}/b/x.h5: HTTP 403 Forbidden" in caught.value.message
-
-
-def test_a_server_that_is_not_there(place: Place, server: Server) -> None:
-    with Server() as gone:
-        url = gone.url + "/x.h5"
-    with pytest.raises(DownloadFailed, match="Connection refused"):
-        place.fetch(RemoteFile("x.h5", (url,)))
-
-
 def test_a_server_that_says_nothing_is_left(server: Server, place: Place) -> None:
     page = server.add("/d/x.h5", CONTENT, stall=1000)
     with pytest.raises(DownloadFailed, match=r"timed out \(2 times\).*1000 B are kept in x\.h5\.part"):
@@ -403,19 +386,13 @@ def test_a_web_page_is_not_an_archive(server: Server, place: Place, body: bytes,
     assert place.names() == set()
 
 
-def test_a_web_page_is_left_for_the_next_source(server: Server, place: Place) -> None:
-    server.add("/a/x.h5", b"<!doctype html>")
-    server.add("/b/x.h5", CONTENT, content_type="text/html")  # bytes that no page holds
-    (came,) = place.fetch(RemoteFile("x.h5", (server.url + "/a/x.h5", server.url + "/b/x.h5")))
-    assert came.path.read_bytes() == CONTENT
-
-
 def test_a_page_that_was_wanted_is_a_file(server: Server, place: Place) -> None:
     server.add("/d/README.html", b"<!doctype html>", content_type="text/html")
     (came,) = place.fetch(wanted(server, "/d/README.html"))
     assert came.path.read_bytes() == b"<!doctype html>"
 
 
+@pytest.mark.thorough
 def test_packed_bytes_are_refused_where_plain_ones_were_asked_for(server: Server, place: Place) -> None:
     packed = gzip.compress(CONTENT)
     server.add("/d/x.h5", packed, headers={"Content-Encoding": "gzip"})
@@ -426,17 +403,6 @@ def test_packed_bytes_are_refused_where_plain_ones_were_asked_for(server: Server
     assert came.path.read_bytes() == packed
 
 
-def test_proxies_of_the_environment_are_used(server: Server, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NO_PROXY", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HTTP_PROXY", server.url)
-    monkeypatch.setenv("http_proxy", server.url)
-    page = server.add("/datasets/x.h5", CONTENT)
-    place.fetch(RemoteFile("x.h5", ("http://archive.invalid/datasets/x.h5",)))
-    assert server.asked == ["http://archive.invalid/datasets/x.h5"]
-    assert page.requests[0].headers["Host"] == "archive.invalid"
-
-
 def test_a_wrong_hash_names_everything_and_leaves_nothing(server: Server, place: Place) -> None:
     server.add("/d/x.h5", CONTENT)
     with pytest.raises(WrongHash) as caught:
@@ -444,14 +410,6 @@ def test_a_wrong_hash_names_everything_and_leaves_nothing(server: Server, place:
     for part in ("x.h5", server.url, SHA256, "ab" * 32, "removed"):
         assert part in caught.value.message
     assert place.names() == set()
-
-
-def test_a_wrong_hash_is_left_for_the_next_source(server: Server, place: Place) -> None:
-    bad = server.add("/a/x.h5", random_bytes(len(CONTENT), seed=2))
-    server.add("/b/x.h5", CONTENT)
-    (came,) = place.fetch(RemoteFile("x.h5", (server.url + "/a/x.h5", server.url + "/b/x.h5"), sha256=SHA256))
-    assert came.path.read_bytes() == CONTENT
-    assert len(bad.requests) == 1
 
 
 def test_another_size_than_promised_is_not_even_fetched(server: Server, place: Place) -> None:
@@ -556,6 +514,7 @@ def test_many_files_of_unknown_sizes_are_counted(server: Server, place: Place) -
     assert all(done < 20 for done, _, _ in fetched[:-1])
 
 
+@pytest.mark.thorough
 def test_one_failure_stops_the_others_soon_and_they_can_be_gone_on_with(server: Server, place: Place) -> None:
     slow = server.add("/d/slow.h5", CONTENT, pace=0.6)  # two minutes for all of it
     server.add("/d/x.h5", CONTENT, statuses=[(503, {"Retry-After": "1"}), (404, {})])
@@ -587,23 +546,6 @@ def test_two_threads_that_fetch_the_same_file_do_not_disturb_each_other(server: 
     assert (place.directory / "x.h5").read_bytes() == CONTENT
 
 
-def test_ctrl_c_leaves_what_came(server: Server, place: Place) -> None:
-    page = server.add("/d/x.h5", CONTENT)
-
-    def interrupt(event: Event) -> None:
-        if event.done > 0:
-            raise KeyboardInterrupt
-
-    planned = planning.plan([wanted(server, sha256=SHA256)], place.directory, place.where)
-    with pytest.raises(KeyboardInterrupt):
-        fetching.fetch(planned, place.where, progress=interrupt, policy=HASTY)
-    kept = (place.directory / "x.h5.part").stat().st_size
-    assert kept > 0
-    place.fetch(wanted(server, sha256=SHA256))
-    assert page.requests[-1].start == kept or kept == len(CONTENT)
-    assert (place.directory / "x.h5").read_bytes() == CONTENT
-
-
 CHILD = """
 import sys
 from pathlib import Path
@@ -621,6 +563,7 @@ def start_child(server: Server, place: Place) -> subprocess.Popen[bytes]:
     return subprocess.Popen(arguments, env=os.environ | server.environment(place.root))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_process_is_gone_on_from_and_nothing_is_asked_twice(
     server: Server, place: Place, how: signal.Signals
@@ -695,20 +638,6 @@ def test_two_processes_that_fetch_the_same_file(server: Server, place: Place) ->
         assert (one.wait(60), two.wait(60)) == (0, 0)
     assert page.sent == len(CONTENT)
     assert (place.directory / "x.h5").read_bytes() == CONTENT
-
-
-def test_progress_is_told_from_one_thread_at_a_time_per_file(server: Server, place: Place) -> None:
-    seen: dict[str, set[int]] = {}
-
-    def note(event: Event) -> None:
-        seen.setdefault(event.what, set()).add(threading.get_ident())
-
-    for k in range(6):
-        server.add(f"/d/{k}.h5", CONTENT)
-    files = [wanted(server, f"/d/{k}.h5") for k in range(6)]
-    fetching.fetch(planning.plan(files, place.directory, place.where), place.where, progress=note, policy=HASTY)
-    assert set(seen) == {f"{k}.h5" for k in range(6)}
-    assert all(len(threads) == 1 for threads in seen.values())
 
 
 # -- another process
