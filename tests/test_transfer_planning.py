@@ -14,8 +14,10 @@ from server import Server
 
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.remote_file import RemoteFile
-from rlds_cli.errors import DownloadFailed, Offline
+from rlds_cli.errors import DownloadFailed, NoSpace, Offline, UnsafeArchive, WrongHash
+from rlds_cli.files import disk
 from rlds_cli.http.client import RetryPolicy
+from rlds_cli.progress import Event
 from rlds_cli.settings import Settings
 
 HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01)
@@ -62,6 +64,13 @@ def write(path: Path, content: bytes = CONTENT) -> Path:
     return path
 
 
+def test_what_is_not_here_is_fetched(file: RemoteFile, archive: Path, where: Settings) -> None:
+    plan = planning.plan([file, replace(file, path="y.h5", size=None)], archive, where)
+    assert [s.action for s in plan.steps] == ["fetch", "fetch"]
+    assert (plan.to_fetch, plan.to_write, plan.unknown_sizes, plan.finished) == (len(CONTENT), len(CONTENT), 1, False)
+    assert not archive.exists()
+
+
 def test_what_is_here_and_recorded_is_reused_at_once(
     file: RemoteFile, archive: Path, where: Settings, server: Server
 ) -> None:
@@ -89,7 +98,6 @@ def test_verifying_on_request(file: RemoteFile, archive: Path, where: Settings) 
     assert decided(file, archive, where, rehash=True).action == "verify"
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("promised", [True, False])
 def test_what_was_altered_is_fetched_again(
     file: RemoteFile, archive: Path, where: Settings, server: Server, promised: bool
@@ -101,6 +109,18 @@ def test_what_was_altered_is_fetched_again(
     assert bring(file, archive, where).action == "fetch"
     assert (archive / "x.h5").read_bytes() == CONTENT
     assert len(server.asked) == 2
+
+
+def test_what_was_altered_without_a_trace_is_found_by_rehashing(
+    file: RemoteFile, archive: Path, where: Settings, server: Server
+) -> None:
+    bring(file, archive, where)
+    before = (archive / "x.h5").stat()
+    os.utime(write(archive / "x.h5", b"!" + CONTENT[1:]), ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert decided(file, archive, where).action == "reuse"
+    plan = planning.plan([file], archive, where, rehash=True)
+    assert fetching.fetch(plan, where, policy=HASTY)[0].action == "fetch"
+    assert (archive / "x.h5").read_bytes() == CONTENT
 
 
 def test_what_was_cut_short_is_fetched_again(file: RemoteFile, archive: Path, where: Settings) -> None:
@@ -133,7 +153,6 @@ def test_a_file_that_somebody_put_there_is_verified_by_its_hash(
     assert server.asked == []
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("junk", ["", "{", "[]", '{"size": "x"}', "\x00"])
 def test_a_record_that_cannot_be_read_is_none(file: RemoteFile, archive: Path, where: Settings, junk: str) -> None:
     bring(file, archive, where)
@@ -145,7 +164,23 @@ def test_a_record_that_cannot_be_read_is_none(file: RemoteFile, archive: Path, w
 # Adoption
 
 
-@pytest.mark.thorough
+def test_a_copy_of_d4rl_is_adopted(
+    file: RemoteFile, archive: Path, where: Settings, server: Server, tmp_path: Path
+) -> None:
+    copy = write(tmp_path / "d4rl" / "x.h5")
+    file = replace(file, key="rail.example.edu/datasets/gym_mujoco_v2/x.h5")
+    step = decided(file, archive, where)
+    assert (step.action, step.origin, step.to_fetch, step.to_write) == ("adopt", copy, 0, 0)
+    events: list[Event] = []
+    (came,) = fetching.fetch(planning.plan([file], archive, where), where, id="d4rl/x", progress=events.append)
+    assert (came.action, came.shared) == ("adopt", "link")
+    assert came.path.samefile(copy)
+    assert came.record.url == file.urls[0]
+    assert [(e.stage, e.note) for e in events] == [("verify", "sha256 ok"), ("adopt", f"hard link of {copy}")]
+    assert server.asked == []
+    assert decided(file, archive, where).action == "reuse"
+
+
 @pytest.mark.parametrize(
     "place",
     [
@@ -231,6 +266,37 @@ def test_a_copy_that_does_not_fit_is_not_blamed_for_a_source_that_is_gone(
 # Files of this machine
 
 
+def test_a_local_file_is_linked_and_never_changed(
+    file: RemoteFile, archive: Path, where: Settings, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "mine" / "x.h5")
+    source.chmod(0o440)
+    before = source.stat()
+    local = RemoteFile("x.h5", (source.as_uri(),), size=len(CONTENT))
+    step = decided(local, archive, where)
+    assert (step.action, step.origin, step.to_write) == ("link", source, 0)
+    came = bring(local, archive, replace(where, offline=True))
+    assert (came.action, came.shared, came.record.sha256) == ("link", "link", SHA256)
+    after = source.stat()
+    assert (after.st_mode, after.st_mtime_ns, after.st_ino) == (before.st_mode, before.st_mtime_ns, before.st_ino)
+    assert source.read_bytes() == CONTENT
+    assert decided(local, archive, where).action == "reuse"
+
+
+def test_a_local_file_of_the_wrong_hash(archive: Path, where: Settings, tmp_path: Path) -> None:
+    source = write(tmp_path / "mine" / "x.h5")
+    with pytest.raises(WrongHash, match="left as it is") as caught:
+        bring(RemoteFile("x.h5", (source.as_uri(),), sha256="ab" * 32), archive, where)
+    assert str(source) in caught.value.message
+    assert source.read_bytes() == CONTENT
+    assert not (archive / "x.h5").exists()
+
+
+def test_a_local_file_that_is_gone(archive: Path, where: Settings, tmp_path: Path) -> None:
+    with pytest.raises(DownloadFailed, match="does not exist"):
+        bring(RemoteFile("x.h5", ((tmp_path / "gone.h5").as_uri(),)), archive, where)
+
+
 def test_a_local_file_that_is_gone_is_fetched_from_the_next_url(
     file: RemoteFile, archive: Path, where: Settings, tmp_path: Path
 ) -> None:
@@ -249,9 +315,60 @@ def test_a_local_file_replaces_what_was_there(archive: Path, where: Settings, tm
 # Space, names, listings
 
 
+def test_copies_count_as_bytes_to_write(archive: Path, where: Settings, tmp_path: Path) -> None:
+    other_disk = Path("/dev/shm")
+    if not os.access(other_disk, os.W_OK) or other_disk.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("no second disk here")
+    source = other_disk / f"rlds-test-{os.getpid()}.h5"
+    try:
+        write(source)
+        local = RemoteFile("x.h5", (source.as_uri(),))
+        assert decided(local, archive, where).to_write == len(CONTENT)
+        came = bring(local, archive, where)
+        assert came.shared == "copy"
+        assert came.path.read_bytes() == CONTENT
+        assert decided(local, archive, where).action == "reuse"
+    finally:
+        source.unlink()
+
+
+def test_space_is_asked_of_the_nearest_directory_that_exists(tmp_path: Path) -> None:
+    nowhere = tmp_path / "a" / "b" / "c"
+    assert disk.free(nowhere) == pytest.approx(disk.free(tmp_path), rel=0.1)
+    disk.check_space(1, nowhere)
+    with pytest.raises(NoSpace, match=r"1024\.0 TiB") as caught:
+        disk.check_space(2**50, nowhere)
+    assert "--home" in str(caught.value)
+    assert not nowhere.exists()
+
+
+@pytest.mark.parametrize("name", ["../x.h5", "/x.h5", "a\\b"])
+def test_a_name_that_leaves_the_destination_is_not_planned(
+    file: RemoteFile, archive: Path, where: Settings, name: str
+) -> None:
+    with pytest.raises(UnsafeArchive):
+        planning.plan([replace(file, path=name)], archive, where)
+
+
 def test_a_listing_is_remembered(file: RemoteFile, archive: Path, where: Settings) -> None:
     assert planning.recorded(archive) is None
     bring(file, archive, where)
     assert planning.recorded(archive) == (file,)
     (archive / "x.h5").unlink()
+    assert planning.recorded(archive) is None
+
+
+@pytest.mark.parametrize(
+    "junk", ["", "{}", '{"files": 5}', '{"files": []}', '{"files": [{"path": "x.h5"}]}', '{"files": [5]}']
+)
+def test_a_listing_that_cannot_be_read_is_none(file: RemoteFile, archive: Path, where: Settings, junk: str) -> None:
+    bring(file, archive, where)
+    (archive / ".listing.json").write_text(junk)
+    assert planning.recorded(archive) is None
+
+
+def test_a_failed_transfer_is_not_remembered(file: RemoteFile, archive: Path, where: Settings, server: Server) -> None:
+    both = [file, replace(file, path="y.h5", urls=(f"{server.url}/gone/y.h5",))]
+    with pytest.raises(DownloadFailed):
+        fetching.fetch(planning.plan(both, archive, where), where, policy=HASTY)
     assert planning.recorded(archive) is None
