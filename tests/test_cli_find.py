@@ -19,7 +19,19 @@ from rlds_cli import cli
 from rlds_cli.report import catalogue
 
 ROOT = Path(__file__).parents[1]
-HEAVY = {"numpy", "requests", "h5py", "zarr", "torch", "tensordict", "PIL", "pyarrow", "gymnasium", "rich.console"}
+HEAVY = {
+    "numpy",
+    "jinja2",
+    "requests",
+    "h5py",
+    "zarr",
+    "torch",
+    "tensordict",
+    "PIL",
+    "pyarrow",
+    "gymnasium",
+    "rich.console",
+}
 
 LINES = {p.stem: p.read_text().splitlines() for p in (ROOT / "registry").glob("*.jsonl")}
 COUNTS = {name: len(lines) for name, lines in LINES.items()}

@@ -384,7 +384,7 @@ def test_commands_start_light() -> None:
     make()
     script = (
         "import sys; from rlds_cli.cli import main\n"
-        "heavy = {'torch', 'zarr', 'h5py', 'requests', 'numpy', 'PIL', 'tensordict'}\n"
+        "heavy = {'torch', 'jinja2', 'zarr', 'h5py', 'requests', 'numpy', 'PIL', 'tensordict'}\n"
         "for line in ('path local/x', 'du', 'inspect local/x'):\n"
         "    sys.argv = ['rlds', *line.split()]\n"
         "    try:\n        main()\n    except SystemExit:\n        pass\n"

@@ -11,7 +11,7 @@ import pytest
 
 import rlds_cli
 
-HEAVY = {"torch", "zarr", "h5py", "requests", "numpy", "pyarrow", "gymnasium", "PIL", "minari", "tensordict"}
+HEAVY = {"torch", "jinja2", "zarr", "h5py", "requests", "numpy", "pyarrow", "gymnasium", "PIL", "minari", "tensordict"}
 
 
 def test_what_is_exported() -> None:

@@ -81,7 +81,7 @@ def test_curves_break_where_nothing_is_known() -> None:
     assert [p.count("M") for p in paths] == [2, 1]
     assert [p.count("L") for p in paths] == [2, 0]
     parsed(plots.curves([], title="none"))
-    parsed(plots.curves([plots.Curve("c", [1.0, 1.0])], title="flat", standalone=False))
+    parsed(plots.curves([plots.Curve("c", [1.0, 1.0])], title="flat"))
 
 
 @pytest.mark.parametrize(

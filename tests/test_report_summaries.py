@@ -172,22 +172,15 @@ def test_everything_is_json() -> None:
     json.dumps(out.plain(describe_episode("local/x", 1)), allow_nan=False)
 
 
-@pytest.mark.slow
-def test_large_datasets_are_no_slower() -> None:
-    n = 2_000_000
-    create("local/big", [{"observation": np.zeros((n + 1, 8), np.float32), "action": np.zeros((n, 2), np.float32)}])
+def test_a_summary_needs_no_other_library() -> None:
+    make()
     script = textwrap.dedent("""
-        import sys, time
+        import sys
         from rlds_cli.report import summarise
-        at = time.perf_counter()
-        summarise("local/big")
-        print(time.perf_counter() - at, sorted(set(sys.modules) & {"torch", "zarr", "h5py", "requests", "PIL", "rich"}))
+        summarise("local/x")
+        print(sorted(set(sys.modules) & {"torch", "zarr", "h5py", "requests", "PIL", "rich", "jinja2"}))
     """)
-    took, _, heavy = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    ).stdout.partition(" ")
-    assert heavy.strip() == "[]"
-    assert float(took) < 0.5
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 # One episode

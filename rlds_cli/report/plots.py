@@ -1,7 +1,6 @@
-"""Charts as SVG, for the HTML report and for files; contact sheets of frames; videos of episodes (H.264 in MP4, by av).
+"""Charts as SVG files; contact sheets of frames; videos of episodes (H.264 in MP4, by av).
 
-A chart takes its colours from CSS classes (``axis grid bar curve label title``). A file of its own contains a style
-sheet, light and dark; in a report the style sheet of the page applies (``standalone=False``)::
+::
 
     +----------------------------- width
     |        title
@@ -19,7 +18,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +28,9 @@ import numpy.typing as npt
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import MissingPackage, RldsError, UnknownField
 from rlds_cli.files import safe as safe_files
+from rlds_cli.report import rendering
 from rlds_cli.report.columns import Histogram, as_bytes, distribution, evenly, is_image, number_of, sampled_steps
+from rlds_cli.report.rendering import tick
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -41,24 +41,8 @@ if TYPE_CHECKING:
 
 
 WIDTH, HEIGHT = 640, 320
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 36, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, WIDTH - 16, 36, HEIGHT - 44
 _TICKS = 5
-STYLE = """
-svg { color-scheme: light dark; font: 12px system-ui, sans-serif; background: #fff; }
-.title { font-size: 14px; font-weight: 600; fill: #1b1f24; }
-.label { fill: #57606a; }
-.axis { stroke: #8c959f; fill: none; }
-.grid { stroke: #d8dee4; fill: none; }
-.bar { fill: #2f6fb3; }
-.curve { fill: none; stroke-width: 1.5; stroke-linejoin: round; }
-.c0 { stroke: #2f6fb3; } .c1 { stroke: #c2571a; } .c2 { stroke: #2a8a57; } .c3 { stroke: #8a4fb8; }
-.c4 { stroke: #a8791b; } .c5 { stroke: #b23a64; } .c6 { stroke: #2b8c97; } .c7 { stroke: #6b7280; }
-@media (prefers-color-scheme: dark) {
-  svg { background: #0d1117; } .title { fill: #e6edf3; } .label { fill: #9da7b1; }
-  .axis { stroke: #6e7681; } .grid { stroke: #262c33; } .bar { fill: #5a9be0; }
-  .c0 { stroke: #5a9be0; } .c1 { stroke: #e88a4a; } .c2 { stroke: #56b884; } .c3 { stroke: #b98ae0; }
-}
-"""
 COLOURS = 8
 _FINEST = 1e-300  # least distance of ticks: a power of ten that is subnormal has no exact value
 _BINS = 60
@@ -97,34 +81,28 @@ class Scale:
         share = (value - self.low) / span if span > 0 else 0.5
         return self.start + share * (self.stop - self.start)
 
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        """Round values as (pixel, label)."""
+        return [(self(value), tick(value)) for value in ticks(self.low, self.high)]
 
-def bars(
-    h: Histogram, *, title: str, x: str = "", y: str = "", width: int = WIDTH, height: int = HEIGHT,
-    standalone: bool = True,
-) -> str:  # fmt: skip
+
+def bars(h: Histogram, *, title: str, x: str = "", y: str = "") -> str:
     """Draw a histogram; every bar has its range and count as a tooltip."""
     low, high = (h.low, h.high) if h.high > h.low else (h.low - 0.5, h.low + 0.5)
-    across, up = _scales(low, high, 0, max(h.counts, default=0) or 1, width, height)
-    n = len(h.counts)
-    parts = []
-    for k, count in enumerate(h.counts):
-        if not count:
-            continue
-        a, b = low + (high - low) * k / n, low + (high - low) * (k + 1) / n
-        left, right, top = across(a), across(b), up(count)
-        span = f"{tick(a)} to {tick(b)}" if h.high > h.low else tick(h.low)
-        parts.append(
-            f'<rect class="bar" x="{left + 0.5:.1f}" y="{top:.1f}" width="{max(right - left - 1, 0.5):.1f}"'
-            f' height="{max(up(0) - top, 0.5):.1f}"><title>{span}: {count:,}</title></rect>'
-        )
-    frame = _frame(across, up, x, y)
-    return _document(width, height, title, frame + parts, f"{title}: {sum(h.counts):,} values", standalone)
+    across, up = Scale(low, high, _LEFT, _RIGHT), Scale(0, max(h.counts, default=0) or 1, _BOTTOM, _TOP)
+    edges = [low + (high - low) * k / len(h.counts) for k in range(len(h.counts) + 1)] if h.counts else []
+    marks = []
+    for (a, b), count in zip(pairwise(edges), h.counts, strict=True):
+        if count:
+            values = f"{tick(a)} to {tick(b)}" if h.high > h.low else tick(h.low)
+            width, height = max(across(b) - across(a) - 1, 0.5), max(_BOTTOM - up(count), 0.5)
+            place = {"x": across(a) + 0.5, "y": up(count), "width": width, "height": height}
+            marks.append(place | {"says": f"{values}: {count:,}"})
+    return _chart(across, up, title, f"{title}: {sum(h.counts):,} values", x, y, bars=marks)
 
 
-def curves(
-    lines: Sequence[Curve], *, title: str, x: str = "", y: str = "", width: int = WIDTH, height: int = HEIGHT,
-    standalone: bool = True,
-) -> str:  # fmt: skip
+def curves(lines: Sequence[Curve], *, title: str, x: str = "", y: str = "") -> str:
     """Draw curves over a common axis in eight repeating colours; several curves have a legend."""
     known = [v for c in lines for v in c.y if v is not None and math.isfinite(v)]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
@@ -132,20 +110,24 @@ def curves(
         low, high = low - 0.5, high + 0.5
     first = min((c.x[0] for c in lines if c.x is not None and len(c.x)), default=0.0)
     last = max((c.x[-1] if c.x is not None else len(c.y) - 1 for c in lines if len(c.y)), default=1.0)
-    across, up = _scales(first, max(last, first + 1e-9), low, high, width, height)
-    parts = [_path(c, across, up, k % COLOURS) for k, c in enumerate(lines)]
-    if len(lines) > 1:
-        parts += _legend([c.name for c in lines], width)
-    return _document(width, height, title, _frame(across, up, x, y) + parts, title, standalone)
+    across, up = Scale(first, max(last, first + 1e-9), _LEFT, _RIGHT), Scale(low, high, _BOTTOM, _TOP)
+    paths = []
+    for c in lines:
+        steps, pen = [], "M"
+        for at, value in zip(c.x if c.x is not None else range(len(c.y)), c.y, strict=True):
+            if value is None or not math.isfinite(value):
+                pen = "M"
+                continue
+            steps.append(f"{pen}{across(at):.1f} {up(value):.1f}")
+            pen = "L"
+        paths.append((c.name, "".join(steps)))
+    return _chart(across, up, title, title, x, y, curves=paths)
 
 
-def tick(value: float) -> str:
-    """Format a number for an axis: ``1,000``, ``0.25``, ``1e-07``."""
-    if value == 0 or abs(value) < 1e-12:
-        return "0"
-    if abs(value) >= 1e6 or abs(value) < 1e-3:
-        return f"{value:.3g}"
-    return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+def _chart(across: Scale, up: Scale, title: str, says: str, x: str, y: str, **marks: Any) -> str:
+    frame = {"width": WIDTH, "height": HEIGHT, "left": _LEFT, "right": _RIGHT, "top": _TOP, "bottom": _BOTTOM}
+    words = {"title": title, "says": says, "x": x, "y": y, "x_ticks": across.ticks, "y_ticks": up.ticks}
+    return rendering.render("chart.svg", **frame, **words, **({"bars": [], "curves": []} | marks))
 
 
 def ticks(low: float, high: float, count: int = _TICKS) -> list[float]:
@@ -160,63 +142,6 @@ def ticks(low: float, high: float, count: int = _TICKS) -> list[float]:
     step = size * next(m for m in (1, 2, 5, 10) if m * size >= raw * (1 - 1e-9))
     first = math.ceil(low / step - 1e-9)
     return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def _scales(x0: float, x1: float, y0: float, y1: float, width: int, height: int) -> tuple[Scale, Scale]:
-    return Scale(x0, x1, _LEFT, width - _RIGHT), Scale(y0, y1, height - _BOTTOM, _TOP)
-
-
-def _frame(across: Scale, up: Scale, x: str, y: str) -> list[str]:
-    parts = []
-    for value in ticks(up.low, up.high):
-        at = up(value)
-        parts.append(f'<path class="grid" d="M{across.start:.1f} {at:.1f}H{across.stop:.1f}"/>')
-        parts.append(_text(across.start - 6, at + 4, tick(value), anchor="end"))
-    below = up.start + 16
-    parts += [_text(across(value), below, tick(value), anchor="middle") for value in ticks(across.low, across.high)]
-    parts.append(f'<path class="axis" d="M{across.start:.1f} {up.stop:.1f}V{up.start:.1f}H{across.stop:.1f}"/>')
-    if x:
-        parts.append(_text((across.start + across.stop) / 2, up.start + 34, x, anchor="middle"))
-    if y:
-        parts.append(_text(across.start, up.stop - 6, y, anchor="start"))
-    return parts
-
-
-def _path(c: Curve, across: Scale, up: Scale, colour: int) -> str:
-    xs = c.x if c.x is not None else range(len(c.y))
-    steps, pen = [], "M"
-    for x, y in zip(xs, c.y, strict=True):
-        if y is None or not math.isfinite(y):
-            pen = "M"
-            continue
-        steps.append(f"{pen}{across(x):.1f} {up(y):.1f}")
-        pen = "L"
-    return f'<path class="curve c{colour}" d="{"".join(steps)}"><title>{escape(c.name)}</title></path>'
-
-
-def _legend(names: Sequence[str], width: int) -> list[str]:
-    shown = list(names[:COLOURS])
-    parts, at = [], float(width - _RIGHT)
-    for k, name in reversed(list(enumerate(shown))):
-        parts.append(_text(at, 30, name, anchor="end"))
-        at -= 7 * len(name) + 6
-        parts.append(f'<path class="curve c{k}" d="M{at - 14:.1f} 26H{at:.1f}"/>')
-        at -= 24
-    return parts
-
-
-def _text(x: float, y: float, text: str, *, anchor: str, kind: str = "label") -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def _document(width: int, height: int, title: str, parts: Sequence[str], says: str, standalone: bool) -> str:
-    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"'
-    name = f"<title>{escape(says)}</title>"
-    heading = _text(_LEFT, 15, title, anchor="start", kind="title")
-    body = "\n".join([heading, *parts])
-    if not standalone:
-        return f'<svg {size} class="chart">{name}\n{body}\n</svg>'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{name}<style>{STYLE}</style>\n{body}\n</svg>\n'
 
 
 # -- charts of a dataset

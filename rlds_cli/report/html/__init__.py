@@ -3,43 +3,36 @@
 ::
 
     content.gather    the content of the page: histograms of a sample, the list of episodes, some episodes to view
-    render            the content as HTML with inline SVG, one style sheet and one script (static/)
+    render            texts and tables by templates/report.html, and the content as JSON, from which
+                      templates/report.js draws the charts and the viewer
     write_page        the file, written completely or not at all; a file of another kind is not replaced
 """
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from rlds_cli import __version__
 from rlds_cli.checks.run import check
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, NoPermission, NoSpace, RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import is_full
 from rlds_cli.progress import Progress
-from rlds_cli.report.html import episodes, sections
+from rlds_cli.registry import link
+from rlds_cli.report import rendering
 from rlds_cli.report.html.content import PageContent, gather
-from rlds_cli.report.html.document import document, joined
-from rlds_cli.report.html.markup import Markup, data, join, tag
 from rlds_cli.report.summary import summarise
 from rlds_cli.settings import StrPath
+from rlds_cli.ted import END_NAMES
 
 _HEAD = 1024  # bytes at the start of a file that contain the generator of a report
 GENERATOR = "rlds-report"  # the content of the meta tag by which `is_report` recognises a report
-_SCRIPTS = ("elements.js", "table.js", "curves.js", "viewer.js")
-_SECTIONS = (
-    ("summary", "Summary"),
-    ("integrity", "Integrity"),
-    ("distributions", "Distributions"),
-    ("fields", "Fields"),
-    ("episodes", "Episodes"),
-    ("viewer", "Viewer"),
-)
+_ROWS = 25  # of a page of the table of episodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +157,7 @@ def _report(c: PageContent, path: Path | None, size: int) -> PageReport:
         path=path,
         bytes=size,
         episodes=c.summary.counts.episodes,
-        episodes_listed=len(c.listing.number),
+        episodes_listed=len(c.columns[0].values),
         episodes_viewed=len(c.viewing.episodes),
         errors=c.check.errors,
         warnings=c.check.warnings,
@@ -177,26 +170,45 @@ def _report(c: PageContent, path: Path | None, size: int) -> PageReport:
 
 def render(c: PageContent) -> str:
     """Render the document."""
-    return document(f"{c.summary.id} · dataset report", _body(c), generator=GENERATOR, script=joined(_SCRIPTS))
-
-
-def _body(c: PageContent) -> Markup:
-    links = (tag("li", tag("a", words, href=f"#{name}")) for name, words in _SECTIONS)
-    return join(
-        tag("a", "Skip to the content", href="#content", class_="skip"),
-        sections.head(c),
-        tag("nav", tag("ul", links), class_="sections", aria_label="Sections"),
-        tag(
-            "main",
-            sections.about(c),
-            sections.findings(c),
-            sections.over_episodes(c),
-            sections.over_steps(c),
-            episodes.table(c),
-            episodes.viewer(c),
-            id="content",
-            tabindex=-1,
-        ),
-        tag("footer", tag("p", f"Made by rlds {__version__} from {c.summary.fingerprint}")),
-        tag("script", data(episodes.script_data(c)), type="application/json", id="data"),
+    return rendering.render(
+        "report.html",
+        title=f"{c.summary.id} · dataset report",
+        generator=GENERATOR,
+        scripted=True,
+        c=c,
+        s=c.summary,
+        fields={f.name: f for f in c.summary.fields},
+        viewed={e["number"] for e in c.viewing.episodes},
+        listed=len(c.columns[0].values),
+        rows=_ROWS,
+        ends=END_NAMES,
+        link=link,
+        data=_script_data(c),
     )
+
+
+def _script_data(c: PageContent) -> dict[str, Any]:
+    """Return the data of the page's script; ``charts`` are drawn in the elements that name them."""
+    n, charts = c.summary.counts, dict[str, Any]()
+    charts["ends"] = {"kind": "shares", "parts": [n.terminated, n.truncated, n.cut]}
+    for name, x, d in (("returns", "return", c.returns), ("lengths", "steps", c.lengths)):
+        if d is not None:
+            h = d.histogram
+            charts[name] = {"kind": "bars", "x": x, "counts": h.counts, "low": h.low, "high": h.high}
+    charts["dots"] = {"kind": "dots", "points": [(x, y, END_NAMES.index(end)) for x, y, end in c.dots]}
+    for i, of in enumerate(c.spreads):
+        for j, e in enumerate(of.elements):
+            h, mean = e.histogram, e.mean if math.isfinite(e.mean) else None
+            charts[f"{i}-{j}"] = {"kind": "small", "counts": h.counts, "low": h.low, "high": h.high, "mean": mean}
+    return {
+        "id": c.summary.id,
+        "rows": _ROWS,
+        "ends": END_NAMES,
+        "splits": c.splits,
+        "columns": {column.key: column.values for column in c.columns},
+        "charts": charts,
+        "fields": [{"name": f.name, "indices": f.indices, "hold": f.hold} for f in c.viewing.fields],
+        "images": c.viewing.images,
+        "episodes": c.viewing.episodes,
+        "places": [(p.episode, p.step, f.severity, f.text) for f in c.check.findings for p in f.places],
+    }

@@ -1,4 +1,4 @@
-"""The content of a page, gathered from a dataset in bounded memory."""
+"""The content of a page, gathered from a dataset in bounded memory; most of it is JSON for the page's script."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import base64
 import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image as Pillow
+from PIL import Image
 
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import RldsError
@@ -44,29 +45,66 @@ _MOST_EVENTS = 200
 HEIGHT = 112  # greatest height of a frame in a strip, in pixels
 _SMALL = 64  # images with sides up to this are pixel art, which JPEG would blur
 
+Json = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
-class Dot:
-    """An episode in the chart of returns against lengths."""
+class EpisodeColumn:
+    """A column of the table of episodes, ready for JSON.
 
-    number: int
-    length: int
-    total: float
-    end: str
+    ``kind`` says how values are shown: ``episode``, ``whole``, ``number``, ``tenth``, ``count``, ``yes``, ``text``;
+    ``end`` are indices into `END_NAMES`, ``splits`` lists of indices into the names of the splits.
+    """
+
+    key: str
+    label: str
+    kind: str
+    values: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CurveField:
+    """A field with curves: ``indices`` are the elements that are shown, ``hidden`` counts the others.
+
+    ``hold`` says that values hold until the next step: integers and flags.
+    """
+
+    name: str
+    indices: tuple[str, ...]
+    hidden: int
+    hold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Viewing:
+    """The content of the viewer, whose ``episodes`` are ready for JSON; ``left_out`` are fields that it does not show.
+
+    An episode has ``steps``, the sampled ones up to T if the final observation is recorded, or their number if it is
+    all of them. ``values`` has per field, in the order of ``fields``, little-endian float32 [elements, steps] in
+    base64. ``frames`` are [step, URI, width, height] per image field, ``texts`` are [step, text] for every change of a
+    text, ``events`` are [step, kind]. ``why`` are the reasons for which the episode was chosen.
+    """
+
+    fields: tuple[CurveField, ...]
+    images: tuple[str, ...]
+    episodes: tuple[Json, ...]
+    most_steps: int
+    left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PageContent:
-    """The content of the sections of a page; ``dots`` are at most 600 evenly spaced episodes."""
+    """The content of a page; ``dots`` are [length, return, end] of at most 600 evenly spaced episodes."""
 
     summary: Summary
     check: CheckReport
     returns: Distribution | None
     lengths: Distribution | None
-    dots: tuple[Dot, ...]
+    dots: list[tuple[int, float, str]]
     spreads: tuple[Spreads, ...]
     uncounted: tuple[str, ...]
-    listing: EpisodeListing
+    columns: tuple[EpisodeColumn, ...]
+    splits: tuple[str, ...]
     viewing: Viewing
 
 
@@ -75,100 +113,77 @@ def gather(ds: Dataset, summary: Summary, checked: CheckReport, *, share: float 
 
     ``share`` of the usual numbers of episodes, values and pictures makes a smaller page.
     """
-    rows = Rows(ds)
+    rows, e = Rows(ds), ds.episodes
     fields = [f for f in sorted(ds.schema.values(), key=rank) if f.name not in FLAGS]
-    spreads, room, uncounted = list[Spreads](), _MOST_HISTOGRAMS, list[str]()
+    spreads, budget, uncounted = list[Spreads](), _MOST_HISTOGRAMS, list[str]()
     for f in fields:
-        found = spread(rows, f) if room > 0 else None
-        if found is None:
+        counted = spread(rows, f) if budget > 0 else None
+        if counted is None:
             uncounted.append(f.name)
             continue
-        spreads.append(found)
-        room -= len(found.elements)
+        spreads.append(counted)
+        budget -= len(counted.elements)
     chosen = viewed(ds, checked.findings, max(1, round(share * MOST_SHOWN)))
-    returns = ds.episodes.get("total_reward")
+    listed = _listed(ds, chosen, max(MOST_SHOWN, round(share * MOST_LISTED)))
+    returns, some = e.get("total_reward"), evenly(ds.num_episodes, MOST_DOTS)
+    totals = np.full(len(some), np.nan) if returns is None else returns[some]
+    dots = zip(e["length"][some].tolist(), totals.tolist(), map(str, e["end"][some].tolist()), strict=True)
     return PageContent(
         summary=summary,
         check=checked,
         returns=None if returns is None else distribution(returns, bins=BINS),
-        lengths=distribution(ds.episodes["length"], bins=BINS),
-        dots=_dots(ds),
+        lengths=distribution(e["length"], bins=BINS),
+        dots=[dot for dot in dots if np.isfinite(dot[1])],
         spreads=tuple(spreads),
         uncounted=tuple(uncounted),
-        listing=list_episodes(ds, checked.findings, chosen, max(MOST_SHOWN, round(share * MOST_LISTED))),
+        columns=tuple(_columns(ds, checked.findings, listed)),
+        splits=tuple(map(cut, e.splits)),
         viewing=view(rows, chosen, checked.findings, share=share),
     )
 
 
-def _dots(ds: Dataset) -> tuple[Dot, ...]:
-    e = ds.episodes
-    if "total_reward" not in e:
-        return ()
-    k = evenly(ds.num_episodes, MOST_DOTS)
-    columns = (e["length"][k].tolist(), e["total_reward"][k].tolist(), e["end"][k].tolist())
-    found = zip(k.tolist(), *columns, strict=True)
-    return tuple(Dot(number, length, total, end) for number, length, total, end in found if np.isfinite(total))
+# -- the table of episodes
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeListing:
-    """Columns over the listed episodes, ready for JSON; ``of`` is the number of episodes in the dataset.
-
-    ``end`` has indices into END_NAMES, ``splits`` lists of indices into ``split_names``. A column that the dataset
-    lacks is None. ``own`` are the user's own columns, as numbers or texts.
-    """
-
-    of: int
-    number: list[int]
-    length: list[int]
-    total: list[float | None] | None
-    score: list[float | None] | None
-    end: list[int]
-    observed: list[int]
-    findings: list[int]
-    group: list[str] | None
-    seed: list[str] | None
-    splits: list[list[int]] | None
-    split_names: list[str]
-    own: dict[str, list[Any]]
-
-    @property
-    def ends(self) -> tuple[str, ...]:
-        """The names that ``end`` has indices into."""
-        return END_NAMES
+def _listed(ds: Dataset, needed: Iterable[int], most: int) -> IntArray:
+    """Choose the episodes of the table, ascending: all of them, or the ``needed`` and evenly spaced ones."""
+    if ds.num_episodes <= most:
+        return np.arange(ds.num_episodes)
+    spaced = evenly(ds.num_episodes, most - min(MOST_SHOWN, most // 2))
+    return np.union1d(spaced, np.array(sorted(needed), np.int64))
 
 
-def list_episodes(
-    ds: Dataset, findings: Iterable[Finding], needed: Iterable[int], most: int = MOST_LISTED
-) -> EpisodeListing:
-    """List all episodes, or at most ``most``: the ``needed`` ones, and evenly spaced ones."""
-    e, k = ds.episodes, listed(ds, needed, most)
-    total = e.get("total_reward")
-    score = None if total is None else _scores(ds, total)
+def _columns(ds: Dataset, findings: Iterable[Finding], k: IntArray) -> Iterator[EpisodeColumn]:
+    """Yield the columns of the table for the episodes ``k``; those that the dataset lacks are left out."""
+    e: Any = ds.episodes
+    yield EpisodeColumn("number", "Episode", "episode", k.tolist())
+    yield EpisodeColumn("length", "Length", "whole", e["length"][k].tolist())
+    if "total_reward" in e:
+        total = e["total_reward"]
+        yield EpisodeColumn("total", "Return", "number", _numbers(total[k]))
+        with suppress(RldsError):  # no reference scores are known
+            yield EpisodeColumn("score", "Score", "tenth", _numbers(100 * ds.normalized_score(total)[k]))
+    yield EpisodeColumn("end", "End", "end", [END_NAMES.index(str(end)) for end in e["end"][k]])
+    observed = (e["num_observed"] > e["length"])[k].astype(int).tolist()
+    yield EpisodeColumn("observed", "Final observation", "yes", observed)
+    if "seed" in e and e["has_seed"].any():  # seeds have up to 64 bits, and a number in JavaScript 53
+        seeds = zip(e["seed"][k].tolist(), e["has_seed"][k].tolist(), strict=True)
+        yield EpisodeColumn("seed", "Seed", "text", [str(s) if has else "" for s, has in seeds])
+    if e.splits:
+        inside = [[i for i, name in enumerate(e.splits) if e[name][n]] for n in k.tolist()]
+        yield EpisodeColumn("splits", "Splits", "splits", inside)
+    if groups := _texts(e["group"][k]):
+        yield EpisodeColumn("group", "Group", "text", groups)
+    for name in ds.store.own_columns:
+        values = e[name][k]
+        if values.dtype.kind in "iuf":
+            yield EpisodeColumn(f"own/{name}", name, "number", _numbers(values))
+        else:
+            words = ["yes" if v is True else "no" if v is False else v for v in values.tolist()]
+            if texts := _texts(words):
+                yield EpisodeColumn(f"own/{name}", name, "text", texts)
     named = Counter(n for f in findings for n in f.named)
-    splits = e.splits
-    return EpisodeListing(
-        of=ds.num_episodes,
-        number=k.tolist(),
-        length=e["length"][k].tolist(),
-        total=None if total is None else _numbers(total[k]),
-        score=None if score is None else _numbers(score[k]),
-        end=[END_NAMES.index(str(end)) for end in e["end"][k]],
-        observed=(e["num_observed"] > e["length"])[k].astype(int).tolist(),
-        findings=[named[int(n)] for n in k],
-        group=_texts(e["group"][k]),
-        seed=_seeds(ds, k),
-        splits=[[i for i, name in enumerate(splits) if e[name][n]] for n in k.tolist()] if splits else None,
-        split_names=[cut(name) for name in splits],
-        own={name: values for name in ds.store.own_columns if (values := _own(e[name][k])) is not None},
-    )
-
-
-def _scores(ds: Dataset, total: Array) -> Array | None:
-    try:
-        return 100 * ds.normalized_score(total)
-    except RldsError:
-        return None
+    yield EpisodeColumn("findings", "Findings", "count", [named[int(n)] for n in k])
 
 
 def _numbers(values: Array) -> list[float | None]:
@@ -181,28 +196,12 @@ def _texts(values: Iterable[Any]) -> list[str] | None:
     return texts if 0 < size <= _TEXT_BYTES else None
 
 
-def _own(values: Array) -> list[Any] | None:
-    """Numbers as they are; flags and texts as words."""
-    if values.dtype.kind in "iuf":
-        return _numbers(values)
-    words = {True: "yes", False: "no", None: ""}
-    return _texts([words[v] if v is None or isinstance(v, bool) else v for v in values.tolist()])
-
-
-def _seeds(ds: Dataset, k: IntArray) -> list[str] | None:
-    """Seeds as text: they have up to 64 bits, and a number in JavaScript 53."""
-    e: Any = ds.episodes
-    if "seed" not in e or not e["has_seed"].any():
-        return None
-    return [str(s) if has else "" for s, has in zip(e["seed"][k].tolist(), e["has_seed"][k].tolist(), strict=True)]
-
-
 def cut(text: str, longest: int = _LONGEST) -> str:
     """Shorten a text to ``longest`` characters."""
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-# -- the choice of episodes
+# -- the viewer
 
 
 def viewed(ds: Dataset, findings: Iterable[Finding], most: int = MOST_SHOWN) -> dict[int, tuple[str, ...]]:
@@ -226,10 +225,9 @@ def _candidates(ds: Dataset, findings: Iterable[Finding]) -> Iterator[tuple[int,
     lengths, returns = np.asarray(ds.episodes["length"]), ds.episodes.get("total_reward")
     if returns is not None and np.isfinite(returns).any():
         returns = np.where(np.isfinite(returns), returns, np.nan)
-        middle = np.abs(returns - np.nanmedian(returns))
         yield int(np.nanargmax(returns)), "highest return"
         yield int(np.nanargmin(returns)), "lowest return"
-        yield int(np.nanargmin(middle)), "median return"
+        yield int(np.nanargmin(np.abs(returns - np.nanmedian(returns)))), "median return"
     yield int(lengths.argmax()), "longest"
     yield int(lengths.argmin()), "shortest"
     named = dict.fromkeys(k for f in findings for k in f.named[:_MOST_OF_FINDINGS] if k < ds.num_episodes)
@@ -237,150 +235,71 @@ def _candidates(ds: Dataset, findings: Iterable[Finding]) -> Iterator[tuple[int,
     yield from ((int(k), "") for k in evenly(ds.num_episodes, MOST_SHOWN))
 
 
-def listed(ds: Dataset, needed: Iterable[int], most: int = MOST_LISTED) -> IntArray:
-    """Choose the episodes of the table, ascending: all of them, or the ``needed`` and evenly spaced ones."""
-    if ds.num_episodes <= most:
-        return np.arange(ds.num_episodes)
-    spaced = evenly(ds.num_episodes, most - min(MOST_SHOWN, most // 2))
-    return np.union1d(spaced, np.array(sorted(needed), np.int64))
-
-
-# -- how episodes are viewed
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A frame as a data URI, and its size in pixels."""
-
-    uri: str
-    width: int
-    height: int
-
-
-@dataclass(frozen=True, slots=True)
-class CurveField:
-    """A field with curves: ``indices`` are the elements that are shown, ``hidden`` counts the others."""
-
-    name: str
-    dtype: str
-    placement: str
-    indices: tuple[str, ...]
-    hidden: int
-
-
-@dataclass(frozen=True, slots=True)
-class Viewed:
-    """One episode of the viewer.
-
-    ``steps`` are the sampled steps, up to T if the final observation is recorded. ``values`` has per field, in the
-    order of ``Viewing.fields``, little-endian float32 [elements, steps] in base64. ``frames`` are (step, picture) per
-    image field, ``texts`` are (step, text) for every change of a text, ``events`` are (step, kind). ``why`` are the
-    reasons for which the episode was chosen.
-    """
-
-    number: int
-    length: int
-    why: tuple[str, ...]
-    steps: list[int]
-    values: list[str]
-    frames: dict[str, list[tuple[int, Picture]]]
-    texts: dict[str, list[tuple[int, str]]]
-    events: list[tuple[int, str]]
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Viewing:
-    """The content of the viewer; ``left_out`` are names of fields that it does not show."""
-
-    fields: tuple[CurveField, ...]
-    images: tuple[str, ...]
-    episodes: tuple[Viewed, ...]
-    most_steps: int
-    left_out: tuple[str, ...]
-
-
 def view(
     rows: Rows, chosen: Mapping[int, Sequence[str]], findings: Iterable[Finding], *, share: float = 1.0
 ) -> Viewing:
     """Read the ``chosen`` episodes (number -> reasons)."""
     schema = sorted(rows.dataset.schema.values(), key=rank)
-    pictured = [f for f in schema if is_image(f)][:_MOST_IMAGES]
-    arrays = [f for f in schema if f.kind == "array" and f.name not in FLAGS and not is_image(f) and 0 not in f.shape]
-    numeric = [f for f in arrays if np.dtype(f.dtype).kind != "c"]  # a curve of real parts would be another field
-    curves = _curves(numeric)
-    kept = [f for f in numeric if f.name in {c.name for c in curves}]
-    elements = max(1, sum(len(c.indices) for c in curves))
-    most = max(_FEWEST_STEPS, min(_MOST_STEPS, int(share * _VALUES) // (elements * max(1, len(chosen)))))
-    film = _Film(rows, pictured, len(chosen), share * _PICTURE_BYTES)
-    texts, groups = [f for f in schema if f.kind == "text"], rows.dataset.episodes["group"].tolist()
-    reader = _EpisodeReader(rows, kept, curves, texts, film, most, groups)
-    places = {k: [p.step for f in findings for p in f.places if p.episode == k and p.step is not None] for k in chosen}
-    episodes = tuple(reader.read(k, tuple(why), places[k]) for k, why in chosen.items())
-    shown = {f.name for f in (*kept, *pictured)} | {f.name for f in schema if f.kind == "text"} | set(FLAGS)
-    left = tuple(f.name for f in schema if f.name not in shown)
-    return Viewing(tuple(curves), tuple(f.name for f in pictured), episodes, most, left)
-
-
-def _curves(fields: Sequence[Field]) -> list[CurveField]:
-    """Choose fields and elements for the curves: the first ones, up to the limits above."""
-    room, found = MOST_CURVES, []
-    for f in fields:
-        if room <= 0:
-            break
+    images = [f for f in schema if is_image(f)][:_MOST_IMAGES]
+    texts = [f for f in schema if f.kind == "text"]
+    curves = list[tuple[Field, CurveField]]()
+    budget = MOST_CURVES
+    for f in schema:
+        # a curve of the real parts of complex numbers would be another field
+        if f.kind != "array" or f.name in FLAGS or is_image(f) or 0 in f.shape or np.dtype(f.dtype).kind == "c":
+            continue
         width = int(np.prod(f.shape, dtype=np.int64))
-        take = min(width, MOST_ELEMENTS, room)
-        names = places(f.shape)[:take] if f.shape else [""]
-        found.append(CurveField(f.name, f.dtype, f.placement, tuple(names), width - take))
-        room -= take
-    return found
+        if taken := min(width, MOST_ELEMENTS, budget):
+            names = tuple(places(f.shape)[:taken]) if f.shape else ("",)
+            curves.append((f, CurveField(f.name, names, width - taken, np.dtype(f.dtype).kind in "biu")))
+            budget -= taken
+    elements = max(1, MOST_CURVES - budget)
+    most = max(_FEWEST_STEPS, min(_MOST_STEPS, int(share * _VALUES) // (elements * max(1, len(chosen)))))
+    picture_bytes = share * _PICTURE_BYTES / max(1, len(images) * len(chosen))
+    groups = rows.dataset.episodes["group"].tolist()
 
+    episodes = list[Json]()
+    for number, why in chosen.items():
+        start, length = int(rows.start[number]), int(rows.length[number])
+        observed = length + int(rows.observed[number])
+        named = (p.step for f in findings for p in f.places if p.episode == number)
+        steps = np.union1d(evenly(observed, most), np.array([s for s in named if s is not None and s < observed], int))
 
-@dataclass(frozen=True, slots=True)
-class _EpisodeReader:
-    rows: Rows
-    fields: Sequence[Field]
-    curves: Sequence[CurveField]
-    texts: Sequence[Field]
-    film: _Film
-    most: int
-    groups: Sequence[str]
+        def known(f: Field, steps: IntArray = steps, length: int = length) -> IntArray:
+            return steps if f.placement == "both" else steps[steps < length]
 
-    def read(self, number: int, why: tuple[str, ...], named: Sequence[int]) -> Viewed:
-        start, length = int(self.rows.start[number]), int(self.rows.length[number])
-        observed = length + int(self.rows.observed[number])
-        steps = evenly(observed, self.most)
-        steps = np.union1d(steps, np.array([s for s in named if s < observed], np.int64)).astype(np.int64)
-        values = [_curve(self.rows, f, c, start, steps, length) for f, c in zip(self.fields, self.curves, strict=True)]
-        return Viewed(
-            number=number,
-            length=length,
-            why=why,
-            steps=steps.tolist(),
-            values=values,
-            frames=self.film.frames(start, length, observed),
-            texts={f.name: _changes(self.rows, f, start, steps, length) for f in self.texts},
-            events=_events(self.rows, start, length),
-            source=_source(self.rows.dataset, number, self.groups[number]),
+        frames = {}
+        for f in images:
+            count = observed if f.placement == "both" else length
+            frames[f.name] = _film_strip(rows, f, start, count, picture_bytes)
+        episodes.append(
+            {
+                "number": number,
+                "length": length,
+                "why": list(why),
+                "steps": observed if len(steps) == observed else steps.tolist(),
+                "values": [_curves(rows, f, start, known(f), c, len(steps)) for f, c in curves],
+                "frames": frames,
+                "texts": {f.name: _changes(rows, f, start, known(f)) for f in texts},
+                "events": _events(rows, start, length),
+                "source": _source(rows.dataset, number, groups[number]),
+            }
         )
+    shown = {f.name for f in (*images, *texts)} | {c.name for _, c in curves} | set(FLAGS)
+    left_out = tuple(f.name for f in schema if f.name not in shown)
+    return Viewing(tuple(c for _, c in curves), tuple(f.name for f in images), tuple(episodes), most, left_out)
 
 
-def _known(f: Field, steps: IntArray, length: int) -> IntArray:
-    """The steps at which a field has a value; the final one only for a field with placement ``both``."""
-    return steps if f.placement == "both" else steps[steps < length]
-
-
-def _curve(rows: Rows, f: Field, c: CurveField, start: int, steps: IntArray, length: int) -> str:
-    known = _known(f, steps, length)
-    out = np.full((len(c.indices), len(steps)), np.nan, "<f4")
+def _curves(rows: Rows, f: Field, start: int, known: IntArray, c: CurveField, steps: int) -> str:
+    """Return the values at the ``known`` steps, which are the first of all that are shown, in base64."""
+    out = np.full((len(c.indices), steps), np.nan, "<f4")
     values = rows.at(f.name, start + known).reshape(len(known), -1)[:, : len(c.indices)]
     with np.errstate(over="ignore"):
         out[:, : len(known)] = values.T
     return base64.b64encode(out.tobytes()).decode()
 
 
-def _changes(rows: Rows, f: Field, start: int, steps: IntArray, length: int) -> list[tuple[int, str]]:
-    known = _known(f, steps, length)
+def _changes(rows: Rows, f: Field, start: int, known: IntArray) -> list[tuple[int, str]]:
     codes = rows.at(f.name, start + known)
     changed = np.flatnonzero(codes[1:] != codes[:-1]) + 1
     at = np.array([0, *changed[: _MOST_TEXTS - 1]][: len(codes)], np.int64)
@@ -389,12 +308,12 @@ def _changes(rows: Rows, f: Field, start: int, steps: IntArray, length: int) -> 
 
 
 def _events(rows: Rows, start: int, length: int) -> list[tuple[int, str]]:
-    found: list[tuple[int, str]] = []
+    events: list[tuple[int, str]] = []
     for name in FLAGS:
         if name in rows.store.fields and length:
             values = rows.at(name, np.arange(start, start + length)).reshape(length, -1).any(1)
-            found += [(int(step), name.partition("/")[2]) for step in np.flatnonzero(values)[:_MOST_EVENTS]]
-    return sorted(found)
+            events += [(int(step), name.partition("/")[2]) for step in np.flatnonzero(values)[:_MOST_EVENTS]]
+    return sorted(events)
 
 
 def _source(ds: Dataset, number: int, group: str) -> str:
@@ -405,69 +324,53 @@ def _source(ds: Dataset, number: int, group: str) -> str:
     return ", ".join([*where, f"row {int(e['row'][number]):,}"]) if where else ""
 
 
-class _Film:
-    """Reads film strips within a budget of bytes for all episodes."""
-
-    def __init__(self, rows: Rows, fields: Sequence[Field], episodes: int, room: float) -> None:
-        self._rows, self._fields = rows, fields
-        self._room = room / max(1, len(fields) * episodes)  # of one field in one episode
-
-    def frames(self, start: int, length: int, observed: int) -> dict[str, list[tuple[int, Picture]]]:
-        """(step, picture) at evenly spaced steps, per image field."""
-        return {f.name: self._strip(f, start, observed if f.placement == "both" else length) for f in self._fields}
-
-    def _strip(self, f: Field, start: int, count: int) -> list[tuple[int, Picture]]:
-        first = next((p for p in (self._picture(f, start + step) for step in range(min(count, 1))) if p), None)
-        size = len(first.uri) if first else 4096
-        most = int(min(_MOST_FRAMES, max(_FEWEST_FRAMES, self._room // size)))
-        found, used = list[tuple[int, Picture]](), 0
-        for step in evenly(count, most).tolist():
-            shown = self._picture(f, start + step)
-            if shown is None:
-                continue
-            used += len(shown.uri)
-            if found and used > 1.5 * self._room:
-                break
-            found.append((step, shown))
-        return found
-
-    def _picture(self, f: Field, row: int) -> Picture | None:
-        at = np.array([row])
-        try:
-            if f.kind == "frames" and not self._rows.sizes(f.name, at)[0]:
-                return None
-            return picture(f, self._rows.values(f.name, at)[0])
-        except RldsError:
-            return None  # a frame that does not decode is a finding, not the end of a report
-
-
 # -- images
 
 
-def picture(f: Field, frame: Array, *, height: int = HEIGHT) -> Picture:
-    """Encode a frame [*f.shape], at most ``height`` pixels high, as PNG or JPEG, whichever is smaller."""
-    image = Pillow.fromarray(np.ascontiguousarray(_plane(f, as_bytes(frame))))
+def _film_strip(rows: Rows, f: Field, start: int, count: int, budget: float) -> list[tuple[int, str, int, int]]:
+    """Return [step, URI, width, height] at evenly spaced steps, within about ``budget`` bytes."""
+    first = _frame(rows, f, start) if count else None
+    most = int(min(_MOST_FRAMES, max(_FEWEST_FRAMES, budget // (len(first[0]) if first else 4096))))
+    strip, used = list[tuple[int, str, int, int]](), 0
+    for step in evenly(count, most).tolist():
+        frame = _frame(rows, f, start + step)
+        if frame is None:
+            continue
+        used += len(frame[0])
+        if strip and used > 1.5 * budget:
+            break
+        strip.append((step, *frame))
+    return strip
+
+
+def _frame(rows: Rows, f: Field, row: int) -> tuple[str, int, int] | None:
+    at = np.array([row])
+    try:
+        if f.kind == "frames" and not rows.sizes(f.name, at)[0]:
+            return None
+        return picture(f, rows.values(f.name, at)[0])
+    except RldsError:
+        return None  # a frame that does not decode is a finding, not the end of a report
+
+
+def picture(f: Field, frame: Array, *, height: int = HEIGHT) -> tuple[str, int, int]:
+    """Encode a frame [*f.shape], at most ``height`` pixels high, as PNG or JPEG, whichever is smaller.
+
+    Returns a data URI, and the width and height of the picture.
+    """
+    frame = as_bytes(frame)
+    if frame.ndim == 3:
+        last = f.kind == "frames" or channels_last(f.shape)
+        frame = frame if last else np.moveaxis(frame, 0, -1)
+        if frame.shape[2] == 1:
+            frame = frame[..., 0]
+        elif frame.shape[2] == 4 and f.kind == "array":
+            frame = frame[..., -1]  # the newest of a stack of grey frames
+    image = Image.fromarray(np.ascontiguousarray(frame))
     image = image.convert("L" if image.mode in ("L", "LA") else "RGB")
     if image.height > height:
         width = max(1, round(image.width * height / image.height))
-        image = image.resize((min(width, 4 * height), height), Pillow.Resampling.BOX)
-    kind, encoded = min(_encodings(image), key=lambda pair: len(pair[1]))
-    uri = f"data:image/{kind};base64,{base64.b64encode(encoded).decode()}"
-    return Picture(uri, image.width, image.height)
-
-
-def _plane(f: Field, frame: Array) -> Array:
-    if frame.ndim == 2:
-        return frame
-    last = f.kind == "frames" or channels_last(f.shape)
-    channels = f.shape[2] if last else f.shape[0]
-    frame = frame if last else np.moveaxis(frame, 0, -1)
-    if channels == 1:
-        return frame[..., 0]
-    return frame[..., -1] if channels == 4 and f.kind == "array" else frame
-
-
-def _encodings(image: Pillow.Image) -> list[tuple[str, bytes]]:
+        image = image.resize((min(width, 4 * height), height), Image.Resampling.BOX)
     kinds: list[tuple[str, dict[str, int | bool]]] = [("png", {"optimize": True})]
     if max(image.size) > _SMALL:
         kinds.append(("jpeg", {"quality": 78}))
@@ -475,5 +378,5 @@ def _encodings(image: Pillow.Image) -> list[tuple[str, bytes]]:
     for kind, options in kinds:
         file = io.BytesIO()
         image.save(file, kind, **options)
-        encoded.append((kind, file.getvalue()))
-    return encoded
+        encoded.append(f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}")
+    return min(encoded, key=len), image.width, image.height
