@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import run_rlds
 
 import rlds_cli
 from rlds_cli import cli
@@ -432,6 +433,14 @@ def test_commands_on_what_is_here_complete_that() -> None:
         first = next(p for p in commands[name].params if p.param_type_name == "argument")
         context = commands[name].make_context("rlds", [], resilient_parsing=True)
         assert [c.value for c in first.shell_complete(context, "")] == complete_here("") == ["local/press"]
+
+
+def test_without_a_command_the_first_steps_are_shown_and_a_sample_is_at_hand() -> None:
+    steps = run_rlds()
+    assert steps.returncode == 0 and b"rlds download sample/pendulum-d4rl" in steps.stdout
+    shown = run_rlds("inspect", "sample/pendulum-d4rl")
+    assert shown.returncode == 0 and b"26 episodes" in shown.stdout
+    assert run_rlds("inspect", "sample/nothing").returncode == 1
 
 
 def test_the_list_of_commands_has_the_first_sentence_of_their_help() -> None:
