@@ -273,10 +273,24 @@ def doubles_but_some(data, bad=()):
     return data
 
 
+def long_ones(episode, at_least=5):
+    return episode if len(episode["action"]) >= at_least else None
+
+
 @unit("step")
 def twice(step, factor=2):
     step["action"] = step["action"] * factor
     return step
+
+
+def waits(episode):
+    """Takes as long as the environment says."""
+    import os
+    import time
+
+    time.sleep(float(os.environ.get("WAIT", "0")))
+    episode["observation"] = episode["observation"] + 1
+    return episode
 
 
 def slow_fit(episode, state):

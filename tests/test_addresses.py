@@ -8,7 +8,7 @@ import pytest
 
 from rlds_cli.errors import DownloadFailed, InvalidId
 from rlds_cli.sources import addresses
-from rlds_cli.visible import shown, within
+from rlds_cli.visible import quoted, shown, within
 
 
 @pytest.mark.sampled(3)
@@ -99,6 +99,12 @@ def test_a_text_is_read_once(part: str) -> None:
     text = part * 20_000
     for address in (text, f"http://{text}", f"http://h/{text}", f"http://h?{text}"):
         assert "hunter2" not in within(shown(f"{address}?hunter2hunter2hunter2"))
+
+
+def test_words_of_a_server() -> None:
+    said = "Bad api_key=hunter2, password=hunter2; see https://h/x?a=hunter2: Unauthorized: no token"
+    assert quoted(said) == "Bad api_key=***, password=***; see https://h/x?a=***: Unauthorized: no token"
+    assert within("--arg sigma=0.1 side=left") == "--arg sigma=0.1 side=left"
 
 
 def test_an_error_holds_no_secret() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import h5py
 import lerobot_archives
@@ -300,6 +301,18 @@ def test_members_with_episodes_in_common_are_refused(tmp_path, files):
     assert rlds_cli.merge(apart, "local/twice", cache_dir=tmp_path).num_episodes == 3
 
 
+@pytest.mark.thorough
+def test_a_single_dataset_is_shared_on_disk(tmp_path, files):
+    plain = rlds_cli.importing.import_files(files / "b.hdf5", "local/plain", cache_dir=tmp_path)
+    planned = merging.plan_merge(["local/plain"], "local/copy", cache_dir=tmp_path)
+    assert planned.copied == () and planned.bytes == 0
+    ds = rlds_cli.merge(["local/plain"], "local/copy", cache_dir=tmp_path)
+    assert firsts(ds) == B and ds.episodes["dataset"].tolist() == ["local/plain"] * 3
+    digests = [{f.name: f.digest for f in of.manifest.fields} for of in (ds, plain)]
+    assert digests[0] == digests[1]
+    assert (ds.path / "observation/c/0/0").samefile(plain.path / "observation/c/0/0")
+
+
 def test_fields_that_differ_are_listed_and_can_be_chosen(tmp_path, members, files):
     write(files / "wide.hdf5", [2], 50, width=4)
     rlds_cli.importing.import_files(files / "wide.hdf5", "local/wide", cache_dir=tmp_path)
@@ -381,6 +394,19 @@ def test_tables_of_every_format_are_appended(tmp_path, suffix):
     assert verify("local/tables", cache_dir=tmp_path).ok
 
 
+@pytest.mark.thorough
+def test_seeds_options_and_groups_of_an_archive_are_kept(tmp_path):
+    folder = Path(rlds_cli.__file__).parent / "samples" / "cartpole-minari"
+    rlds_cli.append("local/g", folder, cache_dir=tmp_path)
+    grown = rlds_cli.open_dataset("local/g", cache_dir=tmp_path)
+    plain = rlds_cli.importing.import_files(folder, "local/plain", cache_dir=tmp_path)
+    assert compare(grown, plain).same
+    for column in ("seed", "group", "options", "row", "num_transitions", "total_reward"):
+        assert grown.episodes[column].tolist() == plain.episodes[column].tolist()
+    assert grown.observation_space == plain.observation_space
+    assert trace(grown, 50).ok
+
+
 def test_a_merge_that_was_interrupted_goes_on(tmp_path, members, files, monkeypatch):
     for name, value in (("second", 40), ("third", 60)):  # compressed: their rows are copied
         write(files / f"{name}.hdf5", [2], value)
@@ -427,6 +453,19 @@ def test_a_writer_that_does_not_share_is_told_of_before_anything_is_read(tmp_pat
         appending.plan_append("local/all", files / "b.hdf5", cache_dir=tmp_path)
     with rlds_cli.writer("local/all", shared=True, cache_dir=tmp_path):
         assert rlds_cli.append("local/all", files / "b.hdf5", cache_dir=tmp_path).episodes == 3
+
+
+@pytest.mark.thorough
+def test_pieces_of_long_episodes_and_compressed_members_are_merged(tmp_path, members, files, monkeypatch):
+    write(files / "small.hdf5", [2, 1], 40)
+    rlds_cli.importing.import_files(files / "small.hdf5", "local/small", store="zarr", cache_dir=tmp_path)
+    want = rlds_cli.merge([*members, "local/small"], "local/all", cache_dir=tmp_path)
+    assert firsts(want) == [*A, *B, [40, 41], [42]]
+    monkeypatch.setattr(merging, "_CHUNK_BYTES", 60)  # three rows
+    monkeypatch.setattr(merging, "_PART_ROWS", 5)
+    ds = rlds_cli.merge([*members, "local/small"], "local/pieces", cache_dir=tmp_path)
+    assert ds.fingerprint == want.fingerprint
+    assert ds.episodes["total_reward"].tolist() == [3, 25, 406, 209, 651, 81, 42]
 
 
 @pytest.mark.thorough

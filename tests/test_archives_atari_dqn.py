@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import pickle
 import subprocess
 import sys
@@ -14,11 +15,12 @@ import pytest
 from image_archives import ReplayLog
 
 import rlds_cli
-from rlds_cli import archives
+from rlds_cli import archives, registry
 from rlds_cli.archives import Archive, atari_dqn
 from rlds_cli.errors import CorruptArchive, DownloadFailed, UnknownLayout, UnsafeArchive
 from rlds_cli.importing import import_files
 from rlds_cli.maintenance.verification import trace
+from rlds_cli.report import catalogue
 from rlds_cli.ted import END_NAMES, EpisodeTable, merge_notes
 from rlds_cli.text import natural
 
@@ -264,6 +266,18 @@ def test_info_says_that_the_source_is_closed() -> None:
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "the source is closed, see rlu_atari/Breakout_run_1" in out
     assert "closed: gs://atari-replay-datasets answers 403 since about April 2025" in out and "--from" in out
+
+
+def test_closed_ids_are_hidden_unless_asked_for() -> None:
+    assert not [r for r in catalogue.listing("breakout") if r.id.startswith("atari_dqn/")]
+    shown = list(catalogue.listing("breakout", family="atari_dqn", closed=True))
+    assert [r.id for r in shown] == [f"atari_dqn/Breakout/{k}" for k in range(1, 6)]
+    assert {r.status for r in shown} == {"closed"}
+    entries = registry.entries("atari_dqn")
+    assert len(entries) == 300 and len({e.id.split("/")[1] for e in entries}) == 60
+    facts = Path(__file__).parent / "data" / "registry-facts" / "atari_dqn.json"
+    known = {f"atari_dqn/{f['id']}": f["urls"][0].rstrip("/") for f in json.loads(facts.read_text())}
+    assert known == {e.id: e.tree[0] for e in entries}
 
 
 @pytest.mark.thorough

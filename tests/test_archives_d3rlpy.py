@@ -14,6 +14,8 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import archives, registry
+from rlds_cli.archives import flat as engine
+from rlds_cli.archives import flat_rows
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
@@ -68,6 +70,22 @@ def test_without_episode_terminals(tmp_path: Path) -> None:
     assert rows.of(2, "extra").tolist() == [6, 7]
 
 
+@pytest.mark.thorough
+def test_small_chunks_and_parts_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = (RNG.random(400) < 0.1).astype(int)
+    terminals = ends * (RNG.random(400) < 0.6)
+    terminals = np.maximum(terminals, np.append(terminals[1:], 0) * (1 - ends))
+    flat(tmp_path / "a.h5", terminals.tolist(), ends.tolist())
+    whole = Rows("d3rlpy", tmp_path / "a.h5")
+    monkeypatch.setattr(flat_rows, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(engine, "PART_ROWS", 50)
+    pieces = Rows("d3rlpy", tmp_path / "a.h5")
+    assert len(pieces.plan.parts) > 4 and len(pieces.chunks) > 20
+    for name in whole.schema:
+        np.testing.assert_array_equal(pieces[name], whole[name])
+    assert pieces.episodes.row.tolist() == whole.episodes.row.tolist()
+
+
 def buffer(path: Path, episodes: list[dict[str, Any]], version: str = "2.1") -> Path:
     """As ``d3rlpy.dataset.dump`` of 2.8.1 writes: scalars and lists as plain datasets."""
     with h5py.File(path, "w") as f:
@@ -88,6 +106,24 @@ def episode(steps: int, *, terminated: bool, **others: Any) -> dict[str, Any]:
         "rewards": RNG.random((steps, 1)).astype("f4"),
         "terminated": terminated,
     } | others
+
+
+@pytest.mark.thorough
+def test_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    episodes = [episode(3, terminated=True), episode(4, terminated=False), episode(2, terminated=True)]
+    path = buffer(tmp_path / "a.h5", episodes)
+    assert archives.recognise([path]) == ("d3rlpy", "d3rlpy layout (version 2): 3 episodes")
+    monkeypatch.setattr("rlds_cli.archives.grouped.CHUNK_ROWS", 5)
+    rows = Rows("d3rlpy", path)
+    assert rows.episodes.length.tolist() == [3, 4, 2]
+    assert rows.episodes.end.tolist() == [TERMINATED, TRUNCATED, TERMINATED]
+    assert rows.episodes.num_transitions.tolist() == [3, 3, 2]  # Episode.transition_count
+    assert rows.episodes.group == ["episode_0", "episode_1", "episode_2"]
+    for k, e in enumerate(episodes):
+        np.testing.assert_array_equal(rows.of(k, "observation")[:-1], e["observations"], strict=True)
+        np.testing.assert_array_equal(rows.of(k, "action"), e["actions"], strict=True)
+        np.testing.assert_array_equal(rows.of(k, "next/reward"), e["rewards"][:, 0], strict=True)
+    assert rows.metadata == {"version": "2.1"}
 
 
 def test_version_2_with_tuples(tmp_path: Path) -> None:

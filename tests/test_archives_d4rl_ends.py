@@ -207,6 +207,23 @@ def test_several_files_one_after_the_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_chunks_are_bounded_and_long_episodes_run_through_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlds_cli.archives.flat_rows.CHUNK_BYTES", 4096)
+    monkeypatch.setattr(flat, "PART_ROWS", 700)
+    n = 3000
+    path = write(
+        tmp_path / "a.h5", observations=ramp(n, 6), actions=ramp(n), timeouts=flags(n, 1999, *range(2000, 2100), 2900)
+    )
+    rows = Rows(path)
+    assert max(sum(v.nbytes for v in c.columns.values()) for c in rows.chunks) <= 4096
+    assert len(rows.plan.parts) == 3
+    assert rows.episodes.length.tolist() == [2000, *[1] * 100, 801, 99]
+    assert rows.episodes.row.tolist() == [0, *range(2000, 2101), 2901]
+    assert np.array_equal(rows["observation"][~rows.last], ramp(n, 6))
+    assert sum(not len(c.episodes) for c in rows.chunks) > 10
+
+
+@pytest.mark.thorough
 def test_many_short_episodes(tmp_path: Path) -> None:
     n, length = 220_000, 22
     ends = np.zeros(n, bool)

@@ -33,6 +33,13 @@ def test_three_kinds_of_lists(packed: bool) -> None:
     assert found["b"].strings() == [b"ab", b"", "ü".encode()]
 
 
+def test_floats_are_a_view_of_the_record() -> None:
+    record = example({"f": [1.0, 2.0, 3.0]})
+    floats = parse(record)["f"].floats()
+    assert np.shares_memory(floats, np.frombuffer(record, np.uint8))
+    assert not floats.flags.writeable
+
+
 @pytest.mark.thorough
 @given(st.lists(INT64), st.booleans())
 def test_integers_of_any_size(numbers: list[int], packed: bool) -> None:
@@ -100,6 +107,13 @@ def test_lists_in_pieces_are_joined() -> None:
     floats = message(1, struct.pack("<2f", 1, 2)) + b"\x0d" + struct.pack("<f", 3) + message(1, struct.pack("<f", 4))
     assert only(message(2, floats)).floats().tolist() == [1, 2, 3, 4]
     assert only(message(3, message(1, b"\x01")) + message(3, message(1, b"\x02"))).integers().tolist() == [1, 2]
+
+
+def test_of_what_comes_twice_the_last_counts() -> None:
+    twice = message(1, message(1, message(1, b"x") + message(2, feature([1.0]))))
+    again = message(1, message(1, message(1, b"x") + message(2, feature([7]))))
+    assert parse(twice + again)["x"].integers().tolist() == [7]
+    assert only(feature([1.0]) + feature([2])).integers().tolist() == [2]
 
 
 def test_fields_that_are_not_known_are_skipped() -> None:

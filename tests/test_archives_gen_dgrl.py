@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import lzma
 import pickle
 import subprocess
 import sys
@@ -18,9 +19,10 @@ from image_archives import dgrl_episode, npz_bytes, write_dgrl, write_pickled_dg
 from server import Server
 
 import rlds_cli
-from rlds_cli import archives, registry
+from rlds_cli import archives, registry, ted
 from rlds_cli.archives import Archive, gen_dgrl
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
+from rlds_cli.formats import compressed
 from rlds_cli.importing import import_files
 from rlds_cli.maintenance.verification import trace
 
@@ -209,12 +211,52 @@ def test_members_that_reach_out_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "home/datasets").exists()
 
 
+@pytest.mark.thorough
+def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressed, "FREE_BYTES", 1 << 20)
+    e = dgrl_episode(4, 0) | {"observations": np.zeros((5, 3, 64, 64), "u1")}
+    with tarfile.open(tmp_path / "head.tar", "w") as tar:
+        info = tarfile.TarInfo("0.npz")
+        info.size = len(npz_bytes(e))
+        tar.addfile(info, io.BytesIO(npz_bytes(e)))
+        head = (tmp_path / "head.tar").read_bytes()
+    for k in range(1, 9):  # each within the limit
+        info = tarfile.TarInfo(f"{k}.bin")
+        info.size = 1 << 20
+        head += info.tobuf() + bytes(1 << 20)
+    (tmp_path / "x.tar.xz").write_bytes(lzma.compress(head))
+    with pytest.raises(UnsafeArchive, match="packed bytes become more than"):
+        import_files(tmp_path / "x.tar.xz", "local/x", reader="gen_dgrl")
+
+
+@pytest.mark.thorough
+def test_long_episodes_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = write_dgrl(tmp_path / "x.tar.xz", [40, 3, 25, 2, 60])
+    monkeypatch.setattr(ted.chunks, "__kwdefaults__", {"rows": 7, "size": 1 << 24})
+    ds = import_files(tmp_path / "x.tar.xz", "local/x")
+    check(ds, made)
+    monkeypatch.setattr(ted.chunks, "__kwdefaults__", {"rows": 1 << 16, "size": 1 << 14})
+    assert import_files(tmp_path / "x.tar.xz", "local/y").fingerprint == ds.fingerprint
+
+
 def test_steps_are_traced_back_to_the_members(tmp_path: Path) -> None:
     write_dgrl(tmp_path / "x.tar.xz", [5, 3])
     import_files(tmp_path / "x.tar.xz", "local/x")
     found = trace("local/x", 100)
     assert found.ok and (found.steps, found.values) == (8, 8 * 4 + 6)
     assert found.fields == ("action", "next/reward", "next/terminated", "observation")
+
+
+@pytest.mark.thorough
+def test_recognised_by_content(tmp_path: Path) -> None:
+    write_dgrl(tmp_path / "x.tar.xz", [3])
+    kind, what = archives.recognise([tmp_path / "x.tar.xz"]) or ("", "")
+    assert kind == "gen_dgrl" and what.startswith("Procgen layout: a tar of episodes, the first bigfish/2022")
+    for name, content in (("a", b""), ("b", b"\xfd7zXZ\x00nonsense"), ("c", lzma.compress(b"x" * 2000))):
+        (tmp_path / name).write_bytes(content)
+        assert gen_dgrl.recognise([tmp_path / name]) is None
+    write_tar(tmp_path / "d.tar", [("a.txt", b"text")], "w")
+    assert gen_dgrl.recognise([tmp_path / "d.tar"]) is None
 
 
 # The registry

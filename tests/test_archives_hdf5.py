@@ -8,10 +8,12 @@ import h5py
 import numpy as np
 import pytest
 
-from rlds_cli.errors import CorruptArchive, MissingPackage, NoPermission, UnsafeArchive
+from rlds_cli.archives.names import row_field
+from rlds_cli.errors import CorruptArchive, MissingPackage, NoPermission, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import hdf5
-from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plain
+from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plain, walk
 from rlds_cli.formats.hdf5_rows import RowReader
+from rlds_cli.ted import Field
 
 
 def make(path: Path, **columns: Any) -> Path:
@@ -198,6 +200,59 @@ def test_types_that_numpy_cannot_hold(tmp_path: Path) -> None:
         h5py.h5d.create(f.id, b"x", wide, h5py.h5s.create_simple((3,)))
     with pytest.raises(CorruptArchive, match="x is of a type that NumPy cannot hold"):
         opened(tmp_path / "a.h5")
+
+
+def test_walk_gives_every_name_once_aliases_too(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        f["a/x"] = np.arange(3)
+        f["b"] = f["a/x"]
+        f["c"] = f["a"]
+        f["d"] = h5py.SoftLink("/a/x")
+        f["kind"] = np.dtype("f4")
+    with open_file(tmp_path / "a.h5") as f:
+        assert sorted(name for name, _ in walk(f)) == ["a", "a/x", "b", "c", "c/x", "d"]
+        assert list(datasets(f)) == ["a/x", "b", "c/x", "d"]
+
+
+def test_unchecked_open_is_quick_and_still_safe_where_read(tmp_path: Path) -> None:
+    other = make(tmp_path / "other.h5", secret=np.arange(3))
+    path = make(tmp_path / "a.h5", x=np.arange(3))
+    with h5py.File(path, "a") as f:
+        f["link"] = h5py.ExternalLink(other, "secret")
+    with open_file(path, check=False) as f:
+        assert f["x"][:].tolist() == [0, 1, 2]
+        with pytest.raises(UnsafeArchive):
+            datasets(f)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "value", "field"),
+    [
+        ("action", np.zeros((3, 2), ">f4"), Field("action", "float32", (2,), "root")),
+        ("observation", np.zeros(3, bool), Field("observation", "bool", (), "both")),
+        ("observation/a", np.zeros((3, 1), "u2"), Field("observation/a", "uint16", (1,), "both")),
+        ("next/reward", np.zeros((3, 1)), Field("next/reward", "float64", (), "next")),
+        ("info/say", ["a", "b", "c"], Field("info/say", "str", (), "root", "text")),
+        ("info/say", np.array([[b"a"], [b"b"]]), Field("info/say", "str", (), "root", "text")),
+        ("observational", np.zeros(3, "f2"), Field("observational", "float16", (), "root")),
+    ],
+)
+def test_row_field(tmp_path: Path, name: str, value: Any, field: Field) -> None:
+    with h5py.File(make(tmp_path / "a.h5", x=value)) as f:
+        assert row_field(name, f["x"], scalar=name == "next/reward") == field
+
+
+def test_row_field_of_what_no_field_holds(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        f["texts"] = [["a", "b"]]
+        f["pair"] = np.zeros(3, [("a", "i4")])
+        f["ref"] = np.array([f.ref], h5py.ref_dtype)
+        f["long"] = np.zeros(3, "V20")
+    with h5py.File(tmp_path / "a.h5") as f:
+        for key in f:
+            with pytest.raises(UnknownLayout, match=f"/{key} holds"):
+                row_field("x", f[key])
 
 
 def test_plain(tmp_path: Path) -> None:

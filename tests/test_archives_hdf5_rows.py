@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats.hdf5_rows import RowReader
+from rlds_cli.formats.hdf5_rows import RowReader, nan_count
 
 
 def make(path: Path, **columns: Any) -> Path:
@@ -167,3 +167,11 @@ def test_any_blocks_of_any_chunks(tmp_path: Path, rows: int, chunk: tuple[int, i
         for start, stop in pairwise(bounds):
             more = min(stop + 1, rows)
             assert np.array_equal(reader.read(start, more)["x"], values[start:more])
+
+
+def test_nan_count() -> None:
+    assert nan_count(np.array([1.0, np.nan, np.inf, np.nan])) == 2
+    assert nan_count(np.array([np.inf, -np.inf])) == 0
+    assert nan_count(np.full(100, 60000, "f2")) == 0
+    assert nan_count(np.arange(3)) == 0
+    assert nan_count(np.array(["a", None], object)) == 0

@@ -105,6 +105,24 @@ def test_images_stay_encoded(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("layout", ["v3.0", "v2.1"])
+def test_videos(tmp_path: Path, layout: str) -> None:
+    c = Content(lengths=(6, 5, 9, 2), video=("top", "wrist"), per_file=3, per_video=2)
+    root = write_v3(tmp_path / "a", c) if layout == "v3.0" else write_v2(tmp_path / "a", c)
+    ds = import_files(root, "local/a")
+    check_numbers(ds, c)
+    for camera in c.video:
+        name = f"observation/images/{camera}"
+        assert (ds.schema[name].codec, ds.schema[name].shape) == ("mp4", (48, 64, 3))
+        files = sorted(root.rglob(f"observation.images.{camera}/**/*.mp4"))
+        seen = np.concatenate([decoded(f) for f in files])
+        for k, (start, n) in enumerate(zip(c.starts, c.lengths, strict=True)):
+            np.testing.assert_array_equal(steps(ds, name, k), seen[start : start + n])
+            np.testing.assert_array_equal(final(ds, name, k), seen[start + n - 1])
+        assert np.asarray(ds.store.videos(name)._bytes).tobytes() == b"".join(f.read_bytes() for f in files)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["state_only_v3", "image_v3", "video_v3"])
 def test_samples(name: str) -> None:
     root = SAMPLES / name

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from minari import MinariDataset
 from minari_archives import FORMATS, archive, buffer, compare, read, same, sampled, write
 
 from rlds_cli import archives
+from rlds_cli.archives import minari
 from rlds_cli.ted import Field, spaces
 
 SAMPLES = Path(__file__).parent / "data" / "minari"
@@ -162,3 +164,20 @@ def test_the_same_data_in_three_formats_give_the_same_rows(tmp_path: Path, monke
         for a, b in zip(results[0].columns, other.columns, strict=True):
             for name, value in a.items():
                 same(b[name], value, name)
+
+
+def test_a_plan_is_picklable_and_its_parts_are_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    space, act = SPACES["nested"], g.Discrete(3)
+    buffers = [buffer(3, sampled(space, 4, 0), sampled(act, 3, 0))]
+    plan = minari.plan(archive(write(tmp_path, buffers, space, act, monkeypatch=monkeypatch)))
+    assert pickle.loads(pickle.dumps(plan)) == plan
+    for value in [p.args for p in plan.parts] + [plan.facts, plan.env, plan.spaces]:
+        json.dumps(value)
+
+
+def test_metadata_is_kept_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffers = [buffer(3, sampled(g.Discrete(3), 4, 0), sampled(g.Discrete(3), 3, 0))]
+    data = write(tmp_path, buffers, g.Discrete(3), g.Discrete(3), monkeypatch=monkeypatch)
+    plan = minari.plan(archive(data))
+    assert dict(minari.metadata(plan)) == {"minari/metadata.json": (data / "metadata.json").read_text()}
+    assert plan.facts["author"] == ["me"] and plan.facts["algorithm"] == "hand" and plan.facts["format"] == "hdf5"

@@ -46,6 +46,13 @@ def test_totals_that_do_not_fit_are_reported(tmp_path: Path) -> None:
     assert "9" in got.notes["total-steps"].text and "2" in got.notes["total-episodes"].text
 
 
+def test_spaces_that_are_not_recorded_are_inferred(tmp_path: Path) -> None:
+    got = read(by_hand(tmp_path, [plain_episode(3)], {"observation_space": None, "action_space": None}))
+    assert spaces.from_json(got.plan.spaces["observation"]) == g.Box(-np.inf, np.inf, (2,), np.float32)
+    assert spaces.from_json(got.plan.spaces["action"]).contains(np.array(-3))
+    assert "observation" in got.notes["inferred-space"].text
+
+
 def test_images_without_a_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     space = g.Box(0, 255, (40, 32, 3), np.uint8)
     constant = np.broadcast_to(np.uint8(90), (4, *space.shape))
@@ -67,6 +74,20 @@ def test_no_metadata_at_all(tmp_path: Path) -> None:
     assert archives.recognise(archive(data).files) == ("minari", "Minari dataset without metadata.json (hdf5)")
     got = read(data)
     assert len(got) == 1 and "no-metadata" in got.notes and dict(minari.metadata(got.plan)) == {}
+
+
+def test_the_main_file_alone_finds_the_metadata_beside_it(tmp_path: Path) -> None:
+    data = by_hand(tmp_path, [plain_episode(3)])
+    plan = minari.plan(archives.Archive(data, (data / "main_data.hdf5",)))
+    assert plan.spaces["action"]["type"] == "Discrete"
+
+
+def test_bounds_of_image_spaces_are_kept_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = g.Dict({"camera": g.Box(0, 255, (64, 64, 3), np.uint8)})
+    buffers = [buffer(2, sampled(space, 3, 0), sampled(ACT, 2, 0))]
+    got = read(write(tmp_path, buffers, space, ACT, monkeypatch=monkeypatch))
+    assert len(json.dumps(got.plan.spaces)) < 500
+    assert spaces.from_json(got.plan.spaces["observation"]) == space
 
 
 # --- long episodes
@@ -241,6 +262,16 @@ def test_two_datasets_at_once_are_refused(tmp_path: Path) -> None:
 def test_a_rule_for_episodes_does_not_apply(tmp_path: Path) -> None:
     with pytest.raises(UnknownLayout, match="whole episodes"):
         read(by_hand(tmp_path, [plain_episode(4)]), episodes_by="timeouts")
+
+
+def test_other_files_are_not_recognised(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "d4rl.hdf5", "w") as f:
+        f["observations"] = np.zeros((4, 2))
+        f["actions"] = np.zeros((4, 2))
+    (tmp_path / "metadata.json").write_text("{}")
+    (tmp_path / "notes.txt").write_text("hello")
+    for files in ([tmp_path / "d4rl.hdf5"], [tmp_path / "notes.txt"], [tmp_path / "metadata.json"], []):
+        assert minari.recognise(files) is None
 
 
 def test_without_pyarrow_arrow_archives_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,20 @@ def test_rows_are_those_that_numpy_reads(tmp_path: Path, save: object) -> None:
                 rows.read(0, 10)
 
 
+def test_what_a_block_gave_stays(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", x=np.arange(100))
+    with open_npz(tmp_path / "a.npz") as npz, npz.rows(["x"]) as rows:
+        first = rows.read(0, 10)["x"]
+        rows.read(9, 20)
+        assert first.tolist() == list(range(10))
+
+
+def test_pickles_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.array([{"a": 1}], object))
+    with pytest.raises(UnsafeArchive, match="x holds Python objects"), open_npz(tmp_path / "a.npz"):
+        pass
+
+
 @pytest.mark.parametrize("name", ["../x.npy", "/x.npy", "a//x.npy", "a\\x.npy", "a/\x1b.npy"])
 def test_names_that_climb_are_refused(tmp_path: Path, name: str) -> None:
     with (
@@ -222,3 +236,15 @@ def _small() -> bytes:
 
 
 SMALL = _small()
+
+
+def test_a_file_that_was_written_again_is_looked_at_again(tmp_path: Path) -> None:
+    for dtype, name in (("f4", "a"), ("i4", "a"), ("i4", "b")):
+        np.savez(tmp_path / "x.npz", **{name: np.arange(5).astype(dtype)})
+        for _ in range(2):
+            with open_npz(tmp_path / "x.npz") as npz:
+                assert {n: m.dtype for n, m in npz.members.items()} == {name: np.dtype(dtype)}
+                assert npz.array(name).tolist() == [0, 1, 2, 3, 4]
+    (tmp_path / "x.npz").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(CorruptArchive, match="truncated or damaged"), open_npz(tmp_path / "x.npz"):
+        pass

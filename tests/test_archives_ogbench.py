@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,9 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import archives, preprocess, registry
-from rlds_cli.archives import flat_rows, ogbench
-from rlds_cli.errors import CorruptArchive, InvalidArgument, UnknownLayout
+from rlds_cli.archives import flat, flat_rows, ogbench
+from rlds_cli.dataset import environments
+from rlds_cli.errors import CorruptArchive, InvalidArgument, MissingPackage, UnknownLayout
 from rlds_cli.http import client
 from rlds_cli.importing import import_files
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
@@ -61,6 +64,22 @@ def test_by_hand(tmp_path: Path) -> None:
     assert "next/reward" not in rows.schema
     assert rows["info/button_states"].dtype == np.int64
     assert rows.codes == {} and rows.metadata == {}
+
+
+@pytest.mark.thorough
+def test_blocks_of_any_size_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path / "a-v0.npz", columns(4, 1, 3, 2, 1, 6))
+    whole = Rows("ogbench", path)
+    assert whole.episodes.length.tolist() == [3, 2, 1, 5]
+    assert whole.codes == {"empty-episodes": 2}
+    for size in (2, 3, 5):
+        monkeypatch.setattr(flat_rows, "CHUNK_ROWS", size)
+        monkeypatch.setattr(flat, "SCAN_ROWS", size)
+        pieces = Rows("ogbench", path)
+        assert len(pieces.chunks) > 2
+        for name in whole.schema:
+            np.testing.assert_array_equal(pieces[name], whole[name])
+        assert pieces.episodes.row.tolist() == whole.episodes.row.tolist() == [0, 5, 8, 11]
 
 
 def test_validation_files_are_a_split_and_come_last(tmp_path: Path) -> None:
@@ -231,6 +250,20 @@ def test_the_shards_of_a_large_set_come_from_a_listing(tmp_path: Path, monkeypat
     assert ds.episodes["length"].tolist() == [3, 2, 4, 2, 5, 2] * 2
     assert ds.select(split="val").num_episodes == 6
     assert listed.fingerprint == ds.fingerprint
+
+
+def test_its_environments_are_ogbenchs_and_not_those_of_d4rl_of_like_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ogbench", None)  # as where it is not installed
+    packages = json.loads((registry.directory() / "environments.json").read_text())["packages"]
+    ours = next(p["env_ids"] for p in packages if p["module"] == "ogbench")
+
+    def known(id: str) -> bool:
+        return any(fnmatchcase(id, pattern) for pattern in ours)
+
+    assert {e.env_id for e in registry.entries("ogbench") if not known(str(e.env_id))} == set()
+    assert {e.env_id for e in registry.entries("d4rl") if known(str(e.env_id))} == set()
+    with pytest.raises(MissingPackage, match="registered by the package ogbench"):
+        environments._known("antmaze-medium-v0", ())
 
 
 # -- the tasks of the singletask ids

@@ -281,6 +281,17 @@ def test_an_image_with_absurd_dimensions_is_refused(tmp_path: Path) -> None:
         import_files(path, "local/a")
 
 
+@pytest.mark.thorough
+def test_long_episodes_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = [episode(40, 1), episode(3, 2), episode(70, 3)]
+    path = toy(tmp_path, written)
+    whole = import_files(path, "local/a")
+    from rlds_cli import ted
+
+    monkeypatch.setattr(ted.chunks, "__kwdefaults__", {"rows": 7, "size": 2000})
+    assert import_files(path, "local/b").fingerprint == whole.fingerprint
+
+
 # -- other features
 
 

@@ -23,6 +23,7 @@ from rlds_cli.formats.arrow_tables import ArrowRows
 from rlds_cli.formats.parquet import open_parquet
 from rlds_cli.importing import import_files, plan_import
 from rlds_cli.report import file_content
+from rlds_cli.report.files import describe_file
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
 RNG = np.random.default_rng(0)
@@ -243,6 +244,25 @@ def test_mapping_files_that_are_refused(tmp_path: Path, text: str, message: str)
         importing.read(tmp_path / "m.json")
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".h5"])
+def test_the_line_that_inspect_suggests_runs(tmp_path: Path, suffix: str) -> None:
+    columns = {"q": X["obs"], "cmd": X["action"], "r": X["reward"], "success": FLAGS}
+    report = describe_file(save(tmp_path / f"run42{suffix}", columns))
+    assert report.suggestion is not None and report.suggestion.startswith("rlds import ")
+    words = report.suggestion.split()
+    maps = dict(w.split("=") for w, before in zip(words[1:], words, strict=False) if before == "--map")
+    planned = plan_import(report.path, "local/run42", fields=maps)
+    assert {f.name for f in planned.fields} == {
+        "observation",
+        "action",
+        "next/reward",
+        "next/terminated",
+        "next/truncated",
+    }
+    assert planned.rows == N + 4
+
+
 def test_what_a_repository_has_beside_its_data_is_no_data(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     save(tmp_path / "set" / "a.npz", X)
@@ -282,3 +302,13 @@ def test_types_of_csv_over_blocks(
         with text_tables.open_text(tmp_path / "a.csv", fill=True) as table:
             assert table.num_rows == len(lines)
             assert str(table.columns["x"][1]) == (dtype if len(lines) > 1 else "int64")
+
+
+def test_a_number_that_would_be_rounded_in_any_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_tables, "BLOCK_BYTES", 64)
+    for cell in ("9007199254740993", "9007199254740993.0", "-9007199254740993"):
+        for lines in ([cell, *["0.5"] * 40], [*["0.5"] * 40, cell]):
+            (tmp_path / "a.csv").write_text("\n".join(["t,x", *(f"1,{x}" for x in lines)]) + "\n")
+            row = lines.index(cell)
+            with pytest.raises(UnknownLayout, match=f"x holds {cell} in row {row}, which would be rounded"):
+                text_tables.open_text(tmp_path / "a.csv").__enter__()

@@ -349,6 +349,26 @@ def test_rule_for_ends_does_not_apply(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("convention", ["trace", "path", "demo"])
+@pytest.mark.parametrize("budget", [2, 3, 7, 100])
+def test_pieces_of_any_size_give_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, convention: str, budget: int
+) -> None:
+    lengths = [4, 9, 2, 3, 3, 20, 5]
+    trials = {f"Trial{k}": trial(convention, k, h, done=h - 1 if k % 2 else None) for k, h in enumerate(lengths)}
+    path = write(tmp_path / "a.h5", trials)
+    whole = Rows(path)
+    monkeypatch.setattr("rlds_cli.archives.grouped.CHUNK_ROWS", budget)
+    monkeypatch.setattr("rlds_cli.archives.grouped.PART_ROWS", 10)
+    pieces = Rows(path)
+    assert max(map(len, pieces.chunks)) <= budget
+    assert len(pieces.plan.parts) > 2
+    for name in whole.schema:
+        assert np.array_equal(whole[name], pieces[name]), name
+    assert whole.episodes.end.tolist() == pieces.episodes.end.tolist() == [CUT if k % 2 == 0 else 0 for k in range(7)]
+
+
+@pytest.mark.thorough
 def test_embedded_sample_is_a_trace_value_by_value() -> None:
     rows = Rows(OURS)
     assert rows.plan.facts["rows"] == {OURS.name: "trace"}

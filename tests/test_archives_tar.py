@@ -54,6 +54,19 @@ def test_members_are_those_of_tarfile(tmp_path: Path, kind: str, mode: str) -> N
         assert is_tar(stream)
 
 
+def test_what_is_not_read_is_passed_over(tmp_path: Path) -> None:
+    with open_unpacked(written(tmp_path / "x.tar", "gnu")) as stream:
+        seen = [(m.number, m.name[:5], m.read(2)) for m in members(stream)]
+    assert [number for number, _, _ in seen] == [0, 1, 2, 3, 4]
+    assert [(name, head) for _, name, head in seen] == [
+        ("a.npz", b"on"),
+        ("deep/", b"xx"),
+        ("nnnnn", b"\0\0"),
+        ("ä/ü.n", b""),
+        ("c.npz", b"la"),
+    ]
+
+
 def odd(change: Callable[[tarfile.TarInfo], None]) -> tarfile.TarInfo:
     info = tarfile.TarInfo("fine.npz")
     change(info)

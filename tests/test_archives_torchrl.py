@@ -150,6 +150,21 @@ def test_a_step_a_row(tmp_path: Path) -> None:
     assert found["next/terminated"].tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0]
 
 
+@pytest.mark.thorough
+def test_small_chunks_and_parts_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "a", walk([7, 30, 2, 1, 15] * 4))
+    whole = rows(tmp_path / "a")
+    monkeypatch.setattr(torchrl, "PART_ROWS", 20)
+    monkeypatch.setattr(torchrl.lanes, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(torchrl.boundaries, "block_steps", lambda lanes, names: 3)
+    pieces = rows(tmp_path / "a")
+    assert len(pieces.plan.parts) > 4
+    for name in whole.schema:
+        np.testing.assert_array_equal(pieces[name], whole[name])
+    assert pieces.episodes.row.tolist() == whole.episodes.row.tolist()
+    assert pieces.notes == whole.notes
+
+
 def test_root_flags_are_no_ends(tmp_path: Path) -> None:
     x = walk([3, 3])
     x["done"] = np.roll(x["next/done"], 1, axis=0)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlds_cli.errors import ArchiveError, UnsafeArchive
+from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
 from rlds_cli.formats import compressed
 from rlds_cli.formats.compressed import open_unpacked
 
@@ -45,6 +45,38 @@ def test_several_streams_and_padding_are_one_content(tmp_path: Path, kind: str) 
     path.write_bytes(PACK[kind](b"one ") + PACK[kind](b"two") + b"\0" * 8)
     with open_unpacked(path) as f:
         assert f.read(100) == b"one two"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["gzip", "xz"])
+@pytest.mark.parametrize("ahead", [0, 1 << 30])
+def test_what_breaks_off_is_truncated(tmp_path: Path, kind: str, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressed, "AHEAD_FROM", ahead)
+    path = tmp_path / "x.bin"
+    path.write_bytes(PACK[kind](CONTENT)[:-100])
+    with pytest.raises(CorruptArchive, match=rf"x\.bin is truncated: its {kind} stream") as e, open_unpacked(path) as f:
+        f.skip(len(CONTENT) + 1)
+    assert e.value.hint == f"delete {path} and fetch it again"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["gzip", "xz"])
+def test_damage_is_said(tmp_path: Path, kind: str) -> None:
+    packed = bytearray(PACK[kind](CONTENT))
+    packed[len(packed) // 2] ^= 0xFF
+    path = tmp_path / "x"
+    path.write_bytes(packed)
+    with pytest.raises(CorruptArchive, match="cannot be unpacked"), open_unpacked(path) as f:
+        f.skip(len(CONTENT) + 1)
+
+
+@pytest.mark.thorough
+def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressed, "FREE_BYTES", 1 << 20)
+    path = tmp_path / "bomb"
+    path.write_bytes(lzma.compress(bytes(20 << 20)))
+    with pytest.raises(UnsafeArchive, match="more than 1,000 for each"), open_unpacked(path) as f:
+        f.skip(20 << 20)
 
 
 def test_a_dictionary_of_gigabytes_is_refused(tmp_path: Path) -> None:

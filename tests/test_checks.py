@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from rlds_cli import checks, create
 from rlds_cli.archives.d4rl import ends
 from rlds_cli.checks import values
 from rlds_cli.checks.findings import CODES, Finding, FindingPlace, as_note, of_note
-from rlds_cli.checks.run import CHECKS
+from rlds_cli.checks.run import CHECKS, quick
 from rlds_cli.cli import main, out
 from rlds_cli.errors import RldsError
 from rlds_cli.importing import import_files
@@ -542,6 +543,20 @@ def test_flags_inside_episodes() -> None:
     assert (f.severity, f.count, places(f)) == ("warning", 3, [(2, 4), (2, 5), (3, 9)])
 
 
+@pytest.mark.thorough
+def test_what_was_found_in_a_dataset_is_not_said_of_its_parts() -> None:
+    flags = np.array([True, True, False, True, False, False])
+    inside = {**walk(0, 6), "next": {"reward": np.arange(6.0), "terminated": flags}}
+    ds = create("local/x", [inside, walk(1, 6)])
+    assert next((f.code, f.count) for f in quick(ds)) == ("terminated-inside", 3)
+    part = ds.trim({0: [(0, 1), (1, 3)]}, "part")  # of the second range, the first step is terminated
+    (f,) = (f for f in quick(part) if f.code == "terminated-inside")
+    assert (f.count, places(f)) == (1, [(1, None)])
+    (f,) = (f for f in quick(ds.select(episodes=[1, 0]).save("turned")) if f.code == "terminated-inside")
+    assert (f.count, places(f)) == (3, [(1, None)])
+    assert "never-flagged" not in {f.code for f in quick(ds.select(episodes=[0, 1]).drop())}  # nothing is left
+
+
 def test_flags_that_contradict_each_other() -> None:
     ds = create("local/x", walks())
     start, length = ds.episodes["start"], ds.episodes["length"]
@@ -670,6 +685,15 @@ def test_findings_of_a_conversion_stand_in_the_manifest() -> None:
     assert create("local/y", walks()).manifest.notes == ()
 
 
+def test_findings_as_notes() -> None:
+    f = Finding("flags", "x", "warning", "text", 3, "action", (FindingPlace(1, 2), FindingPlace(4)), ("D4RL#1",))
+    note = json.loads(json.dumps(as_note(f)))
+    assert of_note(note) == f
+    assert (note["where"], str(f.places[1])) == ("episode 1 step 2", "episode 4")
+    reader = of_note({"code": "open-end", "text": "cut", "count": 1, "where": "x.hdf5"})
+    assert (reader.check, reader.severity, reader.text) == ("reader", "note", "cut: x.hdf5")
+
+
 def test_everything_is_json() -> None:
     text = json.dumps(out.plain(checks.check(create("local/x", goals(runs=False)))), allow_nan=False)
     assert json.loads(text)["findings"][0]["places"][0] == {"episode": 0, "step": 20}
@@ -682,7 +706,58 @@ def test_the_samples_are_in_order(sample: str) -> None:
     assert (report.errors, report.warnings) == (0, 0)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("path", "codes"),
+    [
+        ("d4rl/hopper_random_layout-v2.hdf5", {"open-end", "constant-info"}),
+        ("roboset/door_paths.h5", {"constant-info", "limit-terminated"}),
+        ("minari/pointmaze/umaze_hdf5-v0", {"no-reward", "constant-info", "never-terminated"}),
+        ("minari/taxi/random_hdf5-v0", set()),
+    ],
+)
+def test_archives(path: str, codes: set[str], home: Path) -> None:
+    from rlds_cli.checks.run import check_archive
+    from rlds_cli.importing import import_files
+
+    report = check_archive(DATA / path, import_files)
+    assert {f.code for f in report.findings} == codes
+    assert report.id == str(DATA / path)
+    assert not [*(home / "partial").iterdir()]
+    assert not (home / "datasets").exists()
+
+
 # the command
+
+
+@pytest.mark.thorough
+def test_exit_codes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from rlds_cli import cli
+
+    def rlds(*args: str) -> int:
+        monkeypatch.setattr("sys.argv", ["rlds", *args])
+        try:
+            cli.main()
+        except SystemExit as e:
+            return int(e.code or 0)
+        return 0
+
+    create("local/fine", walks())
+    create("local/warned", goals(runs=False))
+    bad = walks()
+    bad[3]["observation"][7, 1] = np.nan
+    create("local/bad", bad)
+    assert [rlds("check", f"local/{n}") for n in ("fine", "warned", "bad")] == [0, 0, 1]
+    lines = capsys.readouterr().out.splitlines()
+    assert "error    not-finite  1 value is NaN or infinite in observation   at episode 3 step 7" in lines
+    assert lines[-1] == "local/bad: 1 error, 0 warnings, 0 notes"
+    assert [rlds("check", f"local/{n}", "--strict") for n in ("fine", "warned", "bad")] == [0, 1, 1]
+    capsys.readouterr()
+    assert rlds("check", "local/bad", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["findings"][0]["code"] == "not-finite"
+    shutil.copy(Path(rlds_cli.__file__).parent / "samples/pendulum-d4rl.hdf5", tmp_path / "mine.hdf5")
+    assert rlds("check", str(tmp_path / "mine.hdf5"), "-q") == 0
+    assert rlds("check", "local/none") == 1
 
 
 # what is written about them

@@ -17,6 +17,7 @@ from conftest import run_rlds
 
 import rlds_cli
 from rlds_cli import cli
+from rlds_cli.cli import out
 from rlds_cli.report import catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -475,3 +476,55 @@ def test_a_full_disk_below_a_listing(unbuffered: str) -> None:
     run = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, env=env)
     assert run.returncode == 1
     assert run.stderr == "NoSpace: The disk is full: the output could not be written.\n"
+
+
+def test_rows_of_a_query(rlds):
+    code, out, _ = rlds("list", "hopper", "medium")
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
+    assert code == 0
+    assert rows["ID"] == ["SIZE", "SHA256", "HERE", "NOTE"]
+    assert rows["d4rl/hopper-medium-v2"] == ["145.7", "MiB", "known", "-"]
+    assert rows["minari/mujoco/hopper/medium-v0"] == ["?", "-", "-"]
+    assert rows["d4rl/hopper-medium-v0"][-3:] == ["deprecated,", "see", "d4rl/hopper-medium-v2"]
+    assert all("hopper" in id and "medium" in id for id in rows if id != "ID")
+
+
+def test_a_card_of_what_is_here(rlds, home):
+    ds = rlds_cli.create("d4rl/pen-human-v1", [episode(3), {**episode(4), "next": {"reward": np.ones(4, np.float32)}}])
+    rlds_cli.create("d4rl/pen-human-v1@norm", [episode()])
+    out = rlds("info", "d4rl/pen-human-v1")[1]
+    lines = {line[:10].strip(): line[10:] for line in out.splitlines()[1:]}
+    digest = ds.fingerprint.removeprefix("rlds1:")
+    assert "   here: " in out.splitlines()[0]
+    assert out.splitlines()[0].endswith(f"memmap   rlds1:{digest[:4]}-{digest[4:8]}-{digest[8:12]}")
+    assert lines["path"] == str(home / "datasets" / "d4rl" / "pen-human-v1")
+    assert lines["steps"] == "7, of them 7 transitions"
+    assert lines["episodes"].startswith("2: 1 terminated, 0 truncated, 1 cut")
+    assert lines["variants"] == "d4rl/pen-human-v1@norm"
+    assert "task" in lines and "licence" in lines
+    found = json.loads(rlds("info", "d4rl/pen-human-v1", "--json")[1])
+    assert found["entry"]["size"] == 2040573
+    assert found["here"]["manifest"]["counts"]["steps"] == 7
+    assert found["variants"] == ["d4rl/pen-human-v1@norm"]
+
+
+def test_a_damaged_dataset_still_has_a_card(rlds, home):
+    rlds_cli.create("d4rl/pen-human-v1", [episode()])
+    manifest = home / "datasets" / "d4rl" / "pen-human-v1" / "zarr.json"
+    manifest.chmod(0o644)
+    manifest.write_text('{"attributes": {}}')
+    code, out, _ = rlds("info", "d4rl/pen-human-v1")
+    assert code == 0
+    assert "here, but damaged" in out.splitlines()[0] and "licence" in out
+    code, _, err = rlds("info", "d4rl/pen-human-v1", "--fingerprint")
+    assert code == 1 and err.startswith("DamagedDataset")
+    assert rlds("list", "pen-human-v1")[0] == 0
+
+
+def test_notes_say_how_often_once(rlds):
+    """Findings name what they counted; what readers note does not."""
+    said = rlds("download", "sample/mountaincar-robohive")[2]
+    assert "info/rwd_sparse, info/solved never change\n" in said
+    assert out.note_line({"text": "flags were dropped", "count": 3, "where": "row 7"}) == (
+        "flags were dropped (3 times), e.g. row 7"
+    )

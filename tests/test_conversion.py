@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 from conftest import DATA, write_d4rl
 from lerobot_archives import Content, write_v3
+from PIL import Image
 
 from rlds_cli import Dataset, ids, open_dataset
-from rlds_cli.errors import ArchiveError, CorruptArchive, NameTaken, NoSpace
+from rlds_cli.errors import ArchiveError, CorruptArchive, FrameError, NameTaken, NoSpace
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.importing import import_files
@@ -215,6 +216,26 @@ def test_a_damaged_archive_leaves_nothing(tmp_path: Path, home: Path) -> None:
     assert not (home / "datasets").exists()
 
 
+@pytest.mark.thorough
+def test_a_full_disk_is_said_and_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = write_d4rl(tmp_path / "a.hdf5", LENGTHS)
+    import errno
+
+    real, left = os.pwrite, [3]
+
+    def full(fd: int, data: bytes, offset: int) -> int:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(NoSpace, match="full"):
+        import_files(tmp_path / "a.hdf5", "local/a")
+    monkeypatch.setattr(os, "pwrite", real)
+    check_d4rl(import_files(tmp_path / "a.hdf5", "local/a"), columns, LENGTHS)
+
+
 def test_a_disk_that_is_full_when_columns_are_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import errno
 
@@ -369,6 +390,43 @@ def test_d4rl_samples() -> None:
         truncated = timeouts.ravel().astype(bool)
         truncated[-1] |= not columns["terminals"].ravel()[-1]
         np.testing.assert_array_equal(ds.column("next/truncated")[steps], truncated)
+
+
+@pytest.mark.thorough
+def test_frames_decoded_at_conversion(tmp_path: Path) -> None:
+    import json
+
+    from rlds_cli.ids import frames_variant
+
+    rng = np.random.default_rng(0)
+    jpegs = []
+    for _ in range(4):
+        Image.fromarray(rng.integers(0, 255, (40, 48, 3), np.uint8)).save(tmp_path / "f.jpg")
+        jpegs.append(np.frombuffer((tmp_path / "f.jpg").read_bytes(), np.uint8))
+    data = tmp_path / "pixels-v0" / "data"
+    data.mkdir(parents=True)
+    with h5py.File(data / "main_data.hdf5", "w") as f:
+        g = f.create_group("episode_0")
+        g.attrs["total_steps"] = 3
+        g.create_dataset("observations", data=np.array([*jpegs, None], object)[:-1], dtype=h5py.vlen_dtype(np.uint8))
+        g["actions"], g["rewards"] = np.zeros((3, 1), np.float32), np.zeros(3)
+        g["terminations"], g["truncations"] = np.zeros(3, bool), np.array([0, 0, 1], bool)
+    box = {"type": "Box", "dtype": "uint8", "shape": [40, 48, 3], "low": 0, "high": 255}
+    space = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1.0], "high": [1.0]}
+    facts = {"total_episodes": 1, "total_steps": 3, "data_format": "hdf5", "minari_version": "0.5.3"}
+    spaces = {"observation_space": json.dumps(box), "action_space": json.dumps(space)}
+    (data / "metadata.json").write_text(json.dumps(facts | spaces | {"dataset_id": "pixels-v0"}))
+    kept = import_files(tmp_path / "pixels-v0", "local/kept")
+    assert kept.schema["observation"].kind == "frames"
+    decoded = np.stack([np.asarray(Image.open(__import__("io").BytesIO(j.tobytes()))) for j in jpegs])
+    np.testing.assert_array_equal(kept.gather("observation", np.arange(4)), decoded)
+    np.testing.assert_array_equal(kept.store.frame_bytes("observation"), np.concatenate(jpegs))
+    raw = import_files(tmp_path / "pixels-v0", "local/raw", frames="raw")
+    np.testing.assert_array_equal(raw.column("observation"), decoded)
+    small = import_files(tmp_path / "pixels-v0", "local/small", frames="20x24")
+    np.testing.assert_allclose(small.column("observation"), decoded.reshape(4, 20, 2, 24, 2, 3).mean((2, 4)), atol=1)
+    with pytest.raises(FrameError, match="84"):
+        frames_variant("84")
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,24 @@ def test_frames_are_those_of_the_episodes(both: tuple[Dataset, Dataset]) -> None
             assert rows.encoded(name, np.arange(2, 60)).data.tobytes() == b"".join(want[2:60])
             pixels = [np.asarray(Image.open(io.BytesIO(v))) if v else np.zeros((8, 10, 3), np.uint8) for v in want]
             assert np.array_equal(rows.values(name, shuffled), np.array(pixels)[shuffled])
+
+
+@pytest.mark.thorough
+def test_places_tell_episode_step_and_last_row(both: tuple[Dataset, Dataset]) -> None:
+    lengths = np.array(scattered.LENGTHS)
+    for ds in both:
+        rows = pickle.loads(pickle.dumps(Rows(ds)))
+        episode = np.repeat(np.arange(9), lengths + 1)
+        everything = np.arange(len(rows))
+        assert np.array_equal(rows.episodes_at(everything), episode)
+        is_last = np.isin(everything, rows.last_rows(0, len(rows)))
+        assert np.array_equal(is_last, everything - rows.start[episode] == lengths[episode])
+        assert np.array_equal(rows.of_steps(np.arange(lengths.sum())), everything[~is_last])
+        assert np.array_equal(rows.count(ds.schema["observation/state"]), ds.episodes["num_observed"])
+
+
+@pytest.mark.thorough
+def test_rows_that_follow_each_other_are_views_of_the_file(tmp_path: Path) -> None:
+    ds = scattered.dataset()
+    values = Rows(ds).between("action", 0, ds.num_rows)
+    assert np.shares_memory(values, ds.column("action")) and not values.flags.writeable

@@ -33,6 +33,7 @@ from rlds_cli.errors import (
     UnknownDataset,
     WrongHash,
 )
+from rlds_cli.store import publishing
 
 LENGTHS = [30, 12, 400]
 UNHASHED = next(e.id for e in registry.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1)
@@ -56,7 +57,6 @@ def test_a_registered_id_from_a_mirror(tmp_path: Path) -> None:
     assert rlds_cli.download(UNHASHED.upper().replace("D4RL", "d4rl")).fingerprint == ds.fingerprint
 
 
-@pytest.mark.thorough
 def test_a_registered_id_through_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_d4rl(tmp_path / "a.hdf5", LENGTHS)
     url = registry.get(UNHASHED).files[0].urls[0]
@@ -121,6 +121,19 @@ def test_a_planned_download_asks_its_source_once(
         assert made_again.fingerprint == made["fingerprint"]
 
 
+@pytest.mark.thorough
+def test_a_plan_is_made_again_if_a_file_of_it_is_gone(home: Path) -> None:
+    first = rlds_cli.download("sample/pendulum-d4rl")
+    (kept,) = (home / "archives/sample").rglob("*.hdf5")
+    request = DownloadRequest("sample/pendulum-d4rl")
+    publishing.remove(first.path)
+    (planned,) = download.plan([request]).datasets
+    assert planned.actions == {"reuse": 1}
+    kept.unlink()
+    assert download.deliver(request, planned=planned).fingerprint == first.fingerprint
+    assert kept.exists()
+
+
 KILLED = textwrap.dedent("""
     import sys
     import rlds_cli
@@ -161,6 +174,21 @@ def test_many_ranks_at_once(tmp_path: Path) -> None:
         assert all(rank.returncode == 0 for rank in ranks)
         assert len(prints) == 1
         assert sum(r.status == 200 for r in page.requests) == 1
+
+
+@pytest.mark.thorough
+def test_another_tools_copy_is_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hashlib
+    from dataclasses import replace
+
+    write_d4rl(tmp_path / "user/.d4rl/datasets/hopper_medium-v2.hdf5", LENGTHS)
+    copy = tmp_path / "user/.d4rl/datasets/hopper_medium-v2.hdf5"
+    entry = registry.get("d4rl/hopper-medium-v2")
+    known = replace(entry.files[0], size=copy.stat().st_size, sha256=hashlib.sha256(copy.read_bytes()).hexdigest())
+    monkeypatch.setattr(registry, "get", lambda ref: replace(entry, files=(known,)))
+    ds = rlds_cli.download("d4rl/hopper-medium-v2", offline=True)
+    assert ds.num_steps == sum(LENGTHS)
+    assert copy.exists()
 
 
 @pytest.mark.thorough
@@ -211,7 +239,6 @@ def test_force_converts_again(home: Path) -> None:
     assert rlds_cli.download("sample/pendulum-d4rl", force=True).column("action").any()
 
 
-@pytest.mark.thorough
 def test_shared_homes_are_only_read(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ds = rlds_cli.download("sample/pendulum-d4rl", cache_dir=tmp_path / "shared")
     before = sorted((tmp_path / "shared").rglob("*"))

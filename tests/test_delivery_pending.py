@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from rlds_cli.downloads import download, request
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.errors import ArchiveError, DownloadFailed
 from rlds_cli.home import Home
+from rlds_cli.maintenance import gc
+from rlds_cli.subset import Subset
 
 UNHASHED = [e.id for e in registry.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1][:2]
 
@@ -113,6 +116,30 @@ def test_one_that_fails_does_not_keep_the_others(tmp_path: Path, home: Path) -> 
         assert child.returncode == 1 and f"DownloadFailed: {registry.get(first).files[0].path}" in said
         assert [made["id"] for made in json.loads(printed)] == [second]
         assert [o.ref for o in request.unfinished()] == [first]
+
+
+def test_orders_keep_what_was_asked_for(home: Path) -> None:
+    portion = Subset(include=("a*",), episodes=(0, 10))
+    asked = DownloadRequest("d4rl/hopper-medium-v2", store="zarr", keep_archive=False, portion=portion)
+    id = ids.parse("d4rl/hopper-medium-v2").with_variant("episodes-0-10")
+    with pytest.raises(KeyboardInterrupt), request.recorded(asked, id, Home(home)):
+        raise KeyboardInterrupt
+    assert request.unfinished(offline=True) == (replace(asked, offline=True),)
+    planned = gc.plan()
+    assert [(g.kind, g.id) for g in planned.removed] == [("partial", str(id))]
+    gc.collect(planned)
+    assert request.unfinished() == ()
+
+
+def test_a_part_that_was_interrupted_is_no_order_of_the_whole(home: Path) -> None:
+    place, id = Home(home), ids.parse("openx/bridge")
+    part = place.archive(id) / "bridge-train.tfrecord-00000-of-01024.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"x")
+    order = DownloadRequest("openx/bridge", portion=Subset.of(include="*-00000-of-*"))
+    with pytest.raises(KeyboardInterrupt), request.recorded(order, id.with_variant(order.variant), place):
+        raise KeyboardInterrupt
+    assert request.unfinished() == (order,)
 
 
 def test_what_cannot_be_read_is_not_tried_again_and_again(tmp_path: Path, home: Path) -> None:

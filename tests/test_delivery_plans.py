@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-from rlds_cli import registry
+from rlds_cli import cli, ids, registry
 from rlds_cli.downloads import download
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.errors import DownloadFailed, Offline
@@ -15,6 +17,7 @@ from rlds_cli.subset import Subset
 ENTRIES = [e for f in registry.families() for e in registry.entries(f.name)]
 OPEN = [e for e in ENTRIES if e.status != "closed"]
 CLOSED = [e for e in ENTRIES if e.status == "closed"]
+ACTIONS = {"reuse", "verify", "adopt", "link", "fetch"}
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +27,22 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("socket.create_connection", refuse)
     monkeypatch.setattr("socket.socket.connect", refuse)
+
+
+@pytest.mark.thorough
+def test_every_entry_has_a_plan_without_network() -> None:
+    planned = download.plan([DownloadRequest(e.id, offline=True) for e in OPEN], guess=True).datasets
+    assert [d.id for d in planned] == [e.id for e in OPEN]
+    for d, entry in zip(planned, OPEN, strict=True):
+        assert d.here is None
+        assert d.files == len(entry.files)
+        if d.actions is None:
+            assert (entry.tree or entry.files[0].urls)[0] in d.note
+        else:
+            assert set(d.actions) <= ACTIONS
+            assert sum(d.actions.values()) == d.files
+            assert d.to_fetch + d.unknown > 0 or urlsplit(entry.files[0].urls[0]).scheme == "package"
+    assert sum(d.actions is not None for d in planned) > 400  # most need no listing
 
 
 def test_parts_have_plans_too() -> None:
@@ -58,3 +77,14 @@ def test_a_mirror_opens_what_is_closed(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("RLDS_MIRROR", str(tmp_path / "mirror"))
     (planned,) = download.plan([DownloadRequest(entry.id, offline=True)]).datasets
     assert (planned.files, planned.actions) == (2, {"link": 2})
+
+
+@pytest.mark.thorough
+def test_the_command_shows_all_of_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["rlds", "download", "*", "--dry-run", "--offline", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    shown = json.loads(capsys.readouterr().out)
+    assert {d["id"] for d in shown["datasets"]} == {e.id for e in OPEN}
+    assert all(ids.parse(d["id"]).variant is None for d in shown["datasets"])

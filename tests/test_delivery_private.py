@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from server import Server
+from server import COMMIT, Server
 
 import rlds_cli
 from rlds_cli.downloads import download
@@ -19,6 +21,33 @@ TOKEN = "hf_VeryPrivateTokenOfMine"
 DATA = Path(rlds_cli.__file__).parent / "samples/cartpole-minari/data"
 FILES = {f"expert-v9/data/{f.name}": f.read_bytes() for f in DATA.iterdir()}
 ID = "minari/cartpole/expert-v9"
+
+
+def test_a_private_repository_leaves_no_trace_of_its_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with Server() as server, Server() as far:
+        data = FILES["expert-v9/data/main_data.hdf5"]
+        far.add("/cdn/main_data.hdf5", data)
+        pages = server.add_repository(
+            "farama-minari/cartpole", FILES, lfs=["expert-v9/data/main_data.hdf5"], token=TOKEN
+        )
+        pages["expert-v9/data/main_data.hdf5"].redirect = f"{far.url}/cdn/main_data.hdf5"
+        for name, value in (server.environment(tmp_path) | {"HF_TOKEN": TOKEN}).items():
+            monkeypatch.setenv(name, value)
+        told: list[str] = []
+        ds = rlds_cli.download(ID, progress=lambda event: told.append(str(event)))
+        assert all(
+            not {"Authorization", "authorization"} & set(r.headers) for r in far.pages["/cdn/main_data.hdf5"].requests
+        )
+    assert {s["revision"] for s in ds.sources} == {COMMIT}
+    assert {s["sha256"] for s in ds.sources} == {hashlib.sha256(content).hexdigest() for content in FILES.values()}
+    written = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert len(written) > 10
+    assert not [p for p in written if TOKEN.encode() in p.read_bytes()]
+    for text in (caplog.text, "".join(told), repr(DownloadRequest(ID).where), str(ds.manifest)):
+        assert TOKEN not in text
 
 
 @pytest.mark.slow

@@ -226,7 +226,6 @@ def test_the_address_of_a_dataset_is_kept_apart(web: Server, tmp_path: Path) -> 
     assert "entry" not in came.manifest.options
 
 
-@pytest.mark.thorough
 def test_secrets_are_not_written(web: Server, home: Path, tmp_path: Path) -> None:
     url = run_url(web).replace("http://", "http://me:secret1@") + "?token=secret2&download=1"
     ds = rlds_cli.download(url, as_="local/run")
@@ -439,7 +438,6 @@ def test_an_interrupted_download_of_several_files_goes_on(web: Server, runs: dic
     assert rlds_cli.open_dataset("local/runs").num_episodes == 5
 
 
-@pytest.mark.thorough
 def test_secrets_of_patterns_are_not_written(web: Server, runs: dict[str, bytes], home: Path) -> None:
     url = f"{web.url}/runs/*.hdf5?token=secret2"
     ds = rlds_cli.download(url, as_="local/runs")

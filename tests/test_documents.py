@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlds_cli import create
-from rlds_cli.downloads.fetch import planning
+from rlds_cli import create, settings
+from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.errors import RldsError
 from rlds_cli.files import json as documents
@@ -59,3 +59,12 @@ def test_what_would_not_be_read_is_not_written(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(RldsError, match=message):
         documents.save_own(tmp_path / "b.json", {"a": "x" * 1000})
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_nothing_is_fetched_where_the_listing_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "OWN", 10_000)
+    where = settings.read()
+    plan = planning.plan(listed(30), tmp_path / "archive", where)
+    with pytest.raises(RldsError, match="the list of 30 files is too large to be written"):
+        fetching.fetch(plan, where, id="local/x")
+    assert not (tmp_path / "archive").exists()

@@ -16,7 +16,7 @@ import rlds_cli
 from rlds_cli import preprocess, registry
 from rlds_cli.dataset import Dataset, environments
 from rlds_cli.dataset.environments import Recipe
-from rlds_cli.errors import MissingPackage, NoEnvironment
+from rlds_cli.errors import MissingPackage, NoEnvironment, RldsError
 from rlds_cli.store.manifest import Manifest
 
 PENDULUM, CARTPOLE, MOUNTAINCAR = "sample/pendulum-d4rl", "sample/cartpole-minari", "sample/mountaincar-robohive"
@@ -84,6 +84,18 @@ def test_a_selection_has_the_environment_of_the_whole() -> None:
 # -- deciding
 
 
+def test_evaluation_comes_first_and_a_description_before_an_id(any_manifest: Manifest) -> None:
+    spec = {"id": "CartPole-v1", "kwargs": {"sutton_barto_reward": True, "render_mode": "human"}}
+    evaluation = {"id": "Pendulum-v1", "kwargs": {"g": 9.8}, "max_episode_steps": 300}
+    env = {"id": "CartPole-v1", "spec": spec, "eval_spec": evaluation, "max_episode_steps": 100}
+    assert environments.plan(of(any_manifest, env), GYMNASIUM) == Recipe("Pendulum-v1", {"g": 9.8}, 300)
+    del env["eval_spec"]
+    expected = Recipe("CartPole-v1", {"sutton_barto_reward": True}, 100)  # no window of the collector's
+    assert environments.plan(of(any_manifest, env), GYMNASIUM) == expected
+    named = {"id": "CartPole-v1", "eval_id": "Pendulum-v1"}
+    assert environments.plan(of(any_manifest, named), GYMNASIUM).id == "Pendulum-v1"
+
+
 @pytest.mark.parametrize(
     ("legacy", "made"),
     [
@@ -126,6 +138,22 @@ def test_what_has_no_equal_is_refused_with_the_reason(
     assert why in e.value.message and legacy in e.value.message and instead in (e.value.hint or "")
 
 
+def test_every_environment_of_the_registry_is_decided(any_manifest: Manifest) -> None:
+    decided = {"made": 0, "refused": 0, "package": 0}
+    for family in ("d4rl", "roboset"):
+        for entry in registry.entries(family):
+            try:
+                environments.plan(of(any_manifest, {"id": entry.env_id}), GYMNASIUM)
+                decided["made"] += 1
+            except NoEnvironment as e:
+                assert entry.env_id is None or "no replacement" in e.message, entry.id
+                decided["refused"] += 1
+    locomotion = [
+        e for e in registry.entries("d4rl") if e.id.split("/")[1].split("-")[0] in ("hopper", "halfcheetah", "walker2d")
+    ]
+    assert decided["made"] == len(locomotion) > 50 and decided["refused"] > 100
+
+
 def test_the_file_of_environments_names_what_exists() -> None:
     facts = json.loads((registry.directory() / "environments.json").read_text())
     for old in facts["legacy"]:
@@ -140,6 +168,18 @@ def test_the_file_of_environments_names_what_exists() -> None:
 
 
 # -- what an archive names is data
+
+
+def test_an_entry_point_of_an_archive_is_never_run(any_manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    evil = {"id": "evil:Evil-v0", "entry_point": "os:system", "kwargs": {"command": "exit 1"}}
+    with pytest.raises(NoEnvironment, match=r"Evil-v0, which Gymnasium does not know.*package os"):
+        environments.plan(of(any_manifest, {"spec": evil}), gym.registry)
+    assert "evil" not in sys.modules
+    disguised = evil | {"id": "CartPole-v1", "kwargs": {}}
+    manifest = rlds_cli.download(CARTPOLE).manifest
+    fields = tuple(rlds_cli.open_dataset(CARTPOLE).schema.values())
+    env = environments.make(replace(manifest, env={"spec": disguised}), fields)
+    assert type(env.unwrapped).__name__ == "CartPoleEnv"
 
 
 @pytest.mark.filterwarnings("ignore:.*precision lowered by casting")  # Gymnasium's, of its own wrapper
@@ -252,3 +292,24 @@ def test_mujoco_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.raises(MissingPackage, match="MuJoCo is not installed"),
     ):
         ds.make_env()
+
+
+@pytest.mark.thorough
+def test_a_version_that_gymnasium_lost(any_manifest: Manifest) -> None:
+    ds = press()
+    with pytest.raises(NoEnvironment, match="CartPole-v9, which Gymnasium does not know"):
+        environments.make(of(ds.manifest, {"id": "CartPole-v9"}), ())
+
+
+# -- scores
+
+
+@pytest.mark.thorough
+def test_scores_are_the_archives_or_the_registrys(any_manifest: Manifest) -> None:
+    known = registry.get("d4rl/hopper-medium-v2")
+    expected = (known.ref_min_score, known.ref_max_score)
+    assert environments.reference_scores(replace(any_manifest, id="d4rl/hopper-medium-v2@norm")) == expected
+    own = replace(any_manifest, facts={"ref_min_score": 1, "ref_max_score": 3})
+    assert environments.reference_scores(own) == (1.0, 3.0)
+    with pytest.raises(RldsError, match="No reference scores are known for local/press"):
+        press().normalized_score(1.0)

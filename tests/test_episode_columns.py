@@ -12,7 +12,9 @@ import pytest
 from rlds_cli import create, open_dataset
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, InvalidEpisode
+from rlds_cli.maintenance.reencode import convert
 from rlds_cli.maintenance.verification import verify
+from rlds_cli.preprocess import run
 from rlds_cli.report import describe_episode, summarise, write_page
 from rlds_cli.store import arrays
 from rlds_cli.ted import EpisodeTable
@@ -69,6 +71,30 @@ def test_they_select_and_go_with_selections() -> None:
     assert ds.select(where="speed > 0").episodes.index.tolist() == [0, 1]  # what is missing compares as False
     assert ds.select(episodes=[2, 1]).episodes["task"].tolist() == ["press", "lift"]
     assert sorted(t for part in ds.split(0.5, 0.5) for t in part.episodes["task"]) == ["lift", "press", "press"]
+
+
+@pytest.mark.thorough
+def test_derived_and_reencoded_datasets_keep_them() -> None:
+    ds = dataset()
+    doubled = run(ds, _double, "double")
+    assert values(doubled) == values(ds)
+    assert values(run(ds.select(episodes=[1, 2]), _double, "some"))["task"] == ["lift", "press"]
+    halves = run(ds, _halves, "halves")
+    assert halves.episodes["task"].tolist() == ["press", "press", "lift", "lift", "press", "press"]
+    before = values(ds)
+    convert("local/x", to="zarr")
+    assert values(open_dataset("local/x")) == before
+    assert verify("local/x").ok
+
+
+def _double(ep: dict[str, Any]) -> dict[str, Any]:
+    return {**ep, "action": ep["action"] * 2}
+
+
+def _halves(ep: dict[str, Any]) -> Any:
+    for a, b in ((0, 2), (2, 3)):
+        flags = {name: ep["next"][name][a:b] for name in ("terminated", "truncated")}
+        yield {"observation": ep["observation"][a : b + 1], "action": ep["action"][a:b], "next": flags}
 
 
 @pytest.mark.thorough

@@ -80,6 +80,48 @@ def test_everything_else_is_refused(text: str) -> None:
         episodes_where(text, COLUMNS)
 
 
+def test_a_column_that_is_not_there_is_named_with_the_nearest() -> None:
+    with pytest.raises(InvalidExpression, match=r'no episode column "lenght". Did you mean "length"\?'):
+        episodes_where("lenght > 1", COLUMNS)
+
+
+def test_the_result_is_an_array_of_its_own() -> None:
+    result = episodes_where("train", COLUMNS)
+    result[:] = False
+    assert COLUMNS["train"].tolist() == [True, True, False, False]
+
+
+def test_no_episodes() -> None:
+    assert episodes_where("length > 1", {"length": np.zeros(0, np.int64)}).shape == (0,)
+
+
+def test_the_number_of_an_episode_is_known() -> None:
+    assert np.flatnonzero(episodes_where("episode > 1 or episode == 0", COLUMNS)).tolist() == [0, 2, 3]
+    numbers = np.array([7, 3, 5, 9])
+    assert np.flatnonzero(episodes_where("3 < episode < 9 and length >= 10", COLUMNS, numbers)).tolist() == [0, 2]
+    own = {**COLUMNS, "episode": np.array([0, 0, 0, 1])}  # a column of that name comes first
+    assert np.flatnonzero(episodes_where("episode == 1", own)).tolist() == [3]
+    with pytest.raises(InvalidExpression, match='Did you mean "episode"'):
+        episodes_where("epsiode > 1", COLUMNS)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("length > 3 and True", [False, True, True]),
+        ("length > 3 or False", [False, True, True]),
+        ("1 < 2 < length", [False, True, True]),
+        ("True", [True, True, True]),
+        ("length / zero > 1", [True, True, True]),
+        ("length > " + "9" * 900, [False, False, False]),
+    ],
+)
+def test_constants_are_like_columns(text: str, expected: list[bool]) -> None:
+    columns = {"length": np.array([1, 5, 9]), "zero": np.zeros(3)}
+    assert episodes_where(text, columns).tolist() == expected
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -255,3 +297,9 @@ def test_a_pattern_takes_no_time_that_grows_with_its_length_squared() -> None:
 def test_the_expression_of_episodes(episodes: list[int], text: str) -> None:
     assert expression_of(episodes) == text
     assert np.flatnonzero(episodes_where(text, {"length": np.ones(12)})).tolist() == episodes
+
+
+@pytest.mark.thorough
+def test_thousands_of_episodes_by_number() -> None:
+    some = list(range(1, 10_000, 2))
+    assert np.flatnonzero(episodes_where(expression_of(some), {"length": np.ones(10_000)})).tolist() == some

@@ -71,6 +71,18 @@ def test_a_lock_whose_file_the_holder_removes_is_never_held_twice(tmp_path: Path
     assert count.read_text() == "200"
 
 
+def test_whoever_may_write_there_may_lock_and_nothing_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "x.lock"
+    with file_lock(path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666
+    path.chmod(0o644)
+    path.write_text("of somebody")
+    with file_lock(path):
+        pass
+    assert path.read_text() == "of somebody"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to any file")
 def test_a_lock_that_may_not_be_written_is_refused(home: Path) -> None:
     path = Home(home).lock(ids.parse("local/x"))
@@ -168,3 +180,21 @@ def test_a_wait_says_what_for(
     flock(descriptors[1], path)
     os.close(descriptors[1])
     assert [str(path) in m for m in caplog.messages] == [True]
+
+
+@pytest.mark.thorough
+def test_a_push_says_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import rlds_cli
+
+    monkeypatch.setattr("rlds_cli.files.locks._PATIENCE", 0.05)
+    rlds_cli.create("local/x", [{"observation": [[0.0], [1.0]], "action": [[0.0]]}])
+    rlds_cli.push("local/x", tmp_path / "store")
+    lock, caplog_before = tmp_path / "store/.rlds.lock", len(caplog.messages)
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
+    flock(descriptor, lock)
+    threading.Timer(1.0, os.close, [descriptor]).start()
+    rlds_cli.open_dataset("local/x").label(good=True)
+    rlds_cli.push("local/x", tmp_path / "store")
+    assert any(str(lock) in m for m in caplog.messages[caplog_before:])

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from rlds_cli.errors import NoPermission
 from rlds_cli.files.journal import Journal
 
 RECORDS = [{"part": 0}, ["unit", {"text": "line\nbreak", "é": None}], 2]
@@ -35,3 +38,25 @@ def test_a_kill_at_any_byte_leaves_whole_records(tmp_path: Path) -> None:
         assert journal.resume() == (expected or [])
         journal.add("next")
         assert journal.records() == [*(expected or []), "next"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "content", [b"", b"no journal\n", b'{"key": "other"}\n{"part": 0}\n', b'{"key": "key"}\n\x80\n']
+)
+def test_a_file_that_is_not_valid_is_replaced(tmp_path: Path, content: bytes) -> None:
+    journal = Journal(tmp_path / "journal", "key")
+    assert journal.records() is None
+    journal.path.write_bytes(content)
+    assert journal.records() is None
+    assert journal.resume() == [] == journal.records()
+
+
+def test_a_link_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal").path
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(NoPermission):
+        Journal(tmp_path / "link", "key").records()
+    with pytest.raises(NoPermission):
+        Journal(tmp_path / "link", "key").add(3)
+    assert Journal(path, "key").records() == RECORDS

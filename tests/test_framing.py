@@ -37,3 +37,22 @@ def test_raw_frames_are_resized_whatever_their_layout(shape: tuple[int, ...]) ->
     np.testing.assert_array_equal(np.concatenate([c.columns["observation"] for c in found]), wanted)
     assert found[0].columns["action"].shape == (5, 2)
     assert found[-1].episodes.length.tolist() == [4]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "f",
+    [
+        Field("observation", "uint8", (8, 8), "both"),
+        Field("observation", "uint8", (84,), "both"),
+        Field("observation", "float32", (64, 64, 3), "both"),
+        Field("observation", "uint8", (20, 20, 20), "both"),
+    ],
+)
+def test_what_is_no_frame_stays(f: Field) -> None:
+    assert decoding.decoded_field(f, "32x32") == f
+
+
+def test_raw_stays_raw() -> None:
+    f = Field("observation", "uint8", (3, 84, 84), "both")
+    assert decoding.decoded_field(f, "raw") == decoding.decoded_field(f, "encoded") == f

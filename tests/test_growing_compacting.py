@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli.errors import DatasetNotFound
+from rlds_cli.errors import DatasetNotFound, NameTaken
 from rlds_cli.growing.verification import verify_directory
 from rlds_cli.maintenance import compacting, gc
 from rlds_cli.store import commits, tags
@@ -71,6 +71,27 @@ def test_kept_episodes_lie_end_to_end_afterwards_in_their_order_with_the_fingerp
     assert not again.changed and again.version == done.version
 
 
+@pytest.mark.thorough
+def test_a_version_is_held_through_several_compactions(tmp_path):
+    """Then records of episodes that were moved lie beside those that were not, in the log and in memory."""
+    held = []
+    for _ in range(3):
+        held.append(recorded(tmp_path, None, 20))
+        with rlds_cli.writer("local/run", cache_dir=tmp_path) as w:
+            w.add(
+                np.zeros(WIDTH), np.zeros(1, np.float32), 0.0, next_observation=np.zeros(WIDTH), episode={"number": 0}
+            )
+            w.commit()  # the episode goes on, and its first version leaves
+            w.add(np.zeros(WIDTH), np.zeros(1, np.float32), 0.0, True, next_observation=np.zeros(WIDTH))
+        held.append(rlds_cli.open_dataset("local/run", cache_dir=tmp_path))
+        assert compacting.compact("local/run", cache_dir=tmp_path).changed
+    numbers = [*range(20), 0] * 3
+    for turn in range(3):
+        assert held[2 * turn].episodes["number"].tolist() == numbers[: 21 * turn + 20]
+        assert held[2 * turn + 1].episodes["number"].tolist() == numbers[: 21 * turn + 21]
+    assert verify_directory(held[0].path).ok
+
+
 def test_a_tag_keeps_its_version(tmp_path):
     """Commits, compacting and `rlds gc` free nothing of it, nor of later ones, until the tag is deleted."""
     recorded(tmp_path, rlds_cli.Fifo(episodes=4), 4)
@@ -90,6 +111,44 @@ def test_a_tag_keeps_its_version(tmp_path):
     gc.collect(gc.plan(cache_dir=tmp_path))
     with pytest.raises(DatasetNotFound, match="was freed"):
         rlds_cli.open_dataset(f"local/run#v{version}", cache_dir=tmp_path)
+
+
+@pytest.mark.thorough
+def test_compacting_does_not_change_what_a_reservoir_draws(tmp_path):
+    recorded(tmp_path, rlds_cli.Reservoir(episodes=15, seed=5), 150)
+    compacting.compact("local/run", cache_dir=tmp_path)
+    with rlds_cli.writer("local/run", cache_dir=tmp_path) as w:
+        for k in range(150, 300, 10):
+            w.add_episodes(map(episode, range(k, k + 10)))
+            w.commit()
+    # Every episode keeps the number that it was drawn by; those that were written again took numbers 150 to 164.
+    drawn = {k: np.random.Generator(np.random.Philox(key=(5, k + 15 * (k >= 150)))).random() for k in range(300)}
+    best = sorted(drawn, key=drawn.__getitem__)[-15:]
+    ds = rlds_cli.open_dataset("local/run", cache_dir=tmp_path)
+    assert ds.episodes["number"].tolist() == sorted(best)
+    assert contents(ds) == expected(sorted(best))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("keep", [rlds_cli.Fifo(episodes=5), rlds_cli.Top(episodes=5)], ids=["fifo", "top"])
+def test_the_policy_goes_on_after_compacting(tmp_path, keep):
+    recorded(tmp_path, keep, 30)
+    compacting.compact("local/run", cache_dir=tmp_path)
+    with rlds_cli.writer("local/run", cache_dir=tmp_path) as w:
+        w.add_episodes(map(episode, (30, 31)))
+    ds = rlds_cli.open_dataset("local/run", cache_dir=tmp_path)
+    assert ds.episodes["number"].tolist() == [27, 28, 29, 30, 31]  # the newest are the best as well
+    assert contents(ds) == expected([27, 28, 29, 30, 31])
+
+
+@pytest.mark.thorough
+def test_a_writer_at_work_is_an_error(tmp_path):
+    recorded(tmp_path, rlds_cli.Top(episodes=3), 9)
+    with (
+        rlds_cli.writer("local/run", shared=True, cache_dir=tmp_path),
+        pytest.raises(NameTaken, match="being written"),
+    ):
+        compacting.compact("local/run", cache_dir=tmp_path)
 
 
 def used(path) -> int:

@@ -211,6 +211,25 @@ def test_a_value_of_another_type_than_the_labels_waits_until_they_are_gone() -> 
         assert newest().episodes["quality"].tolist()[1] == 0.5
 
 
+@pytest.mark.thorough
+def test_ids_stay_unique_when_dropped_episodes_are_added_again() -> None:
+    ds = record(3)
+    gone = ds.episode(1)
+    ds = ds.select(episodes=[1]).drop()
+    with rlds_cli.writer(ID) as w:
+        w.add_episodes([gone])
+    assert numbers(newest()) == [0, 2, 1]
+    number = newest().version
+    restored = rlds_cli.open_dataset(f"{ID}#v3").restore()
+    assert restored.episodes["id"].tolist() == rlds_cli.open_dataset(f"{ID}#v3").episodes["id"].tolist()
+    assert numbers(rlds_cli.open_dataset(f"{ID}#v{number}").restore()) == [0, 2, 1]
+    compacting.compact(ID)
+    with rlds_cli.writer(ID) as w:
+        w.add_episodes([gone])
+    ids = [bytes(x) for x in newest().episodes["id"]]
+    assert numbers(newest()) == [0, 2, 1, 1] and len(set(ids)) == 4 and ids[3] == bytes(ds.store.episodes["id"][1])
+
+
 def test_what_is_dropped_does_not_count_for_what_is_kept() -> None:
     with rlds_cli.writer(ID, keep=Fifo(episodes=3)) as w:
         ds = add(w, 0, 1, 2)
@@ -232,6 +251,16 @@ def test_the_best_are_kept_by_their_labels() -> None:
         assert numbers(add(w, 3, score=0)) == [0, 2]
     with rlds_cli.writer(ID) as w:
         assert numbers(add(w, 4, score=8)) == [0, 4]
+
+
+@pytest.mark.thorough
+def test_clearing_lets_dropped_episodes_leave() -> None:
+    before = record(3)
+    before.select(episodes=[0, 1, 2]).drop()
+    found = compacting.clear(ID)
+    assert (found.left, found.kept) == (0, 0) and newest().store.commit.dropped == 0
+    with pytest.raises(InvalidArgument, match=r"#v3 cannot be restored: 3 episodes of it left"):
+        before.restore()
 
 
 def test_compacting_removes_what_is_dropped_and_keeps_labels() -> None:

@@ -10,8 +10,11 @@ import pytest
 from growing_model import ENDS, FIELDS, Episode, draw, slow_fingerprint
 
 import rlds_cli
-from rlds_cli import Fifo
+from rlds_cli import Fifo, Top
 from rlds_cli.growing import logs
+from rlds_cli.growing.store import GrowingStore
+from rlds_cli.maintenance import compacting
+from rlds_cli.store import commits
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +52,25 @@ def test_it_is_that_of_an_ordinary_dataset_of_the_same_episodes_in_the_same_orde
     assert recorded("local/back", episodes[::-1]).fingerprint == slow_fingerprint(episodes[::-1]) != ds.fingerprint
     chosen = np.array([7, 2, 3])
     assert ds.select(episodes=chosen).fingerprint == slow_fingerprint([episodes[k] for k in chosen])
+
+
+@pytest.mark.thorough
+def test_it_follows_departures_and_survives_compacting() -> None:
+    episodes = some(12)
+    ds = recorded("local/few", episodes, keep=Fifo(episodes=4))
+    assert ds.fingerprint == slow_fingerprint(episodes[-4:])
+    best = recorded("local/top", episodes, keep=Top(episodes=5))
+    kept = sorted(sorted(range(12), key=lambda k: (-episodes[k].total_reward, k))[:5])
+    assert best.store.kept is not None
+    wanted = slow_fingerprint([episodes[k] for k in kept])
+    assert best.fingerprint == wanted
+    some_of_them = slow_fingerprint([episodes[kept[k]] for k in (1, 3)])
+    assert best.select(episodes=np.array([1, 3])).fingerprint == some_of_them
+    before = ids(best)
+    compacting.compact("local/top")
+    after = rlds_cli.open_dataset("local/top")
+    assert after.store.kept is None and after.fingerprint == wanted and ids(after) == before
+    assert after.store.version_id != best.store.version_id
 
 
 @pytest.mark.thorough
@@ -161,3 +183,18 @@ def test_a_commit_writes_the_digests_of_its_own_episodes_alone() -> None:
     store = rlds_cli.open_dataset("local/run").store
     for name, wanted in (("action", [e.rows["action"].tobytes() for e in episodes]),):
         assert [bytes(d) for d in store.digests(name)] == [hashlib.sha256(v).digest() for v in wanted]
+
+
+@pytest.mark.thorough
+def test_a_version_id_is_of_one_version() -> None:
+    with rlds_cli.writer("local/run", fields=FIELDS, durable=False) as w:
+        seen = []
+        for e in some(3):
+            w.add_episodes([e.item()])
+            w.commit()
+            seen.append(w.dataset().store.version_id)
+    path = rlds_cli.open_dataset("local/run").path
+    assert len(set(seen)) == 3
+    assert [GrowingStore(path, n).version_id for n in (1, 2, 3)] == seen
+    record = commits.at(path, 2).packed()
+    assert seen[1] == hashlib.sha256(record).hexdigest()

@@ -13,10 +13,11 @@ import pytest
 from frames_data import SHAPE, decoded, film, jpeg
 
 import rlds_cli
-from rlds_cli import Fifo, Top, preprocess
+from rlds_cli import Fifo, Reservoir, Top, preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, InvalidEpisode, RldsError
 from rlds_cli.growing import logs, segments
+from rlds_cli.growing.retention import Keep
 from rlds_cli.growing.verification import verify_directory
 from rlds_cli.loader import Loader
 from rlds_cli.maintenance import verification
@@ -171,6 +172,31 @@ def test_what_is_no_image_of_the_field_is_refused_and_changes_nothing() -> None:
 
 
 # -- what leaves
+
+
+@pytest.mark.thorough
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    "keep", [Fifo(steps=60), Fifo(episodes=15), Reservoir(episodes=15, seed=3), Top(episodes=15)], ids=str
+)
+def test_the_bytes_of_episodes_that_leave_are_freed(keep: Keep, small: None) -> None:
+    """A page is lost at each end of an episode at most."""
+    rng = np.random.default_rng(0)
+    with rlds_cli.writer("local/run", keep=keep, durable=False) as w:
+        most = 0
+        for k in range(600):
+            one = episode(k % 40)
+            one["next"]["reward"] = np.full(4, rng.random())
+            w.add_episodes([one])
+            if k % 10 == 9:
+                w.commit()
+                most = max(most, blocks(w.dataset().path / "observation" / "bytes"))
+    ds = w.dataset()
+    assert ds.num_episodes == 15
+    assert most <= 25 * (5 * 1200 + 2 * 4096) + (1 << 16)
+    assert verify_directory(ds.path).ok
+    for i in range(15):
+        assert stored(ds, i) == [jpeg(int(ds.column("action")[ds.episodes["start"][i]]), t) for t in range(5)]
 
 
 @pytest.mark.thorough

@@ -13,7 +13,7 @@ from test_growing_compacting import episode
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import NameTaken, PreprocessError
-from rlds_cli.maintenance import pinning
+from rlds_cli.maintenance import compacting, pinning
 from rlds_cli.maintenance.verification import verify
 
 CALLS: list[float] = []
@@ -136,6 +136,26 @@ def test_a_second_run_calls_the_function_for_new_episodes_alone(tmp_path, fn):
     assert verify("local/run@made", cache_dir=home).ok
     again, notes = run(home, fn)
     assert not CALLS and again.fingerprint == second.fingerprint != first.fingerprint
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "keep", [rlds_cli.Fifo(episodes=12), rlds_cli.Reservoir(episodes=12, seed=1)], ids=["fifo", "reservoir"]
+)
+def test_episodes_that_left_are_gone_from_the_result_and_others_are_taken_over(tmp_path, keep):
+    home = tmp_path / "home"
+    add(home, 0, 30, keep)
+    run(home, noisy)
+    before = set(rlds_cli.open_dataset("local/run", cache_dir=home).episodes["number"].tolist())
+    add(home, 30, 37)
+    compacting.compact("local/run", cache_dir=home)
+    now = rlds_cli.open_dataset("local/run", cache_dir=home).episodes["number"].tolist()
+    made, _ = run(home, noisy)
+    assert made.episodes["number"].tolist() == now
+    taken = {1000.0 * k for k in before & set(now)}
+    probed = {1000.0 * now[0], 1000.0 * now[6], 1000.0 * now[-1]}
+    assert len(taken) >= 5 and not (taken - probed) & set(CALLS)
+    assert files(made.path) == of_scratch(home, noisy, tmp_path)
 
 
 @pytest.mark.parametrize(("fn", "how"), [(of_batch, {"unit": "batch"}), (of_step, {"unit": "step"})])

@@ -122,7 +122,6 @@ def test_a_version_that_is_held_keeps_its_rows_and_its_arrays_do() -> None:
     w.close()
 
 
-@pytest.mark.thorough
 def test_several_writers_free_what_the_others_left() -> None:
     """Each frees some episodes of each segment; a segment goes when all are gone, whoever frees the last."""
     a, b = (rlds_cli.writer("local/run", keep=Fifo(episodes=3), durable=False, shared=True) for _ in range(2))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import rlds_cli
+from rlds_cli.growing import logs
 
 
 def episode(k: int) -> dict[str, Any]:
@@ -49,6 +50,26 @@ def test_every_version_keeps_its_own_episodes(tmp_path: Path, most: int | None) 
         check(ds, list(range(0 if most is None else max(0, last - most + 1), last + 1)))
     assert [ds.version for ds in seen] == list(range(1, 41))
     check(seen[3].refresh(), list(range(0 if most is None else 30, 40)))  # an old one skips those between
+
+
+@pytest.mark.thorough
+def test_a_later_version_reads_new_records_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[int, int]] = []
+    plain = logs.read_episodes
+
+    def noted(dataset: Path, first: int, stop: int, frames: int) -> Any:
+        read.append((first, stop))
+        return plain(dataset, first, stop, frames)
+
+    with rlds_cli.writer("local/run", cache_dir=tmp_path) as w:
+        w.add_episodes(map(episode, range(20)))
+        w.commit()
+        ds = w.dataset()
+        w.add_episodes(map(episode, range(20, 23)))
+        w.commit()
+    monkeypatch.setattr(logs, "read_episodes", noted)
+    check(ds.refresh(), list(range(23)))
+    assert read == [(20, 23)]
 
 
 @pytest.mark.slow

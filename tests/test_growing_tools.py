@@ -122,6 +122,25 @@ def test_differences_between_both_kinds_and_of_episodes(pair):
 
 
 @pytest.mark.thorough
+def test_two_versions_are_compared(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    recorded(tmp_path, None, 20)
+    found = compare("local/run#v1", "local/run#v2")
+    assert (found.episodes.in_both, found.episodes.num_added, found.episodes.num_removed) == (10, 10, 0)
+    run = CliRunner().invoke
+    assert run(app, ["diff", "local/run", "local/run"]).exit_code == 0
+    said = run(app, ["diff", "local/run#v1", "local/run#v2", "--json"])
+    assert said.exit_code == 1 and json.loads(said.stdout)["episodes"]["num_added"] == 10
+    page = run(app, ["inspect", "local/run#v1"])
+    assert (
+        page.output.startswith("local/run#v1 ")
+        and "keeps every episode" in page.output
+        and "10 episodes" in page.output
+    )
+    assert run(app, ["inspect", "local/run#v9"]).exit_code == 1
+
+
+@pytest.mark.thorough
 def test_commands_run_on_a_growing_dataset_with_gaps(tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_HOME", str(tmp_path))
     ds = recorded(tmp_path, KEEPS["reservoir"], 60)

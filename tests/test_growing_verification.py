@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import pytest
-from test_growing_compacting import STEPS, recorded
+from test_growing_compacting import STEPS, episode, recorded
 
 import rlds_cli
 from rlds_cli.errors import RldsError
 from rlds_cli.growing import logs
+from rlds_cli.maintenance import compacting
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import commits
+
+KEEPS = [None, rlds_cli.Fifo(episodes=7), rlds_cli.Reservoir(episodes=7, seed=1)]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("keep", KEEPS, ids=["all", "fifo", "reservoir"])
+def test_a_sound_dataset_is_verified_before_and_after_compacting(tmp_path, keep):
+    ds = recorded(tmp_path, keep, 30)
+    found = verify("local/run", expect=ds.fingerprint, cache_dir=tmp_path)
+    assert found.ok and found.problems == () and found.fingerprint == ds.fingerprint and found.arrays == 5
+    assert found.bytes == ds.num_episodes * (STEPS + 1) * (16 * 8 + 4 + 8 + 2)
+    compacting.compact("local/run", cache_dir=tmp_path)
+    assert verify("local/run", cache_dir=tmp_path).ok
 
 
 def damaged(file, at: int, data: bytes = b"\xff") -> None:
@@ -84,6 +98,28 @@ def test_a_changed_log_is_named_by_the_version_that_wrote_it(run, log, at):
     data = (path / log).read_bytes()
     damaged(path / log, len(data) + at, bytes([data[at] ^ 1]))
     assert problems(home) == [("logs", f"are not what version {g.number:,} wrote")]
+
+
+@pytest.mark.thorough
+def test_a_digest_that_is_not_that_of_the_rows_names_field_and_episode(run, monkeypatch):
+    path, g, home = run
+    monkeypatch.setattr(logs, "broken", lambda *_: None)  # of a stranger, who can hash the logs anew
+    fields = sorted(rlds_cli.open_dataset(path).schema)
+    number = g.first_episode + int(rlds_cli.open_dataset(path).store.kept[2])
+    damaged(path / logs.DIGESTS, (number * len(fields) + fields.index("observation")) * logs.DIGEST)
+    (problem,) = verify("local/run", cache_dir=home).problems
+    assert (problem.where, problem.episodes) == ("observation", (2, 3))
+
+
+@pytest.mark.thorough
+def test_a_commit_that_was_not_finished_is_no_damage(run):
+    path, g, home = run
+    damaged(path / logs.EPISODES, g.episodes * logs.episode(0).itemsize, b"half an episode")
+    damaged(path / commits.FILE, (g.number + 1) * commits.BYTES, b"half a record")
+    assert verify("local/run", cache_dir=home).ok
+    with rlds_cli.writer("local/run", cache_dir=home) as w:
+        w.add_episodes([episode(99)])
+    assert verify("local/run", cache_dir=home).ok
 
 
 def test_another_fingerprint_than_expected_is_a_problem(run):

@@ -17,15 +17,17 @@ import pytest
 from lerobot_archives import Content, H, W, write_v3
 
 import rlds_cli
-from rlds_cli import Fifo, Top, preprocess
+from rlds_cli import Fifo, Reservoir, Top, preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, InvalidEpisode, RldsError
 from rlds_cli.exports.exporting import export
 from rlds_cli.growing import logs, segments
+from rlds_cli.growing.retention import Keep
 from rlds_cli.growing.verification import verify_directory
 from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader
 from rlds_cli.maintenance.compacting import compact
+from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import commits
 
 TOP = "observation/images/top"
@@ -110,6 +112,28 @@ def test_an_append_copies_the_files_and_decodes_nothing(
 
 
 @pytest.mark.thorough
+def test_later_appends_add_their_files(tmp_path: Path) -> None:
+    for k, lengths in enumerate(((4, 6, 3), (5, 2, 7))):
+        write_v3(
+            tmp_path / f"day{k}", Content(lengths=lengths, video=("top", "wrist"), image=("side",), per_video=k + 1)
+        )
+        rlds_cli.append("local/run", tmp_path / f"day{k}", cache_dir=tmp_path)
+    ds = rlds_cli.open_dataset("local/run", cache_dir=tmp_path)
+    days = [import_files(tmp_path / f"day{k}", f"local/day{k}", cache_dir=tmp_path) for k in range(2)]
+    merged = rlds_cli.merge(days, "local/both", cache_dir=tmp_path)
+    for name in (TOP, "observation/images/wrist", "observation/images/side"):
+        for k in range(6):
+            np.testing.assert_array_equal(ds.episode(k)[name], days[k // 3].episode(k % 3)[name])
+            np.testing.assert_array_equal(ds.store.digests(name)[k], merged.store.digests(name)[k])
+    assert stored(ds) == [*films_of(tmp_path / "day0", "top"), *films_of(tmp_path / "day1", "top")]
+    assert verify_directory(ds.path).ok
+
+
+def films_of(archive: Path, camera: str) -> list[bytes]:
+    return [f.read_bytes() for f in sorted(archive.rglob("*.mp4")) if camera in str(f.relative_to(archive))]
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("like", [True, False])
 def test_episodes_of_another_dataset_keep_their_videos(archive: Path, film: Dataset, like: bool) -> None:
     """Each is stored once, though every episode is committed by itself."""
@@ -146,7 +170,63 @@ def test_frames_as_arrays_if_wanted(film: Dataset, archive: Path) -> None:
         w.add_episodes([{**film.episode(0), TOP: np.zeros_like(film.episode(0)[TOP])}])
 
 
+@pytest.mark.thorough
+def test_a_video_of_a_damaged_source_is_refused_and_changes_nothing(film: Dataset) -> None:
+    data = film.path / "video" / TOP / "bytes" / "c" / "0"
+    data.chmod(0o600)
+    with rlds_cli.writer("local/run", like=film) as w:
+        w.add_episodes([film.episode(0)])
+        w.commit()
+        before, episode = w.dataset(), film.episode(3)
+        with data.open("r+b") as file:
+            start = int(film.store.videos(TOP).spans[1, 0])
+            file.seek(start + 4)
+            file.write(b"no mp4")
+        w.add_episodes([episode])
+        with pytest.raises(RldsError, match="not an MP4 file"):
+            w.commit()
+        with pytest.raises(RldsError):
+            w.close()
+    ds = rlds_cli.open_dataset("local/run")
+    assert ds.version == before.version and verify_directory(ds.path).ok
+
+
 # -- what leaves
+
+
+@pytest.mark.thorough
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    "keep", [None, Fifo(steps=20), Fifo(episodes=3), Reservoir(episodes=3, seed=3), Top(episodes=3)], ids=str
+)
+@pytest.mark.parametrize("seed", range(2))
+def test_episodes_in_any_order_of_commits(film: Dataset, keep: Keep | None, seed: int, small: None) -> None:
+    """Versions that are held keep their videos, and those that no episode refers to are freed."""
+    rng, episodes = np.random.default_rng(seed), [film.episode(k) for k in range(8)]
+    numbers, held = list[int](), list[tuple[Dataset, list[int]]]()
+    with rlds_cli.writer("local/run", like=film, keep=keep, durable=False) as w:
+        for turn in range(8):
+            chosen = rng.integers(0, 8, rng.integers(1, 4)).tolist()
+            numbers = numbers + chosen
+            w.add_episodes(episodes[k] for k in chosen)
+            w.commit()
+            ds = w.dataset()
+            numbers = numbers if keep is None else of(ds, film)
+            if turn % 3 == 0:
+                held.append((ds, numbers))
+                held = held[-2:]
+            if turn == 5:
+                w.clear()
+                numbers = []
+    for ds, then in [*held, (w.dataset(), of(w.dataset(), film))]:
+        check(ds, film, then)
+    held.clear()
+    del ds
+    compact("local/run")
+    rlds_cli.writer("local/run", durable=False).close()  # frees what was held
+    ds = rlds_cli.open_dataset("local/run")
+    check(ds, film, of(ds, film))
+    assert disk(ds) <= sum(map(len, stored(ds))) + 4096 * (4 + 2 * len(stored(ds))) + (1 << 16)
 
 
 def of(ds: Dataset, film: Dataset) -> list[int]:
@@ -303,6 +383,17 @@ def test_numpy_alone_reads_videos(film: Dataset, archive: Path, small: None) -> 
 # -- damage
 
 
+@pytest.mark.thorough
+def test_damage_of_videos_is_found(archive: Path, film: Dataset) -> None:
+    rlds_cli.append("local/run", archive)
+    path = rlds_cli.open_dataset("local/run").path
+    with (path / "video" / TOP / "bytes" / "c" / "0").open("r+b") as file:
+        file.seek(len(films(archive)[0]) + 700)
+        file.write(b"damage")
+    found = verify_directory(path)
+    assert [(p.where, p.episodes) for p in found.problems] == [(TOP, (k, k + 1)) for k in (3, 4, 5)]
+
+
 def test_records_of_strangers_are_refused(archive: Path, film: Dataset) -> None:
     rlds_cli.append("local/run", archive)
     path = rlds_cli.open_dataset("local/run").path
@@ -332,6 +423,37 @@ def test_records_of_strangers_are_refused(archive: Path, film: Dataset) -> None:
 
 
 # -- datasets that share the files
+
+
+@pytest.mark.thorough
+def test_selections_merges_and_results_share_videos(film: Dataset, archive: Path, small: None) -> None:
+    with rlds_cli.writer("local/run", like=film, keep=Fifo(episodes=6), durable=False) as w:
+        for k in range(film.num_episodes):
+            w.add_episodes([film.episode(k)])
+            w.commit()
+    ds = w.dataset()
+    before = film.select(episodes=[3, 5, 7])
+    some = ds.select(episodes=[1, 3, 5]).save("some")
+    assert some.fingerprint == before.fingerprint
+    assert stored(some) == films(archive)[1:]
+    with rlds_cli.writer("local/run", durable=False) as w:
+        w.clear()
+        w.add_episodes([film.episode(0)])
+    merged = rlds_cli.merge(["local/run", "local/run@some"], "local/merged")
+    whole = film.select(episodes=[0, 3, 5, 7])
+    for k in range(4):
+        assert np.array_equal(merged.episode(k)[TOP], whole.episode(k)[TOP])
+    twice = preprocess.run(some, double, "twice", jobs=0)
+    for k, e in enumerate((3, 5, 7)):
+        assert np.array_equal(twice.episode(k)[TOP], film.episode(e)[TOP])
+        assert np.array_equal(twice.episode(k)["action"], 2 * film.episode(e)["action"])
+    for made in (some, merged, twice):
+        assert not verify(made.path).problems
+    inodes = {f.stat().st_ino for f in some.path.rglob("*") if f.is_file()}
+    of_films = [f for f in (twice.path / "video").rglob("bytes/*/c/*") if f.is_file()]
+    assert of_films and all(f.stat().st_ino in inodes for f in of_films)
+    compact("local/run@some")
+    assert rlds_cli.open_dataset("local/run@some").fingerprint == before.fingerprint
 
 
 def double(episode: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rlds_cli.growing import segments
 from rlds_cli.loader import Loader, Sequential
 from rlds_cli.maintenance import pinning
 from rlds_cli.maintenance.compacting import compact
+from rlds_cli.maintenance.remove import remove
 from rlds_cli.maintenance.verification import verify
 
 LENGTHS = [2, 5, 1, 700, 9, 3, 650, 4]
@@ -83,6 +85,22 @@ def test_whole_numbers_of_a_column_of_floats_count_as_floats() -> None:
     ds = record("local/rec", [e.labelled(score=score) for e, score in zip(episodes([2, 3]), (1, 0.5), strict=True)])
     some = ds.select(episodes=[0])
     assert some.fingerprint == some.save("some").fingerprint
+
+
+@pytest.mark.thorough
+def test_the_source_may_be_compacted_and_removed() -> None:
+    given = episodes()
+    ds = record("local/rec", given, keep=Fifo(episodes=6))
+    some = ds.select(episodes=[0, 3, 5]).save("some")
+    with rlds_cli.writer("local/rec") as w:
+        w.add_episodes([e.item() for e in episodes([300, 2, 5, 600], seed=1)])
+    del ds
+    with rlds_cli.writer("local/rec") as w:
+        w.clear()
+    compact("local/rec")
+    intact(some, [given[k] for k in (2, 5, 7)])
+    remove(["local/rec"])
+    intact(rlds_cli.open_dataset("local/rec@some"), [given[k] for k in (2, 5, 7)])
 
 
 @pytest.mark.slow
@@ -154,6 +172,10 @@ def double(episode: Any) -> Any:
     episode["next"]["reward"] *= 2
     episode["info"]["again"] = np.asarray(episode["action"], np.int16) + 1
     return episode
+
+
+def doubled(given: list[Episode]) -> list[Episode]:
+    return [replace(e, rows=e.rows | {"next/reward": e.rows["next/reward"] * 2}) for e in given]
 
 
 def holds(result: Dataset, source: Dataset, given: list[Episode]) -> None:

@@ -20,6 +20,7 @@ from forged_address import index_of
 from loader_data import create, episode
 from object_store import ObjectStore
 from test_remote_store import (
+    MAKERS,
     assert_same,
     bucket,  # noqa: F401  (a fixture)
     hasty,  # noqa: F401  (a fixture)
@@ -28,7 +29,7 @@ from test_remote_store import (
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import DatasetNotFound, InvalidArgument, WrongFingerprint, WrongHash
+from rlds_cli.errors import DatasetNotFound, InvalidArgument, NameTaken, WrongFingerprint, WrongHash
 from rlds_cli.loader import Loader
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.sharing import collecting
@@ -55,6 +56,45 @@ def written(place: Path) -> set[str]:
     return {f.relative_to(place).as_posix() for f in place.rglob("*") if f.is_file() and not f.name.startswith(".")}
 
 
+def log(address: object) -> list[int]:
+    return [v["number"] for v in json.loads(run_rlds("log", address, "--json").stdout)]
+
+
+@pytest.mark.thorough
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("kind", list(MAKERS))
+def test_a_directory_becomes_an_address(kind: str, tmp_path: Path, other: Path) -> None:
+    wanted = MAKERS[kind](tmp_path)
+    place = copy(wanted, tmp_path / "copy")
+    before = {name: (place / name).read_bytes() for name in written(place)}
+    done = index(place)
+    assert (done.id, done.fingerprint, done.version) == (wanted.id, wanted.fingerprint, wanted.version)
+    assert {name: (place / name).read_bytes() for name in before} == before, "no file of the dataset changes"
+    got = rlds_cli.open_dataset(f"file://{place}", cache_dir=other)
+    assert got.store.address == str(place)
+    assert_same(got, wanted, between=kind != "grown")
+    made = rlds_cli.download(f"file://{place}#{wanted.fingerprint}", as_="local/mine", cache_dir=other)
+    assert_same(made, wanted, between=kind != "grown")
+    assert verify("local/mine", cache_dir=other).ok
+    assert verify(str(place)).ok
+
+
+@pytest.mark.thorough
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("kind", list(MAKERS))
+def test_no_rows_are_copied(kind: str, tmp_path: Path) -> None:
+    ds = MAKERS[kind](tmp_path)
+    place = copy(ds, tmp_path / "copy")
+    done = index(place)
+    stored = {o.path for o in index_of(place).objects}
+    rows = {f for d in ds.store.places() for f in written(place) if f.startswith(f"{d.relative_to(ds.path)}/c/")}
+    assert {f for f in rows if (place / f).stat().st_size} >= stored - {""}
+    assert done.files == len({f.path for f in index_of(place).files} & rows) > 0
+    assert done.written == sum(f.stat().st_size for f in (place / "objects").iterdir())
+    pieces = {f.path: {index_of(place).objects[p.object].path for p in f.pieces} for f in index_of(place).files}
+    assert not [f for f in rows & pieces.keys() if "" in pieces[f]], "the rows of each file are those of a file"
+
+
 def test_training_reads_the_files_where_they_are(tmp_path: Path, bucket: ObjectStore, other: Path) -> None:
     """The directory is copied to a bucket after it was indexed."""
     ds = create([episode(k, 50 + k) for k in range(20)], ref="local/arm")
@@ -68,7 +108,44 @@ def test_training_reads_the_files_where_they_are(tmp_path: Path, bucket: ObjectS
     assert any("/arm/observation/c/0" in r.path for r in requests)
 
 
+@pytest.mark.thorough
+def test_the_directory_itself_is_opened_as_before(tmp_path: Path, other: Path) -> None:
+    place = copy(labelled(), tmp_path / "copy")
+    index(place)
+    assert not rlds_cli.open_dataset(place, cache_dir=other).store.address
+    assert rlds_cli.open_dataset(f"{place}#v2", cache_dir=other).store.address
+    assert not (other / "remote").exists() or rlds_cli.open_dataset(place).path == place
+
+
 # -- versions
+
+
+@pytest.mark.thorough
+def test_a_change_adds_a_version(tmp_path: Path, other: Path) -> None:
+    newest = labelled()
+    first = rlds_cli.open_dataset("local/arm#v1")
+    place = copy(first, tmp_path / "copy")
+    shutil.copy(newest.path / "tags.json", place)
+    assert index(place).tags == ("first",)
+    copy(newest, place)
+    done = index(place)
+    assert (done.version, done.removed) == (2, ())
+    assert log(place) == [1, 2]
+    for version, wanted in (("v1", first), ("first", first), ("v2", newest), (first.fingerprint, first)):
+        got = rlds_cli.open_dataset(f"file://{place}#{version}", cache_dir=other)
+        assert got.fingerprint == wanted.fingerprint
+        np.testing.assert_array_equal(got.episode(3)["observation"], wanted.episode(3)["observation"])
+    made = rlds_cli.download(f"file://{place}#first", as_="local/mine", cache_dir=other)
+    assert made.fingerprint == first.fingerprint
+
+
+@pytest.mark.thorough
+def test_the_same_again_changes_nothing(tmp_path: Path) -> None:
+    place = copy(labelled(), tmp_path / "copy")
+    index(place)
+    before = written(place)
+    assert index(place).written == 0
+    assert written(place) == before
 
 
 def test_versions_whose_rows_were_replaced_are_removed(tmp_path: Path, other: Path) -> None:
@@ -83,6 +160,27 @@ def test_versions_whose_rows_were_replaced_are_removed(tmp_path: Path, other: Pa
         rlds_cli.open_dataset(f"file://{place}#{fingerprint}", cache_dir=other)
     shutil.copytree(kept, place, dirs_exist_ok=True)
     assert b"v1  removed: its rows were replaced" in run_rlds("index", place).stdout
+
+
+@pytest.mark.thorough
+def test_a_growing_dataset_is_indexed_again_without_reading_old_rows(tmp_path: Path, other: Path) -> None:
+    rng = np.random.default_rng(0)
+    place, versions = tmp_path / "copy", []
+    for _ in range(3):
+        with rlds_cli.writer("local/grow") as w:
+            w.add_episodes([growing_model.draw(rng, 40).item()])
+        copy(rlds_cli.open_dataset("local/grow"), place)
+        before = set(index_of(place).objects) if versions else set()
+        versions.append(index(place).version)
+        now = index_of(place).objects
+        assert {o for o in before if o.path} <= set(now), "objects of earlier rows stay"
+    assert log(place) == versions
+    for number in versions:
+        wanted = rlds_cli.open_dataset(f"local/grow#v{number}")
+        got = rlds_cli.open_dataset(f"file://{place}#v{number}", cache_dir=other)
+        assert got.num_episodes == wanted.num_episodes
+        np.testing.assert_array_equal(got.episode(0)["action"], wanted.episode(0)["action"])
+    assert rlds_cli.download(f"file://{place}#v{versions[0]}", as_="local/x", cache_dir=other).num_episodes == 1
 
 
 def test_rows_that_leave_are_not_used(other: Path) -> None:
@@ -136,6 +234,16 @@ def test_rows_of_another_directory_are_refused(tmp_path: Path, monkeypatch: pyte
         index(some.path)
     assert "rlds compact" in str(caught.value.hint)
     assert not (some.path / "rlds.json").exists()
+
+
+@pytest.mark.thorough
+def test_the_index_of_another_dataset_is_not_replaced(tmp_path: Path) -> None:
+    place = copy(labelled(), tmp_path / "copy")
+    index(place)
+    copy(create([episode(1, 9)], ref="local/leg"), place)
+    with pytest.raises(NameTaken):
+        index(place)
+    assert index(place, force=True).id == "local/leg"
 
 
 def test_a_directory_without_a_dataset_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from server import Page, Server
 
 import rlds_cli
 from rlds_cli import ids, preprocess, registry
-from rlds_cli.errors import WrongFingerprint
+from rlds_cli.errors import DownloadFailed, WrongFingerprint, WrongHash
 from rlds_cli.home import Home
 from rlds_cli.importing import import_files
 from rlds_cli.maintenance.repair import repair, repair_all
@@ -52,6 +52,84 @@ def spoil(file: Path, at: int = 200) -> None:
     content[at] ^= 1
     file.write_bytes(content)
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def archive_of(home: Path) -> Path:
+    return Home(home).archive(ids.parse(REF)) / NAME
+
+
+def array_of(home: Path) -> Path:
+    arrays = Home(home).dataset(ids.parse(REF)) / "observation" / "c"
+    return next(p for p in sorted(arrays.rglob("*")) if p.is_file())
+
+
+def stamps(directory: Path) -> dict[str, int]:
+    return {str(p): p.stat().st_mtime_ns for p in directory.rglob("*") if p.is_file()}
+
+
+@pytest.mark.thorough
+def test_nothing_is_done_where_nothing_is_bad(page: Page, home: Path) -> None:
+    before, asked = stamps(home), len(page.requests)
+    done = repair(REF)
+    assert done.found is done.now and done.now.ok
+    assert (done.fetched, done.converted, len(page.requests)) == ((), False, asked)
+    assert stamps(home) == before
+
+
+def test_an_archive_is_fetched_again_and_the_dataset_left_alone(page: Page, home: Path) -> None:
+    good, asked = archive_of(home).read_bytes(), len(page.requests)
+    before = stamps(Home(home).dataset(ids.parse(REF)))
+    spoil(archive_of(home))
+    done = repair(REF)
+    assert "archive" in str(done.found.problems[0]) and done.now.ok
+    assert (done.fetched, done.converted) == ((NAME,), False)
+    assert archive_of(home).read_bytes() == good
+    assert len(page.requests) == asked + 1
+    assert stamps(Home(home).dataset(ids.parse(REF))) == before
+
+
+@pytest.mark.thorough
+def test_arrays_are_converted_again_without_the_network(page: Page, home: Path) -> None:
+    fingerprint, asked = rlds_cli.open_dataset(REF).fingerprint, len(page.requests)
+    spoil(array_of(home))
+    assert not verify(REF).ok
+    done = repair(REF)
+    assert done.now.ok and done.now.fingerprint == fingerprint
+    assert (done.fetched, done.converted, len(page.requests)) == ((), True, asked)
+    assert rlds_cli.open_dataset(REF).manifest.encoding == "zarr"
+
+
+@pytest.mark.thorough
+def test_both_are_bad(page: Page, home: Path) -> None:
+    asked = len(page.requests)
+    spoil(array_of(home))
+    spoil(archive_of(home))
+    done = repair(REF)
+    assert done.now.ok and (done.fetched, done.converted) == ((NAME,), True)
+    assert len(page.requests) == asked + 1
+
+
+@pytest.mark.thorough
+def test_an_archive_that_was_not_kept_is_fetched_and_not_kept(page: Page, home: Path) -> None:
+    shutil.rmtree(archive_of(home).parent)
+    spoil(array_of(home))
+    done = repair(REF)
+    assert done.now.ok and (done.fetched, done.converted) == ((NAME,), True)
+    assert not archive_of(home).exists()
+
+
+@pytest.mark.thorough
+def test_a_source_that_has_something_else_now_leaves_all_as_it_is(page: Page, home: Path) -> None:
+    page.content = page.content[:-1] + b"?"
+    for file in (array_of(home), archive_of(home)):
+        spoil(file)
+    before = stamps(Home(home).dataset(ids.parse(REF)))
+    with pytest.raises(WrongHash, match=NAME):
+        repair(REF)
+    page.statuses = [(404, {})] * 9
+    with pytest.raises(DownloadFailed):
+        repair(REF)
+    assert stamps(Home(home).dataset(ids.parse(REF))) == before
 
 
 def test_a_manifest_that_cannot_be_read(page: Page, home: Path) -> None:
@@ -126,3 +204,11 @@ def test_a_closed_source_needs_not_be_asked(home: Path, tmp_path: Path) -> None:
     spoil(ds.path / "action/c/0", 1)
     assert verify(closed).hint == f"rlds verify {closed} --fix"
     assert repair(closed).now.fingerprint == ds.fingerprint
+
+
+@pytest.mark.thorough
+def test_a_part_is_made_again(home: Path) -> None:
+    ds = rlds_cli.download("sample/pendulum-d4rl", episodes="0:2")
+    spoil(ds.path / "action/c/0/0", 1)
+    assert verify(ds.id).hint == f"rlds verify {ds.id} --fix"
+    assert repair(ds.id).now.fingerprint == ds.fingerprint

@@ -14,12 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import write_d4rl
+from test_store_build import Job
 
 import rlds_cli
 from rlds_cli import Dataset, create, preprocess
 from rlds_cli.errors import DatasetNotFound, RldsError, UnknownDataset
 from rlds_cli.importing import import_files
 from rlds_cli.maintenance.verification import verify, verify_all
+from rlds_cli.progress import silent
+from rlds_cli.store.build import write_rows
+from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.integrity import Verification, verify_directory
 
 STEPS = 70_000
@@ -173,6 +177,21 @@ def test_flags_that_disagree_with_the_table() -> None:
     assert m["attributes"]["rlds"]["id"] == "local/x"
 
 
+@pytest.mark.thorough
+def test_frames(tmp_path: Path) -> None:
+    built = write_rows(Job(), tmp_path / "work", jobs=0, progress=silent)
+    finish(built, Description("local/frames"))
+    assert verify_directory(built.directory).ok
+    pixels = built.directory / "observation/pixels"
+    data = (pixels / "bytes/c/0").read_bytes()
+    (pixels / "bytes/c/0").write_bytes(b"\xff" + data[1:])
+    assert found(verify_directory(built.directory)) == "observation/pixels: episode 0 differs"
+    (pixels / "bytes/c/0").write_bytes(data)
+    offsets = (pixels / "offsets/c/0").read_bytes()
+    (pixels / "offsets/c/0").write_bytes(offsets[:8] + struct.pack("<q", 99) + offsets[16:])
+    assert "observation/pixels offsets: do not increase" in found(verify_directory(built.directory))
+
+
 def test_what_was_expected() -> None:
     ds = make()
     digits = ds.fingerprint.removeprefix("rlds1:")
@@ -246,7 +265,6 @@ def test_the_dataset_that_it_was_made_of(home: Path) -> None:
     assert verify("local/y@v").ok
 
 
-@pytest.mark.thorough
 def test_a_shared_home_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ds = make(cache_dir=tmp_path / "shared")
     monkeypatch.setenv("RLDS_PATH", str(tmp_path / "shared"))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,8 +10,10 @@ from hypothesis import strategies as st
 import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.loader.kernel import Bound, Output, Plan, Value, WindowTable
-from rlds_cli.loader.storage.blocks import BlockField, RowLayout
+from rlds_cli.loader.storage import blocks, packed
+from rlds_cli.loader.storage.blocks import BlockField, RowLayout, stored_block
 from rlds_cli.loader.storage.memory import ColumnRows
+from rlds_cli.loader.storage.packed import PackedContent
 from rlds_cli.ted import Array
 
 ROWS = 10_000  # more than two tiles
@@ -35,6 +39,14 @@ def pack(columns: dict[str, Array], rows: int = ROWS) -> dict[str, ColumnRows]:
     made = layout.columns(content, None)
     assert set(made) == {name for name, v in columns.items() if v[:1].size}
     return made
+
+
+def open_block(ds: Dataset, fields: list[BlockField], budget: int = 0) -> tuple[dict[str, ColumnRows], PackedContent]:
+    """The columns of a block in a file or in memory; none where there is neither."""
+    layout, rows = RowLayout(fields), ds.num_rows
+    size = rows * layout.row_bytes
+    held = packed.open_or_build(ds, layout.key(), size, lambda: layout.tiles(0, rows), kind="rows", budget=budget)
+    return ({} if held.array is None else layout.columns(held.array, None)), held
 
 
 def take(block: dict[str, ColumnRows], first: Array, length: int = 0, shift: int = 0) -> dict[str, Array]:
@@ -122,6 +134,15 @@ def test_outputs_are_writable_and_contiguous_and_overlap_nothing() -> None:
         np.testing.assert_array_equal(take(block, first)[name], column[first])
 
 
+def test_casts() -> None:
+    wide = np.array([[1e300, -1e300, 0.1, np.nan, 65504.0]])
+    layout = RowLayout([BlockField("x", np.dtype(np.float16), (5,), wide), BlockField("y", np.dtype("f4"), (5,), wide)])
+    windows = {name: c.values for name, c in layout.columns(next(layout.tiles(0, 1)).ravel(), None).items()}
+    inf = np.inf
+    np.testing.assert_array_equal(windows["x"], np.array([[inf, -inf, 0.1, np.nan, 65504]], np.float16))
+    np.testing.assert_array_equal(windows["y"], np.array([[inf, -inf, 0.1, np.nan, 65504]], np.float32))
+
+
 def test_computed_fields_stand_beside_stored_ones() -> None:
     asked = []
 
@@ -138,3 +159,120 @@ def test_computed_fields_stand_beside_stored_ones() -> None:
     np.testing.assert_array_equal(take(block, first)["square"], first**2)
     np.testing.assert_array_equal(take(block, first, shift=1)["square"], (first + 1) ** 2)
     assert asked == [(0, 4096), (4096, 8192), (8192, 10_000)]
+
+
+# -- layout
+
+
+def test_rows_are_padded_to_32_bytes_and_fields_in_any_order_are_one_block() -> None:
+    fields = [
+        BlockField("flag", np.dtype(bool), (), np.zeros(1)),
+        BlockField("observation", np.dtype("f4"), (17,), np.zeros(1), after=True),
+        BlockField("action", np.dtype("f4"), (6,), np.zeros(1)),
+        BlockField("empty", np.dtype("f8"), (0,), np.zeros(1)),
+    ]
+    layout = RowLayout(fields)
+    assert layout.offsets == {"empty": 0, "observation": 0, "action": 68, "flag": 92}
+    assert layout.row_bytes == 96
+    assert RowLayout(fields[::-1]).key() == layout.key()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("width", "fits"), [(1, True), (128, True), (129, False)])
+def test_what_is_packed(width: int, fits: bool, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [{"observation": np.ones((9, width), np.float32), "action": np.zeros((8, 0))}]
+    ds = rlds_cli.create("local/wide", made)
+    kind = {"observation": np.dtype(np.float32)}
+    assert blocks.pack(ds, kind, 0) == ({}, "")  # it is small
+    monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
+    columns, place = blocks.pack(ds, kind, 0)
+    assert set(columns) == ({"observation"} if fits else set())
+    if fits:
+        (path,) = (home / "packed").iterdir()
+        assert place == f"packed rows of {max(32, 4 * width)} B, {path}"
+    else:
+        assert place == "no packed rows: 544 B a row (at most 512 are packed)"
+
+
+# -- of a dataset
+
+
+@pytest.mark.thorough
+def test_the_block_of_a_dataset(home: Path) -> None:
+    ds = dataset()
+    names = ["observation", "action", "info/count", "info/nothing", "next/reward", "next/terminated", "next/truncated"]
+    fields = [stored_block(ds, n, "float32" if ds.schema[n].dtype == "float64" else None) for n in names]
+    block, held = open_block(ds, fields)
+    assert held.where == "packed file"
+    assert set(block) == {*names} - {"info/nothing"}
+    # float32 [5] + [2] + reward, int64 [1, 2] and two flags: 16 + 32 + 2, padded to 32
+    assert RowLayout(fields).row_bytes == 64
+    assert held.path is not None
+    rows = ds.num_rows
+    assert rows * 64 < held.path.stat().st_size < rows * 64 + 2000
+    first = np.array([0, 7, 39, rows - 2])
+    here = take(block, first)
+    for name, got in here.items():
+        np.testing.assert_array_equal(got, ds.column(name)[first].astype(got.dtype))
+    after = take(block, first, shift=1)["observation"]
+    np.testing.assert_array_equal(after, ds.column("observation")[first + 1].astype("f4"))
+    again, held = open_block(ds, fields[::-1])
+    assert set(again) == set(block)
+    assert len(list((home / "packed").iterdir())) == 1
+
+
+@pytest.mark.thorough
+def test_the_block_that_loaders_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
+    ds = dataset()
+    kinds = {"observation": np.dtype(np.float32), "action": np.dtype(np.float32), "info/nothing": np.dtype(np.float64)}
+    for names in (list(kinds), list(kinds)[::-1]):
+        columns, place = blocks.pack(ds, {name: kinds[name] for name in names}, 0)
+        (path,) = (home / "packed").iterdir()
+        assert place == f"packed rows of 32 B, {path}"
+        assert set(columns) == {"observation", "action"}
+        for name, column in columns.items():
+            assert (column.values.dtype, column.dtype) == (np.dtype(np.float32), ds.column(name).dtype)
+            assert column.packed
+            np.testing.assert_array_equal(column.values, ds.column(name).astype(np.float32))
+
+
+@pytest.mark.thorough
+def test_other_casts_are_another_file(home: Path) -> None:
+    ds = dataset()
+    for dtype in ("float32", "float16", None):
+        block, _ = open_block(ds, [stored_block(ds, "observation", dtype)])
+        expected = ds.column("observation").astype(dtype or "float64")
+        np.testing.assert_array_equal(block["observation"].values, expected)
+    assert len(list((home / "packed").iterdir())) == 3
+
+
+@pytest.mark.thorough
+def test_computed_fields_are_kept_apart_by_what_they_are_made_of() -> None:
+    ds = dataset()
+    for gamma in (0.5, 0.9):
+        column = gamma * ds.column("next/reward")
+        field = BlockField("sum", np.dtype(np.float64), (), column, made_of=f"gamma={gamma}")
+        block, _ = open_block(ds, [field])
+        np.testing.assert_array_equal(block["sum"].values, column)
+
+
+@pytest.mark.thorough
+def test_nowhere_to_put_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = dataset()
+    (home / "packed").write_text("no directory")
+    block, held = open_block(ds, [stored_block(ds, "observation")])
+    assert (block, held.where) == ({}, None)
+    assert held.reason
+    block, held = open_block(ds, [stored_block(ds, "observation")], budget=1 << 20)
+    assert held.where == "private memory"
+    np.testing.assert_array_equal(block["observation"].values, ds.column("observation"))
+    kind = {"observation": np.dtype(np.float64)}
+    monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
+    assert blocks.pack(ds, kind, 0) == (
+        {},
+        f"no packed rows: {open_block(ds, [stored_block(ds, 'observation')])[1].reason}",
+    )
+    columns, place = blocks.pack(ds, kind, 1 << 20)
+    assert place.startswith("packed rows of 64 B, private memory")
+    np.testing.assert_array_equal(columns["observation"].values, ds.column("observation"))

@@ -40,6 +40,13 @@ def test_draws_fall_where_a_walk_in_exact_numbers_ends(weights, draws):
     assert found.tolist() == [slowly(weights, x) for x in u]
 
 
+def test_an_item_ends_before_the_edge_and_the_next_begins_on_it():
+    eighths = np.arange(8) / 8  # two of them in each of four slices
+    assert Cumulative([1, 1, 1, 5]).find(eighths).tolist() == [0, 1, 2, 3, 3, 3, 3, 3]
+    assert Cumulative([3, 0, 1, 4]).find(eighths).tolist() == [0, 0, 0, 2, 3, 3, 3, 3]
+    assert Cumulative([5, 1, 1, 1]).find(np.nextafter(eighths, 1)).tolist() == [0, 0, 0, 0, 0, 1, 2, 3]
+
+
 @pytest.mark.thorough
 @given(WEIGHTS)
 def test_at_every_edge_the_item_weighs_something_and_is_a_rounding_away(weights):
@@ -64,6 +71,34 @@ def test_probabilities_are_shares_of_the_sum(weights):
     assert probability.sum() == pytest.approx(1)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 1023, 1024, 1025, 40_000])
+@pytest.mark.parametrize("spread", [0, 1, 8])
+def test_evenly_spaced_draws_give_each_item_its_share(n, spread):
+    weights = np.exp(spread * np.random.default_rng(n).standard_normal(n))
+    draws = 100_003
+    seen = np.bincount(Cumulative(weights).find((np.arange(draws) + 0.5) / draws), minlength=n)
+    assert np.abs(seen - draws * weights / weights.sum()).max() <= 1 + 1e-6
+
+
+def test_random_draws_pass_a_chi_square_test():
+    weights = np.random.default_rng(1).random(100)
+    weights[[0, 17, 99]] = 0
+    seen = np.bincount(Cumulative(weights).find(np.random.default_rng(2).random(200_000)), minlength=100)
+    expected = 200_000 * weights / weights.sum()
+    assert not seen[weights == 0].any()
+    some = weights > 0
+    assert ((seen - expected)[some] ** 2 / expected[some]).sum() < 165  # 96 degrees of freedom: 1e-5
+
+
+def test_a_crowd_within_one_slice_takes_the_binary_search():
+    weights = np.r_[np.zeros(5), np.full(50_000, 1e-9), 1.0, np.zeros(50_000), np.full(3, 1e-12), 0.0]
+    cumulative, sums = Cumulative(weights), np.cumsum(weights)
+    u = np.r_[np.random.default_rng(0).random(2000) * 6e-5, 0.5, 1 - 1e-12, LAST]
+    assert np.array_equal(cumulative.find(u), np.searchsorted(sums, u * sums[-1], "right"))
+    assert cumulative.find(np.array([0.0, 0.5, LAST])).tolist() == [5, 50_005, 100_008]
+
+
 def test_weights_that_neither_sum_up_nor_divide_as_floats():
     huge = Cumulative([1e308, 0, 1e308, 1e308])
     assert huge.find(np.array([0, 0.3, 0.4, 0.7])).tolist() == [0, 0, 2, 3]
@@ -83,6 +118,11 @@ def test_the_weights_may_change_afterwards_and_come_as_anything():
     for same in ([True, True, False], (1, 1, 0), np.array([2, 2, 0], np.uint8), np.float32([9, 9, 0])):
         assert Cumulative(same).probability(np.arange(3)).tolist() == [0.5, 0.5, 0]
     assert len(Cumulative([1, 2, 3])) == 3
+
+
+def test_shapes_of_draws_are_kept():
+    assert Cumulative([1.0]).find(np.zeros(0)).shape == (0,)
+    assert Cumulative([1.0, 2.0]).probability(np.zeros((3, 4), int)).shape == (3, 4)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,8 @@ from rlds_cli.loader import (
     Uniform,
     Weighted,
 )
-from rlds_cli.loader.storage import memory
+from rlds_cli.loader.arrays import frameworks
+from rlds_cli.loader.storage import device_memory, memory
 
 CPU = torch.device("cpu")
 
@@ -182,6 +183,13 @@ def test_selections_hold_their_own_rows(ds: rlds_cli.Dataset, chosen: list[int],
     assert loader.source.nbytes == rows * (12 + 8 + 4 + 2)
 
 
+@pytest.mark.thorough
+def test_columns_are_uploaded_in_tiles(ds: rlds_cli.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rows in (1, 20, 50):
+        monkeypatch.setattr(device_memory, "TILE_ROWS", rows)
+        check_same(ds, sampler=Shuffled(), window=Slice(4))
+
+
 def test_what_describe_says(ds: rlds_cli.Dataset) -> None:
     text = load(ds, fields=[..., "step", "text"]).describe()
     lines = dict(line.split(maxsplit=1) for line in text.splitlines()[1:])
@@ -214,6 +222,31 @@ def test_where_it_cannot_be(ds: rlds_cli.Dataset) -> None:
 
 
 # -- one copy
+
+
+def test_ship_is_the_same_in_one_block() -> None:
+    rng = np.random.default_rng(0)
+    values: dict[str, np.ndarray] = {
+        "a": rng.standard_normal((5, 3)),
+        "b": rng.integers(0, 2, 7).astype(bool),
+        "c": rng.standard_normal((4, 2, 3)).astype(np.float32)[:, ::2],
+        "d": rng.integers(0, 9, (3, 1)).astype(np.uint16),
+        "empty": np.zeros((4, 0), np.float32),
+        "number": np.array(3, np.int8),
+        "e": np.arange(5) - 7,
+    }
+    moved = frameworks.ship(values, CPU)
+    assert list(moved) == list(values)
+    for name, x in values.items():
+        assert moved[name].shape == x.shape and moved[name].is_contiguous()
+        assert moved[name].dtype == torch.from_numpy(x.copy()).dtype
+        assert moved[name].numpy().tolist() == x.tolist(), name
+    blocks = {x.untyped_storage().data_ptr() for name, x in moved.items()}
+    assert len(blocks) == 1
+    ends = sorted((x.data_ptr(), x.data_ptr() + x.nbytes) for x in moved.values() if x.nbytes)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ends))
+    assert all(x.data_ptr() % x.element_size() == 0 for x in moved.values())
+    assert frameworks.ship({}, CPU) == {}
 
 
 def test_another_device(ds: rlds_cli.Dataset) -> None:

@@ -1,5 +1,6 @@
 """Bad input, and data that goes away: the kind of error, what it names, and what it says to do."""
 
+import itertools
 import json
 import multiprocessing
 import pickle
@@ -41,6 +42,7 @@ from rlds_cli.loader import (
     Uniform,
     Weighted,
 )
+from rlds_cli.loader.storage import blocks
 
 ENDS = ("terminated", "truncated")
 KNOWN = [episode(k, 5 + k, observed=k % 2 == 0, end=ENDS[k > 2], inner=(2,)) for k in range(6)]  # 5 to 10 steps
@@ -391,6 +393,7 @@ def test_weights_that_are_changed_afterwards_change_nothing(ds):
 # -- datasets that go away while they are open
 
 EXTRA = ("episode", "step", "text", "next/action", "next/qpos")
+WINDOWS = [Transition(), Transition(3), Slice(4, after=3), Offsets({"text": (0, 1), "observation": (-1, 0)}), Episode()]
 
 
 def remove(ds):
@@ -410,6 +413,24 @@ def same(a, b):
 @pytest.fixture
 def fresh(home):
     return create(KNOWN)
+
+
+@pytest.mark.thorough
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize("gone", [remove, replace])
+@pytest.mark.parametrize("window", WINDOWS, ids=repr)
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_loader_keeps_what_it_has_mapped(fresh, gone, window, packed, monkeypatch):
+    if packed:
+        monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
+    options = {"window": window, "fields": [..., *EXTRA], "sampler": Shuffled()}
+    expected = list(load(fresh, **options))
+    loader = load(fresh, **options)
+    gone(fresh)
+    for a, b in zip(expected, loader, strict=True):
+        same(a, b)
+    assert "local/known" in loader.describe()
+    assert loader.state_dict()["epoch"] == 1
 
 
 @pytest.mark.thorough
@@ -560,6 +581,24 @@ def test_a_state_of_what_was_replaced_is_refused(fresh):
 
 
 # -- no place for packed files
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("window", [Transition(), Transition(3)])
+def test_without_a_place_for_packed_files_memory_is_taken_or_columns_read(fresh, home, window, monkeypatch):
+    monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
+    (home / "packed").write_text("in the way")
+    in_memory, by_columns = (load(fresh, window=window, sampler=Shuffled(), memory=m) for m in (None, 0))
+    assert "private memory" in in_memory.describe() and str(home / "packed") in in_memory.describe()
+    lines = [line for line in by_columns.describe().splitlines() if line.startswith("reading")]
+    assert len(lines) == 1 and str(home / "packed") in lines[0]
+    assert "no packed rows" in lines[0] or "computed at each gather" in lines[0]
+    (home / "packed").unlink()
+    in_file = load(fresh, window=window, sampler=Shuffled())
+    assert ".rows" in in_file.describe() or ".steps" in in_file.describe()
+    for a, b, c in itertools.zip_longest(in_file, in_memory, by_columns):
+        same(a, b)
+        same(a, c)
 
 
 def test_all_of_these_are_errors_of_the_loader():

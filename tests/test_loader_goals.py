@@ -31,6 +31,8 @@ from rlds_cli.loader import (
     Transition,
     Uniform,
 )
+from rlds_cli.loader.order import Order
+from rlds_cli.loader.schedule import SampleRun
 
 EXACT = {"backend": "numpy", "dtype": None}
 WHERE = ("step", "episode")
@@ -335,6 +337,21 @@ def test_frames_are_goals(tmp_path):
             assert np.array_equal(b["goal"][place], frames[b["episode"][place]][-1])
     scaled = next(iter(Loader(ds, 20, fields=[..., Goals("goal")], transform=ToFloat("observation"), **EXACT)))
     assert scaled["goal"].shape == (20, 3, 8, 10) and scaled["goal"].max() <= 1.0
+
+
+@pytest.mark.thorough
+def test_goals_are_told_apart_in_what_is_asked_for_early_and_described():
+    ds = create([episode(k, 30) for k in range(4)])
+    loader = Loader(ds, 8, fields=[..., Goals("a"), Goals("b", horizon="final"), "previous/action", "index"], **EXACT)
+    located = loader.source.locate(SampleRun(Order(0), 0, 8, 1), loader.ranks)
+    asked = [coming.first.tolist() for coming in loader.source.planned_reads(located)]
+    b = next(iter(loader))
+    starts = ds.episodes["start"]
+    for name in ("a", "b"):
+        rows = starts[b[name][:, 0].astype(int)] + b[name][:, 1].astype(int)
+        assert rows.tolist() in asked
+    described = loader.describe()
+    assert "rows of observation, at goals" in described and "step before" in described
 
 
 @pytest.mark.thorough

@@ -12,12 +12,14 @@ import pytest
 from test_loader_packed import files
 
 import rlds_cli
-from rlds_cli import Fifo
+from rlds_cli import Fifo, Reservoir
 from rlds_cli.convert.writer import Writer
 from rlds_cli.dataset import Dataset
 from rlds_cli.growing import segments
 from rlds_cli.loader import Loader, Sequential, Transition
 from rlds_cli.loader.storage import blocks, packed
+from rlds_cli.maintenance.compacting import compact
+from rlds_cli.maintenance.remove import remove
 
 SEGMENT = 4096  # rows; of packed files as well
 LENGTH = 99
@@ -146,6 +148,19 @@ def test_a_version_that_is_held_is_packed_after_later_ones(home: Path) -> None:
         check(first, range(20, 50))
 
 
+@pytest.mark.thorough
+def test_a_sample_of_episodes(home: Path) -> None:
+    with rlds_cli.writer("local/run", keep=Reservoir(20)) as w:
+        for k in range(0, 150, 50):
+            add(w, range(k, k + 50))
+            ds = opened()
+            kept = [int(ds.episode(i)["observation"][0, 0]) for i in range(ds.num_episodes)]
+            check(ds, kept)
+    compact("local/run")
+    check(opened(), kept)
+    check(opened().select(episodes=[3, 1]), [kept[3], kept[1]])
+
+
 @pytest.fixture
 def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "MOST_BYTES", 100)
@@ -164,3 +179,12 @@ def test_where_no_file_can_be_written(home: Path, no_files: None, monkeypatch: p
         add(w, range(100, 130))
         assert "3 files in" in check(opened(), range(130))  # rows in memory become files
         check(first, range(30))
+
+
+@pytest.mark.thorough
+def test_another_dataset_of_the_same_name(home: Path) -> None:
+    for first in (0, 1000):
+        with rlds_cli.writer("local/run") as w:
+            add(w, range(first, first + 50))
+        check(opened(), range(first, first + 50))
+        remove(["local/run"])

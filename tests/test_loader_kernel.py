@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from loader_data import create, episode
 
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.loader import kernel
-from rlds_cli.loader.index import PrefixIndex
+from rlds_cli.loader import Goals, Loader, Offsets, Shuffled, Slice, Transition, kernel
+from rlds_cli.loader.index import EpisodeIndex, PrefixIndex
 from rlds_cli.loader.kernel import (
     OF_PLACE,
     OF_WINDOW,
@@ -165,6 +165,17 @@ def test_weighted_draws(seed, count, spread):
     same(found.find(u), reference.fall(ends, u), np.int64)
 
 
+def test_draws_and_guide_tables_out_of_range_stay_among_the_items():
+    ends = np.array([1.0, 2.0, 4.0])
+    u = np.array([np.nan, np.inf, -np.inf, 1.0, 1.5, -0.5, 1e300, -1e300, 0.3])
+    for guide in ([0, 0, 1, 2], [0], [2**31 - 1] * 4, [-(2**31)] * 4):
+        found = kernel.fall(ends, np.array(guide, np.int32), u)
+        assert found.min() >= 0 and found.max() < 3
+    for damaged in ([np.nan] * 3, [np.inf] * 3, [4.0, 2.0, 1.0], [0.0] * 3):
+        found = kernel.fall(np.array(damaged), np.zeros(4, np.int32), u)
+        assert found.min() >= 0 and found.max() < 3
+
+
 # -- the tree of sums
 
 
@@ -187,6 +198,22 @@ def test_the_tree(seed, count, spread):
         picked = rng.integers(0, count, 30)
         for got, expected in zip(tree.weigh(picked, 0.4), slow.weigh(picked.tolist(), 0.4), strict=True):
             same(got, expected)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("count", [1, 8, 9, 70, 600])
+@pytest.mark.parametrize("mass", [0.0, np.nan, np.inf, -1.0, 5e-324, 1.7e308])
+def test_draws_stay_inside_a_tree_of_masses_that_cannot_be(count, mass):
+    u = np.array([np.nan, np.inf, -np.inf, 0.0, 0.5, LAST, 1.0, 2.0, -1.0])
+    for number in (0, count - 1, None):
+        tree = SumTree(count, 1.0)
+        masses = np.full(count, mass)
+        if number is not None:
+            masses[:] = 1
+            masses[number] = mass
+        tree.fill(masses)
+        found = tree.find(u)
+        assert found.min() >= 0 and found.max() < count
 
 
 @pytest.mark.parametrize("number", [-1, 70, -(2**63), *HUGE])
@@ -592,6 +619,15 @@ def test_columns_over_other_episodes(column):
             plain(**{column: values}).windows()
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("changed", [{"start": [0, 8]}, {"start": [2**50, 6]}, {"steps": [2**50, 4]}])
+def test_rows_beyond_a_column(changed):
+    with pytest.raises(DamagedDataset, match="a column of 12 rows"):
+        Plan(plain(**changed, transitions=[0, 0]).windows(), [copied()])
+    with pytest.raises(DamagedDataset, match="flags of 12 and 12 rows"):
+        Plan(plain(**changed, transitions=[0, 0]).windows(), [], NStep(3, *[np.zeros(12, bool)] * 2))
+
+
 def test_columns_that_are_too_short():
     grid = {"place": Place.OFFSETS, "offsets": (0, 1), "limit": np.array([6, 5])}
     late = {"place": Place.GIVEN, "given": make_rows}
@@ -621,6 +657,25 @@ def test_limits_that_an_episode_does_not_have(limit):
         reference.Rule(0, 1, 0, -0.1, 0, 0).table(limit, None, plain())
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("episode", "number"),
+    [(-1, 0), (2, 0), (2**62, 0), (-(2**63), 0), (0, -1), (0, 5), (1, 4), (1, 2**62), (0, 2**63 - 1), (0, -(2**63))],
+)
+def test_samples_of_no_step(episode, number):
+    episode, number = np.array([0, episode]), np.array([0, number])
+    plan = Plan(plain().windows(), [copied()])
+    with pytest.raises(IndexError, match="sample 1 "):
+        Bound(plan, episode, number, (), 0).read(0, 2)
+    if not 0 <= episode[1] < 2:
+        with pytest.raises(IndexError, match="sample 1 "):
+            Bound(plan, episode, number, (), 4).read(0, 2)
+        with pytest.raises(IndexError, match="sample 1 "):
+            reference.Rule(0, 1, 0, -0.1, 0, 0).table(np.array([6, 5]), None, plain()).find(
+                episode, number, 4, np.zeros(2)
+            )
+
+
 def test_an_episode_without_steps():
     table = plain(steps=[0, 4], transitions=[0, 3], observed=[1, 5])
     none = np.zeros(1, np.int64)
@@ -629,6 +684,44 @@ def test_an_episode_without_steps():
             Bound(Plan(table.windows(), [copied()]), none, none, (), length).read(0, 1)
     with pytest.raises(IndexError, match="sample 0 "):
         reference.Rule(0, 1, 0, -0.1, 0, 0).table(np.array([1, 5]), None, table).find(none, none, 0, np.zeros(1))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [*HUGE, -(2**63), -(2**61), 10**6])
+@pytest.mark.parametrize("stride", [1, 2**40, 2**62])
+def test_windows_far_away_repeat_the_nearest_step(number, stride):
+    plan = Plan(
+        plain(stride=stride, offset=-1).windows(), [copied(), Output(Value.INSIDE, np.dtype(bool), mask=OF_WINDOW)]
+    )
+    first = (number * stride - 1 + 2**63) % 2**64 - 2**63
+    values, inside = Bound(plan, np.array([1]), np.array([number]), (), 300).read(0, 1)
+    steps = [first + k for k in range(300)]
+    assert values[0].tolist() == [6 + max(0, min(x, 3)) for x in steps]
+    assert inside[0].tolist() == [0 <= x < 4 for x in steps]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("limit", [0, 1, 4, 5])
+def test_offsets_stay_in_the_rows_that_they_may_reach(limit):
+    where = {"place": Place.OFFSETS, "offsets": (FAR[1], -1, 0, 1, 9, FAR[0]), "limit": np.array([limit, limit])}
+    mask = Output(Value.INSIDE, np.dtype(bool), **where)
+    values, inside = Bound(Plan(plain().windows(), [copied(**where), mask]), np.array([0]), np.array([3]), (), 0).read(
+        0, 1
+    )
+    steps = [3 + x for x in where["offsets"]]
+    assert values[0].tolist() == [max(0, min(x, limit - 1)) for x in steps]
+    assert inside[0].tolist() == [0 <= x < limit for x in steps]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("episode", "number"), [(0, 5), (1, 3), (0, -1), (2, 0), (0, 2**62), (1, 2**63 - 1), (0, -(2**63))]
+)
+def test_sums_that_start_at_no_transition(episode, number):
+    """The last step of the second episode has no transition."""
+    plan = Plan(plain().windows(), [copied(place=Place.LAST)], NStep(3, *[np.zeros(12, bool)] * 2))
+    with pytest.raises(IndexError, match="sample 1 "):
+        Bound(plan, np.array([0, episode]), np.array([0, number]), (), 0).read(0, 2)
 
 
 def test_sums_of_more_steps_than_there_are_powers():
@@ -640,6 +733,24 @@ def test_sums_of_more_steps_than_there_are_powers():
         Plan(plain().windows(), [summed], NStep(3, *flags))
     with pytest.raises(DamagedDataset, match="a column of 3 rows where episodes have 4"):
         Plan(plain().windows(), [discount], NStep(3, *flags))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("row", [-1, 11, 12, 2**62, -(2**63)])
+@pytest.mark.parametrize("length", [0, 3])
+def test_goals_that_are_no_rows(row, length):
+    plan = Plan(plain().windows(), [copied(place=Place.GIVEN, given=make_rows)])
+    zero = np.zeros(2, np.int64)
+    with pytest.raises(IndexError, match="sample 1 "):
+        Bound(plan, zero, zero, [np.array([10, row])], length).read(0, 2)
+
+
+def test_parts_that_are_not_bound():
+    bound = Bound(Plan(plain().windows(), [copied()]), np.zeros(3, np.int64), np.zeros(3, np.int64), (), 0)
+    assert len(bound.read(3, 0)[0]) == 0 and len(bound.read(0, 3)[0]) == 3
+    for first, n in ((0, 4), (3, 1), (-1, 2), (2, -1), (2**62, 1)):
+        with pytest.raises(IndexError, match="of 3"):
+            bound.read(first, n)
 
 
 @pytest.mark.sampled(2)
@@ -655,6 +766,17 @@ def test_draws_of_goals_that_cannot_be(shares, horizon):
             assert row.min() >= 0 and row.max() < 11 and step.min() >= -1 and step.max() <= 5
     with pytest.raises(ValueError, match="7 draws for 8 samples"):
         goals.find(np.zeros(8, np.int64), np.zeros(8, np.int64), 0, u[:7])
+
+
+def test_goals_anywhere_in_other_episodes():
+    """A table of goals that is not of these episodes."""
+    u, zero = np.full(4, 0.99), np.zeros(4, np.int64)
+    for counts in ([100, 100], [1, 1, 1, 9], [6, 90]):
+        goals = reference.Rule(0, 0, 1, -0.1, 0, 0).table(
+            np.array([6, 5]), PrefixIndex(np.array(counts)).table, plain()
+        )
+        with pytest.raises(IndexError, match="sample 0 "):
+            goals.find(zero, zero, 0, u)
 
 
 NUMBERS = st.one_of(st.integers(-2, 14), st.sampled_from([-(2**63), -(2**40), 2**40, *HUGE]))
@@ -703,6 +825,34 @@ def test_rows_that_lie_unevenly(aligned):
     output = Output(Value.NARROW, np.dtype(np.float32), (2,), source=source)
     (got,) = Bound(Plan(plain().windows(), [output]), np.array([1]), np.array([2]), (), 0).read(0, 1)
     assert got.tolist() == [[16.0, 17.0]]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "window",
+    [
+        Transition(3),
+        Slice(4, before=2, after=3, fill="zero"),
+        Offsets({"observation": (-1, 0, 1), "action": (0, 3)}),
+    ],
+)
+@pytest.mark.parametrize("column", ["start", "steps", "transitions", "observed"])
+def test_a_loader_of_a_dataset_with_damaged_episodes(home, window, column, monkeypatch):
+    """It refuses them, or reads rows that there are."""
+    ds = create([episode(0, 9), episode(1, 1), episode(2, 30)])
+    sound = EpisodeIndex.of(ds)
+    refused = 0
+    for number, at in itertools.product((-1, 31, 2**40, 2**60, 2**63 - 1), (0, 2)):
+        columns = {name: getattr(sound, name).copy() for name in ("start", "steps", "transitions", "observed")}
+        columns[column][at] = number
+        monkeypatch.setattr(EpisodeIndex, "of", classmethod(lambda cls, dataset, c=columns: EpisodeIndex(**c)))
+        extra = ("step", Goals("goal", future=0.5, random=0.5), "previous/action")
+        try:
+            for batch in Loader(ds, 4, window=window, sampler=Shuffled(), fields=[..., *extra], backend="numpy"):
+                assert np.isfinite(batch["observation"]).all()
+        except (DamagedDataset, IndexError):
+            refused += 1
+    assert refused >= 4  # an episode of no window is left out
 
 
 ALTERED = """

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from rlds_cli.convert.writer import Writer
 from rlds_cli.errors import DamagedDataset, InvalidArgument
 from rlds_cli.loader import Live, Loader, Mixture, Shuffled
 from rlds_cli.loader.read import DatasetSource
+from rlds_cli.sharing import collecting
 
 PATIENCE = 20.0  # seconds
 
@@ -192,6 +194,21 @@ def test_a_loader_waits_for_the_first_steps(writer: Writer, tmp_path: Path, othe
     push(address)
     loader = Loader(remote, 16, live=Live(wait=PATIENCE, min_steps=remote.num_steps + 1))
     assert next(iter(loader)) is not None and loader.version == 2
+
+
+@pytest.mark.thorough
+def test_versions_may_be_removed_behind_the_training(writer: Writer, tmp_path: Path, other: Path) -> None:
+    address = tmp_path / "store"
+    push(address)
+    loader = Loader(rlds_cli.open_dataset(address, cache_dir=other), 16, live=True, seed=3)
+    batches = iter(loader)
+    next(batches)
+    for _ in range(3):
+        add(writer, 1)
+        version = push(address)
+        until(loader, batches, version)
+        collecting.collect(address)
+    assert pickle.loads(pickle.dumps(loader.dataset)).version == version
 
 
 def test_a_fingerprint_is_not_left_behind(writer: Writer, tmp_path: Path, other: Path) -> None:

@@ -2,6 +2,7 @@ import os
 
 import pytest
 
+from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.storage.memory import budget, cgroup_limit
 
 
@@ -22,6 +23,13 @@ from rlds_cli.loader.storage.memory import budget, cgroup_limit
 )
 def test_sizes(text, size):
     assert budget(text) == (size, "memory=")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("wrong", ["much", "-1GiB", "8 gigs", "", -1, True, "device"])
+def test_what_is_not_a_size(wrong):
+    with pytest.raises(InvalidArgument, match="not a size"):
+        budget(wrong)
 
 
 def cgroup(tmp_path, line, limits):
@@ -48,6 +56,11 @@ def test_the_first_version_of_cgroups(tmp_path):
         {"memory/docker/x/memory.limit_in_bytes": 2 << 30, "memory/memory.limit_in_bytes": 9223372036854771712},
     )
     assert cgroup_limit(root) == 2 << 30
+
+
+def test_inside_a_container_the_root_has_the_limit(tmp_path):
+    root = cgroup(tmp_path, "0::/\n", {"memory.max": 1 << 30})
+    assert cgroup_limit(root) == 1 << 30
 
 
 def test_without_a_limit_the_machine_counts(tmp_path):

@@ -47,6 +47,18 @@ def ds(home, monkeypatch):
 
 
 @pytest.mark.thorough
+def test_packed_rows_serve_other_selections_and_other_sums(ds, home, monkeypatch):
+    monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
+    options = {"backend": "numpy", "dtype": None, "fields": [..., "episode", "step"], "window": Transition(3, 0.5)}
+    some = ds.select(episodes=[2, 0])
+    check(Loader(some, 4, sampler=Sequential(), **options), [EPISODES[2], EPISODES[0]], 3, 0.5)
+    files = sorted(f.name for f in (home / "packed").iterdir())
+    check(Loader(ds, 4, sampler=Sequential(), **options), EPISODES, 3, 0.5)
+    check(Loader(ds, 4, sampler=Sequential(), **options | {"window": Transition(3, 0.6)}), EPISODES, 3, 0.6)
+    assert len(files) == 1 and files == sorted(f.name for f in (home / "packed").iterdir())
+
+
+@pytest.mark.thorough
 def test_rewards_that_are_transformed_are_summed_anew(ds):
     options = {"backend": "numpy", "dtype": None, "fields": [..., "episode", "step"], "window": Transition(3, 0.5)}
     check(Loader(ds, 4, sampler=Shuffled(), transform=Reward(scale=7.0), **options), EPISODES, 3, 0.5, scale=7.0)
@@ -67,6 +79,25 @@ def rewarded(reward, ref="local/rewarded"):
         for _ in range(2)
     ]
     return rlds_cli.create(ref, made)
+
+
+@pytest.mark.thorough
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("dtype", [None, "float32", "float64"])
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int8"])
+def test_rewards_of_any_kind_are_summed_in_float64(home, monkeypatch, kept, dtype, kind):
+    """100 + 0.99 * 100 + 0.99**2 * 100 is 297.01, of which half floats hold 297."""
+    monkeypatch.setattr(blocks, "LEAST_BYTES", 0 if kept else 1 << 60)
+    ds = rewarded(np.full(5, 100, kind))
+    options = {"backend": "numpy", "dtype": dtype, "sampler": Sequential()}
+    for data in (ds, Mixture({"a": ds, "b": ds})):
+        batch = next(iter(Loader(data, 10, window=Transition(3, 0.99), **options)))
+        given = dtype or ("float64" if kind == "float64" else "float32")
+        assert batch["next/reward"].dtype == batch["next/discount"].dtype == given
+        eps = float(np.finfo(given).eps)
+        assert sorted(set(batch["next/reward"][:, 0])) == pytest.approx([100, 199, 297.01], rel=eps)
+        assert sorted(set(batch["next/discount"][:, 0])) == pytest.approx([0.970299, 0.9801, 0.99], rel=eps)
 
 
 @pytest.mark.thorough

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import shuffles
 
-from rlds_cli.loader.order import WINDOW, Order
+from rlds_cli.loader import kernel
+from rlds_cli.loader.order import EPISODE, WINDOW, Order
 
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -24,6 +25,28 @@ def test_a_draw_depends_on_its_own_position_only(seed, epoch, start, count, step
 @given(SEEDS, st.integers(0, 1000), st.integers(1, 400))
 def test_a_shuffle_is_the_permutation_that_the_docs_describe(seed, epoch, n):
     assert Order(seed, epoch).shuffled(range(n), n).tolist() == shuffles.shuffled(seed, epoch, n)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("n", [4095, 4096, 4097, 5000])
+def test_many_numbers_are_shuffled_in_rounds(n):
+    assert Order(5, 2).shuffled(range(n), n).tolist() == shuffles.shuffled(5, 2, n)
+
+
+def test_the_order_stays_what_it_is():
+    assert Order(7, 3).shuffled(range(10), 10).tolist() == [4, 0, 3, 8, 5, 1, 7, 9, 6, 2]
+    assert Order(7, 3).shuffled(range(3), 5000).tolist() == [1636, 2136, 3396]
+    assert Order(7, 3).below(WINDOW, range(6), 1000).tolist() == [328, 988, 19, 712, 942, 462]
+
+
+def test_streams_epochs_and_seeds_differ():
+    draws = [
+        tuple(Order(seed, epoch).uniform(stream, range(4)))
+        for seed in (0, 1, 2**63)
+        for epoch in (0, 1, 2)
+        for stream in (WINDOW, EPISODE)
+    ]
+    assert len(set(draws)) == len(draws)
 
 
 @given(SEEDS, st.integers(0, 1000), st.integers(1, 3000))
@@ -45,6 +68,25 @@ def test_any_part_of_a_shuffle_is_found_without_the_rest(seed, n, data):
     part = Order(seed).shuffled(range(start, stop, step), n)
     assert part.tolist() == [Order(seed).shuffled(range(p, p + 1), n)[0] for p in range(start, stop, step)]
     assert len(set(part.tolist())) == len(part) and part.min() >= 0 and part.max() < n
+
+
+def test_huge_ranges_stay_one_to_one():
+    n = 2**62 - 57
+    a = math.isqrt(n - 1) + 1
+    x = np.array([0, 1, 2, 2**40, n - 2, n - 1])
+    y = kernel.permute(x, n, (a, -(-n // a)), np.array([1, 2, 3, 4], np.uint32))
+    assert len(set(y.tolist())) == len(x) and y.min() >= 0 and y.max() < n
+
+
+def test_neighbours_of_a_shuffle_are_not_related():
+    n = 1_000_003
+    for seed in range(3):
+        y = Order(seed).shuffled(range(200_000), n).astype(float)
+        assert abs(np.corrcoef(y[:-1], y[1:])[0, 1]) < 0.01
+        counts = np.bincount((y * 100 / n).astype(int), minlength=100)
+        assert ((counts - 2000) ** 2 / 2000).sum() < 170  # chi-square, 99 degrees of freedom: 1e-5
+        means = y[: 200_000 // 256 * 256].reshape(-1, 256).mean(1)
+        assert 0.9 < means.std() / (n / np.sqrt(12) / 16) < 1.1
 
 
 def orders(n, tries):
@@ -101,3 +143,13 @@ def test_pairs_are_as_likely_in_any_two_places(n):
     share = np.bincount(np.arange(n) * 8 // n, minlength=8) / n
     chance = np.outer(share, share) * n / (n - 1) - np.diag(share) / (n - 1)
     assert chi_square(pairs, pairs.sum() * chance.reshape(-1)) < 63 + 5 * math.sqrt(2 * 63)
+
+
+def test_draws_below_n_are_uniform():
+    counts = np.bincount(Order(11).below(WINDOW, range(100_000), 10), minlength=10)
+    assert counts.sum() == 100_000 and ((counts - 10_000) ** 2 / 10_000).sum() < 40
+
+
+def test_no_positions_give_no_draws():
+    assert Order(0).uniform(WINDOW, range(5, 5)).shape == (0,)
+    assert Order(0).shuffled(range(5, 5), 10).shape == (0,)

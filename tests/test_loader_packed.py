@@ -14,8 +14,9 @@ import pytest
 import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.loader import Loader, ReturnToGo, Transition
-from rlds_cli.loader.storage import blocks
+from rlds_cli.loader.storage import blocks, packed
 from rlds_cli.loader.storage.packed import PackedContent, open_or_build
+from rlds_cli.maintenance.reencode import convert
 from rlds_cli.maintenance.repair import repair
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.ted import Array
@@ -258,6 +259,14 @@ def test_a_dataset_outside_any_home(tmp_path: Path, home: Path, dataset: Dataset
     assert held.path.parent == home / "packed"
 
 
+@pytest.mark.thorough
+def test_too_large_for_the_disk(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "MOST_BYTES", 399_999)
+    held, built = build(dataset)
+    assert (held.where, built) == (None, 0)
+    assert "390.6 KiB are too large to be packed" in held.reason
+
+
 def test_a_disk_that_fills_up(dataset: Dataset, home: Path) -> None:
     """A limit on the size of files stands in for the disk: the write fails in the midst of the content."""
     code = (
@@ -348,3 +357,17 @@ def test_every_byte_of_a_packed_file_counts(ds: Dataset, home: Path) -> None:
         assert not verify(ds.path).ok, at
         file.write_bytes(good)
     assert verify(ds.path).ok
+
+
+@pytest.mark.thorough
+def test_packed_rows_of_a_moved_dataset_and_of_another_version(ds: Dataset, home: Path, tmp_path: Path) -> None:
+    Loader(ds, 8, backend="numpy")
+    (file,) = files(home)
+    assert verify("local/small").ok
+    alter(file, 70_000)
+    assert [p.where for p in verify("local/small").problems] == [f"packed {file.name}"]
+    ds.path.rename(tmp_path / "moved")
+    assert [p.where for p in verify(tmp_path / "moved").problems] == [f"packed {file.name}"]
+    (tmp_path / "moved").rename(ds.path)
+    convert("local/small", to="zarr")  # rows of the same content may lie elsewhere
+    assert verify("local/small").ok

@@ -8,13 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_loader_packed import files
+from test_loader_packed import alter, files
 
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
+from rlds_cli.home.usage import size_on_disk, usage
 from rlds_cli.loader import Loader, Sequential, Transition
 from rlds_cli.loader.storage import blocks, packed
+from rlds_cli.maintenance.compacting import compact
+from rlds_cli.maintenance.gc import collect, plan
+from rlds_cli.maintenance.remove import remove
+from rlds_cli.maintenance.repair import repair
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import arrays
 
@@ -88,6 +93,15 @@ def test_members_and_merges_share_packed_rows(merged: Dataset, home: Path) -> No
 
 
 @pytest.mark.thorough
+def test_a_merge_keeps_packed_rows_when_its_members_are_removed(merged: Dataset, home: Path) -> None:
+    check(rlds_cli.open_dataset("local/a"))
+    (file,) = files(home)
+    remove(["local/a", "local/b", "local/c"])
+    check(rlds_cli.open_dataset("local/all"))
+    assert file in files(home) and len(files(home)) == 3
+
+
+@pytest.mark.thorough
 def test_rows_between_parts_take_no_disk(merged: Dataset, home: Path) -> None:
     check(merged)
     assert merged.num_rows > 2 * arrays.SEGMENT_ROWS
@@ -102,6 +116,27 @@ def test_fields_that_are_segmented_differently(merged: Dataset, home: Path) -> N
     assert verify(ds.path).ok
 
 
+@pytest.mark.thorough
+def test_a_compacted_merge_is_packed_as_one(merged: Dataset, home: Path) -> None:
+    check(merged)
+    compact("local/all")
+    assert "files in" not in check(rlds_cli.open_dataset("local/all"))
+    assert len(files(home)) == 4
+
+
+@pytest.mark.thorough
+def test_a_damaged_part_is_named_by_verify_and_packed_again_after_a_repair(merged: Dataset, home: Path) -> None:
+    check(merged)
+    of_b = next(f for f in files(home) if f.stat().st_size == min(f.stat().st_size for f in files(home)))
+    alter(of_b, 10)
+    for name in ("all", "b"):
+        assert [p.where for p in verify(f"local/{name}").problems] == [f"packed {of_b.name}"]
+    assert verify("local/a").ok
+    assert repair(merged.path).deleted == (of_b,)
+    assert verify("local/all").ok
+    check(merged)
+
+
 def test_parts_for_which_there_is_no_space_are_in_memory(
     merged: Dataset, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +147,18 @@ def test_parts_for_which_there_is_no_space_are_in_memory(
     assert len(files(home)) == 1
     reading = check(merged, memory=1500)  # enough for one of two parts
     assert reading.startswith("reading   no packed rows")
+
+
+@pytest.mark.thorough
+def test_packed_rows_that_are_removed_while_they_are_read(merged: Dataset, home: Path) -> None:
+    whole = np.concatenate([batch["action"] for batch in loaded(merged)[1]])
+    loader = Loader(merged, 16, sampler=Sequential(), backend="numpy")
+    assert usage().packed == size_on_disk(home / "packed") > 0
+    removed = collect(plan()).removed
+    assert [g.kind for g in removed] == ["packed"] * 3 and not (home / "packed").exists()
+    np.testing.assert_array_equal(np.concatenate([batch["action"] for batch in loader]), whole)
+    check(merged)
+    assert len(files(home)) == 3
 
 
 BUILDER = """

@@ -22,7 +22,8 @@ from loader_data import create, episode
 import rlds_cli
 from rlds_cli.errors import FrameError, InvalidArgument
 from rlds_cli.loader import Loader, Offsets, Prioritized, Sequential, Shuffled, Slice, Transition, Uniform
-from rlds_cli.loader.storage.page_cache import prefetched
+from rlds_cli.loader.storage import page_cache as ahead_module
+from rlds_cli.loader.storage.page_cache import prefetch_depth, prefetched
 
 DEPTHS = (0, 1, 3)
 
@@ -212,6 +213,50 @@ def test_threads_end_with_the_iterator(ds: rlds_cli.Dataset) -> None:
     assert not our_threads()
 
 
+@pytest.mark.thorough
+def test_an_iterator_collected_in_one_of_its_threads() -> None:
+    forgotten, collected = threading.Event(), threading.Event()
+
+    def work(n: int) -> int:
+        if n == 1:
+            forgotten.wait(60)
+            gc.collect()
+            collected.set()
+        return n
+
+    done: Any = prefetched(work, range(9), 1)
+    next(done)
+    circle = [done]
+    circle.append(circle)
+    gc.disable()
+    try:
+        del done, circle
+        forgotten.set()
+        assert collected.wait(60)
+    finally:
+        gc.enable()
+    for thread in our_threads():
+        thread.join(60)
+    assert not our_threads()
+
+
+def test_nothing_is_begun_after_the_end() -> None:
+    begun: list[int] = []
+    released = threading.Event()
+
+    def work(n: int) -> int:
+        begun.append(n)
+        if n:
+            released.wait(60)
+        return n
+
+    done: Any = prefetched(work, range(100), 2)
+    next(done)
+    threading.Timer(0.1, released.set).start()
+    done.close()
+    assert len(begun) <= 3 and not our_threads()
+
+
 def run_script(home: Path, body: str) -> subprocess.Popen[str]:
     code = f"""
 import itertools, sys
@@ -247,6 +292,27 @@ def test_a_script_ends_with_a_loader_under_way(home: Path) -> None:
 
 
 # -- how far
+
+
+def test_so_many_work_at_once() -> None:
+    together = threading.Barrier(3, timeout=60)
+    done = prefetched(lambda n: together.wait() * 0 + n, range(9), 3)
+    assert [n for n, _ in done] == list(range(9))
+
+
+def test_the_rule_for_how_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead_module, "cores", lambda: 4)
+    kib, mib = 1 << 10, 1 << 20
+
+    def rule(sample: int, gather: int = mib, *, decodes: bool = False, ships: bool = False) -> int:
+        return prefetch_depth(sample_bytes=sample, gather_bytes=gather, decodes=decodes, ships=ships)
+
+    assert rule(200) == rule(4 * kib) == 0
+    assert rule(24 * kib) == rule(200, ships=True) == 2
+    assert rule(24 * kib, decodes=True) == 4
+    assert rule(24 * kib, 100 * mib, decodes=True) == 2 and rule(mib, 1000 * mib) == 1
+    monkeypatch.setattr(ahead_module, "cores", lambda: 1)
+    assert rule(24 * kib, decodes=True) == 2
 
 
 def test_what_is_chosen(ds: rlds_cli.Dataset) -> None:

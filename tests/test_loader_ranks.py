@@ -4,8 +4,47 @@ import sys
 import numpy as np
 import pytest
 from loader_data import create, episode
+from reference import ranks
 
+from rlds_cli.errors import BatchSize, InvalidArgument
 from rlds_cli.loader import Episode, Loader, Offsets, Sequential, Shuffled, Slice, Transition
+from rlds_cli.loader.schedule import Ranks
+
+
+def test_arguments_come_first():
+    assert Ranks.of(2, 4) == Ranks(2, 4, "the arguments")
+    assert Ranks.of(None, 1) == Ranks(0, 1, "the arguments")
+
+
+def test_alone_without_arguments():
+    assert Ranks.of(None, None) == Ranks(0, 1, "a single process")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("rank", "world"), [(4, 4), (-1, 4), (0, 0), (0, -2), (1, None), (None, 4), (0.5, 4), (0, "4")]
+)
+def test_ranks_that_cannot_be(rank, world):
+    with pytest.raises(InvalidArgument):
+        Ranks.of(rank, world)
+
+
+def test_a_batch_that_cannot_be_shared_names_the_nearest_that_can():
+    with pytest.raises(BatchSize) as e:
+        Ranks(0, 6, "torch.distributed").share(256)
+    assert "256 cannot be shared by 6 ranks (rank and world size from torch.distributed)" in str(e.value)
+    assert "252 or 258" in str(e.value)
+    with pytest.raises(BatchSize, match="hint: 8, or"):
+        Ranks(0, 8, "").share(3)
+    assert Ranks(0, 4, "").share(256) == 64
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("samples", "world"), [(1, 2), (1, 4), (2, 4), (3, 4), (3, 8), (4, 4), (7, 4), (8, 4)])
+def test_no_rank_goes_away_empty(samples, world):
+    parts = [list(Ranks(r, world, "").part(range(100, 100 + samples))) for r in range(world)]
+    assert parts == [ranks.part(range(100, 100 + samples), r, world) for r in range(world)]
+    assert all(parts) and set().union(*parts) == set(range(100, 100 + samples))
 
 
 @pytest.mark.thorough

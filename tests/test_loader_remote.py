@@ -31,6 +31,7 @@ from rlds_cli.loader import (
     Uniform,
     Weighted,
 )
+from rlds_cli.loader.storage import remote
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,18 @@ ARGUMENTS = {
     "read ahead": {"prefetch": 3},
     "a rank": {"rank": 1, "world_size": 4},
 }
+
+
+@pytest.mark.thorough
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("block", "stays"), [(16, False), (1024, True)])
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_batches_are_those_of_the_local_dataset(here, name, stays, block):
+    far = late(here, block, stays=stays)
+    check(here, far, **ARGUMENTS[name])
+    gc.collect()
+    assert far.store.blocks.holds == 0
+    assert stays or not any(state.any() for state in far.store.blocks._state)
 
 
 @pytest.mark.sampled(1)
@@ -202,6 +215,19 @@ def test_a_state_moves_between_local_and_remote(here):
             same(one, other)
 
 
+@pytest.mark.thorough
+def test_what_is_announced(here, monkeypatch):
+    monkeypatch.setattr(remote, "MISSING_AHEAD", 40)
+    far = late(here, 64)
+    blocks, most, announced = far.store.blocks, 0, []
+    announce = blocks.announce
+    monkeypatch.setattr(blocks, "announce", lambda wanted, *rest: announced.append(wanted) or announce(wanted, *rest))
+    for _ in Loader(far, 8, backend="numpy", steps=50, sampler=Sequential()):
+        most = max(most, blocks.holds)
+    assert 2 < most <= 2 + 40  # some runs ahead, until enough is on its way
+    assert sum(len(b) for b in announced[0][:1]) >= 1
+
+
 @pytest.mark.slow
 def test_a_loop_that_is_left_lets_go(here):
     far = late(here)
@@ -210,6 +236,34 @@ def test_a_loop_that_is_left_lets_go(here):
             break
         gc.collect()
         assert far.store.blocks.holds == 0
+
+
+@pytest.mark.thorough
+def test_what_is_all_here_is_held_and_not_asked_for(here, monkeypatch):
+    far = late(here)
+    loader, near = (Loader(dataset, 16, backend="numpy", steps=9) for dataset in (far, here))
+    far.store.blocks.come()
+    asked, announce = [], far.store.blocks.announce
+    monkeypatch.setattr(
+        far.store.blocks, "announce", lambda wanted, *rest: asked.append(wanted) or announce(wanted, *rest)
+    )
+    for one, other in zip(loader, near, strict=True):
+        same(one, other)
+    (whole,) = asked
+    assert {file for file, _ in whole} < set(range(len(far.store.blocks.came)))  # only files that are read
+    assert all(len(blocks) == len(far.store.blocks.state(file)) for file, blocks in whole)
+
+
+@pytest.mark.thorough
+def test_what_becomes_whole_meanwhile_is_held(here, monkeypatch):
+    monkeypatch.setattr(remote, "TRIES", 3)
+    far = late(here)
+    loader, near = (Loader(dataset, 16, backend="numpy", steps=6000) for dataset in (far, here))
+    for i, (one, other) in enumerate(zip(loader, near, strict=True)):
+        same(one, other)
+        if i == 5:
+            far.store.blocks.come()
+    assert not loader.source.remote and far.store.blocks.holds == 1
 
 
 def test_a_block_that_cannot_be_had(here):

@@ -70,7 +70,39 @@ def test_stretches_are_the_pages_of_all_rows(start: list[int], size: int) -> Non
     assert np.all(first[1:] > (first + length)[:-1])
 
 
+def test_stretches_of_rows(file: Path) -> None:
+    coming = PlannedRead(RandomMap(file, ROW_BYTES, ROWS), np.array([3000, 0, 1, 1]), 2)
+    start, length = coming.stretches()
+    page = 3_000_000 // PAGE * PAGE
+    assert start.tolist() == [0, page]
+    assert length.tolist() == [PAGE * -(-3000 // PAGE), -(-3_002_000 // PAGE) * PAGE - page]
+
+
 # -- maps
+
+
+@pytest.mark.thorough
+def test_the_content_is_that_of_the_file(file: Path) -> None:
+    mapped = RandomMap(file, ROW_BYTES, ROWS - 1)
+    np.testing.assert_array_equal(mapped.content.reshape(-1, ROW_BYTES), rows_of(file)[:-1])
+    with pytest.raises(ValueError, match="read-only"):
+        mapped.content[0] = 1
+
+
+def test_files_that_are_not_there_or_too_short(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        RandomMap(tmp_path / "none", ROW_BYTES, ROWS)
+    with pytest.raises(ValueError, match="mmap length"):
+        RandomMap(file, ROW_BYTES, ROWS + 1)
+
+
+@linux
+def test_files_are_closed(file: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    content = [RandomMap(file, ROW_BYTES, ROWS).content for _ in range(5)]
+    assert all(c[0] == content[0][0] for c in content)
+    content.clear()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @cached

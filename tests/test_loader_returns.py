@@ -138,6 +138,21 @@ def test_the_scan_equals_a_loop_in_parts_of_any_size(rows, gamma, at_once, few):
     assert np.concatenate(parts).tolist() == expected
 
 
+@pytest.mark.thorough
+def test_many_and_long_episodes_are_exact_too():
+    rng = np.random.default_rng(0)
+    lengths = np.concatenate([rng.integers(1, 400, 300), [70_000], np.ones(500, int)])
+    last = np.cumsum(lengths + 1) - 1
+    reward = rng.standard_normal(int(last[-1]) + 1)
+    reward[last] = 0
+    never = np.zeros(len(reward), bool)
+    for gamma in (1.0, 0.997):
+        scanned = np.concatenate(list(ReturnScan(reward, None, last, gamma).parts()))
+        for end, length in zip(last, lengths, strict=True):
+            part = slice(end - length, end)
+            assert np.array_equal(scanned[part], reference.to_go(reward[part].tolist(), never[part].tolist(), gamma))
+
+
 def test_it_agrees_with_torchrl_on_whole_episodes():
     functional = pytest.importorskip("torchrl.objectives.value.functional")
     torch = pytest.importorskip("torch")

@@ -84,6 +84,12 @@ def test_later_passes_begin_where_those_before_end(schedule: Schedule, step: int
     assert schedule.later(spot, passes) == expected
 
 
+def test_gathers_grow() -> None:
+    """A pass that is broken off after a batch has not read many."""
+    sizes = [run.batches for run in islice(runs(Schedule(4, None), Position(0, 0), Order(0), lambda _: 10), 6)]
+    assert sizes == [1, 2, 4, 8, 10, 10]
+
+
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 5), st.integers(1, 4), st.integers(0, 9))
 def test_a_rank_of_a_run_that_skips(share: int, world: int, batches: int, every: int, first: int) -> None:
     size = share * world

@@ -85,7 +85,6 @@ def test_another_kind_of_uniform_is_refused():
         Uniform(by="step")
 
 
-@pytest.mark.thorough
 @given(st.integers(1, 200), st.integers(1, 9), st.integers(1, 4), st.integers(0, 50))
 def test_blocks_come_whole_and_mixed_with_so_many_others(n, block, live, seed):
     order = [w for _, w in pairs(Shuffled(block=block, live=live), [n], range(n), seed)]

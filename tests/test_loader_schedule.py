@@ -66,6 +66,34 @@ def test_a_fresh_pass_starts_at_a_multiple_of_its_length(schedule, step):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("schedule", "epoch", "one_pass"),
+    [
+        (Schedule(4, 10), 3, 3),
+        (Schedule(4, 10, drop_last=True), 2, 2),
+        (Schedule(4, 10, steps=7), 3, 7),
+        (Schedule(4, None), None, None),
+        (Schedule(4, None, steps=7), None, 7),
+        (Schedule(16, 10), 1, 1),
+        (Schedule(16, 10, drop_last=True), 0, 0),
+    ],
+)
+def test_lengths(schedule, epoch, one_pass):
+    assert (schedule.per_epoch, schedule.per_pass) == (epoch, one_pass)
+
+
+def test_a_place_taken_over_from_another_batch_size_goes_on_from_its_sample():
+    schedule = Schedule(4, 10)
+    assert walk(schedule, Position(0, 5), 3, 9) == [
+        [(0, 5), (0, 6), (0, 7), (0, 8)],
+        [(0, 9)],
+        [(1, 0), (1, 1), (1, 2), (1, 3)],
+    ]
+    assert schedule.settle(Position(0, 10)) == Position(1, 0)
+    assert Schedule(4, 10, drop_last=True).settle(Position(0, 7)) == Position(1, 0)
+
+
+@pytest.mark.thorough
 @given(SCHEDULES, st.integers(0, 2), st.integers(0, 29), st.integers(1, 4))
 def test_from_anywhere_each_batch_counts_one_and_passes_end_with_epochs(schedule, epoch, sample, most):
     """Also from samples at which no batch of this size begins: the place was saved with another size."""

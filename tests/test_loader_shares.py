@@ -1,6 +1,7 @@
 """Which member every sample of a mixture comes from: turns, lots, weights that change."""
 
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -8,17 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_data import create, episode
 
-from rlds_cli.errors import InvalidArgument
+from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader import Loader, Mixture
 from rlds_cli.loader.mixture.shares import (
     LONGEST_PERIOD,
     Checkpoints,
     ConstantShares,
     DeficitRounds,
+    MemberDraws,
     RandomShares,
     apportion,
     normalised,
     period,
+    places,
     quantised,
     spread,
 )
@@ -61,6 +64,41 @@ def test_any_stretch_holds_its_shares(weights):
         assert off <= bound(len(weights)) + 1e-9
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(12))
+def test_two_and_three_members_hold_the_rounded_number_or_one_more_or_less(seed):
+    rng = np.random.default_rng(seed)
+    turns = quantised(rng.random(2 + seed % 2) ** 2)
+    member = period(turns).find(np.arange(3000))[0]
+    for k, length in itertools.product(range(len(turns)), range(1, 400)):
+        rounded = np.floor(turns[k] / sum(turns) * length + 0.5)
+        assert far_off(member, k, rounded / length, length) < 1.5  # a whole number, but for rounding
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("weights", "turns"),
+    [
+        ([0.7, 0.3], (7, 3)),
+        ([7, 3], (7, 3)),
+        ([1 / 3, 1 / 3, 1 / 3], (1, 1, 1)),
+        ([0.5, 0, 0.25, 0.25], (2, 0, 1, 1)),
+        ([0.8, 0.1, 0.1], (8, 1, 1)),
+        ([5.0], (1,)),
+        ([1_000_000, 402_000], (500, 201)),
+        ([0.1 + 0.2, 0.7], (3, 7)),
+    ],
+)
+def test_fractions_are_exact(weights, turns):
+    assert quantised(weights) == turns
+
+
+def test_a_batch_that_is_a_multiple_of_the_period_holds_exactly_its_shares():
+    member = period(quantised([0.5, 0.3, 0.2])).find(np.arange(10_007))[0]
+    for start in range(0, 10_007 - 100, 53):
+        assert np.bincount(member[start : start + 100]).tolist() == [50, 30, 20]
+
+
 @settings(max_examples=20)
 @given(st.lists(st.floats(1e-3, 1), min_size=2, max_size=8))
 def test_other_weights_are_close(weights):
@@ -92,6 +130,15 @@ def test_places_count_the_turns_before(weights, start):
     assert one[1][0] == two[one[0][0]]
 
 
+@pytest.mark.thorough
+def test_building_the_longest_period_is_quick():
+    rng = np.random.default_rng(0)
+    for members in (2, 10, 60):
+        begun = time.process_time()
+        period(quantised(rng.random(members)))
+        assert time.process_time() - begun < 0.3
+
+
 # -- in one batch
 
 
@@ -118,7 +165,45 @@ def test_whole_numbers_near_what_is_due(due, total, on):
         assert all(abs(g - d) < 1 for g, d in zip(given_, due, strict=True))
 
 
+def test_places_go_on_from_what_was_before():
+    place, after = places(np.array([1, 0, 1, 1, 0]), [5, 7, 9])
+    assert place.tolist() == [7, 5, 8, 9, 6] and after == [7, 10, 9]
+
+
+# -- lots
+
+
+def test_lots_fall_by_weight_and_never_on_zero():
+    lots = MemberDraws((0.0, 3.0, 0.0, 1.0, 0.0))
+    counts = np.bincount(lots.draw(Order(5), range(100_000)), minlength=5)
+    assert counts[[0, 2, 4]].tolist() == [0, 0, 0]
+    assert abs(counts[1] / 100_000 - 0.75) < 4 * np.sqrt(0.75 * 0.25 / 100_000)
+
+
+def test_lots_are_followed_in_any_steps():
+    lots, order = MemberDraws((0.2, 0.8)), Order(1)
+    member = lots.draw(order, range(1000))
+    assert lots.follow(order, [0, 0], 0, 1000) == np.bincount(member).tolist()
+    halfway = lots.follow(order, [0, 0], 0, 391)
+    assert lots.follow(order, halfway, 391, 1000) == np.bincount(member).tolist()
+
+
 # -- ledger
+
+
+def test_a_ledger_follows_from_the_nearest_point_it_knows():
+    walked = []
+
+    def follow(epoch, state, start, stop):
+        walked.append((epoch, start, stop))
+        return state + sum(range(start, stop)) * (epoch + 1)
+
+    ledger = Checkpoints(0, follow)
+    assert ledger.at(0, 10) == 45 and ledger.at(0, 10) == 45 and ledger.at(0, 12) == 66
+    assert ledger.at(0, 5) == 10 and ledger.at(1, 3) == 6 and ledger.at(1, 0) == 0
+    assert walked == [(0, 0, 10), (0, 10, 12), (0, 0, 5), (1, 0, 3)]
+    ledger.note(1, 100, 7)
+    assert ledger.at(1, 101) == 7 + 200
 
 
 def test_a_ledger_stays_small_and_keeps_the_latest_points():
@@ -216,6 +301,12 @@ def test_changing_weights_hold_over_time(table, size):
             assert np.abs(way.counts(0, (step + 1) * size) - due).max() < 2
 
 
+def test_changing_weights_need_the_same_batch_size():
+    way = DeficitRounds(drift, 3, 12)
+    with pytest.raises(WrongState, match="batches of 6, this loader's have 12"):
+        way.load(0, 60, [20, 20, 20], {"batch_size": 6, "owed": [0, 0, 0]})
+
+
 # -- weights
 
 
@@ -236,6 +327,11 @@ def test_changing_weights_hold_over_time(table, size):
 def test_weights_that_cannot_be(weights, says):
     with pytest.raises(InvalidArgument, match=says):
         normalised(weights, ("a", "b"), " at step 3")
+
+
+def test_weights_are_divided_by_their_sum():
+    assert normalised({"b": 1, "a": 3}, ("a", "b")) == [0.75, 0.25]
+    assert normalised({"a": np.float32(0.5), "b": np.int64(0)}, ("a", "b")) == [1.0, 0.0]
 
 
 # -- ranks

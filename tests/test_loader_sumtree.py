@@ -40,6 +40,16 @@ def test_draws_fall_where_the_sums_say(count):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("count", SIZES)
+def test_all_are_equal_at_first(count):
+    tree = SumTree(count, 0.25)
+    assert float(tree.total) == count / 4 and float(tree.least) == 0.25
+    assert find(tree, (np.arange(min(count, 999)) + 0.5) / min(count, 999)).size == min(count, 999)
+    if count < 5000:
+        assert find(tree, (np.arange(count) + 0.5) / count).tolist() == list(range(count))
+
+
+@pytest.mark.thorough
 @settings(max_examples=15)
 @given(st.integers(0, 2**32), st.sampled_from(SIZES))
 def test_a_tree_that_was_updated_is_the_tree_of_its_masses(seed, count):
@@ -82,9 +92,26 @@ def test_a_draw_beyond_the_last_mass_of_a_node_falls_on_it(before):
     assert found[0] == before and before <= found[1] < before + 4
 
 
+def test_the_last_of_several_masses_counts():
+    tree = SumTree(70_000, 1.0)
+    numbers, masses = np.array([5, 69_999, 5, 5, 8, 69_999]), np.array([9.0, 8, 7, 6, 5, 4])
+    update(tree, numbers, masses)
+    assert [float(tree.masses[i]) for i in (5, 8, 69_999, 4)] == [6, 5, 4, 1]
+    assert float(tree.total) == 70_000 - 3 + 15 and float(tree.least) == 1
+
+
 def test_evenly_spaced_draws_give_each_number_its_share():
     masses = np.exp(2 * np.random.default_rng(3).standard_normal(20_000))
     draws = 400_009
     found = find(tree_of(masses), (np.arange(draws) + 0.5) / draws)
     expected = draws * masses / masses.sum()
     assert np.abs(np.bincount(found, minlength=20_000) - expected).max() <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("count", [1, 100_000])
+def test_nothing_drawn_and_nothing_updated(count):
+    tree = SumTree(count, 1.0)
+    none = np.arange(0)
+    assert find(tree, np.zeros(0)).shape == (0,)
+    update(tree, none, tree.masses[:0])
+    assert float(tree.total) == count

@@ -1,4 +1,5 @@
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -214,6 +215,16 @@ def test_invert_takes_what_apply_takes(ds, kind, shape):
     there = norm.apply("action", given)
     assert isinstance(there, torch.Tensor) == (kind == "torch") and tuple(there.shape) == x.shape
     assert np.allclose(norm.invert("action", there), x)
+
+
+@pytest.mark.thorough
+def test_pickled_without_what_is_on_a_device(ds):
+    torch = pytest.importorskip("torch")
+    norm = Normalize(ds)
+    x = torch.ones(3)
+    before = norm.apply("observation", x)
+    again = pickle.loads(pickle.dumps(norm))
+    assert not again._cast and torch.equal(again.apply("observation", x), before)
 
 
 @pytest.mark.thorough

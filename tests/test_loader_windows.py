@@ -89,6 +89,29 @@ def test_windows_stop_at_the_ends_of_their_episode(episodes, length, shift):
     assert taken.flags.c_contiguous and taken.flags.writeable and taken.flags.owndata
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 2), (0,), (2, 0)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.uint8, bool, np.int64])
+def test_rows_of_any_shape_and_dtype_are_read(shape, dtype):
+    values = (np.random.default_rng(0).standard_normal((30, *shape)) * 9).astype(dtype)
+    values.flags.writeable = False
+    plan, rows = Plan(table([0], [29]), [column(values), column(values, shift=1)]), np.array([3, 28, 0, 3])
+    points = read(plan, [0] * 4, rows, 0)
+    windows = read(plan, [0] * 4, rows, 1)
+    for shift in (0, 1):
+        assert points[shift].dtype == windows[shift].dtype == dtype
+        assert np.array_equal(points[shift], values[rows + shift])
+        assert np.array_equal(windows[shift][:, 0], values[rows + shift])
+        assert points[shift].flags.writeable and windows[shift].flags.writeable
+
+
+def test_a_column_may_be_shorter_than_the_window():
+    values = np.arange(4)
+    now, after = read(Plan(table([0], [3]), [column(values), column(values, shift=1)]), [0], [-1], 6)
+    assert now.tolist() == [[0, 0, 1, 2, 2, 2]]
+    assert after.tolist() == [[1, 1, 2, 3, 3, 3]]
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [

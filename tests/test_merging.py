@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import lerobot_archives
 import numpy as np
 import pytest
+import tensorstore
+import zarr
 from versions_model import Episode, build, check, check_batches, draw
 
 import rlds_cli
@@ -15,10 +18,12 @@ from rlds_cli import preprocess
 from rlds_cli.convert import merging
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, InvalidEpisode
+from rlds_cli.files import disk
 from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader, Sequential
 from rlds_cli.maintenance.compacting import compact
 from rlds_cli.maintenance.reencode import convert
+from rlds_cli.maintenance.remove import remove
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import arrays
 
@@ -103,6 +108,29 @@ def test_a_field_of_different_dtypes_is_written_anew_alone() -> None:
         rlds_cli.merge(["local/d", "local/b"], "local/lossy")
 
 
+@pytest.mark.thorough
+def test_merges_of_merges_selections_trims_and_growing_datasets(two: tuple[list[Episode], list[Episode]]) -> None:
+    a, b = two
+    c, d = episodes(2, 3), episodes(3, 3)
+    build("local/c", c, "zarr"), build("local/d", d)
+    trimmed = rlds_cli.open_dataset("local/d").trim({0: [(0, 1)], 1: None}, "t")
+    parts = [d[0].part(0, 1), d[2]]
+    both = rlds_cli.merge(["local/a", "local/b"], "local/both", column="of")
+    chosen = [3, 7, 0]
+    members = [rlds_cli.open_dataset("local/c"), both.select(episodes=chosen), trimmed]
+    ds = rlds_cli.merge(members, "local/more", column="by")
+    whole = labelled("of", a=a, b=b)
+    new = labelled("by", c=c, both=[whole[k] for k in chosen])
+    expected = [*new, *(e.labelled(by="local/d@t") for e in parts)]
+    check(ds, expected)
+    check_batches(ds, expected, 0)
+    assert verify("local/more").ok
+    segments = arrays.layout(ds.path / "observation/state").segments
+    assert [len(arrays.layout(m.path / "action").segments) for m in (both, trimmed)] == [2, 1]
+    assert len(segments) == 4  # a compressed member is written, and is first
+    assert not files(ds, "action") & files(members[0], "action") and files(ds, "action") > files(both, "action")
+
+
 def test_changes_of_a_merge(two: tuple[list[Episode], list[Episode]]) -> None:
     a, b = two
     ds = rlds_cli.merge(["local/a", "local/b"], "local/both", column="of")
@@ -121,6 +149,19 @@ def test_changes_of_a_merge(two: tuple[list[Episode], list[Episode]]) -> None:
     assert doubled.episodes["total_reward"].tolist() == [2 * e.total_reward for e in whole]
 
 
+@pytest.mark.thorough
+def test_compact_writes_files_of_its_own(two: tuple[list[Episode], list[Episode]]) -> None:
+    a, b = two
+    expected = labelled("of", a=a, b=b)
+    before = rlds_cli.merge(["local/a", "local/b"], "local/both", column="of").fingerprint
+    assert compact("local/both").changed and not compact("local/both").changed
+    ds = rlds_cli.open_dataset("local/both")
+    assert ds.fingerprint == before and not ds.store.is_segmented
+    assert ds.num_rows == sum(e.length + 1 for e in expected)
+    check(ds, expected)
+    assert verify("local/both").ok
+
+
 @pytest.mark.slow
 def test_the_other_encoding_and_back(two: tuple[list[Episode], list[Episode]]) -> None:
     a, b = two
@@ -129,6 +170,29 @@ def test_the_other_encoding_and_back(two: tuple[list[Episode], list[Episode]]) -
         convert("local/both", to=encoding)
         check(rlds_cli.open_dataset("local/both"), labelled("of", a=a, b=b))
         assert verify("local/both").ok
+
+
+@pytest.mark.thorough
+def test_a_merge_outlives_its_members(two: tuple[list[Episode], list[Episode]]) -> None:
+    a, b = two
+    ds = rlds_cli.merge(["local/a", "local/b"], "local/both", column="of")
+    remove(["local/a", "local/b"])
+    check(ds, labelled("of", a=a, b=b))
+
+
+@pytest.mark.thorough
+def test_members_that_cannot_be_linked_are_referred_to_or_copied(
+    two: tuple[list[Episode], list[Episode]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = two
+    monkeypatch.setattr(disk, "_link", lambda *args, **kwargs: None)
+    ds = rlds_cli.merge(["local/a", "local/b"], "local/both", column="of")
+    check(ds, labelled("of", a=a, b=b))
+    assert [s.id for s in ds.store.refers_to] == ["local/a", "local/b"]
+    assert not list((Path(os.environ["RLDS_HOME"]) / "partial").glob("*both*"))
+    ds = rlds_cli.merge(["local/a", "local/b"], "local/copied", column="of", copy=True)
+    remove(["local/a", "local/b"])
+    check(ds, labelled("of", a=a, b=b))
 
 
 def test_videos_are_shared(tmp_path: Path) -> None:
@@ -214,6 +278,34 @@ def test_segments_that_cannot_be(merged: Dataset, old: str, new: str) -> None:
 
 
 @pytest.mark.thorough
+def test_zarr_and_tensorstore_read_selections_trims_labels_and_merges(
+    merged: Dataset, two: tuple[list[Episode], list[Episode]]
+) -> None:
+    a, b = two
+    ds = rlds_cli.open_dataset("local/a")
+    k = next(k for k, e in enumerate(a) if e.length > 2)
+    views = [
+        (ds.select(episodes=[4, 1]).save("some"), [a[4], a[1]]),
+        (ds.trim({k: [(0, 1), (1, 3)]}, "cut"), [*a[:k], a[k].part(0, 1), a[k].part(1, 3), *a[k + 1 :]]),
+        (ds.label(quality="good"), a),
+        (merged, [*a, *b]),
+    ]
+    for view, episodes in views:
+        group = zarr.open_group(str(view.path), mode="r")
+        for name in ("action", "next/reward", "next/truncated", "observation/state", "observation/large"):
+            segments = arrays.layout(view.path / name).segments
+            parts = [s.directory.relative_to(view.path).as_posix() for s in segments]
+            assert (parts == [name]) is (view is not merged)  # an array by itself, or one for each segment
+            for start, e in zip(view.episodes["start"].tolist(), episodes, strict=True):
+                at = max(i for i, s in enumerate(segments) if s.start <= start)
+                first, wanted = start - segments[at].start, e.rows[name]
+                spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{view.path / parts[at]}/"}}
+                found = tensorstore.open(spec).result()[first : first + len(wanted)].read().result()
+                np.testing.assert_array_equal(found, wanted)
+                np.testing.assert_array_equal(group[parts[at]][first : first + len(wanted)], wanted)
+
+
+@pytest.mark.thorough
 def test_a_merge_at_an_address(
     merged: Dataset, two: tuple[list[Episode], list[Episode]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,3 +328,12 @@ def test_a_plain_copy_of_a_merge_is_downloaded(
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "far"))
     check(rlds_cli.download(str(tmp_path / "there"), as_="local/got"), labelled("of", a=two[0], b=two[1]))
     assert verify("local/got").ok
+
+
+@pytest.mark.thorough
+def test_a_plan_says_which_rows_are_written(two: tuple[list[Episode], list[Episode]]) -> None:
+    build("local/z", episodes(4, 2), "zarr")
+    assert merging.plan_merge(["local/a", "local/b"], "local/both", column="of").copied == ()
+    planned = merging.plan_merge(["local/a", "local/z"], "local/both", column="of")
+    assert planned.copied == ("local/z",) and planned.bytes > 0
+    assert merging.plan_merge(["local/a"], "local/both", column="of", store="zarr").copied == ("local/a",)

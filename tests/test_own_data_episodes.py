@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import pytest
 from archive_rows import Rows
 from own_files import write
 
+import rlds_cli
 from rlds_cli import archives
+from rlds_cli.cli import main
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.importing import import_files, plan_import
 from rlds_cli.maintenance.verification import trace
+from rlds_cli.report.files import describe_file
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
 LENGTHS = [3, 5, 1, 4, 2, 6, 3, 2, 4, 1, 5, 2]  # more than ten, so that the order of texts is not that of numbers
@@ -160,6 +164,26 @@ def test_patterns_name_what_names_do_not_tell(tmp_path: Path) -> None:
     check(Rows("plain", tmp_path / "a.h5", fields=fields), made)
     with pytest.raises(UnknownLayout, match='has no "speed"'):
         Rows("plain", tmp_path / "a.h5", fields={**fields, "observation": "log/*/speed"})
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("names", [("observations/joint_pos", "act", "rew"), ("q", "cmd", "r")])
+def test_the_line_of_the_hint_gives_all_episodes(
+    tmp_path: Path, names: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = episodes()
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        for k, e in enumerate(made):
+            for name, key in zip(names, ("obs", "actions", "rewards"), strict=True):
+                f[f"data/demo_{k}/{name}"] = e[key]
+    command = str(describe_file(tmp_path / "a.h5").suggestion).replace(" --dry-run", "")
+    monkeypatch.setattr("sys.argv", shlex.split(command))
+    with pytest.raises(SystemExit) as e:
+        main()
+    assert not e.value.code
+    ds = rlds_cli.open_dataset("local/a")
+    assert ds.num_episodes == 12 and ds.num_steps == sum(LENGTHS)
+    np.testing.assert_array_equal(ds.episode(11)["action"], made[11]["actions"])
 
 
 def test_what_does_not_fit_is_named(tmp_path: Path) -> None:

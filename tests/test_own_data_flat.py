@@ -430,6 +430,21 @@ def test_what_does_not_fit_in_memory_is_ordered_in_a_file(tmp_path: Path, monkey
     check_six(Rows("plain", write(tmp_path / "a.npz", columns(rows))))
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_many_parts(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlds_cli.archives.flat.PART_ROWS", 7)
+    read = Rows("plain", write(tmp_path / f"a{suffix}", columns(ROWS)))
+    assert len(read.plan.parts) == 5
+    check_six(read)
+    final = {k: [*v, *v[-1:]] for k, v in columns(ROWS).items()} | {
+        "action": [[r["action"][0]] for r in ROWS] + [[np.nan]]
+    }
+    final["step"][-1], final["done"][-1] = 5, False
+    seen = Rows("plain", write(tmp_path / f"b{suffix}", final))
+    assert len(seen.plan.parts) == 5 and seen.episodes.observed.tolist() == [False] * 5 + [True]
+
+
 # -- names and numbers
 
 
@@ -470,6 +485,27 @@ def test_columns_of_the_episode_table(tmp_path: Path) -> None:
     cols["task"][7] = "lift"
     with pytest.raises(UnknownLayout, match="task changes within an episode, at row 7"):
         Rows("plain", write(tmp_path / "b.parquet", cols), fields={"episode/task": "task"})
+
+
+@pytest.mark.thorough
+def test_types_are_those_of_the_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlds_cli.formats.text_tables.BLOCK_BYTES", 256)
+    n = 200
+    late = [i if i < 190 else i + 0.5 for i in range(n)]
+    cols = {"obs": [[i, v] for i, v in enumerate(late)], "action": late, "note": ["5"] * 199 + ["x"], "n": range(n)}
+    for suffix in (".csv", ".jsonl"):
+        read = Rows("plain", write(tmp_path / f"a{suffix}", cols))
+        assert {k: f.dtype for k, f in read.schema.items() if "next" not in k} == {
+            "observation": "float64",
+            "action": "float64",
+            "note": "str",
+            "n": "int64",
+        }
+        assert read.of(0, "observation")[:n].tolist() == [[float(i), float(v)] for i, v in enumerate(late)]
+        assert read.of(0, "note") == cols["note"]
+    (tmp_path / "mixed.jsonl").write_text('{"obs": 1, "action": 1}\n' * 30 + '{"obs": "x", "action": 1}\n' * 30)
+    with pytest.raises(UnknownLayout, match="values of several kinds"):
+        Rows("plain", tmp_path / "mixed.jsonl")
 
 
 def test_semicolons_tabs_quotes_and_headers(tmp_path: Path) -> None:

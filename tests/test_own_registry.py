@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -322,6 +323,15 @@ def test_a_registry_that_names_another_hash(lab: Lab, tmp_path: Path) -> None:
     with pytest.raises(WrongHash, match="0" * 64):
         pinning.sync(lock, cache_dir=tmp_path / "elsewhere")
     assert run_rlds("verify", PRESS).returncode == 1
+
+
+def test_a_broken_list_is_none(home: Path) -> None:
+    (home / "registries").mkdir(parents=True)
+    for text in ("[]", "{}", '{"registries": [3, {"place": 4}, {"place": "/none", "prefix": 3}]}', "\x00"):
+        (home / "registries" / "list.json").write_text(text)
+        os.chmod(home / "registries" / "list.json", 0o600)  # noqa: PTH101
+        assert own.sources() == ()
+    assert registry.get("hopper-medium-v2").id == "d4rl/hopper-medium-v2"
 
 
 def test_the_example_of_the_documentation(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

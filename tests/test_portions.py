@@ -9,6 +9,21 @@ from rlds_cli.errors import InvalidId
 from rlds_cli.subset import EVERYTHING, Subset, command, is_subset
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("text", "expected", "name"),
+    [
+        ("0:100", (0, 100), "episodes-0-100"),
+        (":7", (0, 7), "episodes-0-7"),
+        ("7:", (7, None), "episodes-7-end"),
+        ("12", (12, 13), "episodes-12-13"),
+    ],
+)
+def test_ranges(text: str, expected: tuple[int, int | None], name: str) -> None:
+    portion = Subset.of(episodes=text)
+    assert (portion.episodes, portion.name) == (expected, name)
+
+
 @pytest.mark.parametrize("text", [":", "5:5", "9:3", "-1:", "a:b", "1:2:3", "1-2"])
 def test_what_is_no_range(text: str) -> None:
     with pytest.raises(InvalidId):
@@ -50,6 +65,25 @@ def test_nothing_said_is_everything() -> None:
     for empty in ({"include": ""}, {"exclude": [""]}, {"split": ""}):
         with pytest.raises(InvalidId):
             Subset.of(**empty)  # type: ignore[arg-type]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ({"include": "seed1*"}, ["a/seed1.h5", "a/seed10.h5", "a/info.json", "meta/tasks.parquet"]),
+        ({"include": "b/*"}, ["b/seed1_x.mp4", "a/info.json", "meta/tasks.parquet"]),
+        ({"include": "b"}, ["b/seed1_x.mp4", "a/info.json", "meta/tasks.parquet"]),
+        ({"include": "b/"}, ["b/seed1_x.mp4", "a/info.json", "meta/tasks.parquet"]),
+        ({"exclude": "*.mp4"}, ["a/seed1.h5", "a/seed10.h5", "a/info.json", "meta/tasks.parquet"]),
+        ({"include": "a/*", "exclude": ["*.json", "*10*"]}, ["a/seed1.h5", "meta/tasks.parquet"]),
+    ],
+)
+def test_files(said: dict[str, str], wanted: list[str]) -> None:
+    files = ["a/seed1.h5", "a/seed10.h5", "b/seed1_x.mp4", "a/info.json", "meta/tasks.parquet"]
+    if said == {"include": "seed1*"}:
+        wanted = [*wanted[:2], "b/seed1_x.mp4", *wanted[2:]]
+    assert [f for f in files if Subset.of(**said).wants(f)] == wanted
 
 
 def test_what_people_read() -> None:

@@ -250,7 +250,6 @@ def test_relabelled_flags_decide_how_episodes_end(small):
     assert a.episode(0)["next", "truncated"].ravel().tolist() == [False] * 4 + [True]
 
 
-@pytest.mark.thorough
 def test_only_the_fields_asked_for_are_given_and_the_others_carried(small):
     seen = []
 

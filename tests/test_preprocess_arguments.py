@@ -58,3 +58,10 @@ def test_numbers_of_numpy_and_whole_ones_for_floats_fit(ds):
     made = preprocess.run(ds, "scale_reward", "x", args={"scale": np.float32(2), "shift": np.int64(1)}, jobs=0)
     assert made.episode(0)["next"]["reward"].ravel().tolist() == [1, 3, 5]
     assert preprocess.run(ds, "resize", "y", args={"size": np.array([4, 4])}, jobs=0).num_steps == 3
+
+
+def test_text_that_looks_like_a_number_is_said_how_to_write(ds):
+    with pytest.raises(InvalidArgument) as e:
+        preprocess.run(ds, "select_episodes", args={"split": 1})
+    assert e.value.hint == "as a text: --arg 'split=\"1\"'"
+    assert _arguments(['split="1"', "size=0x84", "n=10"]) == {"split": "1", "size": "0x84", "n": 10}

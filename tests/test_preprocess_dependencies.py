@@ -76,6 +76,25 @@ def test_names_of_fields_are_no_files(ds):
     assert "depends" not in made.manifest.provenance[-1]
 
 
+def test_a_lock_says_which_files_and_sync_refuses_others(ds):
+    from rlds_cli.maintenance import pinning
+
+    Path("prep.py").write_text("import numpy\ndef f(e, model):\n    e['action'] *= numpy.load(model)\n    return e\n")
+    source = rlds_cli.download("sample/pendulum-d4rl")
+    preprocess.run(source, "prep.py:f", args={"model": "model.npy"}, jobs=0)
+    Path("lock").write_text(pinning.lock(["sample/pendulum-d4rl@f"]))
+    locked = json.loads(Path("lock").read_text())["datasets"][-1]
+    assert locked["made_by"][0]["depends"] == {"model.npy": sha("model.npy")}
+    before = sha("model.npy")
+    np.save("model.npy", np.array(3.0))
+    from rlds_cli.maintenance.remove import remove
+
+    remove(["sample/pendulum-d4rl@f"])
+    with pytest.raises(rlds_cli.errors.WrongFingerprint) as e:
+        pinning.sync("lock", allow_code=["prep.py:f"])
+    assert "model.npy" in e.value.message and before in e.value.message
+
+
 @pytest.mark.parametrize("made", ["created", "lambda", "selection", "partial"])
 def test_what_no_other_machine_can_make_is_refused_or_marked(ds, made):
     from rlds_cli.maintenance import pinning

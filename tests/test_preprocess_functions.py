@@ -1,7 +1,10 @@
 """Finding the user's function, and what it is made of."""
 
 import functools
+import hashlib
 import pickle
+import sys
+from pathlib import Path
 
 import numpy as np
 import preprocess_functions as module
@@ -11,7 +14,7 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import PreprocessError
 from rlds_cli.files import modules
-from rlds_cli.preprocess import functions, unit
+from rlds_cli.preprocess import functions, sources, unit
 
 
 @pytest.fixture
@@ -37,12 +40,35 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
+def sha(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.thorough
+def test_a_file_is_found_and_made_of_what_it_imports_from_the_users_path(project):
+    f = functions.find("prep_one.py:norm")
+    names = ["prep_one.py", "prep_pkg/__init__.py", "prep_pkg/inner.py", "prep_pkg/sibling.py", "prep_two.py"]
+    assert f.files == tuple((n, sha(project / n)) for n in names)
+    assert f.load()(5) == 5 and f.name == "norm" and f.portable
+    assert functions.find("./prep_one.py:norm").code == f.code == functions.find(str(project / "prep_one.py:norm")).code
+    assert [n for n, _ in functions.find("lazy.py:f").files] == ["lazy.py", "prep_two.py"]
+
+
 def test_a_module_is_found_below_the_current_directory(project):
     with modules.importable((str(project),)):
         f = functions.find("prep_pkg.inner:deep")
         assert [n for n, _ in f.files] == ["prep_pkg/__init__.py", "prep_pkg/inner.py", "prep_pkg/sibling.py"]
         copy = pickle.loads(pickle.dumps(f))
         assert copy.call is None and copy.load()(7) == 7
+
+
+def test_an_edited_file_is_run_as_it_is_now(project, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    (project / "now.py").write_text("def f(e): return 1\n")
+    before = functions.find("now.py:f")
+    (project / "now.py").write_text("def f(e): return 2\n")
+    after = functions.find("now.py:f")
+    assert (before.load()(0), after.load()(0)) == (1, 2) and before.code != after.code
 
 
 @pytest.mark.sampled(9)
@@ -76,6 +102,13 @@ def test_what_is_not_found_is_explained(project, reference, message):
         functions.find(reference)
 
 
+@pytest.mark.thorough
+def test_a_callable_of_a_module_and_its_reference_are_one():
+    given, named = functions.find(module.good), functions.find("preprocess_functions:good")
+    assert (given.code, given.name) == (named.code, named.name)
+    assert given.module == "preprocess_functions" and given.pickled is None
+
+
 def test_functions_without_a_module_are_known_by_their_code():
     def scaled(k):
         return lambda e: e * k
@@ -89,6 +122,15 @@ def test_functions_without_a_module_are_known_by_their_code():
     assert pickle.loads(pickle.dumps(functions.find(scaled(4)))).load()(2) == 8
 
 
+@pytest.mark.thorough
+def test_partials_and_objects_are_known_by_what_they_hold():
+    partials = [functions.find(functools.partial(module.good, at_least=n)) for n in (1, 1, 2)]
+    assert partials[0].code == partials[1].code != partials[2].code
+    assert [f.name for f in partials] == ["good"] * 3 and partials[0].files == functions.find(module.good).files
+    arrays = [functions.find(functools.partial(module.good, at_least=np.array(n))).code for n in ([1.0], [1.0], [2.0])]
+    assert arrays[0] == arrays[1] != arrays[2]
+
+
 def test_the_decorator_says_the_unit_and_leaves_the_function_alone():
     assert functions.find(module.normalise_batch).unit == "batch"
     assert functions.find(module.good).unit is None
@@ -100,6 +142,11 @@ def test_the_decorator_says_the_unit_and_leaves_the_function_alone():
         return b
 
     assert f(3) == 3 and f.__doc__ == "Doc."
+
+
+def test_libraries_are_not_followed():
+    files = sources.made_of(Path(module.__file__), [Path.cwd()])
+    assert [Path(n).name for n, _ in files] == ["preprocess_functions.py"]
 
 
 def test_several_functions_are_run_one_after_the_other():

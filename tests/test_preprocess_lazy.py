@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from frames_data import decoded, film
 
+import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
+from rlds_cli.preprocess import reading
 from rlds_cli.store import opening
 
 LENGTHS = [3, 5, 4, 2]
@@ -209,6 +211,44 @@ def test_an_array_that_is_not_read_behaves_as_one(ds):
 
     preprocess.run(ds, look, jobs=0)
     assert seen == {"shape": (3, 16, 12, 3), "ndim": 4, "rows": 3, "dtype": np.dtype(np.uint8)}
+
+
+def texts_and_arrays():
+    for k, t in enumerate([4, 6, 5]):
+        yield {
+            "observation": {"grid": np.full((t + 1, 64, 32), k, np.int16), "state": np.full((t + 1, 2), k, np.float32)},
+            "action": np.arange(t, dtype=np.float32)[:, None],
+            "note": [f"{k} {i}" if i % 2 else None for i in range(t)],
+            "next": {"terminated": True},
+        }
+
+
+@pytest.mark.thorough
+def test_texts_and_large_rows_are_read_when_they_are_used(monkeypatch):
+    ds = rlds_cli.create("local/x", texts_and_arrays())
+    read: list[str] = []
+    rows = reading.SourceReader.rows
+
+    def counted(self, name, runs):
+        read.append(name)
+        return rows(self, name, runs)
+
+    monkeypatch.setattr(reading.SourceReader, "rows", counted)
+    for form in FORMS:
+        made = preprocess.run(ds, form, jobs=0)
+        assert not {"note", "observation/grid"} & set(read)
+        assert {"note", "observation/grid"} <= set(made.manifest.shared)
+    some = preprocess.run(ds, trimmed, jobs=0)
+    assert some.gather("note", np.arange(3)).tolist() == ["0 1", None, "0 3"]
+    assert np.array_equal(some.episode(1)["observation/grid"], np.full((5, 64, 32), 1))
+
+    def shout(episode):
+        episode["note"] = [t and t.upper() + "!" for t in episode["note"]]
+        return episode
+
+    loud = preprocess.run(ds, shout, jobs=0)
+    assert loud.gather("note", np.arange(4)).tolist() == [None, "0 1!", None, "0 3!"]
+    assert "observation/grid" in loud.manifest.shared
 
 
 @pytest.mark.thorough

@@ -46,6 +46,13 @@ def failure(answer):
     return pickle.loads(answer.failure)
 
 
+@pytest.mark.thorough
+def test_the_answer_is_what_the_call_gives_here(ds, place):
+    t = described(ds, functions.standardise)
+    answer = work(place, t)
+    assert answer.value == fit_chunk(t, parts(t, kept=True)[0]) and answer.failure is None
+
+
 def test_a_failure_comes_back_as_it_was(ds, place):
     t = described(ds, functions.fails)
     error = failure(work(place, t, call=_raises_ours))

@@ -22,6 +22,7 @@ from rlds_cli.home import Home
 from rlds_cli.maintenance import gc
 from rlds_cli.preprocess import shards
 from rlds_cli.preprocess.shards import is_running
+from rlds_cli.store.build import Shard
 
 LENGTHS = [60 + i % 41 for i in range(60)]
 ROWS = 600  # of a chunk: eight of them
@@ -69,6 +70,14 @@ def in_shards(ds, fn, name, order=(1, 2, 3, 4), count=4, **how):
 def changed_words(episode):
     episode["info"]["word"] = [None if w is None else f"{w}-{i}" for i, w in enumerate(episode["info"]["word"])]
     return episode
+
+
+def test_which_parts_a_shard_has():
+    for parts in (0, 1, 7, 8, 9, 100):
+        for count in (1, 2, 4, 7, 12):
+            ranges = [Shard(i, count).parts(parts) for i in range(1, count + 1)]
+            assert [n for r in ranges for n in r] == list(range(parts))
+            assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
 
 
 @pytest.mark.thorough
@@ -241,6 +250,17 @@ def test_names_that_are_taken(ds):
 def test_shards_that_are_none(ds, shard):
     with pytest.raises(PreprocessError, match="There is no shard"):
         preprocess.run_shard(ds, functions.same, shard=shard)
+
+
+@pytest.mark.thorough
+def test_an_ordinary_job_leaves_shards_alone_that_are_at_work(ds, home):
+    preprocess.run_shard(ds, functions.normalise, "part", shard=(1, 2), jobs=0)
+    work = next((home / "partial").iterdir())
+    assert not is_running(work)
+    preprocess.run(ds, functions.normalise, "part")  # the same: its shards wait, and are in nobody's way
+    assert work.exists()
+    preprocess.run(ds, functions.same, "part", force=True)
+    assert not work.exists()
 
 
 # -- processes of their own

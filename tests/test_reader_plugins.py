@@ -16,7 +16,7 @@ from conftest import run_rlds
 import rlds_cli
 from rlds_cli import importing
 from rlds_cli.archives import plugins
-from rlds_cli.errors import CorruptArchive, InvalidArgument, ReaderError, RldsError
+from rlds_cli.errors import CorruptArchive, InvalidArgument, NameTaken, ReaderError, RldsError
 from rlds_cli.importing import import_files
 from rlds_cli.maintenance import pinning, repair
 from rlds_cli.maintenance.verification import trace
@@ -77,6 +77,16 @@ def test_a_file_and_the_object_in_it(lab: Path, name: str) -> None:
     assert ds.manifest.reader_source == plugins.source(str(lab / "rig.py"))
     assert import_files("run.h5", "local/rig", reader=name).fingerprint == ds.fingerprint  # at once
     assert str(lab) not in json.dumps(ds.manifest.to_json(), default=str).replace((lab / "run.h5").as_uri(), "")
+
+
+@pytest.mark.thorough
+def test_a_file_that_changed_makes_another_dataset(lab: Path) -> None:
+    import_files("run.h5", "local/rig", reader="rig.py")
+    Path("rig.py").write_text(RIG + "\n# better\n")
+    with pytest.raises(NameTaken, match="another reader"):
+        import_files("run.h5", "local/rig", reader="rig.py")
+    again = import_files("run.h5", "local/rig", reader="rig.py", force=True)
+    assert again.manifest.reader_source == plugins.source(str(lab / "rig.py"))
 
 
 def test_processes_that_read_parts_load_the_file(lab: Path) -> None:

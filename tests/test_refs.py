@@ -16,7 +16,7 @@ import rlds_cli
 from rlds_cli import refs
 from rlds_cli.cli import app
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument, InvalidId, NameTaken
-from rlds_cli.maintenance import compacting, repair
+from rlds_cli.maintenance import compacting, reencode, repair
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.refs import Ref
 
@@ -49,6 +49,31 @@ def command(*words: Any) -> Any:
 
 
 # -- the text
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("local/a", Ref("local/a")),
+        ("local/a#v0", Ref("local/a", version=0)),
+        ("local/a@norm#v12", Ref("local/a@norm", version=12)),
+        ("local/a#icra", Ref("local/a", tag="icra")),
+        ("local/a#v1.2", Ref("local/a", tag="v1.2")),
+        ("local/a#V3", Ref("local/a", tag="V3")),
+        ("local/a#x_-.9", Ref("local/a", tag="x_-.9")),
+        (f"local/a#rlds1:{DIGITS}", Ref("local/a", fingerprint=f"rlds1:{DIGITS}")),
+        ("local/a#rlds1:7c1f-09ab-55e2", Ref("local/a", fingerprint=f"rlds1:{DIGITS}")),
+        (f"s3://lab/a#rlds1:{'0' * 64}", Ref("s3://lab/a", fingerprint=f"rlds1:{'0' * 64}")),
+        ("https://lab/a/?sig=1#v2", Ref("https://lab/a/?sig=1", version=2)),
+        ("./a#b#v2", Ref("./a#b", version=2)),
+        (Path("a#v2"), Ref(Path("a"), version=2)),
+    ],
+)
+def test_a_reference_is_a_place_and_a_version(text: str | Path, expected: Ref) -> None:
+    found = refs.parse(text)
+    assert found == expected and type(found.place) is type(expected.place)
+    assert refs.parse(str(found)) == Ref(str(found.place), found.version, found.tag, found.fingerprint)
 
 
 @pytest.mark.sampled(2)
@@ -254,6 +279,21 @@ def test_a_file_of_other_things_is_damaged(run: rlds_cli.Dataset, text: str) -> 
     with pytest.raises(DamagedDataset, match="tags"):
         _ = run.tags
     assert rlds_cli.open_dataset("local/run").version == 2
+
+
+@pytest.mark.thorough
+def test_tags_are_no_part_of_an_ordinary_dataset(ordinary: rlds_cli.Dataset, tmp_path: Path) -> None:
+    before = ordinary.fingerprint
+    ordinary.tag("icra")
+    assert verify("local/fixed").ok
+    rlds_cli.push("local/fixed", tmp_path / "store", pages=False)
+    got = rlds_cli.download(str(tmp_path / "store"), as_="local/got", cache_dir=tmp_path / "other")
+    assert got.fingerprint == before and got.tags == {}
+    reencode.convert("local/fixed", to="zarr")
+    again = rlds_cli.open_dataset("local/fixed#icra")
+    assert (again.fingerprint, again.encoding, again.tags) == (before, "zarr", {"icra": 1})
+    again.tag("later")
+    assert verify("local/fixed").ok
 
 
 def test_a_repaired_dataset_keeps_its_tags(home: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from object_store import Fault, ObjectStore
-from test_remote_preprocess import blocks_of, blocks_of_all
+from test_remote_preprocess import MIB, blocks_of, blocks_of_all
 from test_remote_store import HASTY, MAKERS, large
 
 import rlds_cli
@@ -36,6 +36,23 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectSt
         for name, value in running.environ(tmp_path / "home").items():
             monkeypatch.setenv(name, value)
         yield running
+
+
+@pytest.mark.parametrize(("to", "times"), [("minari", 1), pytest.param("d4rl", 2, marks=pytest.mark.slow)])
+def test_an_export_with_a_small_cache(to: str, times: int, bucket: ObjectStore, far: Path, tmp_path: Path) -> None:
+    ds = large(15_000, width=512)
+    push(ds.id, "s3://lab/large", pages=False)
+    there = rlds_cli.open_dataset("s3://lab/large", cache_dir=far, cache="4MiB")
+    with bucket.counting() as requests:
+        done = rlds_cli.export(there, to, tmp_path / "made-v0", lossy=True, jobs=1)
+    assert (
+        done.proved
+        and done.fingerprint == rlds_cli.export(ds, to, tmp_path / "here-v0", lossy=True, jobs=1).fingerprint
+    )
+    asked = blocks_of(requests)  # next observations, a column of their own in D4RL's layout, are a second pass
+    assert len(asked) <= blocks_of_all(bucket) and sum(asked.values()) <= times * len(asked) + 3
+    here = sum(f.stat().st_blocks * 512 for f in (far / "remote").rglob("rows/*") if f.is_file())
+    assert here <= 6 * MIB
 
 
 def test_an_export_goes_on_when_the_store_is_back(

@@ -72,6 +72,42 @@ def test_all_that_is_wanted_arrives_once_in_long_requests(tmp_path: Path) -> Non
     assert wait_for(lambda: are_here(files) and ended(files)) and again.state == "" and len(store.asked) == 5
 
 
+@pytest.mark.thorough
+def test_the_beginnings_of_all_files_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filling, "_RUN", MANY)
+    store = Store()
+    files = opened(tmp_path / "remote", store, at_once=1)
+    wish = files.fill(ALL)
+    assert wait_for(lambda: are_here(files)), wish.state
+    places = [start / FILES[file].size for file, start, _ in store.asked]
+    assert {file for file, _, _ in store.asked[:2]} == {0, 1} and np.diff(places).min() > -0.1
+
+
+@pytest.mark.thorough
+def test_it_takes_a_part_of_the_connections_and_goes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filling, "_RUN", MANY)
+    store, go, lock = Store(), threading.Event(), threading.Lock()
+    now: list[int] = []
+
+    def before(file: int, start: int) -> None:
+        with lock:
+            now.append(start)
+        assert go.wait(60)
+
+    store.before = before
+    files = opened(tmp_path / "remote", store, at_once=8)
+    wish = files.fill(ALL[:1])
+    assert wait_for(lambda: len(now) == 2)
+    time.sleep(0.05)
+    assert len(now) == 2, "a quarter of eight"
+    hold = files.announce([(0, blocks(8, 9))])  # the other connections are free
+    assert wait_for(lambda: len(now) == 4) and sorted(now[2:]) == [8 * GROUP, 9 * GROUP]
+    go.set()
+    hold.wait()
+    assert wait_for(lambda: bool(files.state(0).all())), wish.state
+    assert len(store.asked) == 11
+
+
 def test_what_is_asked_for_overtakes(tmp_path: Path) -> None:
     store, go = Store(), threading.Event()
     store.before = lambda file, start: go.wait(60) and None

@@ -156,6 +156,37 @@ def test_a_small_cache_is_enough(bucket: ObjectStore, far: Path, small_chunks: N
         assert here <= 6 * MIB
 
 
+@pytest.mark.thorough
+def test_work_that_fails_in_the_middle_goes_on(bucket: ObjectStore, far: Path, small_chunks: None) -> None:
+    ds = large(10_000, width=WIDTH)
+    push(ds.id, "s3://lab/large", pages=False)
+    fails = [True]
+
+    def inverted_until(episode: dict[str, Any]) -> dict[str, Any]:
+        if fails and episode["observation"][0, 0] == stop[0] and (episode["observation"][0] == stop).all():
+            raise ValueError("no")
+        return {**episode, "observation": 255 - episode["observation"]}
+
+    stop = ds.episode(ds.num_episodes * 3 // 4)["observation"][0]
+    with pytest.raises(PreprocessError, match="chunks are kept"):
+        preprocess.run("s3://lab/large", inverted_until, "made", jobs=0, cache_dir=far)
+    fails.clear()
+    made = preprocess.run("s3://lab/large", inverted_until, "made", jobs=0, cache_dir=far)
+    assert np.array_equal(made.column("observation")[:], 255 - ds.column("observation")[:])
+
+
+@pytest.mark.thorough
+def test_a_result_that_is_pushed_beside_its_source_sends_what_differs(bucket: ObjectStore, far: Path) -> None:
+    ds = large(10_000, width=WIDTH)
+    push(ds.id, "s3://lab/large", pages=False)
+    made = preprocess.run("s3://lab/large", steps_backwards, "made", jobs=0, cache_dir=far)
+    pushed = push(made.path, "s3://lab/made", pages=False)
+    assert pushed.sent < made.num_rows * WIDTH / 2
+    there = rlds_cli.open_dataset("s3://lab/made", cache_dir=far.with_name("third"))
+    assert np.array_equal(there.column("observation")[:], ds.column("observation")[:])
+    assert there.fingerprint == made.fingerprint
+
+
 def test_a_growing_dataset_at_an_address_is_preprocessed_by_versions(store: Path, far: Path) -> None:
     ds = grown()
     push(ds.id, store, pages=False)

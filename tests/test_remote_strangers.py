@@ -21,6 +21,7 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, NameTaken, NoSpace
+from rlds_cli.loader import Loader
 from rlds_cli.remote.index import IndexedFile, Piece
 
 
@@ -49,7 +50,6 @@ def forge_rewards(genuine: Path, at: Path) -> None:
     forged.write(at, forged.index_of(genuine), files)
 
 
-@pytest.mark.thorough
 def test_blocks_of_a_forged_address_are_not_used_for_the_genuine_one(tmp_path: Path, far: Path) -> None:
     genuine, other = tmp_path / "genuine", tmp_path / "forged"
     here = pushed(genuine)
@@ -61,7 +61,33 @@ def test_blocks_of_a_forged_address_are_not_used_for_the_genuine_one(tmp_path: P
     assert 999.0 in rewards(again)  # and the other way round: what each address says
 
 
-@pytest.mark.thorough
+def test_rows_packed_from_a_forged_address_are_not_used_for_the_genuine_one(
+    tmp_path: Path, far: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine, other = tmp_path / "genuine", tmp_path / "forged"
+    here = pushed(genuine)
+    monkeypatch.setattr("rlds_cli.loader.storage.blocks.LEAST_BYTES", 1)
+    forge_rewards(genuine, other)
+
+    def batches(at: Path, *, whole: bool) -> tuple[bool, set[float]]:
+        """Return whether rows were packed, and all rewards."""
+        ds = rlds_cli.open_dataset(at, cache_dir=far)
+        if whole:
+            blocks = ds.store.blocks
+            blocks.hold([(n, np.arange(f.blocks)) for n, f in enumerate(blocks.files) if f.blocks]).release()
+        loader = Loader(rlds_cli.open_dataset(at, cache_dir=far), 16, backend="numpy", steps=40)
+        found = {x for batch in loader for x in batch["next", "reward"].reshape(-1).tolist()}
+        return "packed rows" in loader.describe(), found
+
+    assert batches(other, whole=True) == (True, {999.0})
+    wanted = set(np.float32(rewards(here)).tolist())
+    packed, found = batches(genuine, whole=True)
+    assert packed and found <= wanted
+    rlds_cli.download(genuine, cache_dir=far)
+    loader = Loader(rlds_cli.open_dataset("local/known", cache_dir=far), 16, backend="numpy", steps=40)
+    assert {x for batch in loader for x in batch["next", "reward"].reshape(-1).tolist()} <= wanted
+
+
 def test_a_result_made_at_a_forged_address_is_not_taken_for_that_of_the_genuine_dataset(
     tmp_path: Path, far: Path
 ) -> None:
@@ -128,6 +154,11 @@ def test_a_local_chunk_that_states_another_size_is_refused(kind: str) -> None:
 # -- what an index makes rlds write
 
 
+def maps(home: Path) -> int:
+    """Return the bytes of the largest map or table of pins of a home, with holes."""
+    return max(file.stat().st_size for file in home.glob("remote/*/*") if file.is_file())
+
+
 def altered(store: Path, at: Path, more: Sequence[IndexedFile]) -> None:
     """Copy an address, and have its index name more files."""
     shutil.copytree(store, at)
@@ -140,6 +171,20 @@ def growing(store: Path) -> Dataset:
         w.add_episodes([growing_model.draw(np.random.default_rng(k), 6).item() for k in range(3)])
     rlds_cli.push("local/grows", store, pages=False)
     return rlds_cli.open_dataset("local/grows")
+
+
+@pytest.mark.thorough
+def test_segments_that_no_episode_needs_get_no_blocks(tmp_path: Path, far: Path) -> None:
+    store, other = tmp_path / "store", tmp_path / "forged"
+    here = growing(store)
+    segment = next(f for f in forged.index_of(store).files if f.path.startswith("observation/state/c/0"))
+    name = segment.path.replace("/c/0", "/c/9999")
+    altered(store, other, [IndexedFile(name, 1 << 49, ()), IndexedFile("next/reward/c/7777", 1 << 45, ())])
+    there = rlds_cli.open_dataset(other, cache_dir=far)
+    np.testing.assert_array_equal(there.column("observation/state")[:], here.column("observation/state")[:])
+    assert {f.path: f.size for f in there.store.blocks.files}[segment.path] == segment.size
+    assert name not in {f.path for f in there.store.blocks.files}
+    assert maps(far) < 64 << 20
 
 
 def test_shards_that_no_row_needs_get_no_blocks(tmp_path: Path, far: Path) -> None:

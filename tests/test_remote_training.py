@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from object_store import ObjectStore
+from object_store import Fault, ObjectStore
 from test_remote_store import HASTY, MAKERS, large
 
 import rlds_cli
@@ -119,6 +119,33 @@ def test_workers(context: str, tmp_path: Path, far: Path) -> None:
         same(one, other.numpy())
 
 
+@pytest.mark.thorough
+def test_ranks(tmp_path: Path, far: Path) -> None:
+    here = large()
+    push(here.id, tmp_path / "store")
+    there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far)
+    for rank in range(4):
+        check(here, there, rank=rank, world_size=4, window=Slice(5))
+
+
+@pytest.mark.thorough
+def test_users_of_a_home_read_what_another_one_opened(tmp_path: Path, far: Path, bucket: ObjectStore) -> None:
+    if os.geteuid():
+        pytest.skip("a file is given to another user")
+    here = large()
+    push(here.id, "s3://lab/a")
+    loader = Loader(rlds_cli.open_dataset("s3://lab/a", cache_dir=far), 64, sampler=Shuffled())
+    read = sum(len(batch["observation"]) for batch in loader)
+    assert read == len(here) and loader.stats().fetched > 1 << 20
+    for path in (far, *far.rglob("*")):
+        os.chown(path, 1, -1, follow_symlinks=False)
+    for options in ({"cache": 0}, {}):
+        there = rlds_cli.open_dataset("s3://lab/a", cache_dir=far, **options)
+        check(here, there, window=Slice(5))
+        again = Loader(there, 64, sampler=Shuffled())
+        assert sum(len(batch["observation"]) for batch in again) == read and again.stats().fetched < 1 << 16
+
+
 # -- how much is read
 
 
@@ -134,6 +161,31 @@ def test_a_block_shuffle_reads_each_block_about_once(tmp_path: Path, far: Path, 
     assert stats.fetched <= 1.1 * rows * 250 + (1 << 20)
 
 
+@pytest.mark.thorough
+def test_the_first_batch_reads_few_blocks(tmp_path: Path, far: Path, bucket: ObjectStore) -> None:
+    here = large(120_000, width=250)
+    push(here.id, "s3://lab/a")
+    there = rlds_cli.open_dataset("s3://lab/a", cache_dir=far)
+    loader = Loader(there, 1, backend="numpy", window=Slice(8), fields=["observation"], steps=1)
+    next(iter(loader))
+    assert loader.stats().fetched <= 2 << 20 and loader.stats().requests <= 2
+
+
+@pytest.mark.thorough
+def test_what_is_all_here_is_read_as_a_local_dataset(tmp_path: Path, far: Path) -> None:
+    here = large()
+    push(here.id, tmp_path / "store")
+    there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far)
+    loader = Loader(there, 64, backend="numpy", sampler=Sequential())
+    for _ in loader:
+        pass
+    assert loader.source.remote
+    before = loader.stats()
+    for one, other in zip(loader, Loader(here, 64, backend="numpy", sampler=Sequential()), strict=True):
+        same(one, other)
+    assert not loader.source.remote and loader.stats().requests == before.requests
+
+
 @pytest.mark.slow
 def test_bench_of_an_address(tmp_path: Path, bucket: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     here = large()
@@ -145,6 +197,17 @@ def test_bench_of_an_address(tmp_path: Path, bucket: ObjectStore, monkeypatch: p
 
 
 # -- faults
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("hasty")
+def test_faults_of_the_store_change_no_batch(tmp_path: Path, far: Path, bucket: ObjectStore) -> None:
+    here = large()
+    push(here.id, "s3://lab/a")
+    for kind in ("503", "429", "reset", "short", "other", "etag"):
+        bucket.faults.append(Fault(kind, path="objects", times=2, skip=1))
+        there = rlds_cli.open_dataset("s3://lab/a", cache_dir=far / kind)
+        check(here, there, batches=6, sampler=Shuffled())
 
 
 @pytest.mark.usefixtures("hasty")

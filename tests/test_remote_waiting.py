@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +13,19 @@ import pytest
 from test_remote_store import large
 
 import rlds_cli
-from rlds_cli import bench
+from rlds_cli import bench, checks
+from rlds_cli.dataset import Dataset
 from rlds_cli.exports import exporting
 from rlds_cli.progress import Bars, Event
 from rlds_cli.sharing.pushing import push
+
+
+def late(there: Dataset) -> Dataset:
+    """Let every block come 20 ms late."""
+    blocks = there.store.blocks
+    source: Callable[..., None] = blocks._source
+    blocks._source = lambda *a: time.sleep(0.02) or source(*a)
+    return there
 
 
 def figures(beside: str) -> tuple[float, float]:
@@ -22,6 +33,24 @@ def figures(beside: str) -> tuple[float, float]:
     found = re.fullmatch(r"([\d.]+) (B|KiB|MiB) came, ([\d.]+) s waiting", beside)
     assert found, beside
     return float(found[1]) / {"B": 1 << 20, "KiB": 1 << 10, "MiB": 1}[found[2]], float(found[3])
+
+
+@pytest.mark.thorough
+def test_events_say_what_came_and_how_long_it_was_waited_for(tmp_path: Path) -> None:
+    here = large()
+    push(here.id, tmp_path / "store")
+    there = late(rlds_cli.open_dataset(tmp_path / "store", cache_dir=tmp_path / "far"))
+    events: list[Event] = []
+    checks.check(there, progress=events.append)
+    told = [figures(e.beside) for e in events if e.total is not None]
+    stored = there.store.blocks.here * there.store.blocks.block / (1 << 20)
+    assert told[0] == (0.0, 0.0) and told == sorted(told)
+    assert told[-1][0] == pytest.approx(stored, abs=1.0) and told[-1][1] >= 0.02
+    again: list[Event] = []
+    checks.check(there, progress=again.append)
+    assert {figures(e.beside) for e in again if e.total is not None} == {(0.0, 0.0)}, "all of it is here"
+    checks.check(here, progress=again.append)
+    assert not any(e.beside for e in again[len(again) // 2 :])
 
 
 def test_work_in_other_processes_counts(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ import sys
 import textwrap
 from pathlib import Path
 
+import h5py
 import pytest
 from conftest import run_rlds
+from loader_data import create, episode
 from test_remote_store import assert_same, grown, large, other, same, store  # noqa: F401  (fixtures)
 
 import rlds_cli
@@ -42,6 +44,21 @@ def test_a_remote_dataset_becomes_an_ordinary_one(kind: str, store: Path, other:
         assert {f.stat().st_ino for f in made.path.rglob("c/*/*") if f.stat().st_size > GROUP} <= inodes
     assert rlds_cli.open_dataset(store, cache_dir=other).path == made.path
     assert not any((other / "partial").iterdir())
+
+
+@pytest.mark.thorough
+def test_only_what_is_missing_is_fetched(store: Path, other: Path) -> None:  # noqa: F811
+    ds = large(200_000)
+    push(ds.id, store)
+    got = rlds_cli.open_dataset(store, cache_dir=other)
+    got.column("observation")[:150_000]
+    before = got.store.stats.fetched
+    for directory in (store / "objects").iterdir():
+        assert directory.stat().st_size > GROUP
+    del got
+    made = rlds_cli.download(str(store), blocks=True, as_="local/mine", cache_dir=other)
+    assert before > 9 * GROUP and same(made.column("observation")[:], ds.column("observation")[:])
+    assert not [p for p in (other / "remote").iterdir() if p.is_dir()]  # nobody read it
 
 
 def test_a_download_by_blocks_that_was_killed_goes_on(store: Path, other: Path) -> None:  # noqa: F811
@@ -113,6 +130,24 @@ def test_preprocessing_reads_blocks(store: Path, other: Path, monkeypatch: pytes
     assert taken <= 2 * GROUP + (64 << 10)
 
 
+@pytest.mark.thorough
+def test_texts_and_frames_are_preprocessed_from_an_address(
+    store: Path,  # noqa: F811
+    other: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from frames_data import film
+
+    for number, ds in enumerate((create([episode(k, 6 + k) for k in range(4)]), film([4, 5]))):
+        push(ds.id, store / str(number))
+        wanted = preprocess.run(ds, "scale_reward", "scaled", args={"scale": 2.0}, jobs=1)
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("RLDS_HOME", str(other))
+            got = rlds_cli.open_dataset(store / str(number))
+            mine = preprocess.run(got, "scale_reward", "scaled", args={"scale": 2.0}, jobs=1)
+        assert mine.fingerprint == wanted.fingerprint
+
+
 def test_a_dataset_is_created_and_merged_from_an_address(
     store: Path,  # noqa: F811
     other: Path,  # noqa: F811
@@ -128,3 +163,14 @@ def test_a_dataset_is_created_and_merged_from_an_address(
     assert merged.num_episodes == ds.num_episodes
     for k in range(ds.num_episodes):
         assert same(merged.episode(k)["observation"], ds.episode(k)["observation"])
+
+
+@pytest.mark.thorough
+def test_a_result_is_exported_from_an_address(store: Path, other: Path, tmp_path: Path) -> None:  # noqa: F811
+    ds = large(2_000)
+    push(ds.id, store)
+    rlds_cli.export(rlds_cli.open_dataset(store, cache_dir=other), "d4rl", tmp_path / "a", lossy=True)
+    rlds_cli.export(ds, "d4rl", tmp_path / "b", lossy=True)
+    with h5py.File(tmp_path / "a/a.hdf5") as one, h5py.File(tmp_path / "b/b.hdf5") as two:
+        assert set(one) == set(two) and "observations" in one
+        assert all(same(one[n][:], two[n][:]) for n in one if isinstance(one[n], h5py.Dataset))

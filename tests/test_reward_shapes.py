@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rlds_cli import create
+from rlds_cli.checks.run import check
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidEpisode, NoReward
 from rlds_cli.loader import Loader, Slice
+from rlds_cli.maintenance.verification import verify
+from rlds_cli.report import compare, describe_episode, summarise, write_page
 
 STEPS = np.arange(4.0)
 REWARDS: dict[str, Any] = {
@@ -28,6 +32,33 @@ def dataset(reward: Any) -> Dataset:
     flags = {"terminated": [0, 1, 0, 1]}
     one = {"observation": np.arange(5.0)[:, None], "action": np.ones((4, 1)), "next": {"reward": reward, **flags}}
     return create("local/x", [one, one])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", REWARDS)
+def test_everything_reads_them(kind: str, tmp_path: Path) -> None:
+    ds = dataset(REWARDS[kind])
+    check(ds)
+    summarise(ds)
+    describe_episode(ds, 1)
+    write_page(ds, tmp_path / "page.html")
+    assert compare(ds, ds).same and verify("local/x").ok
+    assert "total_reward" not in ds.episodes
+    for layout in ("ted", "d4rl", "ogbench"):
+        ds.to_numpy(layout)  # type: ignore[arg-type]
+    again = create("local/y", (ds.episode(k) for k in range(2)))
+    assert again.fingerprint == ds.fingerprint
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [("zeros", "no-reward"), ("ones", "constant-reward"), ("two-levels", "constant-reward"), ("vector", None)],
+)
+def test_constant_vectors_are_found(kind: str, code: str | None) -> None:
+    found = {f.code: f.text for f in check(dataset(REWARDS[kind])).findings if f.field == "next/reward"}
+    assert set(found) == ({code} if code else set())
+    assert kind != "two-levels" or found["constant-reward"] == "next/reward is the same in every step"
 
 
 @pytest.mark.thorough

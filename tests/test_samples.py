@@ -39,7 +39,6 @@ def regenerated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", HDF5)
 def test_the_script_writes_the_committed_arrays(name: str, regenerated: Path) -> None:
     committed, fresh = arrays(SAMPLES / name), arrays(regenerated / name)
@@ -70,6 +69,14 @@ def test_pendulum_is_d4rl_v2_with_an_open_tail() -> None:
     angle = (a["infos/qpos"][:, 0] + np.pi) % (2 * np.pi) - np.pi
     reward = -(angle**2 + 0.1 * a["infos/qvel"][:, 0] ** 2 + 0.001 * a["actions"][:, 0] ** 2)
     np.testing.assert_allclose(a["rewards"], reward, atol=1e-4)  # Pendulum-v1's own formula
+
+
+@pytest.mark.thorough
+def test_pendulum_log_probs_integrate_to_one() -> None:
+    log_prob = load_script()._log_prob
+    action = np.linspace(-2, 2, 20_001)[1:-1]
+    density = np.exp([log_prob(float(np.arctanh(a / 2)), 0.4, 0.3) for a in action])
+    assert np.trapezoid(density, action) == pytest.approx(1.0, abs=1e-4)
 
 
 def test_cartpole_replays_from_its_seeds_and_options() -> None:

@@ -379,6 +379,19 @@ def test_a_web_server_gives_what_a_directory_has(bucket: ObjectStore, other: Pat
         push(large(seed=1).id, address)
 
 
+@pytest.mark.thorough
+def test_a_bucket_of_google(bucket: ObjectStore, other: Path) -> None:
+    for seed in range(2):
+        ds = large(seed=seed)
+        push(ds.id, "gs://lab/a/large")
+    assert bring("gs://lab/a/large", other).fingerprint == ds.fingerprint
+    with bucket.counting() as asked:
+        push(ds.id, "gs://lab/a/beside")
+    assert sum(r.size for r in asked) < 20_000
+    assert collecting.collect("gs://lab/a/large").bytes > 0
+    assert bring("gs://lab/a/beside", other, as_="local/b").fingerprint == ds.fingerprint
+
+
 def test_a_public_bucket_needs_no_credentials(
     bucket: ObjectStore, other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -740,6 +753,27 @@ def test_an_index_of_a_later_version(store: Path, other: Path) -> None:
 
 
 # -- two at a time
+
+
+def test_two_pushes_do_not_mix(bucket: ObjectStore, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = large(2000), create([episode(k, 5) for k in range(3)])
+    push(first.id, "s3://lab/one")
+    sending = packing.plan
+
+    def between(*given: object, **how: object) -> object:
+        planned = sending(*given, **how)  # type: ignore[arg-type]
+        monkeypatch.setattr(packing, "plan", sending)
+        push(second.id, "s3://lab/one", force=True)  # somebody else is faster
+        return planned
+
+    monkeypatch.setattr(packing, "plan", between)
+    third = large(2000, seed=3)
+    with pytest.raises(UploadFailed, match="Somebody else pushed") as e:
+        push(third.id, "s3://lab/one")
+    assert "same command again" in str(e.value.hint)
+    assert bring("s3://lab/one", other).fingerprint == second.fingerprint
+    push(third.id, "s3://lab/one", force=True)
+    assert bring("s3://lab/one", other, as_="local/third").fingerprint == third.fingerprint
 
 
 @pytest.mark.sampled(2)

@@ -39,9 +39,10 @@ from rlds_cli.http.connections import Retryable
 from rlds_cli.progress import Event, silent
 from rlds_cli.refs import Ref
 from rlds_cli.remote import pulling
-from rlds_cli.sharing import pushing, snapshot
+from rlds_cli.sharing import collecting, pushing, snapshot
 from rlds_cli.sharing.pushing import Pushed
-from rlds_cli.sources import addresses
+from rlds_cli.sources import addresses, opening
+from rlds_cli.sources.source import Body
 
 HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
 PLACE = "hf://datasets/lab/arm"
@@ -247,7 +248,6 @@ def test_a_push_that_ends_for_good_leaves_the_old_dataset(hub: Hub, tmp_path: Pa
     assert same(pull(tmp_path / "b"), second)
 
 
-@pytest.mark.thorough
 def test_of_two_pushes_one_is_told(hub: Hub, tmp_path: Path) -> None:
     first, second, third = arm(), arm("second", seed=5), arm("third", seed=6)
     push(first)
@@ -263,7 +263,6 @@ def test_of_two_pushes_one_is_told(hub: Hub, tmp_path: Path) -> None:
     assert same(pull(tmp_path / "b"), second)
 
 
-@pytest.mark.thorough
 def test_commits_of_others_to_other_files_do_not_matter(hub: Hub, tmp_path: Path) -> None:
     first, second = arm(), arm("second", seed=5)
     push(first)
@@ -299,6 +298,19 @@ def test_pushes_from_many_threads_leave_a_whole_dataset(hub: Hub, tmp_path: Path
     assert any(same(found, ds) for ds in made if ds.fingerprint in told)
 
 
+@pytest.mark.thorough
+def test_a_reader_keeps_to_one_commit(hub: Hub, tmp_path: Path) -> None:
+    first, second = arm(), arm("second", seed=5)
+    push(first)
+    where = settings.read()
+    with opening.open_objects(addresses.parse(PLACE), where, policy=HASTY) as objects:
+        before = objects.read("rlds.json")
+        push(second)
+        collecting.collect(PLACE)
+        assert objects.read("rlds.json") == before
+        assert all(objects.size(name) for name in objects.names("objects/"))
+
+
 def test_an_object_that_the_hub_lists_with_another_hash_is_sent_again(hub: Hub, tmp_path: Path) -> None:
     hub.large = 1000
     ds = arm()
@@ -323,10 +335,26 @@ def index_of(content: Mapping[str, bytes]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.thorough
+def test_objects_are_removed_in_one_commit(hub: Hub, tmp_path: Path) -> None:
+    push(arm())
+    second = arm("second", seed=5)
+    push(second)
+    before = len(hub.repositories["lab/arm"].commits)
+    collecting.collect(PLACE)
+    assert len(hub.repositories["lab/arm"].commits) <= before + 2  # the versions, and the objects
+    content = hub.content("lab/arm")
+    index = index_of(content)
+    named = {f"{kind}/{o[0]}" for o in index["objects"] for kind in ("objects", "blocks")}
+    named |= {f"groups/{index['groups'][0]}", *(n for n in content if n.startswith("indexes/"))}
+    assert sum(n.startswith("indexes/") for n in content) == 1
+    assert named == {n for n in content if "/" in n}
+    assert same(pull(tmp_path / "x"), second)
+
+
 # -- tokens
 
 
-@pytest.mark.thorough
 def test_the_token_goes_to_the_hub_only(
     hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -347,7 +375,6 @@ def test_the_token_goes_to_the_hub_only(
         assert TOKEN.encode() not in data
 
 
-@pytest.mark.thorough
 def test_errors_hold_no_token_and_no_signature(hub: Hub) -> None:
     hub.faults = [Fault("403", "PUT", times=1000)]
     with pytest.raises(UploadFailed) as e:
@@ -361,7 +388,6 @@ def test_errors_hold_no_token_and_no_signature(hub: Hub) -> None:
     assert TOKEN not in "".join(texts) and "canary-of-the-storage" not in "".join(texts)
 
 
-@pytest.mark.thorough
 def test_a_private_repository_needs_a_token(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ds = arm()
     push(ds)
@@ -379,10 +405,44 @@ def test_a_push_without_a_token_is_refused(hub: Hub, monkeypatch: pytest.MonkeyP
     assert not hub.repositories and not hub.stored
 
 
+@pytest.mark.thorough
+def test_the_hubs_own_words_are_told(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hub_server
+
+    monkeypatch.setattr(
+        hub_server._Hub, "_commit",
+        lambda self, *args: self._json({"error": "x"}, 400, {"X-Error-Message": "Invalid metadata in README.md\x1b"}),
+    )  # fmt: skip
+    with pytest.raises(UploadFailed) as e:
+        push(arm())
+    assert "HTTP 400" in e.value.message and (e.value.hint or "").startswith(
+        "the hub says: Invalid metadata in README.md"
+    )
+    assert "\x1b" not in (e.value.hint or "")
+
+
 def test_a_push_to_somebody_else_is_refused(hub: Hub) -> None:
     with pytest.raises(UploadFailed, match="HTTP 403"):
         push(arm(), "hf://datasets/others/arm")
     assert not hub.repositories
+
+
+def test_no_token_is_sent_in_the_clear(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[str] = []
+    where = replace(settings.read(tmp_path), hub="http://hub.example", hub_token=TOKEN)
+    with opening.open_objects(addresses.parse(PLACE), where, policy=HASTY) as objects:
+        session = objects.client._session
+
+        def request(method: str, url: str, auth: Any = None, **more: Any) -> None:
+            import requests
+
+            asked.append(str(auth(requests.Request(method, url).prepare()).headers))
+            raise requests.ConnectionError("no network here")
+
+        monkeypatch.setattr(session, "request", request)
+        with pytest.raises(Retryable):
+            objects.client.send("POST", "http://hub.example/api/repos/create", b"{}")
+    assert asked and TOKEN not in asked[0]
 
 
 def test_nothing_was_pushed_there(hub: Hub, tmp_path: Path) -> None:
@@ -402,6 +462,18 @@ def test_a_server_that_takes_nothing_is_left(tmp_path: Path) -> None:
             with pytest.raises(Retryable):
                 client.send("PUT", url, io.BytesIO(bytes(64 << 20)), size=64 << 20)
             assert time.monotonic() - begun < 60
+
+
+@pytest.mark.thorough
+def test_a_slow_part_is_sent_again_and_not_for_ever(hub: Hub) -> None:
+    policy = replace(HASTY, idle=0.2, least=1000)
+    hub.faults = [Fault("lost", "PUT", times=1000, wait=0.3)]
+    with opening.open_objects(addresses.parse(PLACE), settings.read(), policy=policy) as objects:
+        with pytest.raises(UploadFailed):
+            objects.put("objects/" + "0" * 64, Body.of(b"x" * 5000))  # of which the hub stores nothing
+        assert 2 < len(hub.stored) < 20
+        hub.faults = [Fault("lost", "PUT", times=1, wait=0.3)]
+        objects.put("large", Body.of(b"x" * 5000))
 
 
 HOSTILE: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
@@ -478,6 +550,30 @@ def test_a_killed_push_repeats_at_most_one_object(hub: Hub, tmp_path: Path, home
 
 
 # -- the loopback hub is one that others' clients know
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its packages
+def test_the_hubs_own_client_works_with_this_hub(hub: Hub, tmp_path: Path) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    ds = arm()
+    push(ds)
+    hub.part = 2000
+    api = huggingface_hub.HfApi(endpoint=hub.url, token=TOKEN)
+    stream = (tmp_path / "a").open("wb+")
+    stream.write(bytes(range(256)) * 40)
+    stream.seek(0)
+    with stream:
+        api.upload_file(path_or_fileobj=stream, path_in_repo="x/a", repo_id="lab/arm", repo_type="dataset")
+    api.upload_file(path_or_fileobj=b"small", path_in_repo="x/b", repo_id="lab/arm", repo_type="dataset")
+    with opening.open_objects(addresses.parse(f"{PLACE}/x"), settings.read(), policy=HASTY) as objects:
+        assert objects.names() == {"a": 10240, "b": 5}
+        assert objects.read_range("a", 255, 3) == b"\xff\x00\x01"
+    listed = {
+        f.path: f.size for f in api.list_repo_tree("lab/arm", repo_type="dataset", recursive=True) if hasattr(f, "size")
+    }
+    assert {"rlds.json", "x/a", "x/b"} <= listed.keys()
+    local = api.hf_hub_download("lab/arm", "rlds.json", repo_type="dataset", local_dir=tmp_path / "got")
+    assert json.loads(Path(local).read_text())["versions"][-1][3] == ds.fingerprint
 
 
 @pytest.mark.thorough

@@ -128,6 +128,18 @@ def test_a_mirror_behind_a_web_server(lab: Lab, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.thorough
+def test_what_is_there_is_neither_fetched_nor_sent(lab: Lab, tmp_path: Path) -> None:
+    to = tmp_path / "mirror"
+    rlds_cli.mirror("lab/*", to)
+    before = {f: f.stat().st_mtime_ns for f in trees.files(to)}
+    asked = [len(page.requests) for page in lab.pages.values()]
+    found = rlds_cli.mirror("lab/*", to)
+    assert all(f.there for a in found.archives for f in a.files)
+    assert {f: f.stat().st_mtime_ns for f in trees.files(to)} == before
+    assert [len(page.requests) for page in lab.pages.values()] == asked
+
+
+@pytest.mark.thorough
 def test_a_damaged_copy_is_sent_again(lab: Lab, tmp_path: Path) -> None:
     to = tmp_path / "mirror"
     rlds_cli.mirror("lab/*", to)

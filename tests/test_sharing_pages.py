@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import page_data
 import pytest
 from markdown_it import MarkdownIt
 from test_report_page import Document
 
 import rlds_cli
 from rlds_cli.report import Summary, summarise
-from rlds_cli.report.card import card, plain, size_category
+from rlds_cli.report.card import card, licence_identifier, local_name, plain, size_category
 from rlds_cli.report.croissant import StoredFile, croissant
 from rlds_cli.report.html.collection import CollectionEntry, is_catalogue, render
 
@@ -86,6 +88,24 @@ def test_the_metadata_say_only_what_is_known(pendulum: Summary) -> None:
     }
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("stated", "identifier"),
+    [
+        ("MIT", "mit"),
+        ("CC BY 4.0", "cc-by-4.0"),
+        ("CC BY-NC 4.0", "cc-by-nc-4.0"),
+        ("not stated", "unknown"),
+        (None, "unknown"),
+        ("CC BY 4.0; each dataset has its own", None),
+        ("Apache-2.0 (code); not stated for the data", None),
+        ("MIT\nother: x", None),
+    ],
+)
+def test_a_licence_is_named_only_if_it_is_one(stated: str | None, identifier: str | None) -> None:
+    assert licence_identifier(stated) == identifier
+
+
 @pytest.mark.parametrize(
     ("n", "category"),
     [
@@ -102,6 +122,38 @@ def test_the_category_of_a_size(n: int, category: str) -> None:
     assert size_category(n) == category
 
 
+def test_the_card_says_how_to_load_the_dataset(pendulum: Summary) -> None:
+    text = card(pendulum, address="hf://datasets/lab/pendulum")
+    assert "\nrlds download hf://datasets/lab/pendulum --as local/pendulum-d4rl\n" in text
+    assert pendulum.fingerprint in text
+    assert 'rlds_cli.open_dataset("local/pendulum-d4rl")' in text
+    assert "rlds download ADDRESS --as local/pendulum-d4rl" in card(pendulum)
+
+
+def test_the_card_names_no_user_and_no_secret(pendulum: Summary) -> None:
+    text = card(pendulum, address="https://me:hush@host/a/?token=hush")
+    assert "hush" not in text and "https://host/a/" in text
+
+
+def test_the_name_of_a_copy() -> None:
+    assert local_name("local/mine@small") == "local/mine@small"
+    assert local_name("minari/D4RL/door/human-v2") == "local/D4RL-door-human-v2"
+    assert local_name("d4rl/hopper-medium-v2@raw") == "local/hopper-medium-v2-raw"
+
+
+@pytest.mark.thorough
+def test_the_tables_of_the_card_hold_the_figures() -> None:
+    document = rendered(card(described()))
+    assert document.wrong == []
+    cells = [t for t in document.texts["td"] if t.strip()]
+    # of the steps 0 to 5 and 0, 1: the mean is 16/8, the variance 56/8 - 4
+    row = cells[cells.index("both") : cells.index("both") + 7]
+    assert row == ["both", "float32", "2", "2", "1.732", "0", "5"]
+    lengths = cells[cells.index("Length") :]
+    assert lengths[:5] == ["Length", "1", "2", "2", "3"]
+    assert "Ends: 1 terminated, 1 truncated, 0 cut." in words(document, "p")
+
+
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("hostile", TEXTS)
 def test_texts_of_strangers_stay_texts(hostile: str) -> None:
@@ -110,6 +162,17 @@ def test_texts_of_strangers_stay_texts(hostile: str) -> None:
     inner = {"p", "code"}  # a text of several lines
     assert [e for e in found.elements if e[0] not in inner] == [e for e in usual.elements if e[0] not in inner]
     assert found.wrong == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("hostile", TEXTS)
+def test_the_metadata_hold_whatever_the_name(hostile: str) -> None:
+    yaml = pytest.importorskip("yaml")
+    from rlds_cli.report.card import _quoted
+
+    shown = yaml.safe_load(f"a: {_quoted(hostile)}\nb: 1\n")
+    assert set(shown) == {"a", "b"} and isinstance(shown["a"], str)
+    assert [c for c in hostile if c.isalnum()] == [c for c in shown["a"] if c.isalnum()]
 
 
 def test_a_text_is_shown_as_it_was_written() -> None:
@@ -122,9 +185,27 @@ def test_a_text_is_shown_as_it_was_written() -> None:
         ]
 
 
+def test_names_of_fields_cannot_break_the_table(home: Path) -> None:
+    summary = summarise(page_data.hostile())
+    document = rendered(card(summary))
+    assert document.wrong == []
+    names = [e for e, _ in document.elements]
+    assert "script" not in names and "img" not in names
+    assert names.count("tr") == len(summary.fields) + 1 + 3  # with both heads, and of returns and lengths
+    assert any("globalThis.hurt=1" in t for t in document.texts["code"])
+
+
 def test_the_citation_and_the_licence_come_from_the_registry(pendulum: Summary) -> None:
     text = card(replace(pendulum, id="d4rl/hopper-medium-v2@small"))
     assert "@misc{fu2020d4rl" in text or "fu2020d4rl" in text
+
+
+def test_the_hubs_own_client_reads_the_card(pendulum: Summary) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    found = huggingface_hub.DatasetCard(card(pendulum)).data
+    assert (found.license, found.size_categories, found.task_categories) == (
+        "mit", ["1K<n<10K"], ["reinforcement-learning"],
+    )  # fmt: skip
 
 
 # -- Croissant
@@ -154,6 +235,27 @@ def test_croissant_lists_the_files_and_the_fields() -> None:
     }
 
 
+@pytest.mark.thorough
+def test_croissant_stands_in_a_page_of_html(home: Path) -> None:
+    text = croissant(summarise(page_data.hostile()), FILES)
+    assert "<" not in text and ">" not in text and "&" not in text
+    json.loads(text)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its packages
+def test_mlcroissant_accepts_the_description(home: Path, pendulum: Summary) -> None:
+    mlcroissant = pytest.importorskip("mlcroissant")
+    summaries = [pendulum, described(), summarise(page_data.pictures(episodes=2)), summarise(page_data.hostile())]
+    for summary in summaries:
+        dataset = mlcroissant.Dataset(jsonld=json.loads(croissant(summary, FILES)))  # raises for errors
+        assert not dataset.metadata.ctx.issues.errors
+        (steps,) = dataset.metadata.record_sets
+        assert [f.name if isinstance(f.name, str) else f.name["en"] for f in steps.fields] == [
+            "".join(c if c.isprintable() else "\ufffd" for c in f.name) for f in summary.fields
+        ]
+        assert [o.sha256 for o in dataset.metadata.file_objects] == [f.sha256 for f in FILES]
+
+
 # -- the page of a store
 
 HOPPER = CollectionEntry(
@@ -179,7 +281,28 @@ def test_the_page_of_a_store() -> None:
     assert "rlds1:a1b2-a1b2-a1b2" in page and " version 17" in page
 
 
+def test_the_page_of_a_directory_names_no_path() -> None:
+    assert "rlds download ADDRESS/mine --as local/mine" in render([MINE])
+
+
 def test_a_dataset_that_cannot_be_read_is_on_the_page() -> None:
     document = Document(render([HOPPER, CollectionEntry("bad", problem="rlds.json is not an index")]))
     assert "rlds.json is not an index" in document.texts["td"]
     assert document.texts["strong"][0] == "2"
+
+
+@pytest.mark.parametrize("hostile", TEXTS)
+def test_names_of_strangers_cannot_break_the_page(hostile: str) -> None:
+    document = Document(
+        render([CollectionEntry(hostile, "local/x", hostile, None, 1, 1, 1, (hostile,), True, hostile)])
+    )
+    assert document.wrong == []
+    plain = Document(render([CollectionEntry("x", "local/x", "y", None, 1, 1, 1, ("z",), True, "w")]))
+    assert [e for e, _ in document.elements] == [e for e, _ in plain.elements]
+    (link,) = document.all("a")
+    assert (link["href"] or "").startswith("./") and (link["href"] or "").endswith("/report.html")
+
+
+def test_the_page_runs_no_script() -> None:
+    (policy,) = [m["content"] or "" for m in Document(render([HOPPER])).all("meta") if m.get("http-equiv")]
+    assert "script-src 'none'" in policy and "default-src 'none'" in policy

@@ -46,11 +46,38 @@ def test_a_space_comes_back_from_what_minari_writes_and_from_what_we_write(space
     assert spaces.from_json(json.loads(json.dumps(ours))) == space
 
 
+def test_bare_infinities() -> None:
+    text = '{"type": "Box", "dtype": "float32", "shape": [2], "low": [-Infinity, 0.1], "high": [Infinity, Infinity]}'
+    low, high = np.array([-np.inf, 0.1], np.float32), np.array([np.inf, np.inf], np.float32)
+    assert spaces.from_json(text) == g.Box(low, high, dtype=np.float32)
+
+
+def test_infinities_as_strings_as_a_manifest_holds_them() -> None:
+    d = {"type": "Box", "dtype": "float64", "shape": [2], "low": ["-Infinity", 0.1], "high": "Infinity"}
+    assert spaces.from_json(d) == g.Box(np.array([-np.inf, 0.1]), np.array([np.inf, np.inf]), dtype=np.float64)
+
+
+def test_one_number_for_all_bounds() -> None:
+    d = {"type": "Box", "dtype": "uint8", "shape": [64, 64, 3], "low": 0, "high": 255}
+    assert spaces.from_json(d) == g.Box(0, 255, (64, 64, 3), np.uint8)
+
+
+def test_what_old_files_leave_out() -> None:
+    assert spaces.from_json({"type": "Discrete", "n": 3}) == g.Discrete(3)
+    assert spaces.from_json({"type": "MultiDiscrete", "nvec": [2, 3]}) == g.MultiDiscrete([2, 3])
+    assert spaces.from_json({"type": "Text", "max_length": 4}) == g.Text(4)
+
+
 def test_large_float32_bounds_raise_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for space in SPACES:
             spaces.from_json(serialize_space(space))
+
+
+def test_the_order_of_keys_is_that_of_the_description() -> None:
+    box = {"type": "Discrete", "n": 2}
+    assert list(spaces.from_json({"type": "Tuple", "subspaces": [box, box]})) == [g.Discrete(2), g.Discrete(2)]
 
 
 @pytest.mark.parametrize(
@@ -65,6 +92,11 @@ def test_large_float32_bounds_raise_no_warning() -> None:
 def test_what_cannot_be_rebuilt(description: dict[str, Any], words: str) -> None:
     with pytest.raises(ArchiveError, match=words):
         spaces.from_json(description)
+
+
+def test_a_space_without_a_json_form() -> None:
+    with pytest.raises(ArchiveError, match="OneOf"):
+        spaces.to_json(g.OneOf([g.Discrete(2), g.Discrete(3)]))
 
 
 def test_without_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:

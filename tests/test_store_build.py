@@ -145,6 +145,19 @@ def test_resumed_after_a_failure(tmp_path: Path, undisturbed: str, first: int, t
             assert events[0].note == f"resumed: {fail_at} of {PARTS} parts were there"
 
 
+@pytest.mark.thorough
+def test_a_part_is_done_again_when_its_rows_are_not_what_they_were(tmp_path: Path, undisturbed: str) -> None:
+    with pytest.raises(Interrupted):
+        write_rows(Job(fail_at=3), tmp_path / "w", jobs=0, progress=silent)
+    file = tmp_path / "w/dataset/action/c/0/0"
+    data = bytearray(file.read_bytes())
+    data[5] ^= 1
+    file.write_bytes(bytes(data))
+    events: list[Event] = []
+    assert check(write_rows(Job(), tmp_path / "w", jobs=0, progress=events.append)) == undisturbed
+    assert "2 of 5" in events[0].note
+
+
 @pytest.mark.parametrize("damage", ["cut", "garbage", "empty", "gone"])
 def test_a_damaged_journal_is_no_obstacle(tmp_path: Path, undisturbed: str, damage: str) -> None:
     with pytest.raises(Interrupted):
@@ -175,6 +188,16 @@ def test_a_part_that_gives_other_rows_than_planned_is_an_error(tmp_path: Path) -
         write_rows(job, tmp_path / "w", jobs=0, progress=silent)
 
 
+@pytest.mark.thorough
+def test_progress_counts_rows_where_they_are_known(tmp_path: Path) -> None:
+    for known, unit, total in ((True, "rows", 85), (False, "parts", PARTS)):
+        events: list[Event] = []
+        write_rows(Job(known), tmp_path / unit, jobs=0, progress=events.append)
+        assert {(e.unit, e.total, e.stage) for e in events} == {(unit, total, "convert")}
+        assert [e.done for e in events] == sorted(e.done for e in events)
+        assert events[-1].done == total
+
+
 def test_columns_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     f = Field("x", "float32", (2,))
     table = lay_out((), []).episodes
@@ -182,6 +205,20 @@ def test_columns_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         for column in (np.zeros((3, 2)), np.zeros((3, 3), np.float32), np.zeros((2, 2), np.float32)):
             with pytest.raises(RldsError, match="x"):
                 writer.append(Chunk({"x": column}, np.zeros(3, bool), table))
+
+
+@pytest.mark.thorough
+def test_resumed_where_publishing_was_interrupted(tmp_path: Path, undisturbed: str) -> None:
+    built = write_rows(Job(), tmp_path / "w", jobs=0, progress=silent)
+    assert check(built) == undisturbed
+    sealed = [f for f in built.directory.rglob("*") if f.is_file()]
+    for file in sealed:
+        file.chmod(0o444)
+    events: list[Event] = []
+    again = write_rows(Job(), tmp_path / "w", jobs=0, progress=events.append)
+    assert "5 of 5" in events[0].note
+    assert all(f.stat().st_mode & 0o200 for f in sealed)  # else only the superuser could finish it
+    assert check(again) == undisturbed
 
 
 def test_columns_of_the_episode_table_without_values_take_no_memory() -> None:

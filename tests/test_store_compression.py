@@ -79,3 +79,11 @@ def test_flipped_bits_are_damage(tmp_path: Path) -> None:
     shard.write_bytes(bytes(data))
     with pytest.raises(DamagedDataset):
         compression.open_column(tmp_path / "a")
+
+
+def test_rows_of_a_plain_array_are_a_map(tmp_path: Path) -> None:
+    values = some((50, 2), "float32")
+    arrays.write(tmp_path / "a", values)
+    read = read_range(tmp_path / "a", 10, 20)
+    assert np.array_equal(read, values[10:20])
+    assert not read.flags.owndata

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
 from rlds_cli.errors import FrameError
 from rlds_cli.store import frames
 from rlds_cli.store.frames import decode_frames
 from rlds_cli.ted import Field
+
+SHAPES = [(16, 24, 3), (16, 24, 1), (16, 24), (1, 1, 3), (40, 8, 3)]
 
 
 def encode(pixels: np.ndarray, format: str = "JPEG", **options: Any) -> bytes:
@@ -40,6 +42,18 @@ def decode(files: list[bytes], rows: list[int], shape: tuple[int, ...]) -> np.nd
     return decode_frames(
         np.frombuffer(b"".join(files), np.uint8), (offsets[chosen], offsets[chosen + 1]), chosen, field
     )
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("at_once", [1, 1000, 1 << 20])
+def test_jpegs_are_pillows(shape: tuple[int, ...], at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "STRIP_PIXELS", at_once)
+    options: list[dict[str, Any]] = [{}, {"quality": 95, "subsampling": 0}, {"progressive": True}, {"comment": b"seen"}]
+    files = [encode(noise(i, shape), **options[i % 4]) for i in range(9)]
+    rows = [8, 3, 0, 3, 3, 7, 1, 2, 4, 5, 6, 8]
+    expected = np.stack([by_pillow(files[i], shape) for i in rows])
+    assert np.array_equal(decode(files, rows, shape), expected)
 
 
 def test_every_row_is_of_its_own_memory() -> None:
@@ -174,6 +188,15 @@ def test_a_frame_of_another_shape_is_refused(wrong: tuple[int, ...]) -> None:
 def test_an_image_that_no_frame_may_be(image: bytes, says: str) -> None:
     with pytest.raises(FrameError, match=says):
         decode([image], [0], (16, 24, 1))
+
+
+def test_images_cut_short_are_taken_where_pillow_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    shape = (64, 64, 3)
+    files = [encode(noise(i, shape)) for i in range(3)]
+    files[1] = cut(files[1])
+    got = decode(files, [0, 1, 2], shape)
+    assert np.array_equal(got, np.stack([by_pillow(f, shape) for f in files])) and got[1].any()
 
 
 @pytest.mark.thorough

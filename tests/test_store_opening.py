@@ -12,8 +12,9 @@ from PIL import Image
 
 from rlds_cli import create
 from rlds_cli.errors import DamagedDataset, FrameError
+from rlds_cli.progress import silent
 from rlds_cli.store import frames
-from rlds_cli.store.build import Built
+from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.frames import decode_frame
 from rlds_cli.store.opening import Store
@@ -74,6 +75,22 @@ def test_jpegs_decode_as_pillow_does(tmp_path: Path) -> None:
     assert np.array_equal(store.gather("observation", np.array([1]))[0], expected)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"nonsense", "8 bytes that are neither PNG nor JPEG"),
+        (image(0)[1][:100], "do not decode"),
+        (image(0, size=(24, 16, 3))[1], "an image of 24x16; 16x24 expected"),
+        (image(0, size=(16, 24))[1], r"decodes to \[16, 24\]"),
+        (image(0, format="GIF")[1], "neither PNG nor JPEG"),  # only what archives hold is opened at all
+    ],
+)
+def test_frames_that_are_none(data: bytes, message: str) -> None:
+    with pytest.raises(FrameError, match=f"observation, row 7.*{message}"):
+        decode_frame(data, PIXELS, 7)
+
+
 def test_dimensions_are_checked_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "MAX_PIXELS", 100)
     with pytest.raises(FrameError):
@@ -108,6 +125,14 @@ def test_short_and_missing_files_are_found_when_opening(tmp_path: Path, array: s
         Store(store.path)
 
 
+@pytest.mark.thorough
+def test_a_missing_shard_is_found_when_opening(tmp_path: Path) -> None:
+    store = dataset(tmp_path / "x", [image(0)[1]] * 3, "zarr")
+    shutil.rmtree(store.path / "next/truncated/c")
+    with pytest.raises(DamagedDataset, match="is missing"):
+        Store(store.path)
+
+
 def test_an_episode_table_that_is_none() -> None:
     ds = create("local/x", [{"observation": np.zeros(3), "action": np.zeros(2)}])
     shutil.rmtree(ds.path / "episodes/start")
@@ -124,3 +149,15 @@ def test_steps_alone_may_fill_a_block_but_for_one_row() -> None:
         assert ds.stats["observation"].count == t
         assert ds.stats["observation"].max == t - 1
         assert ds.column("observation")[-1] == t
+
+
+def test_nothing_is_left_of_an_iterable_without_rows(tmp_path: Path) -> None:
+    class Empty:
+        id, key, stage, schema, parts = "local/x", "k", "convert", FLAGS, ()
+
+    built = write_rows(Empty(), tmp_path / "w", jobs=0, progress=silent)  # type: ignore[arg-type]
+    m = finish(built, Description("local/x"))
+    assert (m.counts.rows, m.counts.episodes) == (0, 0)
+    store = Store(built.directory)
+    assert store.rows("next/terminated").shape == (0,)
+    assert len(store.table()) == 0

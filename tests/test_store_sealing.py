@@ -17,6 +17,7 @@ from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.importing import import_files
+from rlds_cli.maintenance.reencode import convert
 from rlds_cli.progress import silent
 from rlds_cli.store import arrays, manifest, sealing
 from rlds_cli.store.build import write_rows
@@ -141,6 +142,29 @@ def test_the_manifest_and_the_list_anywhere(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("store", ["memmap", "zarr"])
+def test_a_dataset_without_digests_of_files_is_damaged(store: str, tmp_path: Path) -> None:
+    directory = everything(tmp_path, store)
+    own = json.loads((directory / "zarr.json").read_text())["attributes"]["rlds"]
+    arrays.write_group(directory, {"rlds": own})
+    assert [p.where for p in verify_directory(directory).problems] == ["manifest"]
+    arrays.write_group(directory, {"rlds": own | {"files": ""}})
+    (found,) = verify_directory(directory).problems
+    assert "a sha256 expected" in found.what
+    with pytest.raises(DamagedDataset):
+        rlds_cli.open_dataset(directory)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("key", ["rlds_sha256", '"files": "'])
+def test_a_key_of_the_digests_that_is_lost(key: str, tmp_path: Path) -> None:
+    directory = everything(tmp_path, "memmap")
+    text = (directory / "zarr.json").read_text()
+    flip(directory / "zarr.json", text.index(key) + 2, 1)
+    assert not verify_directory(directory).ok
+
+
+@pytest.mark.thorough
 def test_space_between_values_counts(tmp_path: Path) -> None:
     directory = everything(tmp_path, "memmap")
     text = (directory / "zarr.json").read_text()
@@ -171,3 +195,32 @@ def test_statistics_follow_from_the_rows(store: str, tmp_path: Path) -> None:
         assert [str(p) for p in verify_directory(directory).problems] == [
             f"statistics of action: {key} are not those of its rows"
         ]
+
+
+@pytest.mark.thorough
+def test_the_other_encoding_keeps_digests(tmp_path: Path) -> None:
+    ds = rlds_cli.create("local/x", [{"observation": np.arange(4.0), "action": np.arange(3)}])
+    before = sealing.listed(ds.path)
+    convert("local/x", to="zarr")
+    after = sealing.listed(ds.path)
+    assert {n for n in after if n.startswith("action/c/")}
+    assert {n: d for n, d in after.items() if n.startswith(("episodes/", "digests/"))} == {
+        n: d for n, d in before.items() if n.startswith(("episodes/", "digests/"))
+    }
+    convert("local/x", to="memmap")
+    assert sealing.listed(ds.path) == before
+
+
+@pytest.mark.thorough
+def test_damage_that_is_shared_is_not_made_right(tmp_path: Path) -> None:
+    source = derived().manifest.provenance[0]["from"]
+    file = rlds_cli.open_dataset(source).path / "text/info/word/offsets/zarr.json"
+    flip_in_place(file, 3)
+    again = preprocess.run(source, "scale_reward", "again", args={"scale": 3.0}, jobs=0)
+    assert "text/info/word/offsets/zarr.json" in {p.where for p in verify_directory(again.path).problems}
+
+
+def flip_in_place(file: Path, at: int) -> None:
+    content = file.read_bytes()
+    file.chmod(0o644)
+    file.write_bytes(content[:at] + b"\t" + content[at + 1 :] if content[at : at + 1] == b" " else content + b"\n")

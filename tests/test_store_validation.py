@@ -18,8 +18,9 @@ from conftest import run_rlds
 from rlds_cli.dataset import open_dataset
 from rlds_cli.errors import DamagedDataset, NewerFormat
 from rlds_cli.maintenance.verification import verify
-from rlds_cli.store import arrays, manifest
+from rlds_cli.store import arrays, files, manifest
 from rlds_cli.store.opening import Store
+from rlds_cli.store.paths import is_field_path
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -57,6 +58,17 @@ def empty_field(**changes: Any) -> Change:
 
 def set_count(**counts: Any) -> Change:
     return lambda m: m["counts"].update(counts)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "path",
+    ["", ".", "..", "/", "/tmp/x", "../x", "a/../b", "./a", "a/", "a//b", "a\\b", "a\0b", "zarr.json", "a/ZARR.json",
+     "episodes", "Episodes/x", "metadata/x", "text/x", "video/x", "digests/x", "rows/x", "sources", ".a", "__a", "é",
+     "a b", "a" * 300],
+)  # fmt: skip
+def test_paths_that_no_field_has(path: str) -> None:
+    assert not is_field_path(path)
 
 
 @pytest.mark.sampled(22)
@@ -155,6 +167,12 @@ def test_a_pipe_is_not_waited_for(dataset: Path) -> None:
     with pytest.raises(DamagedDataset, match="no regular file"):
         open_dataset(dataset)
     assert run_rlds("inspect", dataset).returncode == 1
+
+
+def test_the_directory_itself_may_be_a_link(dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(dataset)
+    assert open_dataset(tmp_path / "link").num_episodes == 3
+    files.check_tree(tmp_path / "link")
 
 
 def test_rows_that_no_file_has_are_not_looked_for(dataset: Path) -> None:

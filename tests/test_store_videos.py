@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
+import struct
 import sys
 import time
 import warnings
@@ -25,6 +27,7 @@ from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage
 from rlds_cli.formats import mp4
 from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader, Transition
+from rlds_cli.maintenance.reencode import convert
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import arrays
 from rlds_cli.store.videos import Video, decode_video
@@ -76,6 +79,35 @@ def test_any_frame_in_any_order(tmp_path: Path, kind: str) -> None:
     found = decode_video(index, lambda _: video, FIELD, "test")
     assert not found[0].any()
     np.testing.assert_array_equal(found[1], expected[3])
+
+
+@pytest.mark.thorough
+def test_decoders_do_not_read_behind_a_packet(tmp_path: Path) -> None:
+    """What lies in memory behind a packet must not enter: MPEG-4's decoder looks at it."""
+    for turn in range(7):
+        path = tmp_path / f"{turn}.mp4"
+        encode(path, np.roll(pictures(), turn, 2), "mpeg4", {})
+        expected, order = decoded(path), np.arange(21)
+        video = Video(str(path), np.fromfile(path, np.uint8), mp4.read(path))
+        index = np.stack([np.zeros(21, int), order], 1)
+        for place in range(4):
+            np.testing.assert_array_equal(decode_video(index, lambda _: video, FIELD, place), expected)  # noqa: B023
+
+
+def test_colours_that_only_the_file_names(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    import av
+
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.height, stream.width, stream.pix_fmt = 48, 64, "yuv420p"
+        stream.codec_context.colorspace, stream.codec_context.color_range = 1, 1  # BT.709
+        for picture in pictures(3):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+    video = Video(str(path), np.fromfile(path, np.uint8), mp4.read(path))
+    found = decode_video(np.array([[0, 0], [0, 2]]), lambda _: video, FIELD, "test")
+    np.testing.assert_array_equal(found, decoded(path)[[0, 2]])
 
 
 def test_a_video_of_another_size(tmp_path: Path) -> None:
@@ -201,10 +233,33 @@ def test_threads_decode_side_by_side(archive: Path, ds: Dataset) -> None:
 # -- keeping
 
 
+@pytest.mark.thorough
+def test_videos_are_stored_once_and_as_published(archive: Path, ds: Dataset) -> None:
+    files = sorted(archive.rglob("*.mp4"))
+    stored = arrays.read(ds.path / "video" / TOP / "bytes")
+    assert stored.tobytes() == b"".join(f.read_bytes() for f in files)
+    hashes = [hashlib.sha256(f.read_bytes()).digest() for f in files]
+    assert [d.tobytes() for d in arrays.read(ds.path / "video" / TOP / "sha256")] == hashes
+    first = ds.store.rows(TOP)[: ds.episodes["num_observed" if ds.schema[TOP].placement == "both" else "length"][0]]
+    frames = b"".join(hashes[video] + struct.pack("<i", frame) for video, frame in first.tolist())
+    assert arrays.read(ds.path / "digests" / TOP)[0].tobytes() == hashlib.sha256(frames).digest()
+
+
 def test_workers_do_not_change_a_byte(archive: Path, ds: Dataset) -> None:
     other = import_files(archive, "local/parallel", jobs=2)
     assert other.fingerprint == ds.fingerprint
     np.testing.assert_array_equal(other.store.rows(TOP), ds.store.rows(TOP))
+
+
+@pytest.mark.thorough
+def test_the_other_encoding_and_back(archive: Path, ds: Dataset) -> None:
+    done = convert("local/film", to="zarr")
+    packed = rlds_cli.open_dataset("local/film")
+    assert done.fingerprint == packed.fingerprint == ds.fingerprint
+    np.testing.assert_array_equal(packed.gather(TOP, rows(packed)), seen(archive))
+    assert verify("local/film").ok
+    assert convert("local/film", to="memmap").fingerprint == ds.fingerprint
+    assert verify("local/film").ok
 
 
 @pytest.fixture
@@ -226,9 +281,23 @@ def flip(file: Path, at: int) -> None:
     file.write_bytes(content)
 
 
+@pytest.mark.thorough
+def test_damage_is_named(damaged: Path, archive: Path) -> None:
+    size = sorted(archive.rglob("*.mp4"))[0].stat().st_size
+    flip(arrays.data_file(damaged / "video" / TOP / "bytes", 1), size + 100)
+    assert problems(damaged) == [f"{TOP}: episodes 2-3 differ"]
+
+
 def test_damaged_tables_are_named(damaged: Path) -> None:
     flip(arrays.data_file(damaged / "video" / TOP / "packets", 2), 8)
     assert any("tables that say where frames lie" in p for p in problems(damaged))
+
+
+@pytest.mark.thorough
+def test_a_missing_file_of_videos(damaged: Path) -> None:
+    arrays.data_file(damaged / "video" / TOP / "bytes", 1).unlink()
+    with pytest.raises(DamagedDataset, match="is missing"):
+        rlds_cli.open_dataset(damaged)
 
 
 # -- decoding at conversion
@@ -263,6 +332,16 @@ def long_ones(episode: Any) -> Any:
 def invert(episode: Any) -> Any:
     episode["observation"]["images"]["top"] = 255 - episode["observation"]["images"]["top"]
     return episode
+
+
+@pytest.mark.thorough
+def test_videos_that_stay_are_shared(archive: Path, ds: Dataset) -> None:
+    made = rlds_cli.preprocess.run(ds, shift, name="shift")
+    assert made.schema[TOP].codec == "mp4"
+    np.testing.assert_array_equal(made.gather(TOP, rows(made)), seen(archive))
+    one, other = (arrays.data_file(d.path / "video" / TOP / "bytes", 1).stat().st_ino for d in (ds, made))
+    assert one == other
+    assert verify(made.path).ok
 
 
 def test_videos_of_the_episodes_that_stay(archive: Path, ds: Dataset) -> None:

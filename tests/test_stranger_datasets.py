@@ -17,6 +17,7 @@ from rlds_cli.files.safe import temporary_name
 from rlds_cli.home import usage
 from rlds_cli.maintenance import reencode
 from rlds_cli.preprocess.builtin.fields import dtype_of
+from rlds_cli.store import manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import spaces
 
@@ -46,6 +47,17 @@ def test_spaces_that_would_take_the_memory() -> None:
     for space in ({**box, "shape": [1 << 27]}, {"type": "Tuple", "subspaces": [box, box]}):
         with pytest.raises(ArchiveError, match="elements is not built"):
             spaces.from_json(space)
+
+
+@pytest.mark.thorough
+def test_a_range_of_episodes_that_is_none() -> None:
+    path = rlds_cli.download(CARTPOLE).path
+    for episodes in ([None, None], [5, 2], [3, 3]):
+        say(path, lambda m, e=episodes: m.update(options={"portion": {"episodes": e}}))  # type: ignore[misc]
+        with pytest.raises(DamagedDataset, match="options: portion: episodes"):
+            manifest.read(path)
+    say(path, lambda m: m.update(options={"portion": {"episodes": [5, None]}}))
+    assert manifest.read(path).options == {"portion": {"episodes": [5, None]}}
 
 
 def test_a_tree_that_is_too_deep() -> None:

@@ -10,12 +10,13 @@ import pytest
 
 import rlds_cli
 from rlds_cli import checks, cli, create, preprocess, report
-from rlds_cli.errors import ArchiveError, InvalidId, RldsError
+from rlds_cli.errors import ArchiveError, DatasetNotFound, InvalidId, RldsError, UnknownDataset
 from rlds_cli.home import locate
 from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader, Mixture, Transition
 from rlds_cli.maintenance import pinning
 from rlds_cli.maintenance.remove import remove
+from rlds_cli.refs import Ref
 from rlds_cli.report import catalogue
 
 
@@ -72,6 +73,70 @@ def test_a_dataset_that_is_here_comes_before_an_alias() -> None:
 def test_what_no_or_more_than_one_dataset_is_called(ref: str) -> None:
     with pytest.raises(InvalidId, match="is not a dataset id"):
         rlds_cli.open_dataset(ref)
+
+
+@pytest.mark.thorough
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(
+    ("ref", "kind", "hint"),
+    [
+        ("d4rl/hopper-medium-v2", DatasetNotFound, "rlds download d4rl/hopper-medium-v2"),
+        ("d4rl/hopper-medium-v2@n", DatasetNotFound, "preprocess"),
+        ("d4rl/hoper-medium-v2", UnknownDataset, "d4rl/hopper-medium-v2"),
+        ("local/pres", DatasetNotFound, "local/press"),
+        ("nofamily/x", UnknownDataset, "rlds list"),
+        ("hopper", InvalidId, "family/name"),
+        ("/nowhere/at/all", DatasetNotFound, None),
+        ("./nowhere", DatasetNotFound, None),
+    ],
+)
+def test_what_is_not_here(ref: str, kind: type[Exception], hint: str | None) -> None:
+    make("local/press")
+    with pytest.raises(kind) as caught:
+        locate.dataset(ref)
+    found = caught.value.hint  # type: ignore[attr-defined]
+    assert hint is None or hint in str(found)
+
+
+@pytest.mark.thorough
+def test_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = make("local/a"), make("local/b")
+    shared = tmp_path / "shared"
+    make("local/a", shared)  # hidden by the one in the own home
+    c = make("local/c", shared)
+    monkeypatch.setenv("RLDS_PATH", str(shared))
+    assert locate.datasets(everything=True) == (a, b, c)
+    assert locate.datasets(["local/*"]) == (a, b, c)
+    assert locate.datasets(["local/c", "LOCAL/[ab]"]) == (c, a, b)
+    assert locate.datasets() == ()
+    with pytest.raises(DatasetNotFound, match=r'matches "d4rl/\*"'):
+        locate.datasets(["local/a", "d4rl/*"])
+
+
+@pytest.mark.thorough
+def test_datasets_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make("local/a")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.h5").write_bytes(b"x")
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local/a").mkdir()  # an id comes before a file of its name
+    assert locate.version_or_file("local/a") == (Ref(path), True)
+    assert locate.version_or_file("./local/a") == (Ref(Path("local/a")), False)
+    assert locate.version_or_file("run.h5") == (Ref(Path("run.h5")), False)
+    assert locate.version_or_file("*.h5") == (Ref(Path("*.h5")), False)
+    assert locate.version_or_file(path) == (Ref(path), True)
+    with pytest.raises(UnknownDataset, match="neither a file nor a known dataset"):
+        locate.version_or_file("run.h6")
+    with pytest.raises(UnknownDataset, match="neither a file nor a known dataset"):
+        locate.version_or_file("d4rl/hoper-medium-v2")
+    with pytest.raises(DatasetNotFound):
+        locate.version_or_file("d4rl/hopper-medium-v2")
+
+
+def test_a_zarr_group_of_others_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+    assert locate.version_or_file(tmp_path / "theirs") == (Ref(tmp_path / "theirs"), False)
 
 
 # what people give instead of what is here

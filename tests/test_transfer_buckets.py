@@ -94,6 +94,23 @@ def test_files_directories_prefixes_and_patterns(
     assert brought(files, where, tmp_path / "d") == {p: ATARI[n] for p, n in names.items()}
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_what_a_bucket_says_of_a_file_is_recorded(server: Server, where: Settings, tmp_path: Path, scheme: str) -> None:
+    server.add_bucket("data", ATARI)
+    (file, _) = listed(where, f"{scheme}://data/atari/Alien/run_1")
+    md5 = hashlib.md5(b"first of run 1").hexdigest()
+    assert (file.size, file.md5, file.sha256) == (14, md5, None)
+    assert file.urls == (f"{server.url}/data/atari/Alien/run_1-00000-of-00002",)
+    brought((file,), where, tmp_path / "d")
+    record = json.loads((tmp_path / "d" / "run_1-00000-of-00002.json").read_text())
+    assert (record["md5"], record["etag"]) == (md5, f'"{md5}"')
+    assert record["sha256"] == hashlib.sha256(b"first of run 1").hexdigest()
+    assert record["revision"] == ("1700000000000001" if scheme == "gs" else None)
+    (again,) = planning.plan((file,), tmp_path / "d", where).steps
+    assert again.action == "reuse"
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_other_bytes_than_those_of_the_md5_are_refused(
     server: Server, where: Settings, tmp_path: Path, scheme: str

@@ -110,3 +110,16 @@ def test_the_same_where_no_hash_is_published(server: Server, place: Place, fault
     file = RemoteFile("x.h5", (f"{server.url}/d/x.h5", f"{server.url}/m/x.h5"))
     place.fetch(file, policy=PATIENCE.get(fault, SHORT))
     assert (place.directory / "x.h5").read_bytes() == RIGHT
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("at", PLACES)
+@pytest.mark.parametrize("fault", ["truncated", "wrong length"])
+def test_a_published_size_tells_what_is_too_short(server: Server, place: Place, fault: str, at: str) -> None:
+    server.add("/d/x.h5", **{"content": RIGHT, **FAULTS[fault](PLACES[at])})
+    server.add("/m/x.h5", RIGHT, etag='"mirror"')
+    file = RemoteFile("x.h5", (f"{server.url}/d/x.h5", f"{server.url}/m/x.h5"), size=len(RIGHT))
+    place.fetch(file, policy=PATIENCE.get(fault, SHORT))
+    assert (place.directory / "x.h5").read_bytes() == RIGHT
+    with pytest.raises(TransferError, match="40,000 B expected"):
+        place.fetch(replace(file, path="y.h5", urls=file.urls[:1]), policy=PATIENCE.get(fault, SHORT))

@@ -223,6 +223,17 @@ def leave_part(place: Place, server: Server, content: bytes, **origin: Any) -> N
     (place.directory / "x.h5.part.json").write_text(json.dumps(known))
 
 
+def test_a_part_of_an_earlier_process_is_gone_on_from(server: Server, place: Place) -> None:
+    page = server.add("/d/x.h5", CONTENT)
+    leave_part(place, server, CONTENT[:MIB])
+    plan = planning.plan([wanted(server, size=len(CONTENT))], place.directory, place.where)
+    assert (plan.steps[0].action, plan.steps[0].offset, plan.to_fetch) == ("fetch", MIB, len(CONTENT) - MIB)
+    place.fetch(wanted(server, sha256=SHA256))
+    assert spans(page) == [(206, MIB, len(CONTENT) - MIB)]
+    assert place.notes("fetch")[-1] == "resumed at 1.0 MiB"
+    assert place.names() == {"x.h5", "x.h5.json", ".listing.json"}
+
+
 def test_a_part_that_is_complete_needs_no_request(server: Server, place: Place) -> None:
     page = server.add("/d/x.h5", CONTENT)
     leave_part(place, server, CONTENT)
@@ -362,6 +373,22 @@ def test_a_server_that_always_fails_is_given_up(server: Server, place: Place) ->
     assert place.names() == set()
 
 
+def test_all_sources_are_named_when_none_gives_the_file(server: Server, place: Place) -> None:
+    server.add("/a/x.h5", CONTENT, statuses=[(404, {})])
+    server.add("/b/x.h5", CONTENT, statuses=[(403, {})])
+    with pytest.raises(DownloadFailed) as caught:
+        place.fetch(RemoteFile("x.h5", (server.url + "/a/x.h5", server.url + "/b/x.h5")))
+    assert f"{server.url}/a/x.h5: HTTP 404 Not Found" in caught.value.message
+    assert f"{server.url}/b/x.h5: HTTP 403 Forbidden" in caught.value.message
+
+
+def test_a_server_that_is_not_there(place: Place, server: Server) -> None:
+    with Server() as gone:
+        url = gone.url + "/x.h5"
+    with pytest.raises(DownloadFailed, match="Connection refused"):
+        place.fetch(RemoteFile("x.h5", (url,)))
+
+
 def test_a_server_that_says_nothing_is_left(server: Server, place: Place) -> None:
     page = server.add("/d/x.h5", CONTENT, stall=1000)
     with pytest.raises(DownloadFailed, match=r"timed out \(2 times\).*1000 B are kept in x\.h5\.part"):
@@ -386,6 +413,13 @@ def test_a_web_page_is_not_an_archive(server: Server, place: Place, body: bytes,
     assert place.names() == set()
 
 
+def test_a_web_page_is_left_for_the_next_source(server: Server, place: Place) -> None:
+    server.add("/a/x.h5", b"<!doctype html>")
+    server.add("/b/x.h5", CONTENT, content_type="text/html")  # bytes that no page holds
+    (came,) = place.fetch(RemoteFile("x.h5", (server.url + "/a/x.h5", server.url + "/b/x.h5")))
+    assert came.path.read_bytes() == CONTENT
+
+
 def test_a_page_that_was_wanted_is_a_file(server: Server, place: Place) -> None:
     server.add("/d/README.html", b"<!doctype html>", content_type="text/html")
     (came,) = place.fetch(wanted(server, "/d/README.html"))
@@ -403,6 +437,17 @@ def test_packed_bytes_are_refused_where_plain_ones_were_asked_for(server: Server
     assert came.path.read_bytes() == packed
 
 
+def test_proxies_of_the_environment_are_used(server: Server, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", server.url)
+    monkeypatch.setenv("http_proxy", server.url)
+    page = server.add("/datasets/x.h5", CONTENT)
+    place.fetch(RemoteFile("x.h5", ("http://archive.invalid/datasets/x.h5",)))
+    assert server.asked == ["http://archive.invalid/datasets/x.h5"]
+    assert page.requests[0].headers["Host"] == "archive.invalid"
+
+
 def test_a_wrong_hash_names_everything_and_leaves_nothing(server: Server, place: Place) -> None:
     server.add("/d/x.h5", CONTENT)
     with pytest.raises(WrongHash) as caught:
@@ -410,6 +455,15 @@ def test_a_wrong_hash_names_everything_and_leaves_nothing(server: Server, place:
     for part in ("x.h5", server.url, SHA256, "ab" * 32, "removed"):
         assert part in caught.value.message
     assert place.names() == set()
+
+
+@pytest.mark.thorough
+def test_a_wrong_hash_is_left_for_the_next_source(server: Server, place: Place) -> None:
+    bad = server.add("/a/x.h5", random_bytes(len(CONTENT), seed=2))
+    server.add("/b/x.h5", CONTENT)
+    (came,) = place.fetch(RemoteFile("x.h5", (server.url + "/a/x.h5", server.url + "/b/x.h5"), sha256=SHA256))
+    assert came.path.read_bytes() == CONTENT
+    assert len(bad.requests) == 1
 
 
 def test_another_size_than_promised_is_not_even_fetched(server: Server, place: Place) -> None:
@@ -514,7 +568,6 @@ def test_many_files_of_unknown_sizes_are_counted(server: Server, place: Place) -
     assert all(done < 20 for done, _, _ in fetched[:-1])
 
 
-@pytest.mark.thorough
 def test_one_failure_stops_the_others_soon_and_they_can_be_gone_on_with(server: Server, place: Place) -> None:
     slow = server.add("/d/slow.h5", CONTENT, pace=0.6)  # two minutes for all of it
     server.add("/d/x.h5", CONTENT, statuses=[(503, {"Retry-After": "1"}), (404, {})])
@@ -543,6 +596,23 @@ def test_two_threads_that_fetch_the_same_file_do_not_disturb_each_other(server: 
         came = [f.result()[0] for f in [pool.submit(place.fetch, wanted(server, sha256=SHA256)) for _ in range(4)]]
     assert page.sent == len(CONTENT)
     assert sorted(c.action for c in came) == ["fetch", "reuse", "reuse", "reuse"]
+    assert (place.directory / "x.h5").read_bytes() == CONTENT
+
+
+def test_ctrl_c_leaves_what_came(server: Server, place: Place) -> None:
+    page = server.add("/d/x.h5", CONTENT)
+
+    def interrupt(event: Event) -> None:
+        if event.done > 0:
+            raise KeyboardInterrupt
+
+    planned = planning.plan([wanted(server, sha256=SHA256)], place.directory, place.where)
+    with pytest.raises(KeyboardInterrupt):
+        fetching.fetch(planned, place.where, progress=interrupt, policy=HASTY)
+    kept = (place.directory / "x.h5.part").stat().st_size
+    assert kept > 0
+    place.fetch(wanted(server, sha256=SHA256))
+    assert page.requests[-1].start == kept or kept == len(CONTENT)
     assert (place.directory / "x.h5").read_bytes() == CONTENT
 
 
@@ -638,6 +708,21 @@ def test_two_processes_that_fetch_the_same_file(server: Server, place: Place) ->
         assert (one.wait(60), two.wait(60)) == (0, 0)
     assert page.sent == len(CONTENT)
     assert (place.directory / "x.h5").read_bytes() == CONTENT
+
+
+@pytest.mark.thorough
+def test_progress_is_told_from_one_thread_at_a_time_per_file(server: Server, place: Place) -> None:
+    seen: dict[str, set[int]] = {}
+
+    def note(event: Event) -> None:
+        seen.setdefault(event.what, set()).add(threading.get_ident())
+
+    for k in range(6):
+        server.add(f"/d/{k}.h5", CONTENT)
+    files = [wanted(server, f"/d/{k}.h5") for k in range(6)]
+    fetching.fetch(planning.plan(files, place.directory, place.where), place.where, progress=note, policy=HASTY)
+    assert set(seen) == {f"{k}.h5" for k in range(6)}
+    assert all(len(threads) == 1 for threads in seen.values())
 
 
 # -- another process

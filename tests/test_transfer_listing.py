@@ -16,10 +16,11 @@ from server_pages import Listing as Page
 from test_fuzz import fuzz
 
 from rlds_cli.downloads import listing
-from rlds_cli.errors import DownloadFailed, RldsError
+from rlds_cli.errors import DownloadFailed, RldsError, UnsafeArchive
 from rlds_cli.http.connections import Permanent
 from rlds_cli.settings import Settings
-from rlds_cli.sources import limits
+from rlds_cli.sources import limits, web
+from rlds_cli.sources.bucket_listing import objects
 from rlds_cli.sources.limits import ListingLimits
 
 
@@ -127,6 +128,15 @@ def test_what_is_no_listing_is_an_error_of_that_source(
     assert file.path == "a.h5" and file.key == "o/sound/a.h5"
 
 
+def test_names_that_are_unsafe_are_those_of_one_source(server: Server, where: Settings) -> None:
+    server.add("/api/datasets/o/r/tree/main", json.dumps([{"path": "d/../../x.h5"}]))
+    server.add_repository("o/sound", {"a.h5": b"bytes"})
+    urls = ["hf://datasets/o/r/d", "hf://datasets/o/sound"]
+    assert [f.path for f in listing.list_files(urls, where, policy=HASTY)] == ["a.h5"]
+    with pytest.raises(UnsafeArchive):
+        listing.list_files(urls[:1], where, policy=HASTY)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["tree", "gs", "s3", "index"])
 @pytest.mark.parametrize("name", ["/" * 200_000, "d/" * 200 + "a.h5", "d/" + "a" * 2000])
@@ -177,6 +187,14 @@ def test_pages_without_end(server: Server, where: Settings, monkeypatch: pytest.
         listing.list_files([_pages(server, kind, fresh=True)], where, policy=HASTY)
 
 
+def test_directories_without_end(server: Server, where: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PAGES", 5)
+    url = _pages(server, "index", fresh=True)
+    server.pages["/d"] = server.pages["/d/"]  # whatever is asked for below it
+    with pytest.raises(DownloadFailed, match="more than 5 pages"):
+        listing.list_files([url], where, policy=HASTY)
+
+
 def test_a_page_of_many_bytes(server: Server, where: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PAGE", 100)
     for kind in ("gs", "s3", "index"):
@@ -204,7 +222,52 @@ def test_a_listing_that_crawls(monkeypatch: pytest.MonkeyPatch) -> None:
         counted.ask("2")
 
 
+def test_the_next_page_on_another_host_does_not_get_the_token(server: Server, tmp_path: Path) -> None:
+    with Server("127.0.0.2") as other:
+        where = server.settings(tmp_path, HF_TOKEN="hf_secret")
+        page = server.add("/api/datasets/o/r/tree/main", b'[{"path": "d/a.h5"}]')
+        page.headers["Link"] = f'<{other.url}/more>; rel="next"'
+        further = other.add("/more", b'[{"path": "d/b.h5"}]')
+        found = listing.list_files(["hf://datasets/o/r/d"], where, policy=HASTY)
+        assert [f.path for f in found] == ["a.h5", "b.h5"]
+        assert [r.headers.get("Authorization") for r in further.requests] == [None]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("commit", ["../../../etc", "x" * 200, "a b", "\x1b[2J", 5, {}])
+def test_a_commit_that_is_none(server: Server, where: Settings, commit: object) -> None:
+    server.add("/api/datasets/o/r/revision/main", json.dumps({"sha": commit}))
+    server.add("/api/datasets/o/r/tree/main", json.dumps([{"path": "d/a.h5"}]))
+    found = listing.list_files(["hf://datasets/o/r/d"], where, policy=HASTY)
+    assert [f.revision for f in found] == ["main"]
+
+
+def test_links_of_a_page() -> None:
+    assert web.links(hostile_listings.INDEX.encode()) == ["?C=N", "/d/", "a.h5"]
+    assert web.links(b"<script>'<a href=no>'</SCRIPT><A\nHREF = yes.h5>") == ["yes.h5"]
+    assert web.links(b'<a href="a&amp;b.h5">') == ["a&b.h5"]
+    for odd in (b"<a ", b"<!--", b"<a href=", b"<script", b"<a href='", b"<![foo[", b"&#x110000;"):
+        assert web.links(odd * 20_000) == []
+
+
+def test_objects_of_a_page() -> None:
+    assert objects(hostile_listings.S3.encode()) == (
+        [{"Key": "d/a.h5", "Size": "5", "ETag": '"098f6bcd4621d373cade4e832627b4f6"'}],
+        None,
+    )
+
+
 # The address of --from
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("place", ["/copy/", "/copy", "/copy/gym/hopper.hdf5"])
+def test_a_query_stays_behind_the_path(server: Server, where: Settings, place: str) -> None:
+    (file,) = listing.list_files(
+        ["https://host/gym/hopper.hdf5"], where, source=f"{server.url}{place}?token=hunter2", policy=HASTY
+    )
+    assert f"{server.url}/copy/gym/hopper.hdf5?token=hunter2" in file.urls or place.endswith("5")
+    assert all(u.count("?") == 1 and u.endswith("?token=hunter2") for u in file.urls)
 
 
 def test_a_query_goes_to_every_page_and_file(server: Server, where: Settings) -> None:

@@ -49,6 +49,27 @@ def test_a_name_that_could_leave_its_directory_is_refused(name: str) -> None:
         names.safe(name)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x.h5",
+        "DAPG(expert)/door_v2d-v1.h5",
+        "a/b/c",
+        "...",
+        "a..b",
+        ".hidden",
+        "é.h5",
+        "a b",
+        "constant.h5",
+        "nullable",
+        "a/" * 63 + "b",
+    ],
+)
+def test_an_ordinary_name_is_left_as_it_is(name: str) -> None:
+    assert names.safe(name) == name
+
+
 @pytest.mark.parametrize(
     "pair",
     [("a", "a"), ("a", "a.json"), ("a", "a.part"), ("a", "a.part.json"), ("a", "a/b"), ("x/y", "x/y/z/w")],
@@ -57,6 +78,10 @@ def test_names_that_would_overwrite_each_other_are_refused(pair: tuple[str, str]
     for order in (pair, pair[::-1]):
         with pytest.raises(UnsafeArchive):
             names.all_safe(order)
+
+
+def test_names_side_by_side_are_fine() -> None:
+    names.all_safe(["data/main_data.hdf5", "data/metadata.json", "data.json", "data/1/a", "data/10/a"])
 
 
 def test_numbers_in_names_sort_as_numbers() -> None:
@@ -77,6 +102,47 @@ def test_the_name_of_a_download_is_the_last_part_of_its_url() -> None:
     for url in ("http://host/..", "http://host/a/%2e%2e", "http://host/a%5Cb", "http://host/C%3Ax"):
         with pytest.raises(UnsafeArchive):
             names.basename(url)
+
+
+FILES = [
+    "README.md",
+    ".gitattributes",
+    "DAPG(expert)/door_v2d-v1_seed10.h5",
+    "DAPG(expert)/door_v2d-v1_seed2.h5",
+    "DAPG(expert)/door_v2d-v1_notes.txt",
+    "DAPG(expert)/door_v2d-v10_seed1.h5",
+    "DAPG(expert)/pen/a.h5",
+    "DAPG(expert)/pen/.cache/b.h5",
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (
+            "DAPG(expert)/door_v2d-v1*.h5",
+            ["door_v2d-v1_seed2.h5", "door_v2d-v1_seed10.h5", "door_v2d-v10_seed1.h5"],
+        ),
+        ("DAPG(expert)/door_v2d-v1**.h5", ["door_v2d-v1_seed2.h5", "door_v2d-v1_seed10.h5"]),
+        ("DAPG(expert)/door_v2d-v1", ["door_v2d-v1_notes.txt", "door_v2d-v1_seed2.h5", "door_v2d-v1_seed10.h5"]),
+        ("DAPG(expert)/pen", ["a.h5"]),
+        ("DAPG(expert)/pen/a.h5", ["a.h5"]),
+        ("DAPG(expert)*pen*.h5", []),
+        ("**/*.h5", [n for n in sorted(FILES, key=natural) if n.endswith(".h5") and "/." not in n]),
+        ("DAPG(expert)/pen/a.h", []),
+        ("DAPG(expert)/p*/a.h5", ["pen/a.h5"]),
+        ("nothing", []),
+        ("", [n for n in sorted(FILES, key=natural) if "/." not in n and not n.startswith(".")]),
+    ],
+)
+def test_what_a_path_selects(wanted: str, expected: list[str]) -> None:
+    assert list(names.selected(FILES, wanted).values()) == expected
+
+
+def test_a_file_that_stands_beside_a_directory_of_its_name_with_a_suffix() -> None:
+    assert names.selected(["data/x.h5", "data2/x.h5", "data"], "data") == {"data": "data"}
+    assert names.selected(["data/x.h5", "data2/x.h5"], "data") == {"data/x.h5": "x.h5"}
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,11 @@ from server import Server
 from rlds_cli import settings
 from rlds_cli.downloads import listing
 from rlds_cli.downloads.fetch import fetching, planning
+from rlds_cli.downloads.schemes import request_url
 from rlds_cli.errors import DownloadFailed, MissingPackage
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.settings import Settings
+from rlds_cli.sources import names
 
 pytest.importorskip("obstore")
 
@@ -44,7 +46,6 @@ def brought(url: str, where: Settings, directory: Path) -> dict[str, bytes]:
     return {c.file.path: c.path.read_bytes() for c in came}
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
@@ -59,7 +60,6 @@ def test_what_credentials_open(where: Settings, tmp_path: Path, path: str, expec
     assert brought(f"s3://data/{path}", where, tmp_path / "d") == expected
 
 
-@pytest.mark.thorough
 def test_no_credential_is_shown_or_written(
     server: Server, where: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -74,6 +74,21 @@ def test_no_credential_is_shown_or_written(
         assert secret.encode() not in written
         assert secret not in repr(where)
     assert SECRET not in caplog.text
+
+
+@pytest.mark.thorough
+def test_a_file_goes_on_with_another_signature(server: Server, where: Settings, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 1000
+    (page,) = server.add_bucket("big", {"x.h5": content}, key="AKIDMINE", drops=[100_000] * 2).values()
+    files = listing.list_files(["s3://big/x.h5"], where, policy=HASTY)
+    once = RetryPolicy(attempts=1, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
+    page.drops = [100_000]
+    page.statuses = [None, (403, {})]
+    with pytest.raises(DownloadFailed, match="403") as caught:
+        fetching.fetch(planning.plan(files, tmp_path / "d", where), where, policy=once)
+    assert "X-Amz" not in str(caught.value)
+    assert brought("s3://big/x.h5", where, tmp_path / "d") == {"x.h5": content}
+    assert page.sent < 1.2 * len(content)
 
 
 def test_credentials_of_a_profile(server: Server, tmp_path: Path) -> None:
@@ -96,6 +111,12 @@ def test_credentials_that_do_not_open_it(server: Server, tmp_path: Path) -> None
     assert "STRANGER" not in str(caught.value)
 
 
+def test_without_credentials_it_is_closed(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(DownloadFailed, match="s3://data is closed") as caught:
+        listing.list_files(["s3://data/logs"], server.settings(tmp_path), policy=HASTY)
+    assert "AWS_PROFILE" in (caught.value.hint or "")
+
+
 def test_what_is_not_there(where: Settings) -> None:
     with pytest.raises(DownloadFailed, match='nothing called "logs/run_2"'):
         listing.list_files(["s3://data/logs/run_2"], where, policy=HASTY)
@@ -113,3 +134,12 @@ def test_a_key_file_of_google_that_is_none(server: Server, tmp_path: Path) -> No
     with pytest.raises(DownloadFailed, match="gs://data with your credentials") as caught:
         listing.list_files(["gs://data/logs"], where, policy=HASTY)
     assert "service account" in (caught.value.hint or "")
+
+
+def test_places_are_those_of_the_region(tmp_path: Path) -> None:
+    where = settings.read(tmp_path, {"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "B", "AWS_SESSION_TOKEN": "C"})
+    url = request_url("signed-s3://eu-west-1@data/x y.h5", where)
+    assert url.startswith("https://data.s3.eu-west-1.amazonaws.com/x%20y.h5?X-Amz-")
+    assert names.shown(url) == "https://data.s3.eu-west-1.amazonaws.com/x%20y.h5"
+    dotted = request_url("signed-s3://my.data/x.h5", where)
+    assert dotted.startswith("https://s3.us-east-1.amazonaws.com/my.data/x.h5?X-Amz-")

@@ -20,7 +20,7 @@ from rlds_cli.downloads.fetch import planning
 from rlds_cli.downloads.fetch.parts import offset_of, pieces_of
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.files.names import is_unfinished
-from rlds_cli.http.client import Parallelism
+from rlds_cli.http.client import Client, Parallelism
 
 CONTENT = random.Random(7).randbytes(3 * MIB + 17)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -114,6 +114,24 @@ def test_a_server_that_wants_fewer_connections_gets_fewer(server: Server, place:
     assert time.monotonic() - begun < 60
     assert (place.directory / "x.h5").read_bytes() == CONTENT
     assert [r.status for r in page.requests].count(429) == 3
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_file_that_changes_between_ranges_starts_over(server: Server, place: Place, honest: bool) -> None:
+    new = random.Random(8).randbytes(len(CONTENT))
+    page = slow(server, if_range=honest, drops=[PIECE // 2])
+
+    def change(event: object) -> None:
+        page.content, page.etag = new, '"v2"'
+        page.pace = 0.0
+
+    planned = planning.plan([wanted(server)], place.directory, place.where)
+    from rlds_cli.downloads.fetch import fetching
+
+    fetching.fetch(planned, place.where, progress=change, policy=HASTY, width=WIDE)
+    assert (place.directory / "x.h5").read_bytes() == new
+    assert place.record("x.h5")["etag"] == '"v2"'
 
 
 def test_what_was_kept_ahead_is_not_asked_for_again(server: Server, place: Place) -> None:
@@ -212,6 +230,17 @@ def test_an_error_of_the_first_connection_ends_the_others_and_keeps_what_they_br
     page.statuses = []
     place.fetch(wanted(server, sha256=SHA256), width=WIDE)
     assert (place.directory / "x.h5").read_bytes() == CONTENT
+
+
+def test_connections_are_counted_over_all_files(server: Server, place: Place) -> None:
+    with Client(place.where, width=Parallelism(connections=2)) as client, client.occupied(), client.occupied():
+        with client.occupied():  # files are not kept waiting
+            assert not client.spare.acquire(blocking=False)
+        assert not client.spare.acquire(blocking=False)
+
+
+def test_pieces_are_of_a_size_for_the_file() -> None:
+    assert [Parallelism().piece(size) >> 20 for size in (1 << 30, 1 << 32, 1 << 34, 1 << 40)] == [16, 32, 128, 128]
 
 
 def test_names_of_what_is_unfinished() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import shutil
 import ssl
 import subprocess
@@ -14,8 +15,10 @@ import pytest
 from server import Server
 from test_transfer_fetching import HASTY, Place, wanted
 
+from rlds_cli.downloads.fetch.parts import PartFile
 from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.errors import DownloadFailed
+from rlds_cli.http.connections import StallDetector
 
 CONTENT = b"0123456789abcdef" * 10_000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -114,6 +117,25 @@ def test_a_redirect_from_https_to_plain_http_is_refused(
 
 
 @pytest.mark.thorough
+def test_a_large_file_comes_in_large_blocks_over_tls(
+    https: Server, place: Place, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    content = random.Random(3).randbytes(20 << 20)
+    https.add("/d/x.h5", content)
+    sizes: list[int] = []
+    append = PartFile.append
+
+    def measured(self: PartFile, block: bytes | memoryview) -> None:
+        sizes.append(len(block))
+        append(self, block)
+
+    monkeypatch.setattr(PartFile, "append", measured)
+    place.fetch(wanted(https, sha256=hashlib.sha256(content).hexdigest()))
+    assert sum(sizes) == len(content)
+    assert max(sizes) > 16 << 10  # a read over TLS gives 16 KiB
+
+
 @pytest.mark.parametrize("other", ["host", "port"])
 def test_a_redirect_to_another_host_does_not_take_the_token_along(server: Server, place: Place, other: str) -> None:
     with Server("127.0.0.2" if other == "host" else "127.0.0.1") as elsewhere:
@@ -137,6 +159,20 @@ def test_https_goes_through_a_tunnel_of_the_proxy(
     assert server.asked == [f"CONNECT {https.host}"]
 
 
+def test_a_proxy_that_wants_a_password_gets_it_and_nobody_reads_it(
+    server: Server, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setenv("HTTP_PROXY", server.url.replace("http://", "http://me:hunter2@"))
+    page = server.add("/x.h5", CONTENT, statuses=[None, *[(407, {})] * 9])
+    (came,) = place.fetch(RemoteFile("x.h5", ("http://archive.invalid/x.h5",)))
+    assert page.requests[0].headers["Proxy-Authorization"].startswith("Basic ")
+    assert "hunter2" not in came.path.with_name("x.h5.json").read_text()
+    with pytest.raises(DownloadFailed, match="407") as caught:
+        place.fetch(RemoteFile("y.h5", ("http://archive.invalid/x.h5",)))
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_trickle_is_a_stall(server: Server, place: Place) -> None:
     """16 KiB every 60 ms, so that no single read takes long; a megabyte in 0.2 s is wanted."""
     page = server.add("/d/x.h5", CONTENT, pace=0.06)
@@ -149,3 +185,9 @@ def test_a_trickle_is_a_stall(server: Server, place: Place) -> None:
         place.fetch(
             replace(file, path="y.h5", urls=file.urls[:1]), policy=replace(HASTY, attempts=1, read=0.2, least=1 << 20)
         )
+
+
+def test_the_floor_counts_only_time_spent_waiting() -> None:
+    floor = StallDetector(100, 10.0)
+    assert [floor.add(50, 4.0), floor.add(50, 4.0), floor.add(1, 4.0)] == [None, None, None]
+    assert [floor.add(99, 9.9), floor.add(0, 0.2)] == [None, "stalled: 99 B in 10 s"]

@@ -250,7 +250,6 @@ def test_the_token_goes_to_the_hub(server: Server, tmp_path: Path) -> None:
     assert not any(b"hf_secret" in content for content in written)
 
 
-@pytest.mark.thorough
 def test_the_token_goes_nowhere_else(server: Server, tmp_path: Path) -> None:
     where = server.settings(tmp_path, HF_TOKEN="hf_secret")
     with Server() as elsewhere:

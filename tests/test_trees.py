@@ -28,6 +28,18 @@ def deep(top: Path, levels: int, name: str = "d") -> Path:
     return top
 
 
+def test_links_are_neither_walked_nor_removed_through(tmp_path: Path) -> None:
+    outside = deep(tmp_path / "outside", 1)
+    tree = deep(tmp_path / "tree", 3)
+    (tree / "link").symlink_to(outside)
+    (tree / "d/to a file").symlink_to(outside / "f")
+    assert sorted(p.relative_to(tree).as_posix() for p in trees.files(tree)) == ["d/d/f", "d/f", "d/to a file", "f"]
+    assert len(trees.files(tree, most=2)) == 3
+    trees.remove(tree)
+    assert not tree.exists()
+    assert (outside / "f").exists()
+
+
 def test_what_is_no_directory_is_not_removed(tmp_path: Path) -> None:
     tree = deep(tmp_path / "tree", 1)
     (tmp_path / "link").symlink_to(tree)

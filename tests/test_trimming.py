@@ -84,3 +84,22 @@ def test_the_rows_of_the_episodes_wanted_are_left(size: int, portion: Subset) ->
     table = EpisodeTable.concat([c.episodes for c in kept])
     assert table.group == [f"g{e}" for e in episodes]
     assert [n.code for c in kept for n in c.notes] == ["seen"]
+
+
+def test_reading_stops_where_the_range_ends() -> None:
+    read = 0
+
+    def counted() -> Iterator[Chunk]:
+        nonlocal read
+        for chunk in chunks(1):
+            read += 1
+            yield chunk
+
+    list(trimmed(counted(), Subset.of(episodes="1:3")))
+    assert read == sum(LENGTHS[:3]) + 3
+
+
+def test_the_names_of_splits_are_told_where_no_episode_is_left() -> None:
+    kept = list(trimmed(chunks(7), Subset.of(split="test")))
+    assert sum(map(len, kept)) == 0
+    assert set(EpisodeTable.concat([c.episodes for c in kept]).splits) == set(SPLITS)

@@ -23,6 +23,8 @@ from rlds_cli.errors import DatasetNotFound, DownloadFailed, InvalidArgument, Na
 from rlds_cli.maintenance import pinning
 from rlds_cli.sharing import collecting
 from rlds_cli.sharing.pushing import Pushed
+from rlds_cli.sources.directory import DirectorySource
+from rlds_cli.sources.source import Document
 
 ROOT = Path(__file__).parents[1]
 
@@ -235,6 +237,30 @@ def test_versions_of_a_growing_dataset(address: str, other: Path) -> None:
 # -- removal
 
 
+def stored(store: Path) -> set[str]:
+    return {f.relative_to(store).as_posix() for f in store.rglob("*/*") if f.is_file()}
+
+
+@pytest.mark.thorough
+def test_versions_are_removed(address: str, other: Path) -> None:
+    versions = three_versions(address)
+    versions[0].tag("first")
+    push("local/arm", address)
+    done = collecting.collect(address, dry_run=True)
+    assert [v.number for v in done.kept] == [1, 3] and [v.number for v in done.removed] == [2]
+    assert [v["number"] for v in log(address)] == [1, 2, 3], "a dry run removes nothing"
+    assert collecting.collect(address).objects == done.objects > 0
+    assert [v["number"] for v in log(address)] == [1, 3]
+    same(bring(f"{address}#first", other, "first"), versions[0])
+    same(bring(address, other, "newest"), versions[2])
+    with pytest.raises(DatasetNotFound, match="version 2"):
+        bring(f"{address}#v2", other, "second")
+    done = collecting.collect(address, keep_tags=False)
+    assert ([v.number for v in done.removed], done.tags) == ([1], ("first",))
+    same(bring(address, other, "last"), versions[2])
+    assert collecting.collect(address).objects == 0
+
+
 def test_the_last_versions_stay(address: str) -> None:
     three_versions(address)
     assert [v.number for v in collecting.collect(address, keep_last=2).kept] == [2, 3]
@@ -242,6 +268,21 @@ def test_the_last_versions_stay(address: str) -> None:
         collecting.collect(address, keep_last=0)
     with pytest.raises(InvalidArgument):
         collecting.collect(f"{address}#v2")
+
+
+@pytest.mark.thorough
+def test_nothing_is_left_of_what_is_removed(store: Path, tmp_path: Path) -> None:
+    three_versions(store)
+    collecting.collect(store)
+    push("local/arm", tmp_path / "alone")
+    names = [
+        f"indexes/{json.loads((p / 'rlds.json').read_text())['versions'][-1][1]}" for p in (store, tmp_path / "alone")
+    ]
+    assert {n for n in stored(store) if n.startswith("indexes/")} == {names[0]}
+    index = json.loads((store / names[0]).read_text())
+    assert {n for n in stored(store) if n.startswith("objects/")} == {
+        f"objects/{sha256}" for sha256, _ in index["objects"]
+    }
 
 
 def test_the_command_asks_before_it_removes(store: Path) -> None:
@@ -368,3 +409,24 @@ def test_another_dataset_needs_force(store: Path) -> None:
         push("local/other", store)
     push("local/other", store, force=True)
     assert [v["number"] for v in log(store)] == [1]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("damage", ["indexes/", "rlds.json"])
+def test_a_wrong_text_is_asked_for_again(
+    damage: str, store: Path, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte that changes on the way changes nothing."""
+    versions, wrong = three_versions(store), []
+    read = DirectorySource.document
+
+    def damaged(self: DirectorySource, name: str, longest: int) -> Document | None:
+        found = read(self, name, longest)
+        if found is not None and name.startswith(damage) and len(wrong) < 2:
+            wrong.append(name)
+            return Document(found.data.replace(b"local/arm", b"local/art"), found.tag)
+        return found
+
+    monkeypatch.setattr(DirectorySource, "document", damaged)
+    same(bring(f"file://{store}", other, "x"), versions[2])
+    assert len(wrong) == 2

@@ -114,6 +114,14 @@ def test_nothing_that_is_selected_is_nothing_to_change(arm: Dataset) -> None:
     assert rlds_cli.open_dataset("local/arm").version == 1
 
 
+@pytest.mark.thorough
+def test_an_earlier_version_is_pushed_by_its_tag(arm: Dataset, tmp_path: Path) -> None:
+    arm.tag("paper")
+    arm.select(episodes=[0]).drop()
+    push("local/arm#paper", str(tmp_path / "there"), pages=False)
+    assert rlds_cli.open_dataset(f"file://{tmp_path / 'there'}").fingerprint == arm.fingerprint
+
+
 def test_an_address_is_not_changed(arm: Dataset, tmp_path: Path) -> None:
     push("local/arm", str(tmp_path / "there"), pages=False)
     with pytest.raises(InvalidArgument, match="is an address"):
@@ -311,6 +319,21 @@ def test_a_dataset_that_is_fetched_again_keeps_its_tags(arm: Dataset, tmp_path: 
     with pytest.raises(NameTaken, match="has tags: icra"):
         run("download", f"file://{there}", "--as", "local/arm", "--force")
     assert rlds_cli.open_dataset("local/arm").fingerprint == arm.fingerprint
+
+
+@pytest.mark.thorough
+def test_other_users_may_read_what_changes_have_made(arm: Dataset) -> None:
+    arm.select(episodes=[0, 1]).save("some")
+    arm.trim({0: (0, 1)}, "start")
+    changed = arm.label(q=1).select(episodes=[0]).drop()
+    path = rlds_cli.open_dataset("local/arm#v1").restore().path
+    home = path.parents[2]
+    made = [*home.glob("datasets/local/*"), *home.glob("versions/local/arm/*")]
+    assert len(made) == 6 and changed.version == 3
+    assert {path.stat().st_mode & 0o777 for path in made} == {path.parent.stat().st_mode & 0o777}
+    compacting.compact("local/arm")
+    assert path.stat().st_mode == path.parent.stat().st_mode
+    assert not list((home / "partial").iterdir())
 
 
 def test_a_dataset_in_the_home_of_another_is_changed_by_a_name(arm: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,14 +25,17 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.cli import main
 from rlds_cli.cli.commands import app
+from rlds_cli.convert import merging
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
-from rlds_cli.home.usage import usage
+from rlds_cli.home.usage import size_on_disk, usage
 from rlds_cli.loader import Loader, Sequential
 from rlds_cli.loader.storage import blocks
 from rlds_cli.maintenance import remove
 from rlds_cli.maintenance.compacting import compact
+from rlds_cli.maintenance.reencode import convert
 from rlds_cli.maintenance.verification import verify
+from rlds_cli.store import references
 
 assert main
 STRANGER = 54321
@@ -123,6 +126,59 @@ def test_every_change_by_name_leaves_the_rows_where_they_are(
     assert there.files() == before
 
 
+@pytest.mark.thorough
+def test_changes_of_changes_refer_to_the_first_dataset(source: Dataset, five: list[Episode]) -> None:
+    few = part(source)
+    short = few.trim({1: (0, 2)}, "short")
+    next_one = few.label(quality="good")
+    few = rlds_cli.open_dataset(f"{few.id}#v1")
+    found = [
+        (short, [five[2], five[0].part(0, 2)]),
+        (next_one, [e.labelled(quality="good") for e in (five[2], five[0])]),
+    ]
+    for ds, episodes in [*found, (few, [five[2], five[0]])]:
+        check(ds, episodes)
+        assert ds.store.refers_to == (source.store.identity,)
+    remove.remove([few.id])
+    check(rlds_cli.open_dataset(short.id), found[0][1])
+
+
+@pytest.mark.thorough
+def test_a_chain_over_three_homes_is_one_reference(
+    there: Elsewhere, source: Dataset, five: list[Episode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = part(source)
+    monkeypatch.setattr(os, "link", _no_link)
+    one = few.select(episodes=[1]).save("one", cache_dir=tmp_path / "third")
+    merged = rlds_cli.merge([few], "local/all", cache_dir=tmp_path / "third")
+    shutil.rmtree(few.path)
+    check(one, [five[0]])
+    check(merged, [e.labelled(dataset=few.id) for e in (five[2], five[0])])
+    assert one.store.refers_to == merged.store.refers_to == (source.store.identity,)
+
+
+def _no_link(*_: object, **__: object) -> None:
+    raise OSError(18, "another file system")
+
+
+@pytest.mark.thorough
+def test_a_merge_with_a_dataset_elsewhere(source: Dataset, five: list[Episode]) -> None:
+    more = [replace(draw(np.random.default_rng(7), 4), about={}) for _ in range(3)]
+    here = build("local/here", more)
+    planned = merging.plan_merge([here, source], "local/all")
+    assert (planned.copied, planned.referred, planned.bytes) == ((), ("local/five",), 0)
+    merged = rlds_cli.merge([here, source.select(episodes=[4, 1])], "local/all")
+    wanted = [e.labelled(dataset=here.id) for e in more] + [e.labelled(dataset=source.id) for e in (five[4], five[1])]
+    check(merged, wanted)
+    check_batches(merged, wanted, 0)
+    assert verify(merged.path).ok and len(merged.store.refers_to) == 1
+    few = merged.select(episodes=[0, 4]).save("few")
+    check(few, [wanted[0], wanted[4]])
+    copied = rlds_cli.merge([here, source], "local/copied", copy=True)
+    assert merging.plan_merge([here, source], "local/x", copy=True).copied == ("local/five",)
+    assert not copied.store.refers_to and verify(copied.path).ok
+
+
 @pytest.mark.slow
 def test_the_version_that_is_referred_to_is_found_after_the_next_one(
     there: Elsewhere, source: Dataset, five: list[Episode], monkeypatch: pytest.MonkeyPatch
@@ -210,6 +266,31 @@ def test_rm_and_compact_know_the_datasets_that_refer_to_one(
     check(rlds_cli.open_dataset(few.id), [five[2], five[0]])
 
 
+@pytest.mark.thorough
+def test_copy_and_compact_make_a_dataset_whole(there: Elsewhere, source: Dataset, five: list[Episode]) -> None:
+    few, wanted = part(source), [five[2], five[0]]
+    whole = source.select(episodes=[2, 0]).save("whole", copy=True)
+    again = few.select(episodes=slice(None)).save("again", copy=True)
+    compacted = compact(few.id)
+    assert compacted.changed and not compact(few.id).changed
+    encoded = convert(source.select(episodes=[2, 0]).save("encoded").id, to="zarr")
+    shutil.rmtree(there.root / "datasets")
+    for ds in (whole, again, rlds_cli.open_dataset(few.id), rlds_cli.open_dataset(encoded.id)):
+        check(ds, wanted)
+        assert verify(ds.path).ok and not ds.store.refers_to and ds.fingerprint == few.fingerprint
+
+
+@pytest.mark.thorough
+def test_a_dataset_is_the_same_version_wherever_its_rows_are(source: Dataset, tmp_path: Path) -> None:
+    few = part(source)
+    whole = tmp_path / "whole"
+    for name, file in references.files(few.path).items():
+        (whole / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, whole / name)
+    ds = rlds_cli.open_dataset(whole)
+    assert ds.store.version_id == few.store.version_id and verify(whole).ok
+
+
 def test_pushed_datasets_are_whole(there: Elsewhere, source: Dataset, five: list[Episode], tmp_path: Path) -> None:
     few, wanted, address = part(source), [five[2], five[0]], tmp_path / "address"
     rlds_cli.push(few.id, address)
@@ -247,6 +328,15 @@ def test_compressed_sources_are_referred_to_as_well(
     check(few, [five[2], five[0]])
     check_batches(few, [five[2], five[0]], 0)
     assert few.store.refers_to and verify(few.path).ok
+
+
+@pytest.mark.thorough
+def test_a_plain_copy_refers_to_the_same_source(source: Dataset, five: list[Episode], tmp_path: Path) -> None:
+    few = part(source)
+    shutil.copytree(few.path, tmp_path / "copy")
+    ds = rlds_cli.open_dataset(tmp_path / "copy")
+    check(ds, [five[2], five[0]])
+    assert size_on_disk(ds.path / "observation/large") <= 4096 < size_on_disk(source.path / "observation/large")
 
 
 @pytest.mark.thorough

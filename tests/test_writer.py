@@ -256,7 +256,6 @@ def test_an_open_episode_is_cut_for_readers_until_it_goes_on() -> None:
     assert w.dataset().episodes["end"].tolist() == ["terminated"]
 
 
-@pytest.mark.thorough
 def test_an_open_episode_does_not_push_others_out_before_it_ends() -> None:
     with rlds_cli.writer("local/run", keep=rlds_cli.Top(episodes=1)) as w:
         play(w, 0, 3)  # 1.5
@@ -433,6 +432,41 @@ def test_other_fields_or_another_policy_than_those_that_are_there() -> None:
 
 
 # -- faults
+
+
+@pytest.mark.thorough
+def test_a_full_disk_loses_nothing_and_the_next_commit_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk takes a part of a write, and then no more; each file fails once."""
+    write = os.pwrite
+    monkeypatch.setattr(writers, "_INTERVAL", 1e6)  # a commit in the background would meet the full disk, too
+    for room in (0, 1, 50, 200, 450, 550):
+        name = f"local/run{room}"
+        w = rlds_cli.writer(name)
+        play(w, 0, 3, note="a word")
+        w.commit()
+        before = w.dataset()
+        play(w, 10, 3, note="another word")
+        left = [room]
+
+        def full(fd: int, data: Any, at: int, left: list[int] = left) -> int:
+            if not left[0]:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            done = write(fd, memoryview(data)[: left[0]], at)
+            left[0] -= done
+            return done
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", full)
+            with pytest.raises(NoSpace, match="1 episodes are not committed") as caught:
+                w.commit()
+            assert "everything before is readable" in str(caught.value)
+            assert observations(w.dataset()) == [[0, 1, 2, 3]]
+        play(w, 20, 2, note="another word")
+        w.close()
+        ds = w.dataset()
+        assert observations(ds) == [[0, 1, 2, 3], [10, 11, 12, 13], [20, 21, 22]]
+        assert list(ds.episode(1)["note"]) == ["another word"] * 3 and list(ds.episode(0)["note"]) == ["a word"] * 3
+        assert observations(before) == [[0, 1, 2, 3]]
 
 
 def test_an_error_of_the_background_is_raised_once_and_the_episodes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
