@@ -58,6 +58,7 @@ PANELS = {
         "log": "Show the versions of a dataset and what each changed.",
     },
     "House-keeping": {
+        "doctor": "Show what is installed, what is missing and what is wrong.",
         "du": "Show the disk usage of your home by dataset.",
         "rm": "Remove datasets; archives and derived datasets stay.",
         "gc": "Free disk space: remove packed rows and interrupted work.",
