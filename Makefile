@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready $(KERNEL)
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
 	@echo "make test      the tests"
-	@echo "make test-all  the tests, with those that take long: the demonstration, memory, kills in the middle"
+	@echo "make test-all  all tests: those that take long, and more cases of what the others run through"
 	@echo "make test-ray  preprocess on a Ray cluster of two nodes on this machine; installs Ray, 80 MB"
 	@echo "make test-native  the loader's tests with a kernel that checks its memory accesses and arithmetic (gcc or clang, Linux)"
 	@echo "make kernel    compile the C code again: the loader's kernel and sha256"
@@ -51,7 +51,7 @@ demo: $(READY)
 WORKERS = $$($(BIN)/python -c 'import os; print(os.cpu_count() + 1)')
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not slow'
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not slow and not thorough'
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --hypothesis-profile=all

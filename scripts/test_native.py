@@ -60,7 +60,7 @@ def main(tests: list[str]) -> int:
             "no:cacheprovider",
             "--capture=sys",
             "-m",
-            "not slow",
+            "not slow and not thorough",
             *chosen,
         ]
         environment = os.environ | OPTIONS | {"LD_PRELOAD": library, "PYTHONPATH": work, "PYTHONDONTWRITEBYTECODE": "1"}

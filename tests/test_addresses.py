@@ -11,6 +11,7 @@ from rlds_cli.sources import addresses
 from rlds_cli.visible import quoted, shown, within
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "url, expected",
     [
@@ -64,6 +65,7 @@ def test_an_address(url: str, expected: str) -> None:
     assert shown(expected) == expected
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "text, expected",
     [
@@ -90,6 +92,7 @@ def test_addresses_in_a_text(text: str, expected: str) -> None:
     assert within(within(text)) == within(text)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("part", ["/", "a.", "://", "%3Fa", ";token", "?", "a:", "@", "//x", "&a", "bearer "])
 def test_a_text_is_read_once(part: str) -> None:
     """A pattern that went back over 20,000 repetitions would take minutes here."""

@@ -51,6 +51,7 @@ A = [[0, 1, 2], [3, 4, 5, 6, 7]]
 B = [[100, 101, 102, 103], [104, 105], [106, 107, 108, 109, 110, 111]]
 
 
+@pytest.mark.thorough
 def test_episodes_of_files_are_appended_and_know_their_files(tmp_path, files):
     home = tmp_path / "home"
     first = rlds_cli.append("local/all", files / "a.hdf5", cache_dir=home)
@@ -70,6 +71,7 @@ def test_episodes_of_files_are_appended_and_know_their_files(tmp_path, files):
     assert not list((home / "partial").iterdir())
 
 
+@pytest.mark.thorough
 def test_a_value_that_differs_from_the_appended_file_is_seen(tmp_path, files):
     rlds_cli.append("local/all", sorted(files.iterdir()), cache_dir=tmp_path)
     ds = rlds_cli.open_dataset("local/all", cache_dir=tmp_path)
@@ -98,6 +100,7 @@ def test_recorded_episodes_come_from_no_file_also_after_an_append(tmp_path, file
     assert trace("local/all", 100, cache_dir=tmp_path).steps == 8
 
 
+@pytest.mark.thorough
 def test_a_file_that_was_appended_before_is_left_out_by_its_content(tmp_path, files):
     rlds_cli.append("local/all", files / "a.hdf5", cache_dir=tmp_path)
     (files / "a.hdf5").rename(files / "renamed.hdf5")
@@ -126,6 +129,7 @@ def test_files_of_other_fields_are_refused_with_all_differences(tmp_path, files)
     assert ds.version == 1 and firsts(ds) == A
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("store", ["memmap", "zarr"])
 def test_an_append_to_an_ordinary_dataset_is_its_next_version(tmp_path, files, store):
     write(files / "c.hdf5", [2, 1], 200)
@@ -199,6 +203,7 @@ def test_frames_and_videos_are_appended_as_they_are(tmp_path):
             assert ds.store.frame(name, row) == days[1].store.frame(name, of)
 
 
+@pytest.mark.thorough
 def test_appended_demonstrations_never_leave_and_a_new_dataset_keeps_what_it_is_told(tmp_path, files):
     keep = rlds_cli.Fifo(episodes=2)
     rlds_cli.append("local/all", files / "a.hdf5", keep=keep, protected=True, cache_dir=tmp_path)
@@ -240,6 +245,7 @@ def members(tmp_path, files):
     return ["local/grown", "local/plain"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("store", ["memmap", "zarr"])
 def test_merged_episodes_say_where_they_came_from(tmp_path, members, store):
     ds = rlds_cli.merge(members, "local/all", store=store, cache_dir=tmp_path)
@@ -255,6 +261,7 @@ def test_merged_episodes_say_where_they_came_from(tmp_path, members, store):
     assert one.fingerprint == ds.fingerprint
 
 
+@pytest.mark.thorough
 def test_a_version_with_gaps_and_a_selection_are_merged(tmp_path, files):
     rlds_cli.append("local/g", files / "a.hdf5", keep=rlds_cli.Top(episodes=2), cache_dir=tmp_path)
     old = rlds_cli.open_dataset("local/g", cache_dir=tmp_path)
@@ -294,6 +301,7 @@ def test_members_with_episodes_in_common_are_refused(tmp_path, files):
     assert rlds_cli.merge(apart, "local/twice", cache_dir=tmp_path).num_episodes == 3
 
 
+@pytest.mark.thorough
 def test_a_single_dataset_is_shared_on_disk(tmp_path, files):
     plain = rlds_cli.importing.import_files(files / "b.hdf5", "local/plain", cache_dir=tmp_path)
     planned = merging.plan_merge(["local/plain"], "local/copy", cache_dir=tmp_path)
@@ -364,6 +372,7 @@ def test_encoded_frames_and_texts_of_an_archive_are_kept(tmp_path):
     assert again.episodes == 0 and not again.files
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("suffix", own_files.FORMATS)
 def test_tables_of_every_format_are_appended(tmp_path, suffix):
     columns = {
@@ -385,6 +394,7 @@ def test_tables_of_every_format_are_appended(tmp_path, suffix):
     assert verify("local/tables", cache_dir=tmp_path).ok
 
 
+@pytest.mark.thorough
 def test_seeds_options_and_groups_of_an_archive_are_kept(tmp_path):
     folder = Path(rlds_cli.__file__).parent / "samples" / "cartpole-minari"
     rlds_cli.append("local/g", folder, cache_dir=tmp_path)
@@ -421,6 +431,7 @@ def test_a_merge_that_was_interrupted_goes_on(tmp_path, members, files, monkeypa
     assert not list((tmp_path / "partial").iterdir())
 
 
+@pytest.mark.thorough
 def test_a_merge_of_a_download_is_traced_to_its_archive_and_one_of_values_has_none(tmp_path):
     pendulum = rlds_cli.download("sample/pendulum-d4rl", cache_dir=tmp_path)
     ds = rlds_cli.merge([pendulum.select(episodes=[3, 1])], "local/two", cache_dir=tmp_path)
@@ -444,6 +455,7 @@ def test_a_writer_that_does_not_share_is_told_of_before_anything_is_read(tmp_pat
         assert rlds_cli.append("local/all", files / "b.hdf5", cache_dir=tmp_path).episodes == 3
 
 
+@pytest.mark.thorough
 def test_pieces_of_long_episodes_and_compressed_members_are_merged(tmp_path, members, files, monkeypatch):
     write(files / "small.hdf5", [2, 1], 40)
     rlds_cli.importing.import_files(files / "small.hdf5", "local/small", store="zarr", cache_dir=tmp_path)
@@ -456,6 +468,7 @@ def test_pieces_of_long_episodes_and_compressed_members_are_merged(tmp_path, mem
     assert ds.episodes["total_reward"].tolist() == [3, 25, 406, 209, 651, 81, 42]
 
 
+@pytest.mark.thorough
 def test_encoded_frames_and_videos_are_merged_as_they_are(tmp_path):
     content = lerobot_archives.Content(lengths=(4, 6, 3), image=("front",), video=("top",))
     lerobot_archives.write_v3(tmp_path / "robot", content)
@@ -495,6 +508,7 @@ def firsts_flat(ds) -> list[list[float]]:
     return [np.ravel(ds.episode(k)["observation"]).tolist() for k in range(ds.num_episodes)]
 
 
+@pytest.mark.thorough
 def test_commands_import_and_append_take_what_a_dataset_is(tmp_path, files, monkeypatch):
     monkeypatch.chdir(tmp_path)
     about = ["--fps", "12.5", "--license", "MIT", "--description", "Two runs."]

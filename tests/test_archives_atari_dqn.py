@@ -70,6 +70,7 @@ def codes(read: Read) -> dict[str, int]:
     return {n.code: n.count for n in read.notes}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("capacity", [7, 20])
 def test_steps_come_in_the_order_of_their_writing(tmp_path: Path, seed: int, capacity: int) -> None:
@@ -115,6 +116,7 @@ def test_missing_checkpoints_cut_and_join_nothing(tmp_path: Path, missing: list[
     assert codes(ds)["missing-checkpoints"] == len(missing)
 
 
+@pytest.mark.thorough
 def test_padding_at_the_edge_of_a_gap_is_left_out(tmp_path: Path) -> None:
     for first in range(12, 18):  # the three rows of padding lie on either side of rows 39 and 40
         log = ReplayLog(tmp_path / str(first), 20)
@@ -159,6 +161,7 @@ def test_rows_that_are_no_padding(tmp_path: Path) -> None:
         Read(tmp_path / "logs")
 
 
+@pytest.mark.thorough
 def test_more_columns_and_several_runs(tmp_path: Path) -> None:
     logs = []
     for run in (10, 2):
@@ -246,6 +249,7 @@ def test_recognised_by_names(tmp_path: Path) -> None:
 # The registry
 
 
+@pytest.mark.thorough
 def test_the_closed_bucket_is_said_and_a_copy_works(tmp_path: Path) -> None:
     id = "atari_dqn/Breakout/1"
     with pytest.raises(DownloadFailed, match=r"The source of atari_dqn/Breakout/1 is closed.*403 since") as e:
@@ -276,6 +280,7 @@ def test_closed_ids_are_hidden_unless_asked_for() -> None:
     assert known == {e.id: e.tree[0] for e in entries}
 
 
+@pytest.mark.thorough
 def test_sample_is_the_truth_step_by_step() -> None:
     ds = import_files(SAMPLE / "replay_logs", "local/breakout")
     with np.load(SAMPLE / "truth.npz") as truth:
@@ -304,6 +309,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(bytes(data))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("store", ["observation", "action", "reward", "terminal"])
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_the_checksum_at_the_end_of_every_file_is_compared(tmp_path: Path, store: str, number: int) -> None:

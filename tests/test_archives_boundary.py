@@ -21,6 +21,7 @@ def archive(tmp_path: Path) -> Archive:
     return Archive(tmp_path, (tmp_path / "a.h5",))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("raised", "error"),
     [

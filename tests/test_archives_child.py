@@ -162,6 +162,7 @@ def test_a_plan_reads_no_other_file(tmp_path: Path) -> None:
         check_plan(found.plan, [given], None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_an_import_is_the_same_in_both_ways(tmp_path: Path, jobs: int) -> None:
     apart = import_files([table(tmp_path / f"{k}.h5") for k in range(3)], "local/apart", jobs=jobs)
@@ -170,6 +171,7 @@ def test_an_import_is_the_same_in_both_ways(tmp_path: Path, jobs: int) -> None:
     assert apart.fingerprint == same.fingerprint and apart.num_episodes == 6
 
 
+@pytest.mark.thorough
 @LINUX
 def test_a_bomb_of_hdf5_ends_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk of 1.5 MB that inflates to 1.5 GiB, whatever size the dataset says."""
@@ -183,6 +185,7 @@ def test_a_bomb_of_hdf5_ends_at_the_limit(tmp_path: Path, monkeypatch: pytest.Mo
     assert not [*Path(os.environ["RLDS_HOME"]).glob("datasets/local/*")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", CRASHES, ids=lambda path: path.name)
 def test_files_that_crash_libraries(path: Path) -> None:
     """Random changes of sound files that end the process which reads them with h5py."""

@@ -41,6 +41,7 @@ def flat(path: Path, terminals: list[int], ends: list[int] | None, **others: Any
     return columns
 
 
+@pytest.mark.thorough
 def test_the_last_row_is_padding_where_an_episode_terminated(tmp_path: Path) -> None:
     x = flat(tmp_path / "a.h5", [0, 0, 1, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0, 1])
     assert archives.recognise([tmp_path / "a.h5"]) == ("d3rlpy", "d3rlpy layout (version 1): 7 rows")
@@ -69,6 +70,7 @@ def test_without_episode_terminals(tmp_path: Path) -> None:
     assert rows.of(2, "extra").tolist() == [6, 7]
 
 
+@pytest.mark.thorough
 def test_small_chunks_and_parts_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ends = (RNG.random(400) < 0.1).astype(int)
     terminals = ends * (RNG.random(400) < 0.6)
@@ -106,6 +108,7 @@ def episode(steps: int, *, terminated: bool, **others: Any) -> dict[str, Any]:
     } | others
 
 
+@pytest.mark.thorough
 def test_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     episodes = [episode(3, terminated=True), episode(4, terminated=False), episode(2, terminated=True)]
     path = buffer(tmp_path / "a.h5", episodes)
@@ -148,6 +151,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         Rows("d3rlpy", tmp_path / "d.h5")
 
 
+@pytest.mark.thorough
 def test_the_sample() -> None:
     """Pendulum never terminates: nothing is padded, and the reward of every row is that of its own action."""
     rows = Rows("d3rlpy", SAMPLE)
@@ -164,6 +168,7 @@ def test_the_sample() -> None:
     np.testing.assert_allclose(-cost, x["rewards"], atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_from_its_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flat(tmp_path / "a.h5", [0, 0, 1, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0, 1])
     url = registry.get("d3rlpy/cartpole-replay").files[0].urls[0]

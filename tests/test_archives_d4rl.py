@@ -72,6 +72,7 @@ def test_both_flags_are_terminated_and_kept(tmp_path: Path) -> None:
     assert rows.codes() == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["bool", "float32", "float64", "uint8", "int64"])
 @pytest.mark.parametrize("column", [False, True])
 def test_flags_of_any_type_and_shape(tmp_path: Path, dtype: str, column: bool) -> None:
@@ -349,6 +350,7 @@ def test_damaged_chunks_are_named(tmp_path: Path) -> None:
         Rows(path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["hopper_random_layout-v2.hdf5", "kitchen_layout-v0.hdf5"])
 def test_samples_value_by_value(name: str) -> None:
     rows = Rows(SAMPLES / name)

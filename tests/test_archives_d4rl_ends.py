@@ -33,6 +33,7 @@ def test_timeouts_rule_keeps_terminated_inside(tmp_path: Path) -> None:
     assert "timeouts" not in rows.schema
 
 
+@pytest.mark.thorough
 def test_file_rule_keeps_timeouts_as_a_field(tmp_path: Path) -> None:
     one = write(tmp_path / "1.hdf5", observations=ramp(3), actions=ramp(3), timeouts=flags(3, 1, dtype="uint8"))
     two = write(tmp_path / "2.hdf5", observations=ramp(2) + 5, actions=ramp(2), timeouts=flags(2, 1, dtype="uint8"))
@@ -126,6 +127,7 @@ def test_single_mismatches_cut_and_are_reported(tmp_path: Path) -> None:
     assert set(rows.schema) == {"observation", "action", "next/terminated", "next/truncated"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [20, 4000])
 def test_mismatches_throughout_make_a_field_of_their_own(tmp_path: Path, n: int) -> None:
     rng = np.random.default_rng(1)
@@ -183,6 +185,7 @@ def test_rules_that_cannot_be_followed(tmp_path: Path, rule: str, message: str) 
         Rows(path, episodes_by=rule)
 
 
+@pytest.mark.thorough
 def test_several_files_one_after_the_other(tmp_path: Path) -> None:
     one = write(tmp_path / "1.hdf5", observations=ramp(3), actions=ramp(3), terminals=flags(3, 0), metadata__a=1)
     none = write(
@@ -203,6 +206,7 @@ def test_several_files_one_after_the_other(tmp_path: Path) -> None:
     assert "4.hdf5" in str(e.value)
 
 
+@pytest.mark.thorough
 def test_chunks_are_bounded_and_long_episodes_run_through_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlds_cli.archives.flat_rows.CHUNK_BYTES", 4096)
     monkeypatch.setattr(flat, "PART_ROWS", 700)
@@ -219,6 +223,7 @@ def test_chunks_are_bounded_and_long_episodes_run_through_them(tmp_path: Path, m
     assert sum(not len(c.episodes) for c in rows.chunks) > 10
 
 
+@pytest.mark.thorough
 def test_many_short_episodes(tmp_path: Path) -> None:
     n, length = 220_000, 22
     ends = np.zeros(n, bool)
@@ -267,6 +272,7 @@ values = st.sampled_from([0.0, 1.0, 2.0, float("nan")])
 steps = st.lists(st.tuples(values, values, st.booleans(), st.booleans()), min_size=1, max_size=40)
 
 
+@pytest.mark.thorough
 @settings(max_examples=30)
 @given(steps, st.sampled_from(["flags", "timeouts", "file"]), st.booleans(), st.booleans(), st.integers(1, 9))
 def test_layout_equals_the_slow_reference(

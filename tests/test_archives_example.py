@@ -40,11 +40,13 @@ def test_floats_are_a_view_of_the_record() -> None:
     assert not floats.flags.writeable
 
 
+@pytest.mark.thorough
 @given(st.lists(INT64), st.booleans())
 def test_integers_of_any_size(numbers: list[int], packed: bool) -> None:
     assert only(feature(np.array(numbers, np.int64), packed=packed)).integers().tolist() == numbers
 
 
+@pytest.mark.thorough
 @given(st.lists(st.floats(width=32)), st.booleans())
 def test_any_floats(numbers: list[float], packed: bool) -> None:
     found = only(feature(np.array(numbers, np.float64) if numbers else [], packed=packed))
@@ -52,6 +54,7 @@ def test_any_floats(numbers: list[float], packed: bool) -> None:
     assert not numbers or found.floats().tobytes() == wanted.tobytes()
 
 
+@pytest.mark.thorough
 @given(st.lists(st.binary(max_size=300)))
 def test_any_byte_strings(strings: list[bytes]) -> None:
     found = only(message(1, b"".join(message(1, s) for s in strings)))
@@ -60,12 +63,14 @@ def test_any_byte_strings(strings: list[bytes]) -> None:
     assert [found.data[a:b] for a, b in zip(starts, stops, strict=True)] == strings
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152])
 def test_byte_strings_at_the_bounds_of_a_varint(size: int) -> None:
     strings = [bytes(size), b"x", bytes(size)]
     assert only(message(1, b"".join(message(1, s) for s in strings))).strings() == strings
 
 
+@pytest.mark.thorough
 def test_integers_over_several_blocks() -> None:
     rng = np.random.default_rng(0)
     numbers = rng.integers(-(1 << 62), 1 << 62, 300_000) >> rng.integers(0, 62, 300_000)

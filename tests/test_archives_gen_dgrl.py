@@ -48,6 +48,7 @@ def codes(ds: Any) -> dict[str, int]:
     return {n["code"]: n["count"] for n in ds.manifest.notes}
 
 
+@pytest.mark.thorough
 def test_episodes_by_hand(tmp_path: Path) -> None:
     made = write_dgrl(tmp_path / "bigfish.tar.xz", [5, 1, 30])
     ds = import_files(tmp_path / "bigfish.tar.xz", "local/bigfish")
@@ -198,6 +199,7 @@ def test_what_breaks_off_is_truncated(tmp_path: Path, share: float) -> None:
         assert "fetch it again" in str(e.value.hint)
 
 
+@pytest.mark.thorough
 def test_members_that_reach_out_are_refused(tmp_path: Path) -> None:
     good = npz_bytes(dgrl_episode(4, 0))
     link = tarfile.TarInfo("1.npz")
@@ -209,6 +211,7 @@ def test_members_that_reach_out_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "home/datasets").exists()
 
 
+@pytest.mark.thorough
 def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compressed, "FREE_BYTES", 1 << 20)
     e = dgrl_episode(4, 0) | {"observations": np.zeros((5, 3, 64, 64), "u1")}
@@ -226,6 +229,7 @@ def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         import_files(tmp_path / "x.tar.xz", "local/x", reader="gen_dgrl")
 
 
+@pytest.mark.thorough
 def test_long_episodes_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = write_dgrl(tmp_path / "x.tar.xz", [40, 3, 25, 2, 60])
     monkeypatch.setattr(ted.chunks, "__kwdefaults__", {"rows": 7, "size": 1 << 24})
@@ -243,6 +247,7 @@ def test_steps_are_traced_back_to_the_members(tmp_path: Path) -> None:
     assert found.fields == ("action", "next/reward", "next/terminated", "observation")
 
 
+@pytest.mark.thorough
 def test_recognised_by_content(tmp_path: Path) -> None:
     write_dgrl(tmp_path / "x.tar.xz", [3])
     kind, what = archives.recognise([tmp_path / "x.tar.xz"]) or ("", "")
@@ -257,6 +262,7 @@ def test_recognised_by_content(tmp_path: Path) -> None:
 # The registry
 
 
+@pytest.mark.thorough
 def test_from_either_address_of_the_host(tmp_path: Path) -> None:
     made = write_dgrl(tmp_path / "bigfish.tar.xz", [5, 8])
     content = (tmp_path / "bigfish.tar.xz").read_bytes()

@@ -225,6 +225,7 @@ def test_unchecked_open_is_quick_and_still_safe_where_read(tmp_path: Path) -> No
             datasets(f)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "value", "field"),
     [

@@ -149,6 +149,7 @@ class TestRows:
                     assert np.array_equal(seen, want)
 
 
+@pytest.mark.thorough
 @settings(max_examples=40)
 @given(
     rows=st.integers(1, 60),

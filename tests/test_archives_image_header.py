@@ -31,6 +31,7 @@ CASES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("data", "wanted"), CASES)
 def test_what_pillow_wrote(data: bytes, wanted: tuple[object, ...]) -> None:
     assert image_header.read(data) == wanted
@@ -40,6 +41,7 @@ def test_what_pillow_wrote(data: bytes, wanted: tuple[object, ...]) -> None:
     assert image_header.read(data) is not None and image_header.read(data).shape == wanted[1:4]  # type: ignore[union-attr]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("data", "wanted"), CASES)
 def test_an_image_cut_anywhere_has_its_header_or_none(data: bytes, wanted: tuple[object, ...]) -> None:
     found = [image_header.read(data, 0, stop) for stop in range(min(len(data), 900))]

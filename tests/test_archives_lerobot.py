@@ -55,6 +55,7 @@ def check_numbers(ds: Dataset, c: Content) -> None:
         assert final(ds, "task", k) is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("version", ["v3.0", "v2.1", "v2.0"])
 def test_every_value(tmp_path: Path, version: str) -> None:
     c = Content(lengths=(12, 7, 20, 3, 1), splits={"train": "0:3", "val": "2:5"})
@@ -85,6 +86,7 @@ def test_layouts_of_the_same_rows_have_one_fingerprint(tmp_path: Path) -> None:
     assert one.fingerprint == two.fingerprint
 
 
+@pytest.mark.thorough
 def test_images_stay_encoded(tmp_path: Path) -> None:
     c = Content(image=("top", "wrist"), lengths=(4, 3))
     root = write_v3(tmp_path / "a", c)
@@ -102,6 +104,7 @@ def test_images_stay_encoded(tmp_path: Path) -> None:
             np.testing.assert_array_equal(steps(ds, f.name, k), images)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layout", ["v3.0", "v2.1"])
 def test_videos(tmp_path: Path, layout: str) -> None:
     c = Content(lengths=(6, 5, 9, 2), video=("top", "wrist"), per_file=3, per_video=2)
@@ -119,6 +122,7 @@ def test_videos(tmp_path: Path, layout: str) -> None:
         assert np.asarray(ds.store.videos(name)._bytes).tobytes() == b"".join(f.read_bytes() for f in files)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["state_only_v3", "image_v3", "video_v3"])
 def test_samples(name: str) -> None:
     root = SAMPLES / name
@@ -181,6 +185,7 @@ def test_a_feature_may_be_given_another_name(tmp_path: Path) -> None:
         plan_import(root, "local/b", fields={"next/terminated": "next.end"})
 
 
+@pytest.mark.thorough
 def test_shapes_and_kinds_of_other_features(tmp_path: Path) -> None:
     n = 39
     texts = ["fast" if k % 2 else "slow" for k in range(n)]
@@ -223,6 +228,7 @@ def test_videos_need_timestamps(tmp_path: Path) -> None:
         plan_import(root, "local/a")
 
 
+@pytest.mark.thorough
 def test_axes_of_images_are_those_of_the_files(tmp_path: Path) -> None:
     root = write_v3(tmp_path / "a", Content(image=("top",), video=("side",)))
     info = json.loads((root / "meta/info.json").read_text())
@@ -283,6 +289,7 @@ def test_missing_files(tmp_path: Path) -> None:
     assert "missing-files" in {n["code"] for n in ds.manifest.notes}
 
 
+@pytest.mark.thorough
 def test_a_camera_that_was_not_fetched_is_left_out(tmp_path: Path) -> None:
     root = write_v3(tmp_path / "a", Content(video=("top", "side")))
     for f in root.rglob("observation.images.top/**/*.mp4"):

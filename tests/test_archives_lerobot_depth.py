@@ -47,6 +47,7 @@ def rewrite(root: Path, **columns: pa.Array) -> None:
     pq.write_table(table, path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "marks",
     [
@@ -66,6 +67,7 @@ def test_codes_come_at_full_depth(tmp_path: Path, marks: dict[str, Any]) -> None
     assert not [n for n in ds.manifest.notes if "depth" in n["code"]]
 
 
+@pytest.mark.thorough
 def test_the_mark_may_stand_in_video_info(tmp_path: Path) -> None:
     root = write_v3(tmp_path / "a", depth())
     info = json.loads((root / "meta/info.json").read_text())

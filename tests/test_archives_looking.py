@@ -23,6 +23,7 @@ FILES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FILES)
 def test_steps_are_found_in_the_archive(tmp_path: Path, home: Path, name: str) -> None:
     family_files.write_desk(tmp_path)

@@ -18,6 +18,7 @@ from rlds_cli.ted import Field, spaces
 SAMPLES = Path(__file__).parent / "data" / "minari"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("name", ["hopper/random", "pointmaze/umaze", "taxi/random", "breakout/random"])
 @pytest.mark.parametrize("chunk_rows", [None, 17])
@@ -84,6 +85,7 @@ IMAGES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("name", IMAGES)
 def test_images_stay_encoded_and_decode_to_what_the_library_decodes(
@@ -99,6 +101,7 @@ def test_images_stay_encoded_and_decode_to_what_the_library_decodes(
     compare(directory, chunk_rows=2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_images_stored_raw_are_arrays(data_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     space, act = IMAGES["rgb"], g.Discrete(3)
@@ -147,6 +150,7 @@ def test_seeds_and_options(data_format: str, tmp_path: Path, monkeypatch: pytest
     ]
 
 
+@pytest.mark.thorough
 def test_the_same_data_in_three_formats_give_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     space, act = SPACES["nested"], SPACES["tuple"]
     results = []

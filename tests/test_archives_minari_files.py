@@ -93,6 +93,7 @@ def test_bounds_of_image_spaces_are_kept_short(tmp_path: Path, monkeypatch: pyte
 # --- long episodes
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_episodes_of_more_than_one_record_batch(
     data_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -202,6 +203,7 @@ def test_a_missing_file_of_an_episode_is_noticed(tmp_path: Path, monkeypatch: py
         read(data)
 
 
+@pytest.mark.thorough
 def test_truncated_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for data_format in FORMATS:
         buffers = [buffer(2000, sampled(SPACE, 2001, 0), sampled(ACT, 2000, 0))]

@@ -118,6 +118,7 @@ def test_rewards_of_both_types_become_the_type_that_holds_both(tmp_path: Path) -
     same(got.columns[1]["next/reward"], np.array([0.5]), "second")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["int64", "float32", ">f8", "uint8", "float16", "bool"])
 def test_rewards_keep_their_type(dtype: str, tmp_path: Path) -> None:
     rewards = np.array([1, 0, 1, 1]).astype(dtype)
@@ -188,6 +189,7 @@ def test_zero_length_episodes_are_left_out(tmp_path: Path) -> None:
     assert got.notes["empty-episodes"].count == 2
 
 
+@pytest.mark.thorough
 def test_episodes_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     got = read(by_hand(tmp_path, [plain_episode(1, rewards=np.array([float(i)])) for i in range(12)]))
     assert [e["next/reward"][0] for e in got.columns] == list(range(12))

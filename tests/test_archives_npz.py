@@ -196,6 +196,7 @@ HEADERS = st.one_of(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # NumPy's own, of the truth
 @settings(max_examples=66)
 @given(HEADERS)

@@ -66,6 +66,7 @@ def test_by_hand(tmp_path: Path) -> None:
     assert rows.codes == {} and rows.metadata == {}
 
 
+@pytest.mark.thorough
 def test_blocks_of_any_size_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(tmp_path / "a-v0.npz", columns(4, 1, 3, 2, 1, 6))
     whole = Rows("ogbench", path)

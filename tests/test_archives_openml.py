@@ -99,6 +99,7 @@ def test_numbers_alone_and_classes_that_are_numbers(tmp_path: Path) -> None:
     assert rows.metadata["categories/class:"] == "1\n7\n10"
 
 
+@pytest.mark.thorough
 def test_rows_are_traced_through_groups_of_any_size(tmp_path: Path) -> None:
     table = pa.table({"x": np.arange(20.0), "kind": [f"k{i % 3}" for i in range(20)], "class": ["a", "b"] * 10})
     pq.write_table(table, tmp_path / "dataset_7.pq", row_group_size=7)
@@ -128,6 +129,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert openml.READER.recognise([write(tmp_path / "mine.parquet", ADULT)]) is None
 
 
+@pytest.mark.thorough
 def test_from_its_host(tmp_path: Path) -> None:
     url = registry.get("openml/adult").files[0].urls[0]
     with Server() as server:

@@ -104,6 +104,7 @@ def column(ds: rlds_cli.Dataset, name: str, number: int = 0) -> np.ndarray:
 # -- values
 
 
+@pytest.mark.thorough
 def test_every_value_of_every_step(tmp_path: Path) -> None:
     written = [episode(5, 1), episode(1, 2), episode(9, 3, terminal=False), episode(4, 4, terminal=False, last=False)]
     ds = import_files(toy(tmp_path, written), "local/toy")
@@ -129,12 +130,14 @@ def test_every_value_of_every_step(tmp_path: Path) -> None:
     assert dtypes["action/grip"] == "bool"
 
 
+@pytest.mark.thorough
 def test_lists_that_are_not_packed(tmp_path: Path) -> None:
     e = episode(6, 1)
     path = write_dataset(tmp_path / "a", STEP, {"train": [[record(e, packed=False)]]}, metadata=META)
     assert import_files(path, "local/a").fingerprint == import_files(toy(tmp_path, [e]), "local/b").fingerprint
 
 
+@pytest.mark.thorough
 def test_what_holds_for_an_episode_is_kept_as_options(tmp_path: Path) -> None:
     ds = import_files(toy(tmp_path, [episode(3, 7)]), "local/toy")
     options = json.loads(ds.episodes["options"][0])
@@ -155,6 +158,7 @@ def test_splits_and_shards(tmp_path: Path) -> None:
     assert parallel.fingerprint == ds.fingerprint
 
 
+@pytest.mark.thorough
 def test_the_files_may_be_named_one_by_one(tmp_path: Path) -> None:
     path = write_dataset(tmp_path / "a", STEP, {"train": [[record(episode(2))], [record(episode(3))]]}, metadata=META)
     planned = plan_import(path / "*.tfrecord-00001-of-00002", "local/a")
@@ -183,6 +187,7 @@ def test_the_last_step_holds_the_final_observation(tmp_path: Path) -> None:
     assert {n["code"]: n["count"] for n in ds.manifest.notes}["empty-episodes"] == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("rule", "length", "transitions"), [("action", 5, 4), ("observation", 4, 4)])
 def test_the_rule_may_be_said(tmp_path: Path, rule: str, length: int, transitions: int) -> None:
     path = toy(tmp_path, [episode(5, 1, terminal=False)])
@@ -223,6 +228,7 @@ def test_images_of_different_sizes_need_one(tmp_path: Path) -> None:
     assert [int(x.mean()) for x in got] == [0, 40, 80, 120, 120]
 
 
+@pytest.mark.thorough
 def test_jpeg_bytes_are_kept_though_png_is_said(tmp_path: Path) -> None:
     e = episode(3, 1)
     path = write_dataset(tmp_path / "a", STEP, {"train": [[record(e, codec="jpeg")]]}, metadata=META)
@@ -275,6 +281,7 @@ def test_an_image_with_absurd_dimensions_is_refused(tmp_path: Path) -> None:
         import_files(path, "local/a")
 
 
+@pytest.mark.thorough
 def test_long_episodes_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = [episode(40, 1), episode(3, 2), episode(70, 3)]
     path = toy(tmp_path, written)
@@ -338,6 +345,7 @@ def test_keys_may_be_mapped(tmp_path: Path) -> None:
         plan_import(toy(tmp_path, [e]), "local/toy", fields={"action": "nothing"})
 
 
+@pytest.mark.thorough
 def test_flags_that_nobody_wrote(tmp_path: Path) -> None:
     steps = {k: v for k, v in STEP.items() if k not in (*FLAGS, "reward", "discount")}
     path = write_dataset(tmp_path / "a", steps, {"train": [[record(episode(3))]]}, metadata=META)
@@ -483,6 +491,7 @@ def slow_example(data: bytes) -> dict[str, list[Any]]:
     return found
 
 
+@pytest.mark.thorough
 def test_the_bridge_sample_equals_its_file() -> None:
     path = DATA / "openx/bridge_dataset/1.0.0"
     ds = import_files(path, "local/bridge")

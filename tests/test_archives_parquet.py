@@ -46,6 +46,7 @@ def categories(path: Path) -> None:
         list(table.blocks(["x"], 64))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("read", [plain, minari, categories])
 def test_a_flipped_bit_is_an_error(tmp_path: Path, read: Callable[[Path], None]) -> None:
     x = np.random.default_rng(0).normal(size=64)

@@ -67,6 +67,7 @@ def bytes_of(column: EncodedFrames) -> list[bytes]:
     return [column.data[b - n : b].tobytes() for b, n in zip(ends, column.lengths, strict=True)]
 
 
+@pytest.mark.thorough
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=6),
     st.integers(1, 12),

@@ -63,6 +63,7 @@ def _type(values: np.ndarray) -> Any:
     return kind
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("suffix", [".npz", ".parquet", ".arrow", ".h5"])
 @pytest.mark.parametrize("rows_at_a_time", [None, 3])
 def test_every_value(tmp_path: Path, suffix: str, rows_at_a_time: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +83,7 @@ def test_every_value(tmp_path: Path, suffix: str, rows_at_a_time: int | None, mo
         assert rows.of(k, "next/terminated").tolist() == [0, 0, 0, 0, 1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("suffix", [".npz", ".parquet", ".arrow"])
 def test_recognised(tmp_path: Path, suffix: str) -> None:
     kind = {".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow"}[suffix]
@@ -114,6 +116,7 @@ def test_masks_say_where_to_bootstrap_and_terminals_where_trajectories_end(tmp_p
     assert np.flatnonzero(rows["next/terminated"]).tolist() == [4, 8]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("key", "values"), [("episode_ends", [3, 10, 20]), ("episode_lengths", [3, 7, 10]), ("traj_lengths", [3, 7, 10])]
 )
@@ -205,6 +208,7 @@ def test_parquet_is_read_forward(tmp_path: Path) -> None:
 # -- from the command line
 
 
+@pytest.mark.thorough
 def test_a_mapping_file(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(tmp_path / "run.npz", {"q": X["obs"], "cmd": X["action"], "r": X["reward"], "trial": np.arange(N) // 4})
     fields = {"observation": "q", "action": "cmd", "reward": "r"}
@@ -240,6 +244,7 @@ def test_mapping_files_that_are_refused(tmp_path: Path, text: str, message: str)
         importing.read(tmp_path / "m.json")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("suffix", [".npz", ".parquet", ".h5"])
 def test_the_line_that_inspect_suggests_runs(tmp_path: Path, suffix: str) -> None:
     columns = {"q": X["obs"], "cmd": X["action"], "r": X["reward"], "success": FLAGS}
@@ -270,6 +275,7 @@ def test_what_a_repository_has_beside_its_data_is_no_data(tmp_path: Path) -> Non
         plan_import(tmp_path / "set" / "README.md", "local/a")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("values", "dtype"),
     [

@@ -61,6 +61,7 @@ def write(path: Path, demos: Mapping[str, Mapping[str, Any]], masks: Mapping[str
     return path
 
 
+@pytest.mark.thorough
 def test_by_hand(tmp_path: Path) -> None:
     demos = {"demo_0": demo(0), "demo_10": demo(10, 3, done=()), "demo_2": demo(2, 5, done=(1, 4), images=False)}
     masks = {"train": ["demo_0", "demo_2"], "valid": ["demo_10"], "50_percent": ["demo_0"]}
@@ -88,6 +89,7 @@ def test_by_hand(tmp_path: Path) -> None:
     assert rows.plan.env == {"id": "Lift", "args": ENV_ARGS}
 
 
+@pytest.mark.thorough
 def test_constants_of_as_many_values_as_one_demonstration_has_steps(tmp_path: Path) -> None:
     gains = np.arange(4.0)
     demos = {f"demo_{k}": demo(k, steps) | {"gains": gains} for k, steps in enumerate((3, 4, 5))}
@@ -96,6 +98,7 @@ def test_constants_of_as_many_values_as_one_demonstration_has_steps(tmp_path: Pa
     assert [np.array_equal(rows.metadata[f"demo_{k}/gains"], gains) for k in range(3)] == [True] * 3
 
 
+@pytest.mark.thorough
 def test_masks_may_have_any_name(tmp_path: Path) -> None:
     """A slash, letters beyond ASCII, or the name of a column of the episode table."""
     masks = {"length": ["demo_2"], "train/50 %": ["demo_0", "demo_2"], "früh": ["demo_0"], "group": ["demo_1"]}
@@ -110,6 +113,7 @@ def test_masks_may_have_any_name(tmp_path: Path) -> None:
     assert [*ds.episodes][-4:] == ["früh", "split/group", "split/length", "train/50 %"]
 
 
+@pytest.mark.thorough
 def test_models_stand_once_in_the_metadata(tmp_path: Path) -> None:
     rows = Rows("robomimic", write(tmp_path / "a.hdf5", {f"demo_{k}": demo(k) for k in (1, 2, 3)}))
     assert rows.metadata["models/0"] == "<mujoco/>" and rows.metadata["models/1"] == "<mujoco two/>"
@@ -137,6 +141,7 @@ def test_files_without_next_observations(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows["observation/robot0_eef_pos"], bare["obs/robot0_eef_pos"][[0, 1, 2, 3, 3]])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", ["next_obs/robot0_eef_pos", "next_obs/agentview_image"])
 def test_next_observations_of_their_own(tmp_path: Path, key: str) -> None:
     demos = {f"demo_{k}": demo(k, images=True) for k in range(2)}
@@ -237,6 +242,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         Rows("robomimic", path)
 
 
+@pytest.mark.thorough
 def test_the_sample() -> None:
     found = archives.recognise([SAMPLE])
     assert found == ("robomimic", "robomimic layout: 6 demonstrations")
@@ -256,6 +262,7 @@ def test_the_sample() -> None:
             assert members.tolist() == truth
 
 
+@pytest.mark.thorough
 def test_from_the_hub_and_from_stanford(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     demos = {f"demo_{k}": demo(k) for k in range(3)}
     content = write(tmp_path / "a.hdf5", demos, {"train": ["demo_0", "demo_2"], "20_percent": ["demo_2"]}).read_bytes()

@@ -139,6 +139,7 @@ def test_rows_that_do_not_say_are_demos_with_a_note(tmp_path: Path) -> None:
     assert rows.codes()["row-convention"] == 1
 
 
+@pytest.mark.thorough
 def test_trials_sort_as_numbers_and_files_stay_apart(tmp_path: Path) -> None:
     first = write(tmp_path / "seed1.h5", {f"Trial{k}": trial("demo", k, 3 + k) for k in (0, 10, 2, 1)})
     second = write(tmp_path / "seed2.h5", {"Trial0": trial("demo", 77, 3)})
@@ -347,6 +348,7 @@ def test_rule_for_ends_does_not_apply(tmp_path: Path) -> None:
         roboset.READER.plan(Archive(tmp_path, (path,), "timeouts"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("convention", ["trace", "path", "demo"])
 @pytest.mark.parametrize("budget", [2, 3, 7, 100])
 def test_pieces_of_any_size_give_the_same_rows(
@@ -366,6 +368,7 @@ def test_pieces_of_any_size_give_the_same_rows(
     assert whole.episodes.end.tolist() == pieces.episodes.end.tolist() == [CUT if k % 2 == 0 else 0 for k in range(7)]
 
 
+@pytest.mark.thorough
 def test_embedded_sample_is_a_trace_value_by_value() -> None:
     rows = Rows(OURS)
     assert rows.plan.facts["rows"] == {OURS.name: "trace"}
@@ -385,6 +388,7 @@ def test_embedded_sample_is_a_trace_value_by_value() -> None:
     assert CUT in rows.episodes.end and TERMINATED in rows.episodes.end
 
 
+@pytest.mark.thorough
 def test_sample_value_by_value() -> None:
     path = SAMPLES / "door_paths.h5"
     rows = Rows(path)

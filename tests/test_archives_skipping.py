@@ -63,6 +63,7 @@ def test_damaged_files_are_left_out(tmp_path: Path, reader: str) -> None:
     assert any("files were left out" in n for n in plan_import(tmp_path / "mixed", "local/x", skip_bad=True).notes)
 
 
+@pytest.mark.thorough
 def test_damage_in_the_middle_of_a_file(tmp_path: Path) -> None:
     good, bad = (named(tmp_path / "mixed", SAMPLES["ogbench"], n) for n in ("a", "b"))
     with np.load(bad) as npz:

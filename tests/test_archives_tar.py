@@ -98,6 +98,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("why", REFUSED)
 @pytest.mark.parametrize("form", FORMATS)
 def test_members_that_reach_out_are_refused(tmp_path: Path, why: str, form: str) -> None:
@@ -167,6 +168,7 @@ def test_damage_between_members_is_no_end(tmp_path: Path) -> None:
         contents(tmp_path / "x.tar")
 
 
+@pytest.mark.thorough
 @settings(max_examples=50)
 @given(st.data())
 def test_any_change_is_content_or_an_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

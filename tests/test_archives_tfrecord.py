@@ -23,6 +23,7 @@ def test_the_checksum_is_rotated_and_moved() -> None:
     assert mask(b"123456789") == tfrecord.masked(0xE3069283) == 0xC78AB0E5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("packed", [False, True])
 def test_records_come_as_written(tmp_path: Path, packed: bool) -> None:
     path = write_records(tmp_path / "x.tfrecord", RECORDS, packed=packed)
@@ -122,6 +123,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         list(tfrecord.records(tmp_path / "none"))
 
 
+@pytest.mark.thorough
 def test_many_small_records_in_gzip(tmp_path: Path) -> None:
     records = [np.random.default_rng(i).bytes(i % 90) for i in range(3000)]
     path = write_records(tmp_path / "x.tfrecord", records, packed=True)

@@ -74,6 +74,7 @@ def compare(found: Rows, number: int, episode: dict[str, np.ndarray]) -> None:
     assert found.of(number, "next/truncated").tolist() == [False] * (length - 1) + [truncated or not terminated]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", DUMPS)
 def test_genuine_dumps(name: str, dumps: Path, truth: dict[str, np.ndarray]) -> None:
     names, room = DUMPS[name]
@@ -149,6 +150,7 @@ def test_a_step_a_row(tmp_path: Path) -> None:
     assert found["next/terminated"].tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0]
 
 
+@pytest.mark.thorough
 def test_small_chunks_and_parts_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "a", walk([7, 30, 2, 1, 15] * 4))
     whole = rows(tmp_path / "a")
@@ -242,6 +244,7 @@ def test_an_end_that_nobody_flagged(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.of(0, "observation")[-1], x["next/observation"][2])
 
 
+@pytest.mark.thorough
 def test_environments_without_numbers(tmp_path: Path) -> None:
     """Flattened batches of 4 environments, 5 steps of each at a time: a fifth of the steps ends unflagged."""
     lanes = [walk([20], seed=k) for k in range(4)]
@@ -298,6 +301,7 @@ def test_what_differs_beyond_the_sample_is_planned_anew(tmp_path: Path, monkeypa
     assert ds.schema["next/observation"].placement == "next" and ds.episodes["length"].tolist() == [3, 50, 50]
 
 
+@pytest.mark.thorough
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=8),
     data=st.data(),
@@ -535,6 +539,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_descriptions_are_refused(name: str, tmp_path: Path) -> None:
     directory = written(tmp_path / "a", walk([3, 2]))
@@ -556,6 +561,7 @@ def test_links_out_of_the_directory_are_refused(tmp_path: Path) -> None:
         (tmp_path / target.name).rename(target)
 
 
+@pytest.mark.thorough
 def test_damaged_directories_are_skipped_where_asked(tmp_path: Path) -> None:
     for k, name in enumerate(("a", "b", "c")):
         written(tmp_path / "many" / name, walk([3, 2], seed=k))

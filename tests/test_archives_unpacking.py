@@ -19,6 +19,7 @@ CONTENT = np.random.default_rng(0).integers(0, 4, 3_000_000, dtype="u1").tobytes
 PACK = {"plain": bytes, "gzip": lambda b: gzip.compress(b, 1), "xz": lambda b: lzma.compress(b, preset=0)}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", PACK)
 @pytest.mark.parametrize("ahead", [0, 1 << 30])
 def test_content_comes_out_whole_in_any_pieces(
@@ -46,6 +47,7 @@ def test_several_streams_and_padding_are_one_content(tmp_path: Path, kind: str) 
         assert f.read(100) == b"one two"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["gzip", "xz"])
 @pytest.mark.parametrize("ahead", [0, 1 << 30])
 def test_what_breaks_off_is_truncated(tmp_path: Path, kind: str, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,6 +59,7 @@ def test_what_breaks_off_is_truncated(tmp_path: Path, kind: str, ahead: int, mon
     assert e.value.hint == f"delete {path} and fetch it again"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["gzip", "xz"])
 def test_damage_is_said(tmp_path: Path, kind: str) -> None:
     packed = bytearray(PACK[kind](CONTENT))
@@ -67,6 +70,7 @@ def test_damage_is_said(tmp_path: Path, kind: str) -> None:
         f.skip(len(CONTENT) + 1)
 
 
+@pytest.mark.thorough
 def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compressed, "FREE_BYTES", 1 << 20)
     path = tmp_path / "bomb"
@@ -82,6 +86,7 @@ def test_a_dictionary_of_gigabytes_is_refused(tmp_path: Path) -> None:
         f.read(3)
 
 
+@pytest.mark.thorough
 @settings(max_examples=30)
 @given(st.binary(max_size=200), st.sampled_from([b"\x1f\x8b\x08\x00", b"\xfd7zXZ\x00\x00\x04"]))
 def test_any_bytes_are_content_or_an_error(tmp_path_factory: pytest.TempPathFactory, tail: bytes, head: bytes) -> None:

@@ -38,6 +38,7 @@ def test_a_whole_file_has_no_note(tmp_path: Path) -> None:
     assert unwritten.notes(Archive(tmp_path, (path,))) == ()
 
 
+@pytest.mark.thorough
 def test_chunks_that_were_never_written_are_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.hdf5", rewards=False, upto=20)
     ds = import_files(path, "local/a")
@@ -71,6 +72,7 @@ def test_a_sound_file_of_another_format_is_not_to_be_fetched_again(tmp_path: Pat
         assert "--reader plain" in (e.value.hint or "")
 
 
+@pytest.mark.thorough
 def test_texts_that_are_not_utf_8(tmp_path: Path) -> None:
     path = tmp_path / "a.hdf5"
     with h5py.File(path, "w") as f:
@@ -83,6 +85,7 @@ def test_texts_that_are_not_utf_8(tmp_path: Path) -> None:
         import_files(path, "local/a", reader="robomimic")
 
 
+@pytest.mark.thorough
 def test_a_fletcher32_checksum_that_disagrees(tmp_path: Path) -> None:
     path = write(tmp_path / "a.hdf5", fletcher=True)
     import_files(path, "local/sound")

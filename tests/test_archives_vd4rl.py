@@ -42,6 +42,7 @@ def names_of(directory: Path) -> list[Path]:
     return sorted(directory.iterdir(), key=lambda p: natural(p.name))
 
 
+@pytest.mark.thorough
 def test_files_by_hand(tmp_path: Path) -> None:
     made = write_vd4rl(tmp_path / "64px", [5, 3])
     made[1]["is_terminal"][-1], made[1]["discount"][-1] = True, 0
@@ -58,6 +59,7 @@ def test_files_by_hand(tmp_path: Path) -> None:
     assert set(ds.schema) == {*keys.values(), "state/height", "next/terminated", "next/truncated"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cuts", [[], [6], [2, 4, 5], [3, 6, 12], [1, 14]])
 def test_episodes_cut_between_shards_are_joined(tmp_path: Path, cuts: list[int]) -> None:
     rows = write_vd4rl_shards(tmp_path / "84px", [5, 3, 4], cuts)
@@ -111,6 +113,7 @@ def test_ragged_files_are_an_error_that_names_them(tmp_path: Path) -> None:
     assert "--skip-bad leaves it out" in str(e.value.hint)
 
 
+@pytest.mark.thorough
 def test_skip_bad_leaves_them_out_and_says_so(tmp_path: Path) -> None:
     ragged(tmp_path / "64px")
     name = names_of(tmp_path / "64px")[1].name
@@ -120,6 +123,7 @@ def test_skip_bad_leaves_them_out_and_says_so(tmp_path: Path) -> None:
     assert (note["count"], note["where"]) == (1, name) and "image 3 rows" in note["text"]
 
 
+@pytest.mark.thorough
 def test_damage_that_shows_when_read(tmp_path: Path) -> None:
     write_vd4rl(tmp_path / "64px", [5, 3, 4])
     path = names_of(tmp_path / "64px")[2]
@@ -156,6 +160,7 @@ def test_what_makes_a_file_bad(tmp_path: Path) -> None:
         vd4rl.READER.plan(Archive(tmp_path / "no-reward", tuple(names_of(tmp_path / "no-reward"))))
 
 
+@pytest.mark.thorough
 def test_values_of_all_files_fit_the_schema(tmp_path: Path) -> None:
     here = tmp_path / "archive"
     made = write_vd4rl(here, [3, 4])
@@ -178,6 +183,7 @@ def test_remarks(tmp_path: Path) -> None:
     assert codes["first-action"] == 1 and codes["length-in-name"] == 1 and codes["terminated-inside"] >= 1
 
 
+@pytest.mark.thorough
 def test_ragged_and_odd_shards(tmp_path: Path) -> None:
     here = tmp_path / "archive"
     write_vd4rl_shards(here, [5, 3, 4], [6, 10])
@@ -249,6 +255,7 @@ def test_steps_are_traced_back_to_the_files(tmp_path: Path) -> None:
     broken.write_bytes(content)
 
 
+@pytest.mark.thorough
 def test_some_episodes_are_some_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = write_vd4rl(tmp_path / "64px", [5, 3, 4])
     files = {f"{MAIN}/64px/{p.name}": p.read_bytes() for p in names_of(tmp_path / "64px")}

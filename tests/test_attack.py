@@ -40,6 +40,7 @@ LONG = {
 NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in harness.QUICK]
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_comes_of_it(name: str, tmp_path: Path, base: Path) -> None:

@@ -20,6 +20,7 @@ def ds():
     return rlds_cli.create("local/ds", [{"observation": np.zeros((4, 2)), "action": np.ones((3, 1))}] * 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("progress", [True, False, None])
 def test_preprocess_shows_a_bar_where_it_is_told_to(ds, progress, capsys):
     preprocess.run(ds, doubled, jobs=0, progress=progress)
@@ -29,6 +30,7 @@ def test_preprocess_shows_a_bar_where_it_is_told_to(ds, progress, capsys):
     assert bool(said.err) == (progress is True)
 
 
+@pytest.mark.thorough
 def test_download_and_import_show_bars(tmp_path, capsys):
     rlds_cli.download("sample/pendulum-d4rl", progress=True)
     assert "sample/pendulum-d4rl" in (said := capsys.readouterr().err) and "%|" in said

@@ -77,6 +77,7 @@ def test_cc_is_tried_first_with_its_options(checkout: Path, tmp_path: Path) -> N
     assert record(checkout)["compiler"].startswith("mycc ") and record(checkout)["flags"].startswith("-DMINE -O3 ")
 
 
+@pytest.mark.thorough
 def test_without_any_compiler_one_sentence_says_what_to_install(checkout: Path, tmp_path: Path) -> None:
     broken = script(tmp_path / "bin", "cc", "exit 1")
     done = compiling(checkout, broken)

@@ -77,6 +77,7 @@ def change_rows(ds: rlds_cli.Dataset, name: str, rows: Any, value: Any) -> None:
         f.write(values.tobytes())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("store", ["memmap", "zarr"])
 def test_nothing_is_found_where_there_is_nothing(store: Any) -> None:
     report = checks.check(create("local/x", walks(), store=store))
@@ -89,6 +90,7 @@ def test_nothing_is_found_where_there_is_nothing(store: Any) -> None:
 # finite
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("store", ["memmap", "zarr"])
 def test_values_that_are_not_finite(store: Any) -> None:
     episodes = walks()
@@ -105,6 +107,7 @@ def test_values_that_are_not_finite(store: Any) -> None:
     assert (report.errors, report.warnings) == (1, 1)
 
 
+@pytest.mark.thorough
 def test_a_final_observation_that_is_not_finite() -> None:
     episodes = walks()
     length = len(episodes[4]["action"])
@@ -113,6 +116,7 @@ def test_a_final_observation_that_is_not_finite() -> None:
     assert (f.severity, f.count, places(f)) == ("error", 1, [(4, length)])
 
 
+@pytest.mark.thorough
 def test_a_final_info_that_is_not_finite_is_a_warning() -> None:
     episodes = walks()
     for e in episodes:
@@ -124,6 +128,7 @@ def test_a_final_info_that_is_not_finite_is_a_warning() -> None:
     assert (f.severity, f.field, places(f)) == ("warning", "info/contact", [(4, len(episodes[4]["action"]))])
 
 
+@pytest.mark.thorough
 def test_only_the_first_places_are_named() -> None:
     episodes = walks()
     for e in episodes:
@@ -136,6 +141,7 @@ def test_only_the_first_places_are_named() -> None:
 # constant
 
 
+@pytest.mark.thorough
 def test_fields_and_elements_that_never_change() -> None:
     episodes = walks()
     for e in episodes:
@@ -154,6 +160,7 @@ def test_fields_and_elements_that_never_change() -> None:
     assert f["no-reward"].severity == "warning"
 
 
+@pytest.mark.thorough
 def test_large_integers_that_float64_cannot_tell_apart_are_not_called_constant() -> None:
     episodes = walks()
     for e in episodes:
@@ -161,6 +168,7 @@ def test_large_integers_that_float64_cannot_tell_apart_are_not_called_constant()
     assert "constant" not in found(episodes)
 
 
+@pytest.mark.thorough
 def test_the_same_reward_in_every_step_is_a_note() -> None:
     episodes = walks()
     for e in episodes:
@@ -174,6 +182,7 @@ def test_the_same_reward_in_every_step_is_a_note() -> None:
 # saturated
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("share", "severity"), [(0.3, None), (0.6, "note"), (0.95, "warning")])
 def test_actions_at_their_bounds(share: float, severity: str | None) -> None:
     episodes = walks()
@@ -205,6 +214,7 @@ def test_actions_outside_their_space() -> None:
     assert "out-of-bounds" not in found(with_space(episodes, box))
 
 
+@pytest.mark.thorough
 def test_discrete_actions_outside_their_space() -> None:
     episodes = [{**walk(k), "action": np.arange(50) % 4} for k in range(3)]
     assert found(with_space(episodes, {"type": "Discrete", "dtype": "int64", "start": 0, "n": 4})) == {}
@@ -233,6 +243,7 @@ def test_jumps_inside_episodes(store: Any) -> None:
     assert "spike" not in f
 
 
+@pytest.mark.thorough
 def test_one_component_is_a_spike() -> None:
     episodes = [walk(k, 400) for k in range(6)]
     episodes[2]["observation"][100, 1] += 20
@@ -241,6 +252,7 @@ def test_one_component_is_a_spike() -> None:
     assert "jump" not in f
 
 
+@pytest.mark.thorough
 def test_nothing_jumps_between_episodes_or_to_repeated_rows() -> None:
     episodes = [walk(k, 400) for k in range(6)]
     for k, e in enumerate(episodes):
@@ -249,6 +261,7 @@ def test_nothing_jumps_between_episodes_or_to_repeated_rows() -> None:
     assert set(f) == {"next-unknown"}
 
 
+@pytest.mark.thorough
 def test_jumps_across_the_blocks_that_are_read() -> None:
     n = 300_000  # 12 bytes a row: more than three tiles of 1 MiB
     steps = np.random.default_rng(0).uniform(-0.1, 0.1, (n + 1, 3))
@@ -300,6 +313,7 @@ def test_contacts_angles_and_objects_at_rest_are_no_jumps(observation: np.ndarra
     assert "jump" not in f
 
 
+@pytest.mark.thorough
 def test_goals_may_change_inside_episodes() -> None:
     episodes = [walk(k, 400) for k in range(4)]
     for e in episodes:
@@ -346,6 +360,7 @@ MERGED = {
 OF_BOUNDARIES = {"jump", "step-restarts", "step-offset", "id-changes", "length-multiple", "length-outlier"}
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", MERGED)
 def test_archives_whose_episodes_are_merged(path: str) -> None:
@@ -384,6 +399,7 @@ COUNTERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", COUNTERS)
 def test_columns_of_steps_that_start_again(name: str) -> None:
     a, b, c, d = counted([30, 7, 12, 25], **{name: COUNTERS[name]})
@@ -393,6 +409,7 @@ def test_columns_of_steps_that_start_again(name: str) -> None:
     assert places(f) == [(0, 30), (1, 12)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "of",
     [
@@ -423,6 +440,7 @@ IDS: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("store", ["memmap", "zarr"])
 @pytest.mark.parametrize("name", IDS)
 def test_columns_of_episodes_that_change(name: str, store: Any) -> None:
@@ -439,6 +457,7 @@ def test_what_is_said_at_the_end_of_an_episode_is_no_id() -> None:
     assert "id-changes" not in found(episodes)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("lengths", "code", "at"),
     [
@@ -460,6 +479,7 @@ def test_lengths_of_several_episodes(lengths: list[int], code: str | None, at: l
         assert (f[code].severity, places(f[code])) == ("warning", [(k, None) for k in at])
 
 
+@pytest.mark.thorough
 def test_lengths_that_a_time_limit_explains() -> None:
     episodes = [walk(2 * k, n) for k, n in enumerate([17, 23, 31, 12] * 6)]
     assert "length-outlier" not in found([*episodes, walk(1, 500)])  # truncated at a round number
@@ -491,6 +511,7 @@ def test_rows_of_two_ends_that_nobody_saw() -> None:
 # duplicates
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("store", ["memmap", "zarr"])
 def test_episodes_that_are_there_twice(store: Any) -> None:
     episodes = [walk(k, 30) for k in (0, 1, 2, 3, 1, 4, 0, 1)]
@@ -513,6 +534,7 @@ def test_nearly_the_same_is_not_the_same() -> None:
 # flags
 
 
+@pytest.mark.thorough
 def test_flags_inside_episodes() -> None:
     episodes = walks()
     episodes[2]["next"] = {"reward": np.ones(30), "terminated": np.isin(np.arange(30), (4, 5, 29))}
@@ -521,6 +543,7 @@ def test_flags_inside_episodes() -> None:
     assert (f.severity, f.count, places(f)) == ("warning", 3, [(2, 4), (2, 5), (3, 9)])
 
 
+@pytest.mark.thorough
 def test_what_was_found_in_a_dataset_is_not_said_of_its_parts() -> None:
     flags = np.array([True, True, False, True, False, False])
     inside = {**walk(0, 6), "next": {"reward": np.arange(6.0), "terminated": flags}}
@@ -547,6 +570,7 @@ def test_flags_that_contradict_each_other() -> None:
     assert (f["end-differs"].severity, places(f["end-differs"])) == ("error", [(7, length[7] - 1)])
 
 
+@pytest.mark.thorough
 def test_ends_without_flags() -> None:
     episodes = [{**walk(k), "next": {"reward": np.arange(50.0)}} for k in range(3)]
     assert found(episodes)["never-flagged"].severity == "warning"
@@ -573,6 +597,7 @@ def test_time_limits_stored_as_terminations() -> None:
     assert "limit-terminated" not in found(ds)
 
 
+@pytest.mark.thorough
 def test_counts_of_the_registry() -> None:
     """Of minari/mujoco/hopper/expert-v0 the registry says so many steps and episodes."""
     entry = rlds_cli.find("minari/mujoco/hopper/expert-v0")[0]
@@ -589,6 +614,7 @@ def test_counts_of_the_registry() -> None:
 # what nobody recorded, and what others know
 
 
+@pytest.mark.thorough
 def test_last_steps_without_a_next_observation() -> None:
     episodes = [{**e, "observation": e["observation"][:-1]} for e in walks()]
     f = found(episodes)["next-unknown"]
@@ -612,6 +638,7 @@ def test_rewards_that_stand_alone() -> None:
     assert "reward-isolated" not in found(goals(runs=True))
 
 
+@pytest.mark.thorough
 def test_known_defects_stand_with_the_findings_that_show_them() -> None:
     ds = create("d4rl/antmaze-umaze-diverse-v2", goals(runs=False))
     f = found(ds)
@@ -627,6 +654,7 @@ def test_known_defects_stand_with_the_findings_that_show_them() -> None:
 # the whole
 
 
+@pytest.mark.thorough
 def test_no_check_minds_a_dataset_with_little_in_it() -> None:
     little = [
         {"observation": np.zeros((2, 0)), "action": np.zeros((1, 0))},
@@ -641,6 +669,7 @@ def test_no_check_minds_a_dataset_with_little_in_it() -> None:
             assert report.errors == 0
 
 
+@pytest.mark.thorough
 def test_findings_of_a_conversion_stand_in_the_manifest() -> None:
     episodes = walks()
     episodes[3]["observation"][7, 1] = np.nan
@@ -670,12 +699,14 @@ def test_everything_is_json() -> None:
     assert json.loads(text)["findings"][0]["places"][0] == {"episode": 0, "step": 20}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sample", ["pendulum-d4rl", "cartpole-minari", "mountaincar-robohive"])
 def test_the_samples_are_in_order(sample: str) -> None:
     report = checks.check(rlds_cli.download(f"sample/{sample}"))
     assert (report.errors, report.warnings) == (0, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("path", "codes"),
     [
@@ -699,6 +730,7 @@ def test_archives(path: str, codes: set[str], home: Path) -> None:
 # the command
 
 
+@pytest.mark.thorough
 def test_exit_codes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from rlds_cli import cli
 
@@ -797,6 +829,7 @@ def run_cli(*words: str, capsys: pytest.CaptureFixture[str], exits: int = 0) -> 
     return capsys.readouterr()
 
 
+@pytest.mark.thorough
 def test_a_finding_has_all_its_episodes() -> None:
     ds = create("local/x", damaged())
     f = found(ds)["not-finite"]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import run_rlds
 
 import rlds_cli
 from rlds_cli import cli
@@ -108,23 +109,13 @@ def test_a_shared_file_counts_once(home):
     assert (after.here, after.bytes_on_disk) == (2, before)
 
 
-def test_rows_of_a_query(rlds):
-    code, out, _ = rlds("list", "hopper", "medium")
-    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
-    assert code == 0
-    assert rows["ID"] == ["SIZE", "SHA256", "HERE", "NOTE"]
-    assert rows["d4rl/hopper-medium-v2"] == ["145.7", "MiB", "known", "-"]
-    assert rows["minari/mujoco/hopper/medium-v0"] == ["?", "-", "-"]
-    assert rows["d4rl/hopper-medium-v0"][-3:] == ["deprecated,", "see", "d4rl/hopper-medium-v2"]
-    assert all("hopper" in id and "medium" in id for id in rows if id != "ID")
-
-
 def test_rows_align(rlds):
     lines = rlds("list", "--family", "sample")[1].splitlines()
     assert len({line.index("known") + len("known") for line in lines[1:]}) == 1
     assert all(line == line.rstrip() for line in lines)
 
 
+@pytest.mark.thorough
 def test_rows_say_what_is_here(rlds):
     rlds_cli.create("d4rl/pen-human-v1", [episode()])
     rlds_cli.create("d4rl/pen-human-v1@norm", [episode()])
@@ -138,6 +129,7 @@ def test_rows_say_what_is_here(rlds):
     assert [line.split()[0] for line in rlds("list", "-f", "local")[1].splitlines()] == ["ID", "local/press"]
 
 
+@pytest.mark.thorough
 def test_what_is_here_with_its_size(rlds, home):
     rlds_cli.create("d4rl/pen-human-v1", [episode(1200), episode(300)])
     rlds_cli.create("d4rl/pen-human-v1@norm", [episode()])
@@ -166,6 +158,7 @@ def test_one_family(rlds):
     assert err.startswith('UnknownDataset: There is no family "minri".\n  hint: minari?')
 
 
+@pytest.mark.thorough
 def test_all_is_every_dataset(rlds):
     assert len(rlds("list", "--all")[1].splitlines()) == 1 + sum(map(len, LINES.values()))
 
@@ -234,6 +227,7 @@ def test_a_card(rlds):
     assert "(D4RL#199, HIQL#2)" in lines["defects"]
 
 
+@pytest.mark.thorough
 def test_a_card_by_alias_and_in_any_case(rlds):
     assert rlds("info", "DAPG(expert)/door_v2d-v1")[1].startswith("roboset/dapg-expert/door_v2d-v1   not here")
     assert rlds("info", "D4RL/Pen-Human-V1")[1].startswith("d4rl/pen-human-v1   not here")
@@ -252,25 +246,6 @@ def test_a_card_of_a_dataset_that_has_no_entry_but_a_hub(rlds):
 
 def test_a_card_of_several_files(rlds):
     assert "this package (2 files; sha256 known)" in rlds("info", "sample/cartpole-minari")[1]
-
-
-def test_a_card_of_what_is_here(rlds, home):
-    ds = rlds_cli.create("d4rl/pen-human-v1", [episode(3), {**episode(4), "next": {"reward": np.ones(4, np.float32)}}])
-    rlds_cli.create("d4rl/pen-human-v1@norm", [episode()])
-    out = rlds("info", "d4rl/pen-human-v1")[1]
-    lines = {line[:10].strip(): line[10:] for line in out.splitlines()[1:]}
-    digest = ds.fingerprint.removeprefix("rlds1:")
-    assert "   here: " in out.splitlines()[0]
-    assert out.splitlines()[0].endswith(f"memmap   rlds1:{digest[:4]}-{digest[4:8]}-{digest[8:12]}")
-    assert lines["path"] == str(home / "datasets" / "d4rl" / "pen-human-v1")
-    assert lines["steps"] == "7, of them 7 transitions"
-    assert lines["episodes"].startswith("2: 1 terminated, 0 truncated, 1 cut")
-    assert lines["variants"] == "d4rl/pen-human-v1@norm"
-    assert "task" in lines and "licence" in lines
-    found = json.loads(rlds("info", "d4rl/pen-human-v1", "--json")[1])
-    assert found["entry"]["size"] == 2040573
-    assert found["here"]["manifest"]["counts"]["steps"] == 7
-    assert found["variants"] == ["d4rl/pen-human-v1@norm"]
 
 
 def test_a_card_of_ones_own_data(rlds, home, tmp_path):
@@ -351,19 +326,6 @@ def test_unknown(rlds, ref, hint, flags):
     assert hint in err
 
 
-def test_a_damaged_dataset_still_has_a_card(rlds, home):
-    rlds_cli.create("d4rl/pen-human-v1", [episode()])
-    manifest = home / "datasets" / "d4rl" / "pen-human-v1" / "zarr.json"
-    manifest.chmod(0o644)
-    manifest.write_text('{"attributes": {}}')
-    code, out, _ = rlds("info", "d4rl/pen-human-v1")
-    assert code == 0
-    assert "here, but damaged" in out.splitlines()[0] and "licence" in out
-    code, _, err = rlds("info", "d4rl/pen-human-v1", "--fingerprint")
-    assert code == 1 and err.startswith("DamagedDataset")
-    assert rlds("list", "pen-human-v1")[0] == 0
-
-
 def test_usage(rlds):
     assert rlds("info")[0] == 2
     code, out, err = rlds("info", "d4rl/pen-human-v1", "--cite", "--defects")
@@ -410,6 +372,7 @@ def test_narrow_terminals():
     assert "d4rl/antmaze-large-diverse-v2" in ids
 
 
+@pytest.mark.thorough
 def test_a_pipe_gets_everything(rlds):
     assert "…" not in rlds("list")[1]
     assert "…" not in rlds("list", "minari")[1]
@@ -473,6 +436,14 @@ def test_commands_on_what_is_here_complete_that() -> None:
         assert [c.value for c in first.shell_complete(context, "")] == complete_here("") == ["local/press"]
 
 
+def test_without_a_command_the_first_steps_are_shown_and_a_sample_is_at_hand() -> None:
+    steps = run_rlds()
+    assert steps.returncode == 0 and b"rlds download sample/pendulum-d4rl" in steps.stdout
+    shown = run_rlds("inspect", "sample/pendulum-d4rl")
+    assert shown.returncode == 0 and b"26 episodes" in shown.stdout
+    assert run_rlds("inspect", "sample/nothing").returncode == 1
+
+
 def test_the_list_of_commands_has_the_first_sentence_of_their_help() -> None:
     from typer.main import get_command
 
@@ -483,6 +454,7 @@ def test_the_list_of_commands_has_the_first_sentence_of_their_help() -> None:
         assert commands[name].help[len(sentence) :][:1] in ("", " ", "\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", list(cli.COMMANDS))
 def test_help_fits_60_lines_of_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
@@ -504,6 +476,49 @@ def test_a_full_disk_below_a_listing(unbuffered: str) -> None:
     run = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, env=env)
     assert run.returncode == 1
     assert run.stderr == "NoSpace: The disk is full: the output could not be written.\n"
+
+
+def test_rows_of_a_query(rlds):
+    code, out, _ = rlds("list", "hopper", "medium")
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
+    assert code == 0
+    assert rows["ID"] == ["SIZE", "SHA256", "HERE", "NOTE"]
+    assert rows["d4rl/hopper-medium-v2"] == ["145.7", "MiB", "known", "-"]
+    assert rows["minari/mujoco/hopper/medium-v0"] == ["?", "-", "-"]
+    assert rows["d4rl/hopper-medium-v0"][-3:] == ["deprecated,", "see", "d4rl/hopper-medium-v2"]
+    assert all("hopper" in id and "medium" in id for id in rows if id != "ID")
+
+
+def test_a_card_of_what_is_here(rlds, home):
+    ds = rlds_cli.create("d4rl/pen-human-v1", [episode(3), {**episode(4), "next": {"reward": np.ones(4, np.float32)}}])
+    rlds_cli.create("d4rl/pen-human-v1@norm", [episode()])
+    out = rlds("info", "d4rl/pen-human-v1")[1]
+    lines = {line[:10].strip(): line[10:] for line in out.splitlines()[1:]}
+    digest = ds.fingerprint.removeprefix("rlds1:")
+    assert "   here: " in out.splitlines()[0]
+    assert out.splitlines()[0].endswith(f"memmap   rlds1:{digest[:4]}-{digest[4:8]}-{digest[8:12]}")
+    assert lines["path"] == str(home / "datasets" / "d4rl" / "pen-human-v1")
+    assert lines["steps"] == "7, of them 7 transitions"
+    assert lines["episodes"].startswith("2: 1 terminated, 0 truncated, 1 cut")
+    assert lines["variants"] == "d4rl/pen-human-v1@norm"
+    assert "task" in lines and "licence" in lines
+    found = json.loads(rlds("info", "d4rl/pen-human-v1", "--json")[1])
+    assert found["entry"]["size"] == 2040573
+    assert found["here"]["manifest"]["counts"]["steps"] == 7
+    assert found["variants"] == ["d4rl/pen-human-v1@norm"]
+
+
+def test_a_damaged_dataset_still_has_a_card(rlds, home):
+    rlds_cli.create("d4rl/pen-human-v1", [episode()])
+    manifest = home / "datasets" / "d4rl" / "pen-human-v1" / "zarr.json"
+    manifest.chmod(0o644)
+    manifest.write_text('{"attributes": {}}')
+    code, out, _ = rlds("info", "d4rl/pen-human-v1")
+    assert code == 0
+    assert "here, but damaged" in out.splitlines()[0] and "licence" in out
+    code, _, err = rlds("info", "d4rl/pen-human-v1", "--fingerprint")
+    assert code == 1 and err.startswith("DamagedDataset")
+    assert rlds("list", "pen-human-v1")[0] == 0
 
 
 def test_notes_say_how_often_once(rlds):

@@ -21,7 +21,7 @@ import pytest
 import rlds_cli
 from rlds_cli import cli, create, open_dataset
 from rlds_cli.cli.du import ago
-from rlds_cli.cli.out import figure, number
+from rlds_cli.cli.out import number
 from rlds_cli.loader import Loader
 
 Rlds = Callable[..., tuple[int, str, str]]
@@ -90,6 +90,7 @@ _RUN = "import sys; from rlds_cli.cli import main; sys.argv[0] = 'rlds'; main()"
 # rlds inspect
 
 
+@pytest.mark.thorough
 def test_inspect(rlds: Rlds) -> None:
     make()
     code, text, err = rlds("inspect", "local/x")
@@ -137,6 +138,7 @@ def test_inspect_stats_and_episode(rlds: Rlds) -> None:
     assert "hint: 0 to 4" in err
 
 
+@pytest.mark.thorough
 def test_inspect_json(rlds: Rlds) -> None:
     make()
     code, text, err = rlds("inspect", "local/x", "--json")
@@ -178,6 +180,7 @@ def test_inspect_fits_the_terminal() -> None:
     assert max(len(line) for _, _, page in pages[-3:] for line in page.splitlines()) > 100  # the width is looked at
 
 
+@pytest.mark.thorough
 def test_lines_in_pipes_are_whole(rlds: Rlds, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     make()
@@ -223,6 +226,7 @@ def test_names_with_brackets_are_no_markup(rlds: Rlds) -> None:
 # rlds verify
 
 
+@pytest.mark.thorough
 def test_verify(rlds: Rlds) -> None:
     path = make()
     make("local/yy")
@@ -355,6 +359,7 @@ def test_times(then: str, said: str) -> None:
     assert ago(then, datetime(2026, 5, 20, 12, tzinfo=UTC)) == said
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("x", "dtype", "text"),
     [
@@ -373,12 +378,6 @@ def test_times(then: str, said: str) -> None:
 )
 def test_numbers(x: float | None, dtype: str, text: str) -> None:
     assert number(x, dtype) == text
-
-
-def test_figures() -> None:
-    assert [figure(x) for x in (3222.4, 99.95, 15.23, 1.5, -0.71, 20.0, 0.0)] == [
-        *("3,222", "100.0", "15.2", "1.50", "-0.71", "20", "0")
-    ]
 
 
 def test_commands_start_light() -> None:

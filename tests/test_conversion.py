@@ -52,6 +52,7 @@ def check_d4rl(ds, columns: dict[str, np.ndarray], lengths: list[int]) -> None:
         at += t
 
 
+@pytest.mark.thorough
 def test_every_value_is_the_archives(tmp_path: Path) -> None:
     columns = write_d4rl(tmp_path / "a.hdf5", LENGTHS)
     ds = import_files(tmp_path / "a.hdf5", "local/a")
@@ -59,6 +60,7 @@ def test_every_value_is_the_archives(tmp_path: Path) -> None:
     assert ds.num_transitions == ds.num_steps == sum(LENGTHS)
 
 
+@pytest.mark.thorough
 def test_statistics_are_numpys(tmp_path: Path) -> None:
     columns = write_d4rl(tmp_path / "a.hdf5", LENGTHS)
     stats = import_files(tmp_path / "a.hdf5", "local/a").stats["observation"]
@@ -71,6 +73,7 @@ def test_statistics_are_numpys(tmp_path: Path) -> None:
     assert stats.count == len(x)
 
 
+@pytest.mark.thorough
 def test_encodings_hold_the_same(tmp_path: Path) -> None:
     columns = write_d4rl(tmp_path / "a.hdf5", LENGTHS)
     a = import_files(tmp_path / "a.hdf5", "local/a")
@@ -80,6 +83,7 @@ def test_encodings_hold_the_same(tmp_path: Path) -> None:
     check_d4rl(b, columns, LENGTHS)
 
 
+@pytest.mark.thorough
 def test_zarr_python_and_tensorstore_read_the_same(tmp_path: Path) -> None:
     import tensorstore
     import zarr
@@ -140,6 +144,7 @@ KILLED = textwrap.dedent("""
 """)
 
 
+@pytest.mark.thorough
 def test_a_killed_conversion_is_resumed(large: Path, undisturbed: Dataset, home: Path) -> None:
     resumed = False
     for kill_at in (1, 24, 10_000):
@@ -211,6 +216,7 @@ def test_a_damaged_archive_leaves_nothing(tmp_path: Path, home: Path) -> None:
     assert not (home / "datasets").exists()
 
 
+@pytest.mark.thorough
 def test_a_full_disk_is_said_and_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     columns = write_d4rl(tmp_path / "a.hdf5", LENGTHS)
     import errno
@@ -310,6 +316,7 @@ def test_damage_that_a_writer_left_meanwhile_is_said_to_be_a_change(tmp_path: Pa
         import_files(path, "local/a", progress=truncate)
 
 
+@pytest.mark.thorough
 def test_the_same_import_returns_at_once_and_another_is_refused(tmp_path: Path) -> None:
     write_d4rl(tmp_path / "a.hdf5", LENGTHS)
     write_d4rl(tmp_path / "b.hdf5", LENGTHS, seed=1)
@@ -336,6 +343,7 @@ def test_of_two_imports_at_once_the_second_is_told(tmp_path: Path, home: Path) -
         second.result()
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("encoding", ["hdf5", "arrow", "parquet"])
 @pytest.mark.parametrize("name", ["taxi/random", "hopper/random", "breakout/random", "pointmaze/umaze"])
@@ -367,6 +375,7 @@ def leaves(values: object, name: str) -> list[tuple[str, np.ndarray]]:
     return [(name, np.asarray(values))]
 
 
+@pytest.mark.thorough
 def test_d4rl_samples() -> None:
     for path in sorted((DATA / "d4rl").glob("*.hdf5")):
         ds = import_files(path, f"local/{path.stem}")
@@ -383,6 +392,7 @@ def test_d4rl_samples() -> None:
         np.testing.assert_array_equal(ds.column("next/truncated")[steps], truncated)
 
 
+@pytest.mark.thorough
 def test_frames_decoded_at_conversion(tmp_path: Path) -> None:
     import json
 
@@ -436,6 +446,7 @@ def test_next_observations_of_their_own_are_kept(tmp_path: Path, jobs: int) -> N
     np.testing.assert_array_equal(ds.to_numpy()["next/observation"], columns["next_observations"])
 
 
+@pytest.mark.thorough
 def test_roboset_samples() -> None:
     paths = sorted((DATA / "roboset").glob("*.h5"))
     for path in paths:

@@ -35,6 +35,7 @@ def things(ds: rlds_cli.Dataset) -> Names:
     return {"ds": ds, "loader": loader, "batch": next(iter(loader))}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("what", "name", "code"),
     [

@@ -21,6 +21,7 @@ def episode(steps: int = 3, **more: Any) -> dict[str, Any]:
     return {"observation": np.arange(steps + 1.0), "action": np.ones((steps, 2), np.float32), **more}
 
 
+@pytest.mark.thorough
 def test_the_second_of_two_at_once_finds_the_name_taken() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
@@ -68,6 +69,7 @@ def test_of_a_full_disk_nothing_is_kept(home: Path, monkeypatch: pytest.MonkeyPa
     assert create("local/x", [episode()]).num_steps == 3
 
 
+@pytest.mark.thorough
 def test_observations_of_t_rows_mean_an_unknown_final_one() -> None:
     ds = create("local/x", [{"observation": np.arange(3.0), "action": np.zeros(3), "next": {"truncated": True}}])
     assert ds.episodes["num_observed"].tolist() == [3]
@@ -75,6 +77,7 @@ def test_observations_of_t_rows_mean_an_unknown_final_one() -> None:
     assert ds.column("observation").tolist() == [0, 1, 2, 2]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("flags", "end", "terminated", "truncated"),
     [
@@ -148,6 +151,7 @@ def test_later_episodes_must_be_like_the_first(second: dict[str, Any], message: 
         create("local/x", [episode(), second])
 
 
+@pytest.mark.thorough
 def test_narrower_numbers_fit_into_wider_ones() -> None:
     ds = create(
         "local/x", [episode(), {"observation": np.arange(4, dtype=np.float32), "action": np.ones((3, 2), np.float16)}]
@@ -157,6 +161,7 @@ def test_narrower_numbers_fit_into_wider_ones() -> None:
     assert ds.episode(1)["observation"][:, 0].tolist() == [0, 1, 2]
 
 
+@pytest.mark.thorough
 def test_next_observations_that_say_the_same_are_joined() -> None:
     o = np.arange(4.0)
     joined = create("local/a", [{"observation": o[:-1], "action": np.zeros(3), "next": {"observation": o[1:]}}])
@@ -167,6 +172,7 @@ def test_next_observations_that_say_the_same_are_joined() -> None:
     assert apart[:]["observation"][:, 0].tolist() == [0, 1, 2]
 
 
+@pytest.mark.thorough
 def test_tuples_tensors_lists_and_tuple_keys() -> None:
     ds = create(
         "local/x",
@@ -192,6 +198,7 @@ def test_tuples_tensors_lists_and_tuple_keys() -> None:
     assert ds.episodes["total_reward"].tolist() == [3.0]
 
 
+@pytest.mark.thorough
 def test_nan_is_kept_and_counted() -> None:
     ds = create("local/x", [episode(next={"reward": np.array([1.0, np.nan, 3.0])})])
     assert np.isnan(ds.column("next/reward")[1])
@@ -211,6 +218,7 @@ def test_episodes_without_steps_are_left_out_and_reported() -> None:
         create("local/y", [])
 
 
+@pytest.mark.thorough
 def test_an_iterable_is_read_once_and_one_at_a_time() -> None:
     alive = [0]
 
@@ -244,6 +252,7 @@ def test_an_iterable_that_raises_leaves_nothing(home: Path) -> None:
     assert not list(home.glob("partial/*"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bad", [3, "episode", [1, 2], None])
 def test_an_episode_that_is_no_mapping(bad: Any) -> None:
     with pytest.raises(InvalidEpisode, match=r"episode 0 is a .*; a mapping of fields is needed"):
@@ -252,6 +261,7 @@ def test_an_episode_that_is_no_mapping(bad: Any) -> None:
         create("local/x", [episode(), bad])
 
 
+@pytest.mark.thorough
 def test_a_name_is_taken_once() -> None:
     first = create("local/x", [episode()])
     with pytest.raises(NameTaken, match="local/x exists"):
@@ -262,6 +272,7 @@ def test_a_name_is_taken_once() -> None:
     assert second.manifest.env == {"id": "Press-v1"}
 
 
+@pytest.mark.thorough
 def test_steps_per_second_are_recorded() -> None:
     assert create("local/a", [episode()], fps=np.float32(12.5)).manifest.env == {"fps": 12.5}
     ds = create("local/b", [episode()], fps=50, env_id="Press-v1")
@@ -275,6 +286,7 @@ def test_steps_per_second_that_are_none(home: Path, fps: Any) -> None:
     assert not home.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ref", ["x", "../x", "/tmp/x", "local/../x", "local/.x", ""])
 def test_ids_that_are_none(home: Path, ref: str) -> None:
     with pytest.raises(InvalidId):
@@ -308,6 +320,7 @@ def test_other_libraries_names_are_refused_with_teds() -> None:
         create("local/x", [{**step, "next": {"reward": np.zeros(3)}}])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("value", ["press", 3, np.float32(0.5)])
 def test_a_value_of_the_whole_episode_is_named_as_such(value: Any) -> None:
     with pytest.raises(InvalidEpisode, match="episode 0: task is a single value; a field has one for each") as caught:

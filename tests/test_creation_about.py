@@ -29,6 +29,7 @@ def episode(observation: Any = None, action: Any = None) -> dict[str, Any]:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["gymnasium", "json", "text"])
 def test_spaces_come_back(form: str) -> None:
     described = {
@@ -70,6 +71,7 @@ def test_what_is_no_space_of_the_data_is_refused(home: Path, space: Any, message
     assert not list(home.glob("partial/*"))
 
 
+@pytest.mark.thorough
 def test_spaces_of_an_environment_that_gymnasium_has() -> None:
     cartpole = episode(np.zeros((4, 4), np.float32))
     ds = create("local/x", [cartpole], env_id="CartPole-v1")
@@ -80,6 +82,7 @@ def test_spaces_of_an_environment_that_gymnasium_has() -> None:
     assert own.action_space == gym.spaces.Discrete(5) and own.observation_space == env.observation_space
 
 
+@pytest.mark.thorough
 def test_an_environment_that_cannot_say_leaves_a_note() -> None:
     ds = create("local/x", [episode()], env_id="CartPole-v1")  # whose observations have four elements
     notes = {n["code"]: n["text"] for n in ds.manifest.notes}

@@ -92,11 +92,13 @@ def test_channels_are_those_of_the_image(image: bytes, shape: tuple[int, ...]) -
     assert np.array_equal(ds.gather("observation", np.array([2]))[0], wanted)
 
 
+@pytest.mark.thorough
 def test_a_bilevel_image_is_black_and_white() -> None:
     ds = create("local/cam", [episode([encoded(np.array([[0, 255]], np.uint8), mode="1")] * 4)])
     assert ds.gather("observation", np.array([0])).tolist() == [[[[0], [255]]]]
 
 
+@pytest.mark.thorough
 def test_frames_of_every_placement() -> None:
     e = episode(
         {"cam": JPEGS[:3], "q": np.zeros((3, 2))}, wrist=JPEGS[:3], next={"terminated": True, "after": JPEGS[:3]}
@@ -117,6 +119,7 @@ def test_next_frames_continue_frames() -> None:
     assert [ds.store.frame("observation", row) for row in range(4)] == JPEGS
 
 
+@pytest.mark.thorough
 def test_arrays_on_request_or_beside_arrays() -> None:
     raw = create("local/raw", [episode(JPEGS), episode([PNG] * 4)], frames="raw")
     assert raw.schema["observation"] == Field("observation", "uint8", SHAPE, "both")
@@ -130,6 +133,7 @@ def test_arrays_on_request_or_beside_arrays() -> None:
 CUT = JPEGS[0][: len(JPEGS[0]) // 2]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("encode", ["encoded", "raw"])
 @pytest.mark.parametrize(
     ("frames", "message"),
@@ -158,6 +162,7 @@ def test_what_is_no_frame_is_refused(frames: Any, message: str, encode: Any) -> 
         open_dataset("local/cam")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
@@ -215,6 +220,7 @@ def with_camera(e: Any, rows: int) -> Any:
     return {**e, "cam": [*JPEGS[:rows], *[b""] * (4 - rows)]}
 
 
+@pytest.mark.thorough
 def test_a_function_returns_frames() -> None:
     source = create("local/source", [episode(np.zeros((4, 2)))])
     ds = preprocess.run(source, with_camera, "cam", args={"rows": 4}, jobs=1)
@@ -256,6 +262,7 @@ def test_a_step_without_a_frame_is_found_and_not_loaded() -> None:
     assert np.array_equal(ds.select(episodes=[0, 2]).episode(1)["observation"][0], decoded(2, 0))
 
 
+@pytest.mark.thorough
 def test_a_final_observation_without_a_frame_is_found() -> None:
     ds = without_frame(film([3, 2]), 3)
     (found,) = [f for f in checks.check(ds).findings if f.code == "no-frame"]

@@ -44,6 +44,7 @@ def collected() -> TensorDict:
     return TensorDict({"agents": {"observation": o, "action": torch.zeros(6, 3, 1)}, "next": after}, [6])
 
 
+@pytest.mark.thorough
 def test_a_group_is_stored_as_an_agent_is() -> None:
     ds = create("local/team", [episode(3), episode(2)])
     assert {f.name: f.placement for f in ds.schema.values()} == PLACED
@@ -54,12 +55,14 @@ def test_a_group_is_stored_as_an_agent_is() -> None:
     assert create("local/again", [ds.episode(0), ds.episode(1)]).fingerprint == ds.fingerprint
 
 
+@pytest.mark.thorough
 def test_a_final_observation_that_is_not_given_is_unknown() -> None:
     ds = create("local/team", [episode(3, rows=3)])
     assert ds.schema["agents/observation"].placement == "both" and ds.episodes["num_observed"].tolist() == [3]
     assert np.array_equal(ds.column("agents/observation")[3], episode()["agents"]["observation"][2])
 
 
+@pytest.mark.thorough
 def test_a_batch_of_a_collector_is_what_import_makes_of_it(tmp_path: Path) -> None:
     collected().memmap(tmp_path / "td")
     imported = import_files(tmp_path / "td", "local/imported")
@@ -71,6 +74,7 @@ def test_a_batch_of_a_collector_is_what_import_makes_of_it(tmp_path: Path) -> No
     assert np.array_equal(w.dataset().column("agents/observation"), imported.column("agents/observation"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -101,6 +105,7 @@ def test_dtypes_and_shapes_of_a_group_stay() -> None:
         create("local/team", [episode(), other])
 
 
+@pytest.mark.thorough
 def test_of_an_agent_with_an_observation_other_groups_are_fields() -> None:
     seen = {"observation": np.zeros(3)}
     ds = create("local/one", [{"observation": np.zeros((4, 2)), "action": np.zeros(3), "seen": seen}])
@@ -150,6 +155,7 @@ def test_rewards_of_groups_are_named_where_one_is_needed() -> None:
         assert "--fn rename_fields --arg names=next/agents/reward=next/reward" in str(e.value.hint)
 
 
+@pytest.mark.thorough
 def test_the_command_of_the_hint_makes_one_the_reward() -> None:
     create("local/team", [episode()])
     run_rlds("preprocess", "local/team", "--fn", "rename_fields", "--arg", "names=next/agents/reward=next/reward")

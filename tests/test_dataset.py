@@ -73,6 +73,7 @@ def walks() -> tuple[Dataset, list[dict[str, np.ndarray]]]:
     return create("local/walks", dicts), made
 
 
+@pytest.mark.thorough
 def test_rows_as_documented(four: Dataset) -> None:
     assert four.column("observation").tolist() == [10, 11, 12, 13, 20, 21, 21, 30, 31, 31, 40, 41, 41]
     assert four.column("action").tolist() == [1, 2, 3, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
@@ -81,6 +82,7 @@ def test_rows_as_documented(four: Dataset) -> None:
     assert np.flatnonzero(four.column(("next", "truncated"))).tolist() == [5, 8]
 
 
+@pytest.mark.thorough
 def test_the_episode_table_as_documented(four: Dataset) -> None:
     e = four.episodes
     assert e["start"].tolist() == [0, 4, 7, 10]
@@ -94,11 +96,13 @@ def test_the_episode_table_as_documented(four: Dataset) -> None:
         e["nope"]
 
 
+@pytest.mark.thorough
 def test_counts(four: Dataset) -> None:
     assert (four.num_rows, four.num_episodes, four.num_steps, four.num_transitions, len(four)) == (13, 4, 9, 7, 7)
     assert repr(four) == "<Dataset local/four: 9 steps, 4 episodes, memmap>"
 
 
+@pytest.mark.thorough
 def test_transitions_leave_out_steps_without_a_next_observation(four: Dataset) -> None:
     batch = four[:]
     assert batch["observation"][:, 0].tolist() == [10, 11, 12, 20, 30, 40, 41]
@@ -141,6 +145,7 @@ def test_indices_that_are_no_integers_are_an_error(four: Dataset) -> None:
             four[bad]  # type: ignore[index]
 
 
+@pytest.mark.thorough
 def test_one_episode(four: Dataset) -> None:
     batch = four.episode(0)
     assert batch["observation"][:, 0].tolist() == [10, 11, 12]
@@ -153,6 +158,7 @@ def test_one_episode(four: Dataset) -> None:
         four.episode(4)
 
 
+@pytest.mark.thorough
 def test_every_value_comes_back(walks: tuple[Dataset, list[dict[str, np.ndarray]]]) -> None:
     ds, made = walks
     for k, m in enumerate(made):
@@ -165,6 +171,7 @@ def test_every_value_comes_back(walks: tuple[Dataset, list[dict[str, np.ndarray]
     assert np.allclose(ds.episodes["total_reward"], [m["r"].sum() for m in made])
 
 
+@pytest.mark.thorough
 def test_statistics_are_over_steps_only(walks: tuple[Dataset, list[dict[str, np.ndarray]]]) -> None:
     ds, made = walks
     for view, chosen in ((ds, made), (ds.select(episodes=[3, 1, 8]), [made[3], made[1], made[8]])):
@@ -176,6 +183,7 @@ def test_statistics_are_over_steps_only(walks: tuple[Dataset, list[dict[str, np.
         assert np.array_equal(stats.max, steps.max(0))
 
 
+@pytest.mark.thorough
 def test_selections_are_datasets(four: Dataset) -> None:
     view = four.select(episodes=[3, 0])
     assert (view.num_episodes, view.num_steps, len(view)) == (2, 5, 5)
@@ -205,11 +213,13 @@ def test_selections_are_datasets(four: Dataset) -> None:
         four.select(episodes=[4])
 
 
+@pytest.mark.thorough
 def test_no_such_split(four: Dataset) -> None:
     with pytest.raises(RldsError, match='no split "train"'):
         four.select(split="train")
 
 
+@pytest.mark.thorough
 def test_splitting_at_random(walks: tuple[Dataset, list[dict[str, np.ndarray]]]) -> None:
     ds, _ = walks
     a, b = ds.split(0.9, 0.1, seed=3)
@@ -226,6 +236,7 @@ def test_splitting_at_random(walks: tuple[Dataset, list[dict[str, np.ndarray]]])
             ds.split(*shares)
 
 
+@pytest.mark.thorough
 def test_one_share_gives_two_parts(walks: tuple[Dataset, list[dict[str, np.ndarray]]]) -> None:
     ds, _ = walks
     train, held_out = ds.split(0.9, seed=3)
@@ -234,6 +245,7 @@ def test_one_share_gives_two_parts(walks: tuple[Dataset, list[dict[str, np.ndarr
     assert [part.num_episodes for part in ds.split(1.0)] == [30, 0]
 
 
+@pytest.mark.thorough
 def test_splitting_by_a_column(walks: tuple[Dataset, list[dict[str, np.ndarray]]]) -> None:
     ds, episodes = walks
     lengths = [len(e["a"]) for e in episodes]
@@ -263,6 +275,7 @@ def test_shares_of_whole_groups() -> None:
     assert {train.num_episodes, held_out.num_episodes} == {4, 2}  # each part has a scene
 
 
+@pytest.mark.thorough
 def test_columns_may_not_be_written(four: Dataset) -> None:
     with pytest.raises(ValueError, match="read-only"):
         four.column("observation")[0] = 1
@@ -271,6 +284,7 @@ def test_columns_may_not_be_written(four: Dataset) -> None:
     assert four.column("observation")[0] == 10
 
 
+@pytest.mark.thorough
 def test_fields_that_are_not_there(four: Dataset) -> None:
     with pytest.raises(UnknownField, match=r'Did you mean "next/reward"\?'):
         four.column("rewards")
@@ -280,6 +294,7 @@ def test_fields_that_are_not_there(four: Dataset) -> None:
         four.column("zzz")
 
 
+@pytest.mark.thorough
 def test_without_rewards() -> None:
     ds = create("local/goals", [{"observation": np.zeros((3, 2)), "action": np.zeros((2, 1))}])
     assert "total_reward" not in ds.episodes
@@ -331,11 +346,13 @@ def test_to_numpy(four: Dataset) -> None:
         four.to_numpy("rows")  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 def test_scores_need_references(four: Dataset) -> None:
     with pytest.raises(RldsError, match="No reference scores"):
         four.normalized_score(1.0)
 
 
+@pytest.mark.thorough
 def test_scores() -> None:
     ds = rlds_cli.download("sample/cartpole-minari")
     # The registry's reference scores: 22 is 0, 500 is 1.
@@ -343,6 +360,7 @@ def test_scores() -> None:
     assert ds.normalized_score(500) == 1
 
 
+@pytest.mark.thorough
 def test_spaces_that_nobody_described(four: Dataset) -> None:
     assert four.observation_space.shape == ()
     assert four.observation_space.dtype == np.float32
@@ -356,6 +374,7 @@ def test_no_space_of_what_is_not_there() -> None:
         ds.action_space  # noqa: B018
 
 
+@pytest.mark.thorough
 def test_a_dataset_goes_to_other_processes(four: Dataset) -> None:
     view = four.select(episodes=[2, 1])
     again = pickle.loads(pickle.dumps(view))
@@ -364,6 +383,7 @@ def test_a_dataset_goes_to_other_processes(four: Dataset) -> None:
     assert len(pickle.dumps(view)) < 2000
 
 
+@pytest.mark.thorough
 def test_opening_by_id_path_and_case(four: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_dataset("local/four").path == four.path
     assert open_dataset("local/FOUR").id == "local/four"
@@ -374,6 +394,7 @@ def test_opening_by_id_path_and_case(four: Dataset, monkeypatch: pytest.MonkeyPa
         open_dataset("local/five")
 
 
+@pytest.mark.thorough
 def test_opening_writes_nothing(four: Dataset) -> None:
     def everything() -> list[tuple[str, int, int]]:
         return sorted((str(p), p.lstat().st_mtime_ns, p.lstat().st_size) for p in four.path.parents[2].rglob("*"))
@@ -386,6 +407,7 @@ def test_opening_writes_nothing(four: Dataset) -> None:
     assert all(not p.stat().st_mode & 0o222 for p in four.path.rglob("*") if p.is_file())
 
 
+@pytest.mark.thorough
 def test_damage_is_found_when_opening(four: Dataset) -> None:
     file = four.path / "observation/c/0"
     file.chmod(0o644)
@@ -397,6 +419,7 @@ def test_damage_is_found_when_opening(four: Dataset) -> None:
         open_dataset("local/four")
 
 
+@pytest.mark.thorough
 def test_a_later_format_is_refused(four: Dataset) -> None:
     file = four.path / "zarr.json"
     document = json.loads(file.read_text())
@@ -407,6 +430,7 @@ def test_a_later_format_is_refused(four: Dataset) -> None:
         open_dataset("local/four")
 
 
+@pytest.mark.thorough
 def test_both_encodings_read_alike(tmp_path: Path) -> None:
     dicts = [episode([1, 2, 3, 4], terminated=True), episode([5, 6])]
     a = create("local/a", dicts)
@@ -419,6 +443,7 @@ def test_both_encodings_read_alike(tmp_path: Path) -> None:
     assert b[1]["observation"] == 2
 
 
+@pytest.mark.thorough
 def test_a_dataset_that_was_replaced_is_not_mixed_with_the_new_one(tmp_path: Path) -> None:
     def episodes(value: float) -> list[dict[str, object]]:
         return [{"observation": np.full((3, 2), value), "action": np.full((2, 1), value)}]
@@ -432,6 +457,7 @@ def test_a_dataset_that_was_replaced_is_not_mixed_with_the_new_one(tmp_path: Pat
     np.testing.assert_array_equal(new.column("observation"), np.full((3, 2), 2.0))
 
 
+@pytest.mark.thorough
 def test_selecting_no_episodes() -> None:
     ds = rlds_cli.create("local/a", [{"observation": np.zeros((3, 2)), "action": np.zeros((2, 1))}])
     assert len(ds.select(episodes=[])) == 0

@@ -68,6 +68,7 @@ def test_frames_are_those_of_the_episodes(both: tuple[Dataset, Dataset]) -> None
             assert np.array_equal(rows.values(name, shuffled), np.array(pixels)[shuffled])
 
 
+@pytest.mark.thorough
 def test_places_tell_episode_step_and_last_row(both: tuple[Dataset, Dataset]) -> None:
     lengths = np.array(scattered.LENGTHS)
     for ds in both:
@@ -81,6 +82,7 @@ def test_places_tell_episode_step_and_last_row(both: tuple[Dataset, Dataset]) ->
         assert np.array_equal(rows.count(ds.schema["observation/state"]), ds.episodes["num_observed"])
 
 
+@pytest.mark.thorough
 def test_rows_that_follow_each_other_are_views_of_the_file(tmp_path: Path) -> None:
     ds = scattered.dataset()
     values = Rows(ds).between("action", 0, ds.num_rows)

@@ -40,6 +40,7 @@ UNHASHED = next(e.id for e in registry.entries("d4rl") if not e.sha256 and e.sta
 PACKAGE = Path(rlds_cli.__file__).parent
 
 
+@pytest.mark.thorough
 def test_a_registered_id_from_a_mirror(tmp_path: Path) -> None:
     columns = write_d4rl(tmp_path / "a.hdf5", LENGTHS)
     name = registry.get(UNHASHED).files[0].path
@@ -75,6 +76,7 @@ def test_a_promised_hash_is_kept(tmp_path: Path, home: Path) -> None:
     assert (tmp_path / "hopper_medium-v2.hdf5").exists()
 
 
+@pytest.mark.thorough
 def test_hub_families(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     minari = PACKAGE / "samples/cartpole-minari/data"
     files = {f"cartpole/expert-v9/data/{f.name}": f.read_bytes() for f in minari.iterdir()}
@@ -119,6 +121,7 @@ def test_a_planned_download_asks_its_source_once(
         assert made_again.fingerprint == made["fingerprint"]
 
 
+@pytest.mark.thorough
 def test_a_plan_is_made_again_if_a_file_of_it_is_gone(home: Path) -> None:
     first = rlds_cli.download("sample/pendulum-d4rl")
     (kept,) = (home / "archives/sample").rglob("*.hdf5")
@@ -173,6 +176,7 @@ def test_many_ranks_at_once(tmp_path: Path) -> None:
         assert sum(r.status == 200 for r in page.requests) == 1
 
 
+@pytest.mark.thorough
 def test_another_tools_copy_is_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import hashlib
     from dataclasses import replace
@@ -187,6 +191,7 @@ def test_another_tools_copy_is_adopted(tmp_path: Path, monkeypatch: pytest.Monke
     assert copy.exists()
 
 
+@pytest.mark.thorough
 def test_a_published_dataset_is_copied(tmp_path: Path, home: Path) -> None:
     ds = rlds_cli.download("sample/pendulum-d4rl", cache_dir=tmp_path / "other")
     staged = rlds_cli.download("sample/pendulum-d4rl", source=str(tmp_path / "other"), offline=True)
@@ -203,6 +208,7 @@ def test_offline_says_what_to_do(home: Path) -> None:
         rlds_cli.download("d4rl/hopper-medium-v2", offline=True)
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_downloaded(home: Path) -> None:
     with pytest.raises(UnknownDataset, match="hopper-medium-v2"):
         rlds_cli.download("d4rl/hoper-medium-v2")
@@ -224,6 +230,7 @@ def test_the_archive_need_not_be_kept(home: Path) -> None:
     assert ds.num_episodes > 0
 
 
+@pytest.mark.thorough
 def test_force_converts_again(home: Path) -> None:
     ds = rlds_cli.download("sample/pendulum-d4rl")
     file = next((ds.path / "action").rglob("c/*/*"))

@@ -36,6 +36,7 @@ def toy(tmp_path: Path, *, filler: bool = False) -> Path:
     return write_dataset(tmp_path / "0.1.0", openx.STEP, {"train": train, "val": val}, metadata=openx.META)
 
 
+@pytest.mark.thorough
 def test_a_directory_of_the_bucket(server: Server, tmp_path: Path) -> None:
     there = toy(tmp_path)
     others = {"robotics/roboturk_more/0.1.0/features.json": b"{}", "robotics/roboturk/0.2.0/features.json": b"{}"}
@@ -48,6 +49,7 @@ def test_a_directory_of_the_bucket(server: Server, tmp_path: Path) -> None:
     assert np.array_equal(openx.column(ds, "observation/state", 2)[:-1], openx.episode(3, 9)["state"])
 
 
+@pytest.mark.thorough
 def test_the_other_bucket_when_the_first_is_closed(server: Server, tmp_path: Path) -> None:
     there = toy(tmp_path)
     server.add_bucket("gresearch", {"robotics/roboturk/0.1.0/features.json": b"{}"}, closed=True)
@@ -57,6 +59,7 @@ def test_the_other_bucket_when_the_first_is_closed(server: Server, tmp_path: Pat
     assert ds.fingerprint == import_files(there, "local/toy").fingerprint
 
 
+@pytest.mark.thorough
 def test_the_registered_rule_for_the_last_step(server: Server, tmp_path: Path) -> None:
     there = toy(tmp_path, filler=True)
     name = "austin_buds_dataset_converted_externally_to_rlds"
@@ -77,6 +80,7 @@ def test_a_file_that_a_bucket_cut_short(server: Server, tmp_path: Path) -> None:
         rlds_cli.download("openx/viola")
 
 
+@pytest.mark.thorough
 def test_the_files_of_one_run(server: Server, tmp_path: Path) -> None:
     there = atari.run_of(tmp_path / "Alien", [atari.episode(4, 1)], [atari.episode(5, 2)])
     other = {"atari_episodes_ordered/Alien/run_10-00000-of-00001": b"no TFRecord"}

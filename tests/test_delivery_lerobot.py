@@ -55,6 +55,7 @@ def test_the_newest_layout_of_any_repository(hub: Server, tmp_path: Path) -> Non
     assert TOP in traced.fields
 
 
+@pytest.mark.thorough
 def test_an_older_layout_where_there_is_no_newer(hub: Server, tmp_path: Path) -> None:
     root = write_v2(tmp_path / "a", CONTENT)
     hub.add_repository("lerobot/pusht", files(root), revision="v2.1")
@@ -64,6 +65,7 @@ def test_an_older_layout_where_there_is_no_newer(hub: Server, tmp_path: Path) ->
     assert ds.manifest.facts["layout"] == "v2.1"
 
 
+@pytest.mark.thorough
 def test_a_repository_without_tags(hub: Server, tmp_path: Path) -> None:
     root = write_v3(tmp_path / "a", CONTENT)
     hub.add_repository("bob/fold", files(root), revision="main")
@@ -76,6 +78,7 @@ def test_a_repository_of_something_else(hub: Server) -> None:
         rlds_cli.download("lerobot/bob/text")
 
 
+@pytest.mark.thorough
 def test_some_episodes_need_only_their_files(hub: Server, tmp_path: Path) -> None:
     root = write_v3(tmp_path / "a", CONTENT)
     pages = hub.add_repository("alice/pick", files(root), revision="v3.0")
@@ -87,6 +90,7 @@ def test_some_episodes_need_only_their_files(hub: Server, tmp_path: Path) -> Non
     assert pages[video.format(1)].requests
 
 
+@pytest.mark.thorough
 def test_one_episode_of_a_file_of_several(hub: Server, tmp_path: Path) -> None:
     root = write_v3(tmp_path / "a", CONTENT)
     hub.add_repository("alice/pick", files(root), revision="v3.0")
@@ -96,6 +100,7 @@ def test_one_episode_of_a_file_of_several(hub: Server, tmp_path: Path) -> None:
     np.testing.assert_array_equal(ds.episode(0)["observation", "images", "top"], decoded(video)[6:])
 
 
+@pytest.mark.thorough
 def test_a_copy_of_the_repository_called_anything(tmp_path: Path) -> None:
     root = write_v3(tmp_path / "a", CONTENT)
     check(rlds_cli.download("lerobot/alice/pick", source=str(root)), root)

@@ -49,6 +49,7 @@ def wait_for(path: Path, size: int) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted_and_gone_on_with(tmp_path: Path, home: Path, how: signal.Signals) -> None:
     ref = UNHASHED[0]

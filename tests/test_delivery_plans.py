@@ -29,6 +29,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.socket.connect", refuse)
 
 
+@pytest.mark.thorough
 def test_every_entry_has_a_plan_without_network() -> None:
     planned = download.plan([DownloadRequest(e.id, offline=True) for e in OPEN], guess=True).datasets
     assert [d.id for d in planned] == [e.id for e in OPEN]
@@ -78,6 +79,7 @@ def test_a_mirror_opens_what_is_closed(tmp_path: Path, monkeypatch: pytest.Monke
     assert (planned.files, planned.actions) == (2, {"link": 2})
 
 
+@pytest.mark.thorough
 def test_the_command_shows_all_of_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["rlds", "download", "*", "--dry-run", "--offline", "--json"])
     with pytest.raises(SystemExit) as ended:

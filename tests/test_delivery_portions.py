@@ -74,6 +74,7 @@ SHARD = "toy-train.tfrecord-0000{}-of-00004"
 DESCRIBED = {"features.json", "dataset_info.json"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("said", "variant", "expected", "shards"),
     [
@@ -99,6 +100,7 @@ def test_shards_of_a_bucket(
     assert rlds_cli.download(TOY, **said).fingerprint == ds.fingerprint
 
 
+@pytest.mark.thorough
 def test_a_part_is_a_start_of_the_whole(toy: dict[str, Page]) -> None:
     part = rlds_cli.download(TOY, episodes="0:2")
     whole = rlds_cli.download(TOY)
@@ -110,6 +112,7 @@ def test_a_part_is_a_start_of_the_whole(toy: dict[str, Page]) -> None:
     assert [len(p.requests) for p in toy.values()] == asked
 
 
+@pytest.mark.thorough
 def test_an_archive_of_which_a_part_is_here_is_not_taken_for_whole(toy: dict[str, Page]) -> None:
     rlds_cli.download(TOY, split="val")
     assert rlds_cli.download(TOY).num_episodes == 13
@@ -228,6 +231,7 @@ def _parquet(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize(
     ("said", "expected"),

@@ -94,6 +94,7 @@ def test_who_may_not_see_it_is_told_what_is_missing(
     assert caught.value.hint.startswith(f"{server.url}/datasets/farama-minari/cartpole says who may read it")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["main_data.hdf5", "metadata.json"])
 def test_large_files_and_small_ones_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     with Server() as server:

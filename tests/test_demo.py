@@ -81,6 +81,7 @@ def test_behaviour_cloning_of_nested_observations_and_shifted_choices(here: Path
     assert losses(output)[-1] < 0.5 * losses(output)[0]
 
 
+@pytest.mark.thorough
 def test_normalise(here: Path) -> None:
     rlds_cli.download(PENDULUM)
     ds = preprocess.run(PENDULUM, "examples/normalise.py:normalise")
@@ -98,6 +99,7 @@ def test_normalise(here: Path) -> None:
     np.testing.assert_allclose(ds.stats["observation"].std, std / (std + 1e-3), rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_filter_episodes(here: Path) -> None:
     rlds_cli.download(CARTPOLE)
     ds = preprocess.run(CARTPOLE, "examples/filter_episodes.py:good_episodes", args={"at_least": 400.0})

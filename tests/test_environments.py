@@ -40,6 +40,7 @@ def of(manifest: Manifest, env: Mapping[str, Any], id: str = "local/press") -> M
 # -- the samples
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("id", "name", "limit"),
     [(PENDULUM, "Pendulum-v1", 200), (CARTPOLE, "CartPole-v1", 500), (MOUNTAINCAR, "MountainCarContinuous-v0", 200)],
@@ -55,6 +56,7 @@ def test_the_samples_have_their_environments(id: str, name: str, limit: int) -> 
     assert steps == limit or (name == "CartPole-v1" and terminated)
 
 
+@pytest.mark.thorough
 def test_cartpole_replays_in_its_own_environment() -> None:
     ds = rlds_cli.download(CARTPOLE)
     env, episode = ds.make_env(), ds.episode(0)
@@ -73,6 +75,7 @@ def test_settings_go_to_gymnasium() -> None:
         ds.make_env(gravity=1.0)
 
 
+@pytest.mark.thorough
 def test_a_selection_has_the_environment_of_the_whole() -> None:
     env = rlds_cli.download(CARTPOLE).select(where="total_reward > 400").make_env()
     assert env.spec is not None and env.spec.id == "CartPole-v1"
@@ -112,6 +115,7 @@ def test_d4rl_locomotion_becomes_v4_and_says_so(any_manifest: Manifest, legacy: 
     assert registered == Recipe(legacy, {}, 1000)  # somebody registered D4RL's own
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("legacy", "why", "instead"),
     [
@@ -203,6 +207,7 @@ def test_known_wrappers_are_put_on_again(any_manifest: Manifest) -> None:
 # -- what cannot be
 
 
+@pytest.mark.thorough
 def test_nobody_says_which() -> None:
     with pytest.raises(NoEnvironment, match="The environment of local/press is not known") as e:
         press().make_env()
@@ -238,6 +243,7 @@ def test_a_changed_observation_has_no_environment() -> None:
         again.make_env()
 
 
+@pytest.mark.thorough
 def test_rewards_and_episodes_may_be_changed() -> None:
     rlds_cli.download(PENDULUM)
     for fn in (shift_rewards, first_half):
@@ -288,6 +294,7 @@ def test_mujoco_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         ds.make_env()
 
 
+@pytest.mark.thorough
 def test_a_version_that_gymnasium_lost(any_manifest: Manifest) -> None:
     ds = press()
     with pytest.raises(NoEnvironment, match="CartPole-v9, which Gymnasium does not know"):
@@ -297,6 +304,7 @@ def test_a_version_that_gymnasium_lost(any_manifest: Manifest) -> None:
 # -- scores
 
 
+@pytest.mark.thorough
 def test_scores_are_the_archives_or_the_registrys(any_manifest: Manifest) -> None:
     known = registry.get("d4rl/hopper-medium-v2")
     expected = (known.ref_min_score, known.ref_max_score)

@@ -39,6 +39,7 @@ def values(ds: Dataset) -> dict[str, list[Any]]:
     return {name: ds.episodes[name].tolist() for name in ("task", "success", "trial", "operator")}
 
 
+@pytest.mark.thorough
 def test_values_and_types_come_back() -> None:
     ds = dataset()
     assert values(ds) == {
@@ -72,6 +73,7 @@ def test_they_select_and_go_with_selections() -> None:
     assert sorted(t for part in ds.split(0.5, 0.5) for t in part.episodes["task"]) == ["lift", "press", "press"]
 
 
+@pytest.mark.thorough
 def test_derived_and_reencoded_datasets_keep_them() -> None:
     ds = dataset()
     doubled = run(ds, _double, "double")
@@ -95,6 +97,7 @@ def _halves(ep: dict[str, Any]) -> Any:
         yield {"observation": ep["observation"][a : b + 1], "action": ep["action"][a:b], "next": flags}
 
 
+@pytest.mark.thorough
 def test_they_count_in_the_fingerprint_and_none_leave_no_trace() -> None:
     plain = create("local/plain", [episode(None, k) for k in range(3)])
     assert dataset().fingerprint != plain.fingerprint
@@ -119,6 +122,7 @@ def test_verify_sees_that_one_was_changed(name: str) -> None:
     assert all(p.where.startswith(f"episodes/{name}") for p in found.problems)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("about", "message"),
     [
@@ -153,6 +157,7 @@ def test_a_column_has_one_type() -> None:
         create("local/x", [episode({"x": 2**63}), episode({"x": -1})])
 
 
+@pytest.mark.thorough
 def test_inspect_shows_them(tmp_path: Path) -> None:
     ds = dataset()
     found = {c.name: c for c in summarise(ds).episode_columns}

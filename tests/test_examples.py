@@ -95,6 +95,7 @@ def test_a_few_steps(name: str, id: str, capsys: pytest.CaptureFixture[str]) -> 
     assert random == pytest.approx(known[1], abs=known[2])  # the reference score that the archive came with
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TRAINERS)
 def test_nested_observations_of_no_environment(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nested()
@@ -137,6 +138,7 @@ def test_some_of_the_episodes(name: str, capsys: pytest.CaptureFixture[str]) -> 
     assert said is not None and abs(float(said[1]) - some) < 0.06 and 0 < (returns < middle).sum() < len(returns)
 
 
+@pytest.mark.thorough
 def test_what_an_example_does_not_take() -> None:
     with pytest.raises(SystemExit, match="continuous actions, not int64"):
         load("examples/td3_bc.py").train(CARTPOLE, steps=1)
@@ -166,6 +168,7 @@ def test_a_told_action_depends_on_nothing_that_comes_later() -> None:
         assert not torch.allclose(later[:, own:], told[:, own:])
 
 
+@pytest.mark.thorough
 def test_it_learns() -> None:
     curve = load("examples/behaviour_cloning.py").train(CARTPOLE, steps=600, eval_every=600)
     assert curve[-1][-1] > 450  # the data: 362 on average, a random policy: 22
@@ -174,6 +177,7 @@ def test_it_learns() -> None:
 # -- datasets that grow
 
 
+@pytest.mark.thorough
 def test_dagger_appends_what_the_expert_would_have_done(capsys: pytest.CaptureFixture[str]) -> None:
     module = load("examples/dagger.py")
     curve = module.train(rounds=2, steps=4, evaluations=1, into="local/one")
@@ -193,6 +197,7 @@ def test_dagger_appends_what_the_expert_would_have_done(capsys: pytest.CaptureFi
         module.train(rounds=1, steps=1, into="local/one")
 
 
+@pytest.mark.thorough
 def test_a_few_steps_from_offline_to_online(capsys: pytest.CaptureFixture[str]) -> None:
     module = load("examples/rlpd.py")
     curve = module.train(offline=4, online=12, eval_every=8, evaluations=1, into="local/one")
@@ -248,6 +253,7 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "plain"), [("action_chunks", "single"), ("gcivl", "clone")])
 def test_a_few_steps_of_images_and_goals(
     name: str, plain: str, worlds: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -267,6 +273,7 @@ def test_a_few_steps_of_images_and_goals(
     assert all(torch.isfinite(x).all() for x in saved["policy"].values())
 
 
+@pytest.mark.thorough
 def test_images_of_another_size_and_no_environment(worlds: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 256, (9, 64, 56, 3), dtype=np.uint8)
@@ -280,6 +287,7 @@ def test_images_of_another_size_and_no_environment(worlds: ModuleType, capsys: p
         module.train(PENDULUM, steps=1)
 
 
+@pytest.mark.thorough
 def test_goals_of_an_ogbench_archive(worlds: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     files = [OGBENCH / f"pointmaze-medium-navigate-v0{part}.npz" for part in ("", "-val")]
     importing.import_files(files, "local/ogbench")
@@ -293,6 +301,7 @@ def test_goals_of_an_ogbench_archive(worlds: ModuleType, capsys: pytest.CaptureF
         module.train(CARTPOLE, steps=1)
 
 
+@pytest.mark.thorough
 def test_the_values_of_goals_are_of_steps_to_them() -> None:
     """A chain of four places, each leading to the next: with one goal, V becomes minus the discounted steps."""
     torch.manual_seed(0)
@@ -324,6 +333,7 @@ def test_noise_becomes_one_of_the_actions_that_were_done_not_their_mean() -> Non
     assert 0.2 < (told["Diffusion"] > 0).float().mean() < 0.8
 
 
+@pytest.mark.thorough
 def test_the_maze_moves_a_point_as_ogbench_does(worlds: ModuleType) -> None:
     """The steps of OGBench's own simulation, in its maze and at its speed; where it touches no wall, exactly."""
 
@@ -435,6 +445,7 @@ def test_a_section_of_the_page_and_its_curve() -> None:
     assert script.panel("Some", text) == script.Panel("Some", ((500, 40.0), (1000, 62.5)), references)
 
 
+@pytest.mark.thorough
 def test_the_code_of_the_page_runs() -> None:
     page = (ROOT / "docs" / "examples.md").read_text()
     namespace: dict[str, Any] = {}

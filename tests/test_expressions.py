@@ -14,6 +14,7 @@ COLUMNS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("text", "chosen"),
     [
@@ -45,6 +46,7 @@ def test_what_may_be_asked(text: str, chosen: list[int]) -> None:
     assert np.flatnonzero(episodes_where(text, COLUMNS)).tolist() == chosen
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "text",
     [
@@ -103,6 +105,7 @@ def test_the_number_of_an_episode_is_known() -> None:
         episodes_where("epsiode > 1", COLUMNS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -155,6 +158,7 @@ MORE = {
 }
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     ("text", "chosen"),
     [
@@ -217,6 +221,7 @@ def test_texts_and_missing_values(text: str, chosen: list[int]) -> None:
     assert np.flatnonzero(episodes_where(text, MORE)).tolist() == chosen
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [
@@ -294,6 +299,7 @@ def test_the_expression_of_episodes(episodes: list[int], text: str) -> None:
     assert np.flatnonzero(episodes_where(text, {"length": np.ones(12)})).tolist() == episodes
 
 
+@pytest.mark.thorough
 def test_thousands_of_episodes_by_number() -> None:
     some = list(range(1, 10_000, 2))
     assert np.flatnonzero(episodes_where(expression_of(some), {"length": np.ones(10_000)})).tolist() == some

@@ -182,6 +182,7 @@ def test_a_wait_says_what_for(
     assert [str(path) in m for m in caplog.messages] == [True]
 
 
+@pytest.mark.thorough
 def test_a_push_says_what_it_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

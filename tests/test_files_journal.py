@@ -40,6 +40,7 @@ def test_a_kill_at_any_byte_leaves_whole_records(tmp_path: Path) -> None:
         assert journal.records() == [*(expected or []), "next"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "content", [b"", b"no journal\n", b'{"key": "other"}\n{"part": 0}\n', b'{"key": "key"}\n\x80\n']
 )

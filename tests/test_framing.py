@@ -39,6 +39,7 @@ def test_raw_frames_are_resized_whatever_their_layout(shape: tuple[int, ...]) ->
     assert found[-1].episodes.length.tolist() == [4]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "f",
     [

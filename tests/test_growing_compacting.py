@@ -71,6 +71,7 @@ def test_kept_episodes_lie_end_to_end_afterwards_in_their_order_with_the_fingerp
     assert not again.changed and again.version == done.version
 
 
+@pytest.mark.thorough
 def test_a_version_is_held_through_several_compactions(tmp_path):
     """Then records of episodes that were moved lie beside those that were not, in the log and in memory."""
     held = []
@@ -112,6 +113,7 @@ def test_a_tag_keeps_its_version(tmp_path):
         rlds_cli.open_dataset(f"local/run#v{version}", cache_dir=tmp_path)
 
 
+@pytest.mark.thorough
 def test_compacting_does_not_change_what_a_reservoir_draws(tmp_path):
     recorded(tmp_path, rlds_cli.Reservoir(episodes=15, seed=5), 150)
     compacting.compact("local/run", cache_dir=tmp_path)
@@ -127,6 +129,7 @@ def test_compacting_does_not_change_what_a_reservoir_draws(tmp_path):
     assert contents(ds) == expected(sorted(best))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("keep", [rlds_cli.Fifo(episodes=5), rlds_cli.Top(episodes=5)], ids=["fifo", "top"])
 def test_the_policy_goes_on_after_compacting(tmp_path, keep):
     recorded(tmp_path, keep, 30)
@@ -138,6 +141,7 @@ def test_the_policy_goes_on_after_compacting(tmp_path, keep):
     assert contents(ds) == expected([27, 28, 29, 30, 31])
 
 
+@pytest.mark.thorough
 def test_a_writer_at_work_is_an_error(tmp_path):
     recorded(tmp_path, rlds_cli.Top(episodes=3), 9)
     with (

@@ -75,6 +75,7 @@ def assert_whole(ds: Dataset) -> None:
 # -- commands
 
 
+@pytest.mark.thorough
 def test_commands_change_it_and_the_log_names_them() -> None:
     record(6)
     assert "local/rec#v7" in run("label", ID, "--episodes", "1,3", "quality=bad", "take=2")
@@ -132,6 +133,7 @@ def test_labels_supersede_what_was_recorded() -> None:
     assert newest().version == ds.version
 
 
+@pytest.mark.thorough
 def test_texts_that_are_no_unicode_are_refused() -> None:
     with rlds_cli.writer(ID) as w:
         add(w, 0)
@@ -209,6 +211,7 @@ def test_a_value_of_another_type_than_the_labels_waits_until_they_are_gone() -> 
         assert newest().episodes["quality"].tolist()[1] == 0.5
 
 
+@pytest.mark.thorough
 def test_ids_stay_unique_when_dropped_episodes_are_added_again() -> None:
     ds = record(3)
     gone = ds.episode(1)
@@ -250,6 +253,7 @@ def test_the_best_are_kept_by_their_labels() -> None:
         assert numbers(add(w, 4, score=8)) == [0, 4]
 
 
+@pytest.mark.thorough
 def test_clearing_lets_dropped_episodes_leave() -> None:
     before = record(3)
     before.select(episodes=[0, 1, 2]).drop()
@@ -294,6 +298,7 @@ ds.label(quality="a long word that is cut") if sys.argv[2] == "label" else ds.dr
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change", ["label", "drop"])
 def test_a_killed_change_leaves_the_version_before_or_the_one_after(change: str) -> None:
     """It is ended before it opens the first log that it writes, and the second one."""
@@ -324,6 +329,7 @@ def draws(batches: Any, wanted: set[int]) -> bool:
     return False
 
 
+@pytest.mark.thorough
 def test_loaders_leave_out_what_their_version_has_dropped() -> None:
     ds = record(5)
     after = ds.select(episodes=[1, 4]).drop()
@@ -335,6 +341,7 @@ def test_loaders_leave_out_what_their_version_has_dropped() -> None:
     assert [int(b["action"][0, 0]) for b in loader] == [0, 3]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sampler", [None, Prioritized()])
 def test_a_live_loader_takes_up_drops_and_restored_episodes(sampler: Any) -> None:
     ds = record(5)
@@ -350,6 +357,7 @@ def test_a_live_loader_takes_up_drops_and_restored_episodes(sampler: Any) -> Non
     assert draws(batches, {5})
 
 
+@pytest.mark.thorough
 def test_a_live_loader_weighs_by_labels() -> None:
     ds = record(3).label(weight=[1.0, 0.0, 0.0])
     batches = iter(Loader(ds, 16, live=True, backend="numpy", seed=0, sampler=Weighted("weight")))
@@ -417,6 +425,7 @@ def test_a_log_of_edits_that_is_wrong_is_refused() -> None:
     assert verify(ID).ok
 
 
+@pytest.mark.thorough
 def test_a_lock_names_the_version_that_was_labelled() -> None:
     ds = record(3).select(episodes=[1]).label(quality="bad")
     text = pinning.lock([ID], allow_unreproducible=True)

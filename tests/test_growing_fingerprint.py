@@ -44,6 +44,7 @@ def ids(ds: rlds_cli.Dataset) -> list[bytes]:
     return [bytes(row) for row in ds.episodes["id"]]
 
 
+@pytest.mark.thorough
 def test_it_is_that_of_an_ordinary_dataset_of_the_same_episodes_in_the_same_order() -> None:
     episodes = some(12)
     ds = recorded("local/grown", episodes)
@@ -53,6 +54,7 @@ def test_it_is_that_of_an_ordinary_dataset_of_the_same_episodes_in_the_same_orde
     assert ds.select(episodes=chosen).fingerprint == slow_fingerprint([episodes[k] for k in chosen])
 
 
+@pytest.mark.thorough
 def test_it_follows_departures_and_survives_compacting() -> None:
     episodes = some(12)
     ds = recorded("local/few", episodes, keep=Fifo(episodes=4))
@@ -71,6 +73,7 @@ def test_it_follows_departures_and_survives_compacting() -> None:
     assert after.store.version_id != best.store.version_id
 
 
+@pytest.mark.thorough
 def test_columns_splits_and_seeds_of_departed_episodes_do_not_count() -> None:
     rng = np.random.default_rng(1)
     items = [draw(rng, 3).item() for _ in range(4)]
@@ -85,6 +88,7 @@ def test_columns_splits_and_seeds_of_departed_episodes_do_not_count() -> None:
     assert whole.fingerprint == rlds_cli.create("local/plain", items[1:]).fingerprint
 
 
+@pytest.mark.thorough
 def test_it_takes_over_seeds_options_splits_and_columns_of_a_dataset() -> None:
     of = rlds_cli.create("local/of", [e.item() for e in some(6)])
     with rlds_cli.writer("local/grown", durable=False) as w:
@@ -94,6 +98,7 @@ def test_it_takes_over_seeds_options_splits_and_columns_of_a_dataset() -> None:
     assert ids(grown) == ids(of)
 
 
+@pytest.mark.thorough
 def test_large_rows_have_digests_of_their_own() -> None:
     images = np.random.default_rng(0).integers(0, 256, (3, 64, 64), np.uint8)
     item = {"observation": images, "action": np.zeros(2), "next/terminated": [False, True]}
@@ -105,6 +110,7 @@ def test_large_rows_have_digests_of_their_own() -> None:
     assert ds.fingerprint == rlds_cli.create("local/plain", [item]).fingerprint
 
 
+@pytest.mark.thorough
 def test_several_writers_give_the_order_of_commits() -> None:
     episodes = some(6)
     how: dict[str, Any] = {"fields": FIELDS, "shared": True, "durable": False}
@@ -119,6 +125,7 @@ def test_several_writers_give_the_order_of_commits() -> None:
 # -- ids
 
 
+@pytest.mark.thorough
 def test_each_episode_gets_an_id_of_its_own_and_keeps_it() -> None:
     episodes = some(3)
     with rlds_cli.writer("local/run", fields=FIELDS, durable=False) as w:
@@ -130,6 +137,7 @@ def test_each_episode_gets_an_id_of_its_own_and_keeps_it() -> None:
     assert ids(rlds_cli.open_dataset("local/run"))[:4] == first
 
 
+@pytest.mark.thorough
 def test_an_episode_that_goes_on_keeps_its_id() -> None:
     e = some(5)[4]
     with rlds_cli.writer("local/run", fields=FIELDS, durable=False) as w:
@@ -141,6 +149,7 @@ def test_an_episode_that_goes_on_keeps_its_id() -> None:
     assert len(found) == e.length > 2 and len(set(found)) == 1
 
 
+@pytest.mark.thorough
 def test_an_episode_that_is_added_twice_gets_another_id_the_second_time() -> None:
     of = created("local/of", some(2))
     with rlds_cli.writer("local/run", durable=False) as w:
@@ -158,6 +167,7 @@ def test_an_episode_that_is_added_twice_gets_another_id_the_second_time() -> Non
 # -- logs and versions
 
 
+@pytest.mark.thorough
 def test_a_commit_writes_the_digests_of_its_own_episodes_alone() -> None:
     episodes = some(6)
     width = len(FIELDS) * logs.DIGEST
@@ -175,6 +185,7 @@ def test_a_commit_writes_the_digests_of_its_own_episodes_alone() -> None:
         assert [bytes(d) for d in store.digests(name)] == [hashlib.sha256(v).digest() for v in wanted]
 
 
+@pytest.mark.thorough
 def test_a_version_id_is_of_one_version() -> None:
     with rlds_cli.writer("local/run", fields=FIELDS, durable=False) as w:
         seen = []

@@ -77,6 +77,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- what is written
 
 
+@pytest.mark.thorough
 def test_steps_and_episodes_keep_their_bytes() -> None:
     with rlds_cli.writer("local/run") as w:
         record(w, 0)
@@ -92,6 +93,7 @@ def test_steps_and_episodes_keep_their_bytes() -> None:
     assert ds.fingerprint == rlds_cli.create("local/plain", [episode(k) for k in range(4)]).fingerprint
 
 
+@pytest.mark.thorough
 def test_an_open_episode_is_shown_as_cut_and_goes_on() -> None:
     w = rlds_cli.writer("local/run")
     for t in range(6):
@@ -102,6 +104,7 @@ def test_an_open_episode_is_shown_as_cut_and_goes_on() -> None:
     check(w.dataset(), [0], 6)
 
 
+@pytest.mark.thorough
 def test_episodes_of_an_ordinary_dataset_are_copied_as_they_are() -> None:
     ds = film(LENGTHS)
     with rlds_cli.writer("local/run", like=ds) as w:
@@ -117,6 +120,7 @@ def test_episodes_of_an_ordinary_dataset_are_copied_as_they_are() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_the_disk_holds_about_the_bytes_of_the_images() -> None:
     with rlds_cli.writer("local/run", durable=False) as w:
         w.add_episodes(episode(k) for k in range(40))
@@ -125,6 +129,7 @@ def test_the_disk_holds_about_the_bytes_of_the_images() -> None:
     assert whole <= least + 9 * 4096
 
 
+@pytest.mark.thorough
 def test_frames_of_several_environments() -> None:
     with rlds_cli.writer("local/run", envs=2) as w:
         for t in range(4):
@@ -169,6 +174,7 @@ def test_what_is_no_image_of_the_field_is_refused_and_changes_nothing() -> None:
 # -- what leaves
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "keep", [Fifo(steps=60), Fifo(episodes=15), Reservoir(episodes=15, seed=3), Top(episodes=15)], ids=str
@@ -193,6 +199,7 @@ def test_the_bytes_of_episodes_that_leave_are_freed(keep: Keep, small: None) -> 
         assert stored(ds, i) == [jpeg(int(ds.column("action")[ds.episodes["start"][i]]), t) for t in range(5)]
 
 
+@pytest.mark.thorough
 def test_segments_of_frames_that_nobody_needs_are_removed(small: None) -> None:
     with rlds_cli.writer("local/run", keep=Fifo(episodes=5), durable=False) as w:
         for k in range(100):
@@ -204,6 +211,7 @@ def test_segments_of_frames_that_nobody_needs_are_removed(small: None) -> None:
     check(w.dataset(), [95, 96, 97, 98, 99])
 
 
+@pytest.mark.thorough
 def test_a_version_that_is_held_keeps_its_frames(small: None) -> None:
     with rlds_cli.writer("local/run", keep=Fifo(episodes=3), durable=False) as w:
         w.add_episodes([episode(0), episode(1), episode(2)])
@@ -239,6 +247,7 @@ def test_compacting_keeps_contents_and_bytes(small: None) -> None:
     assert blocks(after.path / "observation" / "bytes") <= size_of_jpegs(range(52, 61)) + 6 * 4096
 
 
+@pytest.mark.thorough
 def test_a_dataset_without_episodes_goes_on_behind_what_left(small: None) -> None:
     with rlds_cli.writer("local/run", durable=False) as w:
         w.add_episodes([episode(0), episode(1)])
@@ -256,6 +265,7 @@ def test_a_dataset_without_episodes_goes_on_behind_what_left(small: None) -> Non
 # -- what reads it
 
 
+@pytest.mark.thorough
 def test_batches_merges_and_other_processes(tmp_path: Path) -> None:
     plain = film(LENGTHS)
     with rlds_cli.writer("local/run", like=plain) as w:
@@ -298,6 +308,7 @@ def test_damage_of_frames_is_found() -> None:
     assert {(p.where, p.episodes) for p in found.problems} == {("observation", (1, 2)), ("observation", (2, 3))}
 
 
+@pytest.mark.thorough
 def test_numpy_alone_reads_images() -> None:
     found = spec_from_file_location("read_with_numpy", Path(__file__).parents[1] / "docs" / "read_with_numpy.py")
     assert found is not None and found.loader is not None
@@ -327,6 +338,7 @@ def brighter(episode: Any) -> Any:
     return {**episode, "mean": episode["observation"].mean((1, 2, 3)).astype(np.float32)}
 
 
+@pytest.mark.thorough
 def test_results_of_a_growing_dataset_keep_its_images() -> None:
     with rlds_cli.writer("local/run") as w:
         w.add_episodes(episode(k) for k in range(3))

@@ -101,6 +101,7 @@ def of_scratch(home, fn, tmp_path, **how) -> dict[str, bytes]:
     return files(ds.path)
 
 
+@pytest.mark.thorough
 def test_an_ordinary_and_a_growing_dataset_give_the_same(tmp_path):
     add(tmp_path, 0, 12, rlds_cli.Reservoir(episodes=12, seed=1))
     add(tmp_path, 12, 40)
@@ -119,6 +120,7 @@ def test_an_ordinary_and_a_growing_dataset_give_the_same(tmp_path):
     assert made.manifest.provenance[-1]["version"] == grown.version
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fn", [doubled, noisy])
 def test_a_second_run_calls_the_function_for_new_episodes_alone(tmp_path, fn):
     home = tmp_path / "home"
@@ -136,6 +138,7 @@ def test_a_second_run_calls_the_function_for_new_episodes_alone(tmp_path, fn):
     assert not CALLS and again.fingerprint == second.fingerprint != first.fingerprint
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "keep", [rlds_cli.Fifo(episodes=12), rlds_cli.Reservoir(episodes=12, seed=1)], ids=["fifo", "reservoir"]
 )
@@ -198,6 +201,7 @@ def test_a_damaged_result_is_not_taken_over(tmp_path):
     assert verify("local/run@made", cache_dir=tmp_path).ok
 
 
+@pytest.mark.thorough
 def test_another_function_of_the_name_is_refused_and_force_processes_all(tmp_path):
     add(tmp_path, 0, 10)
     run(tmp_path, doubled)
@@ -251,6 +255,7 @@ def test_a_lock_of_a_result_pins_the_version_that_it_was_made_of(tmp_path):
     )
 
 
+@pytest.mark.thorough
 def test_an_empty_dataset_is_an_error(tmp_path):
     rlds_cli.writer(
         "local/run", like=rlds_cli.create("local/x", [episode(0)], cache_dir=tmp_path), cache_dir=tmp_path

@@ -56,6 +56,7 @@ def blocks(path: Path) -> int:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "keep", [Fifo(steps=3000), Fifo(episodes=15), Reservoir(episodes=15, seed=3), Top(episodes=15)], ids=str
@@ -91,6 +92,7 @@ def test_small_fields_give_whole_pages_back_although_no_episode_fills_one() -> N
     assert blocks(flags) <= 3 * 4096 + 4096  # of the first episodes, and of the segment that is written to
 
 
+@pytest.mark.thorough
 def test_a_version_that_is_held_keeps_its_rows_and_its_arrays_do() -> None:
     w = rlds_cli.writer("local/run", keep=Fifo(episodes=2), durable=False)
     w.add_episodes([episode(0, 3000), episode(1, 3000)])
@@ -134,6 +136,7 @@ def test_several_writers_free_what_the_others_left() -> None:
     b.close()
 
 
+@pytest.mark.thorough
 def test_policies_of_several_writers_agree_also_when_open_episodes_are_replaced() -> None:
     a, b = (rlds_cli.writer("local/run", keep=Fifo(episodes=3), durable=False, shared=True) for _ in range(2))
 
@@ -170,6 +173,7 @@ def test_a_killed_writer_leaves_no_segments_behind() -> None:
     assert numbers(w.dataset()) == [0, 1]
 
 
+@pytest.mark.thorough
 def test_a_reservoir_is_a_uniform_sample() -> None:
     """Of 40 episodes 10 are kept, 60 times: each is kept 15 times on average, with a deviation of 3.4."""
     counts = np.zeros(40)
@@ -238,6 +242,7 @@ def test_an_open_episode_is_the_first_one_after_clearing() -> None:
         assert w.dataset().column("action")[:2].tolist() == [1, 2] and w.dataset().num_episodes == 1
 
 
+@pytest.mark.thorough
 def test_clearing_frees_the_disk_and_lets_the_episodes_of_other_writers_leave() -> None:
     with (
         rlds_cli.writer("local/run", shared=True, durable=False) as one,
@@ -283,6 +288,7 @@ def test_the_command_clears() -> None:
     assert b"does not grow" in run_rlds("clear", "local/fixed", "--yes").stderr
 
 
+@pytest.mark.thorough
 def test_a_live_loader_goes_on_while_a_dataset_is_cleared_and_filled_again() -> None:
     ds = w_of("local/run")
     batches = iter(Loader(ds, 16, live=True, backend="numpy", seed=0, prefetch=0))

@@ -34,6 +34,7 @@ def check(ds: rlds_cli.Dataset, numbers: list[int]) -> None:
         assert [int(v) if v == v else None for v in ds.episodes["k"]] == [k if k % 2 else None for k in numbers]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("most", [None, 10])
 def test_every_version_keeps_its_own_episodes(tmp_path: Path, most: int | None) -> None:
     keep = rlds_cli.Fifo(episodes=most) if most else None
@@ -51,6 +52,7 @@ def test_every_version_keeps_its_own_episodes(tmp_path: Path, most: int | None) 
     check(seen[3].refresh(), list(range(0 if most is None else 30, 40)))  # an old one skips those between
 
 
+@pytest.mark.thorough
 def test_a_later_version_reads_new_records_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[int, int]] = []
     plain = logs.read_episodes
@@ -100,6 +102,7 @@ def test_threads_refresh_one_dataset(tmp_path: Path) -> None:
     assert not wrong
 
 
+@pytest.mark.thorough
 def test_splits_and_texts_come_with_their_version(tmp_path: Path) -> None:
     with rlds_cli.writer("local/run", cache_dir=tmp_path) as w:
         w.add_episodes([episode(0)])

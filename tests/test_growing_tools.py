@@ -63,6 +63,7 @@ def pair(request, tmp_path_factory):
     return grown, plain
 
 
+@pytest.mark.thorough
 def test_episodes_of_a_growing_dataset_make_an_ordinary_one_with_all_that_is_known_of_them(pair):
     grown, plain = pair
     assert plain.num_episodes == (40 if grown.store.kept is None and grown.num_episodes == 40 else 9)
@@ -80,6 +81,7 @@ def facts(value, *left_out: str) -> dict:
     return {name: v for name, v in plain.items() if name not in left_out}
 
 
+@pytest.mark.thorough
 def test_checks_find_the_same(pair):
     found = [facts(check(ds), "id", "version", "path", "fingerprint") for ds in pair]
     assert found[0] == found[1]
@@ -119,6 +121,7 @@ def test_differences_between_both_kinds_and_of_episodes(pair):
     assert not found.same and (found.episodes.num_removed, found.episodes.num_added) == (1, 0)
 
 
+@pytest.mark.thorough
 def test_two_versions_are_compared(tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_HOME", str(tmp_path))
     recorded(tmp_path, None, 20)
@@ -137,6 +140,7 @@ def test_two_versions_are_compared(tmp_path, monkeypatch):
     assert run(app, ["inspect", "local/run#v9"]).exit_code == 1
 
 
+@pytest.mark.thorough
 def test_commands_run_on_a_growing_dataset_with_gaps(tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_HOME", str(tmp_path))
     ds = recorded(tmp_path, KEEPS["reservoir"], 60)

@@ -15,6 +15,7 @@ from rlds_cli.store import commits
 KEEPS = [None, rlds_cli.Fifo(episodes=7), rlds_cli.Reservoir(episodes=7, seed=1)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("keep", KEEPS, ids=["all", "fifo", "reservoir"])
 def test_a_sound_dataset_is_verified_before_and_after_compacting(tmp_path, keep):
     ds = recorded(tmp_path, keep, 30)
@@ -44,6 +45,7 @@ def problems(home) -> list[tuple[str, str]]:
     return [(p.where, p.what) for p in found.problems]
 
 
+@pytest.mark.thorough
 def test_a_changed_row_is_named_by_its_episode(run):
     path, _, home = run
     ds = rlds_cli.open_dataset(path)
@@ -54,6 +56,7 @@ def test_a_changed_row_is_named_by_its_episode(run):
     assert str(problem) == "action: episode 4 is not as it was written"
 
 
+@pytest.mark.thorough
 def test_rows_of_episodes_that_left_do_not_matter(run):
     path, g, home = run
     ds = rlds_cli.open_dataset(path)
@@ -88,6 +91,7 @@ def test_a_segment_or_a_log_that_is_short_or_missing_is_named(run):
     assert problems(home)[0][0] == logs.ABOUT
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("log", "at"), [(logs.EPISODES, -1), (logs.DIGESTS, -1), (logs.ABOUT, -4)])
 def test_a_changed_log_is_named_by_the_version_that_wrote_it(run, log, at):
     path, g, home = run
@@ -96,6 +100,7 @@ def test_a_changed_log_is_named_by_the_version_that_wrote_it(run, log, at):
     assert problems(home) == [("logs", f"are not what version {g.number:,} wrote")]
 
 
+@pytest.mark.thorough
 def test_a_digest_that_is_not_that_of_the_rows_names_field_and_episode(run, monkeypatch):
     path, g, home = run
     monkeypatch.setattr(logs, "broken", lambda *_: None)  # of a stranger, who can hash the logs anew
@@ -106,6 +111,7 @@ def test_a_digest_that_is_not_that_of_the_rows_names_field_and_episode(run, monk
     assert (problem.where, problem.episodes) == ("observation", (2, 3))
 
 
+@pytest.mark.thorough
 def test_a_commit_that_was_not_finished_is_no_damage(run):
     path, g, home = run
     damaged(path / logs.EPISODES, g.episodes * logs.episode(0).itemsize, b"half an episode")

@@ -96,6 +96,7 @@ def check(ds: Dataset, of: Dataset, numbers: list[int]) -> None:
 # -- what is written
 
 
+@pytest.mark.thorough
 def test_an_append_copies_the_files_and_decodes_nothing(
     archive: Path, film: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +111,7 @@ def test_an_append_copies_the_files_and_decodes_nothing(
     check(ds, film, list(range(8)))
 
 
+@pytest.mark.thorough
 def test_later_appends_add_their_files(tmp_path: Path) -> None:
     for k, lengths in enumerate(((4, 6, 3), (5, 2, 7))):
         write_v3(
@@ -131,6 +133,7 @@ def films_of(archive: Path, camera: str) -> list[bytes]:
     return [f.read_bytes() for f in sorted(archive.rglob("*.mp4")) if camera in str(f.relative_to(archive))]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("like", [True, False])
 def test_episodes_of_another_dataset_keep_their_videos(archive: Path, film: Dataset, like: bool) -> None:
     """Each is stored once, though every episode is committed by itself."""
@@ -149,6 +152,7 @@ def test_episodes_of_another_dataset_keep_their_videos(archive: Path, film: Data
     assert w.dataset().fingerprint == film.fingerprint
 
 
+@pytest.mark.thorough
 def test_frames_as_arrays_if_wanted(film: Dataset, archive: Path) -> None:
     with rlds_cli.writer("local/run", like=film, frames="raw") as w:
         w.add_episodes([film.episode(0)])
@@ -166,6 +170,7 @@ def test_frames_as_arrays_if_wanted(film: Dataset, archive: Path) -> None:
         w.add_episodes([{**film.episode(0), TOP: np.zeros_like(film.episode(0)[TOP])}])
 
 
+@pytest.mark.thorough
 def test_a_video_of_a_damaged_source_is_refused_and_changes_nothing(film: Dataset) -> None:
     data = film.path / "video" / TOP / "bytes" / "c" / "0"
     data.chmod(0o600)
@@ -189,6 +194,7 @@ def test_a_video_of_a_damaged_source_is_refused_and_changes_nothing(film: Datase
 # -- what leaves
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "keep", [None, Fifo(steps=20), Fifo(episodes=3), Reservoir(episodes=3, seed=3), Top(episodes=3)], ids=str
@@ -229,6 +235,7 @@ def of(ds: Dataset, film: Dataset) -> list[int]:
     return [firsts.index(v) for v in ds.column("observation/state")[ds.episodes["start"], 0].tolist()]
 
 
+@pytest.mark.thorough
 def test_videos_that_only_left_episodes_need_are_freed(archive: Path, film: Dataset, small: None) -> None:
     with rlds_cli.writer("local/run", like=film, keep=Fifo(episodes=2), durable=False) as w:
         w.add_episodes(film.episode(k) for k in range(8))
@@ -344,6 +351,7 @@ def doubled(episode: Any) -> Any:
     return {**episode, "double": 2 * episode["action"]}
 
 
+@pytest.mark.thorough
 def test_a_push_and_a_download_keep_the_videos(tmp_path: Path, film: Dataset, small: None) -> None:
     with rlds_cli.writer("local/run", like=film, keep=Fifo(episodes=4), durable=False) as w:
         w.add_episodes(film.episode(k) for k in range(8))
@@ -358,6 +366,7 @@ def test_a_push_and_a_download_keep_the_videos(tmp_path: Path, film: Dataset, sm
         check(copy, film, [4, 5, 6, 7])
 
 
+@pytest.mark.thorough
 def test_numpy_alone_reads_videos(film: Dataset, archive: Path, small: None) -> None:
     found = spec_from_file_location("read_with_numpy", Path(__file__).parents[1] / "docs" / "read_with_numpy.py")
     assert found is not None and found.loader is not None
@@ -374,6 +383,7 @@ def test_numpy_alone_reads_videos(film: Dataset, archive: Path, small: None) -> 
 # -- damage
 
 
+@pytest.mark.thorough
 def test_damage_of_videos_is_found(archive: Path, film: Dataset) -> None:
     rlds_cli.append("local/run", archive)
     path = rlds_cli.open_dataset("local/run").path
@@ -415,6 +425,7 @@ def test_records_of_strangers_are_refused(archive: Path, film: Dataset) -> None:
 # -- datasets that share the files
 
 
+@pytest.mark.thorough
 def test_selections_merges_and_results_share_videos(film: Dataset, archive: Path, small: None) -> None:
     with rlds_cli.writer("local/run", like=film, keep=Fifo(episodes=6), durable=False) as w:
         for k in range(film.num_episodes):

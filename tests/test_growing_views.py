@@ -80,12 +80,14 @@ def test_a_selection_shares_the_files_and_stays_while_the_source_goes_on() -> No
     assert some.episodes["source_episode"].tolist() == [1, 3, 6]
 
 
+@pytest.mark.thorough
 def test_whole_numbers_of_a_column_of_floats_count_as_floats() -> None:
     ds = record("local/rec", [e.labelled(score=score) for e, score in zip(episodes([2, 3]), (1, 0.5), strict=True)])
     some = ds.select(episodes=[0])
     assert some.fingerprint == some.save("some").fingerprint
 
 
+@pytest.mark.thorough
 def test_the_source_may_be_compacted_and_removed() -> None:
     given = episodes()
     ds = record("local/rec", given, keep=Fifo(episodes=6))
@@ -116,6 +118,7 @@ def test_episodes_that_left_are_not_part_of_it(keep: object) -> None:
     intact(part, [given[kept[2]], given[kept[0]]])
 
 
+@pytest.mark.thorough
 def test_trims_and_labels_and_drops() -> None:
     given = episodes()
     ds = record("local/rec", given)
@@ -151,6 +154,7 @@ def test_a_merge_shares_the_files_of_members_that_grow() -> None:
     intact(rlds_cli.open_dataset("local/merged"), expected)
 
 
+@pytest.mark.thorough
 def test_a_selection_is_pushed_and_fetched_without_the_room_for_rows_to_come(tmp_path: Path) -> None:
     given = episodes([3, 4, 2])
     some = record("local/rec", given).select(episodes=[0, 2]).save("some")
@@ -208,6 +212,7 @@ def test_results_share_the_fields_that_a_function_leaves_alone() -> None:
     assert rlds_cli.open_dataset(result.id).episodes["total_reward"].tolist() == [2 * e.total_reward for e in kept]
 
 
+@pytest.mark.thorough
 def test_results_follow_a_dataset_that_grows() -> None:
     given = episodes()
     ds = record("local/rec", given)
@@ -238,6 +243,7 @@ def test_a_selection_of_a_pushed_dataset_is_made_again_from_a_lock(tmp_path: Pat
     check(again, [given[1].part(1, 3).labelled(quality="good"), given[2]])
 
 
+@pytest.mark.thorough
 def test_other_zarr_readers_read_the_segments() -> None:
     zarr = pytest.importorskip("zarr")
     given = episodes([3, 4, 2])
@@ -249,6 +255,7 @@ def test_other_zarr_readers_read_the_segments() -> None:
     assert rows == group["0"].shape[0] and np.array_equal(found, given[1].rows["observation/state"][:4], equal_nan=True)
 
 
+@pytest.mark.thorough
 def test_the_plain_reader_proves_a_selection() -> None:
     given = episodes(seed=5)
     some = record("local/rec", given, keep=Top(4, by="length")).select(episodes=[0, 2, 3]).save("some")
@@ -259,6 +266,7 @@ def test_the_plain_reader_proves_a_selection() -> None:
     assert reader.Dataset(some.path).fingerprint() == some.fingerprint
 
 
+@pytest.mark.thorough
 def test_training_on_a_selection_goes_on_while_the_source_grows() -> None:
     given = episodes()
     ds = record("local/rec", given)
@@ -275,6 +283,7 @@ def test_training_on_a_selection_goes_on_while_the_source_grows() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_selecting_while_recording_takes_little_room() -> None:
     given = episodes([3] * 6)
     with rlds_cli.writer("local/rec", like=build("local/like", episodes([2]))) as w:

@@ -70,6 +70,7 @@ def test_a_path_is_a_path(home: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         locate.locate(tmp_path)
 
 
+@pytest.mark.thorough
 def test_what_is_not_here_is_named_with_the_homes_and_what_to_do(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLDS_PATH", "/shared/rlds")
     with pytest.raises(DatasetNotFound) as caught:

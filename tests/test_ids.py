@@ -6,6 +6,7 @@ from rlds_cli import ids
 from rlds_cli.errors import InvalidId
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "family", "name", "variant", "component"),
     [
@@ -23,6 +24,7 @@ def test_an_id_comes_back_as_it_was(text: str, family: str, name: str, variant: 
     assert ids.from_component(family, component) == id
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "text",
     [

@@ -60,6 +60,7 @@ def log(address: object) -> list[int]:
     return [v["number"] for v in json.loads(run_rlds("log", address, "--json").stdout)]
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", list(MAKERS))
 def test_a_directory_becomes_an_address(kind: str, tmp_path: Path, other: Path) -> None:
@@ -78,6 +79,7 @@ def test_a_directory_becomes_an_address(kind: str, tmp_path: Path, other: Path) 
     assert verify(str(place)).ok
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", list(MAKERS))
 def test_no_rows_are_copied(kind: str, tmp_path: Path) -> None:
@@ -106,6 +108,7 @@ def test_training_reads_the_files_where_they_are(tmp_path: Path, bucket: ObjectS
     assert any("/arm/observation/c/0" in r.path for r in requests)
 
 
+@pytest.mark.thorough
 def test_the_directory_itself_is_opened_as_before(tmp_path: Path, other: Path) -> None:
     place = copy(labelled(), tmp_path / "copy")
     index(place)
@@ -117,6 +120,7 @@ def test_the_directory_itself_is_opened_as_before(tmp_path: Path, other: Path) -
 # -- versions
 
 
+@pytest.mark.thorough
 def test_a_change_adds_a_version(tmp_path: Path, other: Path) -> None:
     newest = labelled()
     first = rlds_cli.open_dataset("local/arm#v1")
@@ -135,6 +139,7 @@ def test_a_change_adds_a_version(tmp_path: Path, other: Path) -> None:
     assert made.fingerprint == first.fingerprint
 
 
+@pytest.mark.thorough
 def test_the_same_again_changes_nothing(tmp_path: Path) -> None:
     place = copy(labelled(), tmp_path / "copy")
     index(place)
@@ -157,6 +162,7 @@ def test_versions_whose_rows_were_replaced_are_removed(tmp_path: Path, other: Pa
     assert b"v1  removed: its rows were replaced" in run_rlds("index", place).stdout
 
 
+@pytest.mark.thorough
 def test_a_growing_dataset_is_indexed_again_without_reading_old_rows(tmp_path: Path, other: Path) -> None:
     rng = np.random.default_rng(0)
     place, versions = tmp_path / "copy", []
@@ -230,6 +236,7 @@ def test_rows_of_another_directory_are_refused(tmp_path: Path, monkeypatch: pyte
     assert not (some.path / "rlds.json").exists()
 
 
+@pytest.mark.thorough
 def test_the_index_of_another_dataset_is_not_replaced(tmp_path: Path) -> None:
     place = copy(labelled(), tmp_path / "copy")
     index(place)
@@ -302,6 +309,7 @@ def test_a_mounted_bucket_has_no_modes_and_no_locks(
 # -- commands
 
 
+@pytest.mark.thorough
 def test_commands(tmp_path: Path, other: Path) -> None:
     place = copy(labelled(), tmp_path / "copies/arm")
     said = run_rlds("index", place).stdout.decode()

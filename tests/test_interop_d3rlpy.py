@@ -117,6 +117,7 @@ def test_episodes_end_as_the_table_says(peer: Any) -> None:
     assert buffer.episodes[1].actions[:, 0].tolist() == [0.1, 0.11, 0.12]
 
 
+@pytest.mark.thorough
 def test_an_episode_that_goes_on_after_a_terminal_is_divided(peer: Any) -> None:
     buffer = d3rlpy.MDPDataset(made(episode(0, 6, ends=(1, 2)), episode(10, 3, ends=(0, 2))))
     expected = [([0, 1], True), ([2], True), ([3, 4, 5], False), ([10], True), ([11, 12], True)]
@@ -124,6 +125,7 @@ def test_an_episode_that_goes_on_after_a_terminal_is_divided(peer: Any) -> None:
     assert buffer.transition_count == 2 + 1 + 2 + 1 + 2
 
 
+@pytest.mark.thorough
 def test_episodes_are_views_of_the_files(peer: Any) -> None:
     ds = made(episode(0, 3), episode(10, 4, ends=(3,)))
     for e in d3rlpy.MDPDataset(ds).episodes:
@@ -133,6 +135,7 @@ def test_episodes_are_views_of_the_files(peer: Any) -> None:
     assert [rows_of(e)[0] for e in selected.episodes] == [[10, 11, 12, 13]]
 
 
+@pytest.mark.thorough
 def test_observations_of_several_fields_are_tuples(peer: Any) -> None:
     both = [e | {"observation": {"goal": e["observation"] + 100, "state": e["observation"]}} for e in [episode(0, 3)]]
     ds = made(*both)

@@ -140,6 +140,7 @@ def archive_in_all_variety(path: Path, seed: int, *, timeouts: bool, after: bool
     return write(path, **columns)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("timeouts", "after"), [(True, True), (True, False), (False, True), (False, False)])
@@ -150,11 +151,13 @@ def test_archives_of_every_kind(tmp_path: Path, seed: int, timeouts: bool, after
     check_against_slow(columns_of(path), path, limit=7)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("path", "limit"), [(PENDULUM, None), (HOPPER, None), (KITCHEN, 280)])
 def test_samples(path: Path, limit: int | None) -> None:
     check_against_slow(import_files(path, "local/a"), path, limit)
 
 
+@pytest.mark.thorough
 def test_compressed_datasets(tmp_path: Path) -> None:
     write_d4rl(tmp_path / "a.hdf5", [4, 7, 1, 9])
     check_against_slow(import_files(tmp_path / "a.hdf5", "local/a", store="zarr"), tmp_path / "a.hdf5")
@@ -180,6 +183,7 @@ def test_timeouts_that_end_nothing(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_ends_that_the_archive_forgot_stay_forgotten(tmp_path: Path) -> None:
     n = 20
     after = ramp(n) + 1
@@ -202,6 +206,7 @@ def test_next_observations_that_are_no_rows_after(tmp_path: Path) -> None:
     np.testing.assert_array_equal(d4rl.qlearning_dataset(ds, fixed=True)["next_observations"], ramp(n) + 0.25)
 
 
+@pytest.mark.thorough
 @settings(max_examples=100)
 @given(terminals=st.lists(st.booleans(), min_size=1, max_size=40), limit=st.integers(1, 9))
 def test_time_limits_are_counted_as_by_the_old_helper(terminals: list[bool], limit: int) -> None:
@@ -304,6 +309,7 @@ def test_columns_end_by_the_rule_of_their_environment() -> None:
         d4rl.qlearning_dataset("antmaze-medium-play-v0", columns, fixed=True)
 
 
+@pytest.mark.thorough
 def test_terminals_inside_an_episode(tmp_path: Path) -> None:
     path = write(tmp_path / "a.hdf5", **antmaze_columns())
     ds = import_files(path, "local/a", episodes_by="timeouts")
@@ -339,6 +345,7 @@ def test_environments_of_d4rl_are_asked_for_their_data(tmp_path: Path) -> None:
         assert [len(e["rewards"]) for e in d4rl.sequence_dataset(asked)] == [4, 6, 3]
 
 
+@pytest.mark.thorough
 def test_names_of_d4rl_stand_for_their_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     episode = {"observation": [[0.0], [1.0], [2.0]], "action": [[0.0], [0.0]], "next": {"reward": [1.0, 1.0]}}
     rlds_cli.create("d4rl/hopper-medium-v2", [episode])
@@ -371,6 +378,7 @@ def test_the_time_limit_comes_from_the_environment_or_the_registry() -> None:
     assert len(d4rl.qlearning_dataset(None, columns, fixed=True)["rewards"]) == 799
 
 
+@pytest.mark.thorough
 def test_a_selection_is_a_file_of_its_episodes(tmp_path: Path) -> None:
     lengths = [4, 6, 3, 5, 2]  # terminal, timeout, terminal, timeout, and the last is made open
     columns = write_d4rl(tmp_path / "whole.hdf5", lengths)
@@ -456,6 +464,7 @@ def test_every_environment_of_d4rl_has_a_score_but_one() -> None:
 # -- what the documentation counts
 
 
+@pytest.mark.thorough
 def test_the_table_of_the_documentation(tmp_path: Path) -> None:
     found = spec_from_file_location("compare_d4rl", ROOT / "scripts/compare_d4rl.py")
     script = module_from_spec(found)
@@ -472,6 +481,7 @@ def test_the_table_of_the_documentation(tmp_path: Path) -> None:
     assert [line.split("|")[: len(counts) + 2] for line in shown.splitlines()] == made
 
 
+@pytest.mark.thorough
 def test_the_code_of_the_documentation_runs() -> None:
     code = (ROOT / "docs/d4rl.md").read_text().split("```python\n")[1].split("```")[0]
     namespace: dict[str, object] = {}

@@ -125,6 +125,7 @@ def test_filters_and_splits_are_those_of_minari() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_the_environment_is_the_archives() -> None:
     ours = minari.load_dataset("sample/cartpole-minari", download=True)
     theirs = real.MinariDataset(SAMPLE / "data")
@@ -164,6 +165,7 @@ NESTED = g.Dict(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["hdf5", "arrow"])
 @pytest.mark.filterwarnings("ignore::UserWarning:minari")
 def test_nested_spaces_and_infos(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,6 +181,7 @@ def test_nested_spaces_and_infos(form: str, tmp_path: Path, monkeypatch: pytest.
     assert ours.dataset.column("next/truncated")[ours.dataset.episodes["start"][2] + 2]
 
 
+@pytest.mark.thorough
 def test_infos_of_steps_keep_their_rows(tmp_path: Path) -> None:
     data = by_hand(tmp_path, [plain_episode(**{"infos/success": np.arange(4) == 3, "infos/q/x": np.arange(5.0)})],
                    {"dataset_id": "a/b-v0", "total_steps": 4})  # fmt: skip
@@ -189,6 +192,7 @@ def test_infos_of_steps_keep_their_rows(tmp_path: Path) -> None:
 # -- other data
 
 
+@pytest.mark.thorough
 def test_a_final_observation_that_is_not_recorded_is_not_made_up() -> None:
     flag = np.array([False, True])
     known, unknown = ({
@@ -215,6 +219,7 @@ def test_selections_and_derived_fields() -> None:
     assert repr(ours[0]).startswith("EpisodeData(id=0, total_steps=2, observations: float32[3, 1], actions: float64[2")
 
 
+@pytest.mark.thorough
 def test_a_dataset_that_grows_and_forgets() -> None:
     """Its episodes are numbered from the oldest one that is kept."""
     source = minari.load_dataset("sample/cartpole-minari", download=True)
@@ -228,6 +233,7 @@ def test_a_dataset_that_grows_and_forgets() -> None:
         check_episode(replace(a, id=b.id), b)
 
 
+@pytest.mark.thorough
 def test_a_data_loader_takes_it() -> None:
     """With a function that pads, as in Minari's tutorial, and pickled for a worker."""
     ours = pickle.loads(pickle.dumps(minari.load_dataset("sample/cartpole-minari", download=True)))
@@ -239,6 +245,7 @@ def test_a_data_loader_takes_it() -> None:
     assert shapes == [(8, 501, 4), (4, max(len(ours[k]) for k in range(8, 12)) + 1, 4)]
 
 
+@pytest.mark.thorough
 def test_infos_of_one_name_are_both_given() -> None:
     ds = press(info=lambda n: {"x": np.arange(n), "state": np.zeros(n)}, state=lambda n: {"q": np.ones(n)})
     fields = [{"info/x", "info/state", "state/q"}, {*minari.MinariDataset(ds)[0].infos}]
@@ -267,6 +274,7 @@ def test_what_minari_cannot_say_is_refused(tmp_path: Path) -> None:
         minari.MinariDataset(ds)
 
 
+@pytest.mark.thorough
 def test_ids_of_minari_and_of_rlds() -> None:
     with pytest.raises(DatasetNotFound, match="minari/mujoco/hopper/expert-v0 is not in"):
         minari.load_dataset("mujoco/hopper/expert-v0")

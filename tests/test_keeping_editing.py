@@ -53,6 +53,7 @@ def is_again(ds: Dataset, elsewhere: Path) -> Dataset:
     return made
 
 
+@pytest.mark.thorough
 def test_a_selection_is_made_again(tmp_path: Path, elsewhere: Path, sample: Dataset) -> None:
     ds = sample.select(episodes=[5, 6, 7, 2, 0]).save("some")
     file = locked(tmp_path, ds.id)
@@ -65,6 +66,7 @@ def test_a_selection_is_made_again(tmp_path: Path, elsewhere: Path, sample: Data
     assert pinning.lock([ds.id], cache_dir=elsewhere) == file.read_text()
 
 
+@pytest.mark.thorough
 def test_a_trim_is_made_again_of_its_ranges(tmp_path: Path, elsewhere: Path, sample: Dataset) -> None:
     ds = sample.select(episodes=slice(1, 5)).trim({0: [(3, 10), (10, 20)], 2: None}, "short")
     file = locked(tmp_path, ds.id)
@@ -75,6 +77,7 @@ def test_a_trim_is_made_again_of_its_ranges(tmp_path: Path, elsewhere: Path, sam
     assert made.episode(0)["next", "truncated"].reshape(-1).tolist() == [False] * 6 + [True]
 
 
+@pytest.mark.thorough
 def test_all_changes_of_a_view_are_one(tmp_path: Path, elsewhere: Path, sample: Dataset) -> None:
     ds = sample.trim({k: (k, 50 + k) for k in range(6)}, "v")
     ds = ds.select(episodes=[1, 4]).label(quality="bad", mark=-0.0)
@@ -93,6 +96,7 @@ def test_all_changes_of_a_view_are_one(tmp_path: Path, elsewhere: Path, sample: 
     assert pinning.lock([ds.id], cache_dir=elsewhere) == file.read_text()
 
 
+@pytest.mark.thorough
 def test_a_view_of_a_view_and_results_of_both(tmp_path: Path, elsewhere: Path, sample: Dataset) -> None:
     a = sample.select(episodes=slice(2, 9)).save("a").label(kind="x")
     b = a.select(episodes=[4, 1]).save("b")
@@ -144,6 +148,7 @@ def test_sources_are_locked_at_the_version_that_was_used(tmp_path: Path, elsewhe
         pinning.lock([view.id, n.id])
 
 
+@pytest.mark.thorough
 def test_a_version_that_is_named_is_locked(tmp_path: Path, elsewhere: Path, sample: Dataset) -> None:
     view = sample.select(episodes=[4, 1]).save("v").label(quality="bad")
     view.select(episodes=[0]).drop()
@@ -165,6 +170,7 @@ def test_a_dataset_is_not_made_of_itself(sample: Dataset) -> None:
         view.select(episodes=[0]).save("v", force=True)
 
 
+@pytest.mark.thorough
 def test_facts_alone_are_synced(tmp_path: Path, elsewhere: Path, sample: Dataset) -> None:
     n = preprocess.run(sample, "scale_reward", "n", args={"scale": 2})
     pinning.sync(locked(tmp_path, n.id), cache_dir=elsewhere)
@@ -173,6 +179,7 @@ def test_facts_alone_are_synced(tmp_path: Path, elsewhere: Path, sample: Dataset
     assert is_again(n, elsewhere).manifest.env["fps"] == 20
 
 
+@pytest.mark.thorough
 def test_other_content_is_replaced_by_force_alone(tmp_path: Path, elsewhere: Path, sample: Dataset) -> None:
     view = sample.select(episodes=[1, 2]).save("v")
     file = locked(tmp_path, view.id)
@@ -186,6 +193,7 @@ def test_other_content_is_replaced_by_force_alone(tmp_path: Path, elsewhere: Pat
     is_again(view, elsewhere)
 
 
+@pytest.mark.thorough
 def test_a_changed_local_dataset_is_synced_where_its_base_is(tmp_path: Path, elsewhere: Path) -> None:
     episode = {"observation": np.zeros((5, 2)), "action": np.zeros((4, 1)), "next": {"truncated": True}}
     ds = rlds_cli.create("local/arm", [episode] * 3)
@@ -279,6 +287,7 @@ def test_changes_since_a_push_are_locked_over_the_pushed_version(tmp_path: Path,
     assert pinning.lock([ds.id], cache_dir=elsewhere) == file.read_text()
 
 
+@pytest.mark.thorough
 def test_a_restored_version_is_locked_as_data(tmp_path: Path, elsewhere: Path, sample: Dataset) -> None:
     first = sample.select(episodes=[1, 2, 3]).save("v")
     first.label(quality="bad", facts={"fps": 20}).select(episodes=[0]).drop()

@@ -35,6 +35,7 @@ def everything(ds: Dataset) -> dict[str, Any]:
     return {name: ds.gather(name, rows).tolist() for name in ds.schema}
 
 
+@pytest.mark.thorough
 def test_there_and_back(home: Path) -> None:
     plain = make()
     before = everything(plain)
@@ -65,12 +66,14 @@ def test_what_is_so_already_is_left_alone() -> None:
     assert (ds.path / "zarr.json").stat().st_ino == before
 
 
+@pytest.mark.thorough
 def test_compression_saves_space() -> None:
     create("local/zeros", [{"observation": np.zeros((200_001, 3)), "action": np.zeros((200_000, 1))}])
     done = convert("local/zeros", to="zarr")
     assert done.bytes_after < done.bytes_before / 10
 
 
+@pytest.mark.thorough
 def test_who_has_it_open_reads_on() -> None:
     ds = make()
     column = ds.column("observation")
@@ -132,6 +135,7 @@ def test_two_at_once(home: Path) -> None:
     assert verify("local/x").ok
 
 
+@pytest.mark.thorough
 def test_not_here() -> None:
     with pytest.raises(DatasetNotFound):
         convert("local/none", to="zarr")

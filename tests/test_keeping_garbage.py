@@ -48,6 +48,7 @@ def test_nothing_yet(home: Path) -> None:
     assert not home.exists()
 
 
+@pytest.mark.thorough
 def test_packed_rows(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
     kinds = {"observation": np.dtype(np.float64)}
@@ -69,6 +70,7 @@ def test_packed_rows(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert place == blocks.pack(ds, kinds, 0)[1] == f"packed rows of 32 B, {path}"
 
 
+@pytest.mark.thorough
 def test_work_that_was_broken_off(home: Path) -> None:
     ds = make()
     write(home / "partial/local+x@v.0123456789abcdef/rows/c/0")
@@ -106,6 +108,7 @@ def test_work_that_was_broken_off(home: Path) -> None:
     assert rlds_cli.open_dataset("local/x").fingerprint == ds.fingerprint
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("file", "lock"),
     [
@@ -145,6 +148,7 @@ def test_files_that_others_share_are_not_freed(home: Path) -> None:
     assert plan().bytes == on_disk(own)
 
 
+@pytest.mark.thorough
 def test_archives_only_when_asked_for(home: Path) -> None:
     ds = rlds_cli.download(SAMPLE)
     archive = home / "archives/sample/pendulum-d4rl"
@@ -185,6 +189,7 @@ def test_archives_that_are_still_needed(home: Path) -> None:
     assert not file.exists()
 
 
+@pytest.mark.thorough
 def test_archives_that_nobody_gives_again(home: Path) -> None:
     make("local/x")
     write(home / "archives/local/x/log.hdf5")
@@ -211,6 +216,7 @@ def test_shared_homes_are_left_alone(home: Path, tmp_path: Path, monkeypatch: py
     assert len(plan(cache_dir=tmp_path / "shared").removed) == 1
 
 
+@pytest.mark.thorough
 def test_the_commands_show_what_they_would_do(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rlds_cli.download(SAMPLE)
     for arguments in (["gc", "--archives"], ["rm", SAMPLE]):

@@ -185,6 +185,7 @@ def test_a_sound_lock(tmp_path: Path) -> None:
     assert view.edits == EDITS and view.source == "local/x" and not view.recorded
 
 
+@pytest.mark.sampled(38)
 @pytest.mark.parametrize("place", WRONG)
 def test_a_value_that_is_wrong_is_named(tmp_path: Path, place: str) -> None:
     lock = copy.deepcopy(LOCK)

@@ -135,6 +135,7 @@ REFUSED: dict[str, str] = {
 }
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("reference", REFUSED)
 def test_what_is_never_run(alone: dict[str, Any], reference: str) -> None:
     source = HIT + "import os\nfrom os import system\nimport subprocess\nrun = subprocess.run\n" + SOURCE
@@ -187,6 +188,7 @@ def test_what_a_function_imports_has_a_source(alone: dict[str, Any], name: str) 
     assert not Path("hit").exists()
 
 
+@pytest.mark.thorough
 def test_a_compiled_file_does_not_stand_for_its_source(lock: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Python takes a file of ``__pycache__`` that says not to be checked, whatever the source is."""
     Path("other.py").write_text(HIT + SOURCE)
@@ -219,6 +221,7 @@ def test_no_file_is_read_that_is_not_allowed(lock: dict[str, Any], tmp_path: Pat
         pinning.sync(write(lock), allow_code=True, depends_on=[secret])
 
 
+@pytest.mark.thorough
 def test_arguments_of_built_in_functions_are_checked(lock: dict[str, Any]) -> None:
     lock["datasets"] = [d for d in lock["datasets"] if d["id"] != f"{ID}@f"]
     for args in ({"scale": "x"}, {"scale": 1.0, "nothing": 1}, {"source": "x"}):

@@ -31,6 +31,7 @@ def locked(tmp_path, *refs):
     return file
 
 
+@pytest.mark.thorough
 def test_what_was_downloaded_and_made_is_so_elsewhere(tmp_path, elsewhere):
     ds = rlds_cli.download("sample/pendulum-d4rl")
     one = preprocess.run(ds, functions.normalise)
@@ -78,6 +79,7 @@ def test_what_would_be_made_otherwise_leaves_what_is_there(tmp_path, elsewhere):
     assert not [p for p in (elsewhere / "partial").iterdir() if p.is_dir()]
 
 
+@pytest.mark.thorough
 def test_an_archive_that_is_another_now_is_refused(tmp_path, elsewhere):
     rlds_cli.download("sample/pendulum-d4rl")
     file = locked(tmp_path, "sample/pendulum-d4rl")
@@ -89,6 +91,7 @@ def test_an_archive_that_is_another_now_is_refused(tmp_path, elsewhere):
     assert not (elsewhere / "datasets").exists()
 
 
+@pytest.mark.thorough
 def test_a_function_that_is_another_now_is_named(tmp_path, elsewhere, monkeypatch):
     module = tmp_path / "prep.py"
     module.write_text("def f(episode):\n    episode['action'] += 1\n    return episode\n")
@@ -117,6 +120,7 @@ def test_an_import_must_be_brought(tmp_path, elsewhere):
         pinning.sync(file, cache_dir=elsewhere)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"rlds_lock": 1, "datasets": [{"id": 3}]}', '{"rlds_lock": 9}'])
 def test_what_is_no_lock_file(tmp_path, text):
     (tmp_path / "rlds.lock").write_text(text)
@@ -124,6 +128,7 @@ def test_what_is_no_lock_file(tmp_path, text):
         pinning.read(tmp_path / "rlds.lock")
 
 
+@pytest.mark.thorough
 def test_the_commands(tmp_path, elsewhere):
     rlds_cli.download("sample/pendulum-d4rl")
 

@@ -57,6 +57,7 @@ def test_a_repository_that_has_moved_on(hub: Server, tmp_path: Path, episodes: s
     assert again.manifest.options == ds.manifest.options
 
 
+@pytest.mark.thorough
 def test_a_copy_of_ones_own_is_not_there_elsewhere(hub: Server, tmp_path: Path) -> None:
     ds = rlds_cli.download(ID, source=str(tmp_path / "then"))
     file = locked(tmp_path, ID)

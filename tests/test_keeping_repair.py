@@ -67,6 +67,7 @@ def stamps(directory: Path) -> dict[str, int]:
     return {str(p): p.stat().st_mtime_ns for p in directory.rglob("*") if p.is_file()}
 
 
+@pytest.mark.thorough
 def test_nothing_is_done_where_nothing_is_bad(page: Page, home: Path) -> None:
     before, asked = stamps(home), len(page.requests)
     done = repair(REF)
@@ -87,6 +88,7 @@ def test_an_archive_is_fetched_again_and_the_dataset_left_alone(page: Page, home
     assert stamps(Home(home).dataset(ids.parse(REF))) == before
 
 
+@pytest.mark.thorough
 def test_arrays_are_converted_again_without_the_network(page: Page, home: Path) -> None:
     fingerprint, asked = rlds_cli.open_dataset(REF).fingerprint, len(page.requests)
     spoil(array_of(home))
@@ -97,6 +99,7 @@ def test_arrays_are_converted_again_without_the_network(page: Page, home: Path) 
     assert rlds_cli.open_dataset(REF).manifest.encoding == "zarr"
 
 
+@pytest.mark.thorough
 def test_both_are_bad(page: Page, home: Path) -> None:
     asked = len(page.requests)
     spoil(array_of(home))
@@ -106,6 +109,7 @@ def test_both_are_bad(page: Page, home: Path) -> None:
     assert len(page.requests) == asked + 1
 
 
+@pytest.mark.thorough
 def test_an_archive_that_was_not_kept_is_fetched_and_not_kept(page: Page, home: Path) -> None:
     shutil.rmtree(archive_of(home).parent)
     spoil(array_of(home))
@@ -114,6 +118,7 @@ def test_an_archive_that_was_not_kept_is_fetched_and_not_kept(page: Page, home: 
     assert not archive_of(home).exists()
 
 
+@pytest.mark.thorough
 def test_a_source_that_has_something_else_now_leaves_all_as_it_is(page: Page, home: Path) -> None:
     page.content = page.content[:-1] + b"?"
     for file in (array_of(home), archive_of(home)):
@@ -201,6 +206,7 @@ def test_a_closed_source_needs_not_be_asked(home: Path, tmp_path: Path) -> None:
     assert repair(closed).now.fingerprint == ds.fingerprint
 
 
+@pytest.mark.thorough
 def test_a_part_is_made_again(home: Path) -> None:
     ds = rlds_cli.download("sample/pendulum-d4rl", episodes="0:2")
     spoil(ds.path / "action/c/0/0", 1)

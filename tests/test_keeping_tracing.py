@@ -37,6 +37,7 @@ def damage(ds, field, row, value):
     rows.flush()
 
 
+@pytest.mark.thorough
 def test_the_source_of_a_transition_is_where_its_values_stand(pendulum):
     with h5py.File(SAMPLES / "pendulum-d4rl.hdf5") as f:
         for index in (0, 199, 200, 4321, -1):
@@ -51,6 +52,7 @@ def test_the_source_of_a_transition_is_where_its_values_stand(pendulum):
         pendulum.source_of(5100)
 
 
+@pytest.mark.thorough
 def test_the_source_of_a_selection_is_that_of_its_own_transitions():
     cartpole = rlds_cli.download("sample/cartpole-minari")
     some = cartpole.select(episodes=[7, 2])
@@ -76,6 +78,7 @@ def test_every_sample_is_as_in_its_archive_and_one_wrong_element_is_seen(name):
     assert "7" in wrong[0].stored and "[" in wrong[0].key
 
 
+@pytest.mark.thorough
 def test_one_wrong_element_is_seen_by_the_steps_that_share_it(home):
     rng = np.random.default_rng(0)
     write(home.parent / "x.hdf5", observations=rng.normal(size=(30, 2)), actions=ramp(30, 1), terminals=flags(30, 9))
@@ -86,6 +89,7 @@ def test_one_wrong_element_is_seen_by_the_steps_that_share_it(home):
     assert {(d.episode, d.step, d.field) for d in wrong} == {(1, 5, "observation"), (1, 4, "next/observation")}
 
 
+@pytest.mark.thorough
 def test_half_of_the_steps_are_at_the_ends_of_episodes(pendulum):
     damage(pendulum, "next/reward", [int(s) + 199 for s in pendulum.episodes["start"][:25]], 1.0)
     assert len(trace(pendulum, 60).differences) >= 8  # of 25 last steps among 5,100

@@ -62,6 +62,7 @@ def test_every_file_counts_once(home: Path) -> None:
     assert all(d.archive == 0 and d.here for d in u.datasets)
 
 
+@pytest.mark.thorough
 def test_archives_with_and_without_their_datasets(home: Path) -> None:
     rlds_cli.download("sample/pendulum-d4rl")
     archive = home / "archives/sample/pendulum-d4rl"
@@ -101,11 +102,13 @@ def test_links_are_not_followed(home: Path, tmp_path: Path) -> None:
     assert usage().total < 5000
 
 
+@pytest.mark.thorough
 def test_another_home(tmp_path: Path) -> None:
     make("local/a")
     assert usage(cache_dir=tmp_path / "other").datasets == ()
 
 
+@pytest.mark.thorough
 def test_removing(home: Path) -> None:
     a, b = make("local/a"), make("local/b")
     (planned,) = plan(["local/a"])
@@ -132,6 +135,7 @@ def test_what_others_share_is_not_freed() -> None:
     assert left.column("observation").shape == (1001, 4)
 
 
+@pytest.mark.thorough
 def test_the_archive_stays(home: Path) -> None:
     rlds_cli.download("sample/pendulum-d4rl")
     archive = home / "archives/sample/pendulum-d4rl"
@@ -183,6 +187,7 @@ def test_all_or_nothing() -> None:
         assert a.exists()
 
 
+@pytest.mark.thorough
 def test_globs_and_repetitions() -> None:
     make("local/a1")
     make("local/a2")

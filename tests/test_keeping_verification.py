@@ -57,6 +57,7 @@ def found(v: Verification) -> str:
     return "\n".join(str(p) for p in v.problems)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("store", ["memmap", "zarr"])
 def test_whole(store: Any) -> None:
     ds = make(store=store)
@@ -68,6 +69,7 @@ def test_whole(store: Any) -> None:
     assert v.bytes >= 70_000 * (12 + 8 + 8 + 2 + 4)
 
 
+@pytest.mark.thorough
 def test_the_episodes_that_differ_are_named() -> None:
     ds = make()
     file = ds.path / "observation/c/0/0"
@@ -81,6 +83,7 @@ def test_the_episodes_that_differ_are_named() -> None:
     assert found(verify("local/x")) == "observation: episodes 0-1 differ"
 
 
+@pytest.mark.thorough
 def test_rows_that_do_not_count_are_not_compared() -> None:
     ds = make()
     write(ds.path / "action/c/0", 8 * STEPS, b"\x55")  # the row behind the last step of the first episode
@@ -148,6 +151,7 @@ def edit(file: Path, **changes: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["flip", "cut", "gone"])
 def test_damaged_shards(how: str) -> None:
     ds = make(store="zarr")
@@ -173,6 +177,7 @@ def test_flags_that_disagree_with_the_table() -> None:
     assert m["attributes"]["rlds"]["id"] == "local/x"
 
 
+@pytest.mark.thorough
 def test_frames(tmp_path: Path) -> None:
     built = write_rows(Job(), tmp_path / "work", jobs=0, progress=silent)
     finish(built, Description("local/frames"))
@@ -204,6 +209,7 @@ def test_what_was_expected() -> None:
         verify_all(["local/*"], expect=short)
 
 
+@pytest.mark.thorough
 def test_several_and_all() -> None:
     make()
     create("local/y", [{"observation": np.arange(4.0), "action": np.arange(3)}])
@@ -217,6 +223,7 @@ def test_several_and_all() -> None:
         verify("d4rl/hoppper")
 
 
+@pytest.mark.thorough
 def test_nothing_is_written() -> None:
     ds = make()
     before = sorted((str(p), p.lstat().st_mtime_ns) for p in ds.path.parents[2].rglob("*"))
@@ -224,6 +231,7 @@ def test_nothing_is_written() -> None:
     assert sorted((str(p), p.lstat().st_mtime_ns) for p in ds.path.parents[2].rglob("*")) == before
 
 
+@pytest.mark.thorough
 def test_the_archive_is_compared_with_what_it_was(home: Path) -> None:
     rlds_cli.download("sample/pendulum-d4rl")
     assert verify("sample/pendulum-d4rl").remarks == ("archive sha256 known to the registry", "archive unchanged")
@@ -237,6 +245,7 @@ def test_the_archive_is_compared_with_what_it_was(home: Path) -> None:
     assert v.hint == "rlds verify sample/pendulum-d4rl --fix"
 
 
+@pytest.mark.thorough
 def test_an_imported_archive(tmp_path: Path) -> None:
     write_d4rl(tmp_path / "a.hdf5", [5, 6])
     import_files(tmp_path / "a.hdf5", "local/a")

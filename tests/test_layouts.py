@@ -31,6 +31,7 @@ def by_hand() -> Dataset:
     return rlds_cli.create("local/by-hand", episodes)
 
 
+@pytest.mark.thorough
 def test_d4rl_by_hand(by_hand: Dataset) -> None:
     made = by_hand.to_numpy("d4rl")
     assert sorted(made) == ["actions", "infos/qpos", "observations", "rewards", "terminals", "timeouts"]
@@ -41,6 +42,7 @@ def test_d4rl_by_hand(by_hand: Dataset) -> None:
     assert np.flatnonzero(made["timeouts"]).tolist() == [4, 5] and made["timeouts"].dtype == bool
 
 
+@pytest.mark.thorough
 def test_next_observations_are_there_where_all_are_recorded(by_hand: Dataset) -> None:
     made = by_hand.select(episodes=[0, 2]).to_numpy("d4rl")
     assert made["next_observations"].tolist() == [[2], [3], [8]]
@@ -48,6 +50,7 @@ def test_next_observations_are_there_where_all_are_recorded(by_hand: Dataset) ->
     assert asked["next_observations"].tolist() == [[2], [3], [5], [6], [6], [8]]
 
 
+@pytest.mark.thorough
 def test_ogbench_by_hand(by_hand: Dataset) -> None:
     made = by_hand.to_numpy("ogbench")
     assert sorted(made) == ["actions", "masks", "next_observations", "observations", "rewards", "terminals"]
@@ -59,6 +62,7 @@ def test_ogbench_by_hand(by_hand: Dataset) -> None:
     assert {made[k].dtype for k in made if k != "actions"} == {np.dtype(np.float32)}
 
 
+@pytest.mark.thorough
 def test_some_fields_under_their_own_names(by_hand: Dataset) -> None:
     assert list(by_hand.to_numpy("d4rl", ["action", ("next", "reward")])) == ["actions", "rewards"]
     assert sorted(by_hand.to_numpy("ogbench", ["observation", "info/qpos"])) == [
@@ -72,6 +76,7 @@ def test_some_fields_under_their_own_names(by_hand: Dataset) -> None:
             by_hand.to_numpy(layout, ["acton"])
 
 
+@pytest.mark.thorough
 def test_nested_observations_and_no_rewards() -> None:
     made = {"observation": {"a": np.zeros((3, 2)), "b": np.ones(3, np.uint8)}, "action": {"x": np.zeros((2, 1))}}
     ds = rlds_cli.create("local/nested", [made])
@@ -103,6 +108,7 @@ def test_steps_and_transitions_of_random_episodes(known: list[Known]) -> None:
         np.testing.assert_array_equal(transitions[key].reshape(-1, 3), expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["pointmaze-medium-navigate-v0", "visual-cube-single-play-v0"])
 def test_ogbench_files_come_back(name: str) -> None:
     """OGBench's files hold T+1 rows per trajectory, terminal at the last, whose action leads nowhere."""
@@ -137,6 +143,7 @@ def test_no_episodes_are_no_rows() -> None:
         assert all(len(v) == 0 for v in ds.to_numpy(layout).values())
 
 
+@pytest.mark.thorough
 def test_a_name_stands_for_the_fields_below_it() -> None:
     parts = {"observation/a": np.arange(4.0), "observation/b": np.arange(8.0).reshape(4, 2)}
     ds = rlds_cli.create("local/parts", [{**parts, "action": np.ones(3), "next/reward": np.ones(3)}])

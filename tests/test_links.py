@@ -31,6 +31,7 @@ def test_what_stood_there_is_replaced_and_its_other_names_keep_it(tmp_path: Path
     assert ((tmp_path / "b").read_bytes(), (tmp_path / "other").read_bytes()) == (b"new", b"old")
 
 
+@pytest.mark.thorough
 def test_another_disk_gets_a_copy(tmp_path: Path) -> None:
     other = Path("/dev/shm")
     if not os.access(other, os.W_OK) or other.stat().st_dev == tmp_path.stat().st_dev:

@@ -46,6 +46,7 @@ def first(loader, n):
 # -- iteration
 
 
+@pytest.mark.thorough
 def test_uniform_never_ends_and_goes_on_where_it_was_left(ds):
     whole = first(load(ds), 100)
     loader = load(ds)
@@ -81,6 +82,7 @@ def test_asking_for_an_iterator_consumes_nothing(ds):
     assert first(loader, 3) == first(load(ds, sampler=Shuffled()), 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sampler", [Uniform(), Shuffled(), Shuffled(drop_last=True), Sequential()])
 @pytest.mark.parametrize("steps", [1, 7, 40])
 def test_steps_batches_whatever_the_epochs(ds, sampler, steps):
@@ -117,6 +119,7 @@ def test_step_counts_what_was_handed_out(ds):
 # -- order
 
 
+@pytest.mark.thorough
 @given(SAMPLERS, WINDOWS, st.integers(1, 9), st.integers(0, 50))
 def test_any_batch_is_found_by_its_number(ds, sampler, window, size, step):
     options = {"sampler": sampler, "window": window, "steps": 10**6, "seed": 3}
@@ -126,6 +129,7 @@ def test_any_batch_is_found_by_its_number(ds, sampler, window, size, step):
     assert first(loader, 3) == first(load(ds, size, **options), step + 3)[step:]
 
 
+@pytest.mark.thorough
 @given(SAMPLERS, WINDOWS, st.integers(1, 4), st.sampled_from([1, 2, 3, 4]))
 def test_ranks_part_every_batch(ds, sampler, window, share, world):
     size = share * world
@@ -137,6 +141,7 @@ def test_ranks_part_every_batch(ds, sampler, window, share, world):
             assert parts[r][n] == ranks.part(batch, r, world)
 
 
+@pytest.mark.thorough
 @given(SAMPLERS, WINDOWS, st.integers(0, 25), st.sampled_from([(4, 1), (4, 2), (2, 1), (8, 4), (6, 3)]))
 def test_a_state_goes_on_with_other_batches_and_ranks(ds, sampler, window, done, target):
     """The samples after those consumed, whatever the batch size: the order is one of samples."""
@@ -161,6 +166,7 @@ def test_a_state_goes_on_with_other_batches_and_ranks(ds, sampler, window, done,
         assert [r[n] for r in resumed] == [ranks.part(batch, rank, world) for rank in range(world)]
 
 
+@pytest.mark.thorough
 def test_what_does_not_enter_the_order(ds):
     reference = first(load(ds, sampler=Shuffled(), seed=9), 8)
     for options in (
@@ -175,6 +181,7 @@ def test_what_does_not_enter_the_order(ds):
         assert [ids(b.numpy()) for b in batches] == reference, options
 
 
+@pytest.mark.thorough
 def test_seeds_and_epochs_change_the_order(ds):
     for sampler in (Uniform(), Uniform(by="episode"), Shuffled()):
         orders = []
@@ -246,6 +253,7 @@ def test_set_epoch_as_with_a_distributed_sampler(ds):
         assert list(map(ids, loader)) == epochs[e]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sampler", [Uniform(), Shuffled(), Sequential()])
 @pytest.mark.parametrize("steps", [4, 12, 30])
 def test_every_epoch_that_is_set_has_its_steps(ds, sampler, steps):
@@ -260,6 +268,7 @@ def test_every_epoch_that_is_set_has_its_steps(ds, sampler, steps):
         assert sampler.endless or again == passes[e]
 
 
+@pytest.mark.thorough
 def test_a_state_of_something_else_is_refused(ds):
     state = load(ds, sampler=Shuffled(), seed=1).state_dict()
     others = [
@@ -284,6 +293,7 @@ def test_a_state_of_something_else_is_refused(ds):
 # -- bad input
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
@@ -343,6 +353,7 @@ def test_an_empty_selection(ds):
         Loader(ds.select(episodes=np.zeros(0, int)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [-1, 1.5, None])
 def test_places_that_are_none(ds, step):
     with pytest.raises(InvalidArgument):
@@ -352,6 +363,7 @@ def test_places_that_are_none(ds, step):
 # -- the rest
 
 
+@pytest.mark.thorough
 def test_a_dataset_by_id_and_by_path(ds, home):
     made = create([episode(0, 5)])
     for ref in ("local/known", made.path, str(made.path)):
@@ -371,6 +383,7 @@ def test_a_compressed_dataset_is_decoded_within_its_budget():
     assert len(list(load(ds, memory="1MiB", sampler=Shuffled()))) == 30
 
 
+@pytest.mark.thorough
 def test_describe_says_what_is_left_out(ds):
     text = load(ds, window=Slice(8)).describe()
     assert "left out  3 episodes (18 steps) without a window" in text

@@ -32,12 +32,14 @@ def check_d4rl(ds, columns):
     return sorted(seen)
 
 
+@pytest.mark.thorough
 def test_d4rl_with_next_observations(tmp_path):
     columns = write_d4rl(tmp_path / "a-v2.hdf5", [40, 7, 1, 120, 33])
     ds = import_files(tmp_path / "a-v2.hdf5", "local/a")
     assert check_d4rl(ds, columns) == list(range(201))
 
 
+@pytest.mark.thorough
 def test_d4rl_without_next_observations_leaves_out_what_is_not_known(tmp_path):
     lengths = [40, 7, 1, 120, 33]
     columns = write_d4rl(tmp_path / "a-v0.hdf5", lengths, next_observations=False)
@@ -46,6 +48,7 @@ def test_d4rl_without_next_observations_leaves_out_what_is_not_known(tmp_path):
     assert check_d4rl(ds, columns) == sorted(set(range(201)) - set(timed_out.tolist()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["hopper_random_layout-v2", "kitchen_layout-v0"])
 def test_d4rl_samples(name):
     path = DATA / "d4rl" / f"{name}.hdf5"
@@ -61,6 +64,7 @@ def leaves(values, name):
     return [(name, np.asarray(values))]
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("window", [Transition(), Slice(4, before=1, after=2)])
 @pytest.mark.parametrize("name", ["taxi/random", "hopper/random", "breakout/random", "pointmaze/umaze"])
@@ -82,6 +86,7 @@ def test_minari_samples(name, window):
             assert flat["next/terminated"][i, j, 0] == e.terminations[t]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [Transition(), Slice(4, before=1, after=2)])
 def test_roboset_sample(window):
     """Rewards and flags came of the action of their row; trials sort as numbers; the last next observation is none."""

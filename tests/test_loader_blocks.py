@@ -82,6 +82,7 @@ def dataset(episodes: int = 3, length: int = 40) -> Dataset:
 # -- values
 
 
+@pytest.mark.thorough
 def test_every_dtype_and_shape() -> None:
     columns = {f"{d}{i}": values(d, s) for d in DTYPES for i, s in enumerate([(), (3,), (2, 2), (0,)])}
     block = pack(columns)
@@ -100,6 +101,7 @@ def test_every_dtype_and_shape() -> None:
         np.testing.assert_array_equal(whole[name], columns[name][:-1])
 
 
+@pytest.mark.thorough
 @given(
     st.lists(st.tuples(st.sampled_from(DTYPES), st.integers(1, 3)), min_size=1, max_size=6),
     st.integers(1, 8),
@@ -175,6 +177,7 @@ def test_rows_are_padded_to_32_bytes_and_fields_in_any_order_are_one_block() -> 
     assert RowLayout(fields[::-1]).key() == layout.key()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("width", "fits"), [(1, True), (128, True), (129, False)])
 def test_what_is_packed(width: int, fits: bool, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = [{"observation": np.ones((9, width), np.float32), "action": np.zeros((8, 0))}]
@@ -194,6 +197,7 @@ def test_what_is_packed(width: int, fits: bool, home: Path, monkeypatch: pytest.
 # -- of a dataset
 
 
+@pytest.mark.thorough
 def test_the_block_of_a_dataset(home: Path) -> None:
     ds = dataset()
     names = ["observation", "action", "info/count", "info/nothing", "next/reward", "next/terminated", "next/truncated"]
@@ -217,6 +221,7 @@ def test_the_block_of_a_dataset(home: Path) -> None:
     assert len(list((home / "packed").iterdir())) == 1
 
 
+@pytest.mark.thorough
 def test_the_block_that_loaders_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
     ds = dataset()
@@ -232,6 +237,7 @@ def test_the_block_that_loaders_read(home: Path, monkeypatch: pytest.MonkeyPatch
             np.testing.assert_array_equal(column.values, ds.column(name).astype(np.float32))
 
 
+@pytest.mark.thorough
 def test_other_casts_are_another_file(home: Path) -> None:
     ds = dataset()
     for dtype in ("float32", "float16", None):
@@ -241,6 +247,7 @@ def test_other_casts_are_another_file(home: Path) -> None:
     assert len(list((home / "packed").iterdir())) == 3
 
 
+@pytest.mark.thorough
 def test_computed_fields_are_kept_apart_by_what_they_are_made_of() -> None:
     ds = dataset()
     for gamma in (0.5, 0.9):
@@ -250,6 +257,7 @@ def test_computed_fields_are_kept_apart_by_what_they_are_made_of() -> None:
         np.testing.assert_array_equal(block["sum"].values, column)
 
 
+@pytest.mark.thorough
 def test_nowhere_to_put_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ds = dataset()
     (home / "packed").write_text("no directory")

@@ -22,6 +22,7 @@ def batches(ds, size=3, **options):
     return list(Loader(ds, size, **{"sampler": Sequential(), **NUMPY, **options}))
 
 
+@pytest.mark.thorough
 @DATASETS
 @given(episode_lists(), st.sampled_from([Sequential(), Shuffled()]))
 def test_transitions_are_those_of_the_episodes(known, sampler):
@@ -53,6 +54,7 @@ def test_transitions_are_those_of_the_episodes(known, sampler):
     assert sorted(seen) == everything
 
 
+@pytest.mark.thorough
 @DATASETS
 @given(episode_lists(), st.integers(2, 6), st.sampled_from([0.0, 0.5, 0.99, 1.0]))
 def test_n_step_sums_stop_at_done_steps_and_at_the_last_transition(known, n, gamma):
@@ -74,6 +76,7 @@ def test_n_step_sums_stop_at_done_steps_and_at_the_last_transition(known, n, gam
             assert b.get("next/observed", np.ones((3, 1), bool))[i] == (t + k < e.num_observed)
 
 
+@pytest.mark.thorough
 @DATASETS
 @given(episode_lists(), st.integers(1, 5), st.data())
 def test_slices_hold_consecutive_steps_of_one_episode(known, length, data):
@@ -125,6 +128,7 @@ def test_anchors_that_cannot_be_are_refused():
         Transition(3, anchors="steps")
 
 
+@pytest.mark.thorough
 @DATASETS
 @given(episode_lists())
 def test_anchors_steps_draws_every_step_without_next_observations(known):
@@ -138,6 +142,7 @@ def test_anchors_steps_draws_every_step_without_next_observations(known):
     assert seen == [(k, t) for k, e in enumerate(known) for t in range(e.length)]
 
 
+@pytest.mark.thorough
 def test_torch_and_numpy_give_the_same():
     torch = pytest.importorskip("torch")
     ds = create([episode(k, 7, observed=k % 2 == 0, inner=(2,)) for k in range(4)])
@@ -152,6 +157,7 @@ def test_torch_and_numpy_give_the_same():
                 assert name == "text" or isinstance(b[name], torch.Tensor)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [Transition(), Transition(3), Slice(3), Slice(3, before=1, after=2, fill="zero")])
 @pytest.mark.parametrize("backend", ["torch", "numpy"])
 def test_fields_are_contiguous_writable_and_overlap_nothing(window, backend):
@@ -173,6 +179,7 @@ def test_fields_are_contiguous_writable_and_overlap_nothing(window, backend):
     assert np.array_equal(ds.column("observation"), column)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["torch", "numpy"])
 @pytest.mark.parametrize("dtype", [None, "float16", "float32", "float64"])
 def test_only_floats_are_cast(backend, dtype):
@@ -184,12 +191,14 @@ def test_only_floats_are_cast(backend, dtype):
     assert b["next", "terminated"].dtype == bool
 
 
+@pytest.mark.thorough
 def test_bfloat16_is_for_torch():
     torch = pytest.importorskip("torch")
     b = next(iter(Loader(create([episode(0, 6)]), 4, dtype=torch.bfloat16)))
     assert b["observation"].dtype == torch.bfloat16 and b["next", "terminated"].dtype == torch.bool
 
 
+@pytest.mark.thorough
 def test_shapes_of_transitions_and_slices():
     ds = create([episode(k, 9) for k in range(3)])
     b = next(iter(Loader(ds, 5, backend="numpy", fields=[..., *WHERE, "done"])))
@@ -205,6 +214,7 @@ def test_shapes_of_transitions_and_slices():
     assert b["mask"].all() and b["mask"].dtype == bool
 
 
+@pytest.mark.thorough
 def test_a_selection_numbers_its_own_episodes():
     known = [episode(k, 5 + k) for k in range(5)]
     view = create(known).select(episodes=[4, 1, 2])
@@ -213,6 +223,7 @@ def test_a_selection_numbers_its_own_episodes():
         assert np.array_equal(view[b["index"].ravel()]["observation"], b["observation"].reshape(-1, 3))
 
 
+@pytest.mark.thorough
 def test_episodes_without_a_window_are_never_drawn():
     known = [episode(0, 2), episode(1, 8), episode(2, 1, observed=False, end="truncated"), episode(3, 8)]
     ds = create(known)
@@ -227,6 +238,7 @@ def test_episodes_without_a_window_are_never_drawn():
     assert drawn == {0, 1, 3}  # the only step of episode 2 has no known next observation
 
 
+@pytest.mark.thorough
 def test_a_next_observation_of_its_own_is_read_where_the_dataset_has_one():
     rng = np.random.default_rng(0)
     after = rng.standard_normal((2, 6, 3))
@@ -246,6 +258,7 @@ def test_a_next_observation_of_its_own_is_read_where_the_dataset_has_one():
         Loader(ds, window=Transition(anchors="steps"), fields=("next/observation",))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["torch", "numpy"])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "float16", "bool"])
 def test_any_dtype_of_the_store_is_read_and_blanked(backend, dtype):

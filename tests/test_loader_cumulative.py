@@ -31,6 +31,7 @@ def slowly(weights, u):
     raise AssertionError
 
 
+@pytest.mark.thorough
 @given(WHOLE, st.lists(st.integers(0, 2**20 - 1), min_size=1, max_size=30))
 def test_draws_fall_where_a_walk_in_exact_numbers_ends(weights, draws):
     u = np.array(draws) * 2.0**-20  # so few bits that no product is rounded
@@ -46,6 +47,7 @@ def test_an_item_ends_before_the_edge_and_the_next_begins_on_it():
     assert Cumulative([5, 1, 1, 1]).find(np.nextafter(eighths, 1)).tolist() == [0, 0, 0, 0, 0, 1, 2, 3]
 
 
+@pytest.mark.thorough
 @given(WEIGHTS)
 def test_at_every_edge_the_item_weighs_something_and_is_a_rounding_away(weights):
     u = edges(weights)
@@ -57,6 +59,7 @@ def test_at_every_edge_the_item_weighs_something_and_is_a_rounding_away(weights)
         assert sums[item] / sums[-1] - off <= Fraction(x) <= sums[item + 1] / sums[-1] + off
 
 
+@pytest.mark.thorough
 @given(WEIGHTS)
 def test_probabilities_are_shares_of_the_sum(weights):
     total = sum(map(Fraction, weights))
@@ -68,6 +71,7 @@ def test_probabilities_are_shares_of_the_sum(weights):
     assert probability.sum() == pytest.approx(1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 1023, 1024, 1025, 40_000])
 @pytest.mark.parametrize("spread", [0, 1, 8])
 def test_evenly_spaced_draws_give_each_item_its_share(n, spread):

@@ -73,6 +73,7 @@ def check_same(ds: Any, batches: int = 20, **options: Any) -> Loader:
 # -- resident columns
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sampler", [Uniform(), Uniform(by="episode"), Shuffled(), Sequential(), Weighted("length")])
 @pytest.mark.parametrize(
     "window",
@@ -91,6 +92,7 @@ def test_the_batches_of_the_ordinary_loader(ds: rlds_cli.Dataset, window: Any, s
     check_same(ds, window=window, sampler=sampler, fields=[..., "episode", "step", "index", "text", "info"], seed=2)
 
 
+@pytest.mark.thorough
 def test_computed_columns_come_from_the_host(ds: rlds_cli.Dataset) -> None:
     extra = (
         "previous/action",
@@ -109,6 +111,7 @@ def test_dtypes(ds: rlds_cli.Dataset, dtype: str | None) -> None:
     check_same(ds, dtype=dtype, window=Slice(4, after=3, fill="zero"), transform=Normalize(ds))
 
 
+@pytest.mark.thorough
 def test_transforms(ds: rlds_cli.Dataset) -> None:
     halved = lambda batch: batch.map(lambda x: x / 2 if x.is_floating_point() else x)  # noqa: E731
     transform = [Normalize(ds), Reward(2.0, -1.0), Clip("observation", 1.5), halved]
@@ -116,6 +119,7 @@ def test_transforms(ds: rlds_cli.Dataset) -> None:
     check_same(ds, transform=transform, window=Transition(3))
 
 
+@pytest.mark.thorough
 def test_every_kind_of_number() -> None:
     kinds = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int64", "bool", "float16", "complex64")
     rng = np.random.default_rng(0)
@@ -130,17 +134,20 @@ def test_every_kind_of_number() -> None:
     check_same(rlds_cli.create("local/kinds", made), dtype=None, window=Slice(3))
 
 
+@pytest.mark.thorough
 def test_frames_and_text_are_read_as_ever() -> None:
     shots = film([9, 4, 12])
     loader = check_same(shots, window=Slice(4, after=3), sampler=Shuffled(), prefetch=2)
     assert loader.source.held >= {"action", "next/reward"} and "observation" not in loader.source.held
 
 
+@pytest.mark.thorough
 def test_compressed_datasets(ds: rlds_cli.Dataset) -> None:
     known = [episode(k, 12 + k) for k in range(3)]
     check_same(create(known, store="zarr", ref="local/compressed"), sampler=Shuffled())
 
 
+@pytest.mark.thorough
 def test_ranks_resuming_and_priorities(ds: rlds_cli.Dataset) -> None:
     check_same(ds, sampler=Shuffled(), rank=1, world_size=2, steps=40, batches=40)
     loader, plain = load(ds, sampler=Shuffled()), load(ds, sampler=Shuffled(), memory=None)
@@ -164,6 +171,7 @@ def test_batches_are_writable_and_apart(ds: rlds_cli.Dataset) -> None:
             x.zero_()
 
 
+@pytest.mark.thorough
 @settings(max_examples=15)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=7), st.sampled_from([Transition(), Slice(3, after=2)]))
 def test_selections_hold_their_own_rows(ds: rlds_cli.Dataset, chosen: list[int], window: Any) -> None:
@@ -175,6 +183,7 @@ def test_selections_hold_their_own_rows(ds: rlds_cli.Dataset, chosen: list[int],
     assert loader.source.nbytes == rows * (12 + 8 + 4 + 2)
 
 
+@pytest.mark.thorough
 def test_columns_are_uploaded_in_tiles(ds: rlds_cli.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     for rows in (1, 20, 50):
         monkeypatch.setattr(device_memory, "TILE_ROWS", rows)

@@ -62,6 +62,7 @@ def check(b, i, e, first_index, length, fill):
             assert e.num_observed > e.length
 
 
+@pytest.mark.thorough
 @MANY
 @given(SELECTIONS, WINDOWS, SAMPLERS, st.integers(1, 4))
 def test_episodes_are_whole_padded_and_cut(ds, chosen, window, sampler, size):
@@ -83,6 +84,7 @@ def test_episodes_are_whole_padded_and_cut(ds, chosen, window, sampler, size):
             check(b, i, known[k], first_index[k], length, window.fill)
 
 
+@pytest.mark.thorough
 @MANY
 @given(SELECTIONS, WINDOWS, st.integers(1, 4), st.integers(0, 3))
 def test_an_epoch_holds_every_episode_once(ds, chosen, window, size, epoch):
@@ -92,6 +94,7 @@ def test_an_epoch_holds_every_episode_once(ds, chosen, window, size, epoch):
     assert sorted(drawn) == list(range(len(chosen)))
 
 
+@pytest.mark.thorough
 @MANY
 @given(SELECTIONS, st.integers(1, 5), st.integers(0, 9))
 def test_a_bucket_holds_neighbours_by_length(ds, chosen, bucket, seed):
@@ -107,6 +110,7 @@ def test_a_bucket_holds_neighbours_by_length(ds, chosen, bucket, seed):
         drawn = drawn[len(run) :]
 
 
+@pytest.mark.thorough
 @MANY
 @given(SELECTIONS, WINDOWS, SAMPLERS, st.integers(1, 2), st.sampled_from([2, 3, 4]))
 def test_ranks_pad_alike_and_part_the_batch(ds, chosen, window, sampler, share, world):
@@ -138,6 +142,7 @@ def test_an_order_does_not_depend_on_the_batch_size(ds, chosen, window, sampler,
     assert drawn == one[skipped : skipped + len(drawn)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("bucket", [None, 1, 3, 4, 7, 50])
 @pytest.mark.parametrize("by", ["window", "episode"])
 def test_uniform_gives_every_episode_the_same_chance(ds, bucket, by):
@@ -152,6 +157,7 @@ def test_uniform_gives_every_episode_the_same_chance(ds, bucket, by):
     assert ((seen - expected) ** 2 / expected).sum() < 35 * min(together, view.num_episodes)  # 10 degrees of freedom
 
 
+@pytest.mark.thorough
 def test_draws_with_replacement_stay_in_a_neighbourhood_for_a_bucket(ds):
     order = sorted(range(96), key=lambda k: VARIED[k].length)
     place = {k: i for i, k in enumerate(order)}
@@ -165,6 +171,7 @@ def test_draws_with_replacement_stay_in_a_neighbourhood_for_a_bucket(ds):
     assert len(starts) > 20
 
 
+@pytest.mark.thorough
 def test_buckets_pad_less(ds):
     def padded(window):
         return sum(int((~b["mask"]).sum()) for b in load(ds, window, 6, sampler=Shuffled()))
@@ -172,6 +179,7 @@ def test_buckets_pad_less(ds):
     assert padded(Episode(bucket=12)) < padded(Episode()) / 4
 
 
+@pytest.mark.thorough
 def test_in_sequence_buckets_go_from_the_shortest_to_the_longest(ds):
     drawn = [int(k) for b in load(ds, Episode(bucket=4), 5, sampler=Sequential()) for k in b["episode"][:, 0]]
     assert drawn == sorted(range(96), key=lambda k: VARIED[k].length)
@@ -179,6 +187,7 @@ def test_in_sequence_buckets_go_from_the_shortest_to_the_longest(ds):
     assert plain == list(range(96))
 
 
+@pytest.mark.thorough
 def test_weights_go_with_buckets_too(ds):
     view = ds.select(episodes=[0, 40, 95])
     for b in itertools.islice(load(view, Episode(bucket=2), 2, sampler=Weighted(np.array([1.0, 0.0, 1.0]))), 20):
@@ -187,6 +196,7 @@ def test_weights_go_with_buckets_too(ds):
         assert b["mask"].shape[1] == max(VARIED[[0, 40, 95][k]].length for k in drawn)
 
 
+@pytest.mark.thorough
 def test_padding_stays_zero_after_transforms(ds):
     for b in load(ds, Episode(fill="zero"), 8, sampler=Sequential(), transform=Reward(2.0, 5.0)):
         assert not b["next/reward"][~b["mask"]].any()
@@ -201,6 +211,7 @@ def test_describe_says_what_is_cut_off():
     assert "bucket=2" in load(ds, Episode(bucket=2)).describe()
 
 
+@pytest.mark.thorough
 def test_lengths_of_epochs_and_batches(ds):
     assert len(load(ds, Episode(), 10, sampler=Shuffled())) == 10
     assert len(load(ds, Episode(), 10, sampler=Shuffled(drop_last=True))) == 9
@@ -210,6 +221,7 @@ def test_lengths_of_epochs_and_batches(ds):
     assert lengths.tolist() == [e.length for e in VARIED]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "says"),
     [

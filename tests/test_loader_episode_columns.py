@@ -93,6 +93,7 @@ def test_every_sampler_and_window_gives_the_values_of_the_episode(ds, sampler, w
             assert batch["mask"].shape == numbers.shape
 
 
+@pytest.mark.thorough
 def test_a_selection_has_its_own_numbers(ds):
     some = ds.select(episodes=[4, 1])
     for batch in Loader(some, 4, sampler=Shuffled(), fields=[..., "episode/trial", "episode/number"], **NUMPY):
@@ -105,6 +106,7 @@ def sparse(k: int) -> dict[str, Any]:
     return {n: v for i, (n, v) in enumerate(about(k).items()) if (k + i) % 4} | {"seed_of_mine": k}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", WINDOWS, ids=repr)
 def test_missing_values_are_zeros_and_masked(window):
     ds = write("local/sparse", sparse)
@@ -129,6 +131,7 @@ def test_missing_values_are_zeros_and_masked(window):
             assert batch.tensordict().batch_size == numbers.shape
 
 
+@pytest.mark.thorough
 def test_torch_and_jax_get_texts_as_objects(ds):
     torch = pytest.importorskip("torch")
     batch = next(iter(Loader(ds, 4, fields=[..., *OWN])))

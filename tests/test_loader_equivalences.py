@@ -38,6 +38,7 @@ def settings_of(start):
     return expression(re.findall(r"`([^`]+)`", cells[1])[0])
 
 
+@pytest.mark.thorough
 def test_the_example_of_amago(long):
     n, l = 10, 4
     rows = table("### AMAGO")
@@ -61,12 +62,14 @@ OTHERS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("row", OTHERS)
 @pytest.mark.parametrize("length", [40, 128, 150])
 def test_the_settings_give_the_slices_of_other_libraries(long, row, length):
     assert windows_of(long, length, settings_of(row)) == [list(steps) for steps in OTHERS[row](length)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("length", [10, 16, 40])
 def test_the_settings_give_the_edges_of_diffusion_policy(long, length):
     """Sequences of 16 from step -1 to 7 steps beyond the end; edges repeat; 2 observations, 16 actions."""
@@ -81,6 +84,7 @@ def test_the_settings_give_the_edges_of_diffusion_policy(long, length):
         assert np.array_equal(action, one.action[inside])
 
 
+@pytest.mark.thorough
 def test_every_setting_of_the_page_makes_a_loader(long):
     ds = long
     names = {"weights": np.ones(5), "M": 5, "L": 8, "a": 3, "b": 2, "s": 2, "n": 3, "l": 4, "alpha": 0.6}

@@ -68,6 +68,7 @@ def refused(error, *says):
 # -- windows and batches
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("window", "says"),
     [
@@ -83,12 +84,14 @@ def test_windows_longer_than_every_episode(ds, window, says):
         load(ds, window=window)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [0, -1, 2.5, "4", True, None])
 def test_batch_sizes_that_are_none(ds, size):
     with refused(BatchSize, f"batch_size={size!r} must be an integer of at least 1"):
         load(ds, size)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("steps", [None, 3])
 def test_a_batch_larger_than_an_epoch_of_which_the_last_is_dropped(ds, steps):
     n = len(ds)
@@ -100,6 +103,7 @@ def test_a_batch_larger_than_an_epoch_of_which_the_last_is_dropped(ds, steps):
     assert len(load(ds, n + 1, sampler=Shuffled())) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("size", "world", "hint"),
     [(256, 3, "255 or 258"), (256, 6, "252 or 258"), (2, 3, "3, or"), (7, 4, "4 or 8")],
@@ -126,6 +130,7 @@ def test_ranks_that_are_none(ds, options, says):
         load(ds, 8, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sampler", [Uniform(), Uniform(by="episode"), Weighted("length"), Prioritized()])
 def test_the_length_of_an_endless_loader(ds, sampler):
     with refused(TypeError, "endless", type(sampler).__name__, "Loader(..., steps=100_000)"):
@@ -136,6 +141,7 @@ def test_the_length_of_an_endless_loader(ds, sampler):
 # -- fields
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "meant"),
     [
@@ -186,6 +192,7 @@ def test_a_dataset_without_reward():
 # -- states
 
 
+@pytest.mark.thorough
 def test_a_state_of_something_else_is_refused(ds):
     options = {"sampler": Shuffled(), "seed": 1}
     loader = load(ds, **options)
@@ -211,12 +218,14 @@ def test_a_state_of_something_else_is_refused(ds):
     load(ds, **options, window=Transition(gamma=0.99)).load_state_dict(state)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["return_to_go", "returns_to_go", "rtg"])
 def test_what_an_object_works_out_is_named(ds, name):
     with refused(UnknownField, f'no field "{name}"', "fields=[..., ReturnToGo()]"):
         load(ds, fields=[..., name])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["mask/info2", "mask/next/infos", "next/infos", "nextinfo", "steps", "previous/action2"]
 )
@@ -406,6 +415,7 @@ def fresh(home):
     return create(KNOWN)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("gone", [remove, replace])
 @pytest.mark.parametrize("window", WINDOWS, ids=repr)
@@ -423,6 +433,7 @@ def test_a_loader_keeps_what_it_has_mapped(fresh, gone, window, packed, monkeypa
     assert loader.state_dict()["epoch"] == 1
 
 
+@pytest.mark.thorough
 def test_frames_stay_as_well(tmp_path):
     decoded = pixels(tmp_path, 2)
     ds = import_files(tmp_path / "pixels-v0", "local/pixels")
@@ -436,6 +447,7 @@ def test_frames_stay_as_well(tmp_path):
 MADE = ({}, {"window": Slice(3)}, {"fields": "text"}, {"sampler": Weighted("length")})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("gone", [remove, replace])
 @pytest.mark.parametrize("store", ["memmap", "zarr"])
 def test_a_loader_made_afterwards_of_what_was_open_is_refused(home, gone, store):
@@ -468,6 +480,7 @@ def test_what_another_loader_has_read_already_is_refused_or_as_it_was(home, gone
                 load(ds, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("store", ["memmap", "zarr"])
 def test_what_was_replaced_by_the_same_version_stays_valid(home, store):
     """As after it was fetched again from an address: what is open stays usable, also what had not been read yet."""
@@ -490,6 +503,7 @@ def test_what_was_replaced_by_the_same_version_stays_valid(home, store):
     assert np.array_equal(ds.column("info/step"), reference.column("info/step"))
 
 
+@pytest.mark.thorough
 def test_the_same_content_in_another_encoding_is_another_dataset(home):
     ds = create(KNOWN)
     create(KNOWN, store="zarr")
@@ -497,6 +511,7 @@ def test_the_same_content_in_another_encoding_is_another_dataset(home):
         load(ds)
 
 
+@pytest.mark.thorough
 def test_a_renamed_member_is_of_what_was_opened(home):
     """Its fields are opened anew, which took the episodes of one dataset for rows of another."""
     ds = create(KNOWN)
@@ -506,6 +521,7 @@ def test_a_renamed_member_is_of_what_was_opened(home):
         load(Mixture({"a": member}), fields=("seen", "action"))
 
 
+@pytest.mark.thorough
 def test_a_selection_of_what_was_replaced_is_refused(fresh):
     view = fresh.select(episodes=[1, 3])
     replace(fresh)
@@ -513,6 +529,7 @@ def test_a_selection_of_what_was_replaced_is_refused(fresh):
         load(view)
 
 
+@pytest.mark.thorough
 def test_a_pickled_loader_of_what_was_replaced_is_refused(fresh):
     loader = load(fresh, sampler=Shuffled(), fields=[..., *EXTRA])
     expected = next(iter(load(fresh, sampler=Shuffled(), fields=[..., *EXTRA])))
@@ -528,6 +545,7 @@ def test_a_pickled_loader_of_what_was_replaced_is_refused(fresh):
         pickle.loads(pickled)
 
 
+@pytest.mark.thorough
 def test_a_pickled_loader_goes_with_the_same_version(fresh, tmp_path):
     pickled = pickle.dumps(load(fresh, sampler=Shuffled()))
     expected = next(iter(load(fresh, sampler=Shuffled())))
@@ -553,6 +571,7 @@ def test_another_process_has_the_maps_of_its_parent(fresh):
     process.join()
 
 
+@pytest.mark.thorough
 def test_a_state_of_what_was_replaced_is_refused(fresh):
     loader = load(fresh, sampler=Shuffled())
     state = loader.state_dict()
@@ -564,6 +583,7 @@ def test_a_state_of_what_was_replaced_is_refused(fresh):
 # -- no place for packed files
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [Transition(), Transition(3)])
 def test_without_a_place_for_packed_files_memory_is_taken_or_columns_read(fresh, home, window, monkeypatch):
     monkeypatch.setattr(blocks, "LEAST_BYTES", 0)

@@ -37,6 +37,7 @@ def names(ds, **options):
     return list(loader.fields)
 
 
+@pytest.mark.thorough
 def test_the_usual_fields(ds):
     assert names(ds) == USUAL
     assert names(ds, window=Slice(3)) == [*USUAL, "mask"]
@@ -44,6 +45,7 @@ def test_the_usual_fields(ds):
     assert names(ds, window=Transition(anchors="steps")) == [n for n in USUAL if n != "next/observation"]
 
 
+@pytest.mark.thorough
 def test_next_observed_comes_where_a_next_observation_can_be_unknown():
     known = create([episode(0, 5), episode(1, 5)])
     terminated = create([episode(0, 5), episode(1, 5, observed=False)], ref="local/terminated")
@@ -56,6 +58,7 @@ def test_next_observed_comes_where_a_next_observation_can_be_unknown():
     assert "next/observed" not in names(truncated, window=Slice(2, anchors="steps"))
 
 
+@pytest.mark.thorough
 def test_fields_replace_and_extra_adds(ds):
     assert names(ds, fields=("action",)) == ["action"]
     assert names(ds, fields=["action", "step"]) == ["action", "step"]
@@ -69,6 +72,7 @@ def test_fields_replace_and_extra_adds(ds):
     ]
 
 
+@pytest.mark.thorough
 def test_all_fields(ds):
     everything = [*USUAL, "info/step", "next/qpos", "text"]
     assert names(ds, fields="all") == everything
@@ -109,6 +113,7 @@ def test_a_dataset_without_observations_says_what_is_left_out(ds):
     assert len(told) == 2
 
 
+@pytest.mark.thorough
 def test_what_window_and_sampler_give_is_theirs_whatever_the_dataset_holds(ds):
     """An archive's ``next/discount`` was taken for that of the sum, and its ``weight`` for importance weights."""
     seen = cameras(ds)
@@ -126,12 +131,14 @@ def test_what_window_and_sampler_give_is_theirs_whatever_the_dataset_holds(ds):
     assert (plain["weight"] == 7).all() and (plain["next/discount"] == 0.5).all()
 
 
+@pytest.mark.thorough
 def test_a_name_stands_for_what_is_nested_below_it(ds):
     assert names(ds, fields=("info",)) == ["info/step"]
     after = ["next/done", "next/observation", "next/qpos", "next/reward", "next/terminated", "next/truncated"]
     assert sorted(names(ds, fields=("next",))) == after
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
@@ -159,6 +166,7 @@ def test_an_unknown_field_gets_a_suggestion(ds, name, meant):
         assert "Fields: " in str(e.value) and "next/qpos" in str(e.value)
 
 
+@pytest.mark.thorough
 def test_what_resembles_nothing_gets_the_list(ds):
     with pytest.raises(UnknownField, match="Fields: action") as e:
         Loader(ds, fields=("zzz",))
@@ -169,6 +177,7 @@ def test_what_resembles_nothing_gets_the_list(ds):
         Loader(ds, fields=[..., "next/discount"])
 
 
+@pytest.mark.thorough
 def test_a_dataset_without_reward():
     ds = create([episode(0, 6)], reward=False)
     assert names(ds) == [n for n in USUAL if n != "next/reward"]
@@ -208,6 +217,7 @@ def nested():
         }
 
 
+@pytest.mark.thorough
 def test_nested_observations_stay_nested():
     ds = rlds_cli.create("local/nested", nested())
     loader = Loader(ds, 3, backend="numpy", sampler=Sequential(), fields=[..., "info", "next/info"])
@@ -225,6 +235,7 @@ def test_nested_observations_stay_nested():
     assert names(ds, fields=("next/observation/image",)) == ["next/observation/image/top"]
 
 
+@pytest.mark.thorough
 def test_vector_rewards_keep_their_shape():
     reward = np.arange(8.0).reshape(4, 2)
     made = [{"observation": np.zeros((5, 1)), "action": np.zeros((4, 1)), "next": {"reward": reward}}]
@@ -235,6 +246,7 @@ def test_vector_rewards_keep_their_shape():
     assert b["next", "reward"].tolist() == [[1, 2.5], [4, 5.5], [7, 8.5], [6, 7]]
 
 
+@pytest.mark.thorough
 def test_a_scalar_field_of_no_width():
     made = [{"observation": np.zeros((5, 0)), "action": np.zeros((4, 1)), "next": {"reward": np.ones(4)}}]
     ds = rlds_cli.create("local/blind", made)
@@ -269,6 +281,7 @@ def pixels(folder, episodes, size=(8, 10)):
     return decoded
 
 
+@pytest.mark.thorough
 def test_encoded_frames_are_decoded(tmp_path):
     decoded = pixels(tmp_path, 3)
     ds = import_files(tmp_path / "pixels-v0", "local/pixels")
@@ -284,6 +297,7 @@ def test_encoded_frames_are_decoded(tmp_path):
     assert np.array_equal(b["next", "observation"][3], decoded[1][1:4])
 
 
+@pytest.mark.thorough
 def test_frames_of_several_batches_are_independent(tmp_path):
     pixels(tmp_path, 2)
     ds = import_files(tmp_path / "pixels-v0", "local/pixels")

@@ -62,6 +62,7 @@ def several(*parts):
     return st.lists(st.tuples(SHARES, HORIZONS, *parts), min_size=4, max_size=6)
 
 
+@pytest.mark.thorough
 @DATASETS
 @given(episode_lists(), several(st.sampled_from([Transition(), Transition(3), "steps", "offsets"])))
 def test_goals_of_single_steps(known, settings):
@@ -81,6 +82,7 @@ def test_goals_of_single_steps(known, settings):
                 assert b["goal_distance"][i, 0] == reference.distance(k, t, (there, at))
 
 
+@pytest.mark.thorough
 @DATASETS
 @given(episode_lists(), several(st.sampled_from(["edge", "zero"]), st.booleans()))
 def test_a_window_has_one_goal_drawn_for_its_last_real_step(known, settings):
@@ -116,6 +118,7 @@ def drawn(ds, goal, batch=5000, **options):
     return {name: np.concatenate([b[name] for b in parts]) for name in (*WHERE, goal.name, f"{goal.name}_distance")}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("horizon", ["geometric", "uniform", "episode"])
 @pytest.mark.parametrize("observed", [True, False])
 def test_goals_of_the_future_are_as_likely_as_they_should_be(horizon, observed):
@@ -137,6 +140,7 @@ def test_goals_of_the_future_are_as_likely_as_they_should_be(horizon, observed):
         assert chi_square(np.bincount(at, minlength=n), expected) < 6
 
 
+@pytest.mark.thorough
 def test_kinds_come_with_their_probabilities_and_random_goals_are_uniform_over_recorded_rows():
     known = [
         episode(0, 3),
@@ -160,6 +164,7 @@ def test_kinds_come_with_their_probabilities_and_random_goals_are_uniform_over_r
         assert set(found) <= set(rows)
 
 
+@pytest.mark.thorough
 def test_goals_cross_episodes_only_at_random():
     known = [episode(k, 4 + k) for k in range(5)]
     ds = create(known)
@@ -175,6 +180,7 @@ def test_goals_cross_episodes_only_at_random():
     assert set(reward) == {-1.0, 0.0}
 
 
+@pytest.mark.thorough
 def test_the_same_episode_selected_twice_counts_as_one():
     view = create([episode(0, 4), episode(1, 4)]).select(episodes=[1, 1])
     b = drawn(view, goals(shares=(0, 0, 1)), 200)
@@ -186,6 +192,7 @@ SEVERAL = (goals("value_goal", (0.2, 0.5, 0.3)), Goals("actor_goal", horizon="un
 NAMES = ("value_goal", "value_goal_distance", "actor_goal", "actor_goal_distance")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [Transition(), Transition(2), Slice(3, after=2)])
 @pytest.mark.parametrize("sampler", [Uniform(), Shuffled()])
 def test_a_goal_depends_on_the_number_of_its_sample_and_its_name_alone(window, sampler):
@@ -212,6 +219,7 @@ def test_a_goal_depends_on_the_number_of_its_sample_and_its_name_alone(window, s
     assert np.array_equal(next(iter(loader))["value_goal"], whole[0][24:36])
 
 
+@pytest.mark.thorough
 def test_two_names_draw_independently_and_epochs_differ():
     ds = create([episode(0, 400)])
     extra = (Goals("a", horizon="uniform"), Goals("b", horizon="uniform"))
@@ -237,6 +245,7 @@ def nested():
         }
 
 
+@pytest.mark.thorough
 def test_goals_are_nested_as_their_field_is():
     ds = rlds_cli.create("local/nested", nested())
     b = next(iter(Loader(ds, 50, fields=[..., *WHERE, Goals("goal", horizon="final")], **EXACT)))
@@ -247,6 +256,7 @@ def test_goals_are_nested_as_their_field_is():
     assert np.array_equal(one["goal"][:, 1], one["step"] + one["goal_distance"][..., 0])
 
 
+@pytest.mark.thorough
 def test_goals_of_fields_without_a_final_row_end_at_the_last_step():
     ds = rlds_cli.create("local/nested", nested())
     for extra in (Goals("goal", of="info/qpos", horizon="final"), goals(shares=(0, 0, 1), of="info/qpos")):
@@ -266,6 +276,7 @@ def documented(name):
     return namespace
 
 
+@pytest.mark.thorough
 def test_hindsight_relabelling_is_a_function_of_the_batch():
     torch = pytest.importorskip("torch")
     shown = documented("relabel")
@@ -280,6 +291,7 @@ def test_hindsight_relabelling_is_a_function_of_the_batch():
         assert not batch["next", "reward"][kept].any() and reached.any() and not reached.all()
 
 
+@pytest.mark.thorough
 def test_hiql_subgoals_are_clipped_at_the_goal():
     ds = create([episode(k, 20) for k in range(3)])
     extra = (*WHERE, goals("goal", (0, 0.6, 0.4), horizon="uniform"), Goals("subgoal", horizon=5))
@@ -292,6 +304,7 @@ def test_hiql_subgoals_are_clipped_at_the_goal():
     assert np.array_equal(target[:, 1], expected)
 
 
+@pytest.mark.thorough
 def test_transforms_of_the_observation_are_for_its_goals_too():
     known = [episode(k, 9) for k in range(4)]
     ds = create(known)
@@ -326,6 +339,7 @@ def test_frames_are_goals(tmp_path):
     assert scaled["goal"].shape == (20, 3, 8, 10) and scaled["goal"].max() <= 1.0
 
 
+@pytest.mark.thorough
 def test_goals_are_told_apart_in_what_is_asked_for_early_and_described():
     ds = create([episode(k, 30) for k in range(4)])
     loader = Loader(ds, 8, fields=[..., Goals("a"), Goals("b", horizon="final"), "previous/action", "index"], **EXACT)
@@ -340,6 +354,7 @@ def test_goals_are_told_apart_in_what_is_asked_for_early_and_described():
     assert "rows of observation, at goals" in described and "step before" in described
 
 
+@pytest.mark.thorough
 def test_goals_are_contiguous_and_overlap_nothing():
     ds = create([episode(0, 30)])
     for window in (Transition(), Slice(4)):

@@ -62,6 +62,7 @@ def opened(version: int | None = None) -> Dataset:
     return rlds_cli.open_dataset("local/run" if version is None else f"local/run#v{version}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{}, {"dtype": None}, {"window": Transition(3, 0.9)}])
 def test_all_rows_are_packed(home: Path, options: dict[str, object]) -> None:
     with rlds_cli.writer("local/run") as w:
@@ -71,6 +72,7 @@ def test_all_rows_are_packed(home: Path, options: dict[str, object]) -> None:
     assert len(files(home)) == 2
 
 
+@pytest.mark.thorough
 def test_versions_share_their_rows(home: Path) -> None:
     """Older versions that are open read what they did, while later ones add rows."""
     held = []
@@ -88,6 +90,7 @@ def test_versions_share_their_rows(home: Path) -> None:
     assert len(files(home)) == 120 * (LENGTH + 1) // SEGMENT
 
 
+@pytest.mark.thorough
 def test_a_live_loader(home: Path) -> None:
     with rlds_cli.writer("local/run") as w:
         add(w, range(10))
@@ -145,6 +148,7 @@ def test_a_version_that_is_held_is_packed_after_later_ones(home: Path) -> None:
         check(first, range(20, 50))
 
 
+@pytest.mark.thorough
 def test_a_sample_of_episodes(home: Path) -> None:
     with rlds_cli.writer("local/run", keep=Reservoir(20)) as w:
         for k in range(0, 150, 50):
@@ -177,6 +181,7 @@ def test_where_no_file_can_be_written(home: Path, no_files: None, monkeypatch: p
         check(first, range(30))
 
 
+@pytest.mark.thorough
 def test_another_dataset_of_the_same_name(home: Path) -> None:
     for first in (0, 1000):
         with rlds_cli.writer("local/run") as w:

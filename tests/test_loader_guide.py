@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ def slowly(counts, number):
     raise AssertionError
 
 
+@pytest.mark.thorough
 @given(st.lists(st.one_of(st.integers(1, 3), st.integers(1, 300)), min_size=1, max_size=40))
 def test_every_number_is_found(counts):
     guide = PrefixIndex(np.array(counts))

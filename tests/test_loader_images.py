@@ -55,6 +55,7 @@ def slow_resize(x: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 # -- by hand
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
 def test_halving_weighs_three_pixels(kind: str, dtype: type) -> None:
@@ -108,6 +109,7 @@ def test_torch_and_pillow_agree_with_the_slow_filter(
         assert floats.dtype == np.float32 and np.allclose(floats, expected, atol=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_other_floats_keep_their_dtype(kind: str, dtype: type) -> None:
@@ -116,6 +118,7 @@ def test_other_floats_keep_their_dtype(kind: str, dtype: type) -> None:
     assert y.dtype == dtype and np.allclose(y, slow_resize(x, (10, 12)), atol=2e-3 if dtype == np.float16 else 1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lead", [(), (2,), (2, 3)])
 def test_frames_without_channels_and_with_channels_first(kind: str, lead: tuple[int, ...]) -> None:
@@ -165,6 +168,7 @@ def ds(frames: np.ndarray) -> rlds_cli.Dataset:
     return rlds_cli.create("local/frames", [episode])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_root_and_next_in_a_batch(ds: rlds_cli.Dataset, frames: np.ndarray, backend: str) -> None:
     transform = [Resize("observation/camera", (10, 12)), ToFloat("observation/camera"), ToFloat("observation/gray")]
@@ -182,6 +186,7 @@ def test_root_and_next_in_a_batch(ds: rlds_cli.Dataset, frames: np.ndarray, back
         assert b["observation", "position"].dtype == np.float32
 
 
+@pytest.mark.thorough
 def test_slices_and_zeros_outside_an_episode(ds: rlds_cli.Dataset, frames: np.ndarray) -> None:
     window = Slice(5, after=4, fill="zero")
     fields = ("observation/camera",)
@@ -237,6 +242,7 @@ assert "torch" not in sys.modules
 # -- what is no image
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("make", "x"),
@@ -259,6 +265,7 @@ def test_what_is_no_image_is_refused(kind: str, make: type, x: np.ndarray) -> No
         transform.apply("next/observation", as_kind(kind, x))
 
 
+@pytest.mark.thorough
 def test_a_field_of_other_values_beside_the_images(ds: rlds_cli.Dataset) -> None:
     with pytest.raises(InvalidArgument, match="observation/position is float32"):
         next(iter(Loader(ds, 4, transform=ToFloat("observation"))))

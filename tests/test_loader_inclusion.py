@@ -265,6 +265,7 @@ def test_steps_come_as_often_as_the_page_says(five, name, window):
     assert np.mean([len(steps) for _, steps in samples]) == pytest.approx(sum(expected.values()), rel=0.05)
 
 
+@pytest.mark.thorough
 def test_correcting_by_the_probability_gives_the_even_average(five):
     window = Slice(4, before=3)
     even = next(iter(load(five, window, Sequential())))

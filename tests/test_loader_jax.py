@@ -58,6 +58,7 @@ def check_equal(got: Any, expected: Any) -> None:
 # -- the same batches
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "options",
@@ -78,6 +79,7 @@ def test_the_batches_of_numpy(ds: rlds_cli.Dataset, options: Any) -> None:
     assert made.state_dict() == expected.state_dict()
 
 
+@pytest.mark.thorough
 def test_64_bits_where_jax_has_them(ds: rlds_cli.Dataset, wide: None) -> None:
     for options in ({"dtype": "float64"}, {"dtype": None}, {}):
         for a, b in itertools.islice(zip(load(ds, **options), load(ds, backend="numpy", **options), strict=True), 5):
@@ -104,18 +106,21 @@ def test_bfloat16(ds: rlds_cli.Dataset) -> None:
     assert b.numpy()["observation"].dtype == np.float32 and b.sarsd()[4].dtype == jnp.bfloat16
 
 
+@pytest.mark.thorough
 def test_frames(home: Any) -> None:
     shots = film([7, 9])
     for a, b in zip(load(shots, sampler=Shuffled()), load(shots, sampler=Shuffled(), backend="numpy"), strict=True):
         check_equal(a, b)
 
 
+@pytest.mark.thorough
 def test_a_field_of_no_width() -> None:
     made = [{"observation": np.zeros((5, 0)), "action": np.ones((4, 1)), "next": {"reward": np.ones(4)}}]
     b = next(iter(load(rlds_cli.create("local/blind", made), 3)))
     assert b["observation"].shape == b["next", "observation"].shape == (3, 0) and b["action"].shape == (3, 1)
 
 
+@pytest.mark.thorough
 def test_batches_are_independent_of_each_other(ds: rlds_cli.Dataset) -> None:
     """What one gather gave is not written over by the next."""
     kept = [b for b, _ in zip(load(ds, 32, seed=4), range(40), strict=False)]
@@ -142,6 +147,7 @@ def test_no_dataloader(ds: rlds_cli.Dataset) -> None:
 # -- pytrees
 
 
+@pytest.mark.thorough
 def test_a_batch_is_a_pytree_of_jax(ds: rlds_cli.Dataset) -> None:
     b = next(iter(load(ds)))
     doubled = jax.tree.map(lambda x: x.shape, b, is_leaf=lambda x: isinstance(x, jax.Array))
@@ -157,6 +163,7 @@ def test_a_batch_is_a_pytree_of_jax(ds: rlds_cli.Dataset) -> None:
     assert d.dtype == r.dtype == np.float32 and np.array_equal(d, np.asarray(b["next", "terminated"]))
 
 
+@pytest.mark.thorough
 def test_compiled_functions_compile_once(ds: rlds_cli.Dataset) -> None:
     traced = []
 
@@ -170,6 +177,7 @@ def test_compiled_functions_compile_once(ds: rlds_cli.Dataset) -> None:
     assert len(traced) == 1
 
 
+@pytest.mark.thorough
 def test_goals_in_a_compiled_update(ds: rlds_cli.Dataset) -> None:
     """OGBench's value and actor goals, as a script has them."""
     extra = (Goals("value_goal", current=0.2, future=0.5, random=0.3), Goals("actor_goal", horizon="uniform"))

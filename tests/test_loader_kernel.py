@@ -50,6 +50,7 @@ def same(got, expected, dtype=None):
 # -- random numbers
 
 
+@pytest.mark.thorough
 @settings(max_examples=15)
 @given(WORDS, WORDS, WORDS, st.integers(0, 2**62), st.integers(0, 70))
 def test_words(seed, key, salt, first, count):
@@ -151,6 +152,7 @@ def test_guide_tables_that_cannot_be(guide):
         PrefixTable(np.array([0, 4, 9]), np.array(guide, np.int32), 2)
 
 
+@pytest.mark.thorough
 @settings(max_examples=15)
 @given(SEEDS, st.sampled_from([1, 2, 3, 50, 300]), st.sampled_from([1, 40]))
 def test_weighted_draws(seed, count, spread):
@@ -177,6 +179,7 @@ def test_draws_and_guide_tables_out_of_range_stay_among_the_items():
 # -- the tree of sums
 
 
+@pytest.mark.thorough
 @settings(max_examples=12)
 @given(SEEDS, st.sampled_from([1, 2, 7, 8, 9, 64, 65, 512, 530]), st.sampled_from([0, 1, 30, 300]))
 def test_the_tree(seed, count, spread):
@@ -197,6 +200,7 @@ def test_the_tree(seed, count, spread):
             same(got, expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [1, 8, 9, 70, 600])
 @pytest.mark.parametrize("mass", [0.0, np.nan, np.inf, -1.0, 5e-324, 1.7e308])
 def test_draws_stay_inside_a_tree_of_masses_that_cannot_be(count, mass):
@@ -392,6 +396,7 @@ def check_slots(bound, part, expected):
             )
 
 
+@pytest.mark.thorough
 @settings(max_examples=25)
 @given(SEEDS, st.sampled_from([0, 1, 2, 3, 63, 64, 65, 90, 257]), st.sampled_from([1, 1, 3, 8]))
 def test_single_steps(seed, n, most):
@@ -417,6 +422,7 @@ def flags_of(rng, table, share):
     return list(flags.T) if rng.random() < 0.5 else [x.copy() for x in flags.T]
 
 
+@pytest.mark.thorough
 @settings(max_examples=25)
 @given(SEEDS, st.sampled_from([(0, 3), (1, 1), (4, 5), (3, 64), (2, 65), (1, 256), (1, 257)]))
 def test_windows(seed, extent):
@@ -443,6 +449,7 @@ def test_spans(seed, n, most, share):
     same(got, reference.spans(table, episode, number, most, n_step.terminated, n_step.truncated))
 
 
+@pytest.mark.thorough
 @settings(max_examples=25)
 @given(SEEDS, st.sampled_from([0, 1, 5, 70]), st.sampled_from([0, 0, 1, 6]), st.integers(0, 4))
 def test_goals(seed, n, length, horizon):
@@ -529,6 +536,7 @@ def check_touches(rng, table, outputs, n_step, samples, given, length):
     assert [(i, b.tolist()) for i, b in before] == [(i, b.tolist()) for i, b in found]
 
 
+@pytest.mark.thorough
 @settings(max_examples=25)
 @given(SEEDS, st.sampled_from([0, 1, 3, 64, 90]), st.sampled_from([1, 3, 8]))
 def test_blocks_that_single_steps_read(seed, n, most):
@@ -545,6 +553,7 @@ def test_blocks_that_single_steps_read(seed, n, most):
     check_touches(rng, table, outputs[:10], n_step, (episode, number, span), given, 0)
 
 
+@pytest.mark.thorough
 @settings(max_examples=25)
 @given(SEEDS, st.sampled_from([(0, 3), (1, 1), (4, 5), (3, 64), (1, 257)]))
 def test_blocks_that_windows_read(seed, extent):
@@ -586,6 +595,7 @@ def copied(rows=12, **where):
     return Output(Value.COPY, np.dtype(np.int64), source=np.arange(rows), **where)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("column", ["start", "steps", "transitions", "observed"])
 @pytest.mark.parametrize("number", [-1, -(2**63), 2**60, 2**63 - 1])
 def test_columns_over_episodes_that_cannot_be(column, number):
@@ -609,6 +619,7 @@ def test_columns_over_other_episodes(column):
             plain(**{column: values}).windows()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("changed", [{"start": [0, 8]}, {"start": [2**50, 6]}, {"steps": [2**50, 4]}])
 def test_rows_beyond_a_column(changed):
     with pytest.raises(DamagedDataset, match="a column of 12 rows"):
@@ -646,6 +657,7 @@ def test_limits_that_an_episode_does_not_have(limit):
         reference.Rule(0, 1, 0, -0.1, 0, 0).table(limit, None, plain())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("episode", "number"),
     [(-1, 0), (2, 0), (2**62, 0), (-(2**63), 0), (0, -1), (0, 5), (1, 4), (1, 2**62), (0, 2**63 - 1), (0, -(2**63))],
@@ -674,6 +686,7 @@ def test_an_episode_without_steps():
         reference.Rule(0, 1, 0, -0.1, 0, 0).table(np.array([1, 5]), None, table).find(none, none, 0, np.zeros(1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [*HUGE, -(2**63), -(2**61), 10**6])
 @pytest.mark.parametrize("stride", [1, 2**40, 2**62])
 def test_windows_far_away_repeat_the_nearest_step(number, stride):
@@ -687,6 +700,7 @@ def test_windows_far_away_repeat_the_nearest_step(number, stride):
     assert inside[0].tolist() == [0 <= x < 4 for x in steps]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("limit", [0, 1, 4, 5])
 def test_offsets_stay_in_the_rows_that_they_may_reach(limit):
     where = {"place": Place.OFFSETS, "offsets": (FAR[1], -1, 0, 1, 9, FAR[0]), "limit": np.array([limit, limit])}
@@ -699,6 +713,7 @@ def test_offsets_stay_in_the_rows_that_they_may_reach(limit):
     assert inside[0].tolist() == [0 <= x < limit for x in steps]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("episode", "number"), [(0, 5), (1, 3), (0, -1), (2, 0), (0, 2**62), (1, 2**63 - 1), (0, -(2**63))]
 )
@@ -720,6 +735,7 @@ def test_sums_of_more_steps_than_there_are_powers():
         Plan(plain().windows(), [discount], NStep(3, *flags))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("row", [-1, 11, 12, 2**62, -(2**63)])
 @pytest.mark.parametrize("length", [0, 3])
 def test_goals_that_are_no_rows(row, length):
@@ -737,6 +753,7 @@ def test_parts_that_are_not_bound():
             bound.read(first, n)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("horizon", range(5))
 @pytest.mark.parametrize("shares", [(0, 1, 0), (0.2, 0.5, 0.3), (0, 0, 1), (1, 0, 0)])
 def test_draws_of_goals_that_cannot_be(shares, horizon):
@@ -765,6 +782,7 @@ def test_goals_anywhere_in_other_episodes():
 NUMBERS = st.one_of(st.integers(-2, 14), st.sampled_from([-(2**63), -(2**40), 2**40, *HUGE]))
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(st.data())
 def test_tables_of_any_numbers(data):
@@ -809,6 +827,7 @@ def test_rows_that_lie_unevenly(aligned):
     assert got.tolist() == [[16.0, 17.0]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "window",
     [

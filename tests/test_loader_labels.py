@@ -40,6 +40,7 @@ def rest(loader: Loader, count: int = 6) -> list[list[list[float]]]:
     return [next(batches)["observation"].tolist() for _ in range(count)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", MADE)
 @pytest.mark.parametrize("selected", [False, True])
 def test_a_training_goes_on_after_a_label_that_it_does_not_read(
@@ -57,6 +58,7 @@ def test_a_training_goes_on_after_a_label_that_it_does_not_read(
     assert rest(resumed) == wanted
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", MADE)
 def test_other_episodes_are_other_data(make: Callable[[], rlds_cli.Dataset]) -> None:
     ds = make()
@@ -65,6 +67,7 @@ def test_other_episodes_are_other_data(make: Callable[[], rlds_cli.Dataset]) -> 
         Loader(ds.select(episodes=[0]).drop(), 4).load_state_dict(state)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sampler", [Weighted("rated"), Prioritized(priority="rated"), Pairs("rated")])
 @pytest.mark.parametrize("in_mixture", [False, True])
 def test_a_column_that_the_sampler_reads_is_content(sampler: Sampler, in_mixture: bool) -> None:
@@ -82,6 +85,7 @@ def test_a_column_that_the_sampler_reads_is_content(sampler: Sampler, in_mixture
         loader(second.label(rated=[2.0, 1.0, 2.0, 1.0])).load_state_dict(state)
 
 
+@pytest.mark.thorough
 def test_members_of_a_mixture_have_columns_of_their_own() -> None:
     ds = ordinary().label(rated=[1.0, 2.0, 3.0, 4.0])
     plain = rlds_cli.create("local/plain", EPISODES[:2])
@@ -97,6 +101,7 @@ def test_members_of_a_mixture_have_columns_of_their_own() -> None:
         loader(ds.label(rated=1.0), plain).load_state_dict(state)
 
 
+@pytest.mark.thorough
 def test_a_state_of_a_growing_dataset_is_of_its_episodes() -> None:
     ds = growing()
     state = Loader(ds, 4, sampler=Shuffled()).state_dict()

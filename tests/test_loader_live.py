@@ -109,6 +109,7 @@ def grow(w: Writer, batches: Iterator[Batch], count: int, first: int, every: int
 # -- taking up
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("eager")
 def test_a_commit_is_in_the_next_batch(w: Writer) -> None:
     write(w, 0)
@@ -137,6 +138,7 @@ def test_a_commit_is_used_within_100_ms(w: Writer) -> None:
     assert time.monotonic() - start < 0.5  # 0.1 on a machine that does nothing else
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("by", ["window", "episode"])
 def test_draws_are_even_over_the_new_version(w: Writer, by: Any) -> None:
@@ -154,6 +156,7 @@ def test_draws_are_even_over_the_new_version(w: Writer, by: Any) -> None:
     assert chisquare(counts[windows > 0], 5000 * windows[windows > 0]).pvalue > 1e-3
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
     "options",
@@ -194,6 +197,7 @@ def test_batches_are_those_of_a_loader_that_was_opened_at_the_version(w: Writer,
         assert np.array_equal(values, batch[name]), name
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("eager")
 def test_returns_to_go_and_goals_of_new_episodes(w: Writer) -> None:
     write(w, 0)
@@ -212,6 +216,7 @@ def test_returns_to_go_and_goals_of_new_episodes(w: Writer) -> None:
 # -- the log: resuming and replaying
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(3)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
@@ -262,6 +267,7 @@ def test_state_and_versions_give_the_same_batches_bit_for_bit(w: Writer, options
         assert np.array_equal(again.state_dict()["versions"], log)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("keep", [Fifo(episodes=5), Top(episodes=5)], ids=str)
@@ -362,6 +368,7 @@ def test_a_state_goes_on_where_its_version_was_freed(sampler: Any) -> None:
 # -- retention
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("keep", [Fifo(episodes=4), Fifo(steps=35), Reservoir(episodes=4), Top(episodes=4)], ids=str)
@@ -384,6 +391,7 @@ def test_what_left_is_never_drawn_again(keep: Any, sampler: Any) -> None:
         assert len(kept[-1]) == (3 if keep == Fifo(steps=35) else 4)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("eager")
 def test_batches_drawn_before_a_take_up_stay_right() -> None:
     """Threads read ahead what was drawn from versions that are gone by then."""
@@ -395,6 +403,7 @@ def test_batches_drawn_before_a_take_up_stay_right() -> None:
             write(w, k)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("eager")
 def test_a_loader_stays_where_it_is_while_nothing_can_be_drawn() -> None:
     with rlds_cli.writer(REF, keep=Fifo(episodes=1)) as w:
@@ -413,6 +422,7 @@ def test_a_loader_stays_where_it_is_while_nothing_can_be_drawn() -> None:
 # -- priorities
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("eager")
 def test_new_windows_have_the_highest_priority_so_far_and_updates_find_theirs() -> None:
     with rlds_cli.writer(REF, keep=Fifo(episodes=3)) as w:
@@ -623,6 +633,7 @@ def test_what_a_live_loader_says_of_itself(w: Writer) -> None:
     assert next(iter(loader(backend="torch", live=True).as_torch()))["observation"].shape == (16, 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("sampler", [Uniform(), Prioritized(), Prioritized(lag=2)], ids=str)
 def test_a_live_loader_is_pickled(w: Writer, sampler: Any) -> None:
@@ -657,6 +668,7 @@ def test_states_of_other_loaders_are_refused(w: Writer) -> None:
     assert frozen.step == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("eager")
 def test_normalised_batches(w: Writer) -> None:
     write(w, 0, 1)
@@ -716,6 +728,7 @@ def test_a_loader_waits_for_its_first_episode(empty: Writer) -> None:
     check(next(iter(pickle.loads(pickle.dumps(live)))))
 
 
+@pytest.mark.thorough
 def test_a_loader_waits_for_so_many_steps(empty: Writer) -> None:
     with later(*(partial(write, empty, k) for k in range(4))):
         live = loader(live=Live(wait=60, min_steps=40))
@@ -727,6 +740,7 @@ def test_a_loader_waits_for_so_many_steps(empty: Writer) -> None:
         loader(live=Live(min_steps=41))
 
 
+@pytest.mark.thorough
 def test_a_loader_waits_for_an_episode_that_has_a_window(empty: Writer) -> None:
     write(empty, 0)
     with pytest.raises(EmptyWindow, match="local/grows has 10 steps"):

@@ -18,6 +18,7 @@ from rlds_cli.loader.samplers.prioritized import Priorities
 from rlds_cli.loader.storage.page_cache import MappedRows
 
 
+@pytest.mark.thorough
 @given(st.sets(st.integers(0, 3000), min_size=1, max_size=300), st.integers(0, 5000))
 def test_places_of_numbers(numbers: set[int], first: int) -> None:
     """Dense ones, those with gaps, and those that lie far apart."""
@@ -31,6 +32,7 @@ def test_places_of_numbers(numbers: set[int], first: int) -> None:
     assert NumberIndex(np.zeros(0, np.int64)).find(np.arange(3)).tolist() == [-1, -1, -1]
 
 
+@pytest.mark.thorough
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=200))
 def test_the_guide_of_a_prefix_index(counts: list[int]) -> None:
     found = PrefixIndex(np.array(counts)).find(np.arange(sum(counts)))

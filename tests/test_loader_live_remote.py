@@ -95,6 +95,7 @@ def test_a_push_is_taken_up(address: str, writer: Writer, other: Path) -> None:
             assert same(got["action"], batch["action"])
 
 
+@pytest.mark.thorough
 def test_training_does_not_wait_for_the_address(writer: Writer, bucket: ObjectStore, other: Path) -> None:
     """It goes on with the version that it has while the address does not answer, and takes up later ones again."""
     push("s3://lab/online")
@@ -164,6 +165,7 @@ def test_another_dataset_at_the_address(writer: Writer, tmp_path: Path, other: P
         until(loader, batches, -1)
 
 
+@pytest.mark.thorough
 def test_a_mixture_of_an_address_and_a_dataset(writer: Writer, tmp_path: Path, other: Path) -> None:
     address = tmp_path / "store"
     push(address)
@@ -183,6 +185,7 @@ def test_a_mixture_of_an_address_and_a_dataset(writer: Writer, tmp_path: Path, o
         next(batches)
 
 
+@pytest.mark.thorough
 def test_a_loader_waits_for_the_first_steps(writer: Writer, tmp_path: Path, other: Path) -> None:
     address = tmp_path / "store"
     push(address)
@@ -193,6 +196,7 @@ def test_a_loader_waits_for_the_first_steps(writer: Writer, tmp_path: Path, othe
     assert next(iter(loader)) is not None and loader.version == 2
 
 
+@pytest.mark.thorough
 def test_versions_may_be_removed_behind_the_training(writer: Writer, tmp_path: Path, other: Path) -> None:
     address = tmp_path / "store"
     push(address)
@@ -214,6 +218,7 @@ def test_a_fingerprint_is_not_left_behind(writer: Writer, tmp_path: Path, other:
         Loader(rlds_cli.open_dataset(pinned, cache_dir=other), 4, live=True)
 
 
+@pytest.mark.thorough
 def test_what_is_no_growing_dataset_is_refused(tmp_path: Path, other: Path) -> None:
     from loader_data import create, episode
 

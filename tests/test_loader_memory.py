@@ -6,6 +6,7 @@ from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.storage.memory import budget, cgroup_limit
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("text", "size"),
     [
@@ -24,6 +25,7 @@ def test_sizes(text, size):
     assert budget(text) == (size, "memory=")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("wrong", ["much", "-1GiB", "8 gigs", "", -1, True, "device"])
 def test_what_is_not_a_size(wrong):
     with pytest.raises(InvalidArgument, match="not a size"):

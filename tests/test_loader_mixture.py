@@ -105,6 +105,7 @@ def check_parted(ranks, batch, exact=True):
 # -- values
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_values_are_those_of_the_member_named(three, sampler, backend):
@@ -121,6 +122,7 @@ def test_values_are_those_of_the_member_named(three, sampler, backend):
             assert batch["next/done"][i] == known.terminated[t] | known.truncated[t]
 
 
+@pytest.mark.thorough
 def test_n_step_sums_are_those_of_each_member(three):
     for batch in itertools.islice(load(three, window=Transition(3, 0.9), dtype=None), 20):
         for i, (m, e, t) in enumerate(ids(batch)):
@@ -130,6 +132,7 @@ def test_n_step_sums_are_those_of_each_member(three):
             assert np.array_equal(batch["next/observation"][i], known.next_observation(t + k - 1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fill", ["edge", "zero"])
 def test_slices(three, fill):
     for batch in itertools.islice(load(three, 6, window=Slice(4, after=3, fill=fill), dtype=None), 20):
@@ -153,6 +156,7 @@ def test_offsets(three):
             assert batch["mask/action"][i].tolist() == [t + j < known.length for j in range(3)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("window", "longest"), [(Episode(), 11), (Episode(max_length=6), 6)])
 def test_whole_episodes_are_padded_to_the_longest_of_any_member(three, window, longest):
     for batch in itertools.islice(load(three, 5, window=window), 10):
@@ -181,6 +185,7 @@ def test_buckets_are_as_long_as_the_longest_episode_of_all_ranks(three, sampler)
 # -- shares
 
 
+@pytest.mark.thorough
 @settings(max_examples=12)
 @given(st.lists(st.integers(1, 9), min_size=3, max_size=3), st.integers(1, 30))
 def test_every_batch_holds_its_shares(three, weights, size):
@@ -190,6 +195,7 @@ def test_every_batch_holds_its_shares(three, weights, size):
         assert np.abs(counts - size * np.array(weights) / sum(weights)).max() <= 1.5 + 1e-9
 
 
+@pytest.mark.thorough
 def test_shares_by_size_are_those_of_the_windows(three):
     batch = next(iter(load(three, sum(len(ds) for ds in three.values()), "size")))
     assert np.bincount(batch["source"]).tolist() == [len(three[name]) for name in NAMES]
@@ -207,6 +213,7 @@ def test_a_member_of_weight_zero_is_never_drawn(three):
     assert Counter(itertools.chain(*(b["source"].tolist() for b in itertools.islice(loader, 5)))) == {0: 50, 2: 50}
 
 
+@pytest.mark.thorough
 def test_members_of_lots_are_independent(three):
     loader = load(three, 100, "lots")
     counts = np.array([np.bincount(b["source"], minlength=3) for b in itertools.islice(loader, 300)])
@@ -215,6 +222,7 @@ def test_members_of_lots_are_independent(three):
     assert np.abs(counts.var(0) / (100 * share * (1 - share)) - 1).max() < 0.35  # that of a binomial
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_what_was_consumed_is_what_was_handed_out(three, rule, prefetch):
@@ -230,6 +238,7 @@ def test_what_was_consumed_is_what_was_handed_out(three, rule, prefetch):
     assert other.consumed() == loader.consumed()
 
 
+@pytest.mark.thorough
 def test_all_ranks_count_all(three):
     whole = load(three, 12)
     ranks = [load(three, 12, rank=r, world_size=4) for r in range(4)]
@@ -247,6 +256,7 @@ def test_one_dataset_counts_too(three):
 # -- order
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sampler", [Shuffled(), Shuffled(drop_last=True), Sequential()])
 def test_members_have_epochs_of_their_own(three, sampler):
     own = drawn(load(three, 10, sampler=sampler), 60)
@@ -261,6 +271,7 @@ def test_members_have_epochs_of_their_own(three, sampler):
             assert all(epoch == every for epoch in epochs)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_members_order_is_its_own(three, sampler):
     """Not changed by weights, nor by who else is there; and not that of another."""
@@ -291,6 +302,7 @@ def test_another_epoch_draws_other_samples(three):
     assert sum(loader.consumed().values()) == 50
 
 
+@pytest.mark.thorough
 @settings(max_examples=20)
 @given(
     st.sampled_from(list(RULES)),
@@ -340,6 +352,7 @@ def test_going_on_anywhere_is_the_uninterrupted_run(three, rule, sampler, window
         check_parted([r[n] for r in resumed], samples[n * size : (n + 1) * size], exact=rule == "schedule")
 
 
+@pytest.mark.thorough
 def test_what_does_not_enter_the_order(three):
     reference = first(load(three, sampler=Shuffled()), 30)
     for options in (
@@ -353,6 +366,7 @@ def test_what_does_not_enter_the_order(three):
         assert [ids(b.numpy()) for b in batches] == reference
 
 
+@pytest.mark.thorough
 def test_a_mixture_ends_after_steps_alone(three):
     loader = load(three, sampler=Shuffled(), steps=7)
     assert len(loader) == 7 and len(list(loader)) == 7 and loader.step == 7
@@ -395,6 +409,7 @@ class Ramp:
         return weights
 
 
+@pytest.mark.thorough
 def test_amagos_ramp(three):
     """One to four quarters of 0.2 beside 0.8, from the epoch on in which the second dataset is ready."""
     ramp = Ramp((0.8, 0.2), (0, 2), 4, 10)
@@ -426,6 +441,7 @@ def test_a_schedule_is_given_the_number_of_the_batch(three):
     assert (next(iter(loader))["source"] == 0).all()
 
 
+@pytest.mark.thorough
 def test_a_schedule_that_goes_wrong_says_where(three):
     loader = Loader(Mixture(three, lambda step: {**WEIGHTS, "c": -1.0 if step == 5 else 0.2}), 8, backend="numpy")
     with pytest.raises(InvalidArgument, match='"c" at step 5 is -1'):
@@ -498,6 +514,7 @@ def test_describe_and_repr(three):
     )
 
 
+@pytest.mark.thorough
 def test_members_by_id_and_path(three):
     mixture = Mixture({"a": "local/a", "b": three["b"].path, "c": Member(three["c"])}, WEIGHTS)
     assert first(Loader(mixture, 10, backend="numpy", fields=[..., "episode", "step"]), 4) == first(load(three), 4)
@@ -513,6 +530,7 @@ def test_a_lambda_cannot_be_sent_to_another_process(three):
 # -- what cannot be
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [
@@ -560,6 +578,7 @@ def test_priorities_are_refused(three):
 # -- probabilities
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rule", RULES)
 def test_probability_is_that_of_the_member_times_its_share(three, rule):
     loader = load(three, 20, rule, sampler=Weighted("length"), dtype=None)

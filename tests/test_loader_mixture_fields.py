@@ -98,6 +98,7 @@ def samples(mixture, names, n=6, **options):
 # -- names
 
 
+@pytest.mark.thorough
 def test_renamed_fields_are_one_field(one, arm):
     mixture = Mixture({"one": one, "arm": Member(arm, rename=RENAMED)}, pad={"action": 4})
     for batch, i, known, t, _ in samples(mixture, ("one", "arm")):
@@ -175,6 +176,7 @@ def test_padding(one, two):
         assert batch["mask", "next", "action"][i].tolist() == [j < size for j in range(5)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fill", ["edge", "zero"])
 def test_padding_of_slices(one, two, fill):
     mixture = Mixture({"one": one, "two": two}, pad={"action": 4})
@@ -202,6 +204,7 @@ def test_padding_of_offsets(one, two):
         assert np.array_equal(batch["action"][i, 1, :size], known["action"][t])
 
 
+@pytest.mark.thorough
 def test_padding_below_a_name_with_offsets(arm, home):
     def narrow():
         for e in robot(9):
@@ -268,6 +271,7 @@ def test_zeros_where_a_field_is_not(one, arm):
     assert len(seen) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fill", ["edge", "zero"])
 def test_zeros_in_slices(one, arm, fill):
     mixture = Mixture({"one": one, "arm": Member(arm, **LACKING)}, pad={"action": 4}, missing="zero")
@@ -405,6 +409,7 @@ def test_returns_and_goals(one, two):
         assert batch["goal_distance"][i, 0] == len(known["action"]) - t
 
 
+@pytest.mark.thorough
 def test_unknown_final_observations_are_told_of_all(one, home):
     def open_ended():
         for e in arrays(0):
@@ -427,6 +432,7 @@ def test_tensordict(one, two):
     assert td.batch_size == (6, 3) and td["mask", "action"].shape == (6, 3, 4)
 
 
+@pytest.mark.thorough
 def test_memory_is_contiguous_writable_and_not_shared(one, two):
     mixture = Mixture({"one": one, "two": two}, pad={"action": 4})
     for options in ({}, {"window": Slice(3, after=2)}, {"window": Transition(2)}, {"size": 1}):

@@ -119,6 +119,7 @@ def test_a_member_that_is_empty_at_first_is_taken_up(online: Any, sampler: Any) 
     soon(batches, lambda b: 102 in b["observation"][:, 0])
 
 
+@pytest.mark.thorough
 def test_windows_that_do_not_fit_yet_leave_a_member_out(online: Any) -> None:
     record(online, 0)  # three steps
     loader = load(window=Slice(6))
@@ -131,6 +132,7 @@ def test_windows_that_do_not_fit_yet_leave_a_member_out(online: Any) -> None:
     assert set(batch["observation"][batch["source"][:, 0] == 1][:, 0, 0]) == {104}
 
 
+@pytest.mark.thorough
 def test_a_member_whose_episodes_all_leave_is_left_out_again(offline: rlds_cli.Dataset) -> None:
     with rlds_cli.writer("local/online", like=offline, keep=rlds_cli.Fifo(episodes=1)) as w:
         record(w, 4)
@@ -158,6 +160,7 @@ def test_members_of_weight_zero_do_not_stand_in(online: Any) -> None:
         next(iter(load({"offline": 0, "online": 1})))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -177,6 +180,7 @@ def test_what_cannot_be_live(online: Any, make: Any, says: str) -> None:
         make()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [Episode(), Episode(max_length=8), Episode(bucket=2)])
 def test_whole_episodes_are_as_long_as_those_that_came(online: Any, window: Episode) -> None:
     loader = load(window=window, fields=None)
@@ -196,6 +200,7 @@ def test_whole_episodes_are_as_long_as_those_that_came(online: Any, window: Epis
         assert batch["mask"][i].sum() == limit and np.array_equal(batch["action"][i], long.action[:limit])
 
 
+@pytest.mark.thorough
 def test_fields_that_differ_do_so_from_the_start(offline: rlds_cli.Dataset) -> None:
     """Columns are those of all members, also while one is empty; its functions see the shapes that will come."""
     seen = []
@@ -225,6 +230,7 @@ def test_fields_that_differ_do_so_from_the_start(offline: rlds_cli.Dataset) -> N
         assert not batch["mask/next/reward"][mine].any() and (batch["next/reward"][mine] == 0).all()
 
 
+@pytest.mark.thorough
 def test_several_members_grow(offline: rlds_cli.Dataset, online: Any) -> None:
     with rlds_cli.writer("local/more", like=offline) as more:
         members = {"offline": "local/offline", "online": "local/online", "more": "local/more"}
@@ -270,6 +276,7 @@ def test_priorities_of_a_tensordict(online: Any) -> None:
 # -- shares
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("weights", [HALF, {"offline": 3, "online": 1}, {"offline": 0.3, "online": 0.7}])
 @pytest.mark.parametrize("size", [2, 7, 16])
 def test_shares_are_exact_and_remainders_are_made_up(online: Any, weights: dict[str, float], size: int) -> None:
@@ -293,6 +300,7 @@ def test_shares_by_size_follow_the_windows(online: Any) -> None:
     assert abs(counts(batch)[1] - expected) < 2
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("world", [2, 4])
 @pytest.mark.parametrize("weights", [HALF, {"offline": 5, "online": 3}])
@@ -355,6 +363,7 @@ def test_schedules_that_are_none(make: Any, says: str) -> None:
 # -- a sampler for each member
 
 
+@pytest.mark.thorough
 def test_each_member_has_its_own_sampler(offline: rlds_cli.Dataset, online: Any) -> None:
     record(online, *range(5))
     weight = np.array([0.0, 0.0, 1.0, 0.0])
@@ -528,6 +537,7 @@ def flat(state: Any, prefix: str = "") -> dict[str, Any]:
     return {prefix: state}
 
 
+@pytest.mark.thorough
 def test_states_of_frozen_and_of_live_mixtures_differ(online: Any) -> None:
     record(online, 0, 1)
     live, frozen = load(), load(live=False)
@@ -540,6 +550,7 @@ def test_states_of_frozen_and_of_live_mixtures_differ(online: Any) -> None:
         load(size=4).load_state_dict(live.state_dict())
 
 
+@pytest.mark.thorough
 def test_seeking_back_and_forth(online: Any) -> None:
     record(online, 0, 1, 2)
     loader = load({"offline": 0.37, "online": 0.63}, 7)
@@ -549,6 +560,7 @@ def test_seeking_back_and_forth(online: Any) -> None:
         assert same(run(loader, 1), whole[step : step + 1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("exact", [True, False])
 def test_options_do_not_enter_the_order(online: Any, exact: bool) -> None:
     record(online, 0, 1, 2)
@@ -561,6 +573,7 @@ def test_options_do_not_enter_the_order(online: Any, exact: bool) -> None:
     assert same(runs[0], runs[1]) and same(runs[0], runs[2])
 
 
+@pytest.mark.thorough
 def test_what_is_said_of_it(online: Any) -> None:
     loader = load(sampler=Prioritized())
     text = loader.describe()

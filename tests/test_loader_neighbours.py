@@ -31,6 +31,7 @@ def check(b, place, expected):
     assert b["previous", "reward"][place].tolist() == [reward]
 
 
+@pytest.mark.thorough
 @DATASETS
 @given(episode_lists())
 def test_transitions_and_sums_of_them(known):
@@ -47,6 +48,7 @@ def test_transitions_and_sums_of_them(known):
                 check(b, i, around(known[k], t, span))  # the action at the row where it bootstraps
 
 
+@pytest.mark.thorough
 @DATASETS
 @given(episode_lists())
 def test_every_step_of_a_slice_has_its_own(known):
@@ -62,6 +64,7 @@ def test_every_step_of_a_slice_has_its_own(known):
                 check(b, place, near if real else (NONE, NONE, 0.0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 @pytest.mark.parametrize("window", [Transition(), Slice(3, after=2), Slice(3, after=2, fill="zero")])
 def test_transforms_change_what_is_there_and_leave_the_zeros(backend, window):
@@ -86,6 +89,7 @@ def test_transforms_change_what_is_there_and_leave_the_zeros(backend, window):
         np.testing.assert_allclose(b["previous", "reward"][place], [expected], rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_neighbours_stay_in_the_episode_of_a_selection():
     known = [episode(k, 3) for k in range(5)]
     for b in Loader(create(known).select(episodes=[3, 0]), 3, fields=[..., *EXTRA], sampler=Shuffled(), **EXACT):
@@ -102,6 +106,7 @@ def made(action, length=4):
     )
 
 
+@pytest.mark.thorough
 def test_discrete_and_nested_actions():
     b = next(iter(Loader(made(np.arange(1, 5)), 4, fields=[..., *NEIGHBOURS], sampler=Sequential(), **EXACT)))
     assert b["next", "action"].tolist() == [2, 3, 4, 0] and b["previous", "action"].tolist() == [0, 1, 2, 3]
@@ -123,6 +128,7 @@ def test_text_beside_is_none_where_there_is_no_step():
     assert b["previous", "action"].tolist() == [None, "go", "left", "right"]
 
 
+@pytest.mark.thorough
 def test_what_the_dataset_does_not_have():
     ds = create([episode(0, 4)], reward=False)
     with pytest.raises(NoReward):

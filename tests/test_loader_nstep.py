@@ -26,6 +26,7 @@ def check(loader, episodes, n, gamma, scale=1.0):
     assert seen == sum(e.num_transitions for e in episodes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kept", [False, True])
 @settings(max_examples=15)
 @given(episodes=episode_lists(), n=st.integers(2, 12), gamma=st.sampled_from([0.0, 0.9, 1.0]))
@@ -45,6 +46,7 @@ def ds(home, monkeypatch):
     return create(EPISODES)
 
 
+@pytest.mark.thorough
 def test_packed_rows_serve_other_selections_and_other_sums(ds, home, monkeypatch):
     monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
     options = {"backend": "numpy", "dtype": None, "fields": [..., "episode", "step"], "window": Transition(3, 0.5)}
@@ -56,11 +58,13 @@ def test_packed_rows_serve_other_selections_and_other_sums(ds, home, monkeypatch
     assert len(files) == 1 and files == sorted(f.name for f in (home / "packed").iterdir())
 
 
+@pytest.mark.thorough
 def test_rewards_that_are_transformed_are_summed_anew(ds):
     options = {"backend": "numpy", "dtype": None, "fields": [..., "episode", "step"], "window": Transition(3, 0.5)}
     check(Loader(ds, 4, sampler=Shuffled(), transform=Reward(scale=7.0), **options), EPISODES, 3, 0.5, scale=7.0)
 
 
+@pytest.mark.thorough
 def test_without_a_place_to_keep_them_they_are_summed_anew(ds, home):
     (home / "packed").write_text("in the way")
     options = {"backend": "numpy", "dtype": None, "fields": [..., "episode", "step"], "window": Transition(3, 0.5)}
@@ -77,6 +81,7 @@ def rewarded(reward, ref="local/rewarded"):
     return rlds_cli.create(ref, made)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("dtype", [None, "float32", "float64"])
@@ -95,6 +100,7 @@ def test_rewards_of_any_kind_are_summed_in_float64(home, monkeypatch, kept, dtyp
         assert sorted(set(batch["next/discount"][:, 0])) == pytest.approx([0.970299, 0.9801, 0.99], rel=eps)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [Transition(), Transition(3, 0.5), Transition(2, 1.0), Slice(2)])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", None])
 def test_transforms_see_the_same_dtype_whatever_the_window(home, window, dtype):
@@ -113,6 +119,7 @@ def test_transforms_see_the_same_dtype_whatever_the_window(home, window, dtype):
     assert seen == {np.dtype({"float16": "float32", None: "float16"}.get(dtype, dtype))}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_what_a_transform_makes_of_half_floats_is_finite(home, backend):
     ds = rewarded(np.full(5, 100, np.float16))  # half floats end at 65,504
@@ -122,6 +129,7 @@ def test_what_a_transform_makes_of_half_floats_is_finite(home, backend):
         assert batch["next/reward"].max() == pytest.approx(expected) and np.isfinite(batch["next/reward"]).all()
 
 
+@pytest.mark.thorough
 def test_returns_of_half_floats_are_exact(home):
     ds = rewarded(np.full(3, 100, np.float16))
     batch = next(iter(Loader(ds, 6, fields=[..., ReturnToGo(0.99)], backend="numpy", dtype=None, sampler=Sequential())))

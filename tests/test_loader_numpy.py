@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from frames_data import film
 from loader_data import create, episode
 
@@ -58,6 +59,7 @@ def test_neither_torch_nor_jax_is_imported(home: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.thorough
 def test_fields_of_no_width_are_batched_too() -> None:
     x = np.arange(9.0, dtype="f4")
     rlds_cli.create("local/narrow", [{"observation": {"x": x, "nothing": np.zeros((9, 0), "f4")}, "action": x[:8]}])

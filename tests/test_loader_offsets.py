@@ -59,6 +59,7 @@ WINDOWS = st.builds(
 )
 
 
+@pytest.mark.thorough
 @MANY
 @given(SELECTIONS, WINDOWS)
 def test_torch_gives_what_numpy_gives_and_an_epoch_is_shuffled_whole(ds, chosen, window):
@@ -77,6 +78,7 @@ def test_torch_gives_what_numpy_gives_and_an_epoch_is_shuffled_whole(ds, chosen,
     assert sorted(seen) == counted
 
 
+@pytest.mark.thorough
 def test_zeros_stay_zeros_after_transforms(ds):
     window = Offsets({"observation": (-2, 0), "next/reward": (0, 3)}, fill="zero")
     norm = Normalize(ds, ("observation",))
@@ -92,6 +94,7 @@ def test_zeros_stay_zeros_after_transforms(ds):
         np.testing.assert_allclose(b["next/reward"][i][real], raw["next/reward"][j][real] * 2 + 5)
 
 
+@pytest.mark.thorough
 def test_frame_stacks_and_their_next_twin():
     """The stack of the step after is one row later: at the start both repeat the first row, at the end they may not."""
     known = [episode(0, 5), episode(1, 3, observed=False, end="truncated"), episode(2, 4, observed=False)]
@@ -109,6 +112,7 @@ def test_frame_stacks_and_their_next_twin():
     assert sorted(next(iter(stacked)).names()) == ["mask/observation", "observation"]
 
 
+@pytest.mark.thorough
 def test_the_final_observation_is_a_row_where_it_is_recorded():
     ds = create([episode(0, 3), episode(1, 3, observed=False)])
     window = Offsets({"observation": (1, 2, 3), "action": (1, 2, 3)})
@@ -120,6 +124,7 @@ def test_the_final_observation_is_a_row_where_it_is_recorded():
     assert b["observation"][i][:, 1].tolist() == [1, 2, 2] and b["mask/observation"][i].tolist() == [True, True, False]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("length", [3, 15, 16, 17, 40])
 def test_the_edges_of_diffusion_policy(length):
     """Its sequences of 16 start from step -1 to 7 beyond the last whole one; what lies outside repeats the edge."""
@@ -139,6 +144,7 @@ def test_the_edges_of_diffusion_policy(length):
     assert len(samples(ds, Offsets({"action": range(-1, 15)}, before=0, after=7))) == max(0, len(sequences) - 1)
 
 
+@pytest.mark.thorough
 def test_flags_and_rewards_have_an_axis_of_one():
     ds = create([episode(0, 9)])
     names = ("next/reward", "next/done", "next/terminated", "next/truncated")
@@ -159,6 +165,7 @@ def nested():
         }
 
 
+@pytest.mark.thorough
 def test_a_name_stands_for_what_is_nested_below_it():
     ds = rlds_cli.create("local/nested", nested())
     known = list(nested())
@@ -181,6 +188,7 @@ def test_a_name_stands_for_what_is_nested_below_it():
     assert b["mask"].names() == ["observation", "next/observation"]
 
 
+@pytest.mark.thorough
 def test_a_next_observation_of_its_own_is_read_at_its_own_rows():
     rng = np.random.default_rng(0)
     before, after = rng.standard_normal((2, 6, 3))
@@ -194,6 +202,7 @@ def test_a_next_observation_of_its_own_is_read_at_its_own_rows():
         assert b["mask/next/observation"][i].tolist() == (rows == inside).tolist()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fill", ["edge", "zero"])
 def test_encoded_frames_are_decoded_at_offsets(tmp_path, fill):
     decoded = pixels(tmp_path, 2)
@@ -207,6 +216,7 @@ def test_encoded_frames_are_decoded_at_offsets(tmp_path, fill):
         assert same(b["next/observation"][i], values) and b["mask/next/observation"][i].tolist() == real.tolist()
 
 
+@pytest.mark.thorough
 def test_what_stands_beside_a_step_is_that_of_the_step_alone():
     known = episode(0, 5)
     ds = create([known])
@@ -295,6 +305,7 @@ def test_names_that_have_no_offsets(ds, name, error, says):
         load(ds, Offsets({"observation": (0,), name: (0, 1)}))
 
 
+@pytest.mark.thorough
 def test_rewards_that_there_are_not():
     ds = create([episode(0, 5)], reward=False)
     for name in ("next/reward", "reward"):

@@ -13,6 +13,7 @@ from rlds_cli.loader.order import EPISODE, WINDOW, Order
 SEEDS = st.integers(0, 2**64 - 1)
 
 
+@pytest.mark.thorough
 @given(SEEDS, st.integers(0, 2**40), st.integers(0, 10**12), st.integers(1, 30), st.integers(1, 5))
 def test_a_draw_depends_on_its_own_position_only(seed, epoch, start, count, step):
     positions = range(start, start + count * step, step)
@@ -20,11 +21,13 @@ def test_a_draw_depends_on_its_own_position_only(seed, epoch, start, count, step
     assert drawn.tolist() == [(shuffles.philox(seed, epoch, WINDOW, p) >> 11) * 2.0**-53 for p in positions]
 
 
+@pytest.mark.thorough
 @given(SEEDS, st.integers(0, 1000), st.integers(1, 400))
 def test_a_shuffle_is_the_permutation_that_the_docs_describe(seed, epoch, n):
     assert Order(seed, epoch).shuffled(range(n), n).tolist() == shuffles.shuffled(seed, epoch, n)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [4095, 4096, 4097, 5000])
 def test_many_numbers_are_shuffled_in_rounds(n):
     assert Order(5, 2).shuffled(range(n), n).tolist() == shuffles.shuffled(5, 2, n)
@@ -51,6 +54,7 @@ def test_a_shuffle_is_a_permutation(seed, epoch, n):
     assert sorted(Order(seed, epoch).shuffled(range(n), n).tolist()) == list(range(n))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9, 10, 1 << 16, (1 << 16) + 1, 100_003, 316 * 316, 316 * 317 + 1])
 def test_a_shuffle_is_a_permutation_at_the_edges_of_its_factors(n):
     assert np.array_equal(np.sort(Order(3, 4).shuffled(range(n), n)), np.arange(n))
@@ -94,6 +98,7 @@ def chi_square(counts, expected):
     return float(((counts - expected) ** 2 / expected).sum())
 
 
+@pytest.mark.thorough
 def test_every_order_of_few_windows_is_as_likely():
     tries = 20 * math.factorial(6)
     counts = Counter(map(tuple, orders(6, tries).tolist()))
@@ -101,6 +106,7 @@ def test_every_order_of_few_windows_is_as_likely():
     assert chi_square(np.array(list(counts.values())), 20) < 920  # 719 degrees of freedom: 1e-6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [7, 64])
 def test_every_place_of_a_small_shuffle_is_as_likely(n):
     tries, seen = 4000, np.zeros((n, n))
@@ -110,6 +116,7 @@ def test_every_place_of_a_small_shuffle_is_as_likely(n):
     assert chi_square(seen, tries / n) < free + 5 * math.sqrt(2 * free)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("n", "tries"), [(2, 4000), (6, 4000), (100, 3000), (1000, 1500), (5000, 800), (100_003, 40)])
 def test_neighbours_stay_neighbours_as_often_as_chance_has_it(n, tries):
     """Numbers that lie side by side or one row of the Feistel square apart, before and after."""
@@ -126,6 +133,7 @@ def test_neighbours_stay_neighbours_as_often_as_chance_has_it(n, tries):
         assert abs(seen[key] - number) < 4.5 * math.sqrt(number), (key, seen[key], number)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [30, 5000])
 def test_pairs_are_as_likely_in_any_two_places(n):
     """Where two neighbours go, in sixteenths of the range: 256 cells."""

@@ -79,6 +79,7 @@ def files(home: Path) -> list[Path]:
     return sorted((home / "packed").iterdir())
 
 
+@pytest.mark.thorough
 def test_built_once_and_mapped_from_then_on(dataset: Dataset, home: Path) -> None:
     first, built = build(dataset)
     assert (first.where, first.reason, built) == ("packed file", "", 1)
@@ -96,6 +97,7 @@ def test_built_once_and_mapped_from_then_on(dataset: Dataset, home: Path) -> Non
     assert file.read_bytes()[: CONTENT.nbytes] == CONTENT.tobytes()
 
 
+@pytest.mark.thorough
 def test_other_keys_are_other_files(dataset: Dataset, home: Path) -> None:
     build(dataset)
     other, built = build(dataset, CONTENT[:10], what="ten")
@@ -105,11 +107,13 @@ def test_other_keys_are_other_files(dataset: Dataset, home: Path) -> None:
     assert len(files(home)) == 2
 
 
+@pytest.mark.thorough
 def test_selections_and_copies_share_it(dataset: Dataset) -> None:
     build(dataset)
     assert build(dataset.select(episodes=[0]))[1] == 0
 
 
+@pytest.mark.thorough
 def test_content_of_another_dataset_is_another_file(dataset: Dataset, home: Path) -> None:
     build(dataset)
     other = rlds_cli.create("local/y", [{"observation": np.ones((4, 2)), "action": np.zeros((3, 1))}])
@@ -163,6 +167,7 @@ def _of_another_key(file: Path) -> None:
     held.path.rename(file)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damage", [_truncate, _grow, _foreign, _empty, _of_another_key])
 def test_what_is_not_the_file_is_built_again(dataset: Dataset, damage: object) -> None:
     held, _ = build(dataset)
@@ -177,6 +182,7 @@ def test_what_is_not_the_file_is_built_again(dataset: Dataset, damage: object) -
     assert build(dataset)[1] == 0
 
 
+@pytest.mark.thorough
 def test_deleted_while_mapped(dataset: Dataset, home: Path) -> None:
     held, _ = build(dataset)
     assert held.path is not None
@@ -192,6 +198,7 @@ def _blocked(home: Path) -> None:
     (home / "packed").write_text("no directory")
 
 
+@pytest.mark.thorough
 def test_private_memory_within_the_budget_where_no_file_can_be(dataset: Dataset, home: Path) -> None:
     _blocked(home)
     held, built = build(dataset, budget=CONTENT.nbytes)
@@ -202,6 +209,7 @@ def test_private_memory_within_the_budget_where_no_file_can_be(dataset: Dataset,
     assert str(home / "packed") in held.reason
 
 
+@pytest.mark.thorough
 def test_none_where_there_is_neither_file_nor_memory(dataset: Dataset, home: Path) -> None:
     _blocked(home)
     held, built = build(dataset, budget=CONTENT.nbytes - 1)
@@ -209,6 +217,7 @@ def test_none_where_there_is_neither_file_nor_memory(dataset: Dataset, home: Pat
     assert "390.6 KiB of memory" in held.reason
 
 
+@pytest.mark.thorough
 def test_the_users_own_home_where_that_of_the_dataset_takes_nothing(tmp_path: Path, home: Path) -> None:
     shared = tmp_path / "shared"
     episodes = [{"observation": np.zeros((4, 2)), "action": np.zeros((3, 1))}]
@@ -220,6 +229,7 @@ def test_the_users_own_home_where_that_of_the_dataset_takes_nothing(tmp_path: Pa
     assert build(ds)[1] == 0
 
 
+@pytest.mark.thorough
 def test_the_home_of_the_dataset_before_the_users_own(tmp_path: Path, home: Path) -> None:
     shared = tmp_path / "shared"
     episodes = [{"observation": np.zeros((4, 2)), "action": np.zeros((3, 1))}]
@@ -241,6 +251,7 @@ def test_a_read_only_home(dataset: Dataset, home: Path) -> None:
     assert "may not be written" in held.reason
 
 
+@pytest.mark.thorough
 def test_a_dataset_outside_any_home(tmp_path: Path, home: Path, dataset: Dataset) -> None:
     dataset.path.rename(tmp_path / "moved")
     held, _ = build(rlds_cli.open_dataset(tmp_path / "moved"))
@@ -248,6 +259,7 @@ def test_a_dataset_outside_any_home(tmp_path: Path, home: Path, dataset: Dataset
     assert held.path.parent == home / "packed"
 
 
+@pytest.mark.thorough
 def test_too_large_for_the_disk(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "MOST_BYTES", 399_999)
     held, built = build(dataset)
@@ -347,6 +359,7 @@ def test_every_byte_of_a_packed_file_counts(ds: Dataset, home: Path) -> None:
     assert verify(ds.path).ok
 
 
+@pytest.mark.thorough
 def test_packed_rows_of_a_moved_dataset_and_of_another_version(ds: Dataset, home: Path, tmp_path: Path) -> None:
     Loader(ds, 8, backend="numpy")
     (file,) = files(home)

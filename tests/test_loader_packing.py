@@ -29,6 +29,7 @@ def everything(ds, **options):
     return loader, list(loader)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("dtype", [None, "float32", "float16"])
 @pytest.mark.parametrize("anchors", ["transitions", "steps"])
@@ -51,6 +52,7 @@ def test_packed_rows_hold_what_the_episodes_do(ds, packed, dtype, anchors):
     assert seen == sum(e.length if anchors == "steps" else e.num_transitions for e in EPISODES)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [Transition(), Transition(3), Slice(4, after=3, fill="zero")])
 def test_batches_of_a_run_are_contiguous_and_share_no_memory(home, packed, window):
     """Neither the fields of a batch nor the batches whose samples are drawn together."""
@@ -62,6 +64,7 @@ def test_batches_of_a_run_are_contiguous_and_share_no_memory(home, packed, windo
     assert all(x.flags.owndata or (x.base.flags.owndata and x.base.nbytes == x.nbytes) for x in arrays)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", None])
 def test_a_tensor_of_a_batch_has_its_memory_to_itself(home, packed, dtype):
     """A batch that is kept keeps no other's memory."""
@@ -72,6 +75,7 @@ def test_a_tensor_of_a_batch_has_its_memory_to_itself(home, packed, dtype):
     assert len({x.untyped_storage().data_ptr() for x in tensors}) == len(tensors)
 
 
+@pytest.mark.thorough
 def test_tensors_may_be_changed_in_place(home, packed):
     ds = create(EPISODES)
     loader = Loader(ds, 8, sampler=Shuffled())
@@ -86,6 +90,7 @@ def test_tensors_may_be_changed_in_place(home, packed):
         assert (batch["observation"] == before).all()
 
 
+@pytest.mark.thorough
 def test_only_some_fields_and_none_after(home, packed):
     ds = create(EPISODES)
     batch = next(iter(Loader(ds, 64, fields=["action", "next/done", "index"], backend="numpy", dtype=None)))
@@ -95,6 +100,7 @@ def test_only_some_fields_and_none_after(home, packed):
     assert np.array_equal(batch["next/done"][:, 0], done[batch["index"]])
 
 
+@pytest.mark.thorough
 def test_small_data_and_longer_windows_are_read_from_their_columns(home):
     ds = create(EPISODES)
     assert "packed" not in Loader(ds, 8).describe()
@@ -111,6 +117,7 @@ def test_where_nothing_can_be_written_memory_is_taken_or_columns_read(home, pack
         assert all(np.array_equal(x, b[name]) for name, x in a.leaves())
 
 
+@pytest.mark.thorough
 def test_n_step_transitions_are_as_ever(home, packed):
     ds = create(EPISODES)
     for batch in everything(ds, window=Transition(3, 0.9), dtype=None)[1]:

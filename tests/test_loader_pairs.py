@@ -50,6 +50,7 @@ def drawn(batch: Any) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     return [((a, s), (b, t)) for (a, b), (s, t) in zip(episode, step, strict=True)]
 
 
+@pytest.mark.thorough
 def test_both_windows_are_in_one_batch(ds: Dataset) -> None:
     batch = next(iter(load(ds, fields=["all", "episode", "step"])))
     assert batch["observation"].shape == (8, 2, LENGTH, 2) and batch["text"].shape == batch["mask"].shape == (8, 2, 3)
@@ -77,6 +78,7 @@ def test_every_pair_has_the_chance_of_the_reference(ds: Dataset, by: str | None)
     assert abs(square - free) < 5 * (2 * free) ** 0.5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [Transition(), Transition(n_step=2), Slice(2, after=1), Episode()])
 def test_with_other_windows_and_goals(ds: Dataset, window: Any) -> None:
     options = {"window": window, "fields": [..., "episode", Goals("goal")]}
@@ -106,6 +108,7 @@ def test_a_pair_is_a_function_of_seed_epoch_and_number(ds: Dataset) -> None:
         assert [p for b in itertools.islice(part, 6) for p in drawn(b)] == whole[rank::2]
 
 
+@pytest.mark.thorough
 def test_functions_of_a_batch_see_pairs_and_memory_on_a_device_holds_them(ds: Dataset) -> None:
     seen = []
 
@@ -120,6 +123,7 @@ def test_functions_of_a_batch_see_pairs_and_memory_on_a_device_holds_them(ds: Da
     assert set(seen) == {(4, 2, LENGTH, 1)}
 
 
+@pytest.mark.thorough
 def test_growing_datasets(ds: Dataset) -> None:
     with rlds_cli.writer("local/grows", like=ds) as w:
         w.add_episodes([made(0, "a"), made(1, "a")])
@@ -128,6 +132,7 @@ def test_growing_datasets(ds: Dataset) -> None:
         assert {k for pair in drawn(next(iter(loader))) for k, _ in pair} == {0, 1}
 
 
+@pytest.mark.thorough
 def test_selections_number_their_own_episodes(ds: Dataset) -> None:
     batch = next(iter(load(ds.select(episodes=[3, 4, 8]), 8)))
     assert {(a, b) for (a, _), (b, _) in drawn(batch)} <= {(0, 1), (1, 0), (2, 2)}

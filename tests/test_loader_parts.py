@@ -71,11 +71,13 @@ def check(ds: Dataset, **options: object) -> str:
     return reading
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{}, {"dtype": None}, {"window": Transition(3, 0.9)}])
 def test_a_merge_holds_what_its_members_hold(merged: Dataset, options: dict[str, object]) -> None:
     assert "3 files in" in check(merged, **options)
 
 
+@pytest.mark.thorough
 def test_members_and_merges_share_packed_rows(merged: Dataset, home: Path) -> None:
     for name in "ab":
         check(rlds_cli.open_dataset(f"local/{name}"))
@@ -90,6 +92,7 @@ def test_members_and_merges_share_packed_rows(merged: Dataset, home: Path) -> No
     check(merged.trim({2: [(3, 20)]}, "cut"))
 
 
+@pytest.mark.thorough
 def test_a_merge_keeps_packed_rows_when_its_members_are_removed(merged: Dataset, home: Path) -> None:
     check(rlds_cli.open_dataset("local/a"))
     (file,) = files(home)
@@ -98,12 +101,14 @@ def test_a_merge_keeps_packed_rows_when_its_members_are_removed(merged: Dataset,
     assert file in files(home) and len(files(home)) == 3
 
 
+@pytest.mark.thorough
 def test_rows_between_parts_take_no_disk(merged: Dataset, home: Path) -> None:
     check(merged)
     assert merged.num_rows > 2 * arrays.SEGMENT_ROWS
     assert sum(file.stat().st_size for file in files(home)) < 20_000
 
 
+@pytest.mark.thorough
 def test_fields_that_are_segmented_differently(merged: Dataset, home: Path) -> None:
     """A step that writes one field anew has one file of it, and the members' files of the others."""
     ds = preprocess.run(merged, "scale_reward", "double", args={"scale": 2.0}, jobs=0)
@@ -111,6 +116,7 @@ def test_fields_that_are_segmented_differently(merged: Dataset, home: Path) -> N
     assert verify(ds.path).ok
 
 
+@pytest.mark.thorough
 def test_a_compacted_merge_is_packed_as_one(merged: Dataset, home: Path) -> None:
     check(merged)
     compact("local/all")
@@ -118,6 +124,7 @@ def test_a_compacted_merge_is_packed_as_one(merged: Dataset, home: Path) -> None
     assert len(files(home)) == 4
 
 
+@pytest.mark.thorough
 def test_a_damaged_part_is_named_by_verify_and_packed_again_after_a_repair(merged: Dataset, home: Path) -> None:
     check(merged)
     of_b = next(f for f in files(home) if f.stat().st_size == min(f.stat().st_size for f in files(home)))
@@ -142,6 +149,7 @@ def test_parts_for_which_there_is_no_space_are_in_memory(
     assert reading.startswith("reading   no packed rows")
 
 
+@pytest.mark.thorough
 def test_packed_rows_that_are_removed_while_they_are_read(merged: Dataset, home: Path) -> None:
     whole = np.concatenate([batch["action"] for batch in loaded(merged)[1]])
     loader = Loader(merged, 16, sampler=Sequential(), backend="numpy")

@@ -54,6 +54,7 @@ def our_threads() -> list[threading.Thread]:
 # -- the same batches
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [Transition(), Transition(3), Slice(5, after=4), Offsets({"observation": (-1, 0)})])
 @pytest.mark.parametrize("sampler", [Uniform(), Shuffled(), Sequential()])
 @pytest.mark.parametrize("prefetch", DEPTHS[1:])
@@ -65,6 +66,7 @@ def test_the_same_batches(ds: rlds_cli.Dataset, window: Any, sampler: Any, prefe
             assert np.array_equal(x, y, equal_nan=x.dtype.kind == "f"), name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefetch", DEPTHS)
 def test_batches_in_flight_are_not_consumed(ds: rlds_cli.Dataset, prefetch: int) -> None:
     whole = first(load(ds, sampler=Shuffled(), steps=200), 200)
@@ -79,6 +81,7 @@ def test_batches_in_flight_are_not_consumed(ds: rlds_cli.Dataset, prefetch: int)
             assert first(other, 5) == whole[n : n + 5]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefetch", DEPTHS)
 def test_breaking_off_and_going_on(ds: rlds_cli.Dataset, prefetch: int) -> None:
     whole = first(load(ds, seed=5), 100)
@@ -110,6 +113,7 @@ def test_prefetch_up_to_the_lag(ds: rlds_cli.Dataset) -> None:
     assert "Prioritized(lag=3)" in str(e.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefetch", [1, 3])
 def test_what_the_lag_says_does_not_depend_on_prefetch(ds: rlds_cli.Dataset, prefetch: int) -> None:
     def run(prefetch: int) -> list[Any]:
@@ -154,6 +158,7 @@ def test_what_fails_is_raised_in_its_turn(prefetch: int) -> None:
     assert not our_threads()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefetch", DEPTHS)
 def test_a_broken_frame_is_raised_at_its_batch(prefetch: int) -> None:
     broken = film([40, 40], broken=(1, 10))
@@ -169,6 +174,7 @@ def test_a_broken_frame_is_raised_at_its_batch(prefetch: int) -> None:
     assert len(list(loader)) == 80 - 51
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefetch", DEPTHS)
 def test_an_error_of_a_function_comes_at_its_batch(ds: rlds_cli.Dataset, prefetch: int) -> None:
     numbers = itertools.count(1)
@@ -184,6 +190,7 @@ def test_an_error_of_a_function_comes_at_its_batch(ds: rlds_cli.Dataset, prefetc
     assert loader.step == 6 and not our_threads()
 
 
+@pytest.mark.thorough
 def test_threads_end_with_the_iterator(ds: rlds_cli.Dataset) -> None:
     loader = load(ds, prefetch=3)
     batches: Any = iter(loader)
@@ -206,6 +213,7 @@ def test_threads_end_with_the_iterator(ds: rlds_cli.Dataset) -> None:
     assert not our_threads()
 
 
+@pytest.mark.thorough
 def test_an_iterator_collected_in_one_of_its_threads() -> None:
     forgotten, collected = threading.Event(), threading.Event()
 
@@ -323,6 +331,7 @@ def test_what_is_chosen(ds: rlds_cli.Dataset) -> None:
 # -- frames of several columns
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefetch", DEPTHS)
 def test_frames_that_columns_share(prefetch: int) -> None:
     shots = film([9, 4, 12])

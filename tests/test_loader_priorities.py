@@ -26,6 +26,7 @@ def raw(priorities):
     return priorities.state()["masses"]
 
 
+@pytest.mark.thorough
 @settings(max_examples=25)
 @given(
     st.lists(FLOATS, min_size=1, max_size=30),
@@ -58,6 +59,7 @@ def test_weights_are_those_of_torchrl():
     assert weight(priorities, np.arange(5)) == pytest.approx([(m / min(mass)) ** -0.9 for m in mass])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [1, 2, 3, 63, 64, 65, 5000])
 def test_draws_are_in_proportion(count):
     priorities, draws = some(count, alpha=1, eps=1e-9), 200_003
@@ -100,6 +102,7 @@ def test_beta_may_be_annealed():
     assert priorities.beta == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "errors",
     [

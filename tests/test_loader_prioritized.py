@@ -51,6 +51,7 @@ def train(loader, steps):
     return seen
 
 
+@pytest.mark.thorough
 def test_the_first_batch_is_uniform_with_weight_one(ds):
     batch = next(iter(load(ds)))
     assert batch["probability"] == pytest.approx(np.full(16, 1 / TRANSITIONS))
@@ -58,6 +59,7 @@ def test_the_first_batch_is_uniform_with_weight_one(ds):
     assert batch["window"].tolist() == batch["index"].tolist()
 
 
+@pytest.mark.thorough
 def test_draws_follow_the_priorities_and_weights_correct_for_them(ds):
     loader = load(ds, 64, sampler=Prioritized(alpha=0.7, beta=0.5, eps=0.01))
     priority = np.ones(TRANSITIONS)
@@ -79,6 +81,7 @@ def test_draws_follow_the_priorities_and_weights_correct_for_them(ds):
     assert ((counts - expected) ** 2 / expected).sum() < TRANSITIONS + 6 * np.sqrt(2 * TRANSITIONS)
 
 
+@pytest.mark.thorough
 def test_the_last_of_two_updates_of_one_window_counts(ds):
     loader = load(ds, 2)
     batch = next(iter(loader))
@@ -90,6 +93,7 @@ def test_the_last_of_two_updates_of_one_window_counts(ds):
     assert after["probability"] == pytest.approx((mass / mass.sum())[after["index"]])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lag", [0, 1, 3])
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 def test_an_update_counts_lag_batches_later_whoever_reads_ahead(ds, lag, prefetch):
@@ -111,6 +115,7 @@ def test_an_update_counts_lag_batches_later_whoever_reads_ahead(ds, lag, prefetc
         assert probability == pytest.approx((known / known.sum())[index])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("lag", "prefetch"), [(0, 0), (2, 0), (2, 2)])
 def test_a_resumed_loader_goes_on_as_if_nothing_had_happened(ds, lag, prefetch):
     options = {"sampler": Prioritized(lag=lag), "prefetch": prefetch}
@@ -136,6 +141,7 @@ def test_tensors_of_any_shape_and_slices(ds):
         loader.update_priorities(batch, torch.ones(4, 5), reduce="sum")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["steps", "axis", "tensordict"])
 @pytest.mark.parametrize("reduce", ["max", "mean"])
 def test_errors_per_step_are_reduced_without_masked_steps(ds, reduce, form):
@@ -154,6 +160,7 @@ def test_errors_per_step_are_reduced_without_masked_steps(ds, reduce, form):
     assert {w: float(masses[w]) for w in expected} == pytest.approx(expected)
 
 
+@pytest.mark.thorough
 def test_a_negative_error_of_a_step_is_refused_when_it_is_reduced_too(ds):
     loader = Loader(ds, 2, window=Slice(3), sampler=Prioritized())
     batch = next(iter(loader))
@@ -188,6 +195,7 @@ def test_errors_of_a_mixture_are_reduced_by_the_mask_of_its_steps(ds):
     loader.update_priorities(batch, torch.where(real, 1.0, torch.nan), reduce="mean")
 
 
+@pytest.mark.thorough
 def test_bad_updates_change_nothing(ds):
     loader = load(ds)
     batch = next(iter(loader))
@@ -209,6 +217,7 @@ def test_bad_updates_change_nothing(ds):
         Loader(ds, 4).update_priorities(batch, np.ones(16))
 
 
+@pytest.mark.thorough
 def test_one_rank_only(ds):
     with pytest.raises(InvalidArgument, match="Prioritized on rank 0 of 2"):
         load(ds, rank=0, world_size=2)
@@ -225,6 +234,7 @@ def test_beta_is_annealed(ds):
     assert ratio == pytest.approx(np.full(32, ratio[0])) and len(set(batch["weight"][:, 0].tolist())) > 1
 
 
+@pytest.mark.thorough
 def test_a_state_without_priorities_is_refused(ds):
     state = load(ds).state_dict()
     del state["priorities"]
@@ -232,11 +242,13 @@ def test_a_state_without_priorities_is_refused(ds):
         load(ds).load_state_dict(state)
 
 
+@pytest.mark.thorough
 def test_n_step_transitions(ds):
     batch = next(iter(load(ds, window=Transition(3, 0.9))))
     assert batch["weight"].shape == (16, 1) and batch["next/discount"].shape == (16, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lag", [0, 2])
 def test_a_pickled_loader_takes_its_priorities_along(ds, lag):
     options = {"sampler": Prioritized(lag=lag)}
@@ -253,6 +265,7 @@ def masses(loader):
     return np.asarray(loader.state_dict()["priorities"]["masses"])
 
 
+@pytest.mark.thorough
 def test_initial_priorities_by_transition(ds):
     given = np.arange(TRANSITIONS) + 0.5
     loader = load(ds, sampler=Prioritized(alpha=1.0, eps=1e-9, priority=given))
@@ -265,6 +278,7 @@ def test_initial_priorities_by_transition(ds):
     assert masses(loader) == pytest.approx(expected)
 
 
+@pytest.mark.thorough
 def test_initial_priorities_by_episode_and_by_step(ds):
     by_episode = np.repeat([40.0, 25.0, 6.0], [40, 25, 5])
     for priority in ("length", [40, 25, 6]):
@@ -280,12 +294,14 @@ def test_initial_priorities_by_episode_and_by_step(ds):
     assert masses(loader) == pytest.approx([*by_transition, 1.0])
 
 
+@pytest.mark.thorough
 def test_a_slice_has_the_priority_of_its_first_step(ds):
     given = np.arange(TRANSITIONS) + 1.0
     loader = load(ds, sampler=Prioritized(alpha=1.0, eps=1e-9, priority=given), window=Slice(10, stride=10))
     assert masses(loader) == pytest.approx([1, 11, 21, 31, 41, 51])  # three of 40, two of 25, none of 5 transitions
 
 
+@pytest.mark.thorough
 def test_initial_priorities_of_a_selection(ds):
     view = ds.select(episodes=[2, 0])
     loader = load(view, sampler=Prioritized(alpha=1.0, eps=1e-9, priority="length"))
@@ -306,6 +322,7 @@ def test_initial_priorities_are_part_of_the_sampler(ds):
     assert pickle.loads(pickle.dumps(one)) == one
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("priority", "says"),
     [
@@ -326,6 +343,7 @@ def test_what_is_no_initial_priority_is_refused(ds, priority, says):
 # -- states on disk
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options",
     [
@@ -359,6 +377,7 @@ def test_torch_saves_a_state_and_loads_it_without_unpickling_objects(ds, tmp_pat
     assert np.array_equal(found["observation"], expected["observation"])
 
 
+@pytest.mark.thorough
 def test_states_with_arrays_or_lists_load_as_well(ds):
     """As NumPy or JSON keeps them."""
     loader = load(ds, sampler=Prioritized(lag=1))

@@ -138,6 +138,7 @@ def every_window(known, window, every_step):
     return Counter((k, held) for k, e in enumerate(known) for held in steps_of(e, window, every_step))
 
 
+@pytest.mark.thorough
 @MANY
 @given(SELECTIONS, WINDOWS, st.one_of(SAMPLERS, st.just(Prioritized())), ANCHORS, st.integers(0, 9))
 def test_samples_are_windows_of_one_episode(ds, chosen, window, sampler, anchors, seed):
@@ -215,6 +216,7 @@ def order_of(window):
     return (lambda b: [x[:2] for x in ids(b)]) if isinstance(window, Episode) else ids
 
 
+@pytest.mark.thorough
 @MANY
 @given(SELECTIONS, WINDOWS, SAMPLERS, ANCHORS, st.integers(1, 3), st.sampled_from([1, 2, 3, 4]), st.integers(0, 9))
 def test_ranks_part_every_batch_field_by_field(ds, chosen, window, sampler, anchors, share, world, seed):
@@ -235,6 +237,7 @@ def test_ranks_part_every_batch_field_by_field(ds, chosen, window, sampler, anch
             assert all(np.array_equal(mine[name], values[places]) for name, values in everyone.leaves())
 
 
+@pytest.mark.thorough
 @MANY
 @given(SELECTIONS, WINDOWS, SAMPLERS, READING, st.integers(1, 5))
 def test_how_it_is_read_changes_nothing(ds, chosen, window, sampler, reading, size):
@@ -251,6 +254,7 @@ def test_how_it_is_read_changes_nothing(ds, chosen, window, sampler, reading, si
             assert np.array_equal(values, expected.astype(values.dtype)), name
 
 
+@pytest.mark.thorough
 @MANY
 @given(
     SELECTIONS,
@@ -366,6 +370,7 @@ DOINGS = st.one_of(
 )
 
 
+@pytest.mark.thorough
 @MANY
 @given(
     SELECTIONS,

@@ -20,6 +20,7 @@ def test_alone_without_arguments():
     assert Ranks.of(None, None) == Ranks(0, 1, "a single process")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("rank", "world"), [(4, 4), (-1, 4), (0, 0), (0, -2), (1, None), (None, 4), (0.5, 4), (0, "4")]
 )
@@ -38,6 +39,7 @@ def test_a_batch_that_cannot_be_shared_names_the_nearest_that_can():
     assert Ranks(0, 4, "").share(256) == 64
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("samples", "world"), [(1, 2), (1, 4), (2, 4), (3, 4), (3, 8), (4, 4), (7, 4), (8, 4)])
 def test_no_rank_goes_away_empty(samples, world):
     parts = [list(Ranks(r, world, "").part(range(100, 100 + samples))) for r in range(world)]
@@ -45,6 +47,7 @@ def test_no_rank_goes_away_empty(samples, world):
     assert all(parts) and set().union(*parts) == set(range(100, 100 + samples))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "window", [Transition(), Transition(2), Slice(2, after=1), Episode(), Offsets({"action": (0, 1)})]
 )
@@ -63,6 +66,7 @@ def test_the_last_batch_has_samples_for_every_rank(window, sampler):
         assert loader.state_dict() == Loader(ds, 4, **options, rank=0, world_size=4).state_dict() | {"epoch": 1}
 
 
+@pytest.mark.thorough
 def test_a_last_batch_that_is_dropped_is_dropped_on_every_rank():
     ds = create([episode(0, 9)])
     for rank in range(4):

@@ -199,6 +199,7 @@ def order(name: str, counts: list[int], seed: int, samples: int) -> list[tuple[i
     return made[name]() if name in made else None
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.parametrize("kind", KINDS)
@@ -239,6 +240,7 @@ def test_samples_are_those_of_the_reference(
         assert found == known
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=6)
 @given(chosen=SELECTIONS, data=st.data(), seed=st.integers(0, 2**64 - 1))
@@ -358,6 +360,7 @@ def test_returns_are_those_of_the_reference(
 # -- mixtures
 
 
+@pytest.mark.thorough
 @settings(max_examples=20)
 @given(
     first=SELECTIONS,

@@ -88,6 +88,7 @@ ARGUMENTS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("block", "stays"), [(16, False), (1024, True)])
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -146,6 +147,7 @@ def test_frames_are_announced_as_soon_as_their_table_is_here(film):
     next(batches)
 
 
+@pytest.mark.thorough
 def test_normalised_with_the_statistics_of_the_manifest(here):
     check(here, late(here), transform=Normalize(here))
 
@@ -175,6 +177,7 @@ def test_columns_on_a_device(here, arguments):
         same(one.numpy(), other.numpy())
 
 
+@pytest.mark.thorough
 def test_priorities(here):
     far, arguments = late(here), {"sampler": Prioritized(), "backend": "numpy", "seed": 2, "steps": 20}
     loaders = [Loader(dataset, 16, **arguments) for dataset in (here, far)]
@@ -184,6 +187,7 @@ def test_priorities(here):
             loader.update_priorities(batch, np.abs(batch["next/reward"]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [Transition(), Transition(n_step=3), Slice(3), Episode()])
 def test_mixtures_of_remote_and_local_members(here, window):
     other = create(varied()[40:60], ref="local/other")
@@ -197,6 +201,7 @@ def test_mixtures_of_remote_and_local_members(here, window):
         same(one, two)
 
 
+@pytest.mark.thorough
 def test_a_state_moves_between_local_and_remote(here):
     whole = [b.copy() for b in Loader(here, 16, sampler=Shuffled(), backend="numpy", steps=25)]
     for first, then in ((here, late(here)), (late(here), here), (late(here), late(here, 16))):
@@ -210,6 +215,7 @@ def test_a_state_moves_between_local_and_remote(here):
             same(one, other)
 
 
+@pytest.mark.thorough
 def test_what_is_announced(here, monkeypatch):
     monkeypatch.setattr(remote, "MISSING_AHEAD", 40)
     far = late(here, 64)
@@ -232,6 +238,7 @@ def test_a_loop_that_is_left_lets_go(here):
         assert far.store.blocks.holds == 0
 
 
+@pytest.mark.thorough
 def test_what_is_all_here_is_held_and_not_asked_for(here, monkeypatch):
     far = late(here)
     loader, near = (Loader(dataset, 16, backend="numpy", steps=9) for dataset in (far, here))
@@ -247,6 +254,7 @@ def test_what_is_all_here_is_held_and_not_asked_for(here, monkeypatch):
     assert all(len(blocks) == len(far.store.blocks.state(file)) for file, blocks in whole)
 
 
+@pytest.mark.thorough
 def test_what_becomes_whole_meanwhile_is_held(here, monkeypatch):
     monkeypatch.setattr(remote, "TRIES", 3)
     far = late(here)
@@ -333,6 +341,7 @@ def test_warm_ups_that_cannot_be(here):
         Loader(here, 8, warm_up="all")
 
 
+@pytest.mark.thorough
 def test_copies_share_nothing(here):
     store = LateStore(here.path)
     first, second = Dataset(store), copy.copy(Dataset(store))

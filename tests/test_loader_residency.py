@@ -81,6 +81,7 @@ def test_stretches_of_rows(file: Path) -> None:
 # -- maps
 
 
+@pytest.mark.thorough
 def test_the_content_is_that_of_the_file(file: Path) -> None:
     mapped = RandomMap(file, ROW_BYTES, ROWS - 1)
     np.testing.assert_array_equal(mapped.content.reshape(-1, ROW_BYTES), rows_of(file)[:-1])

@@ -24,6 +24,7 @@ def slow_of(e, gamma, through=False):
     return reference.to_go(e.reward.tolist(), e.terminated.tolist(), gamma, through_terminals=through)
 
 
+@pytest.mark.thorough
 @settings(max_examples=8)
 @given(episode_lists(), st.lists(st.tuples(GAMMAS, st.booleans()), min_size=3, max_size=4))
 def test_every_step_has_the_sum_to_the_first_terminal_or_the_end(known, settings):
@@ -38,6 +39,7 @@ def test_every_step_has_the_sum_to_the_first_terminal_or_the_end(known, settings
         assert seen == sum(e.length for e in known)
 
 
+@pytest.mark.thorough
 @settings(max_examples=5)
 @given(episode_lists())
 def test_slices_hold_the_return_of_each_step(known):
@@ -51,6 +53,7 @@ def test_slices_hold_the_return_of_each_step(known):
                 assert b["return_to_go"][place][0] == (value if b["mask"][place] or fill == "edge" else 0.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [Transition(3, 0.5), Offsets({"observation": (-1, 0), "next/reward": (0, 1)})])
 def test_it_is_that_of_step_t_whatever_the_window(window):
     known = [episode(0, 6), episode(1, 9, inner=(3,), end="truncated")]
@@ -59,6 +62,7 @@ def test_it_is_that_of_step_t_whatever_the_window(window):
         assert b["return_to_go"][:, 0].tolist() == expected
 
 
+@pytest.mark.thorough
 def test_it_is_cast_like_other_floats():
     ds = create([episode(0, 5)])
     for dtype in ("float16", "float32", "float64"):
@@ -70,6 +74,7 @@ def test_it_is_cast_like_other_floats():
     assert next(iter(Loader(ds, 5, fields=[..., ReturnToGo()])))["return_to_go"].dtype == torch.float32
 
 
+@pytest.mark.thorough
 def test_a_selection_shares_the_column_of_its_dataset(home):
     known = [episode(k, 3 + k) for k in range(5)]
     ds = create(known)
@@ -89,6 +94,7 @@ def test_a_selection_shares_the_column_of_its_dataset(home):
     assert len(list((home / "packed").glob("*.column"))) == 3
 
 
+@pytest.mark.thorough
 def test_rewards_of_several_elements_are_summed_element_by_element():
     rng = np.random.default_rng(0)
     rewards = [rng.standard_normal((n, 2)) for n in (4, 7)]
@@ -132,6 +138,7 @@ def test_the_scan_equals_a_loop_in_parts_of_any_size(rows, gamma, at_once, few):
     assert np.concatenate(parts).tolist() == expected
 
 
+@pytest.mark.thorough
 def test_many_and_long_episodes_are_exact_too():
     rng = np.random.default_rng(0)
     lengths = np.concatenate([rng.integers(1, 400, 300), [70_000], np.ones(500, int)])
@@ -155,6 +162,7 @@ def test_it_agrees_with_torchrl_on_whole_episodes():
     torch.testing.assert_close(b["return_to_go"], theirs, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_without_rewards_there_is_none():
     with pytest.raises(NoReward, match="no reward"):
         Loader(create([episode(0, 4)], reward=False), 2, fields=[..., ReturnToGo()])
@@ -183,6 +191,7 @@ def test_what_cannot_be_is_refused_at_once(make, says):
         make()
 
 
+@pytest.mark.thorough
 def test_offsets_of_a_return_are_refused():
     with pytest.raises(InvalidArgument, match="step t alone"):
         Loader(create([episode(0, 4)]), 2, window=Offsets({"return_to_go": (0, 1)}), fields=[..., ReturnToGo()])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +52,7 @@ def read(schedule: Schedule, spot: Position, most: int, *, worker: int = 0, work
     return found[:MOST]
 
 
+@pytest.mark.thorough
 @given(SCHEDULES, st.integers(0, 40), st.integers(1, 9), st.integers(1, 5))
 def test_workers_take_turns(schedule: Schedule, step: int, most: int, workers: int) -> None:
     spot = schedule.settle(schedule.at(step, 0))
@@ -63,6 +65,7 @@ def test_workers_take_turns(schedule: Schedule, step: int, most: int, workers: i
         assert len(mine) == len(expected) or schedule.per_pass is None
 
 
+@pytest.mark.thorough
 @given(SCHEDULES, st.integers(0, 60), st.integers(0, 60))
 def test_skipping_is_going_on_batch_by_batch(schedule: Schedule, step: int, batches: int) -> None:
     spot = schedule.settle(schedule.at(step, 0))

@@ -20,6 +20,7 @@ def pairs(sampler, counts, positions, seed=0, epoch=0):
     return list(zip(drawn.episode.tolist(), drawn.number.tolist(), strict=True))
 
 
+@pytest.mark.thorough
 @given(COUNTS, st.integers(0, 100))
 def test_every_draw_is_a_window_that_exists(counts, seed):
     for sampler in SAMPLERS:
@@ -27,6 +28,7 @@ def test_every_draw_is_a_window_that_exists(counts, seed):
             assert 0 <= e < len(counts) and 0 <= w < counts[e]
 
 
+@pytest.mark.thorough
 @given(COUNTS, st.integers(0, 100), st.data())
 def test_a_sample_does_not_depend_on_who_asks(counts, seed, data):
     total = sum(counts)
@@ -39,6 +41,7 @@ def test_a_sample_does_not_depend_on_who_asks(counts, seed, data):
         assert pairs(sampler, counts, some, seed) == [whole[p] for p in some]
 
 
+@pytest.mark.thorough
 @given(COUNTS, st.integers(0, 100), st.integers(0, 5))
 def test_epochs_hold_every_window_once(counts, seed, epoch):
     everything = [(e, w) for e, count in enumerate(counts) for w in range(count)]
@@ -54,6 +57,7 @@ def test_epochs_are_shuffled_anew():
     assert len(orders) == 4
 
 
+@pytest.mark.thorough
 def test_uniform_by_window_weighs_windows_and_by_episode_weighs_episodes():
     counts, n = [1, 9, 30], 40_000
     by_window = Counter(pairs(Uniform(), counts, range(n)))

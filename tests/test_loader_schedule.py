@@ -25,11 +25,13 @@ def walk(schedule, spot, batches, most):
     return seen[:batches]
 
 
+@pytest.mark.thorough
 @given(SCHEDULES, st.integers(1, 9))
 def test_how_many_are_read_at_once_changes_nothing(schedule, most):
     assert walk(schedule, Position(0, 0), 20, most) == walk(schedule, Position(0, 0), 20, 1)
 
 
+@pytest.mark.thorough
 @given(SCHEDULES, st.integers(0, 40))
 def test_a_step_and_its_spot_are_one(schedule, step):
     spot = schedule.at(step, 0)
@@ -37,6 +39,7 @@ def test_a_step_and_its_spot_are_one(schedule, step):
     assert walk(schedule, spot, 5, 3) == walk(schedule, Position(0, 0), step + 5, 4)[step:]
 
 
+@pytest.mark.thorough
 @given(SCHEDULES)
 def test_an_epoch_holds_every_sample_once_but_for_a_dropped_batch(schedule):
     if schedule.total is None:
@@ -49,6 +52,7 @@ def test_an_epoch_holds_every_sample_once_but_for_a_dropped_batch(schedule):
     assert walk(schedule, Position(0, 0), schedule.per_epoch + 1, 4)[-1][0] == (1, 0)
 
 
+@pytest.mark.thorough
 @given(SCHEDULES, st.integers(0, 40))
 def test_a_fresh_pass_starts_at_a_multiple_of_its_length(schedule, step):
     spot = schedule.at(step, 0)
@@ -61,6 +65,7 @@ def test_a_fresh_pass_starts_at_a_multiple_of_its_length(schedule, step):
         assert (step + schedule.left(spot)) % schedule.per_pass == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("schedule", "epoch", "one_pass"),
     [
@@ -88,6 +93,7 @@ def test_a_place_taken_over_from_another_batch_size_goes_on_from_its_sample():
     assert Schedule(4, 10, drop_last=True).settle(Position(0, 7)) == Position(1, 0)
 
 
+@pytest.mark.thorough
 @given(SCHEDULES, st.integers(0, 2), st.integers(0, 29), st.integers(1, 4))
 def test_from_anywhere_each_batch_counts_one_and_passes_end_with_epochs(schedule, epoch, sample, most):
     """Also from samples at which no batch of this size begins: the place was saved with another size."""

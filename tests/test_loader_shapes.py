@@ -59,6 +59,7 @@ def check(batch: Any, lead: tuple[int, ...], *, after: bool = True) -> None:
     assert (batch["next/reward"] + batch["next/bonus"] - batch["info/speed"]).shape == (*lead, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", None])
 def test_windows_and_dtypes(ds: Dataset, dtype: str | None, backend: Any) -> None:
@@ -73,12 +74,14 @@ def test_windows_and_dtypes(ds: Dataset, dtype: str | None, backend: Any) -> Non
         assert "info/speed" in loader.describe()
 
 
+@pytest.mark.thorough
 def test_bfloat16_and_memory_on_a_device(ds: Dataset) -> None:
     check(next(iter(Loader(ds, 4, fields="all", dtype="bfloat16"))), (4,))
     check(next(iter(Loader(ds, 4, fields="all", memory="device", device="cpu"))), (4,))
     check(next(iter(Loader(ds, 4, fields="all", window=Slice(3), memory="device", device="cpu"))), (4, 3))
 
 
+@pytest.mark.thorough
 def test_values_are_those_of_the_step(ds: Dataset) -> None:
     extra = ("step", "episode")
     batch = next(iter(Loader(ds, 64, fields=["all", *extra], dtype=None, backend="numpy")))
@@ -95,6 +98,7 @@ def test_values_are_those_of_the_step(ds: Dataset) -> None:
         assert batch[name][:, 0].tolist() == expected.tolist(), name
 
 
+@pytest.mark.thorough
 def test_stacks(ds: Dataset) -> None:
     window = Offsets({"info/speed": (-1, 0), "info/lap": (-1, 0), "observation": (-1, 0)})
     batch = next(iter(Loader(ds, 4, fields="all", window=window)))
@@ -103,6 +107,7 @@ def test_stacks(ds: Dataset) -> None:
     assert batch["next/bonus"].shape == (4, 1) and batch["mask/info/speed"].shape == (4, 2)
 
 
+@pytest.mark.thorough
 def test_computed_columns(ds: Dataset) -> None:
     extra = (
         ReturnToGo(),
@@ -122,6 +127,7 @@ def test_computed_columns(ds: Dataset) -> None:
         assert batch["goal_distance"].dtype == torch.int64
 
 
+@pytest.mark.thorough
 def test_mixtures(ds: Dataset) -> None:
     other = rlds_cli.create("local/others", [{**made(5), "weight": np.ones(6)}])
     loader = Loader(Mixture({"a": ds, "b": other}, missing="zero"), 6, fields="all")
@@ -134,6 +140,7 @@ def test_mixtures(ds: Dataset) -> None:
     assert next(iter(Loader(renamed, 4, fields=("velocity",))))["velocity"].shape == (4, 1)
 
 
+@pytest.mark.thorough
 def test_growing_datasets_and_selections(ds: Dataset) -> None:
     with rlds_cli.writer("local/grows", like=ds) as w:
         w.add_episodes([made(0), made(1)])
@@ -142,6 +149,7 @@ def test_growing_datasets_and_selections(ds: Dataset) -> None:
     check(next(iter(Loader(ds.select(episodes=[1]), 4, fields="all"))), (4,))
 
 
+@pytest.mark.thorough
 def test_tensordicts_and_normalised_batches(ds: Dataset) -> None:
     loader = Loader(ds, 4, fields="all", transform=Normalize(ds, ["observation", "info/speed", "next/bonus"]))
     batch = next(iter(loader))
@@ -150,6 +158,7 @@ def test_tensordicts_and_normalised_batches(ds: Dataset) -> None:
     assert td.batch_size == (4,) and td["info", "speed"].shape == (4, 1) and td["info", "lap"].shape == (4,)
 
 
+@pytest.mark.thorough
 def test_batches_of_a_dataset(ds: Dataset) -> None:
     check(ds.episode(1), (6,))
     some = ds[2:7]
@@ -163,6 +172,7 @@ def test_batches_of_a_dataset(ds: Dataset) -> None:
     assert ds.column("info/speed").shape == (21,)
 
 
+@pytest.mark.thorough
 def test_episodes_of_a_dataset_make_it_again(ds: Dataset) -> None:
     """Their scalars are [T, 1], and they are stored as scalars again, changed or not."""
     assert rlds_cli.create("local/again", (ds.episode(k) for k in range(3))).fingerprint == ds.fingerprint
@@ -195,6 +205,7 @@ def of_window(batch: Any) -> Any:
     return {"next": {"bonus": batch["next/reward"][:, 0] * batch["next/bonus"][:, 0]}}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("function", "unit"), [(doubled, "batch"), (doubled, "step"), (flat, "batch"), (of_window, "window")]
 )

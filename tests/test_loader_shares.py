@@ -53,6 +53,7 @@ def far_off(member, k, share, length):
 # -- turns
 
 
+@pytest.mark.thorough
 @settings(max_examples=30)
 @given(WEIGHTS)
 def test_any_stretch_holds_its_shares(weights):
@@ -63,6 +64,7 @@ def test_any_stretch_holds_its_shares(weights):
         assert off <= bound(len(weights)) + 1e-9
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(12))
 def test_two_and_three_members_hold_the_rounded_number_or_one_more_or_less(seed):
     rng = np.random.default_rng(seed)
@@ -73,6 +75,7 @@ def test_two_and_three_members_hold_the_rounded_number_or_one_more_or_less(seed)
         assert far_off(member, k, rounded / length, length) < 1.5  # a whole number, but for rounding
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("weights", "turns"),
     [
@@ -127,6 +130,7 @@ def test_places_count_the_turns_before(weights, start):
     assert one[1][0] == two[one[0][0]]
 
 
+@pytest.mark.thorough
 def test_building_the_longest_period_is_quick():
     rng = np.random.default_rng(0)
     for members in (2, 10, 60):
@@ -278,6 +282,7 @@ def test_epochs_have_lots_of_their_own():
     assert way.counts(0, 60) == np.bincount(np.concatenate([t.member for t in one]), minlength=3).tolist()
 
 
+@pytest.mark.thorough
 @settings(max_examples=20)
 @given(
     st.lists(st.lists(st.floats(0, 1), min_size=4, max_size=4).filter(lambda w: sum(w) > 0.1), min_size=1, max_size=8),

@@ -27,6 +27,7 @@ def find(tree, u):
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", SIZES)
 def test_draws_fall_where_the_sums_say(count):
     rng = np.random.default_rng(count)
@@ -38,6 +39,7 @@ def test_draws_fall_where_the_sums_say(count):
     assert float(tree.total) == masses.sum() and float(tree.least) == masses.min()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", SIZES)
 def test_all_are_equal_at_first(count):
     tree = SumTree(count, 0.25)
@@ -47,6 +49,7 @@ def test_all_are_equal_at_first(count):
         assert find(tree, (np.arange(count) + 0.5) / count).tolist() == list(range(count))
 
 
+@pytest.mark.thorough
 @settings(max_examples=15)
 @given(st.integers(0, 2**32), st.sampled_from(SIZES))
 def test_a_tree_that_was_updated_is_the_tree_of_its_masses(seed, count):
@@ -65,6 +68,7 @@ def test_a_tree_that_was_updated_is_the_tree_of_its_masses(seed, count):
     assert np.array_equal(tree.find(u), again.find(u))
 
 
+@pytest.mark.thorough
 @settings(max_examples=30)
 @given(st.integers(0, 2**32), st.sampled_from(SIZES), st.sampled_from([1, 30, 500]))
 def test_rounding_finds_nothing_that_is_not_there(seed, count, spread):
@@ -79,6 +83,7 @@ def test_rounding_finds_nothing_that_is_not_there(seed, count, spread):
     assert (before <= u + 1e-11).all() and (u <= sums[found] + 1e-11).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("before", [0, 8, 4096, 65_536])
 def test_a_draw_beyond_the_last_mass_of_a_node_falls_on_it(before):
     """(1 + c) + (b + d), the sum of the last node, is more than ((1 + b) + c) + d, where the draw is looked for."""

@@ -43,6 +43,7 @@ def first(ds: rlds_cli.Dataset, **options: Any) -> Batch:
     return next(iter(loader))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("window", "size"), SIZES)
 @pytest.mark.parametrize("backend", ["torch", "numpy"])
 def test_every_window(ds: rlds_cli.Dataset, window: Any, size: tuple[int, ...], backend: Any) -> None:
@@ -105,6 +106,7 @@ def test_an_episode_of_a_dataset(ds: rlds_cli.Dataset) -> None:
 # -- what TorchRL's losses read, see test_loader_torchrl.py for the losses
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_n_step_transitions_say_how_many_steps_they_sum_up(ds: rlds_cli.Dataset, n: int) -> None:
     loader = Loader(ds, len(ds), sampler=Sequential(), window=Transition(n, 0.9), fields=[..., "episode", "step"])
@@ -117,6 +119,7 @@ def test_n_step_transitions_say_how_many_steps_they_sum_up(ds: rlds_cli.Dataset,
     np.testing.assert_allclose(td["next", "discount"].numpy(), 0.9 ** td["steps_to_next_obs"].numpy(), rtol=1e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("window", [Transition(), Transition(3), Slice(4, after=3), Episode()])
 @pytest.mark.parametrize("backend", ["torch", "numpy"])
 def test_prioritised_batches_have_the_weights_and_numbers_of_their_samples(
@@ -179,6 +182,7 @@ def test_a_clone_outlives_the_gather(ds: rlds_cli.Dataset) -> None:
     assert all(b["observation"].untyped_storage().nbytes() == b["observation"].nbytes for b in kept)
 
 
+@pytest.mark.thorough
 def test_arrays_of_jax_go_by_numpy(ds: rlds_cli.Dataset) -> None:
     pytest.importorskip("jax")
     batch = first(ds, backend="jax", window=Slice(4))

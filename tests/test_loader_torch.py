@@ -333,6 +333,7 @@ def refusal(loader: Loader, workers: int = 1) -> str:
     raise AssertionError("nothing was refused")
 
 
+@pytest.mark.thorough
 def test_priorities_are_not_learned_by_workers(ds: rlds_cli.Dataset) -> None:
     said = refusal(load(ds, sampler=Prioritized()))
     assert "would not learn of priorities" in said and "num_workers=0" in said
@@ -341,11 +342,13 @@ def test_priorities_are_not_learned_by_workers(ds: rlds_cli.Dataset) -> None:
         loader.update_priorities(batch, np.ones(4))
 
 
+@pytest.mark.thorough
 def test_devices_are_left_to_the_training_process(ds: rlds_cli.Dataset) -> None:
     said = refusal(load(ds, device="meta"))
     assert "batches come from another process" in said and "batch.to(device)" in said
 
 
+@pytest.mark.thorough
 def test_an_error_in_a_worker_reaches_the_loop(ds: rlds_cli.Dataset) -> None:
     assert "episode 2 in worker" in refusal(load(ds, sampler=Sequential(), transform=_fail_at_episode_2), 2)
 

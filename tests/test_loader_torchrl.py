@@ -45,6 +45,7 @@ def everything(ds, dtype=None, **options):
     return next(iter(Loader(ds, len(ds), sampler=Sequential(), dtype=dtype, **options)))
 
 
+@pytest.mark.thorough
 @MANY
 @given(SOME, st.integers(2, 9), st.sampled_from([0.5, 0.9, 1.0]))
 def test_n_step_sums_discounts_and_observations_agree(ds, peers, chosen, n, gamma):
@@ -93,6 +94,7 @@ def test_its_returns_to_go_have_a_discount_of_single_precision_and_end_early(pee
     assert abs(near / 0.9e9 - 1) > 1e-9
 
 
+@pytest.mark.thorough
 @MANY
 @given(SELECTIONS, st.floats(0, 1), st.floats(0, 1), st.data())
 def test_importance_weights_are_by_its_formula(ds, chosen, alpha, beta, data):

@@ -39,6 +39,7 @@ def steps(known, name="observation"):
     return np.concatenate([getattr(e, name)[: e.length] for e in known])
 
 
+@pytest.mark.thorough
 def test_std_is_mean_0_and_std_1_on_root_and_next_alike(ds, known):
     x = steps(known)
     mean, std = x.mean(0), x.std(0)
@@ -49,6 +50,7 @@ def test_std_is_mean_0_and_std_1_on_root_and_next_alike(ds, known):
     assert np.array_equal(b["action"], raw["action"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["range", "quantile"])
 def test_ranges_go_to_minus_one_and_one(ds, known, mode):
     x = steps(known, "action").astype(np.float64)
@@ -60,6 +62,7 @@ def test_ranges_go_to_minus_one_and_one(ds, known, mode):
     assert y.min() >= -1 - 1e-9 if mode == "range" else (np.abs(y) <= 1 + 1e-6).mean() > 0.9
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["std", "range", "quantile"])
 def test_what_never_varies_is_only_centred(mode):
     made = [{"observation": np.full((5, 2), 7.5), "action": np.ones((4, 1)), "next": {"reward": np.ones(4)}}]
@@ -68,6 +71,7 @@ def test_what_never_varies_is_only_centred(mode):
     assert norm.apply("observation", [7.5, 8.0]).tolist() == [0.0, 0.5]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["std", "range", "quantile"])
 def test_a_flag_of_final_observations_alone_is_not_blown_up(mode):
     """Statistics count no final observations: the first element is always 0 for them."""
@@ -99,6 +103,7 @@ def timed(kind, **more):
     return ds, k, {"std": (k - k[:-1].mean()) / k[:-1].std(), "range": 2 * k / k[:-1].max() - 1}
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("kind", TIMES)
 @pytest.mark.parametrize("mode", ["std", "range"])
@@ -151,6 +156,7 @@ def test_members_of_a_mixture_are_centred_before_they_are_narrowed(home, kind):
             assert batch[found][:, 0] == pytest.approx(clipped[batch["step"]], abs=2e-6), found
 
 
+@pytest.mark.thorough
 def test_elements_of_one_value_are_only_centred(home):
     x = np.stack([np.full(41, 1e15 + 0.125), np.full(41, 0.1), np.arange(41) % 2 * 1e-5 + 1000], 1)
     ds = rlds_cli.create("local/almost", [{"observation": x, "action": np.ones((40, 1)), "next": {"reward": [1] * 40}}])
@@ -159,6 +165,7 @@ def test_elements_of_one_value_are_only_centred(home):
         assert not y[:, :2].any() and np.abs(y[:, 2]) == pytest.approx(np.ones(41))
 
 
+@pytest.mark.thorough
 def test_values_that_are_mostly_one_have_no_quantiles_to_scale_by(home):
     x = np.zeros((1001, 1))
     x[500] = 7.0
@@ -167,6 +174,7 @@ def test_values_that_are_mostly_one_have_no_quantiles_to_scale_by(home):
     assert y[500] == 7.0 and not np.delete(y, 500).any()
 
 
+@pytest.mark.thorough
 def test_a_normalised_observation_comes_back(home):
     ds, _, _ = timed("seconds")
     norm = Normalize(ds)
@@ -174,6 +182,7 @@ def test_a_normalised_observation_comes_back(home):
     assert np.abs(norm.invert("observation/time", norm.apply("observation/time", x)) - x).max() < 1e-6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["std", "range", "quantile"])
 def test_what_is_never_finite_stays(mode):
     x = np.stack([np.full(5, np.nan), np.arange(5.0)], 1)
@@ -183,6 +192,7 @@ def test_what_is_never_finite_stays(mode):
     assert "NaN" not in json.dumps(norm.state_dict())
 
 
+@pytest.mark.thorough
 def test_constants_by_hand():
     """0 1 ... 100 over the steps, and 1000 as the final observation: mean 50, std sqrt((101**2 - 1) / 12)."""
     x = np.append(np.arange(101.0), 1000.0)[:, None]
@@ -194,6 +204,7 @@ def test_constants_by_hand():
         assert np.allclose(state["shift"], shift) and np.allclose(state["scale"], scale), mode
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["numpy", "list", "torch"])
 @pytest.mark.parametrize("shape", [(), (5,), (2, 7)])
 def test_invert_takes_what_apply_takes(ds, kind, shape):
@@ -206,6 +217,7 @@ def test_invert_takes_what_apply_takes(ds, kind, shape):
     assert np.allclose(norm.invert("action", there), x)
 
 
+@pytest.mark.thorough
 def test_pickled_without_what_is_on_a_device(ds):
     torch = pytest.importorskip("torch")
     norm = Normalize(ds)
@@ -215,6 +227,7 @@ def test_pickled_without_what_is_on_a_device(ds):
     assert not again._cast and torch.equal(again.apply("observation", x), before)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["std", "range", "quantile"])
 def test_invert_undoes_apply(ds, mode):
     norm = Normalize(ds, ("observation", "action"), mode=mode)
@@ -223,6 +236,7 @@ def test_invert_undoes_apply(ds, mode):
         assert np.allclose(norm.invert(name, norm.apply(name, x)), x)
 
 
+@pytest.mark.thorough
 def test_one_observation_at_evaluation(ds):
     torch = pytest.importorskip("torch")
     norm = Normalize(ds)
@@ -237,6 +251,7 @@ def test_one_observation_at_evaluation(ds):
     assert one.tolist() == [1.0, 2.0, 3.0]
 
 
+@pytest.mark.thorough
 def test_state_goes_through_json_and_needs_no_dataset(ds):
     norm = Normalize(ds, ("observation", "action"))
     again = Normalize.from_state_dict(json.loads(json.dumps(norm.state_dict())))
@@ -244,6 +259,7 @@ def test_state_goes_through_json_and_needs_no_dataset(ds):
     assert np.array_equal(again.apply("observation", x), norm.apply("observation", x))
 
 
+@pytest.mark.thorough
 def test_statistics_of_a_selection_are_its_own(ds, known):
     view = ds.select(episodes=[0, 1])
     x = steps(known[:2])
@@ -263,6 +279,7 @@ def test_normalize_of_what_is_not_there(ds):
         Normalize(ds, eps=-1.0)
 
 
+@pytest.mark.thorough
 def test_rewards_are_scaled_then_shifted(ds, known):
     b = next(iter(Loader(ds, 6, transform=Reward(scale=2.0, shift=-1.0), **NUMPY)))
     assert np.allclose(b["next", "reward"][:, 0], known[0].reward * 2 - 1)
@@ -289,6 +306,7 @@ def test_clip_keeps_root_and_next_within_the_limit(ds):
         Clip("observation", -1.0)
 
 
+@pytest.mark.thorough
 def test_transforms_apply_in_order(ds):
     raw = next(iter(Loader(ds, 8, **NUMPY)))["observation"]
     norm, seen = Normalize(ds), []
@@ -304,6 +322,7 @@ def test_transforms_apply_in_order(ds):
     assert np.allclose(b["observation"], np.clip(seen[0] * 2, -1, 1)) and b.names() == ["observation"]
 
 
+@pytest.mark.thorough
 def test_a_transform_works_on_a_batch_of_its_own(ds):
     norm = Normalize(ds)
     raw = next(iter(Loader(ds, 8, **NUMPY)))
@@ -312,6 +331,7 @@ def test_a_transform_works_on_a_batch_of_its_own(ds):
     assert np.array_equal(changed["next", "observation"], same["next", "observation"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", None])
 def test_dtypes_and_backends_agree(ds, dtype):
     pytest.importorskip("torch")
@@ -322,6 +342,7 @@ def test_dtypes_and_backends_agree(ds, dtype):
             assert np.allclose(x, b.numpy()[name], rtol=1e-6), name
 
 
+@pytest.mark.thorough
 def test_zeros_outside_an_episode_stay_zeros(ds):
     window = Slice(8, after=7, fill="zero")
     for transform in (Normalize(ds), [Normalize(ds), Reward(shift=5.0)]):
@@ -331,6 +352,7 @@ def test_zeros_outside_an_episode_stay_zeros(ds):
         assert (~b["mask"]).any() and b["observation"][b["mask"]].any()
 
 
+@pytest.mark.thorough
 def test_a_transform_with_nothing_to_do_is_a_mistake(ds):
     with pytest.raises(UnknownField, match="acton"):
         Loader(ds, transform=Clip("acton", 1.0))
@@ -348,6 +370,7 @@ def test_a_scale_of_numpy_leaves_the_dtype_alone():
     assert Clip("next/reward", np.float64(0.5)).apply("next/reward", x).dtype == np.float32
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["uint8", "uint16", "int8", "int32", "int64", "bool", "float32"])
 @pytest.mark.parametrize(("limit", "expected"), [(1.5, 1), (0, 0), (200, 100), (1e30, 100), (np.inf, 100)])
 def test_clip_keeps_every_dtype(kind, limit, expected):
@@ -362,6 +385,7 @@ def test_clip_keeps_every_dtype(kind, limit, expected):
         assert clipped.dtype == given.dtype and clipped.tolist() == kept
 
 
+@pytest.mark.thorough
 def test_integers_of_a_batch_stay_integers():
     made = {"observation": np.arange(-3, 4), "action": np.arange(6, dtype=np.uint8), "next": {"reward": np.arange(6)}}
     ds = rlds_cli.create("local/whole", [made])

@@ -210,6 +210,7 @@ def check_values(b, archive, window):
         np.testing.assert_array_equal(b["next/done"], done)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(18)
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda s: repr(s).split(", eps")[0])
 @pytest.mark.parametrize("window", WINDOWS, ids=repr)
@@ -217,6 +218,7 @@ def test_batches_hold_the_archives_own_values(sample, window, sampler):
     check(*sample, window, sampler)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("window", WINDOWS, ids=repr)
 def test_packed_and_compressed_ones_do_too(kept, window):
@@ -247,6 +249,7 @@ def check(ds, archive, window, sampler):
         assert set(seen) == {(k, t) for k, length in enumerate(archive.length) for t in range(length)}
 
 
+@pytest.mark.thorough
 def test_returns_to_go_are_sums_of_the_archives_rewards(sample):
     ds, archive = sample
     options = {"backend": "numpy", "dtype": None, "sampler": Shuffled()}
@@ -260,6 +263,7 @@ def test_returns_to_go_are_sums_of_the_archives_rewards(sample):
             assert value == pytest.approx(0.1 * expected, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.thorough
 def test_casts_are_numpys_own(sample):
     ds, archive = sample
     for dtype in ("float32", "float64", "float16"):

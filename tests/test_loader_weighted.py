@@ -33,6 +33,7 @@ def close(seen, expected):
         assert abs(seen[key] - DRAWS * p) < 6 * np.sqrt(DRAWS * p) + 1e-9, key
 
 
+@pytest.mark.thorough
 def test_an_episode_is_drawn_by_its_weight_and_its_steps_alike(ds):
     expected = {(e, t): w / 6 / m for e, w, m in ((0, 1, 4), (1, 2, 10), (2, 3, 5)) for t in range(m)}
     seen, probability = drawn(ds, np.array([1, 2, 3]))
@@ -40,11 +41,13 @@ def test_an_episode_is_drawn_by_its_weight_and_its_steps_alike(ds):
     assert probability == pytest.approx({k: expected[k] for k in seen})
 
 
+@pytest.mark.thorough
 def test_a_column_of_the_episode_table_is_named(ds):
     seen, _ = drawn(ds, "length")
     close(seen, {(e, t): T / 20 / m for e, T, m in ((0, 4, 4), (1, 10, 10), (2, 6, 5)) for t in range(m)})
 
 
+@pytest.mark.thorough
 def test_weights_by_transition_and_by_step(ds):
     by_transition = np.arange(19.0)
     places = [(e, t) for e, m in ((0, 4), (1, 10), (2, 5)) for t in range(m)]
@@ -56,6 +59,7 @@ def test_weights_by_transition_and_by_step(ds):
     close(drawn(ds, by_step)[0], expected)
 
 
+@pytest.mark.thorough
 def test_a_slice_weighs_what_its_first_step_inside_does(ds):
     weight = np.zeros(20)
     weight[[0, 5, 19]] = 1, 2, 1  # episode 0 step 0, episode 1 step 1, episode 2 step 5
@@ -65,6 +69,7 @@ def test_a_slice_weighs_what_its_first_step_inside_does(ds):
     assert probability == pytest.approx({(0, 0): 1 / 6, (1, 1): 2 / 6, (2, 5): 1 / 6})
 
 
+@pytest.mark.thorough
 def test_a_selection_has_weights_of_its_own(ds):
     some = ds.select(episodes=[2, 0])
     seen, _ = drawn(some, np.array([3.0, 1.0]))
@@ -72,6 +77,7 @@ def test_a_selection_has_weights_of_its_own(ds):
     close(seen, {(e, t): w / 4 / lengths[e] for e, w in ((0, 3), (1, 1)) for t in range(lengths[e])})
 
 
+@pytest.mark.thorough
 def test_what_is_no_weight_is_refused(ds):
     for weight, words in (
         (np.array([1.0, -2.0, 1.0]), "-2.0 at place 1"),
@@ -89,6 +95,7 @@ def test_what_is_no_weight_is_refused(ds):
         Loader(ds, 4, sampler=Weighted("end"))
 
 
+@pytest.mark.thorough
 def test_the_state_knows_the_weights(ds):
     def loader(weight):
         return Loader(ds, 4, sampler=Weighted(weight), backend="numpy")

@@ -59,6 +59,7 @@ def read(plan, episode, first, length):
     return Bound(plan, np.array(episode, np.int64), np.array(first, np.int64), (), length).read(0, len(episode))
 
 
+@pytest.mark.thorough
 @given(st.lists(st.tuples(st.integers(1, 8), st.data()), min_size=1, max_size=5), st.integers(1, 6), st.integers(0, 1))
 def test_windows_stop_at_the_ends_of_their_episode(episodes, length, shift):
     starts, firsts, steps, row = [], [], [], 0
@@ -88,6 +89,7 @@ def test_windows_stop_at_the_ends_of_their_episode(episodes, length, shift):
     assert taken.flags.c_contiguous and taken.flags.writeable and taken.flags.owndata
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 2), (0,), (2, 0)])
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.uint8, bool, np.int64])
 def test_rows_of_any_shape_and_dtype_are_read(shape, dtype):

@@ -108,6 +108,7 @@ def test_a_field_of_different_dtypes_is_written_anew_alone() -> None:
         rlds_cli.merge(["local/d", "local/b"], "local/lossy")
 
 
+@pytest.mark.thorough
 def test_merges_of_merges_selections_trims_and_growing_datasets(two: tuple[list[Episode], list[Episode]]) -> None:
     a, b = two
     c, d = episodes(2, 3), episodes(3, 3)
@@ -148,6 +149,7 @@ def test_changes_of_a_merge(two: tuple[list[Episode], list[Episode]]) -> None:
     assert doubled.episodes["total_reward"].tolist() == [2 * e.total_reward for e in whole]
 
 
+@pytest.mark.thorough
 def test_compact_writes_files_of_its_own(two: tuple[list[Episode], list[Episode]]) -> None:
     a, b = two
     expected = labelled("of", a=a, b=b)
@@ -170,6 +172,7 @@ def test_the_other_encoding_and_back(two: tuple[list[Episode], list[Episode]]) -
         assert verify("local/both").ok
 
 
+@pytest.mark.thorough
 def test_a_merge_outlives_its_members(two: tuple[list[Episode], list[Episode]]) -> None:
     a, b = two
     ds = rlds_cli.merge(["local/a", "local/b"], "local/both", column="of")
@@ -177,6 +180,7 @@ def test_a_merge_outlives_its_members(two: tuple[list[Episode], list[Episode]]) 
     check(ds, labelled("of", a=a, b=b))
 
 
+@pytest.mark.thorough
 def test_members_that_cannot_be_linked_are_referred_to_or_copied(
     two: tuple[list[Episode], list[Episode]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,12 +236,14 @@ def written(file: Path) -> Path:
     return file
 
 
+@pytest.mark.thorough
 def test_damaged_rows_of_a_segment_are_named_by_their_episodes(merged: Dataset) -> None:
     with written(merged.path / "observation/state/1/c/0/0").open("r+b") as f:
         f.write(b"\xff")
     assert [str(p) for p in verify("local/both").problems] == ["observation/state: episode 5 differs"]
 
 
+@pytest.mark.thorough
 def test_a_segment_that_is_missing_or_short_or_another(merged: Dataset) -> None:
     state = merged.path / "observation/state"
     with written(state / "1/c/0/0").open("r+b") as f:
@@ -271,6 +277,7 @@ def test_segments_that_cannot_be(merged: Dataset, old: str, new: str) -> None:
         rlds_cli.open_dataset("local/both").column("observation/state")
 
 
+@pytest.mark.thorough
 def test_zarr_and_tensorstore_read_selections_trims_labels_and_merges(
     merged: Dataset, two: tuple[list[Episode], list[Episode]]
 ) -> None:
@@ -298,6 +305,7 @@ def test_zarr_and_tensorstore_read_selections_trims_labels_and_merges(
                 np.testing.assert_array_equal(group[parts[at]][first : first + len(wanted)], wanted)
 
 
+@pytest.mark.thorough
 def test_a_merge_at_an_address(
     merged: Dataset, two: tuple[list[Episode], list[Episode]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,6 +330,7 @@ def test_a_plain_copy_of_a_merge_is_downloaded(
     assert verify("local/got").ok
 
 
+@pytest.mark.thorough
 def test_a_plan_says_which_rows_are_written(two: tuple[list[Episode], list[Episode]]) -> None:
     build("local/z", episodes(4, 2), "zarr")
     assert merging.plan_merge(["local/a", "local/b"], "local/both", column="of").copied == ()

@@ -31,6 +31,7 @@ def pictures(n: int = 21, height: int = 48, width: int = 64) -> np.ndarray:
     return np.stack([np.roll(base, 3 * k, 1) for k in range(n)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", CODECS)
 def test_where_frames_lie_and_when_they_are_shown(tmp_path: Path, kind: str) -> None:
     codec, options, name = CODECS[kind]
@@ -115,6 +116,7 @@ def test_damaged_tables_are_refused_or_lie_within_the_file(content: bytes, tmp_p
     assert ((track.start + track.size) <= len(content)).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", CODECS)
 def test_frames_that_are_cut_out_are_the_same(tmp_path: Path, kind: str) -> None:
     codec, options, _ = CODECS[kind]

@@ -49,6 +49,7 @@ def check(rows: Rows, made: list[dict[str, np.ndarray]], *, final: bool = True, 
         np.testing.assert_array_equal(rows.of(k, "next/reward"), e["rewards"], strict=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("suffix", [".npz", ".h5"])
 def test_a_file_per_episode_with_its_final_observation(tmp_path: Path, suffix: str) -> None:
     made = episodes()
@@ -66,6 +67,7 @@ def test_a_file_per_episode_with_its_final_observation(tmp_path: Path, suffix: s
         assert rows.episodes.extra == {"success": [k % 2 == 1 for k in range(12)], "operator": ["ann"] * 12}
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl", ".npz", ".h5"])
 @pytest.mark.parametrize("final", [0, 1])
@@ -139,6 +141,7 @@ def grouped(path: Path, made: list[dict[str, np.ndarray]], prefix: str = "data/d
     return path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefix", ["data/demo_", "traj_", "a/b/"])
 def test_a_group_per_episode(tmp_path: Path, prefix: str) -> None:
     made = episodes()
@@ -150,6 +153,7 @@ def test_a_group_per_episode(tmp_path: Path, prefix: str) -> None:
     assert rows.episodes.extra == {"robot": ["arm"] * 12, "task": ["pull", "push"] * 6}
 
 
+@pytest.mark.thorough
 def test_patterns_name_what_names_do_not_tell(tmp_path: Path) -> None:
     made = episodes()
     with h5py.File(tmp_path / "a.h5", "w") as f:
@@ -162,6 +166,7 @@ def test_patterns_name_what_names_do_not_tell(tmp_path: Path) -> None:
         Rows("plain", tmp_path / "a.h5", fields={**fields, "observation": "log/*/speed"})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("names", [("observations/joint_pos", "act", "rew"), ("q", "cmd", "r")])
 def test_the_line_of_the_hint_gives_all_episodes(
     tmp_path: Path, names: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
@@ -295,6 +300,7 @@ def test_damaged_episodes_of_ones_own_are_left_out_on_request(tmp_path: Path) ->
     assert rows.codes["skipped-file"] == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["files", "groups"])
 def test_traces_lead_back_to_the_episodes(tmp_path: Path, kind: str) -> None:
     made = episodes()

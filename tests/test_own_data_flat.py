@@ -54,6 +54,7 @@ def check_six(rows: Rows) -> None:
         assert rows.of(e, "next/truncated").tolist() == [False] * 4 + [e % 2 == 1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("order", ["as they are", "shuffled"])
 @pytest.mark.parametrize("id", ["episode_id", "episode", "episode_index", "trajectory_id", "traj_id"])
@@ -76,6 +77,7 @@ def test_an_id_decides_and_flags_say_how_episodes_end(tmp_path: Path, suffix: st
     assert any("out of order" in n.text for n in read.notes) == (order == "shuffled")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_steps_that_begin_again_tell_what_no_flag_says(tmp_path: Path, suffix: str) -> None:
     check_six(Rows("plain", write(tmp_path / f"a{suffix}", columns(ROWS, "episode_id"))))
@@ -153,6 +155,7 @@ CONTRADICTIONS = {
 }
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", CONTRADICTIONS)
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_contradictions_are_refused_with_their_rows(tmp_path: Path, name: str, suffix: str) -> None:
@@ -240,6 +243,7 @@ def test_truncated_is_a_flag_under_the_rule_file_too(tmp_path: Path) -> None:
     assert set(read.schema) == {"observation", "action", "next/terminated", "next/truncated"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("separator", ["/", ".", "_"])
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_teds_own_names(tmp_path: Path, separator: str, suffix: str) -> None:
@@ -366,6 +370,7 @@ def test_an_episode_goes_on_in_the_next_file(tmp_path: Path, without: tuple[str,
     assert read["observation"][::6].reshape(-1).tolist() == [r["obs"][0] for r in ROWS[::5]]
 
 
+@pytest.mark.thorough
 def test_numbers_that_begin_anew_in_each_file_are_other_episodes(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"seed{i}.csv", columns(ROWS[:10])) for i in range(3)]
     read = Rows("plain", *paths)
@@ -412,6 +417,7 @@ def test_files_of_other_names_are_refused(tmp_path: Path) -> None:
         Rows("plain", a, b)
 
 
+@pytest.mark.thorough
 def test_rows_shuffled_over_all_files_are_put_in_order(tmp_path: Path) -> None:
     rows = [ROWS[i] for i in np.random.default_rng(3).permutation(30)]
     check_six(Rows("plain", *shards(tmp_path, rows, [11, 23])))
@@ -424,6 +430,7 @@ def test_what_does_not_fit_in_memory_is_ordered_in_a_file(tmp_path: Path, monkey
     check_six(Rows("plain", write(tmp_path / "a.npz", columns(rows))))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
 def test_many_parts(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlds_cli.archives.flat.PART_ROWS", 7)
@@ -467,6 +474,7 @@ def test_one_name_given_leaves_the_others_recognised(tmp_path: Path) -> None:
     assert read.episodes.length.tolist() == [2, 2] and "next/reward" in read.schema
 
 
+@pytest.mark.thorough
 def test_columns_of_the_episode_table(tmp_path: Path) -> None:
     cols = columns(ROWS) | {"task": ["push" if r["episode_id"] < 3 else "pull" for r in ROWS]}
     path = write(tmp_path / "a.parquet", cols)
@@ -479,6 +487,7 @@ def test_columns_of_the_episode_table(tmp_path: Path) -> None:
         Rows("plain", write(tmp_path / "b.parquet", cols), fields={"episode/task": "task"})
 
 
+@pytest.mark.thorough
 def test_types_are_those_of_the_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlds_cli.formats.text_tables.BLOCK_BYTES", 256)
     n = 200
@@ -519,6 +528,7 @@ def test_damaged_files_of_ones_own_are_left_out_on_request(tmp_path: Path) -> No
     assert [n.where.partition(":")[0] for n in read.notes if n.code == "skipped-file"] == ["run1.npz"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("each", [10, 5])  # two episodes a file, and one
 def test_a_dataset_names_the_files_that_were_left_out(tmp_path: Path, each: int) -> None:
     paths = [write(tmp_path / f"run{i}.npz", columns(ROWS[:each])) for i in range(3)]
@@ -532,6 +542,7 @@ def test_a_dataset_names_the_files_that_were_left_out(tmp_path: Path, each: int)
     assert [where.partition(":")[0] for where in named] == ["run1.npz"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("suffix", [".npz", ".csv"])
 def test_traces_lead_back_to_the_rows(tmp_path: Path, suffix: str) -> None:
     rows = [ROWS[i] for i in np.random.default_rng(3).permutation(30)]
@@ -567,6 +578,7 @@ def layouts(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("suffix", FORMATS)
 @settings(max_examples=40)
@@ -639,6 +651,7 @@ def test_ids_that_are_texts_of_any_length(tmp_path: Path, monkeypatch: pytest.Mo
     assert ds.episodes["length"].tolist() == [2, 2, 2]
 
 
+@pytest.mark.thorough
 def test_texts_out_of_order_are_sorted_as_people_count(tmp_path: Path) -> None:
     order = [("e10", 0), ("e2", 1), ("e10", 1), ("e2", 0)]
     rows = [{"episode_id": e, "step": t, "obs": [1.0], "action": [0.5], "reward": int(e[1:]) + t} for e, t in order]
@@ -646,6 +659,7 @@ def test_texts_out_of_order_are_sorted_as_people_count(tmp_path: Path) -> None:
     assert ds.episodes["total_reward"].tolist() == [2 + 3, 10 + 11]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("block", [1, 2, 3, 4, 100])
 def test_a_column_of_the_episode_table_is_read_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int

@@ -81,6 +81,7 @@ def test_a_reward_without_an_action_is_refused_until_its_step_is_named(tmp_path:
     assert trace(own, 10).ok
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("first", [NAN, 0.0])
 def test_episodes_of_one_table_in_the_order_of_dm_env(tmp_path: Path, suffix: str, first: float) -> None:
@@ -133,6 +134,7 @@ def test_observations_and_rewards_with_a_row_more_than_actions(tmp_path: Path) -
         import_files(tmp_path / "b.npz", "local/y", rewards="arrive")
 
 
+@pytest.mark.thorough
 def test_d4rl_names_with_an_action_of_nan_are_a_table(tmp_path: Path) -> None:
     names = {"observation": "observations", "action": "actions", "reward": "rewards", "terminated": "terminals"}
     path = write(tmp_path / "a.h5", {names[k]: v for k, v in LOG.items()})
@@ -143,6 +145,7 @@ def test_d4rl_names_with_an_action_of_nan_are_a_table(tmp_path: Path) -> None:
     assert of(import_files(full, "local/y", rewards="arrive")) == STEPS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_padding_of_final_rows_is_no_reward(tmp_path: Path, suffix: str) -> None:
     """Flags in the row of the last action, or rewards in first rows, show that rewards belong to their own actions."""

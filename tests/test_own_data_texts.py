@@ -30,6 +30,7 @@ def table(path: Path, columns: dict[str, list[Any]]) -> Path:
     return path
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("suffix", TEXTS)
 @pytest.mark.parametrize(
     "values",

@@ -119,6 +119,7 @@ def test_three_datasets_of_a_lab_go_all_the_way(lab: Lab, tmp_path: Path, monkey
     assert {d.id: d.fingerprint for d in pinning.sync(lock, allow_address=[lab.host])} == fingerprints
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["file", "directory", "url", "several"])
 def test_registries_that_a_variable_names(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     file, folder = tmp_path / "my lab.jsonl", tmp_path / "labs"

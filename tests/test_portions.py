@@ -9,6 +9,7 @@ from rlds_cli.errors import InvalidId
 from rlds_cli.subset import EVERYTHING, Subset, command, is_subset
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "expected", "name"),
     [
@@ -66,6 +67,7 @@ def test_nothing_said_is_everything() -> None:
             Subset.of(**empty)  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("said", "wanted"),
     [

@@ -143,6 +143,7 @@ def test_a_torchrl_style_function_adds_obs_norm(big, truth, place, fn, how):
     assert ds.episode(0)["info"]["word"].tolist() == ["w0"] * LENGTHS[0]
 
 
+@pytest.mark.thorough
 def test_a_filter_keeps_the_good_episodes_whole(big, truth, place):
     ds = both_ways(big, functions.good, place, args={"at_least": 3.0})
     kept = [e for e in truth if e["next"]["reward"].sum() >= 3.0]
@@ -172,6 +173,7 @@ def test_a_list_splits_episodes_and_the_pieces_end_as_their_flags_say(big, truth
     assert np.array_equal(np.concatenate([first["action"], second["action"]]), truth[0]["action"])
 
 
+@pytest.mark.thorough
 def test_lengths_may_change(small):
     ds = preprocess.run(small, functions.first_half)
     assert ds.episodes["length"].tolist() == [2, 4, 1, 4, 5, 3]  # one step has no half
@@ -194,6 +196,7 @@ def test_drawing_functions_give_the_same_however_many_work(big, place):
 # -- fields
 
 
+@pytest.mark.thorough
 def test_fields_may_come_go_and_change_dtype_and_shape(small):
     def reshape(e):
         del e["info"]
@@ -220,6 +223,7 @@ def test_fields_may_come_go_and_change_dtype_and_shape(small):
     assert "next/reward" in ds.manifest.shared
 
 
+@pytest.mark.thorough
 def test_flags_that_do_not_come_back_are_those_of_the_source(small):
     ds = preprocess.run(small, lambda e: {"observation": e["observation"]}, "bare")
     assert set(ds.schema) == {"observation", "next/terminated", "next/truncated"}
@@ -227,6 +231,7 @@ def test_flags_that_do_not_come_back_are_those_of_the_source(small):
     assert set(ds.manifest.shared) == set(ds.schema)
 
 
+@pytest.mark.thorough
 def test_relabelled_flags_decide_how_episodes_end(small):
     def never(e):
         e["next"]["terminated"][:] = False
@@ -266,6 +271,7 @@ def test_only_the_fields_asked_for_are_given_and_the_others_carried(small):
     assert dropped.episode(2)["info"]["word"].tolist() == ["w3"] * 9
 
 
+@pytest.mark.thorough
 def test_final_observations_that_are_not_recorded_stay_so():
     lengths = [4, 6, 5]
     episodes = list(trajectories(lengths))
@@ -307,6 +313,7 @@ def test_final_observations_that_are_not_recorded_stay_so():
     assert only.episodes["num_observed"].tolist() == [4, 6, 6] and "observation" in only.manifest.shared
 
 
+@pytest.mark.thorough
 def test_next_observations_of_their_own_stay_of_their_own(tmp_path):
     rng = np.random.default_rng(0)
     episodes = [
@@ -405,6 +412,7 @@ def test_an_episode_that_is_dropped_late_is_dropped(big, truth, place):
     assert np.array_equal(ds.column("observation"), rows(truth[:85] + truth[86:], "observation"))
 
 
+@pytest.mark.thorough
 def test_the_fingerprint_does_not_depend_on_links(small, tmp_path, monkeypatch):
     """What a function leaves alone hashes the same, whether it is linked, or given again by hand."""
     linked = preprocess.run(small, functions.same)
@@ -415,6 +423,7 @@ def test_the_fingerprint_does_not_depend_on_links(small, tmp_path, monkeypatch):
     assert preprocess.run(everything, functions.same).path == linked.path
 
 
+@pytest.mark.thorough
 def test_a_selection_is_a_source_too(small):
     chosen = small.select(episodes=[4, 0, 3])
     by_unit = [
@@ -431,6 +440,7 @@ def test_a_selection_is_a_source_too(small):
         preprocess.run(small, functions.normalise_batch)
 
 
+@pytest.mark.thorough
 def test_the_manifest_tells_the_chain_and_keeps_what_is_known(tmp_path):
     ds = rlds_cli.download("sample/pendulum-d4rl")
     one = preprocess.run(ds, functions.normalise)
@@ -447,6 +457,7 @@ def test_the_manifest_tells_the_chain_and_keeps_what_is_known(tmp_path):
     assert one.fingerprint == two.fingerprint  # nothing was dropped
 
 
+@pytest.mark.thorough
 def test_the_sample_archive_normalised_by_hand(tmp_path):
     source = rlds_cli.download("sample/pendulum-d4rl")
     ds = preprocess.run(source, functions.normalise)
@@ -474,6 +485,7 @@ def test_running_again_returns_at_once_and_another_key_is_refused(small):
     assert forced.num_episodes == 7 and rlds_cli.open_dataset("local/small@good").num_episodes == 7
 
 
+@pytest.mark.thorough
 def test_a_changed_source_file_is_another_function(small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("scale.py").write_text("FACTOR = 2\n")

@@ -16,6 +16,7 @@ def ds(tmp_path_factory):
     return rlds_cli.create("local/ds", [episode], cache_dir=tmp_path_factory.mktemp("home"))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("fn", "arg", "said"),
     [

@@ -29,6 +29,7 @@ def repeated(episode):
         yield episode
 
 
+@pytest.mark.thorough
 def test_the_pieces_of_a_generator_that_reuses_its_arrays(ds):
     made = preprocess.run(ds, repeated, jobs=0)
     for k in range(3 * len(LENGTHS)):
@@ -103,6 +104,7 @@ def test_a_function_that_returns_one_buffer_at_every_call(unit, monkeypatch):
     assert np.array_equal(double, 2 * observation)
 
 
+@pytest.mark.thorough
 def test_create_takes_each_episode_as_it_comes():
     def episodes():
         episode = {"observation": np.zeros((4, 2)), "action": np.zeros((3, 1)), "next": {"reward": np.zeros(3)}}

@@ -71,6 +71,7 @@ def test_all_are_importable_and_documented():
         _ = preprocess.normalize
 
 
+@pytest.mark.thorough
 def test_names_references_and_functions_are_one(ds):
     made = preprocess.run(ds, "scale-reward", "scaled", args={"scale": 2})
     for same in ("scale_reward", preprocess.scale_reward, "rlds_cli.preprocess:scale_reward"):
@@ -98,6 +99,7 @@ def test_what_is_not_there_or_cannot_be_asked_for(ds):
 # -- the dataset, given to a function that asks for it
 
 
+@pytest.mark.thorough
 def test_a_function_that_asks_for_its_source_is_given_it(ds):
     def centred(episode, source, by=1.0):
         mean = np.asarray(source.stats["action"].mean)
@@ -111,6 +113,7 @@ def test_a_function_that_asks_for_its_source_is_given_it(ds):
         preprocess.run(ds, lambda e, source, other: e, "asks")
 
 
+@pytest.mark.thorough
 def test_a_parameter_of_that_name_with_a_default_is_the_users_own(ds):
     def named(episode, source="mine"):
         assert source == "mine"
@@ -123,6 +126,7 @@ def test_a_parameter_of_that_name_with_a_default_is_the_users_own(ds):
 # -- scales
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["std", "range", "quantile"])
 def test_normalise_gives_what_the_loader_gives(ds, truth, mode):
     made = preprocess.run(ds, "normalise", args={"mode": mode, "fields": "observation,action"})
@@ -161,6 +165,7 @@ def test_normalise_refuses_what_has_no_statistics(ds):
 # -- dtypes
 
 
+@pytest.mark.thorough
 def test_cast_changes_the_dtype_and_no_value(ds, truth):
     made = preprocess.run(ds, "cast", args={"fields": ["action", "count"], "dtype": "float32"})
     assert (made.schema["action"].dtype, made.schema["count"].dtype) == ("float32", "float32")
@@ -170,6 +175,7 @@ def test_cast_changes_the_dtype_and_no_value(ds, truth):
     assert np.array_equal(whole.episode(3)["count"], np.arange(9, dtype=np.int16) * 100)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fields", "dtype", "what"),
     [
@@ -194,6 +200,7 @@ def test_cast_overflows_to_no_infinity():
 # -- rewards and returns
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("gamma", "through"), [(1.0, False), (0.9, False), (0.9, True), (0.0, False)])
 def test_return_to_go_is_the_sum_from_each_step_on(ds, truth, gamma, through):
     made = preprocess.run(
@@ -222,6 +229,7 @@ def test_return_to_go_is_the_loaders_column(ds):
         assert np.array_equal(a["rtg"], b["return_to_go"])
 
 
+@pytest.mark.thorough
 def test_rewards_are_scaled_and_shifted_as_the_loader_does(ds, truth):
     made = preprocess.run(ds, "scale_reward", args={"scale": 0.1, "shift": -1})
     loader = Loader(ds, 64, sampler=Sequential(), transform=Reward(0.1, -1), backend="numpy", dtype=None)
@@ -250,6 +258,7 @@ def test_sparse_rewards_come_at_the_end_or_above_a_threshold(ds, truth):
             preprocess.run(ds, "sparsify_reward", args=args)
 
 
+@pytest.mark.thorough
 def test_whole_rewards_become_floats():
     ds = rlds_cli.create("local/whole", [{"observation": np.zeros((3, 1)), "action": np.zeros((2, 1)),
                                           "next": {"reward": np.array([1, 2]), "terminated": True}}])  # fmt: skip

@@ -41,6 +41,7 @@ def ds(truth):
 # -- episodes
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("where", "want"),
     [
@@ -87,6 +88,7 @@ def test_the_same_name_for_another_choice_is_refused(ds):
         preprocess.run(ds, "select_episodes", "long", args={"where": "length > 6"})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("args", "want"),
     [
@@ -124,6 +126,7 @@ def test_shares_that_cannot_be(ds, args, kind, what):
 # -- fields
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "args",
     [
@@ -140,6 +143,7 @@ def test_fields_stay_or_go_and_nothing_is_copied(ds, args):
     assert verify("local/choice@select_fields").ok
 
 
+@pytest.mark.thorough
 def test_fields_of_some_episodes_are_copied(ds, truth):
     made = preprocess.run(ds.select(episodes=[3, 1]), "select_fields", args={"fields": "observation"})
     assert set(made.schema) == {f"observation/{n}" for n in ("position", "speed", "word")} | {
@@ -149,6 +153,7 @@ def test_fields_of_some_episodes_are_copied(ds, truth):
     assert made.episode(1)["observation/word"].tolist() == truth[1]["observation"]["word"][:-1]
 
 
+@pytest.mark.thorough
 def test_fields_get_other_names_and_nothing_is_copied(ds, truth):
     names = "info=state,observation/word=instruction,observation/position=observation/place,next/cost=next/price"
     made = preprocess.run(ds, "rename_fields", args={"names": names})
@@ -168,6 +173,7 @@ def test_fields_get_other_names_and_nothing_is_copied(ds, truth):
     assert verify("local/choice@rename_fields").ok
 
 
+@pytest.mark.thorough
 def test_renamed_fields_have_the_fingerprint_of_fields_created_so(ds, truth):
     made = preprocess.run(ds, "rename_fields", args={"names": {"info/number": "episode_number"}})
     for e in truth:
@@ -184,6 +190,7 @@ def test_two_fields_may_change_names(ds, truth):
     assert np.array_equal(made.episode(2)["info/number"], truth[2]["action"])
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize(
     ("fn", "args", "kind", "what"),
     [
@@ -226,6 +233,7 @@ def test_vectors_are_joined_in_the_order_given(ds, truth):
         preprocess.run(ds, "concatenate", "all", args={"fields": "observation/speed,observation/position"})
 
 
+@pytest.mark.thorough
 def test_what_is_joined_may_stay(ds, truth):
     args = {"fields": ["info/torque", "info/number"], "into": "info/both", "keep": True}
     made = preprocess.run(ds, "concatenate", args=args)
@@ -253,6 +261,7 @@ def bodies():
     return rlds_cli.create("local/bodies", [made])
 
 
+@pytest.mark.thorough
 def test_a_group_is_concatenated_in_the_order_of_its_names(bodies):
     made = preprocess.run(
         bodies, "concatenate", "flat", args={"fields": "observation/arm,observation/base", "keep": True, "into": "flat"}
@@ -264,6 +273,7 @@ def test_a_group_is_concatenated_in_the_order_of_its_names(bodies):
     assert np.array_equal(whole.column("observation"), made.column("flat")) and "observation/base" not in whole.schema
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "fields",

@@ -47,6 +47,7 @@ def rows(ds, name):
     return ds.gather(name, np.arange(ds.num_rows))
 
 
+@pytest.mark.thorough
 def test_frames_are_resized_as_pillow_does(ds, images):
     made = preprocess.run(ds, "resize", args={"size": "6x4", "fields": CAMERA})
     assert (made.schema["observation/camera"].kind, made.schema["observation/camera"].shape) == ("array", (6, 4, 3))
@@ -96,6 +97,7 @@ def test_frames_are_encoded_without_loss_and_decoded_again(ds, images, jobs, mon
     assert raw.manifest.shared["observation/depth"] == "link" and raw.schema["observation/depth"].codec == "png"
 
 
+@pytest.mark.thorough
 def test_small_jpegs_of_large_frames(ds, images):
     made = preprocess.run(ds, "resize", args={"size": "6x5", "fields": CAMERA, "codec": "jpeg", "quality": 90})
     file = io.BytesIO()
@@ -119,6 +121,7 @@ def test_what_stays_encoded_as_it_is_is_shared(ds):
     assert np.array_equal(rows(few, "observation/camera")[:6], rows(ds, "observation/camera")[4:10])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("fn", "args", "what"),
     [
@@ -207,6 +210,7 @@ def test_encoded_frames_where_none_can_be(ds):
             preprocess.run(ds, fn, "made", **how)
 
 
+@pytest.mark.thorough
 def test_frames_with_channels_first_keep_them_there(home):
     """As V-D4RL's shards and Procgen have them: [C, H, W]."""
     x = np.random.default_rng(0).integers(0, 256, (6, 3, 24, 20), np.uint8)

@@ -41,6 +41,7 @@ def rlds(tmp_path, monkeypatch, capfd):
     return run
 
 
+@pytest.mark.thorough
 def test_try_then_make_then_find_it_made(pendulum, rlds, home):
     words = ("preprocess", "sample/pendulum-d4rl", "--fn", f"{EXAMPLES / 'normalise.py'}:normalise")
     tried = rlds(*words, "--try")
@@ -108,6 +109,7 @@ def test_a_failure_names_the_episode_and_its_command_shows_the_traceback(pendulu
     assert "Traceback" in shown.stderr and "return e['nothing']" in shown.stderr
 
 
+@pytest.mark.thorough
 def test_what_is_not_there(pendulum, rlds):
     for words, text in (
         (("sample/pendulum", "--fn", "a:b"), "DatasetNotFound"),

@@ -115,6 +115,7 @@ def test_columns_that_a_function_sets_are_columns_of_the_result(ds, form, jobs):
     assert made.select(where="good and task == 'lift!'").num_episodes == 2
 
 
+@pytest.mark.thorough
 def test_values_of_every_kind_and_none(ds):
     def kinds(episode):
         k = episode["episode/number"]
@@ -130,6 +131,7 @@ def test_values_of_every_kind_and_none(ds):
     assert own(made)["trial"] == [None] * 5
 
 
+@pytest.mark.thorough
 def test_some_episodes_set_a_column_and_pieces_have_columns_of_their_own(ds):
     def late(episode):
         if episode["episode/number"] == 3:
@@ -154,6 +156,7 @@ def test_some_episodes_set_a_column_and_pieces_have_columns_of_their_own(ds):
     assert own(made)["task"] == [a["task"] for a in ABOUT for _ in range(2)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -170,6 +173,7 @@ def test_what_is_no_column_is_refused(ds, name, value, message):
         preprocess.run(ds, sets, jobs=0)
 
 
+@pytest.mark.thorough
 def test_a_column_of_two_types_is_refused_and_nothing_is_published(ds):
     def mixed(episode):
         episode["episode/mixed"] = "x" if episode["episode/number"] else 1
@@ -200,6 +204,7 @@ def test_functions_of_transitions_see_columns_and_set_none(ds, unit):
         preprocess.run(ds, sets, unit=unit, jobs=0)
 
 
+@pytest.mark.thorough
 def test_shards_give_the_same_columns(ds):
     whole = preprocess.run(ds, by_name, jobs=0)
     for number in (2, 1):
@@ -259,6 +264,7 @@ def test_arrays_below_episode_are_fields(ds):
     assert "episode/place" in again.manifest.shared
 
 
+@pytest.mark.thorough
 def test_a_dataset_with_fields_called_episode_keeps_them():
     ds = create(
         "local/n", [{"observation": np.zeros((3, 1)), "action": np.zeros((2, 1)), "next": {"terminated": True}}]

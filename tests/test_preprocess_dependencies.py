@@ -63,11 +63,13 @@ def test_other_files_can_be_named(ds):
         preprocess.run(ds, scaled, "x", depends_on=["lost.npy"])
 
 
+@pytest.mark.thorough
 def test_without_files_keys_are_as_they_were(ds):
     made = preprocess.run(ds, scaled, "x", args={"more": "no file"}, jobs=0)
     assert "depends" not in made.manifest.provenance[-1]
 
 
+@pytest.mark.thorough
 def test_names_of_fields_are_no_files(ds):
     Path("action").write_text("not the field")
     made = preprocess.run(ds, "cast", args={"fields": "action", "dtype": "float32"}, jobs=0)
@@ -121,6 +123,7 @@ def test_what_no_other_machine_can_make_is_refused_or_marked(ds, made):
         pinning.sync("lock", allow_code=["prep.py:f"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fn", "args"),
     [

@@ -49,6 +49,7 @@ def calls():
     return Path("calls").read_text().split()
 
 
+@pytest.mark.thorough
 def test_few_slow_episodes_use_all_workers(ds):
     preprocess.run(ds, "prep.py:slow", jobs=3)
     at_work = [pid for pid in calls() if pid != str(os.getpid())]
@@ -89,6 +90,7 @@ def test_the_first_run_decides(tmp_path):
     assert decided(tmp_path, 1.0, 1_000_000) == 2
 
 
+@pytest.mark.thorough
 def test_what_a_batch_holds_does_not_depend_on_the_chunks(ds, monkeypatch):
     """Functions of batches may see that they are batches: these are the same however work is divided."""
     monkeypatch.setattr("rlds_cli.preprocess.job.BLOCK_ROWS", 60)
@@ -106,6 +108,7 @@ def test_what_a_batch_holds_does_not_depend_on_the_chunks(ds, monkeypatch):
     assert set(np.floor(made[0].column("centred")[:STEPS]).ravel()) == {50}  # two whole episodes, of at most 60 steps
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("lengths", "steps", "expected"),
     [([3, 3, 3], 6, [0, 2]), ([7, 1, 1], 6, [0, 1]), ([1, 7, 1], 6, [0, 1, 2]), ([2] * 5, 1, [0, 1, 2, 3, 4])],
@@ -116,6 +119,7 @@ def test_runs_are_whole_episodes(lengths, steps, expected):
         assert [first + r for r in runs(np.array(lengths[first:]), steps)] == [r for r in expected if r >= first]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows", [1, 10, 26, 60, 1000])
 @pytest.mark.parametrize("unit", ["episode", "batch"])
 def test_chunks_hold_every_episode_once(ds, rows, unit):

@@ -67,6 +67,7 @@ def test_an_exception_at_one_step_names_the_step(ds):
         preprocess.run(ds, functions.fails_at_step, unit="step")
 
 
+@pytest.mark.thorough
 def test_an_exception_in_a_batch_names_what_it_was_given(ds):
     def fails(b):
         raise ValueError("no")
@@ -75,6 +76,7 @@ def test_an_exception_in_a_batch_names_what_it_was_given(ds):
         preprocess.run(ds, fails, unit="batch")
 
 
+@pytest.mark.thorough
 def test_leaving_the_program_is_a_failure_too(ds):
     def leaves(e):
         raise SystemExit(3)
@@ -83,6 +85,7 @@ def test_leaving_the_program_is_a_failure_too(ds):
         preprocess.run(ds, leaves)
 
 
+@pytest.mark.thorough
 def test_a_wrong_number_of_rows_names_field_and_numbers(ds):
     with pytest.raises(PreprocessError) as e:
         preprocess.run(ds, functions.one_short)
@@ -105,6 +108,7 @@ def test_a_batch_function_may_not_change_which_steps_exist(ds):
         preprocess.run(ds, lambda b: None, "none", unit="step")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [{"unit": "batch"}, {"unit": "step"}, {"unit": "batch", "arrays": "torch"}])
 def test_observations_changed_without_the_next_ones_are_refused(ds, how):
     with pytest.raises(PreprocessError) as e:
@@ -143,6 +147,7 @@ def test_changed_apart_or_the_next_ones_alone_are_refused_too(ds):
         preprocess.run(ds, lambda b: {k: v for k, v in b.items() if k != "next"}, "gone", unit="batch")
 
 
+@pytest.mark.thorough
 def test_later_episodes_must_be_like_the_first(ds):
     def dtype(e):
         return {**e, "x": e["action"].astype(np.float64 if e["info"]["number"][0] == 2 else np.float32)}

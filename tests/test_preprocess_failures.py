@@ -46,6 +46,7 @@ def lines(ds):
     return [json.loads(line) for line in (ds.path / "errors.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("unit", ["episode", "batch", "step", "window"])
 @pytest.mark.parametrize("jobs", [0, 2])
@@ -108,6 +109,7 @@ def test_where_everything_fails_that_is_the_failure(ds):
     assert not (ds.path.parent / "ds@doubles_but_some").exists()
 
 
+@pytest.mark.thorough
 def test_a_result_that_misses_some_can_be_worked_with(ds):
     made = preprocess.run(ds, functions.doubles_but_some, "some", keep_going=True, args={"bad": [2]})
     again = preprocess.run(made, functions.same, "again")
@@ -120,6 +122,7 @@ def test_a_result_that_misses_some_can_be_worked_with(ds):
 # -- down to the step
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", ["batch", "window"])
 def test_a_function_that_fails_on_steps_of_several_episodes_names_them(ds, unit):
     with pytest.raises(PreprocessError, match=r"11 transitions of episodes (\d) to \d: ") as e:

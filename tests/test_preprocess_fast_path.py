@@ -96,6 +96,7 @@ def test_untouched_fields_are_shared_and_others_are_rows(ds, truth, fn):
     assert sorted(made.manifest.shared) == ["action", "next/reward", "next/terminated", "next/truncated"]
 
 
+@pytest.mark.thorough
 def test_one_episode_that_is_edited_in_place_is_written_and_the_source_is_not(ds, truth):
     def change(action):
         return action + (np.arange(len(action)) == 3)[:, None] * np.float32(len(action) == 12)
@@ -106,11 +107,13 @@ def test_one_episode_that_is_edited_in_place_is_written_and_the_source_is_not(ds
     assert all(np.array_equal(ds.episode(k)["action"], e["action"]) for k, e in enumerate(truth))
 
 
+@pytest.mark.thorough
 def test_what_a_failing_episode_was_given_is_of_no_account(ds, truth):
     made = preprocess.run(ds, fails, "new", jobs=0, keep_going=True)
     check(made, truth, [k for k, t in enumerate(LENGTHS) if t not in (9, 40)])
 
 
+@pytest.mark.thorough
 def test_of_a_selection_rows_are_copied(ds, truth):
     chosen = [1, 2, 5, 7, 11]
     made = preprocess.run(ds.select(episodes=chosen), copied, "new", jobs=0)
@@ -118,6 +121,7 @@ def test_of_a_selection_rows_are_copied(ds, truth):
     assert not made.manifest.shared
 
 
+@pytest.mark.thorough
 def test_flags_that_are_set_in_place_end_an_episode_otherwise(ds):
     def ended(e):
         if len(e["action"]) == 8:

@@ -93,6 +93,7 @@ def test_an_object_with_three_methods_is_a_function(ds, truth):
     assert np.ptp(made.episodes["total_reward"]) == pytest.approx(10)
 
 
+@pytest.mark.thorough
 def test_a_function_of_steps_is_fitted_to_many_and_arguments_go_where_they_are_taken(ds, truth):
     with pytest.raises(PreprocessError, match=r"centre raised ValueError.* on episode 0, step 0"):
         preprocess.run(ds, functions.centre, args={"field": "action"})  # a sum of three is not a mean of two
@@ -140,6 +141,7 @@ def test_the_state_stays_with_the_result_and_those_made_of_it(ds):
         preprocess.state(one)["mean"][0] = 0
 
 
+@pytest.mark.thorough
 def test_fit_and_merge_are_part_of_the_function(ds):
     def f(episode, state):
         return episode
@@ -226,6 +228,7 @@ def test_a_first_pass_that_is_killed_is_gone_on_with(ds, home, tmp_path, monkeyp
     assert len(Path("fitted").read_text()) <= len(LENGTHS) - 3 * 7  # chunks of 7 episodes and more
 
 
+@pytest.mark.thorough
 def test_starting_anew_does_not_fit_again(ds):
     fitted = []
 

@@ -87,6 +87,7 @@ def film(home):
     return rlds_cli.open_dataset(job.id), job.images
 
 
+@pytest.mark.thorough
 def test_a_function_sees_decoded_frames_and_text(film):
     ds, images = film
     seen = {}
@@ -105,6 +106,7 @@ def test_a_function_sees_decoded_frames_and_text(film):
     assert made.schema["observation/camera"].codec == "png"
 
 
+@pytest.mark.thorough
 def test_frames_that_are_changed_become_arrays(film):
     ds, images = film
 
@@ -148,6 +150,7 @@ def test_frames_of_filtered_cropped_and_split_episodes_stay_as_published(film):
     )
 
 
+@pytest.mark.thorough
 def test_frames_picked_by_hand_become_arrays_of_the_same_values(film):
     ds, images = film
 
@@ -166,6 +169,7 @@ def test_frames_picked_by_hand_become_arrays_of_the_same_values(film):
     assert "instruction" not in made.schema
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fn", [functions.normalise_in_place, functions.good, functions.normalise_batch])
 def test_a_compressed_source_gives_the_same_and_a_compressed_result(fn):
     def source(name, store):

@@ -44,6 +44,7 @@ def sha(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.thorough
 def test_a_file_is_found_and_made_of_what_it_imports_from_the_users_path(project):
     f = functions.find("prep_one.py:norm")
     names = ["prep_one.py", "prep_pkg/__init__.py", "prep_pkg/inner.py", "prep_pkg/sibling.py", "prep_two.py"]
@@ -70,6 +71,7 @@ def test_an_edited_file_is_run_as_it_is_now(project, monkeypatch):
     assert (before.load()(0), after.load()(0)) == (1, 2) and before.code != after.code
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
@@ -100,6 +102,7 @@ def test_what_is_not_found_is_explained(project, reference, message):
         functions.find(reference)
 
 
+@pytest.mark.thorough
 def test_a_callable_of_a_module_and_its_reference_are_one():
     given, named = functions.find(module.good), functions.find("preprocess_functions:good")
     assert (given.code, given.name) == (named.code, named.name)
@@ -119,6 +122,7 @@ def test_functions_without_a_module_are_known_by_their_code():
     assert pickle.loads(pickle.dumps(functions.find(scaled(4)))).load()(2) == 8
 
 
+@pytest.mark.thorough
 def test_partials_and_objects_are_known_by_what_they_hold():
     partials = [functions.find(functools.partial(module.good, at_least=n)) for n in (1, 1, 2)]
     assert partials[0].code == partials[1].code != partials[2].code

@@ -86,6 +86,7 @@ def test_frames_that_a_function_leaves_alone_are_not_decoded_and_share_their_fil
     assert np.array_equal(made.column("action"), ds.column("action") * 2)
 
 
+@pytest.mark.thorough
 def test_a_window_that_looks_at_actions_decodes_no_frames(ds, frames):
     def smooth(window):
         return {"action": window["action"].mean(1)}
@@ -103,6 +104,7 @@ def late(data):
     return data
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", ["episode", "step"])
 def test_only_the_frames_that_are_looked_at_are_decoded(ds, frames, unit):
     made = preprocess.run(ds, late, unit=unit, jobs=0)
@@ -111,6 +113,7 @@ def test_only_the_frames_that_are_looked_at_are_decoded(ds, frames, unit):
     assert "observation" in made.manifest.shared
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", ["batch", "window"])
 def test_values_of_frames_are_those_that_pillow_decodes(ds, unit):
     def means(data):
@@ -141,6 +144,7 @@ def halves(episode):
         yield {"observation": camera, "action": episode["action"][a:b], "next": flags}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("jobs", [0, 2])
 def test_trimmed_episodes_keep_the_encoded_frames_of_the_rows_that_stay(ds, frames, jobs):
     made = preprocess.run(ds, trimmed, jobs=jobs)
@@ -154,6 +158,7 @@ def test_trimmed_episodes_keep_the_encoded_frames_of_the_rows_that_stay(ds, fram
     assert set(stored(pieces)) == set(stored(ds))
 
 
+@pytest.mark.thorough
 def test_dropped_frames_and_episodes_are_not_decoded(ds, frames):
     def without(episode):
         episode.pop("observation")
@@ -218,6 +223,7 @@ def texts_and_arrays():
         }
 
 
+@pytest.mark.thorough
 def test_texts_and_large_rows_are_read_when_they_are_used(monkeypatch):
     ds = rlds_cli.create("local/x", texts_and_arrays())
     read: list[str] = []
@@ -245,6 +251,7 @@ def test_texts_and_large_rows_are_read_when_they_are_used(monkeypatch):
     assert "observation/grid" in loud.manifest.shared
 
 
+@pytest.mark.thorough
 def test_a_trial_decodes_one_episode(ds, frames):
     report = preprocess.attempt(ds, splatted, episode=1)
     assert {c.name: c.what for c in report.fields}["observation"] == "untouched"

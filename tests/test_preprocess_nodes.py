@@ -46,6 +46,7 @@ def failure(answer):
     return pickle.loads(answer.failure)
 
 
+@pytest.mark.thorough
 def test_the_answer_is_what_the_call_gives_here(ds, place):
     t = described(ds, functions.standardise)
     answer = work(place, t)

@@ -80,6 +80,7 @@ def test_which_parts_a_shard_has():
             assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fn", "how"),
@@ -162,6 +163,7 @@ def test_missing_shards_are_named_and_nothing_is_published(ds, home):
     assert [p.name for p in (home / "datasets" / "local").iterdir()] == ["ds"]
 
 
+@pytest.mark.thorough
 def test_rows_that_were_damaged_are_missing(ds, home):
     for number in (1, 2):
         preprocess.run_shard(ds, functions.normalise, "part", shard=(number, 2), jobs=0)
@@ -173,6 +175,7 @@ def test_rows_that_were_damaged_are_missing(ds, home):
     assert preprocess.finish(ds, functions.normalise, "part").num_episodes == 60
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fn", "shared"),
     [(functions.late_drop, 0), (functions.late_change, 6)],
@@ -231,6 +234,7 @@ def test_a_failure_keeps_what_is_finished(ds):
     assert preprocess.run_shard(ds, functions.fails, "part", shard=(2, 2), jobs=0).missing == (1,)
 
 
+@pytest.mark.thorough
 def test_names_that_are_taken(ds):
     preprocess.run(ds, functions.same, "taken")
     for call in (preprocess.finish, lambda *a: preprocess.run_shard(*a, shard=(1, 1))):
@@ -241,12 +245,14 @@ def test_names_that_are_taken(ds):
     assert "observation_raw" in made.schema
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shard", [(0, 4), (5, 4), (1, 0), (-1, 4), (1,), ("a", 2), None])
 def test_shards_that_are_none(ds, shard):
     with pytest.raises(PreprocessError, match="There is no shard"):
         preprocess.run_shard(ds, functions.same, shard=shard)
 
 
+@pytest.mark.thorough
 def test_an_ordinary_job_leaves_shards_alone_that_are_at_work(ds, home):
     preprocess.run_shard(ds, functions.normalise, "part", shard=(1, 2), jobs=0)
     work = next((home / "partial").iterdir())
@@ -341,6 +347,7 @@ def test_all_at_once_and_one_of_them_twice(ds, home, start):
     assert files(made) == files(alone)
 
 
+@pytest.mark.thorough
 def test_a_finish_that_was_stopped_is_done_again(ds, home, monkeypatch):
     for number in (1, 2):
         preprocess.run_shard(ds, functions.halves, "part", shard=(number, 2), jobs=0)

@@ -51,6 +51,7 @@ def test_what_a_function_holds_of_a_step_before_does_not_change(ds):
     assert np.array_equal(np.concatenate(steps_of(made, "action")), given + before)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", [0, 1, 39])
 def test_a_field_that_changes_from_some_step_on(ds, first):
     counts = iter(range(10**6))
@@ -71,6 +72,7 @@ def test_a_field_that_changes_from_some_step_on(ds, first):
         assert np.array_equal(now, np.where(doubled[:, None], 2 * was, was))
 
 
+@pytest.mark.thorough
 def test_one_buffer_again_and_again(ds):
     buffer = np.zeros(2)
 
@@ -86,6 +88,7 @@ def test_one_buffer_again_and_again(ds):
 NAMES = ["it's", 'say "so"', "{x}", "x0", "call", "é"]
 
 
+@pytest.mark.thorough
 def test_names_of_fields_are_literals_in_the_loop(home):
     """The loop over steps is written for the fields that there are, whatever they are called."""
     fields = {n: np.random.default_rng(k).standard_normal(STEPS + 1) for k, n in enumerate(NAMES)}

@@ -108,6 +108,7 @@ def torchrls():
     return func
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*:FutureWarning")
 @pytest.mark.parametrize("unit", ["episode", "batch", "step"])
 @pytest.mark.parametrize("made_by", [ours, torchrls])
@@ -127,6 +128,7 @@ def test_the_observation_keys_of_a_minari_dataset_are_concatenated(maze, made_by
     assert set(made.manifest.shared) == {"action", "next/reward", "next/terminated", "next/truncated"}
 
 
+@pytest.mark.thorough
 def test_infos_next_to_observations(maze):
     """As TorchRL's own test of preprocess has it."""
     envs = pytest.importorskip("torchrl.envs", reason="make bench installs TorchRL")
@@ -145,6 +147,7 @@ def test_infos_next_to_observations(maze):
     np.testing.assert_array_equal(made.gather("data", np.arange(start, start + LENGTHS[2] + 1)), truth)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("unit", ["episode", "batch", "step"])
 def test_the_norm_of_roboset_observations(unit):
@@ -167,6 +170,7 @@ def test_the_norm_of_roboset_observations(unit):
 # -- the number of the episode, which TorchRL's datasets have
 
 
+@pytest.mark.thorough
 def test_numbers_are_of_the_source_and_a_field_only_where_they_are_changed(maze):
     ds, _ = maze
     chosen = ds.select(episodes=[2, 0])

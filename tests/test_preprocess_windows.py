@@ -49,6 +49,7 @@ def clipped(values, t, k):
 # -- what a window holds
 
 
+@pytest.mark.thorough
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=5),
     st.integers(0, 4),
@@ -84,6 +85,7 @@ def test_windows_hold_what_a_loop_puts_into_them(lengths, history, future, data)
     assert all(starts[k] <= a < b <= starts[k + 1] for k, (a, b) in zip(chosen, n.runs, strict=True))
 
 
+@pytest.mark.thorough
 def test_shapes_fields_and_masks(ds):
     seen = {}
 
@@ -112,6 +114,7 @@ def test_shapes_fields_and_masks(ds):
 # -- what comes of it
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("jobs", [0, 2])
@@ -125,6 +128,7 @@ def test_a_mean_over_neighbours_is_that_of_a_loop(ds, truth, jobs):
     assert made.manifest.provenance[-1]["window"] == [2, 1]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("blocks")
 def test_stacked_frames_stay_one_observation(truth):
     """Made alike of the windows of both, a stack and the next one agree, at the edges and the final row too."""
@@ -140,6 +144,7 @@ def test_stacked_frames_stay_one_observation(truth):
         assert np.array_equal(made.column("observation")[start : start + len(o)], want)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("arrays", ["numpy", "torch", "tensordict"])
 def test_steps_summed_up_have_a_next_observation_of_their_own(ds, truth, arrays):
@@ -168,6 +173,7 @@ def test_fields_come_and_go_and_text_is_seen_too(ds, truth):
     assert made.episode(0)["info", "pair"].tolist() == ["w0.0>w0.0", "w0.0>w0.1", "w0.1>w0.2", "w0.2>w0.3", "w0.3>w0.4"]
 
 
+@pytest.mark.thorough
 def test_a_selection_reads_no_neighbours_but_its_own(ds, truth):
     made = preprocess.run(ds.select(episodes=[4, 0]), functions.smooth)
     for got, k in ((0, 4), (1, 0)):
@@ -185,6 +191,7 @@ def test_attempt_shows_an_episode_before_and_after(ds):
 # -- what is refused
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("fn", "arrays", "what"),
     [
@@ -220,6 +227,7 @@ def test_what_no_window_is(ds):
         preprocess.run(masked, lambda w: {}, "x", unit="window")
 
 
+@pytest.mark.thorough
 def test_the_command_to_run_again_says_how_far_a_window_reaches(ds):
     with pytest.raises(PreprocessError) as e:
         preprocess.run(ds.select(episodes=[0]), "preprocess_functions:window_fails", unit="window", history=4)

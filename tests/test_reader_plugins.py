@@ -79,6 +79,7 @@ def test_a_file_and_the_object_in_it(lab: Path, name: str) -> None:
     assert str(lab) not in json.dumps(ds.manifest.to_json(), default=str).replace((lab / "run.h5").as_uri(), "")
 
 
+@pytest.mark.thorough
 def test_a_file_that_changed_makes_another_dataset(lab: Path) -> None:
     import_files("run.h5", "local/rig", reader="rig.py")
     Path("rig.py").write_text(RIG + "\n# better\n")
@@ -113,6 +114,7 @@ def test_a_trace_runs_no_file_that_only_a_manifest_names(lab: Path) -> None:
     assert found.steps == 4 and found.ok
 
 
+@pytest.mark.thorough
 def test_a_merge_knows_the_reader_of_each_file(lab: Path) -> None:
     import_files("run.h5", "local/a", reader="rig.py")
     write_run(Path("other.h5"), first=7.0)
@@ -155,6 +157,7 @@ def test_a_damaged_dataset_says_how_to_import_it_again(lab: Path) -> None:
 # -- a package
 
 
+@pytest.mark.thorough
 def test_an_installed_package_recognises_reads_and_traces(package: Path) -> None:
     ds = import_files("run.h5", "local/rig")
     assert (ds.manifest.reader, ds.manifest.reader_source) == ("rig", "lab-rig 1.2")
@@ -163,6 +166,7 @@ def test_an_installed_package_recognises_reads_and_traces(package: Path) -> None
     assert "reader rig (lab-rig 1.2)" in run("info", "local/rig")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("suffix", own_files.FORMATS)
 def test_an_installed_package_recognises_tables_of_any_container(package: Path, suffix: str) -> None:
     columns = {"q": np.arange(6.0), "cmd": np.arange(6.0) + 10, "cost": np.arange(6.0), "stop": [0, 0, 0, 1, 0, 2]}
@@ -189,6 +193,7 @@ def test_a_package_that_is_missing_is_named(package: Path) -> None:
     assert done.returncode == 0 and b'lab/run needs the reader "rig"' in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_registry_names_the_reader_of_a_package(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = {"id": "lab/run", "urls": [(package / "run.h5").as_uri()], "format": "rig"}
     Path("lab.jsonl").write_text(json.dumps(line))
@@ -353,6 +358,7 @@ READER = Runs()
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("suffix", own_files.FORMATS)
 def test_a_directory_with_a_file_for_each_episode_is_declared(
     lab: Path, monkeypatch: pytest.MonkeyPatch, suffix: str

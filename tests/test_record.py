@@ -118,6 +118,7 @@ def test_an_environment_is_recorded_as_it_is_played() -> None:
     assert ds.schema["observation/image"].dtype == "uint8" and "seed" in ds.episodes
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", MODES)
 def test_vectors_in_all_modes_of_resetting(mode: AutoresetMode) -> None:
     envs = [Count((3, 1, 4), 0), Count((2,), 1000), Count((5, 9), 2000)]

@@ -51,6 +51,7 @@ def command(*words: Any) -> Any:
 # -- the text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -75,6 +76,7 @@ def test_a_reference_is_a_place_and_a_version(text: str | Path, expected: Ref) -
     assert refs.parse(str(found)) == Ref(str(found.place), found.version, found.tag, found.fingerprint)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     ["", "3", "v01", "_a", "-a", "a b", "é", "a/b", "a\n", "rlds1:7c1f", "rlds2:" + DIGITS, "rlds1:" + 65 * "0"],
@@ -97,6 +99,7 @@ def test_a_path_that_exists_is_a_place_as_a_whole(run: rlds_cli.Dataset, tmp_pat
 # -- versions of a dataset on this disk
 
 
+@pytest.mark.thorough
 def test_versions_open_by_number_fingerprint_and_tag(run: rlds_cli.Dataset) -> None:
     first = rlds_cli.open_dataset("local/run#v1")
     assert (first.version, first.num_episodes, rlds_cli.open_dataset("local/run").version) == (1, 10, 2)
@@ -121,6 +124,7 @@ def test_of_several_versions_with_a_fingerprint_the_newest_opens(run: rlds_cli.D
     assert rlds_cli.open_dataset(f"local/run#{first}").version == 1  # `run` holds its rows
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -137,6 +141,7 @@ def test_versions_that_do_not_exist_are_named(run: rlds_cli.Dataset, name: str, 
         assert done.exit_code == 1 and not isinstance(done.exception, AssertionError)
 
 
+@pytest.mark.thorough
 def test_a_dataset_that_does_not_grow_has_version_1(ordinary: rlds_cli.Dataset) -> None:
     assert ordinary.version == 1
     for name in ("v1", ordinary.fingerprint):
@@ -145,6 +150,7 @@ def test_a_dataset_that_does_not_grow_has_version_1(ordinary: rlds_cli.Dataset) 
         rlds_cli.open_dataset("local/fixed#v2")
 
 
+@pytest.mark.thorough
 def test_commands_read_the_version(run: rlds_cli.Dataset, tmp_path: Path) -> None:
     first = rlds_cli.open_dataset("local/run#v1")
     assert json.loads(command("inspect", "local/run#v1", "--json").stdout)["counts"]["episodes"] == 10
@@ -181,6 +187,7 @@ def test_an_earlier_version_of_an_ordinary_dataset_has_its_own_directory(ordinar
         assert f"\nlocal/fixed#v{number}: 0 errors" in command("check", f"local/fixed{asked}").stdout
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "words",
     [
@@ -220,6 +227,7 @@ def test_an_address_opens_the_version_that_is_there(run: rlds_cli.Dataset, tmp_p
         rlds_cli.push("local/run", f"{store}#v2")
 
 
+@pytest.mark.thorough
 def test_an_ordinary_dataset_at_an_address_has_version_1(ordinary: rlds_cli.Dataset, tmp_path: Path) -> None:
     store, other = tmp_path / "store", tmp_path / "other"
     rlds_cli.push("local/fixed", store, pages=False)
@@ -264,6 +272,7 @@ def test_tags_in_python(run: rlds_cli.Dataset) -> None:
         run.select(episodes=[0]).tag("b")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("text", ["[]", '{"a": "1"}', '{"v1": 1}', '{"a": -1}', '{"a": true}', "{", '{"a": 1'])
 def test_a_file_of_other_things_is_damaged(run: rlds_cli.Dataset, text: str) -> None:
     (run.path / "tags.json").write_text(text)
@@ -272,6 +281,7 @@ def test_a_file_of_other_things_is_damaged(run: rlds_cli.Dataset, text: str) -> 
     assert rlds_cli.open_dataset("local/run").version == 2
 
 
+@pytest.mark.thorough
 def test_tags_are_no_part_of_an_ordinary_dataset(ordinary: rlds_cli.Dataset, tmp_path: Path) -> None:
     before = ordinary.fingerprint
     ordinary.tag("icra")
@@ -297,6 +307,7 @@ def test_a_repaired_dataset_keeps_its_tags(home: Path) -> None:
     assert rlds_cli.open_dataset("sample/pendulum-d4rl#icra").fingerprint == ds.fingerprint
 
 
+@pytest.mark.thorough
 def test_a_dataset_of_the_registry_is_tagged(home: Path) -> None:
     rlds_cli.download("sample/pendulum-d4rl").tag("icra")
     assert rlds_cli.open_dataset("sample/pendulum-d4rl#icra").version == 1

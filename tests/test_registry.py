@@ -189,6 +189,7 @@ def test_get(ref, id):
     assert registry.get(ref).id == id
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("ref", "near"),
@@ -209,6 +210,7 @@ def test_did_you_mean(ref, near):
     assert e.value.hint.startswith(f"did you mean {near}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("ref", "versions"),
     [
@@ -225,6 +227,7 @@ def test_a_misspelt_word_finds_names_with_the_word():
     assert all("hopper" in id for id in registry.suggest("hoper"))
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("ref", ["", "/", "../etc/passwd", "zzzzzz", "/etc/passwd", "@norm", "d4rl/", "a b c", "💥"])
 def test_what_is_no_id_is_unknown_and_says_what_to_type(ref):
@@ -238,6 +241,7 @@ def test_a_family_alone_says_how_to_see_it():
         registry.get("D4RL")
 
 
+@pytest.mark.thorough
 def test_open_family():
     e = registry.get("minari/my-lab/reach/expert-v3")
     assert (e.id, e.format) == ("minari/my-lab/reach/expert-v3", "minari")

@@ -73,6 +73,7 @@ def read(files: BlockFiles, file: int, group: int) -> bool:
         return data.tobytes() == content(file, group * GROUP, len(data))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("memory", [False, True])
 def test_what_is_held_is_here_and_is_fetched_once(tmp_path: Path, memory: bool) -> None:
     store = Store()
@@ -104,6 +105,7 @@ def test_an_announced_block_arrives_without_waiting(tmp_path: Path) -> None:
     hold.release()
 
 
+@pytest.mark.thorough
 def test_many_adjacent_blocks_are_asked_for_together(tmp_path: Path) -> None:
     store = Store()
     files = opened(tmp_path / "remote", store, at_once=2)
@@ -112,6 +114,7 @@ def test_many_adjacent_blocks_are_asked_for_together(tmp_path: Path) -> None:
     assert len(store.asked) <= 4
 
 
+@pytest.mark.thorough
 def test_threads_share_a_fetch(tmp_path: Path) -> None:
     store = Store()
     store.before = lambda file, start: time.sleep(0.02)
@@ -155,6 +158,7 @@ def test_the_time_out_ends_all_waiting(tmp_path: Path) -> None:
     go.set()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("memory", [False, True])
 def test_the_least_recently_used_blocks_leave(tmp_path: Path, memory: bool) -> None:
     store = Store()

@@ -60,6 +60,7 @@ def test_commands_say_what_they_fetched(tmp_path: Path, other: Path) -> None:
     assert not (other / "datasets").exists()
 
 
+@pytest.mark.thorough
 def test_the_same_is_shown_as_of_the_dataset_itself(tmp_path: Path, other: Path) -> None:
     store = tmp_path / "store"
     ds = pushed(store)

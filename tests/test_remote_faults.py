@@ -132,6 +132,7 @@ def test_a_server_that_sends_whole_files_is_read(bucket: ObjectStore, far: Path)
     assert_batches(rlds_cli.open_dataset(address(WEB, bucket), cache_dir=far), here)
 
 
+@pytest.mark.thorough
 def test_a_store_that_is_away_for_many_attempts_is_waited_for(bucket: ObjectStore, far: Path) -> None:
     here = large(**LARGE)
     rlds_cli.push(here.id, S3)
@@ -163,6 +164,7 @@ def test_a_dataset_on_the_hub_is_read_at_any_revision(hub: Hub, far: Path) -> No
     same(next(iter(Loader(before, 16, backend="numpy"))), batch)
 
 
+@pytest.mark.thorough
 def test_faults_of_the_hub_change_no_batch(hub: Hub, far: Path) -> None:
     here = large(**LARGE)
     rlds_cli.push(here.id, "hf://datasets/lab/arm")
@@ -222,6 +224,7 @@ def test_one_failure_ends_the_wait_for_many_blocks(tmp_path: Path) -> None:
     go.set()
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it collects what other tests left
 def test_the_garbage_collector_needs_no_lock_of_the_blocks(tmp_path: Path) -> None:
     """It may run anywhere, also in code that has the lock: an exception and its frames hold arrivals in a cycle."""
@@ -264,6 +267,7 @@ os.kill(os.getpid(), 9)
 # -- addresses as people type them
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "form",
     [
@@ -285,6 +289,7 @@ def test_forms_of_a_directory(form: str, tmp_path: Path, far: Path, monkeypatch:
     assert there.store.address and there.column("action")[:].tolist() == here.column("action")[:].tolist()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("given", "message", "hint"),
     [

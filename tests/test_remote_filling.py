@@ -52,6 +52,7 @@ def ended(files: BlockFiles) -> bool:
 # -- of files
 
 
+@pytest.mark.thorough
 def test_all_that_is_wanted_arrives_once_in_long_requests(tmp_path: Path) -> None:
     store = Store()
     files = opened(tmp_path / "remote", store)
@@ -71,6 +72,7 @@ def test_all_that_is_wanted_arrives_once_in_long_requests(tmp_path: Path) -> Non
     assert wait_for(lambda: are_here(files) and ended(files)) and again.state == "" and len(store.asked) == 5
 
 
+@pytest.mark.thorough
 def test_the_beginnings_of_all_files_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filling, "_RUN", MANY)
     store = Store()
@@ -81,6 +83,7 @@ def test_the_beginnings_of_all_files_come_first(tmp_path: Path, monkeypatch: pyt
     assert {file for file, _, _ in store.asked[:2]} == {0, 1} and np.diff(places).min() > -0.1
 
 
+@pytest.mark.thorough
 def test_it_takes_a_part_of_the_connections_and_goes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filling, "_RUN", MANY)
     store, go, lock = Store(), threading.Event(), threading.Lock()
@@ -156,6 +159,7 @@ def test_one_at_a_time_fills_a_dataset(tmp_path: Path) -> None:
     assert wait_for(lambda: are_here(other) and ended(other)) and theirs.state == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("quick")
 def test_it_ends_with_the_wish(tmp_path: Path) -> None:
     store, go = Store(), threading.Event()
@@ -222,6 +226,7 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Dataset, 
         yield here, str(store)
 
 
+@pytest.mark.thorough
 def test_behind_the_training(pushed: tuple[Dataset, str], tmp_path: Path) -> None:
     here, store = pushed
     there = rlds_cli.open_dataset(store, cache_dir=tmp_path)
@@ -254,6 +259,7 @@ SCATTERED: list[tuple[Callable[[Any], Sampler], bool]] = [
 ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("made", "fills"), SCATTERED)
 def test_which_samplers_fill(
     made: Callable[[Any], Sampler], fills: bool, pushed: tuple[Dataset, str], tmp_path: Path

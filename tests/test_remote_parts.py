@@ -31,6 +31,7 @@ def window(ds: Dataset, row: int) -> np.ndarray:
 # -- what is fetched
 
 
+@pytest.mark.thorough
 def test_a_window_costs_little_more_than_itself(bucket: ObjectStore, other: Path) -> None:  # noqa: F811
     ds = wide()
     push(ds.id, "s3://lab/a")
@@ -43,6 +44,7 @@ def test_a_window_costs_little_more_than_itself(bucket: ObjectStore, other: Path
         assert got.store.stats.requests - asked <= (1 if number else 2)
 
 
+@pytest.mark.thorough
 def test_a_group_of_which_half_is_wanted_comes_whole(bucket: ObjectStore, other: Path) -> None:  # noqa: F811
     ds = wide()
     push(ds.id, "s3://lab/a")
@@ -53,6 +55,7 @@ def test_a_group_of_which_half_is_wanted_comes_whole(bucket: ObjectStore, other:
     assert len(rows) <= 5000 * ROW // GROUP + 2
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("sampler", [Shuffled(), Sequential(), Shuffled(block=200, live=2)])
 @pytest.mark.parametrize("cache", [None, "6MiB"])
@@ -89,6 +92,7 @@ def test_a_loader_reads_scattered_windows_by_blocks_and_others_by_groups(
 # -- what is wrong
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["other", "short", "503", "reset"])
 @pytest.mark.parametrize("path", ["/objects/", "/blocks/"])
@@ -106,6 +110,7 @@ def test_a_fault_of_a_block_or_a_list_that_passes_is_not_seen(
     assert bucket.faults[0].times < 2  # another byte may be that of another group
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", ["objects", "blocks"])
 def test_wrong_bytes_of_a_block_or_a_list_are_refused(path: str, store: Path, other: Path) -> None:  # noqa: F811
     ds = wide()
@@ -128,6 +133,7 @@ def test_wrong_bytes_of_a_block_or_a_list_are_refused(path: str, store: Path, ot
     assert same(window(got, row), window(ds, row))
 
 
+@pytest.mark.thorough
 def test_a_list_that_is_lost_or_cut_short(store: Path, other: Path) -> None:  # noqa: F811
     ds = wide(3000)
     push(ds.id, store)
@@ -146,6 +152,7 @@ def test_a_list_that_is_lost_or_cut_short(store: Path, other: Path) -> None:  # 
     assert same(window(got, 1500), window(ds, 1500))
 
 
+@pytest.mark.thorough
 def test_lists_are_kept_and_a_damaged_file_of_them_is_fetched_again(
     bucket: ObjectStore,  # noqa: F811
     other: Path,  # noqa: F811

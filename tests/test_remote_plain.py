@@ -77,6 +77,7 @@ def damage(file: Path, how: str) -> None:
 # -- the whole dataset
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", list(MAKERS))
 def test_a_plain_copy_is_downloaded(kind: str, tmp_path: Path, other: Path) -> None:

@@ -156,6 +156,7 @@ def test_a_small_cache_is_enough(bucket: ObjectStore, far: Path, small_chunks: N
         assert here <= 6 * MIB
 
 
+@pytest.mark.thorough
 def test_work_that_fails_in_the_middle_goes_on(bucket: ObjectStore, far: Path, small_chunks: None) -> None:
     ds = large(10_000, width=WIDTH)
     push(ds.id, "s3://lab/large", pages=False)
@@ -174,6 +175,7 @@ def test_work_that_fails_in_the_middle_goes_on(bucket: ObjectStore, far: Path, s
     assert np.array_equal(made.column("observation")[:], 255 - ds.column("observation")[:])
 
 
+@pytest.mark.thorough
 def test_a_result_that_is_pushed_beside_its_source_sends_what_differs(bucket: ObjectStore, far: Path) -> None:
     ds = large(10_000, width=WIDTH)
     push(ds.id, "s3://lab/large", pages=False)

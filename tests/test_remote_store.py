@@ -199,6 +199,7 @@ def test_everything_is_read_as_it_was_pushed(
     assert not (other / "datasets").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["large", "grown"])
 def test_everything_is_read_from_a_bucket_and_over_http(
     kind: str, tmp_path: Path, bucket: ObjectStore, other: Path
@@ -285,6 +286,7 @@ def test_a_newer_push_does_not_mix_with_what_was_opened(store: Path, other: Path
     assert same(rlds_cli.open_dataset(store, cache_dir=other).column("observation")[:], new.column("observation")[:])
 
 
+@pytest.mark.thorough
 def test_a_newer_push_that_removed_the_objects_is_an_error(store: Path, other: Path) -> None:
     old = large(60_000, seed=1)
     first = old.column("observation")[:10].copy()
@@ -327,6 +329,7 @@ def test_a_whole_pin_of_what_is_here_asks_nothing(bucket: ObjectStore, other: Pa
     assert requests == []
 
 
+@pytest.mark.thorough
 def test_what_another_dataset_of_the_home_has_is_not_fetched_again(store: Path, other: Path) -> None:
     rng = np.random.default_rng(4)
     seen = rng.standard_normal((2001, 1024), np.float32)
@@ -404,6 +407,7 @@ def test_a_fault_that_passes_is_not_seen(kind: str, scheme: str, bucket: ObjectS
     assert bucket.faults[0].times == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "error"), [("503", DownloadFailed), ("reset", DownloadFailed), ("other", WrongHash)])
 def test_a_fault_that_stays_names_the_block_and_ends(

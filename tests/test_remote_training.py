@@ -119,6 +119,7 @@ def test_workers(context: str, tmp_path: Path, far: Path) -> None:
         same(one, other.numpy())
 
 
+@pytest.mark.thorough
 def test_ranks(tmp_path: Path, far: Path) -> None:
     here = large()
     push(here.id, tmp_path / "store")
@@ -127,6 +128,7 @@ def test_ranks(tmp_path: Path, far: Path) -> None:
         check(here, there, rank=rank, world_size=4, window=Slice(5))
 
 
+@pytest.mark.thorough
 def test_users_of_a_home_read_what_another_one_opened(tmp_path: Path, far: Path, bucket: ObjectStore) -> None:
     if os.geteuid():
         pytest.skip("a file is given to another user")
@@ -159,6 +161,7 @@ def test_a_block_shuffle_reads_each_block_about_once(tmp_path: Path, far: Path, 
     assert stats.fetched <= 1.1 * rows * 250 + (1 << 20)
 
 
+@pytest.mark.thorough
 def test_the_first_batch_reads_few_blocks(tmp_path: Path, far: Path, bucket: ObjectStore) -> None:
     here = large(120_000, width=250)
     push(here.id, "s3://lab/a")
@@ -168,6 +171,7 @@ def test_the_first_batch_reads_few_blocks(tmp_path: Path, far: Path, bucket: Obj
     assert loader.stats().fetched <= 2 << 20 and loader.stats().requests <= 2
 
 
+@pytest.mark.thorough
 def test_what_is_all_here_is_read_as_a_local_dataset(tmp_path: Path, far: Path) -> None:
     here = large()
     push(here.id, tmp_path / "store")
@@ -195,6 +199,7 @@ def test_bench_of_an_address(tmp_path: Path, bucket: ObjectStore, monkeypatch: p
 # -- faults
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("hasty")
 def test_faults_of_the_store_change_no_batch(tmp_path: Path, far: Path, bucket: ObjectStore) -> None:
     here = large()

@@ -35,6 +35,7 @@ def figures(beside: str) -> tuple[float, float]:
     return float(found[1]) / {"B": 1 << 20, "KiB": 1 << 10, "MiB": 1}[found[2]], float(found[3])
 
 
+@pytest.mark.thorough
 def test_events_say_what_came_and_how_long_it_was_waited_for(tmp_path: Path) -> None:
     here = large()
     push(here.id, tmp_path / "store")

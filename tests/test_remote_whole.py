@@ -46,6 +46,7 @@ def test_a_remote_dataset_becomes_an_ordinary_one(kind: str, store: Path, other:
     assert not any((other / "partial").iterdir())
 
 
+@pytest.mark.thorough
 def test_only_what_is_missing_is_fetched(store: Path, other: Path) -> None:  # noqa: F811
     ds = large(200_000)
     push(ds.id, store)
@@ -129,6 +130,7 @@ def test_preprocessing_reads_blocks(store: Path, other: Path, monkeypatch: pytes
     assert taken <= 2 * GROUP + (64 << 10)
 
 
+@pytest.mark.thorough
 def test_texts_and_frames_are_preprocessed_from_an_address(
     store: Path,  # noqa: F811
     other: Path,  # noqa: F811
@@ -163,6 +165,7 @@ def test_a_dataset_is_created_and_merged_from_an_address(
         assert same(merged.episode(k)["observation"], ds.episode(k)["observation"])
 
 
+@pytest.mark.thorough
 def test_a_result_is_exported_from_an_address(store: Path, other: Path, tmp_path: Path) -> None:  # noqa: F811
     ds = large(2_000)
     push(ds.id, store)

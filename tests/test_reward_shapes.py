@@ -34,6 +34,7 @@ def dataset(reward: Any) -> Dataset:
     return create("local/x", [one, one])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", REWARDS)
 def test_everything_reads_them(kind: str, tmp_path: Path) -> None:
     ds = dataset(REWARDS[kind])
@@ -49,6 +50,7 @@ def test_everything_reads_them(kind: str, tmp_path: Path) -> None:
     assert again.fingerprint == ds.fingerprint
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "code"),
     [("zeros", "no-reward"), ("ones", "constant-reward"), ("two-levels", "constant-reward"), ("vector", None)],
@@ -59,6 +61,7 @@ def test_constant_vectors_are_found(kind: str, code: str | None) -> None:
     assert kind != "two-levels" or found["constant-reward"] == "next/reward is the same in every step"
 
 
+@pytest.mark.thorough
 def test_batches_hold_them() -> None:
     vector = dataset(REWARDS["vector"])
     assert vector[:]["next", "reward"].tolist() == 2 * REWARDS["vector"].tolist()

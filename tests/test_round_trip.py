@@ -50,6 +50,7 @@ def check(path: Path) -> None:
     assert again.num_transitions == ds.num_transitions
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", QUICK)
 def test_the_fingerprint_comes_back(name: str) -> None:
@@ -62,6 +63,7 @@ def test_the_fingerprint_comes_back_of_other_forms(name: str) -> None:
     check(DATA / name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["cartpole-minari", "mountaincar-robohive.h5", "pendulum-d4rl.hdf5"])
 def test_the_fingerprint_of_a_sample_comes_back(name: str) -> None:
     check(SAMPLES / name)

@@ -71,6 +71,7 @@ def test_pendulum_is_d4rl_v2_with_an_open_tail() -> None:
     np.testing.assert_allclose(a["rewards"], reward, atol=1e-4)  # Pendulum-v1's own formula
 
 
+@pytest.mark.thorough
 def test_pendulum_log_probs_integrate_to_one() -> None:
     log_prob = load_script()._log_prob
     action = np.linspace(-2, 2, 20_001)[1:-1]
@@ -90,6 +91,7 @@ def test_cartpole_replays_from_its_seeds_and_options() -> None:
         assert int(f["episode_0"].attrs["seed"]) >= 2**63
 
 
+@pytest.mark.thorough
 def test_cartpole_opens_in_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import minari
 
@@ -103,6 +105,7 @@ def test_cartpole_opens_in_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert all(truncated == (length == 500) for length, _, truncated in ends)
 
 
+@pytest.mark.thorough
 def test_mountaincar_is_a_robohive_trace() -> None:
     with h5py.File(SAMPLES / "mountaincar-robohive.h5") as f:
         assert sorted(f) != [f"Trial{k}" for k in range(12)]  # Trial10 sorts before Trial2

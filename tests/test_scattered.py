@@ -164,6 +164,7 @@ def long(episode: Any) -> Any:
     return episode if len(episode["action"]) > 2 else None
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("fn", [scaled, flipped, noisy, smooth, long])
 def test_preprocessing(both: Pair, tmp_path: Path, fn: Any) -> None:
@@ -189,6 +190,7 @@ def moved(episode: Any) -> Any:
     return {**episode, "observation": {**episode["observation"], "t": -episode["observation"]["t"]}}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fn", [rated, negated, moved])
 def test_a_result_of_a_view_has_the_rows_of_its_source(fn: Any) -> None:
     """The ranges adjoin, and episodes are in another order than their rows: only a `both` field needs a copy."""
@@ -226,6 +228,7 @@ WINDOWS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", WINDOWS)
 def test_batches(tmp_path: Path, options: dict[str, Any]) -> None:
@@ -265,6 +268,7 @@ def test_sums_of_episodes_leave_out_last_rows() -> None:
     assert ds.episodes["num_done"].tolist() == ds.episodes["num_terminated"].tolist() == [1, 1, 1]
 
 
+@pytest.mark.thorough
 def test_merged_and_created_again(both: Pair, tmp_path: Path) -> None:
     for one, other in selections(both):
         made = [

@@ -7,6 +7,7 @@ import pytest
 from rlds_cli import settings
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("environ", "cache_dir", "home"),
     [
@@ -34,6 +35,7 @@ def test_homes_to_search_are_named_once_own_first() -> None:
     assert where.homes == (Path("/a"), Path("/b"), Path("/c"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("text", "offline"), [("1", True), ("true", True), ("0", False), ("", False), ("no", False)])
 def test_offline(text: str, offline: bool) -> None:
     assert settings.read(environ={"RLDS_OFFLINE": text}).offline is offline

@@ -35,23 +35,27 @@ def check(pieces: list[tuple[int, int]]) -> None:
     assert found.shape == (len(pieces), 32) and [d.tobytes() for d in found] == expected(pieces)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("way")
 def test_every_length_of_up_to_five_blocks() -> None:
     check([(7 * n, n) for n in range(321)])
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("way")
 def test_long_pieces_and_no_pieces() -> None:
     check([])
     check([(0, 1 << 20), (1, 99_999), (1 << 20, 0)])
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("way")
 @given(st.lists(st.tuples(st.integers(0, 1 << 19), st.integers(0, 3000)), max_size=30))
 def test_pieces_anywhere(pieces: list[tuple[int, int]]) -> None:
     check(pieces)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("piece", [(-1, 2), (0, -1), ((1 << 20) - 1, 2), (2**62, 2**62), (1, 2**63 - 1)])
 def test_a_piece_outside_of_the_buffer_is_refused(piece: tuple[int, int]) -> None:

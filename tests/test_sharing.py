@@ -130,6 +130,7 @@ def videos(tmp_path: Path) -> Dataset:
     return import_files(write_v3(tmp_path / "a", Content(lengths=(6, 5), video=("top",))), "local/film")
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["created", "compressed", "derived", "frames", "videos", "imported"])
 def test_a_dataset_arrives_as_it_was(kind: str, tmp_path: Path, store: Path, other: Path) -> None:
@@ -155,6 +156,7 @@ def test_a_dataset_arrives_as_it_was(kind: str, tmp_path: Path, store: Path, oth
     assert not any((other / "partial").iterdir())
 
 
+@pytest.mark.thorough
 def test_values_arrive_as_they_were_written(store: Path, other: Path) -> None:
     known = [episode(k, 5 + k) for k in range(4)]
     push(create(known).id, store)
@@ -165,6 +167,7 @@ def test_values_arrive_as_they_were_written(store: Path, other: Path) -> None:
         assert np.array_equal(came.episode(k)["next", "reward"][:, 0], e.reward)
 
 
+@pytest.mark.thorough
 def test_a_dataset_that_grows(store: Path, other: Path) -> None:
     rng = np.random.default_rng(1)
     episodes = [growing_model.draw(rng, n) for n in (5, 3, 8, 2)]
@@ -191,6 +194,7 @@ def test_a_dataset_that_grows(store: Path, other: Path) -> None:
     growing_model.check(bring(store, other, force=True), episodes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("keep", [rlds_cli.Fifo(steps=600), rlds_cli.Reservoir(episodes=20, seed=0)])
 def test_what_has_left_is_not_sent(keep: object, store: Path, other: Path) -> None:
     rng = np.random.default_rng(2)
@@ -220,6 +224,7 @@ def test_a_compacted_dataset(store: Path, other: Path) -> None:
 # -- bytes that the other side has
 
 
+@pytest.mark.thorough
 def test_nothing_is_sent_twice(bucket: ObjectStore) -> None:
     ds = large()
     first = push(ds.id, "s3://lab/large", pages=None)
@@ -231,6 +236,7 @@ def test_nothing_is_sent_twice(bucket: ObjectStore) -> None:
     assert sum(r.size for r in asked) < 10_000
 
 
+@pytest.mark.thorough
 def test_a_derived_dataset_sends_its_own_columns(bucket: ObjectStore, other: Path) -> None:
     ds = large()
     push(ds.id, "s3://lab/large")
@@ -263,6 +269,7 @@ def test_a_changed_dataset_sends_the_blocks_that_changed(bucket: ObjectStore, ot
     assert verify(ds.id, cache_dir=other).ok
 
 
+@pytest.mark.thorough
 def test_a_directory_beside_it_is_linked(store: Path, other: Path) -> None:
     push(large().id, store / "a")
     done = push(large().id, store / "b")
@@ -275,6 +282,7 @@ def test_a_directory_beside_it_is_linked(store: Path, other: Path) -> None:
     assert bring(store / "b", other).num_steps == 30_000
 
 
+@pytest.mark.thorough
 def test_a_new_version_sends_what_is_new(bucket: ObjectStore, other: Path) -> None:
     rng = np.random.default_rng(4)
     steps = 4000
@@ -316,6 +324,7 @@ def test_objects_have_about_the_same_size(store: Path, monkeypatch: pytest.Monke
     assert bring(store, other).fingerprint == done.fingerprint
 
 
+@pytest.mark.thorough
 def test_few_zeros_lie_between_large_files(store: Path) -> None:
     values = np.random.default_rng(0).integers(0, 256, (9_400, 1000), np.uint8)
     item = {"observation": {"a": values, "b": values[::-1].copy()}, "action": np.zeros(9_399)}
@@ -370,6 +379,7 @@ def test_a_web_server_gives_what_a_directory_has(bucket: ObjectStore, other: Pat
         push(large(seed=1).id, address)
 
 
+@pytest.mark.thorough
 def test_a_bucket_of_google(bucket: ObjectStore, other: Path) -> None:
     for seed in range(2):
         ds = large(seed=seed)
@@ -444,6 +454,7 @@ def test_a_dataset_that_is_replaced_while_it_is_pushed(
 FAULTS = ["500", "503", "429", "reset", "lost", "short", "etag", "other"]
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_store_that_fails_now_and_then(kind: str, bucket: ObjectStore, other: Path) -> None:
@@ -457,6 +468,7 @@ def test_a_store_that_fails_now_and_then(kind: str, bucket: ObjectStore, other: 
     assert verify(ds.id, cache_dir=other).ok
 
 
+@pytest.mark.thorough
 def test_a_transfer_says_what_it_waits_for(bucket: ObjectStore, other: Path) -> None:
     ds, said = large(2000), list[Event]()
     push(ds.id, "s3://lab/large")
@@ -513,6 +525,7 @@ def test_an_object_with_another_byte_never_opens(store: Path, other: Path) -> No
     assert bring(store, other).fingerprint == ds.fingerprint
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["directory", "bucket"])
 @pytest.mark.parametrize("damage", ["missing", "short", "another byte", "list"])
@@ -563,6 +576,7 @@ def test_an_index_with_the_fingerprint_of_something_else(store: Path, other: Pat
     assert not (other / "datasets/local/large").exists()
 
 
+@pytest.mark.thorough
 def test_the_content_can_be_pinned(store: Path, other: Path) -> None:
     ds = large(2000)
     push(ds.id, store)
@@ -719,6 +733,7 @@ def test_an_index_with_another_byte(store: Path, other: Path) -> None:
     assert bring(store, other).num_steps == 200
 
 
+@pytest.mark.thorough
 def test_versions_without_their_own_sha256(store: Path, other: Path) -> None:
     push(large(200).id, store)
     index = json.loads((store / "rlds.json").read_text())
@@ -923,6 +938,7 @@ def test_open_dataset_by_address(store: Path, other: Path, monkeypatch: pytest.M
 # -- lock files
 
 
+@pytest.mark.thorough
 def test_an_address_means_what_was_pushed_there_last(store: Path) -> None:
     large(100, ref="local/a")
     push("local/a", store)
@@ -933,6 +949,7 @@ def test_an_address_means_what_was_pushed_there_last(store: Path) -> None:
     assert rlds_cli.open_dataset(str(store)).id == "local/a"
 
 
+@pytest.mark.thorough
 def test_the_command_that_fetches_it_can_be_pasted(store: Path) -> None:
     place = store / "our lab"
     ds = large(100, ref="local/a")
@@ -947,6 +964,7 @@ def test_a_selection_is_not_pushed_as_the_whole(store: Path) -> None:
     assert not store.exists()
 
 
+@pytest.mark.thorough
 def test_a_lock_names_the_address(store: Path, other: Path, tmp_path: Path) -> None:
     ds = large(300)
     made = preprocess.run(ds, "scale_reward", "scaled", jobs=1, args={"scale": 2})
@@ -968,6 +986,7 @@ def test_a_lock_names_the_address(store: Path, other: Path, tmp_path: Path) -> N
     assert [d.how for d in pinning.sync(file, cache_dir=tmp_path / "third")] == ["downloaded"] * 3
 
 
+@pytest.mark.thorough
 def test_a_lock_takes_an_archive_where_the_store_is_gone(store: Path, other: Path, tmp_path: Path) -> None:
     rlds_cli.download("sample/pendulum-d4rl")
     file = tmp_path / "rlds.lock"
@@ -1028,6 +1047,7 @@ def test_no_credential_is_written_or_sent_elsewhere(
     assert asked and all("Authorization" not in r.headers for r in asked)
 
 
+@pytest.mark.thorough
 def test_the_user_of_a_web_address_is_not_kept(bucket: ObjectStore, other: Path) -> None:
     push(large(300).id, "s3://lab/x")
     address = bucket.url.replace("://", "://me:canary-password@") + "/lab/x/?token=canary-token"
@@ -1042,6 +1062,7 @@ def test_the_user_of_a_web_address_is_not_kept(bucket: ObjectStore, other: Path)
 # -- the command
 
 
+@pytest.mark.thorough
 def test_the_command(store: Path, other: Path) -> None:
     large(300)
     said = run_rlds("push", "local/large", store, "--dry-run")
@@ -1055,6 +1076,7 @@ def test_the_command(store: Path, other: Path) -> None:
     assert run_rlds("download", store, store, "--as", "local/mine").returncode == 1
 
 
+@pytest.mark.thorough
 def test_an_index_can_be_read_by_anybody(store: Path) -> None:
     """The format, from its description: files are pieces of objects, and blocks have hashes."""
     ds = large(2000)
@@ -1116,6 +1138,7 @@ def test_a_lock_sends_requests_to_allowed_hosts_only(store: Path, other: Path, t
 # -- other datasets at the same address
 
 
+@pytest.mark.thorough
 def test_another_dataset_at_an_address_is_replaced_on_demand_only(store: Path, other: Path) -> None:
     first = large(400)
     large(500, ref="local/second", seed=1)
@@ -1131,6 +1154,7 @@ def test_another_dataset_at_an_address_is_replaced_on_demand_only(store: Path, o
     assert bring(store, other).id == "local/second"
 
 
+@pytest.mark.thorough
 def test_new_content_of_a_dataset_is_another_version(store: Path, other: Path) -> None:
     """A dataset that was made anew has version 1 again. The earlier one is found by its fingerprint."""
     first = large(400)

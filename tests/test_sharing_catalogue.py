@@ -41,6 +41,7 @@ def push(ds: rlds_cli.Dataset, to: str) -> None:
     rlds_cli.push(ds.path, to)
 
 
+@pytest.mark.thorough
 def test_pages_lie_beside_a_pushed_dataset(tmp_path: Path, home: Path) -> None:
     ds = made("arm", 5)
     to = tmp_path / "store/arm"
@@ -80,6 +81,7 @@ def forty(width: int = 8) -> rlds_cli.Dataset:
     return rlds_cli.create("local/forty", episodes, force=True)
 
 
+@pytest.mark.thorough
 def test_the_report_is_small_beside_what_is_sent(tmp_path: Path) -> None:
     ds = forty()
     push(ds, str(tmp_path / "arm"))
@@ -105,6 +107,7 @@ def test_the_report_is_small_beside_what_is_sent(tmp_path: Path) -> None:
         assert 100_000 < len(part) < 600_000
 
 
+@pytest.mark.thorough
 def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
     ds = made("arm", 5)
     push(ds, str(tmp_path / "arm"))
@@ -114,6 +117,7 @@ def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
     assert {f.name for f in before if before[f] != now[f]} <= {"rlds.json"}
 
 
+@pytest.mark.thorough
 def test_pages_that_somebody_took_over_stay(tmp_path: Path) -> None:
     to = tmp_path / "arm"
     push(made("arm", 5), str(to))
@@ -164,6 +168,7 @@ def check(page: bytes, address: str) -> None:
     assert [a["href"] for a in Document(text).all("a")] == ["./one/report.html", "./two/report.html"]
 
 
+@pytest.mark.thorough
 def test_the_page_of_a_directory(tmp_path: Path) -> None:
     push(made("one", 5), str(tmp_path / "lab/one"))
     push(growing(3), str(tmp_path / "lab/two"))
@@ -173,6 +178,7 @@ def test_the_page_of_a_directory(tmp_path: Path) -> None:
     assert str(tmp_path) not in (tmp_path / "lab/index.html").read_text()
 
 
+@pytest.mark.thorough
 def test_the_page_of_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("obstore")
     with ObjectStore() as store:
@@ -190,6 +196,7 @@ def test_the_page_of_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert kinds["/lab/data/one/README.md"] == "text/markdown; charset=utf-8"
 
 
+@pytest.mark.thorough
 def test_the_page_of_a_repository_of_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -221,6 +228,7 @@ def test_a_broken_dataset_is_on_the_page(tmp_path: Path, text: bytes) -> None:
     assert "<script" not in page and str(tmp_path) not in page
 
 
+@pytest.mark.thorough
 def test_a_damaged_manifest_is_on_the_page(tmp_path: Path) -> None:
     push(made("one", 5), str(tmp_path / "lab/one"))
     (found,) = (tmp_path / "lab/one/objects").iterdir()

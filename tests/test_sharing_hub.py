@@ -86,6 +86,7 @@ def same(a: rlds_cli.Dataset, b: rlds_cli.Dataset) -> bool:
     )
 
 
+@pytest.mark.thorough
 def test_a_pushed_dataset_comes_back(hub: Hub, tmp_path: Path) -> None:
     ds = arm()
     done = push(ds, documents=lambda plan, objects: {"README.md": b"# arm\n"})
@@ -99,6 +100,7 @@ def test_a_pushed_dataset_comes_back(hub: Hub, tmp_path: Path) -> None:
     assert same(pull(tmp_path / "other"), ds)
 
 
+@pytest.mark.thorough
 def test_a_directory_of_a_repository_and_a_revision(hub: Hub, tmp_path: Path) -> None:
     first = arm("first", seed=1)
     push(first, "hf://datasets/lab/many/arms/one")
@@ -112,6 +114,7 @@ def test_a_directory_of_a_repository_and_a_revision(hub: Hub, tmp_path: Path) ->
         pull(tmp_path / "c", pinned)
 
 
+@pytest.mark.thorough
 def test_what_the_repository_has_is_not_sent(hub: Hub) -> None:
     ds = arm()
     push(ds)
@@ -134,6 +137,7 @@ def test_a_dataset_beside_another_shares_its_objects(hub: Hub, tmp_path: Path) -
     assert same(pull(tmp_path / "x", "hf://datasets/lab/many/two"), other)
 
 
+@pytest.mark.thorough
 def test_a_new_version_sends_what_is_new(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng, steps, width = np.random.default_rng(0), 2000, 64
     with rlds_cli.writer("local/run") as writer:
@@ -206,6 +210,7 @@ def test_a_push_says_what_it_waits_for(hub: Hub) -> None:
     assert notes == [(PLACE, "HTTP 503 Service Unavailable: trying again in 2 s")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["503", "reset", "short", "429"])
 def test_faults_while_reading_are_retried(hub: Hub, tmp_path: Path, kind: str) -> None:
     ds = arm()
@@ -214,6 +219,7 @@ def test_faults_while_reading_are_retried(hub: Hub, tmp_path: Path, kind: str) -
     assert same(pull(tmp_path / "x"), ds)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", ["objects", "groups"])
 def test_wrong_bytes_are_never_opened(hub: Hub, tmp_path: Path, which: str) -> None:
     push(arm())
@@ -227,6 +233,7 @@ def test_wrong_bytes_are_never_opened(hub: Hub, tmp_path: Path, which: str) -> N
     pull(tmp_path / "x")
 
 
+@pytest.mark.thorough
 def test_a_push_that_ends_for_good_leaves_the_old_dataset(hub: Hub, tmp_path: Path) -> None:
     first, second = arm(), arm("second", seed=5)
     push(first)
@@ -291,6 +298,7 @@ def test_pushes_from_many_threads_leave_a_whole_dataset(hub: Hub, tmp_path: Path
     assert any(same(found, ds) for ds in made if ds.fingerprint in told)
 
 
+@pytest.mark.thorough
 def test_a_reader_keeps_to_one_commit(hub: Hub, tmp_path: Path) -> None:
     first, second = arm(), arm("second", seed=5)
     push(first)
@@ -327,6 +335,7 @@ def index_of(content: Mapping[str, bytes]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.thorough
 def test_objects_are_removed_in_one_commit(hub: Hub, tmp_path: Path) -> None:
     push(arm())
     second = arm("second", seed=5)
@@ -396,6 +405,7 @@ def test_a_push_without_a_token_is_refused(hub: Hub, monkeypatch: pytest.MonkeyP
     assert not hub.repositories and not hub.stored
 
 
+@pytest.mark.thorough
 def test_the_hubs_own_words_are_told(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     import hub_server
 
@@ -454,6 +464,7 @@ def test_a_server_that_takes_nothing_is_left(tmp_path: Path) -> None:
             assert time.monotonic() - begun < 60
 
 
+@pytest.mark.thorough
 def test_a_slow_part_is_sent_again_and_not_for_ever(hub: Hub) -> None:
     policy = replace(HASTY, idle=0.2, least=1000)
     hub.faults = [Fault("lost", "PUT", times=1000, wait=0.3)]
@@ -565,6 +576,7 @@ def test_the_hubs_own_client_works_with_this_hub(hub: Hub, tmp_path: Path) -> No
     assert json.loads(Path(local).read_text())["versions"][-1][3] == ds.fingerprint
 
 
+@pytest.mark.thorough
 def test_another_dataset_is_refused(hub: Hub) -> None:
     push(arm("arm"))
     with pytest.raises(NameTaken, match="holds local/arm"):

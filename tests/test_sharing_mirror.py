@@ -115,6 +115,7 @@ def test_a_mirror_serves_when_the_source_is_gone(
     assert rlds_cli.download("lab/sim").num_steps == 2 * sum(LENGTHS)
 
 
+@pytest.mark.thorough
 def test_a_mirror_behind_a_web_server(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rlds_cli.mirror(["lab/one", "lab/two"], tmp_path / "mirror")
     with Server() as other:
@@ -126,6 +127,7 @@ def test_a_mirror_behind_a_web_server(lab: Lab, tmp_path: Path, monkeypatch: pyt
         assert rlds_cli.download("lab/two").num_steps == sum(LENGTHS[:2])
 
 
+@pytest.mark.thorough
 def test_what_is_there_is_neither_fetched_nor_sent(lab: Lab, tmp_path: Path) -> None:
     to = tmp_path / "mirror"
     rlds_cli.mirror("lab/*", to)
@@ -137,6 +139,7 @@ def test_what_is_there_is_neither_fetched_nor_sent(lab: Lab, tmp_path: Path) -> 
     assert [len(page.requests) for page in lab.pages.values()] == asked
 
 
+@pytest.mark.thorough
 def test_a_damaged_copy_is_sent_again(lab: Lab, tmp_path: Path) -> None:
     to = tmp_path / "mirror"
     rlds_cli.mirror("lab/*", to)
@@ -147,6 +150,7 @@ def test_a_damaged_copy_is_sent_again(lab: Lab, tmp_path: Path) -> None:
     assert content(to) == {**lab.places, "SHA256SUMS": lab.sums.encode()}
 
 
+@pytest.mark.thorough
 def test_archives_of_the_home_are_not_fetched_again(lab: Lab, tmp_path: Path, home: Path) -> None:
     for id in ("lab/one", "lab/two", "lab/sim"):
         rlds_cli.download(id)
@@ -158,6 +162,7 @@ def test_archives_of_the_home_are_not_fetched_again(lab: Lab, tmp_path: Path, ho
     assert content(home / "archives") == before
 
 
+@pytest.mark.thorough
 def test_a_damaged_file_of_the_home_is_not_sent(lab: Lab, tmp_path: Path, home: Path) -> None:
     rlds_cli.download("lab/one")
     (kept,) = (home / "archives").rglob("one.hdf5")
@@ -225,6 +230,7 @@ def test_a_plan_writes_nothing(
     assert [f["size"] for f in sim["files"]] == [len(lab.contents[n]) for n in ("four", "three")]
 
 
+@pytest.mark.thorough
 def test_a_bucket_is_a_mirror(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("obstore")
     with ObjectStore() as store:

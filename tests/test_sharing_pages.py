@@ -88,6 +88,7 @@ def test_the_metadata_say_only_what_is_known(pendulum: Summary) -> None:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("stated", "identifier"),
     [
@@ -140,6 +141,7 @@ def test_the_name_of_a_copy() -> None:
     assert local_name("d4rl/hopper-medium-v2@raw") == "local/hopper-medium-v2-raw"
 
 
+@pytest.mark.thorough
 def test_the_tables_of_the_card_hold_the_figures() -> None:
     document = rendered(card(described()))
     assert document.wrong == []
@@ -162,6 +164,7 @@ def test_texts_of_strangers_stay_texts(hostile: str) -> None:
     assert found.wrong == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hostile", TEXTS)
 def test_the_metadata_hold_whatever_the_name(hostile: str) -> None:
     yaml = pytest.importorskip("yaml")
@@ -232,6 +235,7 @@ def test_croissant_lists_the_files_and_the_fields() -> None:
     }
 
 
+@pytest.mark.thorough
 def test_croissant_stands_in_a_page_of_html(home: Path) -> None:
     text = croissant(summarise(page_data.hostile()), FILES)
     assert "<" not in text and ">" not in text and "&" not in text

@@ -54,6 +54,7 @@ def test_map_makes_a_dataset(ds: rlds_cli.Dataset) -> None:
     assert (batch["twice"] == 2 * batch["action"]).all()
 
 
+@pytest.mark.thorough
 def test_loader_is_a_loader_of_the_dataset(ds: rlds_cli.Dataset) -> None:
     batch = next(iter(ds.loader(6, window=Slice(2), backend="numpy")))
     assert batch["observation"].shape == (6, 2, 1)
@@ -81,6 +82,7 @@ def test_notebooks_show_tables(ds: rlds_cli.Dataset) -> None:
     assert "<b>x" not in hostile._repr_html_() and "&lt;b&gt;" in hostile._repr_html_()
 
 
+@pytest.mark.thorough
 def test_episodes_as_a_table_of_pandas(ds: rlds_cli.Dataset) -> None:
     pd = pytest.importorskip("pandas")
     frame = ds.filter("total_reward >= 4").episodes.to_pandas()

@@ -129,6 +129,7 @@ def test_units_are_checked_and_wrong_ones_refused(objects: Objects) -> None:
     assert list(got) == [unit, 2 * unit]
 
 
+@pytest.mark.thorough
 def test_a_document_that_is_damaged_is_read_again_and_refused(objects: Objects) -> None:
     filled(objects)
     seen = list[bytes]()

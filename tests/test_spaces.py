@@ -35,6 +35,7 @@ SPACES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("space", SPACES, ids=str)
 def test_a_space_comes_back_from_what_minari_writes_and_from_what_we_write(space: Any) -> None:
     text = serialize_space(space)
@@ -119,6 +120,7 @@ def test_parts_of_a_space() -> None:
     assert spaces.subspace(None, ["a"]) is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("space", SPACES[:12], ids=str)
 def test_the_shape_of_a_value(space: Any) -> None:
     assert spaces.row_shape(json.loads(serialize_space(space))) == (space.shape or ())
@@ -163,6 +165,7 @@ nested = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @given(nested)
 @settings(max_examples=30)
 def test_any_space_comes_back(space: Any) -> None:

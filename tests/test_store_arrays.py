@@ -22,6 +22,7 @@ def some(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return (rng.random(shape) * 100 - 20 if dtype[0] != "u" else rng.random(shape) * 100).astype(dtype)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1,), (5,), (7, 3), (3, 2, 4), (0,), (0, 3), (4, 0)])
 def test_zarr_reads_what_we_wrote(tmp_path: Path, shape: tuple[int, ...], dtype: str) -> None:
@@ -139,6 +140,7 @@ def test_groups_and_arrays_are_told_apart(tmp_path: Path) -> None:
     assert list(group.array_keys()) == ["x"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("texts", [[], [""], ["a", "", "ü"], ["x\0y", "日本", "\udcff"], ["a\n"] * 1000])
 def test_strings(tmp_path: Path, texts: list[str]) -> None:
     arrays.write_strings(tmp_path / "s", texts)
@@ -147,6 +149,7 @@ def test_strings(tmp_path: Path, texts: list[str]) -> None:
     assert offsets.tolist() == [0, *np.cumsum([len(t.encode("utf-8", "surrogateescape")) for t in texts]).tolist()]
 
 
+@pytest.mark.thorough
 @settings(max_examples=25)
 @given(st.integers(1, 3_000_000), st.integers(1, 64), st.sampled_from(["uint8", "float32", "float64"]))
 def test_sizes_and_documents_agree(rows: int, width: int, dtype: str) -> None:

@@ -145,6 +145,7 @@ def test_resumed_after_a_failure(tmp_path: Path, undisturbed: str, first: int, t
             assert events[0].note == f"resumed: {fail_at} of {PARTS} parts were there"
 
 
+@pytest.mark.thorough
 def test_a_part_is_done_again_when_its_rows_are_not_what_they_were(tmp_path: Path, undisturbed: str) -> None:
     with pytest.raises(Interrupted):
         write_rows(Job(fail_at=3), tmp_path / "w", jobs=0, progress=silent)
@@ -187,6 +188,7 @@ def test_a_part_that_gives_other_rows_than_planned_is_an_error(tmp_path: Path) -
         write_rows(job, tmp_path / "w", jobs=0, progress=silent)
 
 
+@pytest.mark.thorough
 def test_progress_counts_rows_where_they_are_known(tmp_path: Path) -> None:
     for known, unit, total in ((True, "rows", 85), (False, "parts", PARTS)):
         events: list[Event] = []
@@ -205,6 +207,7 @@ def test_columns_that_do_not_fit_are_refused(tmp_path: Path) -> None:
                 writer.append(Chunk({"x": column}, np.zeros(3, bool), table))
 
 
+@pytest.mark.thorough
 def test_resumed_where_publishing_was_interrupted(tmp_path: Path, undisturbed: str) -> None:
     built = write_rows(Job(), tmp_path / "w", jobs=0, progress=silent)
     assert check(built) == undisturbed

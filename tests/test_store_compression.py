@@ -16,6 +16,7 @@ def some(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return (np.random.default_rng(0).random(shape) * 100).astype(dtype)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "float32", "float64"])
 @pytest.mark.parametrize("shape", [(1,), (1000,), (1000, 3), (10, 4, 5), (0,), (0, 3), (5, 0)])
 def test_there_and_back(tmp_path: Path, shape: tuple[int, ...], dtype: str) -> None:

@@ -32,6 +32,7 @@ def test_an_episode_is_the_hash_of_its_rows_that_count() -> None:
     assert np.array_equal(digests.of_episodes(turned, np.array([0]), np.array([4]))[0].tobytes(), sha(turned.tobytes()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("field", "count"), [("root", [2, 1]), ("next", [2, 1]), ("both", [3, 2])])
 def test_final_rows_count_where_they_are_observations(field: str, count: list[int]) -> None:
     name = "next/x" if field == "next" else "x"
@@ -131,6 +132,7 @@ def episodes(lengths: list[int]) -> list[dict[str, object]]:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("store", ["memmap", "zarr"])
 def test_the_fingerprint_of_a_selection_is_that_of_a_copy(tmp_path: Path, store: str) -> None:
     whole = episodes([5, 2, 9, 1, 4])
@@ -140,6 +142,7 @@ def test_the_fingerprint_of_a_selection_is_that_of_a_copy(tmp_path: Path, store:
     assert ds.select(episodes=np.arange(5)).fingerprint == ds.fingerprint
 
 
+@pytest.mark.thorough
 def test_the_fingerprint_covers_the_columns_of_the_user(tmp_path: Path) -> None:
     a = rlds_cli.create("local/a", episodes([5, 2]), cache_dir=tmp_path)
     other = episodes([5, 2])
@@ -147,6 +150,7 @@ def test_the_fingerprint_covers_the_columns_of_the_user(tmp_path: Path) -> None:
     assert rlds_cli.create("local/b", other, cache_dir=tmp_path).fingerprint != a.fingerprint
 
 
+@pytest.mark.thorough
 def test_ids_follow_from_content_and_are_unique(tmp_path: Path) -> None:
     whole = episodes([5, 2, 9])
     a = rlds_cli.create("local/a", [*whole, whole[0], whole[0]], cache_dir=tmp_path).store.episodes["id"]

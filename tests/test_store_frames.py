@@ -44,6 +44,7 @@ def decode(files: list[bytes], rows: list[int], shape: tuple[int, ...]) -> np.nd
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("at_once", [1, 1000, 1 << 20])
 def test_jpegs_are_pillows(shape: tuple[int, ...], at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +96,7 @@ def two_headers(data: bytes) -> bytes:
     return data[:at] + header + data[at:]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", [0, 1, 4])
 @pytest.mark.parametrize("damage", [cut, huffman_lost, second_start, two_headers])
 def test_a_broken_frame_is_what_it_is_by_itself(damage: Any, place: int) -> None:
@@ -197,6 +199,7 @@ def test_images_cut_short_are_taken_where_pillow_is_told_to(monkeypatch: pytest.
     assert np.array_equal(got, np.stack([by_pillow(f, shape) for f in files])) and got[1].any()
 
 
+@pytest.mark.thorough
 def test_threads_decode_side_by_side() -> None:
     shape = (32, 32, 3)
     files = [encode(noise(i, shape)) for i in range(40)]
@@ -206,6 +209,7 @@ def test_threads_decode_side_by_side() -> None:
             assert np.array_equal(got, expected)
 
 
+@pytest.mark.thorough
 def test_frames_come_in_the_order_of_the_rows_asked_for() -> None:
     shape = (16, 24, 3)
     files = [encode(noise(k, shape)) for k in range(5)]

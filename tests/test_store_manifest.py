@@ -75,6 +75,7 @@ def test_a_newer_format_is_refused_with_its_writer(tmp_path: Path) -> None:
     assert "--upgrade" in str(caught.value.hint)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", ["", "{", "null", "[]", "{}", '{"attributes": null}', '{"attributes": {"rlds": {}}}'])
 def test_what_is_no_manifest_is_damage(tmp_path: Path, text: str) -> None:
     (tmp_path / "zarr.json").write_text(text)
@@ -82,6 +83,7 @@ def test_what_is_no_manifest_is_damage(tmp_path: Path, text: str) -> None:
         manifest.read(tmp_path)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lost", ["fields", "counts", "fingerprint", "id", "notes", "stats", "provenance", "files"])
 def test_a_manifest_that_lacks_something_is_damage(tmp_path: Path, lost: str) -> None:
     document = SAMPLE.to_json()

@@ -8,6 +8,7 @@ from rlds_cli.errors import RldsError
 from rlds_cli.store.paths import assign_paths, component, is_field_path
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "directory"),
     [
@@ -64,6 +65,7 @@ def test_the_order_of_names_does_not_matter() -> None:
     assert assign_paths(names) == assign_paths(reversed(names))
 
 
+@pytest.mark.thorough
 @given(st.lists(st.text(min_size=1, max_size=30), max_size=8, unique=True))
 def test_any_names_become_safe_distinct_relative_paths(names: list[str]) -> None:
     found = assign_paths(names)

@@ -57,6 +57,7 @@ def dataset(directory: Path, frames: list[bytes], encoding: str = "memmap") -> S
     return Store(directory)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("encoding", ["memmap", "zarr"])
 def test_frames_are_pillows(tmp_path: Path, encoding: str) -> None:
     pixels, data = zip(*(image(k) for k in range(4)), strict=True)
@@ -66,6 +67,7 @@ def test_frames_are_pillows(tmp_path: Path, encoding: str) -> None:
     assert store.gather("observation", np.zeros(0, np.int64)).shape == (0, 16, 24, 3)
 
 
+@pytest.mark.thorough
 def test_jpegs_decode_as_pillow_does(tmp_path: Path) -> None:
     _, data = image(0, format="JPEG")
     store = dataset(tmp_path / "x", [data] * 2)
@@ -73,6 +75,7 @@ def test_jpegs_decode_as_pillow_does(tmp_path: Path) -> None:
     assert np.array_equal(store.gather("observation", np.array([1]))[0], expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -94,6 +97,7 @@ def test_dimensions_are_checked_before_decoding(monkeypatch: pytest.MonkeyPatch)
         decode_frame(image(0)[1], PIXELS, 0)
 
 
+@pytest.mark.thorough
 def test_the_table_comes_back(tmp_path: Path) -> None:
     table = dataset(tmp_path / "x", [image(0)[1]] * 3).table()
     assert (table.length.tolist(), table.observed.tolist(), table.end.tolist()) == ([2], [True], [TERMINATED])
@@ -101,6 +105,7 @@ def test_the_table_comes_back(tmp_path: Path) -> None:
     assert table.splits["train"].tolist() == [True]
 
 
+@pytest.mark.thorough
 def test_sources_and_pickling(tmp_path: Path) -> None:
     store = dataset(tmp_path / "x", [image(0)[1]] * 3)
     assert store.sources == ({"file": "a.h5", "size": 3, "sha256": "ab"},)
@@ -120,6 +125,7 @@ def test_short_and_missing_files_are_found_when_opening(tmp_path: Path, array: s
         Store(store.path)
 
 
+@pytest.mark.thorough
 def test_a_missing_shard_is_found_when_opening(tmp_path: Path) -> None:
     store = dataset(tmp_path / "x", [image(0)[1]] * 3, "zarr")
     shutil.rmtree(store.path / "next/truncated/c")
@@ -134,6 +140,7 @@ def test_an_episode_table_that_is_none() -> None:
         _ = Store(ds.path).episodes
 
 
+@pytest.mark.thorough
 def test_steps_alone_may_fill_a_block_but_for_one_row() -> None:
     for rows in (65_536, 65_537, 65_538):  # the last block holds no row, one final row, and a step and a final row
         t = rows - 1

@@ -141,6 +141,7 @@ def test_the_manifest_and_the_list_anywhere(name: str, tmp_path: Path) -> None:
     assert check(directory) == ()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("store", ["memmap", "zarr"])
 def test_a_dataset_without_digests_of_files_is_damaged(store: str, tmp_path: Path) -> None:
     directory = everything(tmp_path, store)
@@ -154,6 +155,7 @@ def test_a_dataset_without_digests_of_files_is_damaged(store: str, tmp_path: Pat
         rlds_cli.open_dataset(directory)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", ["rlds_sha256", '"files": "'])
 def test_a_key_of_the_digests_that_is_lost(key: str, tmp_path: Path) -> None:
     directory = everything(tmp_path, "memmap")
@@ -162,6 +164,7 @@ def test_a_key_of_the_digests_that_is_lost(key: str, tmp_path: Path) -> None:
     assert not verify_directory(directory).ok
 
 
+@pytest.mark.thorough
 def test_space_between_values_counts(tmp_path: Path) -> None:
     directory = everything(tmp_path, "memmap")
     text = (directory / "zarr.json").read_text()
@@ -194,6 +197,7 @@ def test_statistics_follow_from_the_rows(store: str, tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.thorough
 def test_the_other_encoding_keeps_digests(tmp_path: Path) -> None:
     ds = rlds_cli.create("local/x", [{"observation": np.arange(4.0), "action": np.arange(3)}])
     before = sealing.listed(ds.path)
@@ -207,6 +211,7 @@ def test_the_other_encoding_keeps_digests(tmp_path: Path) -> None:
     assert sealing.listed(ds.path) == before
 
 
+@pytest.mark.thorough
 def test_damage_that_is_shared_is_not_made_right(tmp_path: Path) -> None:
     source = derived().manifest.provenance[0]["from"]
     file = rlds_cli.open_dataset(source).path / "text/info/word/offsets/zarr.json"

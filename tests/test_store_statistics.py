@@ -28,6 +28,7 @@ def test_by_hand() -> None:
     assert [i for i, n in enumerate(s.histogram) if n] == [0, 3, 6, 15]
 
 
+@pytest.mark.thorough
 @settings(max_examples=30)
 @given(st.integers(1, 60), st.integers(1, 4), st.lists(st.integers(0, 60), max_size=4), st.integers(0, 2**31))
 def test_blocks_do_not_matter_and_numpy_agrees(rows: int, width: int, cuts: list[int], seed: int) -> None:
@@ -128,6 +129,7 @@ def test_subnormal_numbers_are_data(least: float) -> None:
     assert s.histogram == (3, *[0] * 14, 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("column", "rel"),
     [
@@ -152,6 +154,7 @@ def test_narrow_ranges_around_large_numbers_are_exact(column: np.ndarray, rel: f
     assert s.std == pytest.approx(math.sqrt(variance), rel=rel)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("value", [0.1, 1e15 + 0.125, -3e-9])
 def test_a_constant_has_no_deviation(value: float) -> None:
     s = gather(np.full(5000, value), [1000, 3333])

@@ -60,6 +60,7 @@ def set_count(**counts: Any) -> Change:
     return lambda m: m["counts"].update(counts)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "path",
     ["", ".", "..", "/", "/tmp/x", "../x", "a/../b", "./a", "a/", "a//b", "a\\b", "a\0b", "zarr.json", "a/ZARR.json",
@@ -70,6 +71,7 @@ def test_paths_that_no_field_has(path: str) -> None:
     assert not is_field_path(path)
 
 
+@pytest.mark.sampled(22)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -145,6 +147,7 @@ def test_a_stranger_cannot_have_a_directory_removed(dataset: Path, tmp_path: Pat
     assert (precious / "work").read_text() == "mine"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "place", ["action", "action/c/0/0", "episodes", "episodes/length/c/0", "digests", "info", "text"]
 )
@@ -217,6 +220,7 @@ def test_codes_beyond_the_texts(dataset: Path) -> None:
         open_dataset(dataset).episode(0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("offsets", [(2**62, 0), (0, 2**62), (0, -5)])
 def test_offsets_outside_of_the_frames(dataset: Path, offsets: tuple[int, int]) -> None:
     with (dataset / "observation/image/offsets/c/0").open("r+b") as f:
@@ -235,6 +239,7 @@ def test_a_source_outside_of_the_archive(dataset: Path, text: str) -> None:
         _ = Store(dataset).sources
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -62,6 +62,7 @@ def rows(ds: Dataset) -> np.ndarray:
 # -- decoding
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", CODECS)
 def test_any_frame_in_any_order(tmp_path: Path, kind: str) -> None:
     codec, options, _ = CODECS[kind]
@@ -80,6 +81,7 @@ def test_any_frame_in_any_order(tmp_path: Path, kind: str) -> None:
     np.testing.assert_array_equal(found[1], expected[3])
 
 
+@pytest.mark.thorough
 def test_decoders_do_not_read_behind_a_packet(tmp_path: Path) -> None:
     """What lies in memory behind a packet must not enter: MPEG-4's decoder looks at it."""
     for turn in range(7):
@@ -174,6 +176,7 @@ def test_rows_and_episodes(archive: Path, ds: Dataset) -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_the_loader_gives_the_frames_of_its_rows(archive: Path, ds: Dataset, prefetch: int) -> None:
     expected, state = seen(archive), np.concatenate([ds.episode(k)["observation", "state"] for k in range(4)])
@@ -185,6 +188,7 @@ def test_the_loader_gives_the_frames_of_its_rows(archive: Path, ds: Dataset, pre
         np.testing.assert_array_equal(batch["next", "observation", "images", "top"], expected[np.add(here, 1)])
 
 
+@pytest.mark.thorough
 def test_windows(archive: Path, ds: Dataset) -> None:
     expected, state = seen(archive), np.concatenate([ds.episode(k)["observation", "state"] for k in range(4)])
     number = {s.tobytes(): k for k, s in enumerate(state)}
@@ -214,6 +218,7 @@ def test_forked_processes_go_on_decoding(archive: Path, ds: Dataset) -> None:
     assert found == (child, 0)
 
 
+@pytest.mark.thorough
 def test_threads_decode_side_by_side(archive: Path, ds: Dataset) -> None:
     expected, every = seen(archive), rows(ds)
 
@@ -228,6 +233,7 @@ def test_threads_decode_side_by_side(archive: Path, ds: Dataset) -> None:
 # -- keeping
 
 
+@pytest.mark.thorough
 def test_videos_are_stored_once_and_as_published(archive: Path, ds: Dataset) -> None:
     files = sorted(archive.rglob("*.mp4"))
     stored = arrays.read(ds.path / "video" / TOP / "bytes")
@@ -245,6 +251,7 @@ def test_workers_do_not_change_a_byte(archive: Path, ds: Dataset) -> None:
     np.testing.assert_array_equal(other.store.rows(TOP), ds.store.rows(TOP))
 
 
+@pytest.mark.thorough
 def test_the_other_encoding_and_back(archive: Path, ds: Dataset) -> None:
     done = convert("local/film", to="zarr")
     packed = rlds_cli.open_dataset("local/film")
@@ -274,6 +281,7 @@ def flip(file: Path, at: int) -> None:
     file.write_bytes(content)
 
 
+@pytest.mark.thorough
 def test_damage_is_named(damaged: Path, archive: Path) -> None:
     size = sorted(archive.rglob("*.mp4"))[0].stat().st_size
     flip(arrays.data_file(damaged / "video" / TOP / "bytes", 1), size + 100)
@@ -285,6 +293,7 @@ def test_damaged_tables_are_named(damaged: Path) -> None:
     assert any("tables that say where frames lie" in p for p in problems(damaged))
 
 
+@pytest.mark.thorough
 def test_a_missing_file_of_videos(damaged: Path) -> None:
     arrays.data_file(damaged / "video" / TOP / "bytes", 1).unlink()
     with pytest.raises(DamagedDataset, match="is missing"):
@@ -325,6 +334,7 @@ def invert(episode: Any) -> Any:
     return episode
 
 
+@pytest.mark.thorough
 def test_videos_that_stay_are_shared(archive: Path, ds: Dataset) -> None:
     made = rlds_cli.preprocess.run(ds, shift, name="shift")
     assert made.schema[TOP].codec == "mp4"
@@ -356,6 +366,7 @@ def test_versions_keep_videos_and_their_digests(archive: Path, ds: Dataset) -> N
         assert verify(made.path).ok
 
 
+@pytest.mark.thorough
 def test_frames_that_a_function_changes_become_arrays(archive: Path, ds: Dataset) -> None:
     made = rlds_cli.preprocess.run(ds, invert, name="invert")
     np.testing.assert_array_equal(made.column(TOP)[rows(made)], 255 - seen(archive))

@@ -62,6 +62,7 @@ def test_every_way_to_name_a_dataset_works_everywhere(id: str, refs: tuple[str, 
         assert locate.datasets(["dapg(*)/*"]) == (path, variant)
 
 
+@pytest.mark.thorough
 def test_a_dataset_that_is_here_comes_before_an_alias() -> None:
     make("minari/D4RL/door/human-v2")
     own = make("d4rl/door/human-v2")  # of the user's own, by what is a name of Minari's in another case
@@ -74,6 +75,7 @@ def test_what_no_or_more_than_one_dataset_is_called(ref: str) -> None:
         rlds_cli.open_dataset(ref)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("ref", "kind", "hint"),
@@ -96,6 +98,7 @@ def test_what_is_not_here(ref: str, kind: type[Exception], hint: str | None) -> 
     assert hint is None or hint in str(found)
 
 
+@pytest.mark.thorough
 def test_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = make("local/a"), make("local/b")
     shared = tmp_path / "shared"
@@ -110,6 +113,7 @@ def test_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         locate.datasets(["local/a", "d4rl/*"])
 
 
+@pytest.mark.thorough
 def test_datasets_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make("local/a")
     monkeypatch.chdir(tmp_path)
@@ -148,6 +152,7 @@ ADDRESSES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_addresses_are_answered_with_what_to_do(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLDS_OFFLINE", "1")

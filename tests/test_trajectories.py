@@ -76,6 +76,7 @@ def collected(lengths: list[tuple[int, int, bool]], ids: list[int] | None = None
 # -- episodes of a dataset
 
 
+@pytest.mark.thorough
 def test_the_filler_of_an_unknown_final_observation_is_not_recorded(unknown: Dataset) -> None:
     again = create("local/again", (unknown.episode(k) for k in range(4)))
     assert again.num_transitions == unknown.num_transitions == 37
@@ -84,12 +85,14 @@ def test_the_filler_of_an_unknown_final_observation_is_not_recorded(unknown: Dat
     assert again.fingerprint == unknown.fingerprint
 
 
+@pytest.mark.thorough
 def test_tensordicts_with_next_observed_have_an_unknown_final_observation(unknown: Dataset) -> None:
     again = create("local/again", (unknown.episode(k).tensordict() for k in range(4)))
     assert again.num_transitions == 37 and set(again.schema) == set(unknown.schema)
     assert content(again)[1] == content(unknown)[1]
 
 
+@pytest.mark.thorough
 def test_an_episode_that_was_changed_keeps_what_was_not(unknown: Dataset) -> None:
     def changed() -> Iterator[Any]:
         for k in range(4):
@@ -132,6 +135,7 @@ def _with_episode(ep: dict[str, Any]) -> dict[str, Any]:
     return {**ep, "episode/number": np.full(3, 7), "episode/step": np.arange(3)}
 
 
+@pytest.mark.thorough
 def test_columns_are_added_to_episodes_of_a_dataset(unknown: Dataset) -> None:
     def labelled() -> Iterator[Any]:
         for k in range(4):
@@ -147,6 +151,7 @@ def test_columns_are_added_to_episodes_of_a_dataset(unknown: Dataset) -> None:
     assert kept.episodes["task"].tolist() == again.episodes["task"].tolist()
 
 
+@pytest.mark.thorough
 def test_terminated_steps_inside_do_not_divide_an_episode() -> None:
     inside = {**episode(0, 4), "next": {"terminated": [0, 1, 0, 1]}}
     ds = create("local/x", [inside, inside])
@@ -159,6 +164,7 @@ def test_terminated_steps_inside_do_not_divide_an_episode() -> None:
 # -- batches of a loader
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float16", None])
 @pytest.mark.parametrize("batch_size", [3, 4])
 def test_windows_of_whole_episodes_come_back(unknown: Dataset, batch_size: int, dtype: str | None) -> None:
@@ -180,6 +186,7 @@ def test_rows_that_changed_places_are_not_taken_for_others(unknown: Dataset) -> 
     assert create("local/again", [batch]).episodes["end"].tolist()[2] == "terminated"
 
 
+@pytest.mark.thorough
 def test_padded_steps_of_slices_are_left_out() -> None:
     ds = create("local/x", [episode(0, 3, "terminated"), episode(100, 8, "truncated")])
     batch = next(iter(Loader(ds, 11, window=Slice(4, before=3), sampler=Sequential(), dtype=None)))
@@ -190,6 +197,7 @@ def test_padded_steps_of_slices_are_left_out() -> None:
     assert made.column("observation")[last:, 0].tolist() == [104, 105, 106, 107, 108]
 
 
+@pytest.mark.thorough
 def test_transitions_at_random_are_no_episode() -> None:
     ds = create("local/x", [episode(0, 20), episode(100, 20)])
     for extra in ((), ("episode",)):
@@ -198,6 +206,7 @@ def test_transitions_at_random_are_no_episode() -> None:
             create("local/y", [batch])
 
 
+@pytest.mark.thorough
 def test_a_slice_of_a_dataset_is_divided_by_its_episodes(unknown: Dataset) -> None:
     ds = create("local/x", [unknown[:]])
     assert ds.episodes["length"].tolist() == [10, 9, 9, 9] and len(ds) == 37
@@ -211,6 +220,7 @@ def test_a_slice_of_a_dataset_is_divided_by_its_episodes(unknown: Dataset) -> No
 # -- batches of a collector
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ids", [None, [7, 8, 9]])
 def test_trajectories_of_one_batch_are_told_apart(ids: list[int] | None) -> None:
     ds = create("local/x", [collected([(0, 3, True), (100, 2, True), (200, 4, False)], ids)])
@@ -230,6 +240,7 @@ def test_a_collector_goes_on_in_its_next_batch() -> None:
     assert create("local/y", restarted).episodes["length"].tolist() == [3, 2]
 
 
+@pytest.mark.thorough
 def test_rows_of_environments_are_told_apart() -> None:
     rows = [collected([(0, 3, True), (100, 2, False)], [0, 1]), collected([(200, 5, True)], [2])]
     for name in ("with-ids", "without"):
@@ -257,6 +268,7 @@ def test_what_cannot_be_told_apart_is_refused() -> None:
         create("local/x", [{**episode(0, 3), "next/observed": [True, False, True]}])
 
 
+@pytest.mark.thorough
 def test_own_next_observations_stay_a_field() -> None:
     noisy = {**episode(0, 4, observed=False), "next/observation": walk(0, 4)[1:] + 0.5}
     ds = create("local/x", [noisy, noisy])

@@ -16,6 +16,7 @@ from rlds_cli.files import hashing
 from rlds_cli.http.connections import AHEAD
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sizes", [[], [1], [100, 0, 7], [1 << 20] * 9, [8 << 20, 1, 3 << 20], [1 << 16] * 300])
 def test_the_hash_is_that_of_all_blocks_in_order(tmp_path: Path, sizes: list[int]) -> None:
     blocks = [random.Random(k).randbytes(size) for k, size in enumerate(sizes)]
@@ -28,6 +29,7 @@ def test_the_hash_is_that_of_all_blocks_in_order(tmp_path: Path, sizes: list[int
         assert behind.hexdigest() == hashlib.sha256(b"".join(blocks) + b"more").hexdigest()
 
 
+@pytest.mark.thorough
 def test_a_buffer_may_be_used_again_after_as_many_further_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def brought(files: tuple[RemoteFile, ...], where: Settings, directory: Path) -> 
     return {c.file.path: c.path.read_bytes() for c in came}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("page_size", [1, 2, 1000])
 @pytest.mark.parametrize(
@@ -93,6 +94,7 @@ def test_files_directories_prefixes_and_patterns(
     assert brought(files, where, tmp_path / "d") == {p: ATARI[n] for p, n in names.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_what_a_bucket_says_of_a_file_is_recorded(server: Server, where: Settings, tmp_path: Path, scheme: str) -> None:
     server.add_bucket("data", ATARI)
@@ -167,6 +169,7 @@ def test_a_closed_bucket(server: Server, where: Settings, scheme: str) -> None:
     assert "--from" in (caught.value.hint or "")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_what_is_not_there(server: Server, where: Settings, scheme: str) -> None:
     server.add_bucket("data", ATARI)
@@ -176,6 +179,7 @@ def test_what_is_not_there(server: Server, where: Settings, scheme: str) -> None
         listed(where, f"{scheme}://dada/kuka")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("body", ["[]", "null", '{"items": [1]}', "<html>", "<a/>", '{"items": [{"name": 3}]}'])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_listing_that_is_none(server: Server, where: Settings, scheme: str, body: str) -> None:
@@ -190,6 +194,7 @@ VALUES = st.none() | st.integers() | st.text(max_size=8) | st.lists(st.integers(
 CONTENTS = "<ListBucketResult><Contents><Key>kuka/x</Key><Size>4</Size><ETag>a</ETag></Contents></ListBucketResult>"
 
 
+@pytest.mark.thorough
 @given(
     changed=st.dictionaries(st.sampled_from([*ITEM, "contentEncoding"]), VALUES, max_size=3),
     page=VALUES,
@@ -213,6 +218,7 @@ def test_whatever_a_listing_says_is_a_list_or_an_error(
             assert all(isinstance(f.size, int | None) and isinstance(f.path, str) for f in files)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", ["kuka/../../x", "kuka//x", "kuka/a\\b"])
 def test_a_listed_name_that_leaves_its_directory(server: Server, where: Settings, scheme: str, name: str) -> None:
@@ -221,6 +227,7 @@ def test_a_listed_name_that_leaves_its_directory(server: Server, where: Settings
         listed(where, f"{scheme}://data/kuka")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_listing_that_goes_in_circles(server: Server, where: Settings, scheme: str) -> None:
     server.add("/storage/v1/b/data/o", '{"items": [{"name": "kuka/x", "size": "1"}], "nextPageToken": "a"}')
@@ -230,6 +237,7 @@ def test_a_listing_that_goes_in_circles(server: Server, where: Settings, scheme:
     assert len(server.asked) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("url", ["gs://", "s3:///x", "gs://Data/x", "gs://a/../b", "s3://a:b@c/x"])
 def test_what_names_no_bucket(where: Settings, url: str) -> None:
     with pytest.raises((DownloadFailed, UnsafeArchive)):
@@ -242,6 +250,7 @@ def test_offline_no_bucket_is_asked(server: Server, tmp_path: Path) -> None:
     assert server.asked == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_from_a_local_copy_and_from_another_bucket(
     server: Server, where: Settings, tmp_path: Path, scheme: str

@@ -75,6 +75,7 @@ def test_the_page_speaks_of_all_faults() -> None:
     assert list(table()) == list(FAULTS)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mirrored", [False, True], ids=["one", "mirror"])
 @pytest.mark.parametrize("at", PLACES)
 @pytest.mark.parametrize("fault", FAULTS)
@@ -100,6 +101,7 @@ def test_it_finishes_right_or_fails_clearly(server: Server, place: Place, fault:
     assert place.names() == {"x.h5", "x.h5.json", ".listing.json"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("at", PLACES)
 @pytest.mark.parametrize("fault", [f for f in FAULTS if f not in ("truncated", "wrong length", "wrong hash")])
 def test_the_same_where_no_hash_is_published(server: Server, place: Place, fault: str, at: str) -> None:
@@ -110,6 +112,7 @@ def test_the_same_where_no_hash_is_published(server: Server, place: Place, fault
     assert (place.directory / "x.h5").read_bytes() == RIGHT
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("at", PLACES)
 @pytest.mark.parametrize("fault", ["truncated", "wrong length"])
 def test_a_published_size_tells_what_is_too_short(server: Server, place: Place, fault: str, at: str) -> None:

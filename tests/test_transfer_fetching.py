@@ -133,6 +133,7 @@ def test_what_is_here_and_recorded_is_not_asked_for_again(server: Server, place:
     assert len(page.requests) == 1
 
 
+@pytest.mark.thorough
 def test_dropped_connections_are_gone_on_from_without_asking_twice(server: Server, place: Place) -> None:
     page = server.add("/d/x.h5", CONTENT, drops=[MIB, 1, MIB + 5, None])
     place.fetch(wanted(server, sha256=SHA256))
@@ -161,6 +162,7 @@ def test_a_length_that_is_a_lie_is_not_believed(server: Server, place: Place) ->
     assert len(page.requests) == 1
 
 
+@pytest.mark.thorough
 def test_a_length_beyond_the_end_is_not_taken_back(server: Server, place: Place) -> None:
     """Nothing is promised; the server says 100 bytes more than there are, and then that the range is past the end."""
     page = server.add("/d/x.h5", CONTENT, length=len(CONTENT) + 100)
@@ -202,6 +204,7 @@ def test_an_etag_that_changes_each_time_ends_in_an_error(server: Server, place: 
     assert len(page.requests) < 10
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "said", ["bytes 5-99/3145745", "bytes 1048577-3145744/3145745", "nonsense", "bytes 1048576-9/7"]
 )
@@ -263,6 +266,7 @@ def test_a_part_without_its_origin_starts_over(server: Server, place: Place) -> 
     assert spans(page) == [(200, 0, len(CONTENT))]
 
 
+@pytest.mark.thorough
 def test_a_part_without_a_validator_starts_over_unless_the_hash_is_known(server: Server, place: Place) -> None:
     page = server.add("/d/x.h5", CONTENT, etag=None)
     leave_part(place, server, CONTENT[:MIB], etag=None)
@@ -276,6 +280,7 @@ def test_a_part_without_a_validator_starts_over_unless_the_hash_is_known(server:
     assert spans(page) == [(206, MIB, len(CONTENT) - MIB)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("etag", "sent"), [('W/"v1"', None), (None, "Sat, 01 Nov 2025 00:00:00 GMT")])
 def test_weak_etags_are_not_sent_and_dates_are(
     server: Server, place: Place, etag: str | None, sent: str | None
@@ -286,6 +291,7 @@ def test_weak_etags_are_not_sent_and_dates_are(
     assert page.requests[1].start == MIB
 
 
+@pytest.mark.thorough
 def test_an_altered_part_is_thrown_away_once(server: Server, place: Place) -> None:
     """The rest fits by its ETag, the whole does not by its hash: the part was at fault, the source is not."""
     page = server.add("/d/x.h5", CONTENT)
@@ -295,6 +301,7 @@ def test_an_altered_part_is_thrown_away_once(server: Server, place: Place) -> No
     assert (place.directory / "x.h5").read_bytes() == CONTENT
 
 
+@pytest.mark.thorough
 def test_another_mirror_goes_on_where_the_first_broke_off(server: Server, place: Place) -> None:
     first = server.add("/d/x.h5", CONTENT, drops=[MIB], statuses=[None, *[(503, {})] * 9])
     second = server.add("/mirror/x.h5", CONTENT, etag='"other"')
@@ -305,6 +312,7 @@ def test_another_mirror_goes_on_where_the_first_broke_off(server: Server, place:
     assert place.record("x.h5")["url"] == server.url + "/mirror/x.h5"
 
 
+@pytest.mark.thorough
 def test_without_a_hash_another_mirror_starts_from_the_beginning(server: Server, place: Place) -> None:
     server.add("/d/x.h5", CONTENT[:MIB] + b"other", drops=[MIB], statuses=[None, *[(503, {})] * 9])
     second = server.add("/mirror/x.h5", CONTENT, etag='"other"')
@@ -313,6 +321,7 @@ def test_without_a_hash_another_mirror_starts_from_the_beginning(server: Server,
     assert spans(second) == [(200, 0, len(CONTENT))]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
 def test_failures_that_may_pass_are_tried_again(server: Server, place: Place, status: int) -> None:
     page = server.add("/d/x.h5", CONTENT, statuses=[(status, {}), (status, {})])
@@ -320,6 +329,7 @@ def test_failures_that_may_pass_are_tried_again(server: Server, place: Place, st
     assert [r.status for r in page.requests] == [status, status, 200]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 501])
 def test_failures_that_stay_are_not_tried_again(server: Server, place: Place, status: int) -> None:
     page = server.add("/d/x.h5", CONTENT, statuses=[(status, {})])
@@ -416,6 +426,7 @@ def test_a_page_that_was_wanted_is_a_file(server: Server, place: Place) -> None:
     assert came.path.read_bytes() == b"<!doctype html>"
 
 
+@pytest.mark.thorough
 def test_packed_bytes_are_refused_where_plain_ones_were_asked_for(server: Server, place: Place) -> None:
     packed = gzip.compress(CONTENT)
     server.add("/d/x.h5", packed, headers={"Content-Encoding": "gzip"})
@@ -446,6 +457,7 @@ def test_a_wrong_hash_names_everything_and_leaves_nothing(server: Server, place:
     assert place.names() == set()
 
 
+@pytest.mark.thorough
 def test_a_wrong_hash_is_left_for_the_next_source(server: Server, place: Place) -> None:
     bad = server.add("/a/x.h5", random_bytes(len(CONTENT), seed=2))
     server.add("/b/x.h5", CONTENT)
@@ -621,6 +633,7 @@ def start_child(server: Server, place: Place) -> subprocess.Popen[bytes]:
     return subprocess.Popen(arguments, env=os.environ | server.environment(place.root))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_process_is_gone_on_from_and_nothing_is_asked_twice(
     server: Server, place: Place, how: signal.Signals
@@ -697,6 +710,7 @@ def test_two_processes_that_fetch_the_same_file(server: Server, place: Place) ->
     assert (place.directory / "x.h5").read_bytes() == CONTENT
 
 
+@pytest.mark.thorough
 def test_progress_is_told_from_one_thread_at_a_time_per_file(server: Server, place: Place) -> None:
     seen: dict[str, set[int]] = {}
 

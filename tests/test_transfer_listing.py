@@ -66,6 +66,7 @@ def test_any_value_may_be_anything(server: Server, where: Settings, kind: str) -
     assert True in outcomes and False in outcomes
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", LISTINGS)
 def test_any_byte_may_be_another(server: Server, where: Settings, kind: str) -> None:
     rng = random.Random(kind)
@@ -93,6 +94,7 @@ def test_what_cannot_be_true_is_not_known(server: Server, where: Settings, kind:
     assert file.path == "a.h5" and file.size is None and file.promise is None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "kind, answer",
     [
@@ -135,6 +137,7 @@ def test_names_that_are_unsafe_are_those_of_one_source(server: Server, where: Se
         listing.list_files(urls[:1], where, policy=HASTY)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["tree", "gs", "s3", "index"])
 @pytest.mark.parametrize("name", ["/" * 200_000, "d/" * 200 + "a.h5", "d/" + "a" * 2000])
 def test_names_are_measured_before_they_are_taken_apart(server: Server, where: Settings, kind: str, name: str) -> None:
@@ -230,6 +233,7 @@ def test_the_next_page_on_another_host_does_not_get_the_token(server: Server, tm
         assert [r.headers.get("Authorization") for r in further.requests] == [None]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("commit", ["../../../etc", "x" * 200, "a b", "\x1b[2J", 5, {}])
 def test_a_commit_that_is_none(server: Server, where: Settings, commit: object) -> None:
     server.add("/api/datasets/o/r/revision/main", json.dumps({"sha": commit}))
@@ -256,6 +260,7 @@ def test_objects_of_a_page() -> None:
 # The address of --from
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", ["/copy/", "/copy", "/copy/gym/hopper.hdf5"])
 def test_a_query_stays_behind_the_path(server: Server, where: Settings, place: str) -> None:
     (file,) = listing.list_files(

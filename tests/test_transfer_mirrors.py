@@ -63,6 +63,7 @@ def show(server: Server, directory: str, names: list[str], *, style: str = "ngin
     return server.add(directory, body, content_type="text/html")
 
 
+@pytest.mark.thorough
 def test_a_mirror_is_asked_first(server: Server, mirror: Server, tmp_path: Path) -> None:
     where = server.settings(tmp_path, RLDS_MIRROR=mirror.url)
     own = server.add("/gym/hopper.hdf5", b"hop")
@@ -102,6 +103,7 @@ def test_many_files_do_not_wait_for_a_mirror_that_is_gone(server: Server, mirror
     assert len(few[0].urls) > len(files[0].urls)
 
 
+@pytest.mark.thorough
 def test_the_source_says_which_files_there_are(server: Server, mirror: Server, tmp_path: Path) -> None:
     where = server.settings(tmp_path, RLDS_MIRROR=mirror.url)
     pages = server.add_repository(REPO, DOOR)
@@ -112,6 +114,7 @@ def test_the_source_says_which_files_there_are(server: Server, mirror: Server, t
     assert asked == {"main_data.hdf5": 0, "metadata.json": 1}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("offline", ["0", "1"])
 def test_where_no_source_answers_a_local_mirror_says_it(server: Server, tmp_path: Path, offline: str) -> None:
     root = tmp_path / "mirror"
@@ -123,6 +126,7 @@ def test_where_no_source_answers_a_local_mirror_says_it(server: Server, tmp_path
     assert set(brought(files, where, tmp_path / "d")) == {"main_data.hdf5", "metadata.json"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", ["hf://datasets/", "gs://"])
 def test_where_no_source_answers_a_mirror_that_shows_its_files_says_it(
     server: Server, mirror: Server, tmp_path: Path, scheme: str
@@ -143,6 +147,7 @@ def test_a_bucket_as_a_mirror(server: Server, tmp_path: Path) -> None:
     assert not own.requests
 
 
+@pytest.mark.thorough
 def test_from_a_mirror_of_a_bucket(server: Server, mirror: Server, tmp_path: Path) -> None:
     where = server.settings(tmp_path)
     server.add_bucket("gresearch", {"robotics/toy/0.1.0/features.json": b"{}"})
@@ -155,6 +160,7 @@ def test_from_a_mirror_of_a_bucket(server: Server, mirror: Server, tmp_path: Pat
 # Directories that a web server shows
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("style", ["nginx", "apache", "absolute"])
 def test_a_directory_of_a_web_server(server: Server, tmp_path: Path, style: str) -> None:
     where = server.settings(tmp_path)
@@ -188,6 +194,7 @@ def test_links_that_leave_the_directory_are_not_followed(server: Server, tmp_pat
         listed(where, f"{server.url}/bad/")
 
 
+@pytest.mark.thorough
 def test_a_directory_that_links_to_itself_ends(server: Server, tmp_path: Path) -> None:
     where = server.settings(tmp_path)
     path = "/data/"

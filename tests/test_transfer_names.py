@@ -9,6 +9,7 @@ from rlds_cli.sources import names
 from rlds_cli.text import natural
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     [
@@ -48,6 +49,7 @@ def test_a_name_that_could_leave_its_directory_is_refused(name: str) -> None:
         names.safe(name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     [
@@ -114,6 +116,7 @@ FILES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [

@@ -76,6 +76,7 @@ def test_no_credential_is_shown_or_written(
     assert SECRET not in caplog.text
 
 
+@pytest.mark.thorough
 def test_a_file_goes_on_with_another_signature(server: Server, where: Settings, tmp_path: Path) -> None:
     content = bytes(range(256)) * 1000
     (page,) = server.add_bucket("big", {"x.h5": content}, key="AKIDMINE", drops=[100_000] * 2).values()

@@ -51,6 +51,7 @@ def first_bytes(page: Page) -> list[int]:
     return [r.start for r in page.requests if r.status in (200, 206)]
 
 
+@pytest.mark.thorough
 def test_a_large_file_comes_over_several_connections(server: Server, place: Place) -> None:
     page = slow(server)
     (came,) = place.fetch(wanted(server, sha256=SHA256), width=WIDE)
@@ -64,6 +65,7 @@ def test_a_large_file_comes_over_several_connections(server: Server, place: Plac
     assert all(r.headers.get("If-Range") == '"v1"' for r in page.requests[1:])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "behaviour",
     [{"headers": {}}, {"ranges": False, "headers": {}}, {"etag": None}, {"chunked": True}],
@@ -75,6 +77,7 @@ def test_one_connection_where_ranges_are_not_safe(server: Server, place: Place, 
     assert (place.directory / "x.h5").read_bytes() == CONTENT
 
 
+@pytest.mark.thorough
 def test_one_connection_where_a_server_only_says_that_it_has_ranges(server: Server, place: Place) -> None:
     page = slow(server, ranges=False)
     place.fetch(wanted(server, sha256=SHA256), width=WIDE, policy=PATIENT)
@@ -84,6 +87,7 @@ def test_one_connection_where_a_server_only_says_that_it_has_ranges(server: Serv
     assert len(page.requests) <= 1 + 4  # each further one asks once
 
 
+@pytest.mark.thorough
 def test_fast_and_small_files_come_over_one_connection(server: Server, place: Place) -> None:
     page = slow(server, pace=0.0)
     place.fetch(wanted(server), width=replace(WIDE, after=600.0), policy=PATIENT)
@@ -94,6 +98,7 @@ def test_fast_and_small_files_come_over_one_connection(server: Server, place: Pl
     assert len(page.requests) == 1
 
 
+@pytest.mark.thorough
 def test_dropped_ranges_are_gone_on_from(server: Server, place: Place) -> None:
     page = slow(server, drops=[None, 1000, 70_000, None, 5000, 0, None, 9, *[None] * 99])
     place.fetch(wanted(server, sha256=SHA256), width=WIDE)
@@ -101,6 +106,7 @@ def test_dropped_ranges_are_gone_on_from(server: Server, place: Place) -> None:
     assert page.sent < 1.3 * len(CONTENT)
 
 
+@pytest.mark.thorough
 def test_a_server_that_wants_fewer_connections_gets_fewer(server: Server, place: Place) -> None:
     page = slow(server, statuses=[None, *[(429, {"Retry-After": "90"})] * 3])
     begun = time.monotonic()
@@ -110,6 +116,7 @@ def test_a_server_that_wants_fewer_connections_gets_fewer(server: Server, place:
     assert [r.status for r in page.requests].count(429) == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("honest", [True, False])
 def test_a_file_that_changes_between_ranges_starts_over(server: Server, place: Place, honest: bool) -> None:
     new = random.Random(8).randbytes(len(CONTENT))
@@ -151,6 +158,7 @@ def test_what_was_kept_ahead_is_not_asked_for_again(server: Server, place: Place
     assert place.names() == {"x.h5", "x.h5.json", ".listing.json"}
 
 
+@pytest.mark.thorough
 def test_a_spoilt_piece_is_thrown_away_once(server: Server, place: Place) -> None:
     page = slow(server, pace=0.0)
     place.directory.mkdir(parents=True)

@@ -69,6 +69,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
     assert page.requests == [] and place.names() == set()
 
 
+@pytest.mark.thorough
 def test_other_authorities_are_used_and_said(
     https: Server, place: Place, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_file_of_authorities_that_is_not_there(https: Server, place: Place, mo
         place.fetch(wanted(https))
 
 
+@pytest.mark.thorough
 def test_there_is_no_option_to_leave_verification_out() -> None:
     package = Path(__file__).parents[1] / "rlds_cli"
     assert not [
@@ -94,6 +96,7 @@ def test_there_is_no_option_to_leave_verification_out() -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_plain_http_without_a_hash_is_said_once(server: Server, place: Place) -> None:
     for name in "abc":
         server.add(f"/d/{name}.h5", CONTENT)
@@ -113,6 +116,7 @@ def test_a_redirect_from_https_to_plain_http_is_refused(
     assert altered.requests == []
 
 
+@pytest.mark.thorough
 def test_a_large_file_comes_in_large_blocks_over_tls(
     https: Server, place: Place, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ SERVERS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("server_knows", SERVERS, ids=str)
 @pytest.mark.parametrize(
     ("path", "expected"),
@@ -116,6 +117,7 @@ def test_servers_that_know_little_of_the_hub(
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("server_knows", SERVERS, ids=str)
 def test_a_prefix_and_a_suffix(server: Server, where: Settings, server_knows: dict[str, Any]) -> None:
     server.add_repository("jdvakil/RoboSet_Sim", ROBOSET, **server_knows)
@@ -138,6 +140,7 @@ def test_a_whole_repository(server: Server, where: Settings) -> None:
     assert {f.path for f in listed(where, "hf://datasets/farama-minari/D4RL")} == set(MINARI) - {".gitattributes"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("url", "revision"),
     [
@@ -155,6 +158,7 @@ def test_a_revision(server: Server, where: Settings, tmp_path: Path, url: str, r
     assert brought((file,), where, tmp_path / "d") == {"x.h5": b"old"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "url", ["hf://datasets/only", "hf://models/o/r", "hf://datasets/../r/x", "hf://", "hf://datasets/o/.."]
 )
@@ -208,6 +212,7 @@ def test_a_repository_that_only_lists_siblings(server: Server, where: Settings) 
     assert (file.path, file.size, file.sha256) == ("x.h5", None, None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("oid", ["0" * 40, "f" * 40, "1234", "0" * 39 + "1", None])
 def test_a_placeholder_is_no_hash(server: Server, where: Settings, oid: str | None) -> None:
     server.add("/api/datasets/o/r/tree/main", json.dumps([{"type": "file", "path": "x.h5", "oid": oid, "size": 3}]))
@@ -215,6 +220,7 @@ def test_a_placeholder_is_no_hash(server: Server, where: Settings, oid: str | No
     assert file.git_sha1 is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", ["../x.h5", "/etc/x.h5", "a\\..\\x.h5", "C:/x.h5", "a/../../x.h5", "x\0.h5"])
 def test_a_listed_name_that_leaves_its_directory(server: Server, where: Settings, path: str) -> None:
     entries = [{"type": "file", "path": path, "size": 1}]
@@ -311,6 +317,7 @@ def test_a_mirror_on_the_hub_is_fetched_when_the_first_fails(server: Server, whe
     assert brought(files, where, tmp_path / "d") == {"hopper.hdf5": b"hop"}
 
 
+@pytest.mark.thorough
 def test_the_next_listing_is_asked_when_the_first_fails(server: Server, where: Settings) -> None:
     server.add_repository("farama-minari/D4RL", MINARI, lfs=LFS)
     files = listed(where, "hf://datasets/somebody/gone/data", DOOR)
@@ -434,6 +441,7 @@ def test_from_a_directory_that_does_not_hold_it(where: Settings, tmp_path: Path)
         listed(where, HOPPER, source=str(tmp_path / "nowhere"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "place",
     [
@@ -474,6 +482,7 @@ def test_from_a_mirror_of_the_files_that_the_hub_lists(server: Server, where: Se
     assert all(not page.requests for page in pages.values())
 
 
+@pytest.mark.thorough
 def test_from_a_repository_of_the_hub(server: Server, where: Settings) -> None:
     server.add_repository("imone/D4RL", {"gym/hopper_medium-v2.hdf5": b"hop"})
     (file,) = listed(where, HOPPER, source="hf://datasets/imone/D4RL/gym")

@@ -52,6 +52,7 @@ def expected(portion: Subset) -> list[int]:
     return episodes[start:stop]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 @pytest.mark.parametrize(
     "portion",

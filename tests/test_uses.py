@@ -35,6 +35,7 @@ def hopper(home):
     return rlds_cli.download("d4rl/hopper-medium-v2")
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:where=.*selects all")
 def test_td3_bc(hopper):
     ds = hopper
@@ -54,6 +55,7 @@ def test_td3_bc(hopper):
     assert norm.apply("observation", rows[0]) == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.thorough
 def test_decision_transformer(hopper):
     extra = ("step", ReturnToGo(scale=1e-3))
     loader = Loader(hopper, 64, window=Slice(20, after=19), fields=[..., *extra], transform=Normalize(hopper, eps=1e-6))
@@ -65,6 +67,7 @@ def test_decision_transformer(hopper):
     assert first[real].numpy() == pytest.approx(1e-3 * b["next/reward"][:, 0, 0][real].numpy(), rel=1e-3)
 
 
+@pytest.mark.thorough
 def test_diffusion_policy(home):
     def observation(rng, rows):
         frames = rng.integers(0, 256, (rows, 24, 24, 3), np.uint8)
@@ -90,6 +93,7 @@ def test_diffusion_policy(home):
     assert val.num_episodes == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["numpy", "jax"])
 def test_goals(home, backend):
     if backend == "jax":
@@ -112,6 +116,7 @@ def test_goals(home, backend):
     assert -0.9 < float(state) / (3 * 1024) < -0.7
 
 
+@pytest.mark.thorough
 def test_own_logs(home):
     def logs():
         rng = np.random.default_rng(1)
@@ -159,6 +164,7 @@ def test_torchrun_killed_on_two_ranks_and_resumed_on_one(hopper, tmp_path):
         assert merged == whole[seek : seek + 2]
 
 
+@pytest.mark.thorough
 def test_coming_from_torchrl(hopper):
     pytest.importorskip("tensordict")
     for batch in Loader(hopper, 8, window=Slice(32)):

@@ -104,6 +104,7 @@ def same(got: Dataset, wanted: Dataset) -> None:
         np.testing.assert_array_equal(got.episode(k)["observation"], wanted.episode(k)["observation"])
 
 
+@pytest.mark.thorough
 def test_every_version_opens_and_downloads(address: str, other: Path) -> None:
     versions = three_versions(address)
     for k, wanted in enumerate(versions, 1):
@@ -129,6 +130,7 @@ def test_a_version_that_is_not_there(address: str, other: Path) -> None:
             act(f"{address}#rlds1:0000-0000-0000")
 
 
+@pytest.mark.thorough
 def test_a_change_sends_no_rows(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).integers(0, 256, (2001, 64), np.uint8)
     ds = rlds_cli.create("local/arm", [{"observation": rows, "action": np.zeros(2000)} for _ in range(8)])
@@ -143,6 +145,7 @@ def test_a_change_sends_no_rows(tmp_path: Path) -> None:
     assert push("local/arm", tmp_path / "arm").sent < 0.02 * first.sent
 
 
+@pytest.mark.thorough
 def test_tags_go_along(address: str, other: Path) -> None:
     ds = arm()
     ds.tag("first")
@@ -157,6 +160,7 @@ def test_tags_go_along(address: str, other: Path) -> None:
         assert bring(f"{address}#{tag}", other, tag).version == number
 
 
+@pytest.mark.thorough
 def test_a_tag_that_moves_here_moves_there(address: str, other: Path) -> None:
     ds = arm()
     ds.tag("icra")
@@ -189,6 +193,7 @@ def test_a_listing_shows_versions_and_tags(store: Path) -> None:
     assert line.split()[:2] == ["local/arm", "2"] and "first=v1" in line
 
 
+@pytest.mark.thorough
 def test_what_is_pushed_twice_is_there_once(address: str, other: Path) -> None:
     three_versions(address)
     assert push("local/arm", address).sent == 0
@@ -201,6 +206,7 @@ def log(address: object) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.thorough
 def test_the_log_of_an_address(address: str) -> None:
     three_versions(address)
     rlds_cli.open_dataset("local/arm#v2").tag("icra")
@@ -212,6 +218,7 @@ def test_the_log_of_an_address(address: str) -> None:
     assert "[icra]" in lines[1] and "label" in lines[1]
 
 
+@pytest.mark.thorough
 def test_versions_of_a_growing_dataset(address: str, other: Path) -> None:
     rng = np.random.default_rng(0)
     sizes = []
@@ -234,6 +241,7 @@ def stored(store: Path) -> set[str]:
     return {f.relative_to(store).as_posix() for f in store.rglob("*/*") if f.is_file()}
 
 
+@pytest.mark.thorough
 def test_versions_are_removed(address: str, other: Path) -> None:
     versions = three_versions(address)
     versions[0].tag("first")
@@ -262,6 +270,7 @@ def test_the_last_versions_stay(address: str) -> None:
         collecting.collect(f"{address}#v2")
 
 
+@pytest.mark.thorough
 def test_nothing_is_left_of_what_is_removed(store: Path, tmp_path: Path) -> None:
     three_versions(store)
     collecting.collect(store)
@@ -310,6 +319,7 @@ def test_nothing_was_pushed_there(store: Path) -> None:
 # -- pins
 
 
+@pytest.mark.thorough
 def test_a_lock_finds_its_version_after_later_pushes(store: Path, other: Path, tmp_path: Path) -> None:
     """The lock has the sha256 of the index, which needs no list of versions."""
     versions = three_versions(store)
@@ -360,6 +370,7 @@ def test_a_lock_of_a_version_that_was_removed(store: Path, other: Path, tmp_path
         pinning.sync(lock, cache_dir=other)
 
 
+@pytest.mark.thorough
 def test_an_index_that_is_not_the_pinned_one(store: Path, other: Path, tmp_path: Path) -> None:
     three_versions(store)
     lock = tmp_path / "rlds.lock"
@@ -374,6 +385,7 @@ def test_an_index_that_is_not_the_pinned_one(store: Path, other: Path, tmp_path:
     assert not (other / "datasets/local/arm").exists()
 
 
+@pytest.mark.thorough
 def test_a_selection_takes_no_rows_of_its_source_along(address: str, other: Path) -> None:
     rng = np.random.default_rng(0)
     given = [{"observation": rng.normal(size=(51, 2000)), "action": np.zeros((50, 1))} for _ in range(40)]
@@ -389,6 +401,7 @@ def test_a_selection_takes_no_rows_of_its_source_along(address: str, other: Path
     assert push(few.id, f"{address}/few").sent < 0.01 * source  # beside its source
 
 
+@pytest.mark.thorough
 def test_another_dataset_needs_force(store: Path) -> None:
     three_versions(store)
     create([episode(9, 3)], ref="local/other")
@@ -398,6 +411,7 @@ def test_another_dataset_needs_force(store: Path) -> None:
     assert [v["number"] for v in log(store)] == [1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damage", ["indexes/", "rlds.json"])
 def test_a_wrong_text_is_asked_for_again(
     damage: str, store: Path, other: Path, monkeypatch: pytest.MonkeyPatch

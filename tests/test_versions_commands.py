@@ -82,6 +82,7 @@ def test_a_file_of_labels_that_is_wrong(arm: Dataset, tmp_path: Path, text: str,
     assert rlds_cli.open_dataset("local/arm").version == 1
 
 
+@pytest.mark.thorough
 def test_any_version_is_verified(arm: Dataset) -> None:
     labelled = arm.label(quality="bad")
     one, newest = verify("local/arm#v1"), verify("local/arm")
@@ -98,6 +99,7 @@ def test_a_column_keeps_its_type(arm: Dataset) -> None:
     assert rlds_cli.open_dataset("local/arm").episodes["success"].tolist() == [True] * 4
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("fact", ["fps=fast", "fps=-1", "fps=0", "license=3", "speed=3"])
 def test_facts_that_are_none(arm: Dataset, fact: str) -> None:
     with pytest.raises(InvalidArgument):
@@ -112,6 +114,7 @@ def test_nothing_that_is_selected_is_nothing_to_change(arm: Dataset) -> None:
     assert rlds_cli.open_dataset("local/arm").version == 1
 
 
+@pytest.mark.thorough
 def test_an_earlier_version_is_pushed_by_its_tag(arm: Dataset, tmp_path: Path) -> None:
     arm.tag("paper")
     arm.select(episodes=[0]).drop()
@@ -291,6 +294,7 @@ def test_tags_are_shown_beside_their_versions(arm: Dataset) -> None:
     assert run("inspect", "local/arm#v1").startswith("local/arm#v1 [icra] ")
 
 
+@pytest.mark.thorough
 def test_a_result_of_a_part_without_a_name_names_both(arm: Dataset) -> None:
     some = arm.select(episodes=[0, 1]).save("some")
     assert rlds_cli.preprocess.run(some, "scale_reward", args={"scale": 2}).id == "local/arm@some-scale_reward"
@@ -317,6 +321,7 @@ def test_a_dataset_that_is_fetched_again_keeps_its_tags(arm: Dataset, tmp_path: 
     assert rlds_cli.open_dataset("local/arm").fingerprint == arm.fingerprint
 
 
+@pytest.mark.thorough
 def test_other_users_may_read_what_changes_have_made(arm: Dataset) -> None:
     arm.select(episodes=[0, 1]).save("some")
     arm.trim({0: (0, 1)}, "start")

@@ -126,6 +126,7 @@ def test_every_change_by_name_leaves_the_rows_where_they_are(
     assert there.files() == before
 
 
+@pytest.mark.thorough
 def test_changes_of_changes_refer_to_the_first_dataset(source: Dataset, five: list[Episode]) -> None:
     few = part(source)
     short = few.trim({1: (0, 2)}, "short")
@@ -142,6 +143,7 @@ def test_changes_of_changes_refer_to_the_first_dataset(source: Dataset, five: li
     check(rlds_cli.open_dataset(short.id), found[0][1])
 
 
+@pytest.mark.thorough
 def test_a_chain_over_three_homes_is_one_reference(
     there: Elsewhere, source: Dataset, five: list[Episode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +161,7 @@ def _no_link(*_: object, **__: object) -> None:
     raise OSError(18, "another file system")
 
 
+@pytest.mark.thorough
 def test_a_merge_with_a_dataset_elsewhere(source: Dataset, five: list[Episode]) -> None:
     more = [replace(draw(np.random.default_rng(7), 4), about={}) for _ in range(3)]
     here = build("local/here", more)
@@ -236,6 +239,7 @@ def test_a_source_that_is_gone_is_named(there: Elsewhere, source: Dataset, five:
     assert not few.path.exists()
 
 
+@pytest.mark.thorough
 def test_another_dataset_in_the_place_of_the_source_is_refused(
     there: Elsewhere, source: Dataset, five: list[Episode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +266,7 @@ def test_rm_and_compact_know_the_datasets_that_refer_to_one(
     check(rlds_cli.open_dataset(few.id), [five[2], five[0]])
 
 
+@pytest.mark.thorough
 def test_copy_and_compact_make_a_dataset_whole(there: Elsewhere, source: Dataset, five: list[Episode]) -> None:
     few, wanted = part(source), [five[2], five[0]]
     whole = source.select(episodes=[2, 0]).save("whole", copy=True)
@@ -275,6 +280,7 @@ def test_copy_and_compact_make_a_dataset_whole(there: Elsewhere, source: Dataset
         assert verify(ds.path).ok and not ds.store.refers_to and ds.fingerprint == few.fingerprint
 
 
+@pytest.mark.thorough
 def test_a_dataset_is_the_same_version_wherever_its_rows_are(source: Dataset, tmp_path: Path) -> None:
     few = part(source)
     whole = tmp_path / "whole"
@@ -297,6 +303,7 @@ def test_pushed_datasets_are_whole(there: Elsewhere, source: Dataset, five: list
     assert verify(came.path).ok and came.fingerprint == few.fingerprint and not came.store.refers_to
 
 
+@pytest.mark.thorough
 def test_preprocess_and_conversion_read_rows_elsewhere(source: Dataset, five: list[Episode]) -> None:
     few = part(source)
     made = preprocess.run(few, _double, "double", jobs=0)
@@ -312,6 +319,7 @@ def _double(episode: dict[str, dict[str, np.ndarray]]) -> object:
     return episode
 
 
+@pytest.mark.thorough
 def test_compressed_sources_are_referred_to_as_well(
     there: Elsewhere, five: list[Episode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,6 +330,7 @@ def test_compressed_sources_are_referred_to_as_well(
     assert few.store.refers_to and verify(few.path).ok
 
 
+@pytest.mark.thorough
 def test_a_plain_copy_refers_to_the_same_source(source: Dataset, five: list[Episode], tmp_path: Path) -> None:
     few = part(source)
     shutil.copytree(few.path, tmp_path / "copy")
@@ -330,6 +339,7 @@ def test_a_plain_copy_refers_to_the_same_source(source: Dataset, five: list[Epis
     assert size_on_disk(ds.path / "observation/large") <= 4096 < size_on_disk(source.path / "observation/large")
 
 
+@pytest.mark.thorough
 def test_damage_of_the_source_is_found(there: Elsewhere, source: Dataset) -> None:
     few = part(source)
     file = source.path / "observation/state/c/0/0"
@@ -368,6 +378,7 @@ def test_a_reference_to_a_reference_is_refused(source: Dataset) -> None:
         rlds_cli.open_dataset(few.id)
 
 
+@pytest.mark.thorough
 def test_links_in_the_source_are_refused(there: Elsewhere, source: Dataset, tmp_path: Path) -> None:
     few = part(source)
     (source.path / "metadata").mkdir(exist_ok=True)
@@ -383,6 +394,7 @@ def test_other_zarr_readers_see_the_fields_that_are_here(source: Dataset) -> Non
     assert group["episodes/length"].shape == (5,)
 
 
+@pytest.mark.thorough
 def test_numpy_alone_follows_references(there: Elsewhere, source: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     merged = rlds_cli.merge([part(source), build("local/here", [draw(np.random.default_rng(3), 4)])], "local/all")
     there.make(lambda: rlds_cli.open_dataset("local/five").label(quality="good"), monkeypatch)

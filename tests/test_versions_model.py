@@ -67,6 +67,7 @@ def _push_and_read(history: History, place: Path) -> None:
         check_batches(far, history.newest(id), 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(SEEDS // 2))
 def test_histories_with_killed_changes(seed: int, tmp_path: Path) -> None:
     """They fork, in a process of their own; every other one over a home of another user, which may only be read."""
@@ -181,6 +182,7 @@ def test_a_part_that_was_merged_with_its_episode_is_another_episode(five: list[E
     )
 
 
+@pytest.mark.thorough
 def test_a_killed_change_leaves_the_version_before_or_the_one_after() -> None:
     """The script forks: it runs in a process of its own, without the threads and the memory of this one."""
     every = os.environ.get("RLDS_KILLS_EVERY", "500")

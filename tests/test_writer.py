@@ -84,6 +84,7 @@ def test_values_are_copied() -> None:
     assert observations(w.dataset()) == [[0, 1, 2, 3]]
 
 
+@pytest.mark.thorough
 def test_nested_observations_tuples_images_texts_and_empty_fields() -> None:
     def seen(t: int) -> dict[str, Any]:
         pair = (np.full(1, t, np.float16), np.array([t % 2 == 0]))
@@ -123,6 +124,7 @@ def test_the_first_episode_widens_numbers_and_later_ones_are_rounded_to_them() -
     assert w.dataset().column("next/reward")[0] == F32(0.1)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("step", "message"),
     [
@@ -225,6 +227,7 @@ for line in sys.stdin:
     assert writers._INTERVAL <= 0.05
 
 
+@pytest.mark.thorough
 def test_several_episodes_are_committed_together() -> None:
     with rlds_cli.writer("local/run") as w:
         for k in range(50):
@@ -234,6 +237,7 @@ def test_several_episodes_are_committed_together() -> None:
     assert ds.num_episodes == 50 and ds.version < 25
 
 
+@pytest.mark.thorough
 def test_an_open_episode_is_cut_for_readers_until_it_goes_on() -> None:
     with rlds_cli.writer("local/run") as w:
         play(w, 0, 2, end=None)
@@ -263,6 +267,7 @@ def test_an_open_episode_does_not_push_others_out_before_it_ends() -> None:
         assert w.dataset().episodes["length"].tolist() == [5]
 
 
+@pytest.mark.thorough
 def test_protected_episodes_never_leave() -> None:
     with rlds_cli.writer("local/run", keep=rlds_cli.Fifo(steps=4)) as w:
         play(w, 0, 3, protected=True)
@@ -323,6 +328,7 @@ w.add(np.ones(2), 0, reward=1)
 # -- episodes and collectors
 
 
+@pytest.mark.thorough
 def test_episodes_of_another_dataset_keep_what_is_known_of_them() -> None:
     demos = rlds_cli.download("sample/cartpole-minari")
     with rlds_cli.writer("local/run", like=demos) as w:
@@ -391,6 +397,7 @@ def test_two_writers_of_one_name_are_refused_unless_both_share() -> None:
     assert observations(b.dataset()) == [[0, 1], [10, 11, 12], [20, 21, 22], [30, 31]]
 
 
+@pytest.mark.thorough
 def test_writers_in_threads_of_one_process_lose_nothing() -> None:
     with rlds_cli.writer("local/run", shared=True) as w:
         play(w, 0, 1)
@@ -427,6 +434,7 @@ def test_other_fields_or_another_policy_than_those_that_are_there() -> None:
 # -- faults
 
 
+@pytest.mark.thorough
 def test_a_full_disk_loses_nothing_and_the_next_commit_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk takes a part of a write, and then no more; each file fails once."""
     write = os.pwrite
@@ -500,6 +508,7 @@ def test_a_disk_that_does_not_confirm_a_commit_is_told_and_nothing_is_written_tw
     assert observations(w.dataset()) == [[0, 1], [10, 11]]
 
 
+@pytest.mark.thorough
 def test_what_a_commit_left_behind_that_was_not_finished_is_written_over() -> None:
     with rlds_cli.writer("local/run") as w:
         play(w, 0, 2)

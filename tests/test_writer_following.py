@@ -43,6 +43,7 @@ def test_a_long_episode_of_numbers_of_python_and_of_numpy(tmp_path: Path, fields
     np.testing.assert_array_equal(e["next/reward"][:, 0], np.array(rewards, np.float32 if fields else np.float64))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -67,6 +68,7 @@ def test_a_step_of_another_kind_is_refused_and_the_episode_goes_on(tmp_path: Pat
     assert ds.episodes["length"].tolist() == [3] and (ds.column("action")[:3] == 1).all()
 
 
+@pytest.mark.thorough
 def test_an_observation_that_next_observation_did_not_say_is_refused(tmp_path: Path) -> None:
     zeros, ones = np.zeros(3, np.float32), np.ones(3, np.float32)
     with rlds_cli.writer("local/run", fields=FIELDS, cache_dir=tmp_path) as w:

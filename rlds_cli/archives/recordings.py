@@ -60,7 +60,7 @@ _SHOWN = 12  # topics that a message lists
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TopicColumn:
     """A leaf of the messages of a topic: its values are arrays of one shape and dtype, texts, or encoded images."""
 
     topic: str
@@ -86,7 +86,7 @@ class Column:
 class Survey:
     """The columns of a recording by key, the times of each topic, and why some values are left out."""
 
-    columns: dict[str, Column]
+    columns: dict[str, TopicColumn]
     times: dict[str, IntArray]
     notes: list[Note]
 
@@ -102,7 +102,7 @@ def survey(recording: Recording, topics: Sequence[str] = ()) -> Survey:
     odd = [recording.topics[t] for t in wanted if recording.topics[t].why_not]
     notes = [Note("not-understood", f"{t.name} ({t.type}) is left out: {t.why_not}") for t in odd]
     times: dict[str, list[int]] = {t: [] for t in wanted}
-    columns: dict[str, dict[str, Column | None]] = {}
+    columns: dict[str, dict[str, TopicColumn | None]] = {}
     for m in recording.messages([t for t in wanted if not recording.topics[t].why_not]):
         times[m.topic].append(m.time)
         known = columns.get(m.topic)
@@ -110,7 +110,7 @@ def survey(recording: Recording, topics: Sequence[str] = ()) -> Survey:
             columns[m.topic] = {leaf: _column(m.topic, leaf, value) for leaf, value in m.leaves().items()}
         elif any(c is not None and not c.heavy for c in known.values()):
             _widen(known, m)  # images are looked at when they are read
-    found: dict[str, Column] = {}
+    found: dict[str, TopicColumn] = {}
     for topic, leaves in columns.items():
         for leaf, c in leaves.items():
             if c is None:
@@ -120,16 +120,16 @@ def survey(recording: Recording, topics: Sequence[str] = ()) -> Survey:
     return Survey(found, {t: np.array(n, np.int64) for t, n in times.items() if n}, notes)
 
 
-def _column(topic: str, leaf: str, value: Any) -> Column | None:
+def _column(topic: str, leaf: str, value: Any) -> TopicColumn | None:
     if isinstance(value, str):
-        return Column(topic, leaf, "str", (), "text")
+        return TopicColumn(topic, leaf, "str", (), "text")
     if isinstance(value, bytes):
         found = codec_of(value)
-        return None if found is None else Column(topic, leaf, "uint8", found[1], "frames", found[0])
-    return Column(topic, leaf, value.dtype.name, value.shape)
+        return None if found is None else TopicColumn(topic, leaf, "uint8", found[1], "frames", found[0])
+    return TopicColumn(topic, leaf, value.dtype.name, value.shape)
 
 
-def _widen(known: dict[str, Column | None], m: Message) -> None:
+def _widen(known: dict[str, TopicColumn | None], m: Message) -> None:
     """Compare the leaves of a message with the columns so far: whole numbers among others become floats."""
     leaves = m.leaves()
     for leaf, c in known.items():
@@ -139,7 +139,7 @@ def _widen(known: dict[str, Column | None], m: Message) -> None:
         if now is None or (now.shape, now.kind) != (c.shape, c.kind):
             known[leaf] = None
         elif now.dtype != c.dtype:
-            known[leaf] = Column(c.topic, leaf, np.result_type(now.dtype, c.dtype).name, c.shape)
+            known[leaf] = TopicColumn(c.topic, leaf, np.result_type(now.dtype, c.dtype).name, c.shape)
 
 
 def _listed(recording: Recording) -> str:
@@ -329,7 +329,7 @@ def _planned(archive: Archive, path: Path) -> _Planned:
     )
 
 
-def _field(name: str, c: Column, file: str) -> Field:
+def _field(name: str, c: TopicColumn, file: str) -> Field:
     if name == REWARD and (c.dtype == "str" or int(np.prod(c.shape)) != 1):
         raise UnknownLayout(f"{file}: {c.key} is {c.dtype} {list(c.shape)}; a reward is one number.")
     placement: Any = "next" if name.startswith("next/") else "both" if is_observation(name) else "root"

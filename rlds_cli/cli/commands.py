@@ -58,6 +58,7 @@ PANELS = {
         "log": "Show the versions of a dataset and what each changed.",
     },
     "House-keeping": {
+        "doctor": "Show what is installed, what is missing and what is wrong.",
         "du": "Show the disk usage of your home by dataset.",
         "rm": "Remove datasets; archives and derived datasets stay.",
         "gc": "Free disk space: remove packed rows and interrupted work.",
@@ -72,6 +73,15 @@ PANELS = {
     },
 }
 COMMANDS = {name: sentence for commands in PANELS.values() for name, sentence in commands.items()}
+
+# What `rlds` without a command shows.
+FIRST_STEPS = {
+    "rlds download sample/pendulum-d4rl": "a small dataset, without a network",
+    "rlds inspect sample/pendulum-d4rl": "what is in it; --html report.html writes a page",
+    "rlds list hopper medium": "find one of those that can be downloaded",
+    "rlds import FILES --as local/NAME": "make one of your own files",
+    "rlds --help": "all commands",
+}
 
 # Commands that people expect and that do not exist: (message, hint).
 INSTEAD = {
@@ -158,7 +168,7 @@ app = typer.Typer(
     name="rlds",
     cls=_Commands,
     help="Offline-RL datasets: download, convert, inspect, preprocess, and load.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     rich_markup_mode=None,  # importing rich for the help takes 60 ms
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -188,12 +198,14 @@ def _kernel() -> dict[str, str]:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     verbose: bool = typer.Option(
         False, "--verbose", "-v", is_eager=True, help="With --version: show the kernel's compiler and flags, too."
     ),
     version: bool = typer.Option(False, "--version", callback=_version, help="Show the version."),
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        out.result(FIRST_STEPS, visible.lines(f"{command:<40}{what}" for command, what in FIRST_STEPS.items()))
 
 
 @contextmanager

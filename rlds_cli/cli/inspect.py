@@ -80,13 +80,18 @@ def inspect(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show the contents of a dataset, an episode or a file.
+    """Show the contents of a dataset, an episode or a file. A sample (sample/...) is downloaded first.
 
     Example: rlds inspect d4rl/hopper-medium-v2 --episode 12
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.home import locate
 
+    if ref.startswith("sample/"):  # they come with rlds
+        from rlds_cli.downloads.loading import load
+
+        with out.progress() as progress:
+            load(ref, cache_dir=cache_dir, progress=progress)
     there = remote.opened(ref, cache_dir)
     found, is_dataset = (Ref(there.path), True) if there else locate.version_or_file(ref, cache_dir=cache_dir)
     path = Path(found.place)

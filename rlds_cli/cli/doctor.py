@@ -1,0 +1,51 @@
+"""``rlds doctor``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from rlds_cli import __version__, text, visible
+from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
+
+if TYPE_CHECKING:
+    from rlds_cli.maintenance.doctor import Diagnosis
+
+
+@app.command("doctor")
+def doctor(
+    cache_dir: options.CacheDir = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Show what is installed, what is missing and what is wrong. It also says where the home is, and asks no server.
+
+    Exit 1 if something is wrong.
+
+    Example: rlds doctor
+    """
+    out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli.maintenance.doctor import examine
+
+    found = examine(cache_dir=cache_dir)
+    out.result(found, _found(found))
+    if found.problems:
+        raise typer.Exit(1)
+
+
+def _found(d: Diagnosis) -> str:
+    missing = f"; missing: {', '.join(d.missing)}  (pip install 'rlds-cli[NAME]')" if d.missing else ""
+    shared = f"; also reads {', '.join(map(str, d.shared))}" if d.shared else ""
+    rows = [
+        ("rlds", f"{__version__}, Python {d.python}, {d.system}"),
+        ("kernel", "compiled" if d.compiled else "not compiled"),
+        ("torch", d.torch or 'not installed: batches of NumPy and JAX, backend="numpy"'),
+        ("extras", f"{', '.join(d.extras) or 'none'}{missing}"),
+        ("home", f"{d.home}: {text.plural(d.datasets, 'dataset')}, {out.size(d.free)} free{shared}"),
+        ("network", "off (RLDS_OFFLINE)" if d.offline else "on"),
+    ]
+    lines = [f"{name:<9}{value}" for name, value in rows]
+    return visible.lines([*lines, *(f"problem  {p}" for p in d.problems)] if d.problems else [*lines, "no problems"])
