@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,9 @@ DATA = Path(__file__).parent / "data"
 
 # As many processes as cores run tests; threads of their own would wait for each other. Before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell has what it runs in the background ignore Ctrl-C, and so would the processes that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test depends on how fast a machine is. The home of each test is fresh for a function, not for an example of it.
 # The same examples are drawn every time; `--hypothesis-profile=thorough` looks further, at others each time.
