@@ -131,6 +131,6 @@ def test_a_wheel_holds_the_kernel_and_fits_every_python_3_of_its_platform(tmp_pa
         assert json.loads(z.read("rlds_cli/loader/_kernel.json"))["compiler"]
     (sdist,) = tmp_path.glob("*.tar.gz")
     listed = subprocess.run(["tar", "tzf", sdist], capture_output=True, text=True, check=True).stdout
-    assert "/rlds_cli/loader/kernel.c\n" in listed and "/hatch_build.py\n" in listed and "_kernel." not in listed
-    assert "/rlds_cli/files/sha256.c\n" in listed and "_sha256." not in listed
+    assert "/rlds_cli/loader/kernel.c\n" in listed and "/hatch_build.py\n" in listed and "/_kernel." not in listed
+    assert "/rlds_cli/files/sha256.c\n" in listed and "/_sha256." not in listed
     assert (ROOT / "rlds_cli/loader/_kernel.so").stat().st_mtime_ns == before  # that of the checkout is left alone
