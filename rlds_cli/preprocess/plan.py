@@ -1,7 +1,7 @@
 """Plan the output of a task: its fields, which of them stay untouched, and whether episodes keep their lengths.
 
-A plan follows from a few probed episodes and is checked on every episode. If one contradicts it, the work restarts with
-weaker assumptions.
+A plan follows from a few probed episodes and is checked on every episode. If one contradicts it, a new plan with weaker
+assumptions replaces it, and finished parts are completed, see `completing`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _NAMED = 8  # fields that a message names
 
 
 class AssumptionBroken(Exception):
-    """An episode contradicts the plan; restart with these assumptions."""
+    """An episode contradicts the plan; plan again with these assumptions."""
 
     def __init__(self, assumptions: Assumptions) -> None:
         super().__init__(assumptions)

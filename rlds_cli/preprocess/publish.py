@@ -13,7 +13,7 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
-from rlds_cli.preprocess import job, reuse, task
+from rlds_cli.preprocess import completing, job, reuse, task
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan, removal
 from rlds_cli.preprocess.reuse import Reuse
@@ -60,21 +60,23 @@ def run_task(
     """
     assumptions = _recall(work)
     t = job.with_state(pool.task, work, pool)
+    broken: PreprocessJob | None = None  # the job of a plan that an episode has contradicted
     while True:
         plan, seconds = job.planned(t, assumptions)
         if note := removal(t, plan):
             pool.progress(Event(str(t.id), "note", note=note))
         known = None if again else _taken_over(t, plan, target, pool.progress)
         todo = job.divided(t, plan, job.decided(work, seconds, t.dataset.num_steps), known)
+        if broken is not None:
+            _replan(broken, todo, work, assumptions, pool.progress)
         new = t.dataset.episodes["length"] if known is None else t.dataset.episodes["length"][known.index < 0]
         executor = pool.executor(seconds * int(new.sum()), len(todo.parts))
         _tell_long(todo, seconds * int(new.sum()), executor, pool.progress)
         try:
             built = write_rows(todo, work, jobs=0, progress=pool.progress, executor=executor)
         except AssumptionBroken as e:
-            assumptions = assumptions | e.assumptions
-            _remember(work, assumptions)
-            pool.progress(Event(str(t.id), "note", note=f"{e.assumptions.describe()}; restarting"))
+            broken, assumptions = todo, assumptions | e.assumptions
+            pool.progress(Event(str(t.id), "note", note=e.assumptions.describe()))
             continue
         except PreprocessError as e:
             raise _with_what_is_kept(e, work, len(todo.parts)) from e.__cause__
@@ -109,10 +111,16 @@ def _recall(work: Path) -> Assumptions:
         return Assumptions()
 
 
-def _remember(work: Path, assumptions: Assumptions) -> None:
-    for path in work.iterdir():
-        if path.name not in (job.JOURNAL, job.FILE):
-            trees.remove(path) if path.is_dir() else path.unlink()
+def _replan(before: PreprocessJob, now: PreprocessJob, work: Path, assumptions: Assumptions, tell: Progress) -> None:
+    """Keep the finished chunks of the plan ``before`` if they can be completed, and record why there is another one."""
+    if completing.can_complete(before, now):
+        kept = completing.carry_over(before, now, work)
+        tell(Event(now.id, "note", note=f"{text.plural(kept, 'finished chunk')} of {len(now.parts)} kept"))
+    else:
+        for path in work.iterdir():
+            if path.name not in (job.JOURNAL, job.FILE):
+                trees.remove(path) if path.is_dir() else path.unlink()
+        tell(Event(now.id, "note", note="all episodes are processed again"))
     safe_files.replace_text(work / "known.json", assumptions.to_json())
 
 

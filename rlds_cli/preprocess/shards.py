@@ -21,14 +21,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from rlds_cli import settings
 from rlds_cli.dataset import Dataset, open_dataset
@@ -38,23 +35,16 @@ from rlds_cli.files import trees
 from rlds_cli.files.locks import LockHeld, file_lock
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive, writing
-from rlds_cli.preprocess import job, publish
+from rlds_cli.preprocess import completing, job, publish
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions
-from rlds_cli.preprocess.reading import SourceReader
-from rlds_cli.preprocess.task import BLOCK_BYTES, Arrays, Task, Unit, described, differences
+from rlds_cli.preprocess.task import Arrays, Task, Unit, described, differences
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.remote.waiting import watched
 from rlds_cli.settings import StrPath
-from rlds_cli.store import build, publishing, rows
+from rlds_cli.store import build
 from rlds_cli.store.build import Finished, Shard
-from rlds_cli.store.paths import assign_paths
-from rlds_cli.store.rows import RowPosition, RowWriter, WrittenRows
-from rlds_cli.ted import Chunk, EpisodeTable, Field
-
-if TYPE_CHECKING:
-    pass
 
 SUFFIX = "-shards"
 _NAMED = 10  # missing shards to name; the others are counted
@@ -355,7 +345,7 @@ class SharedPlan:
             left = set(numbers) - done.keys()
             for number, (where, written) in build.finished_parts(earlier.job, earlier.below, left).items():
                 segment = earlier.below / where
-                done[number] = complete(earlier.job, self.job, number, segment, written, self.below)
+                done[number] = completing.complete(earlier.job, self.job, number, segment, written, self.below)
         return done
 
     def said(self) -> set[int]:
@@ -369,7 +359,7 @@ class SharedPlan:
             assumptions = Assumptions.from_json(file.read_text())
             if assumptions != self.assumptions and assumptions | self.assumptions == self.assumptions:
                 plan = _shared_plan_under(self.job.task, self.work, assumptions)[0]
-                if plan.below == file.parent and fits(plan.job, self.job):
+                if plan.below == file.parent and completing.can_complete(plan.job, self.job):
                     found.append(plan)
         return found
 
@@ -405,60 +395,3 @@ def write_once(file: Path, text: str) -> None:
     """Write a file atomically, unless it exists."""
     if not file.exists():
         safe_files.replace_text(file, text)
-
-
-def fits(before: PreprocessJob, now: PreprocessJob) -> bool:
-    """Return whether parts of the plan ``before`` can be completed: they lack only fields equal to the source."""
-    schema, written = now.task.dataset.schema, {f.name: f for f in before.schema}
-    paths, ours = (assign_paths(f.name for f in j.schema) for j in (before, now))
-    return (
-        before.plan.linked
-        and [p.args for p in before.parts] == [p.args for p in now.parts]
-        and written.keys() <= ours.keys()
-        and before.plan.apart == now.plan.apart
-        and {f.name for f in before.plan.schema} == {f.name for f in now.plan.schema}
-        and all(
-            written[f.name] == f and paths[f.name] == ours[f.name]
-            if f.name in written
-            else f.name in before.plan.same and schema[f.name] == f
-            for f in now.schema
-        )
-    )
-
-
-def complete(
-    before: PreprocessJob, now: PreprocessJob, number: int, segment: Path, written: WrittenRows, work: Path
-) -> tuple[str, WrittenRows]:
-    """Complete part ``number``, written to ``segment`` by an earlier plan, and return it as `build.write_part` does."""
-    where = f"segments/{number}.{secrets.token_hex(4)}"
-    paths = assign_paths(f.name for f in now.schema)
-    for f in before.schema:
-        for file in rows.files(segment, f, paths[f.name]).values():
-            directory = file.parent.relative_to(segment)
-            publishing.share_tree(segment / directory, work / where / directory, within=work, sealed=False)
-    lacking = [f for f in now.schema if f.name not in written.hashes]
-    with RowWriter(work / where, lacking, paths, RowPosition()) as writer:
-        for chunk in _rows(now.task, lacking, number, now):
-            writer.append(chunk)
-        more = writer.written()
-    return where, WrittenRows(
-        RowPosition(),
-        written.rows,
-        written.frame_bytes | more.frame_bytes,
-        written.new_strings | more.new_strings,
-        written.hashes | more.hashes,
-        written.episodes,
-        written.notes,
-    )
-
-
-def _rows(task: Task, fields: list[Field], number: int, job: PreprocessJob) -> Iterator[Chunk]:
-    """Yield the rows of the source for a part and some fields, block by block."""
-    reader = SourceReader(task.dataset)
-    first, last = job.parts[number].args["first"], job.parts[number].args["last"]
-    row, end = reader.start(first), reader.start(last - 1) + reader.length(last - 1) + 1
-    at_once = max(1, BLOCK_BYTES // max(1, sum(f.row_bytes for f in fields)))
-    for a in range(row, end, at_once):
-        b = min(a + at_once, end)
-        columns = {f.name: reader.column(f.name, [(a, b)]) for f in fields}
-        yield Chunk(columns, np.zeros(b - a, bool), EpisodeTable.empty())

@@ -176,6 +176,11 @@ class _BuildProgress:
         self.progress(Event(self._job.id, self._job.stage, "", self._done, self._total, unit, note))
 
 
+def journaled_parts(job: BuildJob, work: Path) -> Finished:
+    """Return the parts that `write_rows` has finished in ``work``."""
+    return _on_disk(job, work, reversed(Journal(work / JOURNAL, job.key).records() or []), range(len(job.parts)))
+
+
 def _work_here(job: BuildJob, work: Path, journal: Journal, done: Finished, tell: _BuildProgress) -> None:
     position = RowPosition()
     for i, part in enumerate(job.parts):
@@ -183,10 +188,10 @@ def _work_here(job: BuildJob, work: Path, journal: Journal, done: Finished, tell
             del done[i]  # written behind other parts than those that precede it now
         if i not in done:
             written = _run(job, part, work / PLACE, position, tell)
-            journal.add(_record(i, PLACE, written))
+            journal.add(record(i, PLACE, written))
             done[i] = (PLACE, written)
             tell.part(written)
-        position = _advance(position, done[i][1])
+        position = advance(position, done[i][1])
 
 
 def _work_apart(
@@ -202,7 +207,7 @@ def _work_apart(
     for i, (where, written) in run_items(
         write_part, job, todo, executor, id=job.id, name=job.name, progress=tell.progress
     ):
-        journal.add(_record(i, where, written))
+        journal.add(record(i, where, written))
         done[i] = (where, written)
         tell.rows(written.rows)
         tell.part(written)
@@ -266,7 +271,8 @@ def _beside() -> AbstractContextManager[ThreadPoolExecutor | None]:
     return nullcontext() if parent_process() else ThreadPoolExecutor(1)
 
 
-def _advance(position: RowPosition, w: WrittenRows) -> RowPosition:
+def advance(position: RowPosition, w: WrittenRows) -> RowPosition:
+    """Return the position behind the rows ``w``, if they are written from ``position`` on."""
     return RowPosition(
         position.rows + w.rows,
         {f: position.frame_bytes.get(f, 0) + n for f, n in w.frame_bytes.items()},
@@ -285,7 +291,7 @@ def assemble(job: BuildJob, work: Path, done: Mapping[int, tuple[str, WrittenRow
     position = RowPosition()
     for i in range(len(job.parts)):
         where, written = done[i]
-        after = _advance(position, written)
+        after = advance(position, written)
         if where != PLACE:
             for f in job.schema:
                 _splice(work / where, work / PLACE, f, paths[f.name], written, position, after)
@@ -331,12 +337,12 @@ def _write(file: Path, offset: int, values: Array) -> None:
         arrays.write_at(out.fileno(), offset, values)
 
 
-def copy_range(source: Path, target: Path, offset: int, size: int) -> None:
-    """Copy the first ``size`` bytes of ``source`` into ``target`` at ``offset``, in the kernel if it can."""
+def copy_range(source: Path, target: Path, offset: int, size: int, *, start: int = 0) -> None:
+    """Copy ``size`` bytes of ``source``, from ``start`` on, into ``target`` at ``offset``, in the kernel if it can."""
     with source.open("rb") as a, safe_files.updating(target) as b:
         at = 0
         while at < size:
-            n = _copy_some(a.fileno(), b.fileno(), size - at, at, offset + at)
+            n = _copy_some(a.fileno(), b.fileno(), size - at, start + at, offset + at)
             if n == 0:
                 raise RldsError(f"{source} ended after {at:,} of {size:,} bytes.")
             at += n
@@ -355,7 +361,7 @@ def _copy_some(source: int, target: int, size: int, at: int, to: int) -> int:
 # -- the journal
 
 
-def _record(part: int, where: str, written: WrittenRows) -> dict[str, Any]:
+def record(part: int, where: str, written: WrittenRows) -> dict[str, Any]:
     """Return the record of a finished part; ``where`` is its directory below the job's."""
     return {"part": part, "where": where, **_to_json(written)}
 
@@ -484,7 +490,7 @@ def write_shard(
     journal.resume()
     done = there(own)
     for number in done.keys() - listed_parts(job, work):
-        journal.add(_record(number, *done[number]))
+        journal.add(record(number, *done[number]))
 
     def tell(note: str = "") -> None:
         progress(Event(job.id, job.stage, f"shard {shard}", len(done), len(own), "parts", note))
@@ -498,7 +504,7 @@ def write_shard(
     for number, (where, written) in run_items(
         write_part, job, todo, executor(len(todo)), id=job.id, name=job.name, progress=progress
     ):
-        journal.add(_record(number, where, written))
+        journal.add(record(number, where, written))
         done[number] = (where, written)
         tell()
         check()
