@@ -511,12 +511,13 @@ def firsts_flat(ds) -> list[list[float]]:
 @pytest.mark.thorough
 def test_commands_import_and_append_take_what_a_dataset_is(tmp_path, files, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    about = ["--fps", "12.5", "--license", "MIT", "--description", "Two runs."]
+    about = ["--set", "fps=12.5", "--set", "license=MIT", "--set", "description=Two runs."]
     for command in (["import", "files/a.hdf5", "--as", "local/i"], ["append", "local/a", "files/a.hdf5"]):
         result = CliRunner().invoke(app, [*command, *about])
         assert result.exit_code == 0, result.output
         ds = rlds_cli.open_dataset(f"local/{command[0][0]}")
         assert ds.manifest.env["fps"] == 12.5
         assert (ds.manifest.facts["licence"], ds.manifest.facts["description"]) == ("MIT", "Two runs.")
-        wrong = CliRunner().invoke(app, [*command[:-1], command[-1], "--fps", "-3", "--dry-run"])
-        assert wrong.exit_code and isinstance(wrong.exception, InvalidArgument)
+        for fact in ("fps=-3", "rate=3"):
+            wrong = CliRunner().invoke(app, [*command, "--set", fact, "--dry-run"])
+            assert wrong.exit_code and isinstance(wrong.exception, InvalidArgument)

@@ -34,9 +34,7 @@ def append(
     topics: options.Topics = None,
     hz: options.Hz = None,
     nearest: options.Nearest = None,
-    fps: options.Fps = None,
-    license: options.License = None,
-    description: options.Description = None,
+    facts: options.Facts = None,
     protected: Annotated[
         bool, typer.Option("--protected", help="Episodes that never leave, such as demonstrations.")
     ] = False,
@@ -58,12 +56,13 @@ def append(
     Example: rlds append local/press day3/*.h5 --map observation=state/q --map action=cmd
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli.cli import selecting
     from rlds_cli.convert import appending
 
     what: dict[str, Any] = {"reader": reader, **mapping(map or [], episodes_by, rewards), "last_step": last_step}
     what |= {"skip_bad": skip_bad, "again": again, "cache_dir": cache_dir}
     what |= {"topics": topics.split(",") if topics else None, "hz": hz, "nearest": nearest}
-    what |= {"fps": fps, "license": license, "description": description}
+    what |= selecting.facts(facts or [])
     if dry_run:
         planned = appending.plan_append(id, path, **what)
         out.page(_plan(planned), planned.summary())

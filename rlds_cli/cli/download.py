@@ -50,12 +50,12 @@ def download(
     episodes_by: options.EpisodesBy = None,
     last_step: options.LastStep = None,
     rewards: options.Rewards = None,
-    blocks: Annotated[bool, typer.Option("--blocks", help="Of an ADDRESS: reuse the blocks that are cached.")] = False,
+    blocks: Annotated[bool, typer.Option("--blocks", help="Reuse the cached blocks of an ADDRESS.")] = False,
     resume_all: Annotated[bool, typer.Option("--resume-all", help="Continue all interrupted downloads.")] = False,
     source: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="DIR|URL", help="Take the files from a local copy or a mirror.", show_default=False
+            "--from", metavar="DIR|URL", help="Take the files from a copy or a mirror.", show_default=False
         ),
     ] = None,
     store: options.StoreAs = options.Encoding.memmap,
@@ -93,10 +93,8 @@ def download(
 
     With --include, --exclude, --split or --episodes, the part of the archive becomes the dataset ID@VARIANT.
 
-    ADDRESS is a directory or hf://datasets/OWNER/NAME, s3://BUCKET/PATH, gs://BUCKET/PATH, https://HOST/PATH/.
-
-    URL is an archive such as https://HOST/run.hdf5, which is recognised as rlds import does; --as gives it an id.
-    Several URLs, and patterns such as 'https://HOST/runs/*.hdf5', are the files of one archive.
+    ADDRESS is a directory, hf://datasets/OWNER/NAME, s3://BUCKET/PATH, gs://BUCKET/PATH or https://HOST/PATH/.
+    URL is an archive such as https://HOST/run.hdf5, read as rlds import reads it; several, or a pattern, are one.
 
     Example: rlds download d4rl/hopper-medium-v2 'minari/D4RL/door/*'
     """

@@ -31,9 +31,7 @@ def import_(
     topics: options.Topics = None,
     hz: options.Hz = None,
     nearest: options.Nearest = None,
-    fps: options.Fps = None,
-    license: options.License = None,
-    description: options.Description = None,
+    facts: options.Facts = None,
     store: options.StoreAs = options.Encoding.memmap,
     frames: options.Frames = "encoded",
     jobs: options.Jobs = None,
@@ -53,12 +51,13 @@ def import_(
     # The process that reads the files starts while this one imports what it needs.
     with child.reading("rlds_cli.archives.planning" if dry_run else "rlds_cli.convert.reading"):
         from rlds_cli import importing
+        from rlds_cli.cli import selecting
 
         mapped = mapping(map or [], episodes_by, rewards)
         what: dict[str, Any] = {"reader": reader, **mapped, "skip_bad": skip_bad, "last_step": last_step}
         what |= {"topics": topics.split(",") if topics else None, "hz": hz, "nearest": nearest}
         how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
-        about: dict[str, Any] = {"fps": fps, "license": license, "description": description}
+        about = selecting.facts(facts or [])
         importing.stated(**about)  # before anything is read
         try:
             planned = importing.plan_import(path, as_, **what)

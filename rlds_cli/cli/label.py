@@ -34,15 +34,7 @@ def label(
             show_default=False,
         ),
     ] = None,
-    facts: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="A fact of the dataset: fps, license or description.",
-            show_default=False,
-        ),
-    ] = None,
+    facts: options.Facts = None,
     name: options.NewName = None,
     force: options.Force = False,
     copy: options.Copy = False,

@@ -116,9 +116,15 @@ Reader = Annotated[
         show_default=False,
     ),
 ]
-Fps = Annotated[float | None, typer.Option("--fps", help="Steps per second.", show_default=False)]
-License = Annotated[str | None, typer.Option("--license", help="The licence of the data.", show_default=False)]
-Description = Annotated[str | None, typer.Option("--description", help="A sentence on the data.", show_default=False)]
+Facts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A fact of the dataset: fps, license or description.",
+        show_default=False,
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")]
 Where = Annotated[
     str | None,

@@ -120,6 +120,22 @@ def assignments(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def facts(given: Sequence[str]) -> dict[str, Any]:
+    """Return the facts of ``--set NAME=VALUE``.
+
+    Raises
+    ------
+    InvalidArgument
+        A dataset has no fact of that name.
+    """
+    from rlds_cli.store.facts import FACTS
+
+    found = typed(assignments(given))
+    for name in found.keys() - set(FACTS):
+        raise InvalidArgument(f"{name} is not a fact of a dataset.", hint=f"facts: {', '.join(FACTS)}")
+    return found
+
+
 def typed(given: Mapping[str, str], ds: Dataset | None = None) -> dict[str, Any]:
     """Return true, false, a number, null for no value, else a text; always a text in a column of ``ds`` that has texts.
 
