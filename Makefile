@@ -15,7 +15,7 @@ help:
 	@echo "make test-native  the loader's tests with a kernel that checks its memory accesses and arithmetic (gcc or clang, Linux)"
 	@echo "make kernel    compile the C code again: the loader's kernel and sha256"
 	@echo "make wheels    wheels for Linux and macOS, and the source distribution, in dist/"
-	@echo "make check     ruff, mypy --strict, registry"
+	@echo "make check     ruff, mypy --strict, registry, phrases of pages and docstrings"
 	@echo "make registry  ids, URLs, hashes, defects of every entry"
 	@echo "make bench     figures, against peers measured in the same run"
 	@echo "make bench-download  downloads alone, over the loopback interface"
@@ -76,6 +76,7 @@ check: $(READY) registry
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/prose.py
 
 bench: $(READY) .bench-data/peers/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -31,7 +31,7 @@ RldsError
 │   ├── WrongState
 │   └── NeedsMemory
 ├── ExportError             files of another format that could not be written or proved
-│   └── LossyExport         a format that cannot say all of a dataset
+│   └── LossyExport         a format that cannot represent all of a dataset
 ├── PreprocessError         a function that failed, or a result that cannot be stored
 ├── NoEnvironment           one that is not known, no longer exists, or does not fit the data
 ├── InvalidExpression       `where=` that is not a comparison of episode columns
@@ -256,7 +256,7 @@ class ExportError(RldsError):
 
 
 class LossyExport(ExportError):
-    """A format that cannot say all of a dataset; ``losses`` lists what would be lost (`exports.content.Loss`)."""
+    """A format that cannot represent all of a dataset; ``losses`` lists what would be lost (`exports.content.Loss`)."""
 
     losses: tuple[object, ...] = ()
 

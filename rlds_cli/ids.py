@@ -59,7 +59,7 @@ def parse(text: str) -> DatasetId:
     Raises
     ------
     InvalidId
-        The text is no id, such as an absolute path, ``..``, or text that needs quoting in a shell.
+        The text is not an id, such as an absolute path, ``..``, or text that needs quoting in a shell.
     """
     match = _ID.fullmatch(text)
     if match is not None and len(text) > MAX_LENGTH:

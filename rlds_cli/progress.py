@@ -127,7 +127,7 @@ class Bars:
                 self._line(event)
 
     def _speak(self) -> None:
-        """Report now and then that the work goes on, unless a bar shows it."""
+        """Report now and then that the work continues, unless a bar shows it."""
         while not self._closed.wait(max(0.01, self._shown + self._word - time.monotonic())):
             with self._lock:
                 if self._bars or self._closed.is_set():

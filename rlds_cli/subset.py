@@ -187,7 +187,7 @@ def _patterns(given: str | Iterable[str]) -> tuple[str, ...]:
 def _range(text: str) -> tuple[int, int | None]:
     match = _RANGE.fullmatch(text.strip())
     if match is None or text.strip() == ":":
-        raise InvalidId(f'"{text}" is no range of episodes.', hint="0:100 for the first hundred, 100: for the others")
+        raise InvalidId(f'"{text}" is not a range of episodes.', hint="0:100 for the first hundred, 100: for the rest")
     if match["one"]:
         return int(match["one"]), int(match["one"]) + 1
     start, stop = int(match["start"] or 0), int(match["stop"]) if match["stop"] else None

@@ -70,7 +70,7 @@ _SHOWN_FILES = 5  # of the files that were left out, in a note
 
 
 class Signal(Exception):
-    """A reader's message to its caller. It is no error, so it passes the boundary."""
+    """A reader's message to its caller. It is not an error, so it passes the boundary."""
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def untrusted(what: Callable[[], str], code: str = "") -> Iterator[None]:
     Raises
     ------
     CorruptArchive
-        Instead of any exception that is no `RldsError`; its cause is the exception.
+        Instead of any exception other than an `RldsError`; its cause is the exception.
     ReaderError
         Instead of an exception from ``code``; the message names the line.
     UnsafeArchive
@@ -204,7 +204,7 @@ def _nbytes(column: Column) -> int:
 
 
 def _check(plan: Plan, what: Callable[[], str]) -> None:
-    """Refuse too many rows for the size of the files, rows too large to be read whole, and text that is no Unicode."""
+    """Refuse too many rows for the size of the files, rows too large to be read whole, and text that is not Unicode."""
     rows, stored = sum(part.rows or 0 for part in plan.parts), _stored(plan)
     if rows > FREE_ROWS + MAX_RATIO * stored:
         raise UnsafeArchive(f"{what()}: it claims {rows:,} rows, and has {stored:,} bytes.")
@@ -253,7 +253,7 @@ class Archive:
     last_step : str or None
         The content of the last step of an RLDS episode: ``action`` or ``observation``.
     partial : bool
-        Files were left out on purpose: a described file that is missing is no error.
+        Files were left out on purpose: a described file that is missing is not an error.
     left_out : tuple of Note
         Notes on files that were left out before a reader saw them.
     rewards : str or None
@@ -506,7 +506,7 @@ def check_name(name: str, package: str = "") -> None:
     Raises
     ------
     ReaderError
-        It is no reader of rlds, no file, and of no package that is installed.
+        It is not a reader of rlds, of an installed package or of a file.
     """
     if name in READERS or plugins.is_file(name) or name in plugins.installed():
         return

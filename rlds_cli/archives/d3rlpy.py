@@ -122,7 +122,7 @@ class Version1(Flat):
 
 
 class Version2(Grouped):
-    """A dataset for each column and episode; episodes are no groups, but end the names of their datasets."""
+    """A dataset for each column and episode; episodes are not groups, but end the names of their datasets."""
 
     name, title, rule = "d3rlpy", "d3rlpy", "flags"
 

@@ -49,7 +49,7 @@ class ExportedColumn:
         shape = f.shape if self.shape is None else self.shape
         same = math.prod(shape) == math.prod(f.shape) or (f.kind == "frames" and shape[:2] == (0, 0))
         if not same or (placement == "next") != f.name.startswith("next/"):
-            raise CorruptArchive(f"{FILE}: {f.name} is no field placed {placement} with the shape {list(shape)}.")
+            raise CorruptArchive(f"{FILE}: {f.name} is not a field placed {placement} with the shape {list(shape)}.")
         return Field(f.name, f.dtype, shape, placement, f.kind, f.codec)
 
 
@@ -57,7 +57,7 @@ class ExportedColumn:
 class ExportedFile:
     """The content of the file. Without a file, nothing is said.
 
-    ``columns`` are by key of the format. ``added`` are keys that are no fields. ``seed`` and ``options`` name columns
+    ``columns`` are by key of the format. ``added`` are keys that are not fields. ``seed`` and ``options`` name columns
     of episodes, and ``own`` maps episode columns of the user's own to columns. ``last_step`` and ``unsplit`` are of
     RLDS: what an episode's last step is, and whether the dataset had no splits. ``found`` says that there is a file.
     """
@@ -82,7 +82,7 @@ NOTHING = ExportedFile()
 
 
 def read(path: Path) -> ExportedFile:
-    """Read the file, if it is there.
+    """Read the file, if it exists.
 
     Raises
     ------
@@ -111,15 +111,15 @@ def read(path: Path) -> ExportedFile:
 def _column(content: Mapping[str, Any]) -> ExportedColumn:
     name, placement, shape = (content.get(key) for key in ("field", "placement", "shape"))
     if name is not None and not all(_text(name).split("/")):
-        raise ValueError(f"{name!r} is no name of a field")
+        raise ValueError(f"{name!r} is not a name of a field")
     if placement is not None and placement not in get_args(Placement):
-        raise ValueError(f"{placement!r} is no placement")
+        raise ValueError(f"{placement!r} is not a placement")
     if shape is not None and (
         not isinstance(shape, list)
         or len(shape) > _MOST_SIDES
         or not all(type(n) is int and 0 <= n < 1 << 40 for n in shape)
     ):
-        raise ValueError(f"{str(shape)[:80]} is no shape")
+        raise ValueError(f"{str(shape)[:80]} is not a shape")
     return ExportedColumn(name, placement, None if shape is None else tuple(shape))
 
 

@@ -9,7 +9,7 @@ where its episodes end (`Flat.episodes`); the engine does the rest. Two things d
 
 Rows are read block by block. A row of the file is a row of the store; an end without a final row repeats its last row,
 which then takes the final observation: the one of a column of next observations, else the observation once more. Where
-next observations are there, a step whose next observation is not the row after ends the episode, too, unless that
+next observations are recorded, a step whose next observation is not the row after ends the episode, too, unless that
 happens throughout: then they are a field of their own.
 """
 
@@ -220,7 +220,7 @@ class Flat(ABC):
             A column that is needed and not there; a rule for ends, or a mapping, that does not apply; files that do
             not hold the same fields.
         CorruptArchive
-            Columns of different lengths, flags that are none.
+            Columns of different lengths, or invalid flags.
         ReaderError
             ``episodes`` returned what are not the episodes of all rows.
         """

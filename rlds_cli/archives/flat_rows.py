@@ -142,7 +142,7 @@ def is_set(seen: Mapping[str, Array], key: str | None, rows: int) -> BoolArray:
     Raises
     ------
     CorruptArchive
-        The column holds something else: it is no flag.
+        The column holds something else: it is not a flag.
     """
     if key is None:
         return np.zeros(rows, bool)

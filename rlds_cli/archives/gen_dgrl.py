@@ -212,7 +212,7 @@ def _open(stack: ExitStack, path: Path, member: ArchiveMember) -> NpzFile:
     UnsafeArchive
         The member is a pickle, or an array of objects, which is a pickle, too.
     UnknownLayout
-        Anything else that is no npz.
+        Anything else that is not an npz.
     """
     head = member.read(len(NPY_MAGIC))
     if head.startswith(MAGIC):
@@ -230,7 +230,7 @@ def _open(stack: ExitStack, path: Path, member: ArchiveMember) -> NpzFile:
             f"{path.name}: {member.name} is a pickle, and unpickling can run any code. It is not read.",
             hint="convert it in a sandbox, then import the result: docs/gen_dgrl.md has the script",
         )
-    raise UnknownLayout(f"{path.name}: {member.name} is no npz of an episode (it begins with {head!r}).")
+    raise UnknownLayout(f"{path.name}: {member.name} is not an npz of an episode (it begins with {head!r}).")
 
 
 def _described(npz: NpzFile, kept: str = "") -> tuple[int, tuple[Field, ...]]:
@@ -295,7 +295,7 @@ def _layout(path: Path, *, exact: bool, skip_bad: bool) -> tuple[tuple[Field, ..
 
 
 class _NotWhole(Exception):
-    """Observations are no whole numbers from 0 to 255."""
+    """Observations are not whole numbers from 0 to 255."""
 
 
 def _whole(values: Array) -> Array:

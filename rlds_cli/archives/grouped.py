@@ -73,7 +73,7 @@ class Group:
     next_fields : mapping of str to Field
         The fields of next values, if they are kept.
     late : bool
-        The last row is no step: it holds the final observation, and what arrived with it.
+        The last row is not a step: it holds the final observation, and what arrived with it.
     longer : bool
         Observations have one row more than the ``rows`` of everything else.
     end : int or None
@@ -328,7 +328,7 @@ class Grouped:
         Raises
         ------
         Replan
-            Next observations are no copies of the rows after.
+            Next observations are not copies of the rows after.
         CorruptArchive
             A damaged chunk of the file.
         """
@@ -502,7 +502,7 @@ class _Reader:
         Raises
         ------
         _NextDiffer
-            Next observations are no copies of the rows after.
+            Next observations are not copies of the rows after.
         """
         with reading(self.source, self.path(group, self.keys[f.name])):
             values = self._values(f, group, self.keys[f.name])

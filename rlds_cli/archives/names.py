@@ -331,7 +331,7 @@ def scalar(value: Any) -> Scalar:
 
 
 def check_numbers(table: Table, fields: Mapping[str, str]) -> None:
-    """Refuse rewards that are no numbers, and observations and actions that are texts of lists.
+    """Refuse rewards that are not numbers, and observations and actions that are texts of lists.
 
     Raises
     ------
@@ -347,7 +347,7 @@ def check_numbers(table: Table, fields: Mapping[str, str]) -> None:
                 or _first_text(table, key, lambda _: True)
                 or (0, "")
             )
-            says = "is no number"
+            says = "is not a number"
         elif name.partition("/")[0] in ("observation", "action") and (
             (mixed := table.mixed.get(key)) is not None and 2 * mixed.numbers >= mixed.values
         ):

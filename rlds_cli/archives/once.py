@@ -44,7 +44,7 @@ def _single(values: Mapping[str, Array | str]) -> dict[str, Scalar]:
 
 
 def of_file(table: Table) -> dict[str, Scalar]:
-    """Read the single values of a file of rows: its attributes, and its scalars that are no fields."""
+    """Read the single values of a file of rows: its attributes, and its scalars that are not fields."""
     found = of_attributes(table)
     for key, c in table.own.items():
         known = c.dtype.kind in "biuf" or h5py.check_string_dtype(c.dtype) is not None

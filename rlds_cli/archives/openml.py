@@ -5,7 +5,7 @@
     columns of numbers              -> observation/number     both, in the order of the table
     columns of categories           -> observation/category   both, int32: place among the sorted values, -1: missing
     class, else the last column     -> action                 int64: the class that is right for this context
-    ID                              -> id                     the number of a row is no feature
+    ID                              -> id                     the number of a row is not a feature
 
 With columns of one kind only there is one ``observation``. Every step terminates its episode. There is no reward in
 such a table: an agent that does a is right where a equals ``action``. ``--map action=COLUMN`` chooses another column;

@@ -84,7 +84,7 @@ def plan(archive: Archive) -> Plan:
     UnknownLayout
         A rule that does not apply.
     CorruptArchive
-        A first record is damaged, or is no such episode.
+        A first record is damaged, or is not such an episode.
     """
     if archive.episodes_by not in (None, "file"):
         raise UnknownLayout(

@@ -109,7 +109,7 @@ class RobomimicFamily(Grouped):
     def facts(
         self, archive: Archive, found: Sequence[Sequence[Group]], chance: Sequence[str]
     ) -> tuple[dict[str, Any], list[Note]]:
-        """Record what becomes of next observations."""
+        """Record whether next observations are used or left out."""
         first = found[0][0]
         mode = FINAL if first.has_all_next else OWN if first.next_keys else None
         return {NEXT: mode} | ({"not_per_row": chance} if chance else {}), []
@@ -155,7 +155,7 @@ class RobomimicFamily(Grouped):
         Raises
         ------
         CorruptArchive
-            A mask that is no list of names.
+            A mask that is not a list of names.
         """
         group = f.get(MASK)
         if not isinstance(group, h5py.Group):

@@ -69,7 +69,7 @@ class FrameFamily(Flat):
         elif odd := [f"{key} {n}" for key, n in lengths.items() if n != rows]:
             why = f"is ragged: {', '.join(odd)} rows, action {rows}"
         elif strange := [key for key, c in there.items() if c.dtype.kind not in "biuf"]:
-            why = f"holds values that are no numbers: {', '.join(strange)}"
+            why = f"holds values that are not numbers: {', '.join(strange)}"
         elif wide := [key for key in scalars if there[key].size != rows]:
             why = f"has more than one value a row in {', '.join(wide)}"
         else:

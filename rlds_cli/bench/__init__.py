@@ -80,7 +80,7 @@ class Measurement:
     major_faults, minor_faults : int
         Page faults of all processes while loading; the major ones waited for the disk.
     first_batch : float
-        Seconds until the first batch was there, from the making of the loader on; of the slowest process.
+        Seconds from the construction of the loader to its first batch, in the slowest process.
     waiting : float
         Part of the time, from the first batch on, for which processes waited for blocks of a remote dataset.
     requests, fetched, used : int

@@ -219,7 +219,7 @@ def flags(s: Subject) -> Iterator[Finding]:
 
 def _goes_on(count: int, flagged: str) -> str:
     whose = "its" if count == 1 else "their"
-    return f"{plural(count, 'step', 'is', 'are')} {flagged} and {whose} episode goes on"
+    return f"{plural(count, 'step', 'is', 'are')} {flagged} and {whose} episode continues"
 
 
 def _terminated_inside(s: Subject) -> Iterator[Finding]:
@@ -322,7 +322,7 @@ def next_unknown(s: Subject) -> Iterator[Finding]:
 
 
 def isolated_rewards(s: Subject) -> Iterator[Finding]:
-    """Find successes that are rewarded and terminated at a single step while their episode goes on.
+    """Find successes that are rewarded and terminated at a single step while their episode continues.
 
     Where a goal is reached and the agent stays, rewards and terminations come in runs. A single one, as in D4RL's
     antmaze-umaze-diverse, makes the steps after it look like failures. Only rewards of two values are looked at.
@@ -342,7 +342,7 @@ def isolated_rewards(s: Subject) -> Iterator[Finding]:
         return
     found = _isolated(s, low, high)
     if found is not None and found.count:
-        text = f"{plural(found.count, 'step')} rewarded and terminated alone, never two in a row; their episode goes on"
+        text = f"{plural(found.count, 'step')} rewarded and terminated, never two in a row; their episode continues"
         known = s.known("reward-isolated")
         yield finding("reward-isolated", "warning", text, found.count, REWARD, found.seen, known)
 

@@ -19,7 +19,7 @@ def counts(s: Subject) -> Iterator[Finding]:
     for what, expected in registered.items():
         found = getattr(s.ds.manifest.counts, what)
         if expected and found != expected:
-            text = f"{found:,} {what} are here; the registry says {expected:,}"
+            text = f"{found:,} {what} in the dataset; the registry says {expected:,}"
             known = s.known("counts-differ")
             yield finding("counts-differ", "warning", text, abs(found - expected), known=known)
 

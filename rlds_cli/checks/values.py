@@ -14,7 +14,7 @@ A reset moves many components once. A step is a ``jump`` where it stands alone a
 
 One component is enough for positions (``qpos``) of one component, and where the observation has no other. An angle
 that turns over and a quaternion that changes its sign do not count. Contacts make spikes of velocities, in one
-component or over several steps: a step of over 8 times the scale that is no jump is a ``spike``.
+component or over several steps: a step of over 8 times the scale that is not a jump is a ``spike``.
 
 Measured on the sample datasets of the tests and on rollouts of 14 simulated environments: none has a false ``jump``.
 A rule that does not look at the steps before and after finds 24 in 1,400 steps of a falling humanoid.

@@ -87,7 +87,7 @@ def _appended(done: Appended) -> str:
 
 
 def _plan(p: AppendPlan) -> str:
-    lines = [f"{p.id} {'will be made' if p.new else 'is here'}"]
+    lines = [f"{p.id} {'will be made' if p.new else 'exists'}"]
     lines += [f"appended before, left out: {f}" for f in p.skipped]
     if p.remembered:
         lines.append(f"read as in the first append: {', '.join(f'{k} {v}' for k, v in p.remembered.items())}")

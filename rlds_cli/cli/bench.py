@@ -43,7 +43,7 @@ def bench(
 ) -> None:
     """Measure how fast a dataset loads on this machine.
 
-    The rate is compared with a plain copy of the same bytes. Memory is measured, too. Of a dataset at an address,
+    The rate is compared with a plain copy of the same bytes. Memory is measured, too. For a dataset at an address,
     it says how much time went to waiting, and which part of the bytes that came was used.
 
     Example: rlds bench d4rl/hopper-medium-v2 --window "Slice(32)" --batch-size 8 --processes 4

@@ -29,7 +29,7 @@ def clear(
 ) -> None:
     """Remove all episodes of a growing dataset; its fields stay.
 
-    Readers go on with the version that they hold. Protected episodes stay without --protected.
+    Readers keep the version that they opened. Protected episodes stay without --protected.
 
     Example: rlds clear local/run7 --yes
     """

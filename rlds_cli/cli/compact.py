@@ -24,8 +24,8 @@ def compact(
     """Rewrite a dataset without the rows of episodes that left.
 
     Contents and fingerprint stay. Earlier versions are removed, but for those that have a tag: rlds drop hides
-    episodes, and this removes them. Rows that are stored in another dataset are copied. Of a dataset that grows,
-    readers go on with the version that they hold.
+    episodes, and this removes them. Rows that are stored in another dataset are copied. In a growing dataset,
+    readers keep the version that they opened.
 
     Example: rlds compact local/run7
     """

@@ -54,9 +54,7 @@ def download(
     resume_all: Annotated[bool, typer.Option("--resume-all", help="Continue all interrupted downloads.")] = False,
     source: Annotated[
         str | None,
-        typer.Option(
-            "--from", metavar="DIR|URL", help="Take the files from a copy or a mirror.", show_default=False
-        ),
+        typer.Option("--from", metavar="DIR|URL", help="Take the files from a copy or a mirror.", show_default=False),
     ] = None,
     store: options.StoreAs = options.Encoding.memmap,
     frames: options.Frames = "encoded",
@@ -191,7 +189,7 @@ def _plan(p: Deliveries) -> str:
     """Existing datasets, and the sizes and files of those to download."""
     todo = [d for d in p.datasets if d.here is None]
     here = [d for d in p.datasets if d.here is not None]
-    lines = [f"{d.id}  is here: {d.here}" + (f"  ({d.note})" if d.note else "") for d in here]
+    lines = [f"{d.id}  exists: {d.here}" + (f"  ({d.note})" if d.note else "") for d in here]
     if todo:
         files = sum(d.files for d in todo)
         unknown = sum(d.unknown for d in todo)

@@ -31,7 +31,7 @@ def export(
     where: Annotated[
         str | None, typer.Option("--where", metavar="EXPR", help="Only some episodes, as in --where 'length >= 500'.")
     ] = None,
-    lossy: Annotated[bool, typer.Option("--lossy", help="Accept that the format cannot say everything.")] = False,
+    lossy: Annotated[bool, typer.Option("--lossy", help="Accept that the format cannot represent everything.")] = False,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Import the files again and compare the fingerprint.")
     ] = True,
@@ -45,7 +45,7 @@ def export(
 ) -> None:
     """Write a dataset in the format of another library.
 
-    The files are imported again and compared. If the format cannot say something, the command lists it and stops.
+    The files are imported again and compared. If the format cannot represent something, the command lists it and stops.
 
     Example: rlds export d4rl/hopper-medium-v2 hopper --to lerobot
     """

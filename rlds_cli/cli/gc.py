@@ -41,7 +41,7 @@ def gc(
         typer.Option("--archives", help="Also remove archives that can be downloaded again and whose datasets verify."),
     ] = False,
     remote: Annotated[
-        bool, typer.Option("--remote", help="Also remove what is here of datasets at an address that no process reads.")
+        bool, typer.Option("--remote", help="Also remove cached blocks of datasets at an address that nobody reads.")
     ] = False,
     yes: options.Yes = False,
     dry_run: options.DryRun = False,

@@ -34,7 +34,7 @@ def mirror(
 ) -> None:
     """Copy the archives of datasets to a store of your own.
 
-    RLDS_MIRROR=ADDRESS lets rlds download use it. Files that are there with the right hash stay. SHA256SUMS at the
+    RLDS_MIRROR=ADDRESS lets rlds download use it. Files that the mirror has with the right hash stay. SHA256SUMS at the
     store lists all of them.
 
     Example: rlds mirror 'd4rl/*' s3://our-bucket/mirror

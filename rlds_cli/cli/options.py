@@ -103,7 +103,7 @@ Nearest = Annotated[
     bool | None,
     typer.Option(
         "--nearest/--latest",
-        help="Of each topic a step has the nearest message, or the latest one.",
+        help="A step has the nearest message of each topic, or the latest one.",
         show_default="latest",
     ),
 ]

@@ -219,7 +219,7 @@ def _number_or_value(text: str) -> Any:
 
 
 def _typed(values: Sequence[str | None]) -> list[Any]:
-    """Return the values of a column: flags or numbers if all of them are, else texts; nothing is no value."""
+    """Return the values of a column: flags or numbers if all of them are, else texts; an empty text stands for None."""
     read = [None if not v else _number_or_value(v) for v in values]
     kinds = {type(v) for v in read if v is not None}
     if kinds <= {bool} or kinds <= {int, float}:

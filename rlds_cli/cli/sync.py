@@ -73,7 +73,7 @@ def sync(
     out.result(done, _synced(done))
     for d in done:
         if d.version < d.newest:
-            out.note(f"note: {d.id} without #v{d.version} is version {d.newest:,}, which is here as well")
+            out.note(f"note: {d.id} without #v{d.version} is version {d.newest:,}, which is also on this disk")
 
 
 def _ask(file: Path, allowed: Sequence[str], cache_dir: Path | None) -> list[str]:

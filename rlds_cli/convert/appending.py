@@ -207,7 +207,7 @@ def append(
     of the import or append that made the dataset: ``reader``, ``episodes_by``, ``last_step``, ``rewards``, ``topics``,
     ``hz``, ``nearest``, and each of ``fields``.
 
-    Images and videos stay encoded, unless the dataset holds arrays. Of a dataset that does not grow, the result is its
+    Images and videos stay encoded, unless the dataset holds arrays. The result for a dataset that does not grow is its
     next version, which shares the files of rows of the one before.
 
     Parameters
@@ -291,7 +291,7 @@ def _appended(planned: AppendPlan, store: Store, made: Dataset | None) -> Append
 
 
 def _there(id: DatasetId, cache_dir: StrPath | None) -> Store | None:
-    """Return the dataset that is there; raises NameTaken if nothing can be appended to it."""
+    """Return the existing dataset; raises NameTaken if nothing can be appended to it."""
     where = settings.read(cache_dir)
     found = home.find(id, where)
     if found is None:
@@ -345,7 +345,7 @@ def _converted(
     jobs: int | None,
     tell: Progress,
 ) -> Iterator[Dataset]:
-    """Convert files into a dataset that is there for a while, whose rows are mapped."""
+    """Convert files into a temporary dataset, whose rows are mapped."""
     work = place.partial(id, f"append-{secrets.token_hex(4)}")
     safe_files.work_directory(work, place.root)
     try:

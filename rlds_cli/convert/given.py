@@ -92,7 +92,7 @@ def _is_about(path: Path) -> bool:
 
 
 def _refuse_address(url: str, id: str) -> None:
-    """Raise ArchiveError for an address, with the command that downloads what is there."""
+    """Raise ArchiveError for an address, with the command that downloads from it."""
     url = re.sub(r"^([a-z0-9+.-]+):/(?=[^/])", r"\1://", url)  # a Path has lost a slash
     if url.startswith("file:"):
         raise ArchiveError(f'"{url}" is an address; a path is expected.', hint=url.removeprefix("file://"))

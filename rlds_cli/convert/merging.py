@@ -123,13 +123,13 @@ def merge(
     The result shares the files of rows of its members, whose rows of other episodes it keeps; `rlds compact` leaves
     these out. It refers to members on another disk or of another user, unless ``copy`` is set; those that grow there
     are copied. A field whose dtypes differ is written in one that holds the values of all. Rows are also written of
-    compressed and remote members, and of all members if the result is compressed. Of a growing member, the newest
+    compressed and remote members, and of all members if the result is compressed. For a growing member, the newest
     version is taken, or that of an open dataset. After an interruption the same call continues.
 
     Parameters
     ----------
     refs : sequence of str or Dataset
-        Ids of datasets that are here, or open ones, selections too.
+        Ids of datasets on this disk, or open ones, selections too.
     ref : str
         Id of the result, such as ``local/all``.
     fields : sequence of str, optional

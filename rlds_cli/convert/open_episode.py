@@ -22,17 +22,17 @@ Leaves = dict[str, Any]
 
 
 class Committed:
-    """An episode that goes on, and how readers see it: under the number of its last commit, as a cut one.
+    """An episode that continues, and how readers see it: under the number of its last commit, as a cut one.
 
     Attributes
     ----------
     id : bytes
-        Of the episode, 16 bytes, which it keeps when it goes on.
+        Of the episode, 16 bytes, which it keeps when it continues.
     shown : bool
         It was, or is about to be, committed as it was then.
     number : int or None
     changed : bool
-        It went on since then.
+        It continued since then.
     ended : bool
     """
 

@@ -5,9 +5,9 @@ Trajectories in an item are separated by, in this order::
 
     mask                     [B, L]        each row is one, of the steps where it is True
     shape of the flags       [E, T, 1]     rows are environments, or windows
-    collector/traj_ids       [T] or [E, T] where the number changes; goes on in the next item with the same number
+    collector/traj_ids       [T] or [E, T] where the number changes; continues in the next item with the same number
     episode                  [T]           where the number changes
-    next/done                [T, 1]        behind each step that is done, unless the observations go on there
+    next/done                [T, 1]        behind each step that is done, unless the observations continue there
 
 ``next/observed`` (False: the next observation is a filler) is used and not kept.
 """
@@ -69,7 +69,7 @@ def trajectories(items: Iterable[Any]) -> Iterator[Trajectory]:
 
 
 class TrajectoryStream:
-    """Trajectories of items that come in several calls; those of a collector go on from call to call.
+    """Trajectories of items that come in several calls; those of a collector continue from call to call.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class TrajectoryStream:
 
 
 def completed(t: Trajectory) -> Trajectory:
-    """Return a trajectory that waits, as it would be if it did not go on."""
+    """Return a trajectory that waits, as it would be if it did not continue."""
     return _complete(replace(t, flat=dict(t.flat)))
 
 

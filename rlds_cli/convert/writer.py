@@ -77,7 +77,7 @@ def writer(
     NameTaken
         The id is of a dataset that does not grow, or another writer is at work.
     InvalidArgument
-        ``keep`` or fields are not those of the dataset that is there.
+        ``keep`` or fields are not those of the existing dataset.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def fields_like(like: Dataset, codecs: Collection[str]) -> tuple[Field, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An episode to be committed; ``of`` goes on, and is committed as it is now."""
+    """An episode to be committed; ``of`` continues, and is committed as it is now."""
 
     episode: EpisodeData
     protected: bool
@@ -196,7 +196,7 @@ class Writer:
         mask: Any = None,
         **fields: Any,
     ) -> None:
-        """Add a step: what was observed, what was done, and what came of it.
+        """Add a step: the observation, the action, and the result.
 
         Values are copied. The first episode defines the fields, if nothing else does: numbers of Python then become
         int64 and float64, and whole numbers among others become floats. Where fields are known, numbers of Python are
@@ -367,7 +367,7 @@ class Writer:
     def _put(
         self, e: EpisodeData, protected: bool, *, of: Committed | None = None, instead: Committed | None = None
     ) -> None:
-        """Let an episode wait, ``of`` one that goes on, or ``instead`` of what was committed of it."""
+        """Let an episode wait, ``of`` one that continues, or ``instead`` of what was committed of it."""
         earlier = of or instead
         if earlier is not None:
             superseded = [w for w in self._waiting if w.of is earlier]
@@ -391,7 +391,7 @@ class Writer:
     def commit(self) -> int:
         """Commit all episodes, the open ones too, and return the number of the new version.
 
-        An open episode is ``cut`` for readers, until it goes on: the next commit then replaces it, as a whole.
+        An open episode is ``cut`` for readers, until it continues: the next commit then replaces it, as a whole.
         Retention counts it when it has ended.
         """
         self._check_usable()
@@ -407,7 +407,7 @@ class Writer:
         """Let all episodes leave, those of other writers as well, and return the number of the new version.
 
         The dataset keeps its id, its fields and what it keeps. Episodes that were not committed yet are dropped. An
-        open episode goes on, and is the first one after. Who reads an older version reads on; the rows are freed
+        open episode continues, and is the first one after. Who reads an older version reads on; the rows are freed
         when nobody does.
 
         Parameters
@@ -579,14 +579,14 @@ class Writer:
         if self._keep is not None and opened.keep != self._keep:
             raise InvalidArgument(
                 f"{self._id} keeps {opened.keep or 'everything'}, not {self._keep}.",
-                hint="leave keep out to go on with it; what a dataset keeps is decided when it is made",
+                hint="leave keep out to continue it; what a dataset keeps is decided when it is made",
             )
         wanted = {f.name: f for f in self._reader.schema}
         there = {f.name: f for f in opened.schema}
         if wanted and wanted != there:
             name = next(n for n in sorted({*wanted, *there}) if wanted.get(n) != there.get(n))
             raise InvalidArgument(
-                f"{self._id} is here with other fields: {name} is {_described(there.get(name))},"
+                f"{self._id} exists with other fields: {name} is {_described(there.get(name))},"
                 f" not {_described(wanted.get(name))}.",
                 hint="another name, or the fields that it has",
             )

@@ -64,7 +64,7 @@ def open_dataset(
         A home to look into instead of ``RLDS_HOME``; ``RLDS_PATH`` is searched as well.
     cache : int or str, optional
         Of a dataset at an address: bytes that blocks in the home may take, such as ``"200GiB"``. Those that were not
-        used for longest leave for others. Without it, as many as the disk has; 0 keeps blocks in memory, and few.
+        used for longest are evicted. Without it, as many as the disk has; 0 keeps blocks in memory, and few.
     timeout : float, optional
         Of a dataset at an address: seconds to wait for a block.
     fill : bool
@@ -154,7 +154,7 @@ class Dataset(Shortcuts):
 
     @property
     def versions(self) -> Sequence[Version]:
-        """The versions of the dataset that are here, oldest first."""
+        """The versions of the dataset on this disk, oldest first."""
         from rlds_cli.dataset import history  # changes are not loaded to read a dataset
 
         return history.versions_of(versions.newest_of(self.path))
@@ -356,7 +356,7 @@ class Dataset(Shortcuts):
         """Return transitions by number, counted over the selected episodes: NumPy arrays in the archive's dtypes.
 
         Beside the usual fields, ``episode`` [N] is the number of the episode, as `episode` counts. Steps whose next
-        observation is not known are no transitions; ``batch.left_out`` is the number of them that a slice skips. If
+        observation is not known are not transitions; ``batch.left_out`` is the number of them that a slice skips. If
         such a step ends its episode, ``next/done`` is True at the transition before it, so that splitting behind each
         ``next/done`` yields episodes. ``next/terminated`` and ``next/truncated`` are always the archive's.
         """
@@ -390,7 +390,7 @@ class Dataset(Shortcuts):
         return episode, index - (ends - self.episodes["num_transitions"])[episode]
 
     def _left_out(self, episode: IntArray) -> int:
-        """Count the steps that are no transitions, in these episodes and those between them."""
+        """Count the steps that are not transitions, in these episodes and those between them."""
         if not len(episode):
             return 0
         part = slice(int(episode.min()), int(episode.max()) + 1)
@@ -548,7 +548,7 @@ class Dataset(Shortcuts):
     def save(self, name: str, *, force: bool = False, copy: bool = False, cache_dir: StrPath | None = None) -> Dataset:
         """Make a dataset ``ID@NAME`` of the selected episodes. It shares the files of rows: no row is copied.
 
-        Rows on another disk, or of another user, stay there: the result refers to them, and opens while they are there.
+        Rows on another disk, or of another user, stay there: the result refers to them, and opens while they exist.
 
         Parameters
         ----------
@@ -652,7 +652,7 @@ class Dataset(Shortcuts):
         ------
         InvalidArgument
             The numbers of values and episodes differ; the dataset is one of the registry, is at an address, or has a
-            newer version than this one: changes apply to the newest alone. Of a growing dataset it has another change,
+            newer version than this one: changes apply to the newest alone. A growing dataset has another change,
             or one of the episodes left.
         InvalidEpisode
             A column has the name of one of TED's own, or values of several types.
@@ -701,7 +701,7 @@ class Dataset(Shortcuts):
         ------
         InvalidArgument
             This is a selection; the dataset is one of the registry, or is at an address; or it grows, and episodes of
-            this version left since, or went on.
+            this version left since, or continued.
 
         Examples
         --------

@@ -1,6 +1,6 @@
 """A version of a growing dataset as a dataset that does not grow, over the same files of rows.
 
-Its writer goes on in files of its own.
+Its writer continues in files of its own.
 """
 
 from __future__ import annotations

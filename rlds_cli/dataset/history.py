@@ -54,7 +54,7 @@ class Version:
 
 
 def versions_of(path: Path, until: Ref | None = None) -> Sequence[Version]:
-    """Return the versions of the dataset in ``path`` that are here, oldest first.
+    """Return the versions of the dataset in ``path`` on this disk, oldest first.
 
     The last one is that which ``until`` names; DatasetNotFound is raised if it is not here.
     """

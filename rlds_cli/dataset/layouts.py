@@ -131,7 +131,7 @@ def ogbench(ds: _Dataset, names: Sequence[str] | None = None) -> dict[str, Array
     """Read all transitions, as OGBench's ``load_dataset`` does: floats as float32, integers unchanged.
 
     ``terminals`` [N] is 1 at the last transition of each episode, however it ends. ``masks`` [N] is 0 at terminated
-    transitions, which must not be bootstrapped; it is there if there are rewards [N].
+    transitions, which must not be bootstrapped; it exists if there are rewards [N].
 
     Parameters
     ----------

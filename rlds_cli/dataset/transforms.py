@@ -334,7 +334,7 @@ class Resize(Elementwise):
     Raises
     ------
     InvalidArgument
-        ``size`` is no height and width; in `apply`, the values are no frames.
+        ``size`` is not a height and width; in `apply`, the values are not frames.
 
     Examples
     --------
@@ -403,7 +403,7 @@ class ToFloat(Elementwise):
     Raises
     ------
     InvalidArgument
-        Another layout; in `apply`, the values are no frames.
+        Another layout; in `apply`, the values are not frames.
 
     Examples
     --------
@@ -552,7 +552,7 @@ class Metres(Elementwise):
         asked = [join_name(f) for f in ([fields] if isinstance(fields, str) else fields or ())]
         lost = [f for f in asked if not any(stands_for(f, name) for name in known)]
         if lost or not known:
-            what = f'"{lost[0]}" is no depth field' if lost else "there is no depth field"
+            what = f'"{lost[0]}" is not a depth field' if lost else "there is no depth field"
             raise UnknownField(f"{what} of {dataset.id}.", hint=", ".join(known) or "ds.manifest.facts has no depth")
         chosen = {n: d for n, d in known.items() if not asked or any(stands_for(f, n) for f in asked)}
         self._tables = {name: _table(said) for name, said in chosen.items()}
@@ -575,7 +575,7 @@ class Metres(Elementwise):
         """
         table = self._tables.get(join_name(key).removeprefix("next/"))
         if table is None:
-            raise UnknownField(f'"{join_name(key)}" is no depth field here; {", ".join(self._tables)}.')
+            raise UnknownField(f'"{join_name(key)}" is not a depth field here; {", ".join(self._tables)}.')
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(x, torch.Tensor):
             if isinstance(table, float):

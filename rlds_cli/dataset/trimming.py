@@ -200,7 +200,7 @@ def _groups(rows: Rows, width: int) -> Iterator[tuple[int, int]]:
 
 
 def _sums(rows: Rows, truncated: IntArray) -> dict[str, Array]:
-    """Return total_reward, num_done and num_terminated of episodes, as far as their fields are there."""
+    """Return total_reward, num_done and num_terminated of episodes, where the fields exist."""
     store, found = rows.store, dict[str, Array]()
     f = store.fields.get(REWARD)
     if f is not None and f.kind == "array" and not f.shape and np.dtype(f.dtype).kind in "fiub":

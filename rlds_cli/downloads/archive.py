@@ -197,7 +197,7 @@ def make(
 
 
 def _replaced(request: DownloadRequest, steps: planning.FetchPlan) -> dict[str, str]:
-    """Let files without a published hash be fetched again if they must; return the hashes of those that are here."""
+    """Let files without a published hash be fetched again if they must; return the hashes of those on this disk."""
     found = {s.file.path: (s, FileRecord.read(s.target)) for s in steps.steps if request.force and s.file.placed}
     for step, _ in found.values():
         if not step.file.hashed:

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from rlds_cli.downloads.archive import Transfer
 
 
-# Opening a dataset that is here imports neither NumPy nor requests nor a reader: other work imports them itself.
+# Opening a dataset on this disk imports neither NumPy nor requests nor a reader: other work imports them itself.
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """The plan for one dataset.
 
-    ``here`` is its directory if it is there already. ``to_fetch`` are bytes over the network, as far as sizes are
+    ``here`` is its directory if it already exists. ``to_fetch`` are bytes over the network, as far as sizes are
     known; ``unknown`` counts the files whose size only their server knows; ``cache`` estimates the dataset's bytes.
     """
 
@@ -108,12 +108,12 @@ def download(
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
-    """Download, verify and convert a dataset, unless it is here already. Safe to call from any number of ranks.
+    """Download, verify and convert a dataset, unless it already exists. Safe to call from any number of ranks.
 
     Parameters
     ----------
     ref : str or sequence of str
-        An id of the registry, or an alias; or the id of a variant that is here; or the address of a dataset that was
+        An id of the registry, or an alias; or the id of a variant on this disk; or the address of a dataset that was
         pushed: ``hf://datasets/OWNER/NAME``, ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH``, ``https://HOST/PATH/`` or a
         directory. ``ADDRESS#rlds1:...`` pins its content. Or the URL of an archive, ``https://HOST/run.hdf5``, which
         is recognised as `importing.import_files` does; several URLs, or a pattern such as
@@ -147,7 +147,7 @@ def download(
         Id for a dataset at an address, such as ``local/NAME``; by default its own, if that is ``local/...``. An
         archive at URLs needs one.
     blocks : bool
-        Of a dataset at an address: go on with the blocks that are here since it was opened and read there.
+        Reuse the blocks of a dataset at an address that were cached when it was read there.
     sha256 : str, optional
         The hash that the archive at a URL must have. Without it, the hash of what arrives is recorded.
     reader, fields, episodes_by, last_step, rewards : optional
@@ -333,7 +333,7 @@ def _check_options(request: DownloadRequest) -> None:
         if getattr(request, name) != getattr(plain, name):
             raise InvalidArgument(
                 f"{addresses.parse(request.ref)} holds a dataset and no archive: {option} does not apply.",
-                hint="rlds convert changes the storage of a dataset that is here",
+                hint="rlds convert changes the storage of a dataset on this disk",
             )
 
 
@@ -370,7 +370,7 @@ def plan(requests: Sequence[DownloadRequest], *, guess: bool = False, progress: 
             f"{text.size_of(planned.to_fetch)} to download and about "
             f"{text.size_of(planned.needed - planned.to_fetch)} of cache "
             f"do not fit: {text.size_of(planned.free)} are free below {where.home}. Nothing was written.",
-            hint="another disk: --home DIR, or RLDS_HOME; rlds du shows what is there",
+            hint="another disk: --home DIR, or RLDS_HOME; rlds du shows what takes the space",
         )
     return planned
 
@@ -445,7 +445,7 @@ def _id_of(request: DownloadRequest, where: Settings) -> DatasetId:
 
 
 def _present(request: DownloadRequest, where: Settings) -> Path | None:
-    """Return the directory of the dataset if it is here. Reads the registry only for ids that are not complete."""
+    """Return the directory of the dataset if it exists. Reads the registry only for ids that are not complete."""
     try:
         id = _id_of(request, where)
     except InvalidId:

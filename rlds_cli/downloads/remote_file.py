@@ -26,7 +26,7 @@ class RemoteFile:
     key : str
         Full path at the source, host or repository first. Copies elsewhere are named by a tail of it.
     placed : bool
-        Without a published hash, a file that is here counts only if it came from one of ``urls``.
+        Without a published hash, an existing file counts only if it came from one of ``urls``.
     """
 
     path: str

@@ -290,7 +290,7 @@ class _Hub(Scheme):
         files = _offered(found, asked.path, asked.repo, lambda name: place.url_of(name, endpoint), nothing)
 
         def pinned(f: RemoteFile) -> RemoteFile:
-            """Add the revision, and the address of the one that was named: a hash decides if the same file is there."""
+            """Add the revision, and the address of the one that was named: a hash decides if it is the same file."""
             named = asked.url_of(f.key.removeprefix(f"{asked.repo}/"), endpoint)
             return replace(f, urls=tuple(dict.fromkeys((*f.urls, named))) if f.hashed else f.urls, revision=revision)
 

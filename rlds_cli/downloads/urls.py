@@ -1,6 +1,6 @@
 """Archives at URLs: ``rlds download https://HOST/run.hdf5 --as local/run``.
 
-A URL may also be the address of a dataset that was pushed. What is there decides: an address has an index, an archive
+A URL may also be the address of a dataset that was pushed. Its content decides: an address has an index, an archive
 is a file. The request for an archive gets the line that a registry would have for it, and is then served as all others.
 
 Several URLs, and patterns such as ``https://HOST/runs/*.hdf5``, name the files of one archive. Patterns are resolved by
@@ -53,7 +53,7 @@ def as_archive(request: DownloadRequest, where: Settings, *, here: Path | None =
     InvalidId
         The request has no id, or one that belongs to the registry.
     InvalidArgument
-        A URL is one of a web page, or the hash is no sha256; or one of several URLs cannot be that of a file.
+        A URL is one of a web page, or the hash is not a sha256; or one of several URLs cannot be that of a file.
     DownloadFailed
         A pattern matches no file, or the files of its directory are not listed.
     """
@@ -291,7 +291,7 @@ def _with_line(request: DownloadRequest) -> DownloadRequest:
     url, sha256 = request.ref.partition("#")[0], request.sha256
     _check_has_id(request)
     if sha256 is not None and not _SHA256.fullmatch(sha256.lower()):
-        raise InvalidArgument(f"{sha256!r} is no sha256.", hint="64 hexadecimal digits, as sha256sum prints them")
+        raise InvalidArgument(f"{sha256!r} is not a sha256.", hint="64 hexadecimal digits, as sha256sum prints them")
     names.safe(file_name(url))
     id = str(ids.parse(str(request.as_)))
     line = {"id": id, "urls": [url]} | ({"sha256": sha256.lower()} if sha256 else {}) | dict(request.reading)

@@ -1,4 +1,4 @@
-"""The content that is exported: the rows and episodes of a dataset or a selection, less what a format cannot say.
+"""The content that is exported: the rows and episodes of a dataset or a selection, less what a format cannot represent.
 
 `Content` numbers rows and episodes from 0 and end to end, as `Rows` does, whatever was selected. Losses change it as
 importing the exported files again would, so its fingerprint is that of the copy: an export with losses is proved like
@@ -54,7 +54,7 @@ UNTERMINATED = "unterminated"  # it is set at last steps that do not terminate; 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Something of a dataset that a format cannot say, and what becomes of it.
+    """Something of a dataset that a format cannot represent, and the consequence.
 
     Parameters
     ----------

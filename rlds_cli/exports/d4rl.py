@@ -51,7 +51,7 @@ class D4RL(Hdf5Format):
     # -- what is lost
 
     def losses(self) -> list[Loss]:
-        """Return what the layout cannot say of episodes and fields."""
+        """Return what the layout cannot represent of episodes and fields."""
         content = self.content
         found = [*super().losses(), *losses_of_finals(content)]
         if cut := int((content.table.end[:-1] == CUT).sum()):

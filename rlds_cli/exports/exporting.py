@@ -117,7 +117,7 @@ def export(
 ) -> Exported:
     """Write a dataset or a selection in the format of another library.
 
-    An export that was killed goes on when the same one is started again. ``directory`` appears when it is complete.
+    An export that was killed continues when the same one is started again. ``directory`` appears when it is complete.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def export(
     form : str, optional
         A form of the format, where it has several.
     lossy : bool
-        Accept that the format cannot say everything.
+        Accept that the format cannot represent everything.
     verify : bool
         Read the files as an import does, and compare the fingerprint.
     force : bool
@@ -157,7 +157,7 @@ def export(
     made, losses = _made(ds, to, target, form)
     if losses and not lossy:
         raise LossyExport(
-            f"{to} cannot say all of {ds.id}. Lost would be: {'; '.join(loss.text for loss in losses)}.",
+            f"{to} cannot represent all of {ds.id}. Lost would be: {'; '.join(loss.text for loss in losses)}.",
             hint="--lossy accepts this",
         ).of(losses)
     with _workplace(target) as place:
@@ -201,7 +201,7 @@ def _made_in(place: Path, made: Format, jobs: int | None, verify: bool, force: b
 
 
 def _check_space(made: Format, place: Path) -> None:
-    """Raise NoSpace if the files cannot fit; those of an export that goes on have their space already."""
+    """Raise NoSpace if the files cannot fit; those of an export that continues have their space already."""
     here = sum(f.stat().st_blocks * 512 for f in trees.files(place / "files"))
     needed, free = made.size() - here, disk.free(place)
     if needed > free:
@@ -220,20 +220,20 @@ def _unwritten(exc: OSError, made: Format, place: Path) -> RldsError:
     if disk.is_full(exc):
         return NoSpace(
             f"The disk is full: {made.target} could not be written. What is finished is kept in {place}.",
-            hint="free some space and run the same command again: it goes on; or delete that directory",
+            hint="free some space and run the same command again: it continues; or delete that directory",
         )
     if exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return NoPermission(f"{exc.filename or made.target} may not be written: {exc.strerror}.")
     return ExportError(
         f"{made.content.id} could not be exported: {exc.strerror or exc}. What is finished is kept in {place}.",
-        hint="run the same command again: it goes on",
+        hint="run the same command again: it continues",
     )
 
 
 def format_of(name: str) -> type[Format]:
     """Return the class of a format; raises InvalidArgument for an unknown name."""
     if name not in FORMATS:
-        raise InvalidArgument(f"{name} is no format that rlds writes.", hint=f"--to {'|'.join(FORMATS)}")
+        raise InvalidArgument(f"{name} is not a format that rlds writes.", hint=f"--to {'|'.join(FORMATS)}")
     module, cls = FORMATS[name]
     found: type[Format] = getattr(import_module(module), cls)
     return found
@@ -259,7 +259,7 @@ def _check_target(target: Path, force: bool) -> None:
             hint=f"name the directory itself: {leads}",
         )
     if target.exists() and not target.is_dir():
-        raise NameTaken(f"{target} is no directory.", hint="name a directory that does not exist yet")
+        raise NameTaken(f"{target} is not a directory.", hint="name a directory that does not exist yet")
     _check_replaceable(target, force)
 
 
@@ -361,7 +361,7 @@ def _write_unit(made: Format, unit: Unit, files: Path) -> Any:
 
 
 def _key(made: Format) -> str:
-    """Return what tells this export from others: one with another key does not go on with its files."""
+    """Return what tells this export from others: one with another key does not continue its files."""
     losses = [[loss.kind, loss.field, loss.becomes] for loss in made.content.losses]
     ds = made.content.dataset
     return json.dumps([__version__, made.name, made.form, ds.id, ds.fingerprint, losses, str(made.target)])
@@ -379,7 +379,7 @@ def _prove(made: Format, place: Path, expected: str, jobs: int | None, tell: Pro
 
 
 def _publish(files: Path, old: Path, target: Path, force: bool) -> None:
-    """Move the finished directory into place, in one step where nothing is there."""
+    """Move the finished directory into place, in one step where no other exists."""
     if target.exists() and any(target.iterdir()):
         _check_replaceable(target, force)
         trees.discard(old)

@@ -1,4 +1,4 @@
-"""The protocol of a format: what it cannot say, the units of work, and how a unit is written."""
+"""The protocol of a format: what it cannot represent, the units of work, and how a unit is written."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ class Format(ABC):
         self.target = target
         if form is not None and form not in self.forms:
             known = f"--form {'|'.join(self.forms)}" if self.forms else f"{self.name} has no forms"
-            raise InvalidArgument(f"{form} is no form of {self.name}.", hint=known)
+            raise InvalidArgument(f"{form} is not a form of {self.name}.", hint=known)
         self.form = form or (self.forms[0] if self.forms else "")
 
     def losses(self) -> list[Loss]:
-        """Return what the format cannot say of the content."""
+        """Return what the format cannot represent of the content."""
         return [*_losses_of_episodes(self.content, self.can, self.name), *self.losses_of_fields()]
 
     def losses_of_fields(self) -> Iterator[Loss]:
@@ -90,7 +90,7 @@ class Format(ABC):
         return self.content.num_rows * sum(self.content.row_bytes(name) for name in self.content.fields)
 
     def prepare(self, directory: Path) -> None:
-        """Make what units write into; called once, before the first unit, and not again when an export goes on."""
+        """Make what units write into; called once, before the first unit, and not again when an export continues."""
         return
 
     @abstractmethod

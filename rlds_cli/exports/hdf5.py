@@ -195,7 +195,7 @@ class HDF5Layout:
         self._one = h5py.h5s.create(h5py.h5s.SCALAR)
 
     def group(self, parent: Any, path: str) -> h5py.h5g.GroupID:
-        """Make a group below others that are there."""
+        """Make a group below existing ones."""
         return h5py.h5g.create(parent, path.encode())
 
     def below(self, groups: dict[str, h5py.h5g.GroupID], path: str) -> h5py.h5g.GroupID:

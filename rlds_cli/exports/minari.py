@@ -78,7 +78,7 @@ class Minari(GroupedFormat):
         return found
 
     def losses_of_fields(self) -> Iterator[Loss]:
-        """Yield the losses of fields: placements, names that are no infos, images, texts."""
+        """Yield the losses of fields: placements, names that are not infos, images, texts."""
         fields, taken = self.content.fields, set[str]()
         encoded = self._encoded()
         for f in sorted(fields.values(), key=lambda f: (_wanted(f.name) != f.name, f.name)):
@@ -239,7 +239,7 @@ def _dataset_id(target: Path) -> tuple[str, bool]:
         id = target.relative_to(datasets).as_posix()
         if not _ID.fullmatch(id):
             raise InvalidArgument(
-                f"{id}, a directory below Minari's datasets, is no id of Minari.", hint="NAME-v0, or NAMESPACE/NAME-v0"
+                f"{id}, a directory below Minari's datasets, is not an id of Minari.", hint="NAME-v0, NAMESPACE/NAME-v0"
             )
         return id, True
     plain = re.sub(r"[^-_\w]", "-", target.name)

@@ -178,7 +178,7 @@ class TensorDict(Format):
             yield Leaf(OBSERVED, flag, (1,), self._observed)
 
     def _next(self, name: str, start: int, stop: int) -> Array:
-        """Return the rows after; the last row of all has none, and is no step."""
+        """Return the rows after; the last row of all has none, and is not a step."""
         rows = self.content.num_rows
         values = self.content.rows(name, min(start + 1, rows - 1), min(stop + 1, rows))
         return values if len(values) == stop - start else np.concatenate([values, values[-1:]])

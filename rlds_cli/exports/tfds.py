@@ -56,14 +56,14 @@ class Tfds(Format):
     # -- losses
 
     def losses(self) -> list[Loss]:
-        """Return what such a directory cannot say."""
+        """Return what such a directory cannot represent."""
         kept = [x for x in super().losses() if x.kind not in ("final", "unknown-final", "splits", "metadata")]
         table = self.content.table
         known = int(table.observed.sum())
         if 0 < known < len(table):
             kept.append(Loss("final", f"final observations of {known:,} of {len(table):,} episodes: all or none"))
         if table.splits and self._blocks is None:
-            text = f"named splits that are no division of the episodes in their order: {', '.join(table.splits)}"
+            text = f"named splits that are not a division of the episodes in their order: {', '.join(table.splits)}"
             kept.append(Loss("splits", text))
         names = [n for n in self.content.dataset.manifest.metadata if n not in _FORMER]
         if names:

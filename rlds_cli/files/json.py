@@ -27,7 +27,7 @@ def loads(text: str | bytes, *, longest: int = LONGEST) -> Any:
     Raises
     ------
     ValueError
-        It is no JSON, has more than ``longest`` characters or bytes or more values than any, or is nested as deeply
+        It is not JSON, has more than ``longest`` characters or bytes or more values than any, or is nested as deeply
         as nobody writes it.
     """
     _check(text, longest)

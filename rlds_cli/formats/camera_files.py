@@ -89,7 +89,7 @@ def image(path: Path) -> bytes:
     except OSError as e:
         raise CorruptArchive(f"{path} cannot be read: {e.strerror}.", hint="fetch or write it again") from e
     if len(data) > MAX_IMAGE:
-        raise UnsafeArchive(f"{path} has more than {MAX_IMAGE:,} bytes: it is no image of a camera.")
+        raise UnsafeArchive(f"{path} has more than {MAX_IMAGE:,} bytes: it is not an image of a camera.")
     return data
 
 
@@ -156,7 +156,7 @@ def track(path: Path) -> mp4.Track:
     CorruptArchive
         There is no such file, or it is damaged.
     UnknownLayout
-        It is no MP4 file, or of a codec that is not read.
+        It is not an MP4 file, or of a codec that is not read.
     """
     if path.suffix.lower() not in MP4:
         raise UnknownLayout(

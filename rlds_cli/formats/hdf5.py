@@ -146,7 +146,7 @@ def _why(path: Path, error: OSError) -> str:
 def _hint(path: Path) -> str:
     if not is_hdf5(path) and path.is_file():  # which may be a sound file of another format
         return f"rlds inspect {path} shows what it is; if it was HDF5 before, fetch or write it again"
-    return f"fetch or write {path} again; what is there cannot be used"
+    return f"fetch or write {path} again; its content cannot be used"
 
 
 def _check(f: h5py.File, path: Path) -> None:
@@ -286,9 +286,7 @@ def _check_virtual(name: str, d: h5py.Dataset, path: Path) -> None:
         found = d.file.get(source.dset_name) if "%" not in source.dset_name else None
         plain_one = isinstance(found, h5py.Dataset) and not found.is_virtual and found.file == d.file
         if not plain_one:
-            raise _refused(
-                f"{path.name}: {name} is a virtual dataset, and its source {source.dset_name} is none that is here."
-            )
+            raise _refused(f"{path.name}: {name} is a virtual dataset, and its source {source.dset_name} is missing.")
 
 
 def _check_size(name: str, d: h5py.Dataset, path: Path, *, virtual: bool, counted: bool) -> None:

@@ -62,7 +62,7 @@ def images(rows: Array) -> Array:
 
 
 def kind(rows: Sequence[Any] | Array) -> EncodedColumn | None:
-    """Return codec and shape of the image in the first of some rows; None if it is no image of 8 bits."""
+    """Return codec and shape of the image in the first of some rows; None if it is not an image of 8 bits."""
     data = image(rows[0]) if len(rows) else None
     found = image_header.read(data) if data else None
     return EncodedColumn(found.codec, found.shape) if found is not None and found.bits == 8 else None
@@ -85,7 +85,7 @@ def check(rows: Sequence[bytes | None], expected: tuple[str | None, tuple[int, .
     Raises
     ------
     CorruptArchive
-        Bytes that are no image, or a PNG whose checksum is wrong, or an image that cannot be decoded.
+        Bytes that are not an image, or a PNG whose checksum is wrong, or an image that cannot be decoded.
     UnknownLayout
         A row without an image, or an image of another size, channels or codec.
     UnsafeArchive

@@ -450,7 +450,7 @@ def hint(path: Path) -> str:
     """Return a hint for a damaged file, or for a file that is not npz."""
     if not _is_zip(path) and path.is_file():
         return f"rlds inspect {path} shows what it is; if it was an npz before, fetch or write it again"
-    return f"fetch or write {path} again; what is there cannot be used"
+    return f"fetch or write {path} again; its content cannot be used"
 
 
 def _is_zip(path: Path) -> bool:

@@ -221,7 +221,7 @@ def _read_line(path: Path, number: int, line: bytes) -> tuple[str, int, dict[str
             raise ValueError(f"topic {topic!r:.40}, time {time!r:.40}")
     except (ValueError, KeyError, StopIteration, TypeError, AttributeError, RecursionError) as e:
         raise CorruptArchive(
-            f"{path.name}: line {number:,} is no message of a topic ({type(e).__name__}: {e}).",
+            f"{path.name}: line {number:,} is not a message of a topic ({type(e).__name__}: {e}).",
             hint='as in {"topic": "arm", "time": 0.02, "q": [0.1, 0.2]}',
         ) from e
     return topic, round(float(time) * SECOND), value

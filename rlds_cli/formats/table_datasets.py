@@ -50,7 +50,7 @@ class TableDataset:
 def open_datasets(path: Path, keys: Collection[str] = ()) -> Iterator[dict[str, TableDataset]]:
     """Open a table, and return its columns by name; raises as `open_flat`.
 
-    Derived columns among ``keys`` stand for what they are made of, if that is there.
+    Derived columns among ``keys`` stand for what they are made of, if that exists.
     """
     with ExitStack() as stack, open_flat(path) as table:
         for key in keys:

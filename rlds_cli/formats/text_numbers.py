@@ -32,7 +32,7 @@ class Mixed:
 class Cells:
     """The cells of one column of CSV, block by block.
 
-    ``rounded`` is the first integer that float64 would round, with its row; ``first`` the first text that is no number.
+    ``rounded`` is the first integer that float64 would round, with its row; ``first`` the first text that is not one.
     """
 
     rounded: tuple[int, str] | None = None

@@ -206,7 +206,7 @@ class _Column:
 
 
 def _cast(values: Any, kind: Any) -> Any:
-    """Convert texts to numbers; None if one of them is no number of this kind."""
+    """Convert texts to numbers; None if one of them is not a number of this kind."""
     pa = pyarrow()
     try:
         pa.compute.cast(values.slice(0, _FEW), kind)  # pyarrow makes a message for every value that is none

@@ -142,7 +142,7 @@ def _records(path: Path, source: _Source, size: int | None, limit: int) -> Itera
     while head := source.read(_HEAD.size):
         where = f"{path.name}: record {number:,} at byte {offset:,}"
         if len(head) < _HEAD.size:
-            raise _cut(path, where, f"{len(head)} of the {_HEAD.size} bytes of its frame are there")
+            raise _cut(path, where, f"the file has {len(head)} of the {_HEAD.size} bytes of its frame")
         length, crc = _HEAD.unpack(head)
         if _checksum(head[:8]) != crc:
             raise CorruptArchive(f"{where}: the checksum of its length is wrong.", hint=_again(path))
@@ -150,11 +150,11 @@ def _records(path: Path, source: _Source, size: int | None, limit: int) -> Itera
             raise UnsafeArchive(f"{where}: claims {length:,} bytes; at most {limit:,} are read.")
         there = None if size is None else size - offset - _HEAD.size - _TAIL.size
         if there is not None and length > there:
-            raise _cut(path, where, f"{max(there, 0):,} of its {length:,} bytes are there")
+            raise _cut(path, where, f"the file has {max(there, 0):,} of its {length:,} bytes")
         data = source.read(length)
         tail = source.read(_TAIL.size)
         if len(data) < length or len(tail) < _TAIL.size:
-            raise _cut(path, where, f"{len(data):,} of its {length:,} bytes are there")
+            raise _cut(path, where, f"the file has {len(data):,} of its {length:,} bytes")
         if _checksum(data) != _TAIL.unpack(tail)[0]:
             raise CorruptArchive(f"{where}: the checksum of its {length:,} bytes is wrong.", hint=_again(path))
         yield TFRecord(number, offset, data)
@@ -191,7 +191,7 @@ class _Mapped:
 
 
 class _DamagedExample(Exception):
-    """Bytes that are no protocol buffer; the message says where."""
+    """Bytes that are not a protocol buffer; the message says where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ class ExampleFeature:
         Raises
         ------
         CorruptArchive
-            The values are no varints, or do not fit the dtype.
+            The values are not varints, or do not fit the dtype.
         """
         wanted = np.dtype(dtype)
         return self._joined([_integers(self.data, a, b, wanted, self.label) for a, b in self.spans], wanted)
@@ -500,5 +500,5 @@ def _cast(values: IntArray, dtype: np.dtype[Any], name: str) -> Array:
         info = np.iinfo(dtype.type)
         low, high = int(info.min), int(info.max)
     if len(values) and (values.min() < low or values.max() > high):
-        raise CorruptArchive(f"{name} holds {values.min():,} to {values.max():,}, which are no {dtype}.")
+        raise CorruptArchive(f"{name} holds {values.min():,} to {values.max():,}, which are not {dtype}.")
     return values.astype(dtype)

@@ -144,7 +144,7 @@ class Appender:
             with logs.committing(self.path):
                 self._rows.describe(self._ends(commits.last(self.path)))
         except OSError as e:
-            raise disk.disk_error(e, self.path, kept="All commits are there.") from e
+            raise disk.disk_error(e, self.path, kept="All commits are kept.") from e
         finally:
             self._rows.close()
             self._syncing.shutdown()
@@ -206,7 +206,7 @@ class Appender:
             yield a, e
 
     def _take(self, s: _State, numbers: IntArray, e: Records) -> None:
-        """Tell the policy of episodes that are there."""
+        """Tell the policy of existing episodes."""
         if self.keep is not None:
             values = self._labelled(s, numbers, self._values(e))
             for number, record, value in zip(numbers.tolist(), e, values, strict=True):
@@ -291,7 +291,7 @@ class Appender:
         protected : sequence of bool
             Episodes that the policy never lets leave; none of them by default.
         opened : sequence of bool
-            Episodes that go on, and are replaced then: the policy does not count them yet. None by default.
+            Episodes that continue, and are replaced then: the policy does not count them yet. None by default.
         leaving : iterable of int
             Numbers of earlier episodes, which leave; those that have left already are passed over.
         cleared : {"unprotected", "all"}, optional
@@ -449,7 +449,7 @@ class Appender:
                     joint_kind(kind, value, name, f"a label of {self.path.name}")
 
     def _earlier(self, records: Records, replaced: Sequence[int]) -> dict[int, int]:
-        """Return the numbers of episodes that go on, each with the one that it replaces, if there are edits."""
+        """Return the numbers of episodes that continue, each with the one that it replaces, if there are edits."""
         s = self._state
         if not s.edits.lines or not replaced:
             return {}

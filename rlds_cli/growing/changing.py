@@ -62,7 +62,7 @@ class ChangedByLog(Store):
     def changing(self, index: IntArray) -> Iterator[tuple[Store, IntArray | None]]:
         """Hold the lock of commits, and yield the newest version with the places of episodes in it.
 
-        There are none if an episode left, or if the dataset was changed: episodes that were recorded are no change.
+        There are none if an episode left, or if the dataset was changed: episodes that were recorded are not a change.
         """
         with logs.committing(self.path):
             new = self.newest()
@@ -152,7 +152,7 @@ class ChangedByLog(Store):
         if gone or (np.diff(found) <= 0).any():
             ref = f"{self.manifest.id}#v{self.version}"
             raise InvalidArgument(
-                f"{ref} cannot be restored: {plural(gone or len(found), 'episode')} of it left since, or went on.",
+                f"{ref} cannot be restored: {plural(gone or len(found), 'episode')} of it left since, or continued.",
                 hint=f"rlds select {ref} --as NAME makes a dataset of them, as long as that version can be opened",
             )
         return found

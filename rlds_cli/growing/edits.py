@@ -212,13 +212,13 @@ def read(dataset: Path, first: int, stop: int, head: Manifest) -> list[Edit]:
 def _edit(line: Any, end: int, head: Manifest) -> Edit:
     """Check a line of the log; raises ValueError, InvalidEpisode or InvalidArgument."""
     if not isinstance(line, dict) or line.keys() - _MEMBERS:
-        raise ValueError("a line that is no edit")
+        raise ValueError("a line that is not an edit")
     edit = Edit(end, **line)
     args, columns, given = edit.args, edit.columns, edit.facts
     if edit.by not in ("", *COMMANDS) or not isinstance(edit.dropped, bool | None):
         raise ValueError("an edit of an unknown kind")
     if not all(isinstance(m, dict) for m in (args, columns, given)) or not all(_is_scalar(v) for v in args.values()):
-        raise ValueError("arguments, columns or facts that are none")
+        raise ValueError("invalid arguments, columns or facts")
     if edit.by == "restore" and "version" not in args:
         raise ValueError("a version that was restored, without its number")
     count = _check_spans(edit.episodes)
@@ -243,12 +243,12 @@ def _is_column(values: list[Any], count: int) -> bool:
 def _check_spans(spans: Any) -> int:
     """Check numbers of episodes, and return how many there are."""
     if not isinstance(spans, list | tuple):
-        raise ValueError("numbers of episodes that are no list")
+        raise ValueError("numbers of episodes that are not a list")
     if not all(isinstance(span, list) and len(span) == 2 for span in spans):
-        raise ValueError("numbers of episodes that are none")
+        raise ValueError("invalid numbers of episodes")
     flat = [0, *chain.from_iterable(spans)]
     if {type(n) for n in flat} != {int} or not all(0 <= n < 1 << 60 for n in flat):
-        raise ValueError("numbers of episodes that are none")
+        raise ValueError("invalid numbers of episodes")
     steps = np.diff(np.array(flat, np.int64))
     if (steps < 0).any() or not steps[1::2].all():
         raise ValueError("numbers of episodes that are not in order")

@@ -145,7 +145,7 @@ class EpisodeLog:
         return LoggedEpisodes(g.first_episode, g.episodes, columns, columns.pop("frames"), *more)
 
     def _make_room(self, new: int, first: int) -> None:
-        """Let arrays have room for new episodes; longer ones go on without those before ``first``."""
+        """Let arrays have room for new episodes; longer ones continue without those before ``first``."""
         if new <= 0 or self._count + new <= len(self._columns["start"]):
             return
         known = slice(first - self._first, self._count)

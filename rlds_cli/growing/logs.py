@@ -200,7 +200,7 @@ def read_strings(dataset: Path, first: int, stop: int) -> list[tuple[str, str]]:
     found = read_lines(dataset / STRINGS, first, stop)
     for line in found:
         if not isinstance(line, list) or len(line) != 2 or not all(isinstance(part, str) for part in line):
-            raise DamagedDataset(f"{dataset / STRINGS}: {str(line)[:80]} is no text of a field.", hint=HINT)
+            raise DamagedDataset(f"{dataset / STRINGS}: {str(line)[:80]} is not a text of a field.", hint=HINT)
     return [(name, text) for name, text in found]
 
 
@@ -237,7 +237,7 @@ def about_of(line: bytes, dataset: Path) -> Mapping[str, Any]:
         splits, extra = found.get("splits", []), found.get("extra", {})
         texts = [found.get("group", ""), found.get("options", ""), *(splits if isinstance(splits, list) else [None])]
         if not all(isinstance(text, str) for text in texts):
-            raise ValueError("a group, options or splits that are no texts")
+            raise ValueError("a group, options or splits that are not texts")
         episode_table.check_names(extra, "the episode")
         if not all(isinstance(v, bool | int | float | str) for v in extra.values()):
             raise ValueError("an episode column without a single value")

@@ -38,7 +38,7 @@ def check_grows(path: Path) -> None:
     if not is_growing(path):
         id = manifest.read(path).id
         raise NameTaken(
-            f"{id} is here, and does not grow: no writer adds episodes to it, and none leaves.",
+            f"{id} exists, and does not grow: no writer adds episodes to it, and none leaves.",
             hint=f"another name; rlds append {id} FILES makes a version with more episodes; rlds rm {id}",
         )
 
@@ -153,7 +153,7 @@ def verify(
 
 
 def made_at(path: Path) -> list[Made]:
-    """Return how each version of a dataset that is here was made, the oldest first."""
+    """Return how each version of a dataset on this disk was made, the oldest first."""
     if not is_growing(path):
         return versions.made(path)
     from rlds_cli.growing import edits

@@ -119,7 +119,7 @@ class Kept(Protocol):
     """The episodes that may leave."""
 
     def take(self, episode: Added) -> None:
-        """Note an episode that is there; episodes come in the order of their numbers."""
+        """Note an existing episode; episodes come in the order of their numbers."""
         ...
 
     def add(self, episode: Added) -> list[int]:

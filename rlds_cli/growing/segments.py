@@ -238,7 +238,7 @@ class SegmentMap:
         return self._first * self._segment_rows <= first and rows <= (self._first + self._capacity) * self._segment_rows
 
     def rows(self, first: int, rows: int, needed: Sequence[int], hold: object = None) -> Array:
-        """Return rows ``first`` to ``rows``, read-only; the segments ``needed`` must be there.
+        """Return rows ``first`` to ``rows``, read-only; the segments ``needed`` must exist.
 
         The array keeps ``hold``, so that its rows are not freed while it is used.
 

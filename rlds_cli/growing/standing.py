@@ -30,7 +30,7 @@ class Standing:
         return self[number] in (self.KEPT, self.DROPPED)
 
     def between(self, first: int, stop: int) -> npt.NDArray[np.uint8]:
-        """Return what became of the episodes [first, stop), none of which is before the first."""
+        """Return the states of the episodes [first, stop), none of which is before the first."""
         return np.frombuffer(bytes(self._of[first - self._first : stop - self._first]), np.uint8)
 
     def first_not(self, what: int) -> int:
@@ -38,7 +38,7 @@ class Standing:
         return self._first + len(self._of) - len(self._of.lstrip(bytes([what])))
 
     def set(self, numbers: Iterable[int], to: int) -> None:
-        """Note what became of episodes."""
+        """Note the states of episodes."""
         for number in numbers:
             if number >= self._first:
                 self._of[number - self._first] = to

@@ -332,7 +332,7 @@ class GrowingStore(ChangedByLog):
         return found.rows(first, stop, self._needed[""], self._hold)
 
     def _mapped(self, array: SegmentedArray, first: int, rows: int, needed: list[int]) -> Array:
-        """Return rows ``first`` to ``rows`` of an array, of which the segments ``needed`` are there."""
+        """Return rows ``first`` to ``rows`` of an array, whose segments ``needed`` exist."""
         return self._map(array, first, rows).rows(first, rows, needed, self._hold)
 
     def _map(self, array: SegmentedArray, first: int, rows: int) -> SegmentMap:

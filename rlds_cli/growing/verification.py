@@ -40,7 +40,7 @@ _ROUNDING = 1e-9
 def verify_directory(
     path: Path, *, version: int | None = None, progress: Progress | bool | None = None
 ) -> Verification:
-    """Check a dataset that grows, at its newest version or another one that is there.
+    """Check a dataset that grows, at its newest version or another existing one.
 
     Every record of a version has a checksum, and a hash of the logs. The logs have a digest for each episode of each
     field. Damage of rows is named by field and episode, counted among the kept ones.
@@ -105,7 +105,7 @@ def _versions(path: Path) -> Iterator[Problem]:
 
 
 def _logs(store: GrowingStore) -> Iterator[Problem]:
-    """Check that every log is there, as long as the version says, and readable."""
+    """Check that every log exists, is as long as the version says, and readable."""
     g, path = store.commit, store.path
     for name, stop in ((logs.SOURCES, g.sources), (logs.STRINGS, g.strings), (logs.ABOUT, g.about)):
         try:

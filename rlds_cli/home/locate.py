@@ -41,7 +41,7 @@ def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Pat
         pushed = f"rlds download {path} fetches the dataset that was pushed there"
         raise DatasetNotFound(
             f"{path} is not a dataset (no zarr.json there).",
-            hint=pushed if (path / "rlds.json").exists() else "rlds list --here shows the datasets that are here",
+            hint=pushed if (path / "rlds.json").exists() else "rlds list --here shows the datasets on this disk",
         )
     id = meant(str(ref), where)
     found = home.find(id, where)
@@ -57,7 +57,7 @@ def parse(ref: str) -> DatasetId:
     Raises
     ------
     InvalidId
-        The text is no id.
+        The text is not an id.
     """
     family, slash, rest = ref.strip().partition("/")
     return ids.parse(f"{family.lower()}{slash}{rest}")
@@ -280,7 +280,7 @@ def _matching(pattern: str, where: Settings) -> list[Path]:
     found = [path for id, path in _all(where) if any(fnmatchcase(n, pattern.lower()) for n in _names(id))]
     if not found:
         homes = " nor in ".join(str(h) for h in where.homes)
-        raise DatasetNotFound(f'Nothing in {homes} matches "{pattern}".', hint="rlds list --here shows what is here")
+        raise DatasetNotFound(f'Nothing in {homes} matches "{pattern}".', hint="rlds list --here lists datasets")
     return found
 
 

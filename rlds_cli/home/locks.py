@@ -29,7 +29,7 @@ def exclusive(home: Home, id: DatasetId, progress: Progress) -> Iterator[None]:
     NoPermission, NoSpace
         The home cannot be written, or a link stands where one of its directories should be.
     NameTaken
-        A dataset is here whose id differs only in case.
+        A dataset exists whose id differs only in case.
     RldsError
         This process is a worker that starts: it would wait for the lock of the process that waits for it.
     """
@@ -40,7 +40,7 @@ def exclusive(home: Home, id: DatasetId, progress: Progress) -> Iterator[None]:
             safe_files.check_directories(directory, home.root)
         if twin := home.twin(id):
             raise NameTaken(
-                f"{id} and {twin}, which is here, differ only in case. Some file systems take them for one name.",
+                f"{id} and {twin}, which exists, differ only in case. Some file systems take them for one name.",
                 hint=f"another name, or rlds rm {twin}",
             )
         safe_files.directory(path.parent, home.root)

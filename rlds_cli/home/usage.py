@@ -50,7 +50,7 @@ class DatasetUsage:
 class Usage:
     """Bytes on disk of a home.
 
-    ``packed`` counts row blocks for loading, which are rebuilt when needed; ``remote`` counts what is here of datasets
+    ``packed`` counts row blocks for loading, which are rebuilt when needed; ``remote`` counts cached blocks of datasets
     at an address, which is fetched again when needed; ``partial`` counts the remains of
     interrupted downloads, conversions and removals. ``archives`` and ``caches`` count shared files once; ``total``
     counts everything.

@@ -43,7 +43,7 @@ def MDPDataset(
 
     An episode of T steps has T observations, as everywhere in d3rlpy. If it terminates it has T transitions, else T-1:
     d3rlpy has no place for a final observation, and never draws the last step of an episode that was truncated or cut.
-    Where an episode goes on after a step that terminates, it is divided there, as d3rlpy's own datasets are. Parts
+    Where an episode continues after a step that terminates, it is divided there, as d3rlpy's own datasets are. Parts
     without a transition are left out.
 
     Parameters

@@ -28,7 +28,7 @@ class Record(gymnasium.Wrapper):  # type: ignore[misc]  # untyped
     """Records the episodes of an environment in a dataset that grows; of a vector of environments, too.
 
     Observations and actions are recorded in the dtypes of their spaces (images as uint8), or in those of the dataset's
-    fields if it is there or ``like`` is given: a dataset of float32 then takes observations of float64 rounded.
+    fields if it exists or ``like`` is given: a dataset of float32 then takes observations of float64 rounded.
     An episode that is open when the environment is reset or closed is cut: it ends without being terminated or
     truncated, and its last observation is recorded. ``close`` closes the writer, then the environment.
 

@@ -108,7 +108,7 @@ def _warm_up(sampler: Sampler, pool: WindowIndex) -> list[str]:
 
 
 def _remote(loader: Described, source: DatasetSource) -> list[str]:
-    """Say how much of a remote dataset is here, and whether the rest arrives by itself."""
+    """Say how much of a remote dataset is cached, and whether the rest is fetched in the background."""
     reads = source.compiled.remote
     if reads is None or source.resident:
         return []
@@ -116,7 +116,7 @@ def _remote(loader: Described, source: DatasetSource) -> list[str]:
     if not count:  # all of them are packed
         return []
     if here == count:
-        return [f"remote    all {_counted(count, 'block')} of these fields are here"]
+        return [f"remote    all {_counted(count, 'block')} of these fields are cached"]
     if not reads.blocks.fills:
         rest = "the rest is fetched as batches read it (fill=False)"
     elif not reads.scattered:
@@ -125,7 +125,7 @@ def _remote(loader: Described, source: DatasetSource) -> list[str]:
         rest = "after the first batch, the rest arrives in the background"
     else:
         rest = reads.filling.state
-    return [f"remote    {here:,} of {_counted(count, 'block')} of these fields are here{'; ' if rest else ''}{rest}"]
+    return [f"remote    {here:,} of {_counted(count, 'block')} of these fields are cached{'; ' if rest else ''}{rest}"]
 
 
 def _batches(loader: Described) -> str:

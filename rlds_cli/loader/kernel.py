@@ -694,7 +694,7 @@ class Touches:
     def blocks(self, bound: Bound, first: int, n: int, *, before: bool = False) -> list[tuple[int, IntArray]]:
         """Return the blocks that reading samples ``first`` to ``first + n`` takes: numbers of files, ascending blocks.
 
-        Where flags end sums, their blocks must be there, unless the question is asked ``before``: then it is answered
+        Where flags end sums, their blocks must be cached, unless the question is asked ``before``: then it is answered
         as if no flag ended a sum, with the blocks of all flags that can.
         """
         if self._process != os.getpid():  # a thread of the parent may have been at work

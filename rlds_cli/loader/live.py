@@ -75,7 +75,7 @@ class VersionLog:
         fits = found.ndim == 2 and found.shape[1] == 1 + width and len(found) and found.dtype.kind in "iu"
         if not fits or found.min() < 0 or (np.diff(found[:, 0]) <= 0).any():
             raise InvalidArgument(
-                f"This is no log of versions, but {_shown(entries)}.",
+                f"This is not a log of versions, but {_shown(entries)}.",
                 hint=f"live=True; or the log of another run, pairs of sample and version: {_EXAMPLE}",
             )
         return cls(width, found)
@@ -421,13 +421,13 @@ class LiveVersions:
         """Take over the log of a `state`.
 
         Samples from ``position`` on are drawn from the newest version, or from that of the log that is replayed;
-        what was drawn ahead is read from its own. A draw that learns, which must be loaded before, goes on from the
+        what was drawn ahead is read from its own. A draw that learns, which must be loaded before, continues from the
         version that it was at, or from the newest one if that was freed.
 
         Raises
         ------
         WrongState
-            It is no state of a live loader, or versions that are needed were freed.
+            It is not a state of a live loader, or versions that are needed were freed.
         """
         self.log, self._epoch = _log_of(state, self._width), position.epoch
         self._readers.clear()
@@ -461,7 +461,7 @@ class LiveVersions:
         Raises
         ------
         WrongState
-            It is no state of a live loader, or of versions that are not there.
+            It is not a state of a live loader, or of versions that are not there.
         """
         log = _log_of(state, self._width)
         try:
@@ -483,7 +483,7 @@ def _log_of(state: Mapping[str, Any], width: int) -> VersionLog:
 class Agreement:
     """Ranks that draw from the same versions: one decides about every run, and the others do as it did.
 
-    Decisions go through the key-value store by which ``torch.distributed`` found the ranks. That is no collective:
+    Decisions go through the key-value store by which ``torch.distributed`` found the ranks. That is not a collective:
     nothing waits for a device, and the order of the training's own collectives does not matter. The rank that decides
     keeps the versions of its last runs open until all others have come to them.
     """

@@ -312,7 +312,7 @@ class Loader:
         Raises
         ------
         InvalidArgument
-            The sampler learns from training, which goes on in another process, or batches go to a device.
+            The sampler learns from training, which continues in another process, or batches go to a device.
         """
         if self._stateful is not None:
             raise InvalidArgument(
@@ -372,7 +372,7 @@ class Loader:
         length = self.schedule.per_pass
         if length is None:
             mixed = isinstance(self.dataset, Mixture)
-            why = "a mixture goes on for ever" if mixed else f"{type(self.sampler).__name__} draws with replacement"
+            why = "a mixture continues for ever" if mixed else f"{type(self.sampler).__name__} draws with replacement"
             raise TypeError(f"len() of an endless loader ({why}).\n  hint: Loader(..., steps=100_000)")
         return length
 
@@ -394,7 +394,7 @@ class Loader:
         replays = not isinstance(self._arguments["live"], bool | Live)
         if replays and isinstance(self.source, MixtureSource) and position > self._position:
             raise InvalidArgument(
-                f"A mixture that replays a log goes on from sample {self._position.sample:,} batch by batch: how many"
+                f"A mixture that replays a log continues from sample {self._position.sample:,} batch by batch: how many"
                 " samples each member gave depends on the versions on the way.",
                 hint="load_state_dict(state) goes to the position of a state",
             )

@@ -151,7 +151,7 @@ class BatchSource(Protocol):
 
     @property
     def remote(self) -> Sequence[RemoteReads]:
-        """The reads of remote datasets, of which not all blocks are here."""
+        """The reads of remote datasets, of which not all blocks are cached."""
         ...
 
     def fill(self) -> None:
@@ -161,7 +161,7 @@ class BatchSource(Protocol):
     def announce(self, located: Any) -> int:
         """Announce the blocks of remote datasets that `gather` will read; return how many are missing.
 
-        They are held as long as ``located`` is there.
+        They are held as long as ``located`` exists.
         """
         ...
 
@@ -329,7 +329,7 @@ class CompiledColumns:
         return self._plain and all(floats is None or kind.name == floats for kind in kinds)
 
     def arrival(self, located: Located) -> Arrival | None:
-        """Return the blocks that reading these samples takes, announced; None where all are here."""
+        """Return the blocks that reading these samples takes, announced; None where all are cached."""
         remote = self.remote
         if remote is None:
             return None
@@ -345,7 +345,7 @@ class CompiledColumns:
         return self.samples(located).read_batches
 
     def samples(self, located: Located) -> Bound:
-        """Return the samples, once all blocks that they are read from are here."""
+        """Return the samples, once all blocks that they are read from are cached."""
         arrival = self.arrival(located)
         if arrival is not None:
             arrival.wait()
@@ -368,7 +368,7 @@ class CompiledColumns:
 
     @property
     def of_steps(self) -> Plan | None:
-        """The plan, if each column is an output that depends on a step alone, of rows that are here; else None."""
+        """The plan, if each column is an output that depends on a step alone, of rows on this disk; else None."""
         alone = self._plain and not self._plan.givens and self.remote is None
         return self._plan if alone else None
 
@@ -531,7 +531,7 @@ class BatchReader:
         keep_freed()
 
     def over(self, source: BatchSource) -> BatchReader:
-        """Return the reader of another source of the same fields, which goes on with the advice of this one."""
+        """Return the reader of another source of the same fields, which takes over the advice of this one."""
         return BatchReader(source, self.ranks, self.transforms, self.arrays, self.read_ahead)
 
     def batches_at_once(self, size: int) -> int:
@@ -555,7 +555,7 @@ class BatchReader:
         return self.source.announce(located) if self.source.remote else 0
 
     def look(self) -> None:
-        """Look whether all blocks of remote datasets are here: then none is announced any more."""
+        """Look whether all blocks of remote datasets are cached: then none is announced any more."""
         for reads in self.source.remote:
             reads.look()
 

@@ -2,7 +2,7 @@
 
 A `Position` is (epoch, samples consumed in it); everything else follows from it. Batch n of an epoch is its samples
 [n * B, (n + 1) * B); samplers with replacement have one endless epoch. A pass is one ``iter()``: an epoch, ``steps``
-batches, or endless. Of every global batch each rank takes its own part.
+batches, or endless. Each rank takes its own part of every global batch.
 """
 
 from __future__ import annotations

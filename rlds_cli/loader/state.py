@@ -54,7 +54,7 @@ def load(mine: Mapping[str, Any], state: Mapping[str, Any]) -> Position:
     Raises
     ------
     WrongState
-        The state is no position in this order.
+        The state is not a position in this order.
     """
     check_type(state)
     missing = [key for key in (*mine, "epoch", "samples") if key not in state and key not in _MIXED]

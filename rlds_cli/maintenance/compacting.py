@@ -36,7 +36,7 @@ class Compacted:
 def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
     """Rewrite a dataset, so that its episodes lie end to end and the rows of others take no space.
 
-    Contents, order and fingerprint stay. Readers go on with the version that they hold. The episodes are written
+    Contents, order and fingerprint stay. Readers keep the version that they opened. The episodes are written
     once more before the old rows are freed, and so are rows that are stored in another dataset. Earlier versions are
     removed, but for those that have a tag, or that a dataset in one of the user's homes refers to.
 

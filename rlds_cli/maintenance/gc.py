@@ -72,7 +72,7 @@ def plan(*, archives: bool = False, remote: bool = False, cache_dir: StrPath | N
 
     Packed rows are built again when a loader needs them. Rows of episodes that left a dataset that grows are freed
     where no reader holds a version with them. Interrupted work is removed, with its finished parts, unless a
-    process holds its lock. An archive is removed if it can be downloaded again and its dataset, if it is here, was made
+    process holds its lock. An archive is removed if it can be downloaded again and its dataset, if it exists, was made
     of exactly these files. Links, files of other users and files that rlds has not made stay.
 
     Parameters
@@ -80,7 +80,7 @@ def plan(*, archives: bool = False, remote: bool = False, cache_dir: StrPath | N
     archives : bool
         Also remove archives.
     remote : bool
-        Also remove what is here of datasets at an address that no process reads.
+        Also remove the cached blocks of datasets at an address that no process reads.
 
     Raises
     ------

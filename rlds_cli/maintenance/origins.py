@@ -175,7 +175,7 @@ def archive_files(archive: Path) -> list[Path]:
 def archive_needed(place: Home, id: DatasetId) -> str:
     """Say why the archive of ``id`` has to stay; empty if it can be downloaded again.
 
-    If its dataset is here, it must have been made of exactly these files.
+    If its dataset exists, it must have been made of exactly these files.
     """
     dataset, archive = place.dataset(id), place.archive(id)
     if not downloadable(str(id)) and described(dataset) is None:

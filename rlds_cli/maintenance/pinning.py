@@ -62,7 +62,7 @@ from rlds_cli.subset import Subset
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """A dataset of a lock file that is here now, and how it was obtained. It has the fingerprint of the lock.
+    """A dataset of a lock file, now on this disk, and how it was obtained. It has the fingerprint of the lock.
 
     ``version`` is its number, and ``newest`` that of the newest version here, which an id without a version means.
     """
@@ -76,7 +76,7 @@ class Synced:
 
 
 def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: StrPath | None = None) -> str:
-    """Return the text of a lock file for datasets that are here, and for those that they were made of.
+    """Return the text of a lock file for datasets on this disk, and for those that they were made of.
 
     Parameters
     ----------
@@ -296,7 +296,7 @@ def _has_facts(m: Manifest, d: Locked) -> bool:
 
 
 def _fingerprint_at(path: Path, version: int) -> str | None:
-    """Return the fingerprint of a version that is there; None for another one."""
+    """Return the fingerprint of an existing version; None for another one."""
     try:
         return open_store(path, Ref(path, version=version), check=False).fingerprint()
     except DatasetNotFound:
@@ -364,7 +364,7 @@ def _succeeds(path: Path, d: Locked, cache_dir: StrPath | None) -> bool:
 def _earlier(
     d: Locked, path: Path, done: Mapping[str, Synced], jobs: int, cache_dir: StrPath | None, tell: Progress
 ) -> Synced:
-    """Make the version of the lock in a home of its own, and put it among the earlier versions of what is here."""
+    """Make the version of the lock in a home of its own, and put it among the earlier versions of the dataset."""
     own = Home(settings.read(cache_dir).home)
     partial = own.root / "partial"
     safe_files.directory(partial, own.root)
@@ -383,7 +383,7 @@ def _edited(d: Locked, change: Mapping[str, Any], source: Path, cache_dir: StrPa
 
 
 def _other_version(d: Locked, path: Path) -> WrongFingerprint:
-    """Return the error for a dataset that is here, but not with the version of the lock."""
+    """Return the error for a dataset on this disk, but not with the version of the lock."""
     copy = f"copy the directory of {d.id} from where the lock was written, under another name"
     number, found = d.version or 0, _fingerprint_at(path, d.version or 0)
     now = f"has the fingerprint {found}" if found else "is not there, or episodes of it were freed"
@@ -521,7 +521,7 @@ def _made(d: Locked, source: Path, jobs: int, force: bool, cache_dir: StrPath | 
 
 
 def _check_depends(d: Locked) -> None:
-    """Check that the files that the functions read are here and unchanged."""
+    """Check that the files that the functions read exist and are unchanged."""
     from rlds_cli.preprocess import sources
 
     for name, wanted in lock_file.depends(d).items():

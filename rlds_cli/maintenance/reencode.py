@@ -57,7 +57,7 @@ def convert(
     Parameters
     ----------
     ref : str or path
-        An id that is here, or the directory of a dataset.
+        An id on this disk, or the directory of a dataset.
     to : {"memmap", "zarr"}
         Memory-mapped files for training, or compressed ones for storage.
     jobs : int, optional

@@ -51,7 +51,7 @@ def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Remo
     Parameters
     ----------
     refs : iterable of str
-        Ids that are here, or globs.
+        Ids on this disk, or globs.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Remo
             why="a dataset is removed with all its versions (rlds compact removes earlier ones)",
         )
     except DatasetNotFound as e:
-        raise DatasetNotFound(e.message, hint="rlds list --here shows what is here") from None
+        raise DatasetNotFound(e.message, hint="rlds list --here shows what is on this disk") from None
     for path in paths:
         if not path.is_relative_to(own / "datasets"):
             raise NoPermission(

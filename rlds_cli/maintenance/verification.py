@@ -48,7 +48,7 @@ def verify(
     Parameters
     ----------
     ref : str or path
-        An id that is here, or the directory of a dataset.
+        An id on this disk, or the directory of a dataset.
     expect : str, optional
         The expected fingerprint, as ``rlds inspect`` shows it; its first digits are enough.
     jobs : int, optional
@@ -124,7 +124,7 @@ def verify_all(
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> tuple[Verification, ...]:
-    """Verify several datasets. Globs match datasets that are here; ``everything`` takes all of them."""
+    """Verify several datasets. Globs match datasets on this disk; ``everything`` takes all of them."""
     found = locate.versions(refs, everything=everything, cache_dir=cache_dir)
     if expect is not None and len(found) != 1:
         raise RldsError(f"One fingerprint cannot match {len(found)} datasets.", hint="--expect takes one ID")

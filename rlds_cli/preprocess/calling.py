@@ -135,7 +135,7 @@ class Caller:
             raise PreprocessError(message, hint=e.hint or rerun_command(self._task, episode)).at(episode) from e
 
     def left_out(self, episode: int, plan: WritePlan, e: PreprocessError) -> Note:
-        """Return the failure of an episode as a note, if the task goes on without that episode.
+        """Return the failure of an episode as a note, if the task continues without that episode.
 
         Raises
         ------

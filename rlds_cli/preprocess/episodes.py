@@ -422,7 +422,7 @@ def _check_placements(r: EpisodeResult, schema: list[Field], where: str) -> None
 
 
 def _rows_of(value: Any, given: Array, original: Array) -> slice | None:
-    """Return the rows that a returned view of an input array covers; None if it is no view, or was changed."""
+    """Return the rows that a returned view of an input array covers; None if it is not a view, or was changed."""
     if not isinstance(value, np.ndarray) or value.dtype == object or value.dtype != given.dtype or not len(value):
         return None
     if value.shape[1:] != given.shape[1:] or not np.may_share_memory(value, given) or not given.strides[0]:

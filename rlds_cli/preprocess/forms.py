@@ -131,7 +131,7 @@ def from_output(value: Any, where: Any, *, frames: bool = False) -> Flat:
     Raises
     ------
     InvalidEpisode
-        It is not a mapping, or holds something that cannot be stored, or bytes that are no images.
+        It is not a mapping, or holds something that cannot be stored, or bytes that are not images.
     """
     if hasattr(value, "to_dict") and hasattr(value, "batch_size"):  # a TensorDict: its text becomes lists
         value = value.to_dict()

@@ -110,7 +110,7 @@ class Reuse:
 
 
 def find(task: Task, plan: WritePlan, steps: int, target: Path) -> tuple[Reuse | None, str]:
-    """Return what can be taken over from the dataset in ``target``, and why nothing can; nothing is there: no reason.
+    """Return what can be taken over from the dataset in ``target``, and why nothing can: no reason without a dataset.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@
         <plan>/                  journals and rows, see `rlds_cli.store.build`
 
 Shards do not communicate; each reads these files before it begins a chunk. If an episode breaks an assumption, all
-shards go on with a new plan, in which fields that were to be shared with the source are written. Finished parts of the
+shards follow a new plan, in which fields that were to be shared with the source are written. Finished parts of the
 earlier plan are completed with the rows of the source.
 """
 

@@ -349,7 +349,7 @@ def _file_below(reference: str, target: str) -> Path:
     except RldsError:
         raise refused(reference, "its file must lie below the working directory, without `..`") from None
     if not target.endswith(".py"):
-        raise refused(reference, f"{target} is no source file (.py)")
+        raise refused(reference, f"{target} is not a source file (.py)")
     return _own(reference, Path.cwd().resolve(), target)
 
 
@@ -403,7 +403,7 @@ def _check_defined(reference: str, file: Path, name: str) -> None:
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise refused(reference, f"{file} is no Python source") from None
+        raise refused(reference, f"{file} is not a Python source") from None
     body = tree.body
     for part in name.split("."):
         kinds = ast.FunctionDef | ast.ClassDef

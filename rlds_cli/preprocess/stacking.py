@@ -291,7 +291,7 @@ class ColumnStack:
         return [flat[n] for n in self._names]
 
     def _put(self, j: int, i: int, leaf: Any, where: Any) -> None:
-        """Store a leaf that is no array of the column's dtype: text, a Python number, a tensor, another dtype."""
+        """Store a leaf that is not an array of the column's dtype: text, a Python number, a tensor, another dtype."""
         name, column = self._names[j], self._columns[j]
         value = from_output({name: leaf}, where)[name]
         assert not isinstance(value, EncodedFrames)

@@ -97,7 +97,7 @@ def why_not_portable(t: Task) -> str:
 
 
 def _has_guard(script: Path) -> bool:
-    """Return whether a script asks for its name at the top, as a guard does; True for what is no Python text."""
+    """Return whether a script asks for its name at the top, as a guard does; True for what is not a Python text."""
     try:
         tests = [node.test for node in ast.parse(script.read_bytes()).body if isinstance(node, ast.If)]
     except (SyntaxError, ValueError, RecursionError):

@@ -218,7 +218,7 @@ def contradictions(id: str, files: Sequence[Mapping[str, Any]]) -> Iterator[str]
         name = str(file.get("file"))
         published = known.get(name)
         if published is None:
-            yield f"{name} is no file of {entry.id}: the registry has {_first_of(known)}"
+            yield f"{name} is not a file of {entry.id}: the registry has {_first_of(known)}"
             continue
         for what, now, then in (
             ("sha256", file.get("sha256"), published.sha256),

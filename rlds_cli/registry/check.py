@@ -137,7 +137,7 @@ def entry(line: Line, known: Collection[str | None], readers: Sequence[str] | No
     if line.get("status", "closed") not in STATUS:
         yield f"status {line['status']!r} is none of {', '.join(STATUS)}; leave it out when the source is open"
     if line.get("replaced_by", line.get("id")) not in known:
-        yield f"replaced_by {line['replaced_by']!r} is no entry"
+        yield f"replaced_by {line['replaced_by']!r} is not an entry"
 
 
 def family_of(id: str, family: str) -> Iterator[str]:
@@ -154,7 +154,7 @@ def family_of(id: str, family: str) -> Iterator[str]:
 def rules(line: Mapping[str, Any], readers: Sequence[str] | None) -> Iterator[str]:
     """Yield what is wrong in how a line, or the facts of a family, say that files are read."""
     if not _RULE.fullmatch(line.get("episodes_by", "flags")):
-        yield f"episodes_by {line['episodes_by']!r} is no rule: flags, timeouts, jumps, file, or field:KEY"
+        yield f"episodes_by {line['episodes_by']!r} is not a rule: flags, timeouts, jumps, file, or field:KEY"
     if line.get("last_step", "action") not in ("action", "observation"):
         yield f"last_step {line['last_step']!r} is neither action nor observation"
     if line.get("rewards", "action") not in ("action", "arrive"):
@@ -163,7 +163,7 @@ def rules(line: Mapping[str, Any], readers: Sequence[str] | None) -> Iterator[st
         yield f"format {line['format']!r} is not the name of a reader: lines name no files of code"
     elif readers is not None and line.get("format", readers[0]) not in readers:
         more = did_you_mean(line["format"], readers) or " If a package has it, install that first."
-        yield f"format {line['format']!r} is no reader of rlds or of an installed package.{more}"
+        yield f"format {line['format']!r} is not a reader of rlds or of an installed package.{more}"
 
 
 def is_reader(name: str) -> bool:

@@ -106,7 +106,7 @@ class Entry:
         The archive's files, if they are known before a download.
     tree : tuple of str
         Else: directories or prefixes whose listing gives the files, mirrors tried in order. A file belongs when its
-        path ends with ``suffix`` and goes on after the prefix with anything but a letter or digit.
+        path ends with ``suffix`` and continues after the prefix with anything but a letter or digit.
     only : tuple of str
         Patterns of the files to fetch from a listing; all files without patterns.
     size : int or None

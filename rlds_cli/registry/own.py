@@ -69,7 +69,7 @@ class RegistrySource:
 class Registry:
     """A registry of a user's own, as it was read.
 
-    ``problems`` name the lines that were left out, or say why the whole registry cannot be read. Of one at an address,
+    ``problems`` name the lines that were left out, or say why the whole registry cannot be read. For one at an address,
     ``fetched`` is when its copy came (seconds since 1970), ``sha256`` its hash, and ``failed`` why it is not newer.
     """
 
@@ -493,7 +493,7 @@ def _refresh(source: RegistrySource, package: Reserved, where: Settings) -> None
 
 
 def _fetch(source: RegistrySource, package: Reserved, where: Settings) -> None:
-    """Fetch a registry, and keep it if at least one line of it is valid, or none was there before."""
+    """Fetch a registry, and keep it if at least one line of it is valid, or there was none before."""
     content = _get(source.place, where)
     copy, description = _copy(source, where)
     entries, wrong = _entries([_Text(shown(source.place), content)], source, package, None)

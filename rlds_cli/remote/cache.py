@@ -1,7 +1,7 @@
 """Blocks of the rows of a remote dataset: fetched when they are held, checked, written in place, shared by processes.
 
 `BlockFiles` is one process's view. A block is fetched once: by one thread of the process that has the lock of the
-block, while others wait for it. What is announced arrives while the caller does something else; what is held is here,
+block, while others wait for it. What is announced arrives while the caller does something else; what is held is cached,
 and stays until the hold is released.
 """
 
@@ -78,7 +78,7 @@ class TransferStats:
     used : int
         Bytes of rows that were read out of blocks; readers count them.
     evicted : int
-        Blocks that left for others.
+        Blocks that were evicted.
     filled : int
         Bytes of blocks that arrived in the background, before anybody asked for them.
     """
@@ -186,7 +186,7 @@ class BlockFiles:
         return self._numbers[path.as_posix() if isinstance(path, Path) else path]
 
     def state(self, file: int) -> Array:
-        """Return the shared map's part of a file, uint8 [blocks]: nonzero for blocks that are here."""
+        """Return the shared map's part of a file, uint8 [blocks]: nonzero for cached blocks."""
         first = int(self.map.first[file])
         part: Array = self.map.state[first : first + self.files[file].blocks]
         return part
@@ -222,12 +222,12 @@ class BlockFiles:
 
     @property
     def stay(self) -> bool:
-        """True if blocks that are here need not leave for others: they are on the disk, without a limit."""
+        """True if cached blocks are never evicted: they are on the disk, without a limit."""
         return self.room.root is not None and self.room.limit is None
 
     @property
     def here(self) -> int:
-        """Number of blocks that are here, of all files."""
+        """Number of cached blocks, of all files."""
         return int(np.count_nonzero(self.map.state))
 
     @property
@@ -238,7 +238,7 @@ class BlockFiles:
     # -- holds
 
     def hold(self, wanted: Sequence[tuple[int, IntArray]], scattered: Collection[int] = ()) -> BlockHold:
-        """Return a hold on blocks, all of which are here then.
+        """Return a hold on blocks, all of which are cached then.
 
         Parameters
         ----------
@@ -294,7 +294,7 @@ class BlockFiles:
         """Return the blocks to fetch for some that are missing.
 
         Of files that are read in order, a whole group: its other blocks will be wanted, and it costs no request more.
-        Of files that are read in no order, the blocks themselves, until half of a group is here or wanted.
+        For files that are read in no order, the blocks themselves, until half of a group is cached or requested.
         """
         state = self.map.state
         groups, wanted = np.unique(missing // MANY, return_counts=True)
@@ -348,7 +348,7 @@ class BlockFiles:
     # -- filling
 
     def fill(self, ranges: Sequence[tuple[int, int, int]]) -> Filling:
-        """Have blocks [start, stop) of files arrive in the background for as long as the result is there."""
+        """Have blocks [start, stop) of files fetched in the background while the result exists."""
         with self._lock:
             self._filler = self._filler or Filler(self)
         first = self.map.first
@@ -586,7 +586,7 @@ class _Writing:
                 self._of.stats.add(evicted=left)
                 return 0
             root = self._of.room.root or Path("memory")
-            raise disk.disk_error(e, root, kept="Blocks that are here stay.") from e
+            raise disk.disk_error(e, root, kept="Cached blocks stay.") from e
 
 
 class BlockHold:
@@ -620,11 +620,11 @@ class BlockHold:
 
     @property
     def is_here(self) -> bool:
-        """Return whether all blocks are here."""
+        """Return whether all blocks are cached."""
         return not self.flights or bool(self._of.map.state[self.blocks].all())
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until all blocks are here; as long as some arrive within ``timeout`` seconds, by default the files'.
+        """Wait until all blocks are cached; as long as some arrive within ``timeout`` seconds, by default the files'.
 
         Raises
         ------

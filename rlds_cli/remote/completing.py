@@ -1,7 +1,7 @@
-"""Make a remote dataset whole: the blocks that are here stay, and its files of rows become those of a dataset.
+"""Make a remote dataset whole: the cached blocks stay, and its files of rows become those of a dataset.
 
 The files of rows get a second name below the work directory of the download, and when the dataset is published, their
-first one goes. Processes that read the remote dataset go on reading it. Segments of datasets that grow are copied.
+first one goes. Processes that read the remote dataset continue reading it. Segments of datasets that grow are copied.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def bring(address: Address, where: Settings, fingerprint: str, dataset: Path, id
     Raises
     ------
     DownloadFailed, WrongHash, NoSpace
-        The same call goes on with the blocks that are here.
+        The same call continues with the cached blocks.
     DamagedDataset
         The address has other content than the fingerprint by now.
     """
@@ -44,7 +44,7 @@ def bring(address: Address, where: Settings, fingerprint: str, dataset: Path, id
         raise DamagedDataset(f"{address} changed while it was read.", hint="the same command again")
     blocks = access.row_blocks
     telling = waiting.beside(tell, blocks.map, blocks.map)
-    disk.check_space(blocks.missing * BLOCK, dataset, kept="Blocks that are here stay.")
+    disk.check_space(blocks.missing * BLOCK, dataset, kept="Cached blocks stay.")
     holds = list(_arriving(blocks, id, telling))  # nothing leaves until the files have their new names
     rows = {f.path: number for number, f in enumerate(blocks.files)}
     access.content.need(*(f.path for f in index.files if f.path not in rows))
@@ -97,7 +97,7 @@ def open_access(address: Address, where: Settings) -> Access:
 
 
 def _arriving(blocks: BlockFiles, id: str, tell: Progress) -> Iterator[BlockHold]:
-    """Yield holds on all blocks, each of which is here."""
+    """Yield holds on all blocks, each of which is cached."""
     total = sum(f.size for f in blocks.files)
     parts = [
         (number, np.arange(first, min(first + _AT_A_TIME, f.blocks)))

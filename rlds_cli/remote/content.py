@@ -136,7 +136,7 @@ class RemoteContent:
     Attributes
     ----------
     path : Path
-        Directory with the small files that are here.
+        Directory with the small files that are cached.
     """
 
     def __init__(
@@ -280,7 +280,7 @@ class RemoteContent:
             with safe_files.replacing(path) as out:
                 write(out)
         except OSError as e:
-            raise disk.disk_error(e, path, kept="What is here stays.") from e
+            raise disk.disk_error(e, path, kept="What is cached stays.") from e
 
     # -- blocks
 
@@ -426,7 +426,7 @@ class RemoteContent:
             raise DownloadFailed(
                 f"{self.address} has no version {self.index.version:,} ({then}) any more since it was opened: "
                 f"it was removed there{why}.",
-                hint="open it again; blocks that are here already stay readable",
+                hint="open it again; cached blocks stay readable",
             ) from e
 
     def is_right(self, path: str, start: int, data: memoryview) -> bool:

@@ -40,7 +40,7 @@ Ranges = list[tuple[int, int]]
 class PendingBlocks(Protocol):
     """Blocks on their way."""
 
-    done: threading.Event  # they are here, or cannot be had
+    done: threading.Event  # they are cached, or cannot be had
     error: BaseException | None  # the reason
 
 
@@ -87,7 +87,7 @@ class Filling:
 
     @property
     def state(self) -> str:
-        """How the filling stands, in words; empty once all blocks are here."""
+        """How the filling stands, in words; empty once all blocks are cached."""
         return self._filler.state
 
     @property
@@ -107,7 +107,7 @@ class Filler:
     Attributes
     ----------
     state : str
-        How the filling stands, in words; empty once all blocks are here.
+        How the filling stands, in words; empty once all blocks are cached.
     """
 
     def __init__(self, files: Files) -> None:
@@ -124,7 +124,7 @@ class Filler:
         _fillers.add(self)
 
     def want(self, ranges: Ranges) -> Filling:
-        """Have blocks arrive for as long as the result is there."""
+        """Have blocks fetched while the result exists."""
         wish = Filling(self, ranges)
         with self._lock:
             self._wishes.add(wish)
@@ -184,7 +184,7 @@ class Filler:
         return 0.0
 
     def _landed(self) -> BaseException | None:
-        """Let go of the runs that are here; return an error of those that cannot be had."""
+        """Let go of the runs that are cached; return an error of those that cannot be had."""
         failure = None
         for hold in [h for h in self._begun if all(f.done.is_set() for f in h.flights)]:
             error = next((f.error for f in hold.flights if f.error is not None), None)

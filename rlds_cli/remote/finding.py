@@ -1,4 +1,4 @@
-"""Find the content of an address: what is there now, or what is here of it already."""
+"""Find the content of an address: what it holds now, or what is cached of it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_ADDRESSES = 20  # that are kept
 
 
 def find(address: Address, where: Settings, connection: Connection, stats: TransferStats) -> Pinned:
-    """Return the content of an address: pinned content that is here without a request, else what is there now.
+    """Return the content of an address: cached pinned content without a request, else what the address holds now.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def find(address: Address, where: Settings, connection: Connection, stats: Trans
         Nothing was pushed there; a plain copy of a dataset can be downloaded only.
     WrongFingerprint, DamagedDataset, NewerFormat, DownloadFailed
     Offline
-        The network may not be used, and nothing of it is here.
+        The network may not be used, and nothing of it is cached.
     """
     whole = address.index is not None or (address.pin is not None and len(address.pin.partition(":")[2]) == 64)
     offline = where.offline and address.scheme != "file"
@@ -54,7 +54,7 @@ def find(address: Address, where: Settings, connection: Connection, stats: Trans
                     return found
     if offline:
         raise Offline(
-            f"{address} is on the network, which is off (RLDS_OFFLINE or --offline), and nothing of it is here.",
+            f"{address} is on the network, which is off (RLDS_OFFLINE or --offline), and nothing of it is cached.",
             hint="open it once with the network",
         )
     objects = connection()
@@ -77,7 +77,7 @@ def find(address: Address, where: Settings, connection: Connection, stats: Trans
 
 
 def read_there(objects: Objects, stats: TransferStats, versions: Versions | None = None) -> Index | Plain:
-    """Return the index at an address, or the plain copy of a dataset that is there instead; raises as `find`.
+    """Return the index at an address, or the plain copy of a dataset that it holds instead; raises as `find`.
 
     ``versions`` are those at the address, where they were read already.
     """
@@ -98,7 +98,7 @@ def homes(where: Settings) -> list[Path]:
 
 
 def seen(where: Settings, address: Address | None = None) -> list[Path]:
-    """Return the directories of remote datasets that are here; only those that were seen at an address, if given."""
+    """Return the directories of remote datasets on this disk; only those that were seen at an address, if given."""
     found = []
     for top in homes(where):
         with suppress(OSError):
@@ -118,7 +118,7 @@ def addresses_of(root: Path) -> list[str]:
 
 
 def load(root: Path) -> Pinned:
-    """Read the index and the hashes of a remote dataset that is here; raises OSError, DamagedDataset."""
+    """Read the index and the hashes of a remote dataset on this disk; raises OSError, DamagedDataset."""
     with safe_files.reading(root / INDEX) as file:
         index = indexes.parse(file.read(), str(root / INDEX))
     with safe_files.reading(root / HASHES) as file:

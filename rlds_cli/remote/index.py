@@ -93,7 +93,7 @@ class Object:
 
     @property
     def stored(self) -> dict[str, int]:
-        """Names and sizes of the files at the address that are there for it alone."""
+        """Names and sizes of the files at the address that belong to it alone."""
         return ({} if self.path else {self.name: self.size}) | dict([self.list])
 
 
@@ -164,7 +164,7 @@ def parse(text: bytes, where: str) -> Index:
     Raises
     ------
     DamagedDataset
-        It is no index, or says what no index of this program says.
+        It is not an index, or says what no index of this program says.
     NewerFormat
         A later version wrote it.
     """
@@ -253,7 +253,7 @@ def is_path(path: str) -> bool:
 
 def _path(value: Any) -> str:
     if not isinstance(value, str) or not is_path(value):
-        raise ValueError(f"{str(value)[:80]!r} is no path of a file of a dataset")
+        raise ValueError(f"{str(value)[:80]!r} is not a path of a file of a dataset")
     return value
 
 

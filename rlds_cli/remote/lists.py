@@ -1,7 +1,7 @@
 """Lists of the hashes of blocks: fetched in ranges when blocks come without the rest of their group, and kept.
 
-They lie in one sparse file, end to end in the order of the objects. Nothing notes which of them are here: the list of a
-group is here if the hash of the group proves it, which takes a microsecond.
+They lie in one sparse file, end to end in the order of the objects. Nothing notes which of them are cached: a
+group is cached if its own hash proves it, which takes a microsecond.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class BlockLists:
                 busy.release()
 
     def keep(self, number: int, group: int, blocks: bytes) -> None:
-        """Keep the hashes of a group that is here whole."""
+        """Keep the hashes of a group that is cached whole."""
         if self._here(number, group) is None:
             self._write(number, self._groups.list_of(number, group)[0], blocks)
 

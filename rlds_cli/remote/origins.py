@@ -122,9 +122,9 @@ def forget(place: Home, id: DatasetId) -> None:
 
 
 def find(ref: StrPath, where: Settings) -> Path | None:
-    """Return a dataset that is here and came from an address, or was pushed to it, with the content that it pins.
+    """Return a dataset on this disk that came from an address, or was pushed to it, with the content that it pins.
 
-    Of several, it is the one that came or was pushed last. None for a text that is no address.
+    Of several, it is the one that came or was pushed last. None for a text that is not an address.
     """
     try:
         address = addresses.parse(ref)

@@ -3,17 +3,17 @@
 ::
 
     <home>/remote/room.lock            flock: shared to pin blocks, exclusive to evict some or to take room for them
-    <home>/remote/<name>/map           which blocks are here, and when each was last pinned; mapped by all processes
+    <home>/remote/<name>/map           which blocks are cached, and when each was last pinned; mapped by all processes
     <home>/remote/<name>/pins          a slot for each process: how many holds it has on each block
     <home>/remote/<name>/fetching      empty: an OFD lock on byte b while a process fetches block b
     <home>/remote/<name>/rows/<file>   files of rows at their full length, sparse
 
-A process pins blocks first, under the shared lock, and then looks whether they are here. Whoever evicts has the
+A process pins blocks first, under the shared lock, and then looks whether they are cached. Whoever evicts has the
 exclusive lock: it reads the pins of all live processes, notes that its victims are gone, and only then punches holes.
 So a block that is pinned and here stays. A slot belongs to the process that has a lock on it; the system ends that lock
 with the process, and thus its pins.
 
-A block is 64 KiB of a file. The map says of each: ``state``, 1 if it is here and was checked; ``taken``, 1 if the disk
+A block is 64 KiB of a file. The map says of each: ``state``, 1 if it was fetched and checked; ``taken``, 1 if the disk
 may hold bytes of it; and of each group of 16, ``used``: the time of the last use of one of them. The state is set after
 the bytes are written, so a process that is killed between leaves a block that is taken and not here: its bytes are
 checked before it is fetched again. So are all blocks after a restart of the machine, which may have lost bytes and kept
@@ -241,7 +241,7 @@ class BlockMap:
             self._map[:8] = _MAGIC
         if self._map[:8] != _MAGIC:
             raise DamagedDataset(
-                f"{self.ground}/{MAP} is no map of blocks that this version of rlds reads.",
+                f"{self.ground}/{MAP} is not a map of blocks that this version of rlds reads.",
                 hint="rlds gc --remote removes it, with the blocks that were fetched",
             )
         if self._map[_BOOT] != this:
@@ -531,7 +531,7 @@ def _check_size(ground: Ground, files: Sequence[BlockFile]) -> None:
 
 def _no_room(e: OSError, ground: Ground, name: str) -> RldsError:
     """Return the error for a file of a remote dataset that cannot be made."""
-    error = disk.disk_error(e, Path(str(ground), name), kept="Blocks that are here stay.")
+    error = disk.disk_error(e, Path(str(ground), name), kept="Cached blocks stay.")
     error.hint = f"{error.hint}; cache=0 writes nothing" if error.hint else "cache=0 writes nothing"
     return error
 

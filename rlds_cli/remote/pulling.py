@@ -59,7 +59,7 @@ _PIN = "ADDRESS#rlds1:... says what it must be"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A dataset at an address: number and bytes of its files there, its id here, its directory if it is here."""
+    """A dataset at an address: number and bytes of its files there, its id and its directory on this disk."""
 
     files: int
     size: int
@@ -108,20 +108,20 @@ def pull(
         Replace a dataset of this id with other content, or damaged files of the same one. A copy of an earlier
         version is replaced without it.
     blocks : bool
-        Go on with the blocks that are here since the dataset was read at its address, and take them over as they are.
+        Take over the blocks that were cached when the dataset was read at its address.
 
     Raises
     ------
     DatasetNotFound
-        No dataset is there.
+        The address holds no dataset.
     WrongFingerprint
         It has other content than the address pins, or than ``expect``.
     NameTaken
-        The id is here with other content, or is being written.
+        The id exists with other content, or is being written.
     InvalidId
         The dataset has an id of the registry, and ``as_`` is not given.
     DownloadFailed, WrongHash, DamagedDataset, NoSpace
-        Nothing is published; the same call goes on with what has arrived.
+        Nothing is published; the same call continues what has arrived.
     """
     with open_objects(address, where, policy=policy, progress=progress) as objects:
         there = read_there(objects, TransferStats())
@@ -210,7 +210,7 @@ def _check_replaceable(
             if (now.number, now.version_id) == (known.version, known.version_id):
                 return
     raise NameTaken(
-        f"{id} is here with other content than {address} has.",
+        f"{id} exists with other content than {address} has.",
         hint=f"another name (--as local/NAME); or --force (force=True) replaces {id}",
     )
 
@@ -236,7 +236,7 @@ def disk_errors(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        raise disk.disk_error(e, target, kept="What has arrived is kept; the same command goes on.") from e
+        raise disk.disk_error(e, target, kept="What has arrived is kept; the same command continues.") from e
 
 
 def _fetch_and_publish(
@@ -400,7 +400,7 @@ class _Arriving:
                 os.close(descriptor)
 
     def _taken(self, here: Path | None) -> set[tuple[str, int]]:
-        """Copy the pieces that a dataset which is here has; return their files and places."""
+        """Copy the pieces that a dataset on this disk has; return their files and places."""
         if here is None:
             return set()
         files = [f for f in self._index.files if (here / f.path).is_file()]

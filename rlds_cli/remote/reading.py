@@ -74,7 +74,7 @@ def index_at(objects: Objects, there: Versions | None = None) -> Index | None:
     Raises
     ------
     DatasetNotFound
-        Other versions are there.
+        The address holds other versions.
     WrongFingerprint
         No version has the content that the address pins.
     DamagedDataset, NewerFormat, DownloadFailed
@@ -84,7 +84,7 @@ def index_at(objects: Objects, there: Versions | None = None) -> Index | None:
         if objects.size(f"indexes/{address.index}") is None:
             raise DatasetNotFound(
                 f"{address} no longer has the version that was pinned: it was removed there. Nothing was written.",
-                hint=f"rlds log {address} shows the versions that are there",
+                hint=f"rlds log {address} shows the versions at the address",
             )
         return read_index(objects, address.index)
     if there is None:
@@ -128,7 +128,7 @@ def not_there(there: Versions, address: Address) -> RldsError:
     if address.pin is not None and not any(address.matches(v.fingerprint) for v in there.versions):
         return WrongFingerprint(
             f"{address} has {short(newest.fingerprint)}, and {address.pin} was asked for. Nothing was written.",
-            hint="without #rlds... the dataset that is there now is taken",
+            hint="without #rlds... the present content is taken",
         )
     if address.tag is not None:
         known = f"its tags are {', '.join(there.tags)}" if there.tags else "it has no tags"
@@ -136,7 +136,7 @@ def not_there(there: Versions, address: Address) -> RldsError:
     return DatasetNotFound(
         f"{address} has version {newest.number:,}; version {address.version or newest.number:,} was asked for. "
         "Nothing was written.",
-        hint=f"rlds log {address} shows the versions that are there",
+        hint=f"rlds log {address} shows the versions at the address",
     )
 
 
@@ -147,7 +147,7 @@ def check_version(address: Address, there: int) -> None:
     if address.version not in (None, there):
         raise DatasetNotFound(
             f"{address} has version {there:,}; version {address.version:,} was asked for. Nothing was written.",
-            hint=f"{address.unpinned}#v{there} names the version that is there",
+            hint=f"{address.unpinned}#v{there} names the version at the address",
         )
 
 
@@ -186,7 +186,7 @@ def read_file(objects: Objects, index: Index, hashes: GroupHashes, path: str) ->
     Raises
     ------
     DamagedDataset
-        There is no such file, or it is no small one.
+        There is no such file, or it is not a small one.
     WrongHash, DownloadFailed
     """
     file = index.file(path)

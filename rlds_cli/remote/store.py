@@ -81,7 +81,7 @@ def open_remote(
     Raises
     ------
     DatasetNotFound
-        No dataset is there, or another version.
+        The address holds no dataset, or another version.
     WrongFingerprint
         It has other content than the address pins.
     WrongHash
@@ -92,7 +92,7 @@ def open_remote(
     address = ref if isinstance(ref, Address) else addresses.parse(ref)
     parse_size(cache)
     if timeout is not None and not timeout > 0:
-        raise InvalidArgument(f"timeout={timeout!r} is no number of seconds.")
+        raise InvalidArgument(f"timeout={timeout!r} is not a number of seconds.")
     stats = TransferStats()
     connection = Connection(address, where, timeout)
     pinned = finding.find(address, where, connection, stats)
@@ -125,7 +125,7 @@ def parse_size(cache: CacheSize) -> int | None:
                 return int(size)
         except (ValueError, KeyError):
             pass
-    raise InvalidArgument(f"cache={cache!r} is no size.", hint='"200GiB", a number of bytes, or 0 for no cache')
+    raise InvalidArgument(f"cache={cache!r} is not a size.", hint='"200GiB", a number of bytes, or 0 for no cache')
 
 
 class Access:
@@ -288,7 +288,7 @@ class _Remote(Store):
         return self.access.reopened(self.version_id)
 
     def beside(self, *parts: str) -> Path:
-        """Return the path of a file or directory beside the rows, which is here then."""
+        """Return the path of a file or directory beside the rows, fetched if needed."""
         name = "/".join(parts)
         self.access.content.need(name, f"{name}/")
         return self.path.joinpath(*parts)
@@ -459,7 +459,7 @@ class RemoteStore(_Remote):
             self.access.content.need(f"{directory.as_posix()}/zarr.json")
             shape, dtype = arrays.open_document(self.path / directory)
             if len(shape) != 1 or dtype != np.uint8:
-                raise DamagedDataset(f"{self.path / directory} is no array of bytes.", hint="rlds verify ID")
+                raise DamagedDataset(f"{self.path / directory} is not an array of bytes.", hint="rlds verify ID")
             return shape, dtype
         dtype, shape = stored_row(f)
         return (rows, *shape), dtype
@@ -617,7 +617,7 @@ class RemoteVideos(Videos):
         return np.array(starts, np.int64), np.array(stops, np.int64)
 
     def extent(self, number: int) -> Extent:
-        """Return the file and the range of bytes of a video, which is here and stays as long as this object exists."""
+        """Return the file and the range of bytes of a video, cached as long as this object exists."""
         a, b = self.spans[number].tolist()
         of, blocks = super().extent(number), self._of.blocks
         if b > a and isinstance(self._data, RemoteColumn):

@@ -139,7 +139,7 @@ def added(
     there : Versions, optional
         Those before it.
     index : Index
-        Of the version that is pushed. If it is there already, its index is replaced.
+        The index of the version. If it already exists, its index is replaced.
     created, change, episodes, steps
         See `PushedVersion`.
     newest : bool

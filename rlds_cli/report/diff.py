@@ -150,7 +150,7 @@ class Difference:
 
     ``same``: content and fingerprint are equal, in any encoding. ``close``: the same, or within a given tolerance, with
     everything else equal: names of fields, texts, lengths, ends, seeds, splits. ``columns`` are the users' episode
-    columns that differ. ``facts`` are no content: also of the same content they may differ.
+    columns that differ. ``facts`` are not content: also of the same content they may differ.
     """
 
     a: Side

@@ -30,7 +30,7 @@ class Example:
 class ColumnDifference:
     """An episode column that differs.
 
-    ``a`` and ``b`` are its types, None where a dataset lacks the column. Of the ``episodes`` that are compared,
+    ``a`` and ``b`` are its types, None where a dataset lacks the column. Among the ``episodes`` that are compared,
     ``differing`` have other values, the first of them in ``examples``.
     """
 

@@ -87,7 +87,7 @@ class Summary:
     are 100 times the normalised returns, if reference scores are known. ``spaces`` have Minari's JSON form, ``splits``
     counts episodes, ``episode_columns`` are the user's own. ``findings`` come from checks that read no rows, and from
     the conversion; ``notes`` are the manifest's. ``shared`` names per field how its files came from the source dataset:
-    by link, reflink or copy; ``refers_to`` names the versions of other datasets in which rows are stored. Of a dataset
+    by link, reflink or copy; ``refers_to`` names the versions of other datasets in which rows are stored. For a dataset
     that grows, ``version`` is the number of the commit that is shown, and ``keeps`` says in words what stays, such as
     ``the newest 1,000,000 steps``.
     """

@@ -52,7 +52,7 @@ def catalogue(store: StrPath, *, dry_run: bool = False, cache_dir: StrPath | Non
     Raises
     ------
     NameTaken
-        ``index.html`` is there, and rlds did not write it.
+        ``index.html`` exists, and rlds did not write it.
     DownloadFailed, UploadFailed
         The store does not list its files, or does not take the page. A dataset that cannot be read is on the page, with
         the reason.
@@ -112,7 +112,7 @@ def _write(objects: Objects, page: bytes) -> None:
         there = objects.read(PAGE)
         if there is not None and not is_catalogue(there.data):
             raise NameTaken(
-                f"{objects.address}/{PAGE} is there, and rlds did not write it.",
+                f"{objects.address}/{PAGE} exists, and rlds did not write it.",
                 hint="remove it, or push the datasets below a directory of their own",
             )
         try:

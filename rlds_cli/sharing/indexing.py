@@ -89,13 +89,13 @@ def index(
     InvalidArgument
         Rows of the dataset are in another directory.
     DatasetNotFound
-        No dataset is there.
+        There is no dataset.
     NameTaken
         The directory has the index of a dataset with another id.
     UploadFailed
         The directory cannot be written.
     DamagedDataset
-        The dataset is damaged, or the index that is there.
+        The dataset is damaged, or its index.
 
     Examples
     --------

@@ -103,7 +103,7 @@ class Mirrored:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A file that the mirror shall have: how it is obtained, its name there, and whether it is there."""
+    """A file that the mirror shall have: how it is obtained, its name there, and whether the mirror has it."""
 
     file: RemoteFile
     name: str
@@ -120,7 +120,7 @@ class _Target:
     tag: str | None = None
 
     def read(self) -> None:
-        """Read the sums; names and hashes that are none are left out, so that their files are sent again."""
+        """Read the sums; invalid names and hashes are left out, so that their files are sent again."""
         found = self.objects.read(SUMS)
         self.tag = None if found is None else found.tag
         lines = "" if found is None else found.data.decode(errors="replace")
@@ -151,7 +151,7 @@ def mirror(
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Mirrored:
-    """Copy the archives of datasets to a store, for ``RLDS_MIRROR``; what is there with the right hash stays.
+    """Copy the archives of datasets to a store, for ``RLDS_MIRROR``; files that it has with the right hash stay.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def mirror(
     UnknownDataset
         The registry has no such id.
     DownloadFailed, WrongHash, Offline
-        Files could not be fetched, after all other archives were copied; the same call goes on. A plan has the reasons.
+        Files could not be fetched, after all other archives were copied; the same call resumes. A plan has the reasons.
     UploadFailed
         The store did not take a file; no other is tried.
     """
@@ -200,7 +200,7 @@ def _unfinished(failed: Mapping[str, RldsError], of: int, to: str) -> RldsError:
     more = f" And {len(named) - _NAMED:,} more." if len(named) > _NAMED else ""
     return type(first)(
         f"{len(failed):,} of {of:,} archives could not be copied to {to}. {' '.join(named[:_NAMED])}{more}",
-        hint="the others are there; the same command tries again",
+        hint="the others are stored; the same command tries again",
     )
 
 

@@ -1,7 +1,7 @@
 """Plan a push: which bytes are at the address already, and how the others are packed into objects.
 
 1. A part of a file is known if an index has a piece with the same bytes: that of the address itself, or one beside it.
-   Bytes are compared by sha256. Of a dataset that grows, rows and records do not change once they are committed, so
+   Bytes are compared by sha256. Rows and records of a growing dataset do not change once they are committed, so
    the pieces of an earlier version are taken over as they are, if its log of versions is a beginning of ours.
 2. Everything else is laid end to end, cut into objects of about equal size, and hashed. What opening a dataset takes
    comes first, and large files begin where their blocks are blocks of the object: a reader of single blocks then gets
@@ -57,7 +57,7 @@ _Key = tuple[int, int]  # an object: numbers of its index and in it
 
 @dataclass(frozen=True)
 class Known:
-    """An index, and where it is: at the address itself (``here``), or beside it. Only objects that are there count."""
+    """An index, and where it is: at the address itself (``here``), or beside it. Only existing objects count."""
 
     objects: Objects
     index: Index
@@ -65,7 +65,7 @@ class Known:
     there: frozenset[str]
 
     def has(self, piece: Piece, file: LocalFile) -> bool:
-        """Return whether the object of a piece is there: one that is a part of a file, for that file alone."""
+        """Return whether the object of a piece exists: one that is a part of a file, for that file alone."""
         o = self.index.objects[piece.object]
         return o.sha256 in self.there and o.path in ("", file.path)
 

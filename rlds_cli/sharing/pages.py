@@ -86,7 +86,7 @@ def _page(address: Address, hub: str) -> str | None:
 
 
 def _is_to_be_written(name: str, page: bytes, objects: Objects) -> bool:
-    """Return whether a page is another than the one that is there, which is none or one of rlds."""
+    """Return whether a page is another than the one at the address, which is missing or one of rlds."""
     there = objects.read(name)
     if there is None or name == METADATA:
         return there is None or there.data != page

@@ -56,7 +56,7 @@ class Pushed:
     sent : int
         Bytes of objects that are sent, without the index, the hashes of blocks, and what is for people.
     skipped : int
-        Bytes of objects that are there already, or that the store copies from a dataset beside this one.
+        Bytes of objects that already exist there, or that the store copies from a dataset beside this one.
     objects : int
         Objects of the dataset.
     dropped : int
@@ -103,14 +103,14 @@ def push(
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Pushed:
-    """Push a version of a dataset that is here to an address. What is there already is not sent again.
+    """Push a version of a dataset on this disk to an address. What already exists is not sent again.
 
     Earlier versions stay at the address, until `gc.collect_address` removes them. Tags go along.
 
     Parameters
     ----------
     ref : str or path
-        A dataset that is here, at its newest version, while a writer may be at work. ``ID#v3`` is another one, which
+        A dataset on this disk, at its newest version, while a writer may be at work. ``ID#v3`` is another one, which
         becomes the newest at the address only if it is the newest here.
     to : str or path
         ``hf://datasets/OWNER/NAME``, ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH`` or a directory.
@@ -118,7 +118,7 @@ def push(
         Read everything and return the plan; nothing is written anywhere.
     pages : bool, optional
         Write the card, Croissant metadata and the HTML report, for which all rows are read. By default the report is
-        left out if it is not small beside what is sent of a dataset that is there in part; True always writes it.
+        left out if it is not small beside what is sent to an address that has a part; True always writes it.
     force : bool
         Replace a dataset with another id. Locks of that one find it until its objects are removed.
     verify : bool
@@ -131,13 +131,13 @@ def push(
     ------
     UploadFailed
         The store does not take it, or another push replaced the index meanwhile. The index that is there is whole, and
-        the same call goes on.
+        the same call continues.
     DownloadFailed
-        The store does not give the index that is there.
+        The store does not give the existing index.
     NameTaken
         The address holds a dataset with another id. New content of the same id is another version of it.
     DamagedDataset
-        The dataset is damaged, or what lies at the address is no dataset.
+        The dataset is damaged, or what lies at the address is not a dataset.
     MissingPackage
         A package for this kind of store is not installed.
 
@@ -226,7 +226,7 @@ def send(
         if not objects.compares:
             progress(Event(taken.id, "note", note=f"{address} cannot compare before it writes: {_NOTICED}"))
     done = _pushed(plan, taken, address, there, versions)
-    sizes = f"{text.size_of(done.sent)} sent, {text.size_of(done.skipped)} were there"
+    sizes = f"{text.size_of(done.sent)} sent, {text.size_of(done.skipped)} already stored"
     progress(Event(taken.id, "ready", note=f"indexed in {address}" if in_place else f"pushed to {address}: {sizes}"))
     return done
 
@@ -299,7 +299,7 @@ def check_same(found: tuple[Versions, Document] | None, id: str, address: Addres
 def check_writable(address: Address) -> None:
     """Raise UploadFailed if nothing can be pushed to an address, and InvalidArgument if it names a version."""
     if address != address.unpinned:
-        raise InvalidArgument(f"{address.pinned} names a version that is there already.", hint=f"push to {address}")
+        raise InvalidArgument(f"{address.pinned} names a version that already exists.", hint=f"push to {address}")
     if address.scheme in ("http", "https"):
         raise UploadFailed(
             f"{address} can only be read. Nothing was sent.",
@@ -328,7 +328,7 @@ def is_there(o: Object, there: Mapping[str, int]) -> bool:
 def _known(
     objects: Objects, indexes: Sequence[Index], there: Mapping[str, int], in_place: Collection[str]
 ) -> list[Known]:
-    """Return indexes at the address with those of their objects that are there."""
+    """Return indexes at the address with those of their objects that exist."""
 
     def usable(o: Object) -> bool:
         return is_there(o, there) and (not o.path or o.path in in_place)
@@ -396,7 +396,7 @@ def _beside(objects: Objects, refused: Set[str]) -> list[Known]:
 
 
 def _has_hashes(known: Known) -> bool:
-    """Return whether the hashes of groups of an index are there; without them its objects are not taken over."""
+    """Return whether the hashes of groups of an index are stored; without them its objects are not taken over."""
     try:
         _ = known.hashes
     except DamagedDataset:
@@ -482,8 +482,8 @@ def replace_versions(objects: Objects, content: bytes, seen: Document | None, be
         objects.replace(versions_there.NAME, content, None if seen is None else seen.tag, beside)
     except Overtaken:
         raise UploadFailed(
-            f"Somebody else pushed to {objects.address} meanwhile; what they pushed is there, and whole.",
-            hint="the same command again goes on from there, and sends only what is missing",
+            f"Somebody else pushed to {objects.address} meanwhile; what they pushed is stored, and whole.",
+            hint="the same command again continues from there, and sends only what is missing",
         ) from None
 
 

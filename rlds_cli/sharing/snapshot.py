@@ -65,7 +65,7 @@ def take(ref: Ref) -> Snapshot:
     strange = next((f.path for f in files if not is_path(f.path)), None)
     if strange is not None:
         raise DamagedDataset(
-            f"{store.path / strange} is no file of a dataset. Nothing was sent.", hint="move it elsewhere"
+            f"{store.path / strange} is not a file of a dataset. Nothing was sent.", hint="move it elsewhere"
         )
     sha256 = hashlib.sha256(head).hexdigest()
     dataset = versions.newest_of(store.path)

@@ -243,7 +243,7 @@ class Objects:
         return self._writing(name, lambda: self.source.write(name, body))
 
     def replace(self, name: str, data: bytes, seen: str | None, beside: Mapping[str, bytes] = {}) -> None:
-        """Write a document if the one that is there still has the tag ``seen``; None: if there is none.
+        """Write a document if the existing one still has the tag ``seen``; None: if there is none.
 
         Parameters
         ----------
@@ -253,7 +253,7 @@ class Objects:
         Raises
         ------
         Overtaken
-            Another one is there.
+            Another one exists.
         UploadFailed
         """
 
@@ -310,7 +310,7 @@ class Objects:
         except Permanent as exc:
             raise UploadFailed(
                 f"{self._place(name)} could not be written: {exc.reason}.",
-                hint=self.source.hint(exc) or "the same command goes on where it ended",
+                hint=self.source.hint(exc) or "the same command continues where it ended",
             ) from exc
 
     def _place(self, name: str) -> str:

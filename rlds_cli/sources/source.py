@@ -142,7 +142,7 @@ class Source(ABC):
         """Write a file and return the bytes that were sent.
 
         ``if_tag`` is the tag that the file must still have, None if there must be none. Where the source cannot
-        compare, this is done before, and the file is read again afterwards. Raises Overtaken if another one is there.
+        compare, this is done before, and the file is read again afterwards. Raises Overtaken if another one exists.
         """
         raise Permanent("it can only be read")
 

@@ -360,7 +360,7 @@ def _segment(directory: Path) -> Segment:
         return Segment(0, directory, shape, dtype, chunk)
     found = layout(directory)
     if found.compressed or found.segmented:
-        raise ValueError(f"{directory.name} is no file of plain rows")
+        raise ValueError(f"{directory.name} is not a file of plain rows")
     return found.segments[0]
 
 

@@ -156,7 +156,7 @@ class _BuildProgress:
         self._done = sum(w.rows for _, w in done.values()) if self._by_rows else len(done)
         self._failed = sum(n.code == FAILED for _, w in done.values() for n in w.notes)
         if done:
-            self._say(0, f"resumed: {len(done)} of {len(known)} parts were there")
+            self._say(0, f"resumed: {len(done)} of {len(known)} parts were finished")
 
     def rows(self, n: int) -> None:
         if self._by_rows:
@@ -242,7 +242,7 @@ def write_part(job: BuildJob, part: Part, work: Path, number: int, start: int | 
 def _run(
     job: BuildJob, part: Part, directory: Path, start: RowPosition, tell: _BuildProgress | None = None
 ) -> WrittenRows:
-    """Read one part and write its rows; a thread hashes and writes while reading goes on.
+    """Read one part and write its rows; a thread hashes and writes while reading continues.
 
     One of several worker processes does without the thread: taking turns would cost it a tenth of its time.
     """
@@ -496,7 +496,7 @@ def write_shard(
         progress(Event(job.id, job.stage, f"shard {shard}", len(done), len(own), "parts", note))
 
     if done:
-        tell(f"resumed: {len(done)} of {len(own)} parts of shard {shard} were there")
+        tell(f"resumed: {len(done)} of {len(own)} parts of shard {shard} were finished")
     todo = {i: (job.parts[i], work, i) for i in own if i not in done}
     if not todo:
         return done

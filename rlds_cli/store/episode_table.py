@@ -262,7 +262,7 @@ def split_columns(
     Raises
     ------
     InvalidEpisode
-        A column has the name of one of TED's own, or a value that is no number, flag or text.
+        A column has the name of one of TED's own, or a value that is not a number, flag or text.
     """
     fields, about = {}, {}
     for key, value in item.items():
@@ -282,12 +282,12 @@ def split_columns(
 
 
 def _check_bytes(value: Any, column: str, name: str) -> None:
-    """Refuse bytes that are no text: an image, for example."""
+    """Refuse bytes that are not text: an image, for example."""
     try:
         _ = value.decode() if isinstance(value, bytes) else None
     except UnicodeDecodeError as e:
         raise InvalidEpisode(
-            f'{name}: the episode column "{column}" holds {len(value):,} bytes that are no text.',
+            f'{name}: the episode column "{column}" holds {len(value):,} bytes that are not text.',
             hint="images belong in a field, with one for each step",
         ) from e
 
@@ -298,7 +298,7 @@ def scalar(value: Any, name: str, where: str) -> Scalar:
     Raises
     ------
     InvalidEpisode
-        The value is no number, flag or text, or a text that UTF-8 cannot hold.
+        The value is not a number, flag or text, or a text that UTF-8 cannot hold.
     """
     if hasattr(value, "item") and np.size(value) == 1:  # NumPy's, torch's
         value = value.item()

@@ -190,7 +190,7 @@ def encode_frames(frames: Array, codec: Codec, *, quality: int = 95, name: str =
     Raises
     ------
     InvalidArgument
-        They are no such images, or there is no such codec or quality.
+        They are not such images, or there is no such codec or quality.
 
     Examples
     --------

@@ -10,7 +10,7 @@ small: the episode table, digests of episodes, tables of texts and videos with t
 first byte of each encoded frame.
 
 A dataset that grows has its rows in several files, of which those are shared that hold rows of its episodes. Its writer
-goes on in new files.
+continues in new files.
 """
 
 from __future__ import annotations

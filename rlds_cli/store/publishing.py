@@ -27,7 +27,7 @@ _SYNCED_AT_ONCE = 8  # files: a journaling file system writes what they wait for
 
 
 def publish(built: Path, target: Path, *, growing: bool = False) -> None:
-    """Move ``built`` to ``target``, durably, and replace a dataset that is there.
+    """Move ``built`` to ``target``, durably, and replace an existing dataset.
 
     A crash at any moment leaves either the old dataset or the new one, complete. The files of a dataset that is
     ``growing`` stay writable.
@@ -54,7 +54,7 @@ def remove(directory: Path) -> None:
         It is a link, or no directory; nothing is removed.
     """
     if directory.is_symlink() or not directory.is_dir():
-        raise safe_files.refused(directory, "is no directory that rlds has made")
+        raise safe_files.refused(directory, "is not a directory that rlds has made")
     aside = _aside(directory, "removed")
     directory.rename(aside)
     trees.remove(aside)

@@ -74,7 +74,7 @@ class ReferencedVersion:
         gone = "is not there or may not be read" if _version_id(there) is None else "was removed or replaced"
         raise DatasetNotFound(
             f"{of} refers to the rows of version {self.version:,} of {self.id} in {self.dataset}, which {gone}.",
-            hint=f"mount or restore {self.dataset}; while a source is there, rlds compact ID copies its rows",
+            hint=f"mount or restore {self.dataset}; while a source exists, rlds compact ID copies its rows",
         )
 
 
@@ -117,7 +117,7 @@ def files(directory: Path) -> dict[str, Path]:
     Raises
     ------
     DatasetNotFound, DamagedDataset
-        As `place`; or something that is referred to is no regular file.
+        As `place`; or something that is referred to is not a regular file.
     """
     found: dict[str, Path] = {}
     for file in _regular(directory):
@@ -160,7 +160,7 @@ def _read(directory: Path) -> _Reference | None:
     try:
         return _parsed(documents.loads(text))
     except (KeyError, TypeError, ValueError) as e:
-        raise DamagedDataset(f"{path} is no reference to an array ({type(e).__name__}: {e}).", hint=_HINT) from e
+        raise DamagedDataset(f"{path} is not a reference to an array ({type(e).__name__}: {e}).", hint=_HINT) from e
 
 
 def _parsed(values: Mapping[str, object]) -> _Reference:
@@ -194,7 +194,7 @@ def _hashed(file: Path, *_: int) -> str:
 def refer(source: ReferencedVersion, name: str, directory: Path) -> None:
     """Have ``directory``, which does not exist, refer to all arrays below the directory ``name`` of a version.
 
-    Documents of groups, and references that are there, are copied, so that each reference leads to rows.
+    Documents of groups, and existing references, are copied, so that each reference leads to rows.
 
     Raises
     ------

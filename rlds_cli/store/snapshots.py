@@ -68,7 +68,7 @@ class LocalFile:
             opened = safe_files.reading(self.file)
         except OSError as e:
             raise DamagedDataset(
-                f"{self.file} cannot be read: {e.strerror}. The push did not end.", hint="the same command goes on"
+                f"{self.file} cannot be read: {e.strerror}. The push did not end.", hint="the same command continues"
             ) from e
         if self.identity is not None and _identity(os.fstat(opened.fileno())) != self.identity:
             opened.close()

@@ -68,7 +68,7 @@ class ByteSums(NamedTuple):
 
 @dataclass(slots=True)
 class Accumulator:
-    """Running statistics of one numeric field. Its blocks are added in order, without rows that are no steps."""
+    """Running statistics of one numeric field. Its blocks are added in order, without rows that are not steps."""
 
     shape: tuple[int, ...]
     steps: int = 0
@@ -398,7 +398,7 @@ def _at_once(f: Field) -> int:
 
 
 def _pieces(block: Array, start: int, last_rows: IntArray, at_once: int) -> Iterator[tuple[Array, IntArray]]:
-    """Divide a ``block`` of rows that begins at row ``start``; also yield which rows of a piece are no steps."""
+    """Divide a ``block`` of rows that begins at row ``start``; also yield which rows of a piece are not steps."""
     edges = [*range(0, len(block), at_once), len(block)]
     places = np.searchsorted(last_rows, [start + e for e in edges]).tolist()
     ends = (last_rows[i:j] - start - a for a, i, j in zip(edges, places, places[1:], strict=False))

@@ -37,7 +37,7 @@ def newest_of(path: Path) -> Path:
 
 
 def earlier(path: Path) -> list[int]:
-    """Return the numbers of the earlier versions that are here, in order. Higher ones are of a dataset before it."""
+    """Return the numbers of the earlier versions on this disk, in order. Higher ones belong to a dataset before it."""
     try:
         numbers = sorted(int(p.name) for p in paths.earlier_versions(path).iterdir() if p.name.isdecimal())
         return [n for n in numbers if n < manifest.read(path).version]
@@ -84,7 +84,7 @@ def made(path: Path) -> list[Made]:
 
 
 def directories(path: Path) -> list[Path]:
-    """Return the directories of the versions of a dataset that are here, the newest first."""
+    """Return the directories of the versions of a dataset on this disk, the newest first."""
     return [path, *(paths.earlier_versions(path) / str(n) for n in reversed(earlier(path)))]
 
 

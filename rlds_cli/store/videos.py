@@ -332,7 +332,7 @@ def decode_video(index: Array, video: Callable[[int], Video], f: Field, where: H
         The videos by their number.
     f : Field
     where : hashable
-        Identifies the reader of the index, whose next call goes on with the same decoders.
+        Identifies the reader of the index, whose next call uses the same decoders.
 
     Raises
     ------
@@ -407,7 +407,7 @@ class _Decoder:
             raise FrameError(f"{f.name}: a frame does not decode as {track.codec}: {e}", hint="rlds verify ID") from e
 
     def _leads_to(self, video: Video, begin: int, time: int) -> bool:
-        """Return whether the decoder reaches a frame by going on from its position."""
+        """Return whether the decoder reaches a frame by continuing from its position."""
         if self._video != video.key or self._drained or begin > self._next + _NEAR:
             return False
         return self._last is not None and self._last < time

@@ -293,7 +293,7 @@ class _Spawn(SpawnContext):
 
 
 class _Worker:
-    """One process in a pool of its own: a pool of several cannot say which task ended a process."""
+    """One process in a pool of its own: a pool of several cannot tell which task ended a process."""
 
     def __init__(self, call: Callable[..., Any], shared: bytes) -> None:
         self._call = call

@@ -20,7 +20,7 @@ the row after differ (``jumps``), where a column changes (``field:KEY``), or now
 episode is kept: as ``next/terminated``, and as a root field ``timeouts``.
 
 Under every rule but ``jumps``, a next observation that is not the row after ends the episode too, and is its final
-observation. If that happens at more than one step in a hundred of a part, next observations are no copies of the rows
+observation. If that happens at more than one step in a hundred of a part, next observations are not copies of the rows
 after: they become a field of their own, ``next/observation``, and cut nothing. ``observation`` stays placed ``both``,
 since the final observation is known there as well.
 """

@@ -171,7 +171,7 @@ def _check_flag(found: Mapping[str, TableColumn], name: str, key: str | None) ->
 
 
 def jump_limits(f: Table, layout: FlatLayout) -> Limits:
-    """Measure the longest step that is no jump, by observation column and component; None for one without scale.
+    """Measure the longest step that is not a jump, by observation column and component; None for one without scale.
 
     Columns without any scale are left out.
 

@@ -251,7 +251,7 @@ def _plan(archive: Archive, info: Info) -> Plan:
     left_out = {
         ("no-videos", "cameras whose videos are not here were left out"): without,
         ("strange-columns", "columns that no feature describes were left out"): strange,
-        ("odd-splits", "splits that are no range of episodes were left out"): description.odd_splits(info),
+        ("odd-splits", "splits that are not a range of episodes were left out"): description.odd_splits(info),
         ("nested", "columns that are neither numbers nor texts are kept as JSON"): [f.key for f in found if f.nested],
         ("shallow-depth", "depth maps in videos of 8 bits are kept as they are: no distance is known"): shallow,
     }

@@ -60,7 +60,7 @@ def of_video(key: str, feature: Mapping[str, Any], bits: int) -> dict[str, Any]:
     Raises
     ------
     UnknownLayout
-        The parameters are no numbers, or leave the formula undefined.
+        The parameters are not numbers, or leave the formula undefined.
     """
     info = _info(feature)
     if bits > CODE_BITS:
@@ -70,7 +70,7 @@ def of_video(key: str, feature: Mapping[str, Any], bits: int) -> dict[str, Any]:
     numbers = [found[name] for name in ("depth_min", "depth_max", "shift")]
     real = all(isinstance(n, int | float) and not isinstance(n, bool) and math.isfinite(n) for n in numbers)
     if not real or not isinstance(found["use_log"], bool) or numbers[0] >= numbers[1]:
-        raise UnknownLayout(f"info.json: the depth of {key} was encoded with {found}, which is no formula.")
+        raise UnknownLayout(f"info.json: the depth of {key} was encoded with {found}, which is not a formula.")
     if found["use_log"] and numbers[0] + numbers[2] <= 0:
         raise UnknownLayout(f"info.json: the depth of {key} was encoded with {found}: the logarithm is not defined.")
     return {"bits": CODE_BITS, **found}

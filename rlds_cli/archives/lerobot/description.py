@@ -113,7 +113,7 @@ def read(path: Path) -> Info:
     Raises
     ------
     CorruptArchive
-        It is no JSON object, or lacks something.
+        It is not a JSON object, or lacks something.
     UnknownLayout
         It is of a version, or a storage format, that is not read.
     """
@@ -254,7 +254,7 @@ def splits(info: Info, number: int) -> tuple[str, ...]:
 
 
 def odd_splits(info: Info) -> list[str]:
-    """Find the splits that are no range of episodes."""
+    """Find the splits that are not a range of episodes."""
     return [name for name, text in info.splits.items() if not _RANGE.fullmatch(text)]
 
 
@@ -502,7 +502,7 @@ def _feature(name: str, key: str, feature: Mapping[str, Any], columns: Any) -> L
     inner, depth, sides = _inner(kind)
     if not (types.is_boolean(inner) or types.is_integer(inner) or types.is_floating(inner)):
         if name in (REWARD, *FLAGS):
-            raise UnknownLayout(f"{key} holds values of type {kind}, which are no {name}.")
+            raise UnknownLayout(f"{key} holds values of type {kind}, which are not {name}.")
         return LerobotFeature(key, text, nested=True)
     return LerobotFeature(
         key, _numbers(name, inner, depth, sides, tuple(map(int, feature.get("shape") or ())), placement)

@@ -274,7 +274,7 @@ class _BlockReader:
         inside = truncated.copy()
         inside[steps] = False
         if inside.any():
-            text = "steps are truncated and their episode goes on; the flag was dropped"
+            text = "steps are truncated and their episode continues; the flag was dropped"
             notes.append(Note("truncated-inside", text, int(inside.sum()), self._where(segments[0])))
             truncated &= ~inside
         cut = ~(terminated[steps] | truncated[steps])

@@ -286,18 +286,18 @@ def _require_all(survey: _Survey, metadata: Mapping[str, Any]) -> None:
     if isinstance(stated, int) and len(found) < stated:
         missing = next(n for n in range(stated) if n not in found)
         raise CorruptArchive(
-            f"metadata.json says {stated:,} episodes, and {len(found):,} are here (episode {missing} is missing).",
+            f"metadata.json says {stated:,} episodes, the archive has {len(found):,} (episode {missing} is missing).",
             hint="fetch the archive again",
         )
     if not survey.lengths:
         raise UnknownLayout(
             f"The archive holds no episode_<k> with steps ({len(survey.empty):,} without).",
-            hint="if it is no Minari archive: rlds inspect FILE says what it is",
+            hint="if it is not a Minari archive: rlds inspect FILE says what it is",
         )
 
 
 def _headers(archive: Archive, located: MinariFiles, columns: Columns, number: int) -> dict[str, FrameHeader | None]:
-    """Read the header of the first image of each image column; None if the bytes are no image."""
+    """Read the header of the first image of each image column; None if the bytes are not an image."""
     found = {}
     for f in columns.schema:
         if f.kind == "frames":
@@ -315,14 +315,14 @@ def _first_frame(archive: Archive, located: MinariFiles, number: int, path: desc
 
 
 def _with_images(columns: Columns, headers: Mapping[str, FrameHeader | None]) -> Columns:
-    """Give each image column the codec and shape of its first image; leave out columns whose bytes are no image."""
+    """Give each image column the codec and shape of its first image; leave out columns whose bytes are not an image."""
     schema, notes = [], list(columns.notes)
     for f in columns.schema:
         header, key = headers.get(f.name), "/".join(columns.paths.get(f.name, ()))
         if f.kind != "frames":
             schema.append(f)
         elif header is None:
-            notes.append(Note("unreadable-column", f"{key} was left out: bytes that are no image."))
+            notes.append(Note("unreadable-column", f"{key} was left out: bytes that are not an image."))
         elif f.shape[:2] == header.shape[:2]:
             schema.append(replace(f, codec=header.codec))
         else:
@@ -550,7 +550,7 @@ def _flag_notes(
     last[steps] = True
     seen = {
         ("terminated-inside", "steps are terminated inside an episode"): terminated & ~last,
-        ("truncated-inside", "steps are truncated and their episode goes on"): truncated & ~last,
+        ("truncated-inside", "steps are truncated and their episode continues"): truncated & ~last,
         ("open-end", "episodes end with no flag; their last step is marked truncated"): last
         & ~(terminated | truncated),
     }

@@ -97,7 +97,7 @@ def facts(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_fact(key: str, value: Any) -> bool:
-    """Tell whether a value is there and of the expected kind."""
+    """Tell whether a value exists and is of the expected kind."""
     if key in _SCORES:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if key == "jpeg_encoding":
@@ -174,7 +174,7 @@ def _parsed(metadata: Mapping[str, Any], key: str) -> dict[str, Any] | None:
 
 
 def _check(space: Mapping[str, Any]) -> None:
-    """Check that shapes and subspaces are there and of the right kind; the errors are Python's."""
+    """Check that shapes and subspaces exist and are of the right kind; the errors are Python's."""
     match space["type"]:
         case "Box":
             if any(index(n) < 0 for n in space["shape"]):

@@ -172,7 +172,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises
     ------
     CorruptArchive
-        It is no JSON object, or larger than any that TFDS writes.
+        It is not a JSON object, or larger than any that TFDS writes.
     """
     return documents.load_object(path)
 

@@ -158,7 +158,7 @@ def plan(archive: Archive) -> Plan:
     if not left_out:
         return made
     shown = ", ".join(left_out[:_SHOWN]) + (", ..." if len(left_out) > _SHOWN else "")
-    note = Note("left-out", f"files that are no tables were left out: {shown}", len(left_out))
+    note = Note("left-out", f"files that are not tables were left out: {shown}", len(left_out))
     return replace(made, notes=(*made.notes, note))
 
 

@@ -69,7 +69,7 @@ def is_late(name: str) -> bool:
 
 @dataclass(slots=True)
 class FinalRows:
-    """The last and the first rows of episodes whose last row is no step, and the row before each.
+    """The last and the first rows of episodes whose last row is not a step, and the row before each.
 
     ``values`` [2 or 3 per episode] are those of some columns, and ``missing:KEY`` whether there is none.
     """
@@ -154,7 +154,7 @@ def judge(
     if convention == ACTION:
         lost += [key for key in rewards if rows.nonzero(key, rows.final).any()]
     if lost or unread:
-        text = f"final rows are no steps; their values are left out of {', '.join(sorted([*lost, *unread]))}"
+        text = f"final rows are not steps; their values are left out of {', '.join(sorted([*lost, *unread]))}"
         notes.append(Note("final-rows", text, len(rows.final)))
     return notes
 

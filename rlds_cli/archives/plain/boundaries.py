@@ -1,6 +1,6 @@
 """Find the episodes of flat rows, and check that ids, steps, flags and actions agree about them.
 
-The first of these columns that is there decides; the others are checked against it, row by row::
+The first of these columns that exists decides; the others are checked against it, row by row::
 
     ids       an episode is a run of rows with one id
     lists     episode_ends or episode_lengths

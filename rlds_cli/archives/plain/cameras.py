@@ -1,7 +1,7 @@
 """Cameras in files beside a table: images that a column names, folders of images, and videos.
 
 Images and videos count if the user named them together with the tables, as by their directory. A table that is alone
-in its directory owns all folders of images and all videos there. Of several tables in one directory, each owns those
+in its directory owns all folders of images and all videos there. Each of several tables in one directory owns those
 that are called after it::
 
     ep_0/log.csv                        ep_0.npz
@@ -188,7 +188,7 @@ def shown_at(seconds: Array, times: Array, where: str) -> IntArray:
     Raises
     ------
     UnknownLayout
-        Times go back, or are no numbers, or lie behind the end of the video by more than a frame.
+        Times go back, or are not numbers, or lie behind the end of the video by more than a frame.
     """
     since = times.astype(np.float64) - float(times[0])
     wrong = ~(np.diff(since, prepend=0.0) >= 0)

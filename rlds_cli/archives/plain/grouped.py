@@ -107,7 +107,7 @@ class _GroupEpisode:
     """One episode of a file, as its headers describe it.
 
     ``keys`` maps fields to columns, ``next_keys`` next observations, ``once`` the columns of the episode table;
-    ``others`` are columns that are kept as metadata. ``trimmed``: the last row of the actions is no step, but the row
+    ``others`` are columns kept as metadata. ``trimmed``: the last row of the actions is not a step, but the row
     of the final observation. ``rewards`` is as in `Archive`. ``videos`` are the rules by which frames belong to rows.
     """
 

@@ -1,6 +1,6 @@
 """The contents of files: the meaning of flat columns, several files as one table, and groups that are episodes.
 
-An episode goes on in the next file if its id and its steps do.
+An episode continues in the next file if its id and its steps do.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def _edges(s: FileSurvey, found: Boundaries, view: TableView) -> _FileEdges | No
 
 
 def _goes_on(before: _FileEdges | None, after: _FileEdges | None) -> bool:
-    """Tell whether the episode at the end of one file goes on in the next one."""
+    """Tell whether the episode at the end of one file continues in the next one."""
     if before is None or after is None or before.ended or before.last[0] != after.first[0]:
         return False
     if before.steps and after.steps:
@@ -282,7 +282,7 @@ def _goes_on(before: _FileEdges | None, after: _FileEdges | None) -> bool:
     if len(before.ids) == 1 and len(after.ids) > 1:
         raise UnknownLayout(
             f"Episode {before.last[0]!s} is all of one file and begins the next one; no column of steps says whether "
-            "it goes on there.",
+            "it continues there.",
             hint="--map step=KEY names a column that counts the steps; --episodes-by field:KEY begins an episode with "
             "each file",
         )

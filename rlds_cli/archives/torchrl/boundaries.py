@@ -8,7 +8,7 @@ flags of TED are not used.
 Flattened batches of several environments interleave trajectories: a number that comes back before its episode has ended
 is refused.
 
-The next observation of a last step is no final observation in two cases. It is a filler where all of its values are
+The next observation of a last step is not a final observation in two cases. It is a filler where all of its values are
 zero and those of the observation before are not: TorchRL's converters write zeros there. It belongs to the next episode
 if no end is flagged and it is the observation of the row after. Single numbers are always taken as they are.
 """
@@ -338,7 +338,7 @@ def wholes(how: EpisodeReading, episodes: Sequence[LaneEpisode]) -> Iterator[Epi
     Raises
     ------
     NextKeysDiffer
-        That happens at more than ``max_cuts`` steps, or to values that are no observations.
+        That happens at more than ``max_cuts`` steps, or to values that are not observations.
     """
     cuts = 0
     for window, group in _groups(how, episodes):

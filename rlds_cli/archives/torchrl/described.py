@@ -68,7 +68,7 @@ def plan(archive: Archive, file: Path) -> Plan:
     about = _load(file, archive.root)
     found = stores.find(archive)
     if len(found) != 1:
-        raise CorruptArchive(f"{file} describes one TensorDict, and {len(found)} are here.")
+        raise CorruptArchive(f"{file} describes one TensorDict, and the archive has {len(found)}.")
     with opened(found[0]) as lanes:
         table = _Table(file, about["episodes"], lanes)
         fields, keys = _fields(file, about["fields"], lanes)
@@ -123,11 +123,11 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     about = _object(file, _load(file, plan.archive.root).get("metadata", {}), "metadata")
     for name, text in _object(file, about.get("texts", {}), "texts").items():
         if not isinstance(text, str):
-            raise CorruptArchive(f"{file}: {name} is no text.")
+            raise CorruptArchive(f"{file}: {name} is not a text.")
         yield name, text
     for name, array in _object(file, about.get("arrays", {}), "arrays").items():
         if not isinstance(array, str) or Path(array).name != array:
-            raise CorruptArchive(f"{file}: {name} is no name of a file in {METADATA}.")
+            raise CorruptArchive(f"{file}: {name} is not a name of a file in {METADATA}.")
         yield name, np.load(stores.within(file.parent / METADATA / array, plan.archive.root), "r", allow_pickle=False)
 
 
@@ -183,13 +183,13 @@ class _Table:
 
     def _digits(self, what: str, text: Any, most: int) -> Array:
         if not isinstance(text, str) or len(text) != len(self) or not set(text) <= set("012"[: most + 1]):
-            raise CorruptArchive(f"{self.file}: {what} is no text of a digit for each of {len(self):,} episodes.")
+            raise CorruptArchive(f"{self.file}: {what} is not a text of a digit for each of {len(self):,} episodes.")
         return np.frombuffer(text.encode(), np.uint8) - ord("0")
 
     def _list(self, what: str, values: Any, kinds: tuple[type, ...]) -> list[Any]:
         fits = isinstance(values, list) and len(values) == len(self)
         if not fits or not all(x is None or type(x) in kinds for x in values):
-            raise CorruptArchive(f"{self.file}: {what} is no list of a value for each of {len(self):,} episodes.")
+            raise CorruptArchive(f"{self.file}: {what} is not a list of a value for each of {len(self):,} episodes.")
         return cast("list[Any]", values)
 
 
@@ -287,7 +287,7 @@ def _loaded(file: Path, root: Path, changed: int, size: int) -> dict[str, Any]:
 
 def _object(file: Path, value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise CorruptArchive(f"{file}: {what} is no object.")
+        raise CorruptArchive(f"{file}: {what} is not an object.")
     return cast("dict[str, Any]", value)
 
 

@@ -245,7 +245,7 @@ def _ring(store: TensorStore, rows: int, width: int) -> tuple[tuple[int, int], .
     """Read the rows of a buffer in the order of time; ``width`` is how many items a row of it holds."""
     written = rows if store.written is None else store.written
     if written > rows * width:
-        raise CorruptArchive(f"{store.name}: {written:,} rows are said to be written, and {rows:,} are there.")
+        raise CorruptArchive(f"{store.name}: it states {written:,} written rows, and holds {rows:,}.")
     if written == rows * width or (written == rows and store.cursor is not None and store.cursor * width != written):
         cursor = (store.cursor or 0) % max(rows, 1)
         return ((cursor, rows), (0, cursor)) if cursor else ((0, rows),)

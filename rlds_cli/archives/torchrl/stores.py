@@ -140,7 +140,7 @@ def find(archive: Archive, bad: list[str] | None = None) -> list[TensorStore]:
         bad += [e.message for e in errors]
     if not found:
         raise UnknownLayout(
-            f"{archive.files[0].name}: no meta.json of a memory-mapped TensorDict is here. Old versions wrote meta.pt, "
+            f"{archive.files[0].name}: meta.json of a memory-mapped TensorDict is missing. Old versions wrote meta.pt, "
             "a pickle, which is not opened.",
             hint="import the directory that TensorDict.memmap(DIR) or ReplayBuffer.dumps(DIR) wrote",
         )
@@ -444,7 +444,7 @@ def _check_size(leaf: TensorLeaf, root: Path) -> None:
 def _shape(value: Any, path: Path) -> tuple[int, ...]:
     ints = isinstance(value, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
     if not ints or len(value) > MAX_DEPTH:
-        raise CorruptArchive(f"{path}: {str(value)[:60]} is no shape.")
+        raise CorruptArchive(f"{path}: {str(value)[:60]} is not a shape.")
     if any(n < 0 for n in value) or math.prod(max(n, 1) for n in value) > 2**62:
         raise UnsafeArchive(f"{path}: the shape {value} is impossible.")
     return tuple(value)

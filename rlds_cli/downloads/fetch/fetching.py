@@ -131,7 +131,7 @@ class _SourceFailed(Exception):
 
 
 def reused(step: FetchStep) -> Fetched:
-    """Return a file that is there and recorded."""
+    """Return an existing file that is recorded."""
     record = FileRecord.read(step.target)
     if record is None:
         raise DownloadFailed(

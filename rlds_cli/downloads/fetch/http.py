@@ -113,7 +113,7 @@ class _Download:
                     return None
 
     def _complete(self) -> bool:
-        """Return whether all bytes are there, if that is known without a request."""
+        """Return whether all bytes are downloaded, if that is known without a request."""
         known = self._part.origin
         if self._file.placed and not self._file.hashed and known and known.url != names.shown(self._url):
             return False  # these bytes came from another URL, and no hash says that they are the same file
@@ -121,7 +121,7 @@ class _Download:
         return self._part.offset > 0 and self._part.offset == size
 
     def _headers(self) -> dict[str, str]:
-        """Return headers for the missing range, up to the next piece that is there; none if resuming is not safe."""
+        """Return headers for the missing range, up to the next downloaded piece; none if resuming is not safe."""
         part, known, size = self._part, self._part.origin, self._file.size
         if self._whole or not part.offset or known is None or (size is not None and part.offset > size):
             return {}
@@ -338,7 +338,7 @@ class RangeConnections:
         self._start()
 
     def stop_at(self) -> int | None:
-        """Return where the first connection ends: at the next piece that is there or in progress."""
+        """Return where the first connection ends: at the next piece that is downloaded or in progress."""
         return self._part.ahead.first()
 
     def join(self) -> None:

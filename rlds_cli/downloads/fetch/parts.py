@@ -9,7 +9,7 @@
     x.h5.part.67108864    a piece that another connection fetches ahead: the bytes from this one on
     x.h5.part.lock        held while a process works on the file
 
-A part and a piece only grow, so that their sizes say how much is there, whenever the process ends. Bytes are hashed and
+A part and a piece only grow, so their sizes say how much is downloaded, whenever the process ends. Bytes are hashed and
 synced in threads of their own.
 """
 

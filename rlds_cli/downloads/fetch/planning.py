@@ -73,7 +73,7 @@ class FetchPlan:
 
     @property
     def finished(self) -> bool:
-        """True if all files are there and recorded."""
+        """True if all files exist and are recorded."""
         return all(s.action == "reuse" for s in self.steps)
 
     @property
@@ -114,7 +114,7 @@ def plan(
     destination : Path
         The directory of the archive; it need not exist.
     rehash : bool
-        Also verify files that are there and recorded.
+        Also verify existing files that are recorded.
     listed : iterable of RemoteFile, optional
         All files of the archive, if ``files`` are only some of them.
 
@@ -241,7 +241,7 @@ def remembered(destination: Path) -> tuple[RemoteFile, ...] | None:
 
 
 def present(files: Iterable[RemoteFile], destination: Path) -> bool:
-    """Return whether all of the files are there."""
+    """Return whether all of the files exist."""
     return all(os.access(destination / f.path, os.R_OK) for f in files)
 
 

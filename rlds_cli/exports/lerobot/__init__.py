@@ -77,10 +77,10 @@ class _LeRobot(Format):
     # -- losses
 
     def losses(self) -> list[Loss]:
-        """Return what LeRobot cannot say."""
+        """Return what LeRobot cannot represent."""
         found = [loss for loss in super().losses() if loss.kind not in ("splits", "metadata")]
         odd = [name for name, of_split in _ranges(self.content).items() if of_split is None]
-        found += [Loss("splits", f"the named split {name}, which is no range of episodes", name) for name in odd]
+        found += [Loss("splits", f"the named split {name}, which is not a range of episodes", name) for name in odd]
         names = [n for n in self.content.dataset.manifest.metadata if n != FACTS]
         if names:
             text = f"data that are not per row: {', '.join(names[:5])}{', ...' * (len(names) > 5)}"
@@ -231,7 +231,7 @@ class _LeRobot(Format):
         return self._numbers(self.layout.columns[TIME], episode, start, 0, length).astype(np.float64)
 
     def _statistics_of_videos(self, episode: int) -> dict[str, Statistics]:
-        """Return the statistics of the first frame of some episodes, if the package that decodes it is there."""
+        """Return the statistics of the first frame of some episodes, if the package that decodes it is installed."""
         if episode % max(1, len(self.content.table) // _DECODED) or not self.cameras or not find_spec("av"):
             return {}
         found: dict[str, Statistics] = {}
@@ -515,7 +515,7 @@ def _listed_column(name: str, values: list[Any]) -> Any:
 
 
 def _ranges(content: Content) -> dict[str, tuple[int, int] | None]:
-    """Return the named splits as ranges of episodes; None for a split that is none."""
+    """Return the named splits as ranges of episodes; None for a split that is not a range."""
     found: dict[str, tuple[int, int] | None] = {}
     for name, mask in content.table.splits.items():
         inside = np.flatnonzero(mask)

@@ -1,6 +1,6 @@
 """Statistics of columns with the names and shapes that lerobot computes.
 
-Of an array of numbers they are per element of the last axis in v3 (``lerobot.datasets.compute_stats`` of 0.4), and per
+For an array of numbers they are per element of the last axis in v3 (``lerobot.datasets.compute_stats`` of 0.4), and per
 element of a row in v2.1 (of 0.3). Those of images are per channel, [3, 1, 1], of values in [0, 1], from a few frames.
 Statistics of episodes are joined as lerobot joins them: a quantile is the mean of those of the episodes.
 """

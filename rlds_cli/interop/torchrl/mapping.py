@@ -54,7 +54,7 @@ class Job:
 
 @contextmanager
 def _drawing_from(seed: int) -> Iterator[None]:
-    """Seed torch, NumPy and ``random``; afterwards this process goes on to draw what it would have drawn."""
+    """Seed torch, NumPy and ``random``; afterwards this process continues to draw what it would have drawn."""
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)
@@ -93,17 +93,17 @@ def write(
     num_chunks: int | None = None,
     pbar: bool = False,
 ) -> TensorDict:
-    """Write the results of a job to ``dest``, which appears when all of them are there.
+    """Write the results of a job to ``dest``, which appears when all of them are finished.
 
     Raises
     ------
     InvalidArgument
-        ``dest`` is there already, or the arguments are not possible.
+        ``dest`` already exists, or the arguments are not possible.
     PreprocessError
         Results differ in their keys or their batch size.
     """
     if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
-        raise InvalidArgument(f"{dest} is there already. Nothing was changed.", hint="dest= of a new directory")
+        raise InvalidArgument(f"{dest} already exists. Nothing was changed.", hint="dest= of a new directory")
     if not 0 < job.count <= len(job.source):
         raise InvalidArgument(f"num_frames={job.count}: there are {len(job.source):,}.")
     example = job.call((0, None))

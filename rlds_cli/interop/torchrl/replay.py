@@ -49,9 +49,9 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
 
     Transitions are read from the dataset's own files; there is no second copy, and nothing can be written. Every
     transition has the dataset's fields, ``done``, ``terminated`` and ``truncated`` at the root, all False,
-    ``("next", "done")``, and ``episode``. A step whose next observation is not known is no transition, and the one
+    ``("next", "done")``, and ``episode``. A step whose next observation is not known is not a transition, and the one
     before it has ``("next", "done")``. Where a step terminates and no final observation is recorded,
-    ``("next", "observed")`` is there, and False at this step.
+    a field ``("next", "observed")`` is False at this step.
 
     Parameters
     ----------
@@ -94,8 +94,8 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
     shuffle : bool
         False: transitions, or trajectories, in the order of the dataset.
     streaming : bool
-        Slices of trajectories, each trajectory once, and never a download: an id must be here, rows of a dataset at an
-        address arrive when they are needed. Without ``num_slices`` and ``slice_len``, a batch is one slice.
+        Slices of trajectories, each trajectory once, never a download: the id must be on this disk; rows of a dataset
+        at an address are fetched when they are needed. Without ``num_slices`` and ``slice_len``, a batch is one slice.
     totensor : bool
         Images as ``float32`` in [0, 1] with channels first, as ``ToTensorImage`` makes them, unless ``transform`` has
         one. It comes after ``transform``.
@@ -441,7 +441,7 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
         Raises
         ------
         InvalidArgument
-            ``dest`` is there already, or an argument that is not possible.
+            ``dest`` already exists, or an argument that is not possible.
         PreprocessError
             Results differ in their keys or their batch size.
         """

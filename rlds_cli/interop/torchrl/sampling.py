@@ -118,7 +118,7 @@ class Draws:
 
 
 def fill(td: Any, value: float) -> None:
-    """Fill up slices where they go on beyond their trajectory: numbers with ``value``.
+    """Fill up slices where they continue beyond their trajectory: numbers with ``value``.
 
     Flags are False there, texts None, and ``("collector", "mask")`` is False. ``index`` stays that of the last step.
     """
@@ -180,7 +180,7 @@ def images(dataset: Dataset, names: Iterable[str], size: int | Sequence[int] | N
     Raises
     ------
     InvalidArgument
-        None of the fields has images, or ``size`` is no size.
+        None of the fields has images, or ``size`` is not a size.
     """
     if size is None and not to_tensor:
         return None

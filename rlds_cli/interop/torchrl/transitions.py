@@ -223,7 +223,7 @@ def _chosen(offered: Fields, fields: Names | None) -> list[str]:
 
 
 def _column(offered: Fields, windows: WindowIndex, name: str) -> BatchColumn:
-    """Return the column of a name: ``next/done`` also ends the episodes whose last step is no transition."""
+    """Return the column of a name: ``next/done`` also ends the episodes whose last step is not a transition."""
     table = windows.table
     short = table.transitions < table.steps
     if name != DONE or offered.window.whole or not short.any():

@@ -411,7 +411,7 @@ def ship(values: Mapping[str, Array], device: torch.device) -> dict[str, torch.T
     values : mapping of str to array
         Numbers and flags of any dtype and shape.
     device : torch.device
-        Memory is pinned for CUDA, so that the copy goes on while the script does.
+        Memory is pinned for CUDA, so that the copy continues while the script does.
     """
     import torch
 

@@ -228,7 +228,7 @@ def of_episode(numbers: IntArray) -> BatchColumn:
 
 
 def index(first: IntArray) -> BatchColumn:
-    """``index``: i of ``ds[i]``; -1 for a step that is no transition, since its next observation is not known.
+    """``index``: i of ``ds[i]``; -1 for a step that is not a transition, since its next observation is not known.
 
     ``first`` [episodes] are the numbers of the first transitions.
     """

@@ -86,7 +86,7 @@ class Goals:
     gamma : float
         Of the geometric horizon, in (0, 1).
     of : str
-        The field whose rows are goals: ``observation/achieved_goal``, ``info/qpos``. Of a field that is not recorded
+        The field whose rows are goals: ``observation/achieved_goal``, ``info/qpos``. Where a field is not recorded
         with the final observation the last goal is that of the last step.
 
     Raises
@@ -150,7 +150,7 @@ class Goals:
             fields.dataset.field(self.of)  # says what there is
         if self.of.split("/")[0] == "next":
             raise InvalidArgument(
-                f"{self._call}of={self.of!r}): what came of an action is no state.", hint='of="observation"'
+                f"{self._call}of={self.of!r}): the result of an action is not a state.", hint='of="observation"'
             )
         recorded = all(schema[n].placement == "both" for n in names)
         draw = GoalSampler(self, fields, fields.table.observed if recorded else fields.table.steps)

@@ -137,7 +137,7 @@ class Mixture:
     and a half with three, ``2 - 1 / (K - 1)`` with K (the chairman assignment, Tijdeman 1980). Weights are rounded to
     a period of at most 65,536 samples, in which every member comes at least once.
 
-    Each member has its own order, from the seed and its name, and goes on to its next epoch by itself: a mixture ends
+    Each member has its own order, from the seed and its name, and continues to its next epoch by itself: a mixture ends
     only by ``steps``. ``batch["source"]`` is the number of the member in the order of ``members``. The parts of a batch
     that ranks get hold the shares, too.
 
@@ -188,7 +188,7 @@ class Mixture:
             )
         for name in self.members:
             if not isinstance(name, str) or not name:
-                raise InvalidArgument(f"Mixture: {name!r} is no name of a member.", hint=_MEMBERS)
+                raise InvalidArgument(f"Mixture: {name!r} is not a name of a member.", hint=_MEMBERS)
         members = {name: m if isinstance(m, Member) else Member(m) for name, m in self.members.items()}
         object.__setattr__(self, "members", members)
         if isinstance(self.weights, Mapping):

@@ -94,7 +94,7 @@ class MemberPlan:
             self.chosen = self.fields.choose(request.fields, member=True, lenient=lenient)
 
     def begin(self, before: Draw | None = None) -> None:
-        """Make the draw: the one that goes on from that of another version, where it learns."""
+        """Make the draw: the one that continues from that of another version, where it learns."""
         sampler = self.request.sampler
         with _naming(self.name):
             if sampler.sides > 1:

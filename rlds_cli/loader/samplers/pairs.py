@@ -61,7 +61,7 @@ class Pairs(Endless):
     def over(self, pool: WindowIndex) -> Draw:
         """Return the draw over ``pool``, see `Sampler`."""
         if pool.bucket is not None:
-            raise InvalidArgument(f"{self} with a bucket: episodes of similar length are no tasks.", hint="Episode()")
+            raise InvalidArgument(f"{self} with a bucket: episodes of similar length are not tasks.", hint="Episode()")
         tasks = _tasks(pool, self.by)
         draw = PairDraw(tasks, pool.prefix.counts)
         if not draw.total:

@@ -30,7 +30,7 @@ class Uniform(Endless):
         ``window``: every window is equally likely. ``episode``: every episode with a window is equally likely, then
         every window in it, so short episodes count as much as long ones.
     warm_up : {"first_part"}, optional
-        For a remote dataset of which little is here: the samples that come first are drawn from the first windows of
+        For a remote dataset of which little is cached: the samples that come first are drawn from the first windows of
         the dataset, whose rows take about 64 MiB, and each later one from 4 windows more. So the early samples are
         **not** drawn from all windows. Sample number i stays a function of (seed, epoch, i), and once all windows are
         reached, it is what it is without a warm-up. Without it the draw is exact, and the first batches wait.

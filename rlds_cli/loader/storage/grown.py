@@ -161,7 +161,7 @@ class GrownRows:
         )
 
     def _add(self, rows: RowLayout, n: int, count: int) -> None:
-        """Pack the rows of a unit up to ``count`` into memory; those that are there stay as they are."""
+        """Pack the rows of a unit up to ``count`` into memory; packed ones stay as they are."""
         if n not in self._memory:
             made = self._place.memory((n - self._first) * self._size, self._size)
             self._memory[n] = np.frombuffer(made, np.uint8).reshape(self._unit, self._row_bytes), 0

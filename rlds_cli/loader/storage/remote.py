@@ -6,12 +6,12 @@
     run k + 1             locate -> touch -> announce   ................   wait -> gather -> release
                                              '-- the blocks arrive --'
 
-The kernel itself says which blocks a gather reads (`kernel.Touches`). Two things are known only when rows are there:
+The kernel itself says which blocks a gather reads (`kernel.Touches`). Two things are known only when rows are cached:
 where a flag ends the sum of an n-step transition, and where encoded frames lie. The first is announced as if no flag
-ended a sum, and asked again when the flags are there; of the second, the table of frames is read first.
+ended a sum, and asked again when the flags are cached; for the second, the table of frames is read first.
 
-Where all blocks of all columns are here, they are held together, and nothing is touched any more: reading is as fast as
-that of a local dataset.
+Once all blocks of all columns are cached, they are held together, and nothing is touched any more: reading is as fast
+as that of a local dataset.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Hold(Protocol):
 
     @property
     def is_here(self) -> bool:
-        """True if all blocks are here."""
+        """True if all blocks are cached."""
         ...
 
     def wait(self) -> None:
-        """Wait until all blocks are here; raises DownloadFailed naming the block."""
+        """Wait until all blocks are cached; raises DownloadFailed naming the block."""
         ...
 
     def release(self) -> None:
@@ -76,7 +76,7 @@ class BackgroundFill(Protocol):
 
     @property
     def state(self) -> str:
-        """How the filling stands, in words; empty once all blocks are here."""
+        """How the filling stands, in words; empty once all blocks are cached."""
         ...
 
     @property
@@ -105,7 +105,7 @@ class Blocks(Protocol):
 
     @property
     def stay(self) -> bool:
-        """True if blocks that are here need not leave for others."""
+        """True if cached blocks are never evicted."""
         ...
 
     fills: bool  # whether blocks may arrive in the background
@@ -115,7 +115,7 @@ class Blocks(Protocol):
         ...
 
     def state(self, file: int) -> Array:
-        """Return the state of each block of a file: nonzero where it is here."""
+        """Return the state of each block of a file: nonzero where it is cached."""
         ...
 
     def announce(self, wanted: Wanted, scattered: Collection[int] = ()) -> Hold:
@@ -206,7 +206,7 @@ class RemoteRows(Protocol):
 def stays(dataset: Dataset, names: Iterable[str]) -> bool:
     """Return whether all rows of array fields are on this machine and stay: those of a local dataset do.
 
-    Those of a remote one do once all of their blocks are here, and no cache is limited.
+    Those of a remote one do once all of their blocks are cached, and no cache is limited.
     """
     blocks = blocks_of(dataset)
     if blocks is None:
@@ -299,7 +299,7 @@ class EncodedRows:
             self.frames = data, offsets
 
     def wanted(self, rows: IntArray) -> Wanted:
-        """Return the blocks of the frames of rows [n], whose tables are here."""
+        """Return the blocks of the frames of rows [n], whose tables are cached."""
         assert self.place is not None
         if self.frames is None:
             return self.place.wanted(*self._store.videos(self._name).ranges(self.tables[0][rows]))
@@ -354,7 +354,7 @@ class Arrival:
     ----------
     blocks : Blocks
     stages : iterator of Wanted
-        Each stage is asked for when the blocks of those before are here.
+        Each stage is asked for when the blocks of those before are cached.
     scattered : collection of int
         Files, see `Blocks.announce`.
 
@@ -385,7 +385,7 @@ class Arrival:
         self._holds.append(self._blocks.announce(wanted, self._scattered))
 
     def wait(self) -> None:
-        """Wait until all blocks are here.
+        """Wait until all blocks are cached.
 
         Raises
         ------
@@ -489,11 +489,11 @@ class RemoteReads:
 
     @property
     def whole(self) -> bool:
-        """True while all blocks of all columns are here, and held."""
+        """True while all blocks of all columns are cached, and held."""
         return self._whole is not None and self._process == os.getpid()
 
     def look(self) -> bool:
-        """Hold all columns if every block of them is here; return whether it is."""
+        """Hold all columns if every block of them is cached; return whether it is."""
         if not self.whole:
             self._process, self._tries, self._whole = os.getpid(), TRIES, None
             if all(np.count_nonzero(self.blocks.state(file)[a:b]) == b - a for file, a, b in self._read):
@@ -511,7 +511,7 @@ class RemoteReads:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """Number of the columns' blocks that are here, and of all."""
+        """Number of the columns' cached blocks, and of all."""
         here = sum(int(np.count_nonzero(self.blocks.state(file)[a:b])) for file, a, b in self._read)
         return here, sum(b - a for _, a, b in self._read)
 
@@ -538,7 +538,7 @@ class RemoteReads:
         return {file for file, _, _ in self._read}
 
     def _stages(self, bound: Bound, rows: Bound | None, n: int) -> Iterator[Wanted]:
-        """Yield the blocks that are read, in stages: each is known when the blocks of those before are here."""
+        """Yield the blocks that are read, in stages: each is known when the blocks of those before are cached."""
         yield self._wanted(bound, n, before=self._sums)
         if self._sums:
             yield self._wanted(bound, n, before=False)
