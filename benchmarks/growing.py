@@ -1,4 +1,4 @@
-"""Datasets that grow: appending, opening, sampling while steps arrive; beside a bare write, and buffers of others.
+"""Growing datasets: appending, opening, sampling while steps arrive; beside a bare write, and buffers of others.
 
     python benchmarks/growing.py [PART ...]
 
@@ -510,7 +510,7 @@ def arriving() -> None:
 
 
 def mixing(results: Results) -> None:
-    """Batches of which half is from a dataset that grows, beside TorchRL's buffer for this."""
+    """Batches of which half is from a growing dataset, beside TorchRL's buffer for this."""
     from rlds_cli.loader import Loader, Mixture
 
     members = {}

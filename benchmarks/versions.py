@@ -2,9 +2,9 @@
 
     python benchmarks/versions.py [PART...] [--scale 0.1] [--before CHECKOUT]
 
-cameras     episodes of JPEG images, of which a selection and a trim share the files; also in a dataset that grows
+cameras     episodes of JPEG images, of which a selection and a trim share the files; also in a growing dataset
 table       a million episodes of two steps and eight fields, for what is done by the episode table alone; also in a
-            dataset that grows
+            growing dataset
 loading     a million rows in one dataset, 95 % of them in a selection, in a merge of ten, and in one that grows; their
             loaders take turns
 conversion  D4RL files of a million steps, and of 200,000 episodes of two steps, beside h5py, tofile, fsync, one sha256
@@ -83,7 +83,7 @@ def cameras(home: Path, scale: float) -> None:
         writer.add_episodes(filmed(count))
     ds = writer.dataset()
     whole = used(home) - before
-    print(f"cameras: {count:,} episodes in a dataset that grows, {whole / 2**20:,.0f} MiB")
+    print(f"cameras: {count:,} episodes in a growing dataset, {whole / 2**20:,.0f} MiB")
     views(ds, home, whole)
     measure("twice the reward", home, whole, lambda: preprocess.run(ds, _twice, "twice", jobs=0, force=True))
 
@@ -137,7 +137,7 @@ def table(home: Path, scale: float) -> None:
         seconds(f"open {what}, first batch", lambda r=ref: next(iter(Loader(r, 256, seed=0))))
 
     rlds_cli.append("local/grown", file, progress=False)
-    print(f"table: {count:,} episodes in a dataset that grows")
+    print(f"table: {count:,} episodes in a growing dataset")
     labelled("local/grown", home, whole)
     opened = rlds_cli.open_dataset("local/grown")
     seconds("fingerprint after a label", lambda: opened.store.fingerprint(opened.episodes.index), at_most=1)

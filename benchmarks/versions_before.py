@@ -26,7 +26,7 @@ REFS = {  # of datasets of many short episodes: as this checkout has them, and a
     "the first version": ("local/short#v1", "local/short"),
     "a labelled version": ("local/short", "local/short"),
     "a selection": ("local/short@part", "local/short"),
-    "a dataset that grows": ("local/grown", "local/grown"),
+    "a growing dataset": ("local/grown", "local/grown"),
 }
 SIZES = {"D4RL, episodes of 1,000 steps": (1_000_000, 1000, 1.05), "D4RL, episodes of 2 steps": (400_000, 2, 1.5)}
 
@@ -110,7 +110,7 @@ def converting(home: Path, file: str) -> float:
 
 
 def appending(home: Path, file: str) -> float:
-    """Return the seconds of the processor of an append to a dataset that grows."""
+    """Return the seconds of the processor of an append to a growing dataset."""
     import rlds_cli
 
     shutil.rmtree(home / "appended", ignore_errors=True)

@@ -2,7 +2,7 @@
 
     python examples/dagger.py [--rounds N] [--steps N] [--seed N]        --help for more
 
-Each round appends episodes to a dataset that grows, while one loader keeps training on it. The task is Gymnasium's
+Each round appends episodes to a growing dataset, while one loader keeps training on it. The task is Gymnasium's
 Pendulum; the expert pumps energy into it, and balances it at the top. Demonstrations never leave the dataset;
 ``keep=`` bounds what the learner adds.
 """

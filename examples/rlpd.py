@@ -2,7 +2,7 @@
 
     python examples/rlpd.py [--offline N] [--online N] [--seed N]        --help for more
 
-First a policy is trained on a few poor episodes of Pendulum. Then it acts: its episodes go into a dataset that grows,
+First a policy is trained on a few poor episodes of Pendulum. Then it acts: its episodes go into a growing dataset,
 and half of each batch comes from there, half from the data. As in RLPD (arXiv:2302.02948) the learner is SAC with an
 ensemble of critics with layer normalisation. Offline, its actor also stays near the actions of the data.
 """

@@ -368,7 +368,7 @@ class Addresses:
             except RldsError as e:
                 if "images" not in str(e) and "frames" not in str(e):
                     raise
-                return  # of a dataset that grows: they are downloaded, see `pull`
+                return  # of a growing dataset: they are downloaded, see `pull`
             check(ds, episodes)
             check_batches(ds, episodes, seed)
 

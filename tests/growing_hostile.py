@@ -1,4 +1,4 @@
-"""Datasets that grow as a stranger makes them: records of episodes and of versions that point anywhere."""
+"""Growing datasets as a stranger makes them: records of episodes and of versions that point anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Episodes of a dataset that grows in plain Python, and its fingerprint computed the slow way from its definition."""
+"""Episodes of a growing dataset in plain Python, and its fingerprint computed the slow way from its definition."""
 
 from __future__ import annotations
 

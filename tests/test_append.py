@@ -1,4 +1,4 @@
-"""Files appended to a dataset that grows, and datasets merged: the values are those of the files."""
+"""Files appended to a growing dataset, and datasets merged: the values are those of the files."""
 
 from __future__ import annotations
 

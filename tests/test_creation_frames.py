@@ -189,7 +189,7 @@ def test_an_image_is_no_episode_column() -> None:
     assert create("local/cam", [episode(JPEGS, episode={"task": b"push"})]).episodes["task"].tolist() == ["push"]
 
 
-# -- datasets that grow, and results of functions
+# -- growing datasets, and results of functions
 
 
 def test_a_writer_keeps_frames() -> None:

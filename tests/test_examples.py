@@ -174,7 +174,7 @@ def test_it_learns() -> None:
     assert curve[-1][-1] > 450  # the data: 362 on average, a random policy: 22
 
 
-# -- datasets that grow
+# -- growing datasets
 
 
 @pytest.mark.thorough

@@ -1,4 +1,4 @@
-"""`rlds compact` and `rlds gc` of datasets that grow: what is read stays, space comes back."""
+"""`rlds compact` and `rlds gc` of growing datasets: what is read stays, space comes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels, drops, facts and restoring of a dataset that grows, in its place, while others write and read it."""
+"""Labels, drops, facts and restoring of a growing dataset, in its place, while others write and read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoded frames in datasets that grow: the bytes are stored as they were given."""
+"""Encoded frames in growing datasets: the bytes are stored as they were given."""
 
 from __future__ import annotations
 

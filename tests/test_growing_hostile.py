@@ -1,4 +1,4 @@
-"""Directories of datasets that grow, from a stranger: refused in words, without much time or memory."""
+"""Directories of growing datasets, from a stranger: refused in words, without much time or memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions over a dataset that grows: a second run works on new episodes alone, and gives what a run of all gives."""
+"""Functions over a growing dataset: a second run works on new episodes alone, and gives what a run of all gives."""
 
 from __future__ import annotations
 

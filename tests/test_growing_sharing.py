@@ -1,4 +1,4 @@
-"""Versions of a dataset that grows share what was read of episodes: each sees its own, whatever comes later."""
+"""Versions of a growing dataset share what was read of episodes: each sees its own, whatever comes later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rlds verify` of datasets that grow: sound ones pass, and each kind of damage is named."""
+"""`rlds verify` of growing datasets: sound ones pass, and each kind of damage is named."""
 
 from __future__ import annotations
 

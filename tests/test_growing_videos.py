@@ -1,4 +1,4 @@
-"""Videos in datasets that grow: MP4 files are stored as they were published, and nothing is decoded."""
+"""Videos in growing datasets: MP4 files are stored as they were published, and nothing is decoded."""
 
 from __future__ import annotations
 

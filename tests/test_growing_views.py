@@ -1,4 +1,4 @@
-"""Selections, trims, labels and merges of datasets that grow: they share the files of rows with them."""
+"""Selections, trims, labels and merges of growing datasets: they share the files of rows with them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def episodes(lengths: list[int] = LENGTHS, seed: int = 0) -> list[Episode]:
 
 
 def record(id: str, given: list[Episode], **options: object) -> Dataset:
-    """A dataset that grows, with a commit for each episode."""
+    """A growing dataset, with a commit for each episode."""
     with rlds_cli.writer(id, like=build("local/like", episodes([2])), **options) as w:  # type: ignore[arg-type]
         for e in given:
             w.add_episodes([e.item()])

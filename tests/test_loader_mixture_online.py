@@ -170,7 +170,7 @@ def test_members_of_weight_zero_do_not_stand_in(online: Any) -> None:
         (lambda: load(sampler=Prioritized(lag=1)), "draws no batches ahead"),
         (
             lambda: Loader(Mixture({"a": Member("local/online", rename={"action": "control"})}), live=True),
-            "Mixture, a: rename= of a dataset that grows",
+            "Mixture, a: rename= of a growing dataset",
         ),
     ],
 )

@@ -90,7 +90,7 @@ def large(rows: int = 30_000, *, width: int = 64, seed: int = 0, **more: Any) ->
 
 
 def grown(path: Path | None = None) -> Dataset:
-    """A dataset that grows, with episodes that left between others."""
+    """A growing dataset, with episodes that left between others."""
     rng = np.random.default_rng(3)
     with rlds_cli.writer("local/grown", fields=growing_model.FIELDS, keep=rlds_cli.Reservoir(episodes=5)) as w:
         for _ in range(9):

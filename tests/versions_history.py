@@ -121,7 +121,7 @@ class History:
         if ds.version == max(every, default=-1):
             check(ds, every[ds.version])
             return False
-        if ds.store.segment_rows and ds.version == 0:  # a dataset that grows begins without episodes
+        if ds.store.segment_rows and ds.version == 0:  # a growing dataset begins without episodes
             check(ds, [])
             every[0] = []
             self.known[change.id] = every
@@ -212,14 +212,14 @@ class History:
         return Change(id, lambda: rlds_cli.merge(list(members), id, column=column, store=store), new)
 
     def record(self, like: Dataset) -> dict[str, list[Episode]]:
-        """A dataset that grows, of several commits."""
+        """A growing dataset, of several commits."""
         id = f"local/{self.name('g')}"
         for _ in range(2):
             self.apply(self.recorded(id, like))
         return {id: self.newest(id)}
 
     def recorded(self, id: str, like: Dataset | None = None) -> Change:
-        """Two more episodes of a dataset that grows, in one commit."""
+        """Two more episodes of a growing dataset, in one commit."""
         new = self.drawn()
 
         def act() -> Dataset:
@@ -234,7 +234,7 @@ class History:
         return [draw(self.rng, int(n)) for n in self.rng.choice([1, 2, 5], 2)]
 
     def append(self, ds: Dataset, episodes: list[Episode]) -> Change:
-        """Record more into a dataset that grows."""
+        """Record more into a growing dataset."""
         return self.recorded(ds.id)
 
     def drop_beside_a_writer(self, ds: Dataset, episodes: list[Episode]) -> None:

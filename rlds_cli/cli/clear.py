@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 @app.command("clear")
 def clear(
-    id: Annotated[
-        str, typer.Argument(metavar="ID", help="A dataset that grows.", autocompletion=options.complete_here)
-    ],
+    id: Annotated[str, typer.Argument(metavar="ID", help="A growing dataset.", autocompletion=options.complete_here)],
     protected: Annotated[bool, typer.Option("--protected", help="Protected episodes leave, too.")] = False,
     yes: options.Yes = False,
     dry_run: options.DryRun = False,

@@ -38,7 +38,7 @@ def merge(
 ) -> None:
     """Make one dataset of several. The episode table says where each episode came from.
 
-    Datasets that grow give the episodes of their newest version.
+    Growing datasets give the episodes of their newest version.
 
     Example: rlds merge local/monday local/tuesday --as local/all
     """

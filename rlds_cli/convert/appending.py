@@ -267,7 +267,7 @@ def append(
 
 
 def _committed(path: Path, made: Dataset, protected: bool) -> Store:
-    """Append the episodes of ``made`` to a dataset that grows; return it at the version that has them."""
+    """Append the episodes of ``made`` to a growing dataset; return it at the version that has them."""
     writer_of = Appender(path, shared=True)
     try:
         known = bool(writer_of.newest.sources)

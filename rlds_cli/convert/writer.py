@@ -1,4 +1,4 @@
-"""Write a dataset that grows: step by step, by episodes, or by batches of a collector."""
+"""Write a growing dataset: step by step, by episodes, or by batches of a collector."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def writer(
     durable: bool = True,
     cache_dir: StrPath | None = None,
 ) -> Writer:
-    """Open a dataset that grows for writing; it is made if it is not there.
+    """Open a growing dataset for writing; it is made if it is not there.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ class Version:
         What made it, as it is typed: ``label --where "take > 3" quality=bad``; or the reader for the first one.
     episodes, steps : int
     fingerprint : str
-        Empty for a dataset that grows, whose fingerprints are computed when they are asked for.
+        Empty for a growing dataset, whose fingerprints are computed when they are asked for.
     tags : tuple of str
         Its names.
     """

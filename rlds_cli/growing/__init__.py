@@ -1,1 +1,1 @@
-"""Datasets that grow: rows and logs on disk, versions of them, and what is kept."""
+"""Growing datasets: rows and logs on disk, versions of them, and what is kept."""

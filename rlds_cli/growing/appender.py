@@ -1,4 +1,4 @@
-"""Commit episodes to a dataset that grows: rows, logs, then one record that makes them count."""
+"""Commit episodes to a growing dataset: rows, logs, then one record that makes them count."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class _State:
 
 
 class Appender:
-    """Appends episodes to a dataset that grows; several may be at work on one.
+    """Appends episodes to a growing dataset; several may be at work on one.
 
     Parameters
     ----------

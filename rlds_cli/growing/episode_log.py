@@ -1,4 +1,4 @@
-"""The episodes of a dataset that grows, as versions of it that are open share them."""
+"""The episodes of a growing dataset, as versions of it that are open share them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Videos of datasets that grow: published MP4 files as they are, end to end, each stored once for several episodes.
+"""Videos of growing datasets: published MP4 files as they are, end to end, each stored once for several episodes.
 
 ::
 
@@ -204,7 +204,7 @@ def extent_of(array: SegmentedArray, start: int, stop: int) -> Extent:
 
 
 class GrowingVideos(Videos):
-    """The videos of one field of a dataset that grows, at one version.
+    """The videos of one field of a growing dataset, at one version.
 
     Parameters
     ----------

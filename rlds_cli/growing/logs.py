@@ -404,7 +404,7 @@ def check_shared(dataset: Path) -> None:
 
 
 def check_not_written(dataset: Path) -> None:
-    """Refuse to remove or replace a dataset that grows while a writer is at work; others pass.
+    """Refuse to remove or replace a growing dataset while a writer is at work; others pass.
 
     Raises
     ------

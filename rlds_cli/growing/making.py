@@ -1,4 +1,4 @@
-"""Make a dataset that grows, without episodes."""
+"""Make a growing dataset, without episodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make(
     keep: Keep | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a dataset that grows, without episodes, into an empty directory. ``about`` are members of the manifest."""
+    """Write a growing dataset, without episodes, into an empty directory. ``about`` are members of the manifest."""
     width = sum(arrays.row_bytes((0, *shape), dtype) for dtype, shape in map(segments.stored_row, schema))
     width += logs.DIGEST * sum(map(digests.has_row_digests, schema))
     limit = keep.steps if isinstance(keep, retention.Fifo) else None

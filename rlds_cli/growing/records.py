@@ -1,4 +1,4 @@
-"""Records of episodes, for the log of a dataset that grows, and the counts of a version."""
+"""Records of episodes, for the log of a growing dataset, and the counts of a version."""
 
 from __future__ import annotations
 

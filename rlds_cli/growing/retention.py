@@ -1,4 +1,4 @@
-"""Retention of datasets that grow: the newest episodes, a uniform sample of all, or the best."""
+"""Retention of growing datasets: the newest episodes, a uniform sample of all, or the best."""
 
 from __future__ import annotations
 

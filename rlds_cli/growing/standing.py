@@ -1,4 +1,4 @@
-"""State of each episode of a dataset that grows."""
+"""State of each episode of a growing dataset."""
 
 from __future__ import annotations
 

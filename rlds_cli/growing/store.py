@@ -1,4 +1,4 @@
-"""Open a dataset that grows, at one of its versions."""
+"""Open a growing dataset, at one of its versions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LONGEST_FREEING = 1.0  # seconds that a writer may take to ask which versions a
 
 
 class GrowingStore(ChangedByLog):
-    """The files of a dataset that grows, at one version.
+    """The files of a growing dataset, at one version.
 
     The version is held: while this object exists, its rows stay. Rows are counted from the first episode that was
     kept when the version was made.

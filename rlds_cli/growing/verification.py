@@ -40,7 +40,7 @@ _ROUNDING = 1e-9
 def verify_directory(
     path: Path, *, version: int | None = None, progress: Progress | bool | None = None
 ) -> Verification:
-    """Check a dataset that grows, at its newest version or another existing one.
+    """Check a growing dataset, at its newest version or another existing one.
 
     Every record of a version has a checksum, and a hash of the logs. The logs have a digest for each episode of each
     field. Damage of rows is named by field and episode, counted among the kept ones.

@@ -25,7 +25,7 @@ except ImportError as e:
 
 
 class Record(gymnasium.Wrapper):  # type: ignore[misc]  # untyped
-    """Records the episodes of an environment in a dataset that grows; of a vector of environments, too.
+    """Records the episodes of an environment in a growing dataset; of a vector of environments, too.
 
     Observations and actions are recorded in the dtypes of their spaces (images as uint8), or in those of the dataset's
     fields if it exists or ``like`` is given: a dataset of float32 then takes observations of float64 rounded.

@@ -205,7 +205,7 @@ class WindowIndex:
 
     @cached_property
     def recorded(self) -> IntArray:
-        """Number of each episode among all that were ever recorded, of a dataset that grows."""
+        """Number of each episode among all that were ever recorded, of a growing dataset."""
         store = self.dataset.store
         numbers: IntArray = self.dataset.episodes.index.take(self.table.number) + store.first_episode
         return numbers

@@ -1,4 +1,4 @@
-"""Live loaders: new versions of a dataset that grows are taken up between runs of batches.
+"""Live loaders: new versions of a growing dataset are taken up between runs of batches.
 
 Before every run the loader asks for the version to draw from. It looks for a new one often enough that data are used
 within about 100 ms, and so seldom that looking and taking up costs at most about a twentieth of the time. The first
@@ -37,7 +37,7 @@ LOOK = 0.01  # seconds between looks for a new version
 REST = 19  # times as long as taking one up took, none is taken up after it
 FRESH = 0.05  # seconds of batches that are drawn together
 KEY = "versions"  # of the log in a state
-Versions = tuple[int, ...]  # one number for each dataset that grows: of a loader on one dataset, one
+Versions = tuple[int, ...]  # one number for each growing dataset: of a loader on one dataset, one
 
 
 class VersionLog:
@@ -193,7 +193,7 @@ class LiveData(Protocol):
 
 
 class LiveDataset:
-    """One dataset that grows, see `LiveData`; at the version ``first`` to begin with, or as it is given.
+    """One growing dataset, see `LiveData`; at the version ``first`` to begin with, or as it is given.
 
     Attributes
     ----------
@@ -269,7 +269,7 @@ def check(dataset: Dataset, request: Request) -> None:
     if dataset.store.why_fixed:
         raise InvalidArgument(
             f"live=True on {dataset.id}: {dataset.store.why_fixed}.",
-            hint="live=False; rlds_cli.writer(...) makes datasets that grow; others are opened again",
+            hint="live=False; rlds_cli.writer(...) makes growing datasets; others are opened again",
         )
     if dataset.is_selection:
         raise InvalidArgument(

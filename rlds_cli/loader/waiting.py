@@ -76,7 +76,7 @@ def first(live: Live, dataset: Dataset | Mixture, make: Callable[[Dataset | Mixt
 
 
 def _growing(dataset: Dataset | Mixture) -> list[Dataset]:
-    """Return the datasets that grow."""
+    """Return the growing datasets."""
     members = [m.dataset for m in dataset.parts.values()] if isinstance(dataset, Mixture) else [dataset]
     return [d for d in members if isinstance(d, Dataset) and not d.store.why_fixed]
 

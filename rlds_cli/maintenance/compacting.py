@@ -78,7 +78,7 @@ class Cleared:
 
 
 def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, cache_dir: StrPath | None = None) -> Cleared:
-    """Let all episodes of a dataset that grows leave; its id, its fields and what it keeps stay.
+    """Let all episodes of a growing dataset leave; its id, its fields and what it keeps stay.
 
     Who reads an older version reads on. The rows are freed when nobody does.
 

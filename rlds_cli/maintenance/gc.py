@@ -70,7 +70,7 @@ class Collection:
 def plan(*, archives: bool = False, remote: bool = False, cache_dir: StrPath | None = None) -> Collection:
     """List the garbage in the user's own home; nothing is changed.
 
-    Packed rows are built again when a loader needs them. Rows of episodes that left a dataset that grows are freed
+    Packed rows are built again when a loader needs them. Rows of episodes that left a growing dataset are freed
     where no reader holds a version with them. Interrupted work is removed, with its finished parts, unless a
     process holds its lock. An archive is removed if it can be downloaded again and its dataset, if it exists, was made
     of exactly these files. Links, files of other users and files that rlds has not made stay.
@@ -185,7 +185,7 @@ def _aside(home: Home) -> Iterator[Garbage]:
 
 
 def _versions(home: Home) -> Iterator[Garbage]:
-    """Yield rows of episodes that left datasets that grow."""
+    """Yield rows of episodes that left growing datasets."""
     for id, directory in home.datasets():
         if _led_away(home, directory):
             continue

@@ -49,7 +49,7 @@ class Locked:
     reproducible: bool = True
     why: str = ""  # why it is not reproducible
     edits: Mapping[str, Any] | None = None  # what changed the dataset that it was made of; see `maintenance.edits`
-    version: int | None = None  # of a dataset that grows, or has edits
+    version: int | None = None  # of a growing dataset, or has edits
     address: str | None = None  # where it was pushed to, or came from
     index: str | None = None  # sha256 of the index of this version there
 

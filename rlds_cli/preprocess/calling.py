@@ -216,7 +216,7 @@ def raised_at(e: BaseException) -> str:
 def seed(task: Task, number: int | str) -> None:
     """Seed the global generators for one episode or batch, so that every worker draws the same numbers.
 
-    A text names an episode of a dataset that grows: the same numbers are drawn for it at every version.
+    A text names an episode of a growing dataset: the same numbers are drawn for it at every version.
     """
     source = task.dataset.id if isinstance(number, str) else task.source
     digest = hashlib.sha256(f"{source} {number}".encode()).digest()

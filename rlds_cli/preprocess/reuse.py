@@ -1,4 +1,4 @@
-"""Take over results of an earlier run: of episodes that a dataset that grows had already.
+"""Take over results of an earlier run: of episodes that a growing dataset had already.
 
 The result of a function of whole episodes depends on the episode alone and its columns, which a digest identifies. The
 result of a function of steps, batches or windows depends on the call, which begins with the episodes before it: so a

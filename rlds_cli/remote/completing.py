@@ -1,7 +1,7 @@
 """Make a remote dataset whole: the cached blocks stay, and its files of rows become those of a dataset.
 
 The files of rows get a second name below the work directory of the download, and when the dataset is published, their
-first one goes. Processes that read the remote dataset continue reading it. Segments of datasets that grow are copied.
+first one goes. Processes that read the remote dataset continue reading it. Segments of growing datasets are copied.
 """
 
 from __future__ import annotations

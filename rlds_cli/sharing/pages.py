@@ -43,7 +43,7 @@ def pages(
     path : Path
         The dataset.
     index : Index
-        As it is pushed; of a dataset that grows, the version that it names.
+        As it is pushed; of a growing dataset, the version that it names.
     objects : Objects
         What is at the address.
     sent : int, optional

@@ -60,7 +60,7 @@ class Pushed:
     objects : int
         Objects of the dataset.
     dropped : int
-        Dropped episodes of a dataset that grows, which are sent, too.
+        Dropped episodes of a growing dataset, which are sent, too.
     others : int
         Steps of other episodes that are sent, too: in the files of a selection or an older recording they lie between
         steps of this version.

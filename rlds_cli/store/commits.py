@@ -1,6 +1,6 @@
 """The log of a growing dataset's versions: one record of fixed size for each commit. Needs no NumPy.
 
-A dataset that grows is a directory of rows that are never changed, of logs that only get longer, and of this file. Its
+A growing dataset is a directory of rows that are never changed, of logs that only get longer, and of this file. Its
 last valid record says how much of the rows and logs counts; what lies behind is of a commit that was not finished, and
 is written over by the next one. So a reader sees the dataset as it was after one commit, whatever a writer does.
 """

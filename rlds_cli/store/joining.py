@@ -9,7 +9,7 @@ A field whose dtype differs in the datasets is written anew, in a dtype that hol
 small: the episode table, digests of episodes, tables of texts and videos with the rows that refer to them, and the
 first byte of each encoded frame.
 
-A dataset that grows has its rows in several files, of which those are shared that hold rows of its episodes. Its writer
+A growing dataset has its rows in several files, of which those are shared that hold rows of its episodes. Its writer
 continues in new files.
 """
 

@@ -15,7 +15,7 @@ from rlds_cli.files import json as documents
 from rlds_cli.store import commits, files, validation
 
 FORMAT = 1
-GROWING_FORMAT = 2  # of datasets that grow, which format 1 does not know
+GROWING_FORMAT = 2  # of growing datasets, which format 1 does not know
 LONGEST = 64 << 20  # bytes of zarr.json, written or read
 
 
@@ -101,7 +101,7 @@ class Manifest:
     shared: Mapping[str, str] = field(default_factory=dict)  # field -> how it came from the source: link, reflink, copy
     episode_columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # the user's own: dtype and digest
     files: str = ""  # sha256 of the list of the digests of files, see `sealing`
-    growing: Mapping[str, Any] = field(default_factory=dict)  # of a dataset that grows: rows of a segment, what is kept
+    growing: Mapping[str, Any] = field(default_factory=dict)  # of a growing dataset: rows of a segment, what is kept
     version: int = 1  # counts the changes of a dataset in its place
 
     @property
@@ -176,7 +176,7 @@ def read_with_version_id(dataset: Path) -> tuple[Manifest, str]:
             raise ValueError(f"format {found} of a dataset that {'grows' if found == FORMAT else 'does not grow'}")
         m = from_json(attributes)
         if bool(m.fingerprint) == bool(m.growing):
-            raise ValueError("a fingerprint of a dataset that grows, or none of one that does not")
+            raise ValueError("a fingerprint of a growing dataset, or none of one that does not")
         m = of_commit(m, commits.last(dataset)) if m.growing else m
         return m, hashlib.sha256(text).hexdigest()
     except ValueError as e:
@@ -184,7 +184,7 @@ def read_with_version_id(dataset: Path) -> tuple[Manifest, str]:
 
 
 def of_commit(m: Manifest, g: commits.Commit) -> Manifest:
-    """Return the manifest of a dataset that grows as it is at a version."""
+    """Return the manifest of a growing dataset as it is at a version."""
     return replace(m, counts=Counts(**commits.counts_of(g)))
 
 

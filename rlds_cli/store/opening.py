@@ -81,7 +81,7 @@ class Store(Followed):
     Attributes
     ----------
     kept : int array or None
-        Numbers of the episodes that count, among those of `episodes`; None for all. Others are of datasets that grow.
+        Numbers of the episodes that count, among those of `episodes`; None for all. Others are of growing datasets.
     address : str
         Where the rows are fetched from, without credentials; empty if they are in files of this disk.
     segment_rows : int
@@ -166,7 +166,7 @@ class Store(Followed):
         return self.version
 
     def at(self, version: int) -> Store:
-        """Return another version that can be taken up: of a dataset that grows.
+        """Return another version that can be taken up: of a growing dataset.
 
         Raises
         ------
@@ -505,7 +505,7 @@ class Store(Followed):
         return StoredColumn(dtype, [None if m else t for t, m in zip(texts, missing.tolist(), strict=True)], missing)
 
     def whole_table(self) -> EpisodeTable:
-        """Return the table of all episodes that `episodes` has, with those that left a dataset that grows."""
+        """Return the table of all episodes that `episodes` has, with those that left a growing dataset."""
         return self._whole_table
 
     @cached_property

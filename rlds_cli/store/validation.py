@@ -462,7 +462,7 @@ def _check_field(f: Mapping[str, Any]) -> None:
 
 
 def _check_growing(manifest: Mapping[str, Any]) -> None:
-    """Check what datasets that grow have, and what they never have."""
+    """Check what growing datasets have, and what they never have."""
     growing = manifest.get("growing")
     if not growing:
         _like(_DIGEST, "a sha256")(manifest["files"], "the manifest: files")
@@ -470,7 +470,7 @@ def _check_growing(manifest: Mapping[str, Any]) -> None:
     if "segment_rows" not in growing:
         raise ValueError('growing lacks "segment_rows"')
     if manifest["encoding"] != "memmap":
-        raise _wrong(manifest["encoding"], "the encoding of a dataset that grows", "memmap")
+        raise _wrong(manifest["encoding"], "the encoding of a growing dataset", "memmap")
     for f in manifest["fields"]:
         if f["kind"] == "frames" and "segment_bytes" not in growing:
             raise ValueError('growing lacks "segment_bytes"')

@@ -71,7 +71,7 @@ def read_only(dataset: Dataset) -> ReadOnly:
     return ReadOnly(
         f"{dataset.id} is read-only: nothing was written.",
         hint="OfflineToOnlineReplayBuffer(dataset, online_capacity=...) adds new experience to a buffer of its own;"
-        ' rlds_cli.writer("local/NAME") writes a dataset that grows',
+        ' rlds_cli.writer("local/NAME") writes a growing dataset',
     )
 
 

@@ -60,13 +60,13 @@ class LiveMixture:
         if not self._names:
             raise InvalidArgument(
                 f"live=True: no member of {mixture.id} grows.",
-                hint="live=False; rlds_cli.writer(...) makes datasets that grow",
+                hint="live=False; rlds_cli.writer(...) makes growing datasets",
             )
         for name in self._names:
             member = mixture.parts[name]
             if member.rename:
                 raise InvalidArgument(
-                    f"Mixture, {name}: rename= of a dataset that grows.", hint="rename= of the other members"
+                    f"Mixture, {name}: rename= of a growing dataset.", hint="rename= of the other members"
                 )
             live.check(_dataset(member), replace(request, sampler=member.sampler or request.sampler))
         samplers = [member.sampler or request.sampler for member in mixture.parts.values()]

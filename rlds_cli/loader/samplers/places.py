@@ -1,4 +1,4 @@
-"""Places of windows among the masses of a tree, for datasets that grow.
+"""Places of windows among the masses of a tree, for growing datasets.
 
 Windows get places in the order in which their episodes came, and keep them: later versions add places at the end. An
 episode that left keeps its places, with mass zero, until more than half of all places are empty.

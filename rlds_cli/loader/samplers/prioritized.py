@@ -236,7 +236,7 @@ class PrioritizedDraw(StatefulDraw):
     def observe(self, report: Report, beta: float | None = None) -> None:
         """Set priorities; where a window occurs twice, its last priority counts.
 
-        Windows that have left a dataset that grows have none. ``beta`` applies to importance weights from the next draw
+        Windows that have left a growing dataset have none. ``beta`` applies to importance weights from the next draw
         on.
 
         Raises

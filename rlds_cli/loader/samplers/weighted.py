@@ -114,7 +114,7 @@ def _by_step(pool: WindowIndex, weight: DatasetWeights) -> Draw:
 
 
 def _weightless(pool: WindowIndex, why: str) -> LoaderError:
-    """Return the error of weights that are all zero: of a dataset that grows, later episodes may weigh something."""
+    """Return the error of weights that are all zero: of a growing dataset, later episodes may weigh something."""
     return EmptyWindow(why) if pool.live else InvalidArgument(why)
 
 
