@@ -170,7 +170,7 @@ def _summarise(ds: Dataset, f: Field, elements: bool) -> FieldSummary:
         kind=f.kind,
         codec=f.codec,
         bytes=_bytes(ds, f),
-        default=any(is_below(f.name, name) for name in _DEFAULT),
+        default=any(is_below(f.name, name) for name in (*_DEFAULT, *ds.manifest.preprocessed)),
         **numbers,
         nonfinite=stats.nonfinite if stats else 0,
         histogram=Histogram(tuple(stats.histogram), stats.low, stats.high) if stats and counted else None,

@@ -105,6 +105,11 @@ class Manifest:
     version: int = 1  # counts the changes of a dataset in its place
 
     @property
+    def preprocessed(self) -> tuple[str, ...]:
+        """The fields that preprocess functions added, changed or removed."""
+        return tuple(name for step in self.provenance for name in step.get("changed", ()))
+
+    @property
     def reader_named(self) -> str:
         """The reader for people, with its code if it is not part of rlds: ``rig (lab-rig 1.2)``."""
         code = re.sub(r"(sha256:\w{12})\w+", r"\1...", self.reader_source)

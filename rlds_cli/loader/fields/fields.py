@@ -152,8 +152,7 @@ class Fields:
 
     def _preprocessed(self) -> list[str]:
         """Return the fields that preprocess functions added or changed."""
-        steps = self.dataset.manifest.provenance
-        return [name for step in steps for name in step.get("changed", ()) if name in self.behind]
+        return [name for name in self.dataset.manifest.preprocessed if name in self.behind]
 
     def unread(self, fields: Chosen | None, chosen: Sequence[str]) -> list[str]:
         """Return observed fields left out of batches: the dataset has no ``observation`` and ``fields`` names none."""
