@@ -284,9 +284,8 @@ def test_distributions() -> None:
 
 
 def test_fields_that_a_function_added_are_loaded_by_default():
-    ds = rlds_cli.create(
-        "local/raw", [{"action": np.zeros(3), "info": {"a": np.zeros(3)}, "next": {"reward": [1, 2, 3]}}]
-    )
+    episode = {"observation": np.zeros((4, 2)), "action": np.zeros(3), "next": {"reward": [1, 2, 3]}}
+    ds = rlds_cli.create("local/raw", [episode | {"info": {"a": np.zeros(3)}}])
     made = rlds_cli.preprocess.run(ds, lambda e: {**e, "info": {**e["info"], "value": np.ones(3)}}, "valued", jobs=0)
     batch = next(iter(rlds_cli.Loader(made, 2, seed=0, backend="numpy")))
     by_default = {f.name: f.default for f in summarise(made).fields}
