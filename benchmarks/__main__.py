@@ -1,7 +1,7 @@
 """All benchmarks, each in a process of its own.
 
 python benchmarks               run them; figures are printed, and kept in bench-results/
-python benchmarks --markdown    put the figures of the last run into docs/performance.md
+python benchmarks --markdown    put the figures of the last run into benchmarks/RESULTS.md
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The figures of the last run as tables in docs/performance.md, between its two marks."""
+"""The figures of the last run as tables in benchmarks/RESULTS.md, between its marks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loader.report import Line
 from loader.session import Timed
 from results import RESULTS
 
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+PAGE = Path(__file__).parent / "RESULTS.md"
 START, END = "<!-- figures: written by python benchmarks --markdown -->\n", "<!-- end of figures -->\n"
 PREPROCESS = "<!-- figures of preprocess: written by python benchmarks --markdown -->\n"
 ARCHIVES = "<!-- figures of archives: written by python benchmarks --markdown -->\n"

@@ -9,7 +9,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/RESULTS.md")
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -21,6 +21,6 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Make links from ``docs/`` to the repository, and from the repository to ``docs/``, links within the site."""
-    if page.file.src_uri in PAGES:
+    if page.file.src_uri in PAGES and "/" not in page.file.src_uri:
         return re.sub(r"\]\(docs/", "](", markdown)
-    return re.sub(r"\]\(\.\./", "](", markdown)
+    return re.sub(r"\]\(\.\./docs/", "](../", markdown) if "/" in page.file.src_uri else markdown.replace("](../", "](")

@@ -56,8 +56,25 @@ STAND_INS = {
 }
 
 
+# Pages that go on with the code and the data of another one, in the order of the guides.
+CHAPTERS = {
+    "docs/bring-your-own-data.md": ("docs/tables.md", "docs/cameras.md", "docs/create.md"),
+    "docs/dataset.md": ("docs/curate.md",),
+    "docs/downloading.md": ("docs/urls.md",),
+    "docs/export.md": ("docs/export-formats.md",),
+    "docs/format.md": ("docs/format-home.md", "docs/format-growing.md"),
+    "docs/frameworks.md": ("docs/settings-elsewhere.md",),
+    "docs/growing.md": ("docs/live.md",),
+    "docs/inspect.md": ("docs/check.md",),
+    "docs/loader.md": ("docs/fields.md",),
+    "docs/preprocess.md": ("docs/cluster.md",),
+    "docs/writing-a-reader.md": ("docs/reader-protocol.md",),
+}
+LATER = {page for pages in CHAPTERS.values() for page in pages}
+
+
 def text_of(page: str) -> str:
-    return (ROOT / page).read_text()
+    return "\n".join((ROOT / p).read_text() for p in (page, *CHAPTERS.get(page, ())))
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -112,14 +129,14 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def headings(page: str) -> set[str]:
-    titles = re.findall(r"^#+ (.*)$", text_of(page), re.M)
+    titles = re.findall(r"^#+ (.*)$", (ROOT / page).read_text(), re.M)
     return {re.sub(r"[^\w\- ]", "", t.lower()).strip().replace(" ", "-") for t in titles}
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", text_of(page)):
+    for target in re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text()):
         if target.startswith("https://"):
             continue
         name, _, anchor = target.partition("#")
@@ -202,8 +219,8 @@ def test_the_readme_counts_what_can_be_downloaded() -> None:
     assert f"{count:,} datasets of [{len(open_families)} families]" in " ".join(text_of("README.md").split())
 
 
-def test_the_figures_of_the_readme_are_those_of_the_performance_page() -> None:
-    """Each row of the README names its ratios in the order of these rows of the page."""
+def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
+    """Each row of the README names its ratios in the order of these rows of the results."""
     rows = {
         "conversion of a v2 file": ["rate / baseline's rate", "rate / TorchRL's rate"],
         "batches of 256 transitions": [
@@ -211,7 +228,7 @@ def test_the_figures_of_the_readme_are_those_of_the_performance_page() -> None:
         ],
         "windows of 24 KiB": ["pread: windows, 16 threads", "pread: windows, 64 threads"],
     }
-    cells = [[cell.strip() for cell in line.split("|")] for line in text_of("docs/performance.md").splitlines()]
+    cells = [[cell.strip() for cell in line.split("|")] for line in text_of("benchmarks/RESULTS.md").splitlines()]
     for name, peers in rows.items():
         (row,) = (line for line in text_of("README.md").splitlines() if line.startswith("| ") and name in line)
         figures = re.findall(r"(?<![\d.])(\d+(?:\.\d+)?) (?:times|of)", row.split("|")[2])
@@ -221,6 +238,25 @@ def test_the_figures_of_the_readme_are_those_of_the_performance_page() -> None:
             ratios = [c for c in found if re.fullmatch(r"[\d.]+ x( as long)?", c)]
             measured.append(ratios[0].split()[0])
         assert figures == measured, row
+
+
+def test_the_ratios_of_the_performance_page_are_those_of_the_benchmarks() -> None:
+    peers = {
+        "256 transitions, uniform": ["torchrl: memmap", "cpprb: ReplayBuffer", "tianshou: ReplayBuffer"],
+        "the same, shuffled": ["torchrl: memmap, without replacement"],
+        "32 slices of 64": ["torchrl: SliceSampler, cached", "rlox: sample_trajectories", "limit: C memcpy"],
+        "prioritised: 256 and their update": ["cpprb: PrioritizedReplayBuffer", "tianshou: PrioritizedReplayBuffer"],
+        "images of 64x64x3, raw": ["torchrl: raw, memmap", "limit: C memcpy, outputs used again"],
+        "windows of 24 KiB, not in memory": ["torchrl: windows", "pread: windows, 16 threads"],
+    }
+    cells = [[cell.strip() for cell in line.split("|")] for line in text_of("benchmarks/RESULTS.md").splitlines()]
+    shown = text_of("docs/performance.md").splitlines()
+    for work, names in peers.items():
+        (row,) = (line for line in shown if line.startswith(f"| {work} |"))
+        for name in names:
+            found = next(c for c in cells if name in c)
+            ratio = next(c for c in found if re.fullmatch(r"[\d.]+ x( as long)?", c))
+            assert re.search(rf"(?<![\d.]){re.escape(ratio.split()[0])} x", row), (work, name, ratio)
 
 
 def test_the_output_that_the_readme_shows_is_real(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -703,10 +739,12 @@ def run_in_order(page: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Code and commands of a page, as a reader would run them."""
     namespace: dict[str, Any] = {}
     for language, code in re.findall(r"```(python|console)\n(.*?)```", text_of(page), re.S):
+        if named := re.match(r"# (\w+\.py)\n", code):  # a file of the reader's
+            Path(named[1]).write_text(code)
         if language == "python":
             exec(compile(stand_in(code), page, "exec"), namespace)
             continue
-        for line in code.splitlines():
+        for line in (line for line in code.splitlines() if line.startswith("$ ")):
             command, into, file = line.removeprefix("$ ").split("  #")[0].partition(" > ")
             monkeypatch.setattr("sys.argv", shlex.split(command))
             with ExitStack() as held, pytest.raises(SystemExit) as e:
@@ -907,10 +945,11 @@ def commands(page: str) -> list[str]:
 
 # These in the order of their blocks, above.
 ELSEWHERE = ("docs/commands.md", "docs/export.md", "docs/growing.md", "docs/remote.md", "docs/sharing.md")
+GUIDES = ("docs/start.md", "docs/relabel.md", "docs/homes.md", "docs/performance.md")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page) and page not in ELSEWHERE])
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page) and page not in {*ELSEWHERE, *GUIDES, *LATER}])
 def test_commands_run(page: str, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     if page == "docs/preprocess.md":
@@ -932,6 +971,19 @@ def test_commands_run(page: str, desk: Path, monkeypatch: pytest.MonkeyPatch) ->
         done = subprocess.run(shown, shell=True, env=environment, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, f"{page}: {shown}\n{done.stdout}{done.stderr}"
         assert done.stdout.strip() or done.stderr.strip(), f"{shown} says nothing"
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_the_guides_run(page: str, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for sample in ("pendulum-d4rl", "cartpole-minari"):
+        rlds_cli.download(f"sample/{sample}")
+    ran = run_in_order(page, monkeypatch)
+    if page == "docs/start.md":
+        assert ran["long"].num_episodes == 8 and ran["loss"].item() < 0.7
+        shown, made = (rlds_cli.open_dataset(f"sample/cartpole-minari{v}") for v in ("", "@scale"))
+        np.testing.assert_array_equal(made.column("observation"), np.tanh(shown.column("observation")))
+    if page == "docs/relabel.md":
+        assert ran["batch"]["next", "reward"].shape == ran["batch"]["info", "model_value"].shape == (256, 1)
 
 
 # -- the command reference
