@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 KERNEL := rlds_cli/loader/_kernel.so
 READY  := $(VENV)/.ready $(KERNEL)
 
-.PHONY: help demo test test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-preprocess bench-grow bench-share bench-versions bench-remote test-export learn soak fuzz attack screenshots clean
+.PHONY: help docs demo test test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-preprocess bench-grow bench-share bench-versions bench-remote test-export learn soak fuzz attack screenshots clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
@@ -16,6 +16,7 @@ help:
 	@echo "make kernel    compile the C code again: the loader's kernel and sha256"
 	@echo "make wheels    wheels for Linux and macOS, and the source distribution, in dist/"
 	@echo "make check     ruff, mypy --strict, registry, phrases of pages and docstrings"
+	@echo "make docs      the site of the documentation, in site/"
 	@echo "make registry  ids, URLs, hashes, defects of every entry"
 	@echo "make bench     figures, against peers measured in the same run"
 	@echo "make bench-download  downloads alone, over the loopback interface"
@@ -77,6 +78,14 @@ check: $(READY) registry
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python scripts/prose.py
+
+docs: .bench-data/docs/.ready
+	NO_MKDOCS_2_WARNING=1 .bench-data/docs/bin/mkdocs build
+
+.bench-data/docs/.ready: docs/requirements.txt
+	$(PYTHON) -m venv .bench-data/docs
+	.bench-data/docs/bin/pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	touch $@
 
 bench: $(READY) .bench-data/peers/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -73,7 +73,7 @@ def plan_import(
     ref: str,
     *,
     reader: str | None = None,
-    fields: Mapping[str, str] | None = None,
+    fields: Mapping[str, str | Sequence[str]] | None = None,
     episodes_by: str | None = None,
     skip_bad: bool = False,
     last_step: str | None = None,
@@ -94,7 +94,8 @@ def plan_import(
         The reader to use: a name, or ``FILE.py:NAME`` for one of your own, see docs/writing-a-reader.md. By default the
         one that recognises the content.
     fields : mapping, optional
-        Key of the archive for each TED field, as in ``{"observation": "state/q"}``.
+        Key of the archive for each TED field, as in ``{"observation": "state/q"}``, or a list of keys whose columns are
+        joined.
     episodes_by : str, optional
         ``flags``, ``timeouts``, ``jumps``, ``field:KEY`` or ``file``.
     skip_bad : bool
@@ -133,7 +134,7 @@ def plan_import(
             _root(files),
             files,
             episodes_by,
-            dict(fields or {}),
+            keys_of(fields),
             skip_bad,
             last_step,
             rewards=rewards,
@@ -170,7 +171,7 @@ def import_files(
     ref: str,
     *,
     reader: str | None = None,
-    fields: Mapping[str, str] | None = None,
+    fields: Mapping[str, str | Sequence[str]] | None = None,
     episodes_by: str | None = None,
     skip_bad: bool = False,
     last_step: str | None = None,
@@ -203,13 +204,14 @@ def import_files(
     tell = shown(progress)
     ids.frames_variant(frames)
     about = stated(fps=fps, license=license, description=description)
-    how: dict[str, Any] = {"reader": reader, "fields": fields, "episodes_by": episodes_by, "skip_bad": skip_bad}
+    keys = keys_of(fields)
+    how: dict[str, Any] = {"reader": reader, "fields": keys, "episodes_by": episodes_by, "skip_bad": skip_bad}
     how |= {"last_step": last_step, "rewards": rewards, "topics": topics, "hz": hz, "nearest": nearest}
     with child.reading(reading.__name__):
         planned = plan_import(paths, ref, **how)
         where = settings.read(cache_dir)
         place, id = Home(where.home), ids.parse(planned.id)
-        options: dict[str, Any] = {"fields": dict(fields or {}), "episodes_by": episodes_by}
+        options: dict[str, Any] = {"fields": keys, "episodes_by": episodes_by}
         options |= {"store": store, "frames": frames}
         options |= {"skip_bad": True} if skip_bad else {}
         given: dict[str, Any] = {
@@ -257,6 +259,24 @@ def stated(
         ``fps`` is not a positive number, or a text is not a string.
     """
     return {"env": rate(fps), "facts": texts(license=license, description=description)}
+
+
+def keys_of(fields: Mapping[str, str | Sequence[str]] | None) -> dict[str, str]:
+    """Return the key of each field as text: a list of keys, whose columns are joined, as ``[x, y]``.
+
+    Raises
+    ------
+    InvalidArgument
+        A key is neither a text nor a list of texts.
+    """
+    keys: dict[str, str] = {}
+    for name, key in (fields or {}).items():
+        if isinstance(key, list | tuple) and key and all(isinstance(k, str) for k in key):
+            key = f"[{', '.join(key)}]"
+        if not isinstance(key, str):
+            raise InvalidArgument(f"{name} is {key!r}; the name of a key is expected, or a list of names.")
+        keys[name] = key
+    return keys
 
 
 def _is_done(
@@ -339,7 +359,7 @@ def read(path: StrPath) -> FieldMapping:
             f"{file}: {', '.join(odd) or ', '.join(KEYS)} is not a valid entry.",
             hint=f"valid entries: {', '.join(KEYS)}",
         )
-    wrong = [k for k, v in fields.items() if not isinstance(v, str)]
-    if wrong:
-        raise RldsError(f"{file}: {wrong[0]} is {fields[wrong[0]]!r}; the name of a key is expected.")
-    return FieldMapping(fields, rule, rewards)
+    try:
+        return FieldMapping(keys_of(fields), rule, rewards)
+    except InvalidArgument as e:
+        raise RldsError(f"{file}: {e.message}") from e

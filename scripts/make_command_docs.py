@@ -1,6 +1,6 @@
-"""Write docs/commands.md from the commands themselves.
+"""Write docs/commands.md, and a page for each panel of commands, from the commands themselves.
 
-Usage: python scripts/make_command_docs.py [--check]        --check: exit 1 when the page is not current
+Usage: python scripts/make_command_docs.py [--check]        --check: exit 1 when a page is not current
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Any
 import typer
 
 from rlds_cli.cli import app
+from rlds_cli.cli.commands import PANELS
 
-PAGE = Path(__file__).parents[1] / "docs" / "commands.md"
+DOCS = Path(__file__).parents[1] / "docs"
 
-HEAD = """\
+_WRITTEN = "<!-- Written by scripts/make_command_docs.py; change the commands, then run it. -->"
+HEAD = f"""\
 # Commands
 
-<!-- Written by scripts/make_command_docs.py; change the commands, then run it. -->
+{_WRITTEN}
 
 Results, and JSON with `--json`, go to stdout; everything else goes to stderr. Exit codes: 0 success, 1 an expected
 failure (one line and a hint), 2 wrong usage, 130 interrupted. Texts show sizes in MiB and GiB, JSON in bytes. Commands
@@ -39,14 +41,24 @@ for several datasets accept glob patterns; quote them.
 COMMON = ("--json", "--quiet", "--verbose", "--home", "--help")
 
 
-def page() -> str:
-    """The whole page."""
+def pages() -> dict[str, str]:
+    """The text of each page, by its name."""
     root: Any = typer.main.get_command(app)
     context = root.make_context("rlds", [], resilient_parsing=True)
-    commands = [root.get_command(context, name) for name in root.list_commands(context)]
+    panels = {panel: [root.get_command(context, name) for name in names] for panel, names in PANELS.items()}
+    commands = [c for panel in panels.values() for c in panel]
     common = {o: p for c in commands for p in c.params for o in p.opts if o in COMMON}
     parts = [HEAD, "Most commands have these options:", _options(common[o] for o in COMMON if o in common)]
-    parts += (part for command in commands for part in _command(command))
+    made = {}
+    for panel, members in panels.items():
+        name = f"commands-{panel.lower()}.md"
+        rows = [f"| [`rlds {c.name}`]({name}#rlds-{c.name}) | {_cell(PANELS[panel][c.name])} |" for c in members]
+        parts.append("\n".join([f"## {panel}", "", "| | |", "|---|---|", *rows]))
+        made[name] = _joined([f"# Commands: {panel}", _WRITTEN, *(part for c in members for part in _command(c))])
+    return {"commands.md": _joined(parts), **made}
+
+
+def _joined(parts: Iterable[str]) -> str:
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
@@ -101,7 +113,8 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
+    old = [name for name, text in pages().items() if not (DOCS / name).exists() or (DOCS / name).read_text() != text]
     if "--check" in sys.argv:
-        current = PAGE.read_text() == page()
-        sys.exit(0 if current else "docs/commands.md is not current: python scripts/make_command_docs.py")
-    PAGE.write_text(page())
+        sys.exit(f"{', '.join(old)} not current: python scripts/make_command_docs.py" if old else 0)
+    for name in old:
+        (DOCS / name).write_text(pages()[name])

@@ -17,7 +17,7 @@ from pyarrow import feather
 import rlds_cli
 from rlds_cli import archives, importing
 from rlds_cli.cli import app
-from rlds_cli.errors import RldsError, UnknownLayout
+from rlds_cli.errors import InvalidArgument, RldsError, UnknownLayout
 from rlds_cli.formats import text_tables
 from rlds_cli.formats.arrow_tables import ArrowRows
 from rlds_cli.formats.parquet import open_parquet
@@ -226,6 +226,17 @@ def test_a_mapping_file(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPa
     assert importing.read(tmp_path / "short.json") == importing.FieldMapping(fields, None)
     assert rlds_cli.open_dataset("local/a").fingerprint == ds.fingerprint
     assert "next/reward" not in rlds_cli.open_dataset("local/b").schema
+
+
+def test_a_list_of_keys_is_a_field_of_their_columns(tmp_path):
+    np.savez(tmp_path / "a.npz", q0=np.arange(4.0), q1=np.arange(4.0) + 10, cmd=np.ones((4, 1)))
+    fields = {"observation": ["q0", "q1"], "action": "cmd"}
+    listed = importing.import_files(tmp_path / "a.npz", "local/listed", fields=fields)
+    assert listed.column("observation")[:4].tolist() == [[t, t + 10] for t in range(4)]
+    (tmp_path / "map.json").write_text(json.dumps(fields))
+    assert importing.read(tmp_path / "map.json").fields == {"observation": "[q0, q1]", "action": "cmd"}
+    with pytest.raises(InvalidArgument, match="observation is 3"):
+        importing.import_files(tmp_path / "a.npz", "local/wrong", fields={"observation": 3})
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from contextlib import ExitStack, redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -59,14 +60,15 @@ STAND_INS = {
 # Pages that go on with the code and the data of another one, in the order of the guides.
 CHAPTERS = {
     "docs/bring-your-own-data.md": ("docs/tables.md", "docs/cameras.md", "docs/create.md"),
+    "docs/commands.md": tuple(
+        f"docs/commands-{panel}.md" for panel in ("get", "look", "make", "share", "house-keeping", "growing")
+    ),
     "docs/dataset.md": ("docs/curate.md",),
     "docs/downloading.md": ("docs/urls.md",),
     "docs/export.md": ("docs/export-formats.md",),
     "docs/format.md": ("docs/format-home.md", "docs/format-growing.md"),
     "docs/frameworks.md": ("docs/settings-elsewhere.md",),
-    "docs/growing.md": ("docs/live.md",),
     "docs/inspect.md": ("docs/check.md",),
-    "docs/loader.md": ("docs/fields.md",),
     "docs/preprocess.md": ("docs/cluster.md",),
     "docs/writing-a-reader.md": ("docs/reader-protocol.md",),
 }
@@ -246,7 +248,7 @@ def test_the_ratios_of_the_performance_page_are_those_of_the_benchmarks() -> Non
         "the same, shuffled": ["torchrl: memmap, without replacement"],
         "32 slices of 64": ["torchrl: SliceSampler, cached", "rlox: sample_trajectories", "limit: C memcpy"],
         "prioritised: 256 and their update": ["cpprb: PrioritizedReplayBuffer", "tianshou: PrioritizedReplayBuffer"],
-        "images of 64x64x3, raw": ["torchrl: raw, memmap", "limit: C memcpy, outputs used again"],
+        "images of 64x64x3, raw": ["torchrl: raw, memmap"],
         "windows of 24 KiB, not in memory": ["torchrl: windows", "pread: windows, 16 threads"],
     }
     cells = [[cell.strip() for cell in line.split("|")] for line in text_of("benchmarks/RESULTS.md").splitlines()]
@@ -785,7 +787,6 @@ def test_the_code_about_mixtures_runs(desk: Path) -> None:
     assert [x / (x + 0.8) for x in shares] == pytest.approx([0, 0, 0.05 / 0.85, 0.1 / 0.9, 0.15 / 0.95, 0.2, 0.2])
     assert tuple(ran["padded"]["action"].shape) == tuple(ran["padded"]["mask", "action"].shape) == (256, 6)
     assert ran["padded"]["mask", "observation"].sum(1).unique().tolist() == [2, 3]
-    assert ran["fresh"] == 0 and ran["batch"].absent == ("online",)
     assert (next(iter(ran["loader"]))["source"] == 0).sum() in (198, 199)  # 5,100 and 1,479 transitions
 
 
@@ -886,10 +887,21 @@ def test_every_block_about_growing_runs(desk: Path, monkeypatch: pytest.MonkeyPa
     merged = rlds_cli.open_dataset("local/all").episodes
     assert merged["dataset"].tolist() == ["local/run7"] * 20 + ["local/played"] * 3
     assert rlds_cli.open_dataset("local/swings").num_episodes == 26
+
+
+def test_the_code_about_live_loaders_runs(desk: Path) -> None:
+    ran = run_code("docs/live.md")
+    assert ran["state"]["versions"].tolist()[0] == [0, 1] and ran["live"].version == 2
     assert ran["recorded"].sum() == 32  # half of the batch
     assert rlds_cli.open_dataset("local/online").num_steps == 5_000
-    for code in blocks("docs/growing.md", "py"):
-        compile(code, "docs/growing.md", "exec")  # needs Ray, or D4RL's data
+    assert ran["fresh"] == 0 and ran["batch"].absent == ("online",)
+    for code in blocks("docs/live.md", "py"):
+        compile(code, "docs/live.md", "exec")  # needs Ray, or D4RL's data
+
+
+def test_the_code_about_fields_runs(desk: Path) -> None:
+    ran = run_code("docs/fields.md")
+    assert ran["b"]["return_to_go"].shape == (64, 20, 1) and ran["image"].shape == (3, 64, 64)
 
 
 @pytest.mark.slow
@@ -946,10 +958,13 @@ def commands(page: str) -> list[str]:
 # These in the order of their blocks, above.
 ELSEWHERE = ("docs/commands.md", "docs/export.md", "docs/growing.md", "docs/remote.md", "docs/sharing.md")
 GUIDES = ("docs/start.md", "docs/relabel.md", "docs/homes.md", "docs/performance.md")
+APART = {*ELSEWHERE, *GUIDES, *LATER}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page) and page not in {*ELSEWHERE, *GUIDES, *LATER}])
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if commands(page) and page not in {*ELSEWHERE, *GUIDES, *LATER}]
+)
 def test_commands_run(page: str, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     if page == "docs/preprocess.md":
@@ -991,7 +1006,9 @@ def test_the_guides_run(page: str, desk: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_command_reference_is_current() -> None:
     script = load(ROOT / "scripts" / "make_command_docs.py")
-    assert text_of("docs/commands.md") == script.page(), "python scripts/make_command_docs.py writes it"
+    shown = {name: (ROOT / "docs" / name).read_text() for name in script.pages()}
+    assert shown == script.pages(), "python scripts/make_command_docs.py writes them"
+    assert [f"docs/{name}" for name in shown] == ["docs/commands.md", *CHAPTERS["docs/commands.md"]]
 
 
 def test_every_command_and_option_is_explained() -> None:
@@ -1010,3 +1027,45 @@ def test_every_known_defect_is_documented(family: str) -> None:
     rows = {cells[0].strip("`"): cells for cells in table_under(text_of(f"docs/{family}.md"), "defect | datasets")}
     assert set(rows) == set(defects)
     assert {name: row[2] for name, row in rows.items()} == {name: d["text"] for name, d in defects.items()}
+
+
+# -- notebooks, and the site
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in (ROOT / "docs/notebooks").glob("*.ipynb")))
+def test_the_notebooks_run(name: str, desk: Path) -> None:
+    shutil.rmtree("runs")
+    namespace: dict[str, Any] = {}
+    for cell in json.loads((ROOT / f"docs/notebooks/{name}.ipynb").read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), f"{name}.ipynb", "exec"), namespace)
+    if name == "first_dataset":
+        assert namespace["slices"]["observation"].shape == (8, 32, 4) and namespace["good"].num_episodes == 8
+    if name == "robot_to_policy":
+        assert namespace["good"].num_episodes == 5 and namespace["robot"].schema["observation/frames"].codec == "jpeg"
+        assert namespace["losses"][-1] < namespace["losses"][0] / 20
+    if name == "offline_to_online":
+        assert namespace["shares"][0] == 0 and namespace["shares"][-1] == 32
+
+
+def test_the_site_has_every_page_once() -> None:
+    shown = re.findall(r"^ +- ([\w/-]+\.md)$", text_of("mkdocs.yml"), re.M)
+    assert sorted(p for p in shown if "/" not in p and (ROOT / "docs" / p).exists()) == sorted(
+        p.name for p in (ROOT / "docs").glob("*.md")
+    )
+    assert len(set(shown)) == len(shown)
+
+
+def test_no_page_is_long() -> None:
+    words = {p.name: len(p.read_text().split()) for p in (ROOT / "docs").glob("*.md")}
+    assert {name: n for name, n in words.items() if n > 1_800} == {}
+    assert len((ROOT / "README.md").read_text().split()) <= 900
+
+
+def test_the_conda_recipe_has_the_requirements_and_the_version_of_the_package() -> None:
+    recipe = text_of("conda/recipe.yaml")
+    needed = tomllib.loads(text_of("pyproject.toml"))["project"]["dependencies"]
+    run = re.findall(r"^    - ([\w-]+) (\S+)$", recipe.split("  run:\n")[1].split("tests:")[0], re.M)
+    wanted = [tuple(re.findall(r"^([\w-]+)(.*)$", n)[0]) for n in needed]
+    assert run == [("python", ">=3.11"), *(("pytorch" if n == "torch" else n, bounds) for n, bounds in wanted)]
+    assert f"version: {rlds_cli.__version__}\n" in recipe

@@ -98,7 +98,7 @@ def plan_append(
     paths: StrPath | Sequence[StrPath],
     *,
     reader: str | None = None,
-    fields: Mapping[str, str] | None = None,
+    fields: Mapping[str, str | Sequence[str]] | None = None,
     episodes_by: str | None = None,
     skip_bad: bool = False,
     last_step: str | None = None,
@@ -114,7 +114,7 @@ def plan_append(
 ) -> AppendPlan:
     """Recognise files and plan to append them. Nothing is written. Parameters and errors are those of `append`."""
     id = ids.parse(ref)
-    how: dict[str, Any] = {"reader": reader, "fields": fields, "episodes_by": episodes_by}
+    how: dict[str, Any] = {"reader": reader, "fields": importing.keys_of(fields), "episodes_by": episodes_by}
     how |= {"last_step": last_step, "rewards": rewards, "topics": topics, "hz": hz, "nearest": nearest}
     about = importing.stated(fps=fps, license=license, description=description)
     there = _there(id, cache_dir)
@@ -182,7 +182,7 @@ def append(
     paths: StrPath | Sequence[StrPath],
     *,
     reader: str | None = None,
-    fields: Mapping[str, str] | None = None,
+    fields: Mapping[str, str | Sequence[str]] | None = None,
     episodes_by: str | None = None,
     skip_bad: bool = False,
     last_step: str | None = None,
@@ -240,7 +240,7 @@ def append(
         The files cannot be read.
     """
     tell, id = shown(progress), ids.parse(ref)
-    how: dict[str, Any] = {"reader": reader, "fields": fields, "episodes_by": episodes_by}
+    how: dict[str, Any] = {"reader": reader, "fields": importing.keys_of(fields), "episodes_by": episodes_by}
     how |= {"skip_bad": skip_bad, "last_step": last_step, "rewards": rewards}
     how |= {"topics": topics, "hz": hz, "nearest": nearest}
     about: dict[str, Any] = {"fps": fps, "license": license, "description": description}

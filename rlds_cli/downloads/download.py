@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlds_cli import home, ids, registry, settings, subset, text
+from rlds_cli import home, ids, importing, registry, settings, subset, text
 from rlds_cli.downloads.request import DownloadRequest, Encoding, credentials_asked, recorded
 from rlds_cli.errors import (
     DamagedDataset,
@@ -101,7 +101,7 @@ def download(
     blocks: bool = False,
     sha256: str | None = None,
     reader: str | None = None,
-    fields: Mapping[str, str] | None = None,
+    fields: Mapping[str, str | Sequence[str]] | None = None,
     episodes_by: str | None = None,
     last_step: str | None = None,
     rewards: str | None = None,
@@ -243,7 +243,7 @@ def deliver(
 
 def reading(
     reader: str | None,
-    fields: Mapping[str, str] | None,
+    fields: Mapping[str, str | Sequence[str]] | None,
     episodes_by: str | None,
     last_step: str | None,
     rewards: str | None,
@@ -260,7 +260,7 @@ def reading(
             f"{reader} is a file on this machine, which a dataset of a URL cannot name.",
             hint=f"rlds import FILES --as local/NAME --reader {reader} reads files that were downloaded",
         )
-    given = {"format": reader, "fields": dict(fields or {}), "episodes_by": episodes_by}
+    given = {"format": reader, "fields": importing.keys_of(fields), "episodes_by": episodes_by}
     given |= {"last_step": last_step, "rewards": rewards}
     return {name: value for name, value in given.items() if value}
 
