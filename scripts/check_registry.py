@@ -88,7 +88,7 @@ def _family(name: str, facts: Line, lines: list[tuple[int, str, Line]]) -> Itera
     for code, defect in facts.get("defects", {}).items():
         if not CODE.fullmatch(code) or not defect.get("text") or not defect.get("refs"):
             yield f"defect {code!r} needs a code in lower case, a text and references"
-        yield from (f"defect {code!r}: {r!r} is no reference" for r in defect["refs"] if not REFERENCE.fullmatch(r))
+        yield from (f"defect {code!r}: {r!r} is not a reference" for r in defect["refs"] if not REFERENCE.fullmatch(r))
         if code not in used:
             yield f"defect {code!r} is of no entry"
 

@@ -93,7 +93,7 @@ def test_integers_take_little_memory_as_bytes() -> None:
 )
 def test_a_dtype_that_cannot_hold_the_values(dtype: str, good: list[int], bad: list[int]) -> None:
     assert only(feature(good)).integers(dtype).tolist() == np.array(good).astype(dtype).tolist()
-    with pytest.raises(CorruptArchive, match=f"x holds .* which are no {dtype}"):
+    with pytest.raises(CorruptArchive, match=f"x holds .* which are not {dtype}"):
         only(feature(bad)).integers(dtype)
 
 

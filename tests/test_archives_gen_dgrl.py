@@ -168,7 +168,7 @@ def test_what_is_no_episode(tmp_path: Path) -> None:
         (note,) = [n for n in ds.manifest.notes if n["code"] == "bad-files"]
         assert why.split(":")[0] in note["text"] and note["where"] == "1.npz"
     write_tar(path, [("0.npy", _saved(np.zeros(3)))])
-    with pytest.raises(UnknownLayout, match=r"0\.npy is no npz of an episode"):
+    with pytest.raises(UnknownLayout, match=r"0\.npy is not an npz of an episode"):
         gen_dgrl.plan(Archive(tmp_path, (path,)))
     write_tar(path, [("README", b"")])
     with pytest.raises(UnknownLayout, match="holds no episodes"):

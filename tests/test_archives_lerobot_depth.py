@@ -146,11 +146,11 @@ def test_metres(tmp_path: Path, given: dict[str, Any], backend: Any) -> None:
 def test_metres_of_what_is_no_depth(tmp_path: Path) -> None:
     ds = import_files(write_v3(tmp_path / "a", depth()), "local/a")
     assert Metres(ds, "observation").touches(f"next/{DEPTH}") and not Metres(ds).touches("action")
-    with pytest.raises(UnknownField, match="no depth field"):
+    with pytest.raises(UnknownField, match="not a depth field"):
         Metres(ds, "action")
     with pytest.raises(UnknownField, match="there is no depth field"):
         Metres(import_files(write_v3(tmp_path / "b", Content()), "local/b"))
-    with pytest.raises(UnknownField, match="no depth field here"):
+    with pytest.raises(UnknownField, match="not a depth field here"):
         Metres(ds).apply("action", np.zeros(2))
 
 

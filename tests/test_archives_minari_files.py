@@ -190,7 +190,7 @@ def test_missing_episodes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     buffers = [buffer(2, sampled(SPACE, 3, i), sampled(ACT, 2, i)) for i in range(4)]
     data = write(tmp_path, buffers, SPACE, ACT, data_format="arrow", monkeypatch=monkeypatch)
     shutil.rmtree(data / "1")
-    with pytest.raises(CorruptArchive, match="4 episodes, and 3 are here \\(episode 1 is missing"):
+    with pytest.raises(CorruptArchive, match="4 episodes, the archive has 3 \\(episode 1 is missing"):
         read(data)
 
 

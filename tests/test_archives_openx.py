@@ -375,7 +375,7 @@ def test_texts_that_are_no_utf8(tmp_path: Path) -> None:
         ({"steps/reward": [1.0]}, "lists have different numbers of rows: .*next/reward 1"),
         ({"steps/observation/state": [1.0] * 11}, r"state has 11 values; rows of shape \[4\] expected"),
         ({"steps/observation/state": [1, 2, 3]}, "state is a list of int64; float32 expected"),
-        ({"steps/action/grip": [2, 0, 0]}, "grip holds 0 to 2, which are no bool"),
+        ({"steps/action/grip": [2, 0, 0]}, "grip holds 0 to 2, which are not bool"),
         ({"steps/observation/image": [b"no image"] * 3}, "8 bytes that are neither PNG nor JPEG"),
         ({"steps/observation/image": [*[image(np.zeros((6, 8, 3), np.uint8))] * 2, b""]}, "row 2: an image of 0 bytes"),
         ({"steps/observation/image": [1, 2, 3]}, "image is a list of int64; images expected"),

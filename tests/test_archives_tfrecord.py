@@ -76,7 +76,7 @@ def test_where_a_record_breaks_off(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(CorruptArchive) as e:
         list(tfrecord.records(path))
-    assert "record 1 at byte 28: the file ends inside it: 6 of its 13 bytes are there" in e.value.message
+    assert "record 1 at byte 28: the file ends inside it: the file has 6 of its 13 bytes" in e.value.message
     assert e.value.hint == f"delete {path} and fetch it again"
 
 

@@ -145,7 +145,7 @@ def test_what_makes_a_file_bad(tmp_path: Path) -> None:
         "is_first is set in rows 0, 2": twice,
         "do not hold the same fields": good | {"action": np.zeros((5, 7), "f4")},
         "more than one value a row in reward": good | {"reward": np.zeros((5, 2))},
-        "no numbers": good | {"height": np.array(["a"] * 5)},
+        "not numbers": good | {"height": np.array(["a"] * 5)},
     }
     for why, columns in cases.items():
         directory = tmp_path / why.replace(" ", "-")

@@ -184,7 +184,7 @@ def test_codecs_are_not_mixed_in_an_episode() -> None:
 
 
 def test_an_image_is_no_episode_column() -> None:
-    with pytest.raises(InvalidEpisode, match=r'"thumbnail" holds .* bytes that are no text'):
+    with pytest.raises(InvalidEpisode, match=r'"thumbnail" holds .* bytes that are not text'):
         create("local/cam", [episode(JPEGS, episode={"thumbnail": JPEGS[0]})])
     assert create("local/cam", [episode(JPEGS, episode={"task": b"push"})]).episodes["task"].tolist() == ["push"]
 

@@ -310,6 +310,6 @@ def test_what_cannot_be_read_and_nobody_vouches_for_is_fetched_again(
         assert len(other.requests) == 1
     said = [n["text"] for n in ds.manifest.notes if n["code"] == "counts-differ"]
     assert said == [  # each once
-        "30 steps are here; the registry says 1,100,000",
-        "6 episodes are here; the registry says 550",
+        "30 steps in the dataset; the registry says 1,100,000",
+        "6 episodes in the dataset; the registry says 550",
     ]

@@ -90,7 +90,7 @@ def test_a_wrong_hash(web: Server, home: Path) -> None:
     assert len(ds) == 21
     with pytest.raises(NameTaken, match="f" * 64):
         rlds_cli.download(run_url(web), as_="local/run", sha256="f" * 64)
-    with pytest.raises(InvalidArgument, match="no sha256"):
+    with pytest.raises(InvalidArgument, match="not a sha256"):
         rlds_cli.download(run_url(web), as_="local/other", sha256="abc")
 
 

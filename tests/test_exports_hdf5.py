@@ -63,7 +63,7 @@ def test_minari_reads_what_was_given(home: Path, tmp_path: Path, monkeypatch: py
         episode(2, "truncated", first=20, info={"height": np.arange(3) * 2.5}),
         episode(4, "cut", first=30, info={"height": np.arange(5) * 3.5}),
     ]
-    given[0]["next"]["terminated"][0] = True  # and goes on
+    given[0]["next"]["terminated"][0] = True  # and continues
     ds = rlds_cli.create("local/three", given)
     done = rlds_cli.export(ds, "minari", tmp_path / "minari" / "lab" / "three-v1")
     assert not done.losses and done.fingerprint == ds.fingerprint
@@ -148,7 +148,7 @@ def test_the_id_of_minari_is_that_of_the_directory(home: Path, tmp_path: Path, m
     about = json.loads((tmp_path / "my data" / "data" / "metadata.json").read_text())
     assert about["dataset_id"] == "my-data-v0" and "my-data-v0" in done.notes[0]
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
-    with pytest.raises(InvalidArgument, match="is no id of Minari"):
+    with pytest.raises(InvalidArgument, match="is not an id of Minari"):
         rlds_cli.export(ds, "minari", tmp_path / "sets" / "lab" / "one")
 
 

@@ -165,7 +165,7 @@ def test_splits_that_are_ranges(home: Path, tmp_path: Path) -> None:
     assert described(tmp_path / "out")["splits"] == {"train": "0:2", "val": "2:3"}
     assert described(tmp_path / "out")["robot_type"] == "arm"
     some = ds.select(episodes=[0, 2, 1])
-    with pytest.raises(LossyExport, match="the named split train, which is no range of episodes"):
+    with pytest.raises(LossyExport, match="the named split train, which is not a range of episodes"):
         rlds_cli.export(some, "lerobot", tmp_path / "some")
     assert rlds_cli.export(some, "lerobot", tmp_path / "some", lossy=True).proved
     assert described(tmp_path / "some")["splits"] == {"val": "1:2"}

@@ -281,7 +281,7 @@ def test_what_is_lost_is_listed(home: Path, tmp_path: Path, monkeypatch: pytest.
     assert fields == ["index", *([] if "next/observation/place" not in ds.schema else ["next/observation/place"])]
     monkeypatch.setattr(form_of, "MOST_TEXTS", 3)
     assert "mission" in [loss.field for loss in plan_export(ds, "tensordict", tmp_path / "out").losses]
-    with pytest.raises(InvalidArgument, match="zip is no form"):
+    with pytest.raises(InvalidArgument, match="zip is not a form"):
         plan_export(ds, "tensordict", tmp_path / "out", form="zip")
     with pytest.raises(ExportError, match="has no episodes"):
         plan_export(ds.select(episodes=[]), "tensordict", tmp_path / "out")
@@ -338,15 +338,15 @@ def test_without_its_description_it_is_read_like_any_tensordict(home: Path, tmp_
         ({"episodes": []}, "does not describe episodes"),
         ({"fields": [{"name": "x"}]}, "describes a field as"),
         ({"fields": []}, "describes no next/terminated"),
-        ({"episodes": {"length": [10]}}, "end is no text"),
+        ({"episodes": {"length": [10]}}, "end is not a text"),
         ({"episodes": {"length": [9], "end": "0", "observed": "1"}}, "describes 9 steps"),
         ({"episodes": {"length": [-1, 11], "end": "00", "observed": "11"}}, "positive numbers"),
-        ({"episodes": {"length": [10], "end": "3", "observed": "1"}}, "end is no text"),
-        ({"episodes": {"length": [10], "end": "0", "observed": "1", "seed": ["x"]}}, "seed is no list"),
+        ({"episodes": {"length": [10], "end": "3", "observed": "1"}}, "end is not a text"),
+        ({"episodes": {"length": [10], "end": "0", "observed": "1", "seed": ["x"]}}, "seed is not a list"),
         ({"episodes": {"length": [10], "end": "0", "observed": "1", "splits": {"a": "11"}}}, "split a"),
         ({"episodes": {"length": [10], "end": "0", "observed": "1"}}, "does not end as its flags say"),
-        ({"spaces": 3}, "spaces is no object"),
-        ({"metadata": {"arrays": {"x": "../out/action.memmap"}}}, "no name of a file"),
+        ({"spaces": 3}, "spaces is not an object"),
+        ({"metadata": {"arrays": {"x": "../out/action.memmap"}}}, "not a name of a file"),
         ({"metadata": {"arrays": {"x": "gone.npy"}}}, "gone.npy"),
     ],
 )

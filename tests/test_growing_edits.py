@@ -194,7 +194,7 @@ def test_an_open_episode_keeps_its_labels_and_stays_dropped() -> None:
         step(w, 0, last=True)
     ds = w.dataset()
     assert ds.episodes["length"].tolist() == [3, 1] and ds.episodes["quality"].tolist() == ["bad", None]
-    with pytest.raises(InvalidArgument, match="2 episodes of it left since, or went on"):
+    with pytest.raises(InvalidArgument, match="2 episodes of it left since, or continued"):
         first.restore()
     assert not verify(ID).problems
 

@@ -238,7 +238,7 @@ def test_compacting_keeps_contents_and_bytes(small: None) -> None:
     assert done.changed and done.fingerprint == before.fingerprint
     check(before, numbers)
     check(before.refresh(), numbers)
-    with rlds_cli.writer("local/run") as w:  # it goes on behind the frames that were moved
+    with rlds_cli.writer("local/run") as w:  # it continues behind the frames that were moved
         w.add_episodes([episode(59)])
     del before
     rlds_cli.writer("local/run").close()  # frees what was held

@@ -256,7 +256,7 @@ def test_compacting_keeps_contents_and_bytes(archive: Path, film: Dataset, small
     assert done.changed and done.fingerprint == before.fingerprint
     check(before, film, numbers)
     check(before.refresh(), film, numbers)
-    with rlds_cli.writer("local/run", durable=False) as w:  # it goes on behind the videos that were moved
+    with rlds_cli.writer("local/run", durable=False) as w:  # it continues behind the videos that were moved
         w.add_episodes([film.episode(5)])
     after = before.refresh()
     del before

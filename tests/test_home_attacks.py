@@ -247,7 +247,7 @@ def test_ids_that_differ_in_case_only_are_one_too_many(home: Path) -> None:
     make("local/press")
     with pytest.raises(NameTaken):
         make("local/Press")
-    with pytest.raises(NameTaken, match="local/Press and local/press, which is here, differ only in case"):
+    with pytest.raises(NameTaken, match="local/Press and local/press, which exists, differ only in case"):
         make("local/Press", force=True)
     assert [p.name for p in (home / "datasets/local").iterdir()] == ["press"]
 

@@ -121,7 +121,7 @@ REFUSED: dict[str, str] = {
     "./prep.py:f": "must lie below the working directory",
     "~/prep.py:f": "must lie below the working directory",
     "/etc/prep.py:f": "must lie below the working directory",
-    "sub/prep.so:f": "is no source file",
+    "sub/prep.so:f": "is not a source file",
     "compiled:f": "has no source file",
     "compiled.pyc:f": "has no source file|there is no module",
     "space:f": "has no source file",
@@ -131,7 +131,7 @@ REFUSED: dict[str, str] = {
     "__main__:f": "has no source file|belongs to a library|a module of Python",
     "a-b:f": "cannot be the name of a module",
     "venv/site-packages/x.py:f": "belongs to a library",
-    "broken.py:f": "is no Python source",
+    "broken.py:f": "is not a Python source",
 }
 
 
@@ -245,7 +245,7 @@ def contradict(lock: dict[str, Any], **facts: Any) -> Path:
         ({"sha256": "0" * 64}, rf"has sha256 {'0' * 64}; the registry has [0-9a-f]{{64}}"),
         ({"sha256": None}, r"has sha256 none; the registry has [0-9a-f]{64}"),
         ({"size": 5}, r"has size 5; the registry has \d+"),
-        ({"file": "other.hdf5"}, r"other\.hdf5 is no file of sample/pendulum-d4rl: the registry has pendulum"),
+        ({"file": "other.hdf5"}, r"other\.hdf5 is not a file of sample/pendulum-d4rl: the registry has pendulum"),
     ],
 )
 def test_a_lock_does_not_contradict_the_registry(alone: dict[str, Any], facts: dict[str, Any], words: str) -> None:

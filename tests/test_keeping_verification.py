@@ -95,7 +95,7 @@ def test_every_bit_of_a_small_dataset_counts() -> None:
     ds = create("local/s", [{"observation": np.arange(4.0), "action": np.arange(3), "next": {"terminated": True}}])
     widths = {"observation": 8, "action": 8, "next/terminated": 1, "next/truncated": 1}
     for name, width in widths.items():
-        last = range(0) if name == "observation" else range(3 * width, 4 * width)  # a row that is no step
+        last = range(0) if name == "observation" else range(3 * width, 4 * width)  # a row that is not a step
         for file in (p for p in (ds.path / name / "c").rglob("*") if p.is_file()):
             good = file.read_bytes()
             file.chmod(0o644)

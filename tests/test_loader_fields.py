@@ -52,7 +52,7 @@ def test_next_observed_comes_where_a_next_observation_can_be_unknown():
     assert "next/observed" not in names(known, window=Slice(2))
     assert "next/observed" in names(terminated) and "next/observed" in names(terminated, window=Slice(2))
     truncated = create([episode(0, 5), episode(1, 5, observed=False, end="truncated")], ref="local/truncated")
-    assert "next/observed" not in names(truncated)  # its last step is no transition
+    assert "next/observed" not in names(truncated)  # its last step is not a transition
     assert "next/observed" in names(truncated, window=Slice(2))
     assert "next/observed" not in names(truncated, window=Slice(2), fields=("observation", "action"))
     assert "next/observed" not in names(truncated, window=Slice(2, anchors="steps"))

@@ -269,7 +269,7 @@ def test_goals_of_fields_without_a_final_row_end_at_the_last_step():
 
 def documented(name):
     """A function that the documentation shows, and what stands beside it."""
-    page = (Path(__file__).parents[1] / "docs" / "loader.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "fields.md").read_text()
     code = next(code for code in re.findall(r"```python\n(.*?)```", page, re.S) if f"def {name}(" in code)
     namespace = {"Goals": Goals}
     exec(code, namespace)
@@ -388,7 +388,7 @@ def test_what_cannot_be_is_refused_at_once(make, says):
     ("extra", "error", "says"),
     [
         ([Goals("goal", of="observations")], UnknownField, 'Did you mean "observation"'),
-        ([Goals("goal", of="next/reward")], InvalidArgument, "no state"),
+        ([Goals("goal", of="next/reward")], InvalidArgument, "not a state"),
         ([Goals("observation")], InvalidArgument, "a field already"),
         ([Goals("goal"), Goals("goal", horizon=3)], InvalidArgument, "a field already"),
     ],

@@ -594,10 +594,10 @@ def _frozen() -> Dataset:
         ({"memory": "device", "backend": "torch", "device": "cpu"}, 'live=True with memory="device"'),
         ({"sampler": Weighted(np.ones(1))}, "live=True with an array in Weighted"),
         ({"sampler": Prioritized(priority=np.ones(1))}, "live=True with an array in Prioritized"),
-        ({"live": [(1, 2, 3)]}, "This is no log of versions"),
-        ({"live": [(0, 1), (0, 2)]}, "This is no log of versions"),
-        ({"live": "yes"}, "This is no log of versions"),
-        ({"live": {"samples": 0}}, "This is no log of versions"),
+        ({"live": [(1, 2, 3)]}, "This is not a log of versions"),
+        ({"live": [(0, 1), (0, 2)]}, "This is not a log of versions"),
+        ({"live": "yes"}, "This is not a log of versions"),
+        ({"live": {"samples": 0}}, "This is not a log of versions"),
     ],
 )
 def test_what_cannot_be_live_is_refused(w: Writer, change: Any, message: str) -> None:
@@ -657,7 +657,7 @@ def test_states_of_other_loaders_are_refused(w: Writer) -> None:
     for wrong, message in (
         (Loader(REF, 16, seed=3).state_dict(), "not of a live loader"),
         (state | {"versions": [[0, 99]]}, "another dataset"),
-        (state | {"versions": [[5, 1], [5, 2]]}, "no log of versions"),
+        (state | {"versions": [[5, 1], [5, 2]]}, "not a log of versions"),
         (state | {"fingerprint": "0" * 64}, "They differ in fingerprint"),
         (state | {"seed": 4}, "They differ in seed"),
     ):

@@ -370,7 +370,7 @@ def test_what_does_not_enter_the_order(three):
 def test_a_mixture_ends_after_steps_alone(three):
     loader = load(three, sampler=Shuffled(), steps=7)
     assert len(loader) == 7 and len(list(loader)) == 7 and loader.step == 7
-    with pytest.raises(TypeError, match=r"a mixture goes on for ever.*\n.*steps=100_000"):
+    with pytest.raises(TypeError, match=r"a mixture continues for ever.*\n.*steps=100_000"):
         len(load(three, sampler=Shuffled()))
 
 
@@ -536,7 +536,7 @@ def test_a_lambda_cannot_be_sent_to_another_process(three):
     [
         (lambda m: Mixture({}), InvalidArgument, "a mapping of names to datasets"),
         (lambda m: Mixture([m["a"]]), InvalidArgument, "a mapping of names to datasets"),
-        (lambda m: Mixture({1: m["a"]}), InvalidArgument, "1 is no name"),
+        (lambda m: Mixture({1: m["a"]}), InvalidArgument, "1 is not a name"),
         (lambda m: Mixture({"a": []}), InvalidArgument, r"Member\(\[\]\)"),
         (lambda m: Mixture({"a": Mixture(m)}), InvalidArgument, "an id, a path or a dataset"),
         (lambda m: Mixture(m, "even"), InvalidArgument, "weights='even'"),

@@ -473,7 +473,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     resumed.load_state_dict(states[1])  # a loader that has been elsewhere
     done = int(states[1]["samples"]) // 6
     assert same(run(resumed, len(whole) - done), whole[done:])
-    with pytest.raises(InvalidArgument, match=r"goes on from sample .* batch by batch"):
+    with pytest.raises(InvalidArgument, match=r"continues from sample .* batch by batch"):
         resumed.seek(resumed.step + 1)
     assert flat(resumed.state_dict()) == flat(final)
 

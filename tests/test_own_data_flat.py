@@ -150,7 +150,7 @@ CONTRADICTIONS = {
     ),
     "a reward in words": (
         lambda c: c.update(reward=["much" if i == 7 else "1" for i in range(30)]),
-        r"reward is no number: row 7 of a\.\w+ holds 'much'",
+        r"reward is not a number: row 7 of a\.\w+ holds 'much'",
     ),
 }
 

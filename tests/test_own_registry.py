@@ -161,10 +161,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "path": ({"id": "lab/x", "files": [{"path": "../x", "urls": ["https://h/x.h5"]}]}, "'../x'"),
     "sha256": ({"id": "lab/x", "urls": ["https://h/x.h5"], "sha256": "abc"}, "64 lower-case hex digits"),
     "size": ({"id": "lab/x", "urls": ["https://h/x.h5"], "size": "3"}, "size is"),
-    "format": ({"id": "lab/x", "urls": ["https://h/x.h5"], "format": "zip"}, "format 'zip' is no reader of rlds"),
+    "format": ({"id": "lab/x", "urls": ["https://h/x.h5"], "format": "zip"}, "format 'zip' is not a reader of rlds"),
     "fields": ({"id": "lab/x", "urls": ["https://h/x.h5"], "fields": ["a"]}, "fields is"),
-    "rule": ({"id": "lab/x", "urls": ["https://h/x.h5"], "episodes_by": "ends"}, "is no rule"),
-    "replaced": ({"id": "lab/x", "urls": ["https://h/x.h5"], "replaced_by": "lab/y"}, "is no entry"),
+    "rule": ({"id": "lab/x", "urls": ["https://h/x.h5"], "episodes_by": "ends"}, "is not a rule"),
+    "replaced": ({"id": "lab/x", "urls": ["https://h/x.h5"], "replaced_by": "lab/y"}, "is not an entry"),
     "twice": ({"id": "lab/good", "urls": ["https://h/x.h5"]}, "already a name of lab/good"),
 }
 

@@ -87,7 +87,7 @@ def test_a_module_of_the_current_directory_fields_and_unit(pendulum, rlds, tmp_p
     made = rlds("preprocess", "sample/pendulum-d4rl", "--fn", "my_prep:halve", "--unit", "batch", "--fields",
                 "next/reward", "--json", "--arrays", "torch")  # fmt: skip
     assert made.returncode == 0, made.stderr
-    assert json.loads(made.stdout)["id"] == "sample/pendulum-d4rl@halve"  # what functions print is no result
+    assert json.loads(made.stdout)["id"] == "sample/pendulum-d4rl@halve"  # what functions print is not a result
     ds = rlds_cli.open_dataset("sample/pendulum-d4rl@halve")
     assert np.array_equal(ds.column("next/reward"), pendulum.column("next/reward") / 2)
 

@@ -83,7 +83,7 @@ def test_samples_hold_what_their_entries_say():
     with h5py.File(samples / "cartpole-minari/data/main_data.hdf5") as f:
         cartpole = sum(len(f[k]["actions"]) for k in f), len(f)
     with h5py.File(samples / "mountaincar-robohive.h5") as f:
-        mountaincar = sum(len(f[k]["actions"]) - 1 for k in f), len(f)  # the last row of a trial is no step
+        mountaincar = sum(len(f[k]["actions"]) - 1 for k in f), len(f)  # the last row of a trial is not a step
     e = {e.id: e for e in registry.entries("sample")}
     assert told == (e["sample/pendulum-d4rl"].num_steps, e["sample/pendulum-d4rl"].num_episodes, 3)
     assert cartpole == (e["sample/cartpole-minari"].num_steps, e["sample/cartpole-minari"].num_episodes)
@@ -421,10 +421,10 @@ BROKEN = {
     "sha256": ({"sha256": "ABC"}, "is not 64 lower-case hex digits"),
     "scores": ({"ref_min_score": None}, "reference scores"),
     "order": ({"ref_min_score": 9e9}, "reference scores"),
-    "rule": ({"episodes_by": "terminal"}, "is no rule"),
-    "format": ({"format": "d4rl-hdf5"}, "is no reader of rlds"),
+    "rule": ({"episodes_by": "terminal"}, "is not a rule"),
+    "format": ({"format": "d4rl-hdf5"}, "is not a reader of rlds"),
     "status": ({"status": "gone"}, "none of deprecated, closed"),
-    "replaced": ({"status": "closed", "replaced_by": "d4rl/none"}, "is no entry"),
+    "replaced": ({"status": "closed", "replaced_by": "d4rl/none"}, "is not an entry"),
     "defect": ({"defects": ["made-up"]}, "is not explained"),
     "key": ({"colour": "red"}, "not in the order of registry.ENTRY_KEYS"),
     "empty": ({"notes": ""}, "notes is empty"),
@@ -469,7 +469,7 @@ def test_the_validator_finds_disorder(tmp_path):
         "not in the order of registry.ENTRY_KEYS",
         f"{json.loads(first)['id']} stands twice",
         "extra: needs both",
-        "'somebody said so' is no reference",
+        "'somebody said so' is not a reference",
         "minari: title is missing",
     ):
         assert message in err

@@ -296,7 +296,7 @@ def test_a_map_of_another_version_is_refused(tmp_path: Path) -> None:
     del files
     with (tmp_path / "remote/one/map").open("r+b") as file:
         file.write(b"rldsmap2")
-    with pytest.raises(DamagedDataset, match="no map of blocks that this version"):
+    with pytest.raises(DamagedDataset, match="not a map of blocks that this version"):
         opened(tmp_path / "remote", Store())
     assert single(opened(tmp_path / "remote", Store(), limit=BLOCK, name="two"), 3)  # leaves the other alone
 

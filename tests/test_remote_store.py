@@ -314,7 +314,7 @@ def test_without_the_network_what_is_here_is_read(
         assert same(got.column("observation")[:100], block)
         with pytest.raises(Offline, match=r"Block \d+ of observation/c/0/0"):
             got.column("observation")[:]
-        with pytest.raises(Offline, match="nothing of it is here"):
+        with pytest.raises(Offline, match="nothing of it is cached"):
             rlds_cli.open_dataset("s3://lab/other", cache_dir=other)
     assert requests == []
 
@@ -380,7 +380,7 @@ def test_sizes(text: Any, size: int | None) -> None:
 
 @pytest.mark.parametrize("text", ["much", "-1", "1 PB x", -5, True, "nan", ""])
 def test_no_sizes(text: Any) -> None:
-    with pytest.raises(InvalidArgument, match="is no size"):
+    with pytest.raises(InvalidArgument, match="is not a size"):
         parse_size(text)
 
 

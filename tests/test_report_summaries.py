@@ -98,7 +98,7 @@ def test_saturation() -> None:
     assert found.share == pytest.approx((np.abs(a) == 1).any(1).mean())
     assert found.steps == 210
     create("local/y", [{"observation": np.zeros(501), "action": np.random.default_rng(0).normal(size=(500, 2))}])
-    assert summarise("local/y").fields[1].saturation is None  # the extremes of a normal distribution are no bounds
+    assert summarise("local/y").fields[1].saturation is None  # the extremes of a normal distribution are not bounds
     create("local/z", [{"observation": np.zeros(501), "action": np.arange(500) % 3}])
     assert summarise("local/z").fields[1].saturation is None  # nor is there any in discrete actions
 

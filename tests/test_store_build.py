@@ -142,7 +142,7 @@ def test_resumed_after_a_failure(tmp_path: Path, undisturbed: str, first: int, t
         finished = len((work / "journal.jsonl").read_text().splitlines())
         assert finished == 1 + PARTS
         if first == 0:
-            assert events[0].note == f"resumed: {fail_at} of {PARTS} parts were there"
+            assert events[0].note == f"resumed: {fail_at} of {PARTS} parts were finished"
 
 
 @pytest.mark.thorough

@@ -34,7 +34,7 @@ def test_a_dataset_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     reader = (target / "a/file").open()
     publishing.publish(build(tmp_path / "two", "new"), target)
     assert (target / "a/file").read_text() == "new"
-    assert reader.read() == "old"  # whoever has it open goes on with the old one
+    assert reader.read() == "old"  # whoever has it open continues the old one
     reader.close()
     assert [p.name for p in (tmp_path / "family").iterdir()] == ["name"]
     assert [p.name for p in tmp_path.iterdir()] == ["family"]

@@ -423,10 +423,10 @@ def test_other_fields_or_another_policy_than_those_that_are_there() -> None:
         play(w, 0, 1)
     with pytest.raises(InvalidArgument, match=r"keeps Fifo\(steps=9.*not Fifo\(steps=8"):
         rlds_cli.writer("local/run", keep=rlds_cli.Fifo(steps=8))
-    with pytest.raises(InvalidArgument, match="local/run is here with other fields: action is int64"):
+    with pytest.raises(InvalidArgument, match="local/run exists with other fields: action is int64"):
         rlds_cli.writer("local/run", fields=[Field("action", "float32")])
     rlds_cli.create("local/made", [{"observation": np.zeros((2, 1)), "action": np.zeros(1)}])
-    with pytest.raises(NameTaken, match="local/made is here, and does not grow"):
+    with pytest.raises(NameTaken, match="local/made exists, and does not grow"):
         rlds_cli.writer("local/made")
     rlds_cli.writer("local/run").close()
 
