@@ -11,7 +11,8 @@ from loader_data import create
 
 from rlds_cli.loader import Loader, Offsets, Transition
 
-PAGE = (Path(__file__).parents[1] / "docs" / "sampling.md").read_text()
+_DOCS = Path(__file__).parents[1] / "docs"
+PAGE = "\n".join((_DOCS / name).read_text() for name in ("sampling.md", "settings-elsewhere.md"))
 DRAWS = 30_000
 
 

@@ -69,7 +69,7 @@ def test_an_interrupted_run_goes_on_where_it_was(ds, again):
     Path("stop").unlink()
     Path("calls").unlink()
     made = preprocess.run(ds, "prep.py:slow", jobs=again, progress=said.append)
-    assert any(e.note == "resumed: 5 of 12 parts were there" and e.done == 5 * (STEPS + 1) for e in said)
+    assert any(e.note == "resumed: 5 of 12 parts were finished" and e.done == 5 * (STEPS + 1) for e in said)
     assert len(calls()) == 3 + EPISODES - 5
     assert made.fingerprint == undisturbed.fingerprint
     assert made.manifest.provenance[-1]["chunk"] == undisturbed.manifest.provenance[-1]["chunk"]

@@ -244,7 +244,7 @@ def test_behind_the_training(pushed: tuple[Dataset, str], tmp_path: Path) -> Non
     assert came == {"observation/c/0/0"}, "columns that are not read did not come"
     stats = loader.stats()
     assert 0 < stats.filled <= max(f.size for f in blocks.files) and "of it in the background" in str(stats)
-    assert f"remote    all {count} blocks of these fields are here" in loader.describe()
+    assert f"remote    all {count} blocks of these fields are cached" in loader.describe()
 
 
 SCATTERED: list[tuple[Callable[[Any], Sampler], bool]] = [

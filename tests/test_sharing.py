@@ -1072,7 +1072,7 @@ def test_the_command(store: Path, other: Path) -> None:
     assert b"0 B sent" in run_rlds("push", "local/large", store, "-q").stdout
     said = run_rlds("download", store, "--as", "local/mine", "--home", other)
     assert said.returncode == 0 and b"local/mine" in said.stdout
-    assert b"is here" in run_rlds("download", store, "--as", "local/mine", "--home", other, "--dry-run").stdout
+    assert b"exists: " in run_rlds("download", store, "--as", "local/mine", "--home", other, "--dry-run").stdout
     assert run_rlds("download", store, store, "--as", "local/mine").returncode == 1
 
 
