@@ -283,7 +283,9 @@ def runs(
         at_once = min(at_once, most(position))
         mine = at_once if left is None else min(at_once, -(-left // workers))
         batches, size = schedule.run(position, mine, workers)
-        yield SampleRun(replace(order, epoch=position.epoch), position.sample, size, batches, workers)
+        if order.epoch != position.epoch:
+            order = replace(order, epoch=position.epoch)
+        yield SampleRun(order, position.sample, size, batches, workers)
         position = schedule.settle(schedule.skip(position, batches * workers))
         left = None if left is None else left - batches * workers
         at_once *= 2

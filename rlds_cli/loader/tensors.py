@@ -20,4 +20,4 @@ def host(x: Any) -> Any:
     if not hasattr(x, "detach"):
         return np.asarray(x)
     x = x.detach().cpu()
-    return (x.double() if x.is_floating_point() else x).numpy()  # NumPy has no bfloat16
+    return (x.double() if x.is_floating_point() and x.itemsize < 4 else x).numpy()  # NumPy has no bfloat16
