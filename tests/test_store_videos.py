@@ -81,6 +81,32 @@ def test_any_frame_in_any_order(tmp_path: Path, kind: str) -> None:
     np.testing.assert_array_equal(found[1], expected[3])
 
 
+@pytest.mark.parametrize(
+    ("codec", "options"),
+    [
+        ("libx264", {"g": "30"}),
+        ("libx264", {"g": "12", "x264-params": "open-gop=1:b-pyramid=normal:bframes=5"}),
+        pytest.param("libx264", {"g": "90", "bf": "0"}, marks=pytest.mark.thorough),
+        pytest.param("libsvtav1", {"g": "16", "preset": "12"}, marks=pytest.mark.thorough),
+        pytest.param("libx265", {"g": "30", "x265-params": "log-level=none"}, marks=pytest.mark.thorough),
+    ],
+)
+def test_frames_of_long_groups_of_pictures(tmp_path: Path, codec: str, options: dict[str, str]) -> None:
+    """Calls that go on from each other, jump, and repeat give the frames that the whole file decodes to."""
+    path = tmp_path / "a.mp4"
+    encode(path, pictures(90), codec, options)
+    expected = decoded(path)
+    video = Video(str(path), np.fromfile(path, np.uint8), mp4.read(path))
+    rng = np.random.default_rng(0)
+    in_order = [np.arange(k, k + 6) for k in range(0, 90, 6)]
+    single = [rng.integers(0, 90, 1) for _ in range(20)]
+    windows = [k + np.arange(4) for k in rng.integers(0, 86, 20)]
+    several = [rng.integers(0, 90, n) for n in rng.integers(2, 9, 20)]
+    for order in [*in_order, *single, *windows, *in_order[:4], *several, *single, *in_order[7:]]:
+        index = np.stack([np.zeros(len(order), int), order], 1)
+        np.testing.assert_array_equal(decode_video(index, lambda _: video, FIELD, "test"), expected[order])
+
+
 @pytest.mark.thorough
 def test_decoders_do_not_read_behind_a_packet(tmp_path: Path) -> None:
     """What lies in memory behind a packet must not enter: MPEG-4's decoder looks at it."""

@@ -109,6 +109,18 @@ def rlox(arrays: Arrays) -> Any:
     return OfflineDatasetBuffer(c["obs"].ravel(), c["next_obs"].ravel(), c["act"].ravel(), c["rew"], *flags)
 
 
+def rlox_sequences(arrays: Arrays) -> Any:
+    """A buffer that knows episodes; a step is added at a time, since nothing else is offered."""
+    from rlox import SequenceReplayBuffer
+
+    c = flat(arrays)
+    buffer = SequenceReplayBuffer(len(c["rew"]), c["obs"].shape[1], c["act"].shape[1])
+    flags = (c[name].tolist() for name in ("terminated", "truncated"))
+    for step in zip(c["obs"], c["next_obs"], c["act"], c["rew"].tolist(), *flags, strict=True):
+        buffer.push(*step)
+    return buffer
+
+
 def seeds() -> Iterator[int]:
     seed = 0
     while True:

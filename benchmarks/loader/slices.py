@@ -34,7 +34,11 @@ def rlox() -> Builders:
         buffer, seeds = peers.rlox(data.halfcheetah().to_numpy()), peers.seeds()
         return Case(lambda: buffer.sample_trajectories(SLICES, LENGTH, next(seeds)))
 
-    return {"sample_trajectories": trajectories}
+    def sequences() -> Case:
+        buffer, seeds = peers.rlox_sequences(data.halfcheetah().to_numpy()), peers.seeds()
+        return Case(lambda: buffer.sample_sequences(SLICES, LENGTH, next(seeds)))
+
+    return {"sample_trajectories": trajectories, "sample_sequences": sequences}
 
 
 def limit() -> Builders:
@@ -55,6 +59,7 @@ GROUP = Group(
         Row("slices", OURS, "torchrl: SliceSampler, cached", 20),
         Row("", OURS, "torchrl: SliceSampler", None),
         Row("", OURS, "rlox: sample_trajectories", 1.1),
+        Row("", OURS, "rlox: sample_sequences", 1.1),
         Row("", OURS, "limit: C memcpy", 1.3, "at most"),
         Row("", OURS, "limit: C memcpy, outputs used again", None, "at most"),
         Row("slices, padded", "rlds: slices, padded", "torchrl: SliceSampler, cached", None),

@@ -52,6 +52,7 @@ _CODE_BITS, _DEEP = 12, {False: "gray12le", True: "gray16le"}
 _DECODERS = {"av1": ("libdav1d", "av1")}  # the fastest first
 _KEPT = 8  # decoders per thread
 _NEAR = 3  # packets that are decoded rather than skipped: a jump costs about as much
+_UNKNOWN, _ELSEWHERE = -1, -2  # the next frame: not known yet, or none of this video
 
 
 # -- tables of stored videos
@@ -343,23 +344,27 @@ def decode_video(index: Array, video: Callable[[int], Video], f: Field, where: H
     """
     out = np.zeros((len(index), *f.shape), f.dtype)
     distinct, place, which = np.unique(index, axis=0, return_index=True, return_inverse=True)
-    for (number, frame), at in zip(distinct.tolist(), place.tolist(), strict=True):
-        if number >= 0:
-            out[at] = decode_one(video(number), frame, f, where)
+    wanted = [(n, frame, at) for (n, frame), at in zip(distinct.tolist(), place.tolist(), strict=True) if n >= 0]
+    for (number, frame, at), (later, follows, _) in zip(wanted, [*wanted[1:], (None, _UNKNOWN, 0)], strict=False):
+        out[at] = decode_one(video(number), frame, f, where, follows if later in (number, None) else _ELSEWHERE)
     again = np.ones(len(index), bool)
     again[place] = False
     out[again] = out[place[which.ravel()[again]]]
     return out
 
 
-def decode_one(video: Video, frame: int, f: Field, where: Hashable) -> Array:
-    """Decode one frame of a video, by number, in the field's dtype and shape; raises as `decode_video`."""
+def decode_one(video: Video, frame: int, f: Field, where: Hashable, follows: int = _UNKNOWN) -> Array:
+    """Decode one frame of a video, by number, in the field's dtype and shape; raises as `decode_video`.
+
+    ``follows`` is the next frame of the video that is wanted, if that is known.
+    """
     track = video.track
     if not 0 <= frame < len(track.frames):
         raise DamagedDataset(f"{f.name}: frame {frame:,} of a video of {len(track.frames):,}.", hint="rlds verify ID")
     if (track.height, track.width) != f.shape[:2] or track.height * track.width > MAX_PIXELS:
         raise FrameError(f"{f.name}: a video of {track.height}x{track.width}; {f.shape[0]}x{f.shape[1]} expected.")
-    return _decoder(track, where).frame(video, int(track.frames[frame]), f)
+    follows = int(track.frames[follows]) if 0 <= follows < len(track.frames) else follows
+    return _decoder(track, where).frame(video, int(track.frames[frame]), f, follows)
 
 
 def _decoder(track: Track, where: Hashable) -> _Decoder:
@@ -374,7 +379,12 @@ def _decoder(track: Track, where: Hashable) -> _Decoder:
 
 
 class _Decoder:
-    """A decoder and its position in a video."""
+    """A decoder and its position in a video.
+
+    A decoder holds frames back until others may no longer come before them. Where no frame is wanted behind the one
+    that is, it is told that the video ends there, and gives that frame at once. Pictures of H.264 that no other refers
+    to are decoded only if they are wanted: in groups of pictures of usual encoders, these are more than half.
+    """
 
     def __init__(self, track: Track) -> None:
         self._av = _av()
@@ -382,23 +392,30 @@ class _Decoder:
         self._reformatter = self._av.video.reformatter.VideoReformatter()
         # From version 17 on it has threads of its own, which a forked process waits for in vain.
         self._alone = {"threads": 1} if int(self._av.__version__.partition(".")[0]) >= 17 else {}
+        self._prefix = _length_prefix(track)
         self._video: Hashable = None
         self._next = 0  # packet
         self._last: int | None = None  # time of the frame that came out last
         self._drained = False
         self._ready: deque[Any] = deque()
+        self._paused, self._continues = False, True  # a call has ended; the call after one went on from there
 
-    def frame(self, video: Video, packet: int, f: Field) -> Array:
-        """Decode the frame of a packet."""
+    def frame(self, video: Video, packet: int, f: Field, follows: int) -> Array:
+        """Decode the frame of a packet; ``follows`` is the packet of the next frame, `_UNKNOWN` or `_ELSEWHERE`."""
         track, time = video.track, int(video.track.time[packet])
         begin = track.begin(packet)
+        near = self._is_near(video, begin, time)
+        if self._paused:
+            self._continues = near
+        self._paused = follows == _UNKNOWN
+        ends = not self._continues if self._paused else follows < 0 or track.begin(follows) > packet + _NEAR
         try:
-            if not self._leads_to(video, begin, time):
+            if not near or self._drained:
                 self._restart(video, begin)
-            found = self._until(video, time)
+            found = self._until(video, time, packet, ends)
             if found is None and begin > 0:  # it refers to frames before the key frame
                 self._restart(video, track.begin(begin - 1))
-                found = self._until(video, time)
+                found = self._until(video, time, packet, ends)
             if found is None:
                 raise FrameError(f"{f.name}: a frame of a {track.codec} video did not come out of the decoder.")
             return self._pixels(found, f)
@@ -406,9 +423,9 @@ class _Decoder:
             self._video = None
             raise FrameError(f"{f.name}: a frame does not decode as {track.codec}: {e}", hint="rlds verify ID") from e
 
-    def _leads_to(self, video: Video, begin: int, time: int) -> bool:
-        """Return whether the decoder reaches a frame by continuing from its position."""
-        if self._video != video.key or self._drained or begin > self._next + _NEAR:
+    def _is_near(self, video: Video, begin: int, time: int) -> bool:
+        """Return whether a frame is ahead of the decoder's position, and not far."""
+        if self._video != video.key or begin > self._next + _NEAR:
             return False
         return self._last is not None and self._last < time
 
@@ -417,8 +434,8 @@ class _Decoder:
         self._video, self._next, self._last, self._drained = video.key, packet, None, False
         self._ready.clear()
 
-    def _until(self, video: Video, time: int) -> Any:
-        """Decode on up to the frame of a time; None if the decoder passes that time without a frame."""
+    def _until(self, video: Video, time: int, packet: int, ends: bool) -> Any:
+        """Decode on up to the frame of a time, of a packet; None if the decoder passes that time without a frame."""
         track = video.track
         while True:
             while self._ready:
@@ -430,12 +447,25 @@ class _Decoder:
                     return found
             if self._drained:
                 return None
-            if self._next < len(track.size):
-                self._ready.extend(self._context.decode(self._packet(video, self._next)))
-                self._next += 1
-            else:
+            if self._next >= len(track.size) or (ends and self._next > packet):
                 self._ready.extend(self._context.decode(None))
                 self._drained = True
+                continue
+            if not (self._next < packet and track.time[self._next] < time and self._is_spare(video, self._next)):
+                self._ready.extend(self._context.decode(self._packet(video, self._next)))
+            self._next += 1
+
+    def _is_spare(self, video: Video, number: int) -> bool:
+        """Return whether no other picture refers to that of a packet: ``nal_ref_idc`` is 0 (ITU-T H.264, 7.4.1)."""
+        if not self._prefix:
+            return False
+        at, stop = int(video.track.start[number]), int(video.track.start[number] + video.track.size[number])
+        while at + self._prefix < stop:
+            *length, head = video.data[at : at + self._prefix + 1].tolist()
+            if 1 <= head & 31 <= 5:  # a slice of the picture
+                return bool(head >> 5 & 3 == 0)
+            at += self._prefix + int.from_bytes(bytes(length))
+        return False
 
     def _packet(self, video: Video, number: int) -> Any:
         track = video.track
@@ -461,6 +491,12 @@ class _Decoder:
         plane = self._reformatter.reformat(frame, format=form, **self._alone).planes[0]
         rows = np.frombuffer(plane, "<u2").reshape(plane.height, -1)  # lines are padded
         return rows[:, : frame.width]
+
+
+def _length_prefix(track: Track) -> int:
+    """Return the bytes of the length before each unit in a packet of H.264 (ISO/IEC 14496-15, avcC); else 0."""
+    is_avcc = track.codec == "h264" and len(track.extradata) > 4 and track.extradata[0] == 1
+    return (track.extradata[4] & 3) + 1 if is_avcc else 0
 
 
 def _open(av: Any, track: Track) -> Any:
