@@ -843,6 +843,17 @@ def test_the_code_about_datasets_runs(desk: Path) -> None:
         returns = [f[f"episode_{k}/rewards"][()].sum() for k in range(12)]
     assert ran["good"].episodes["total_reward"].tolist() == [r for r in returns if r >= 400]
     assert ran["train"].num_episodes + ran["held_out"].num_episodes == ran["good"].num_episodes
+    newest = rlds_cli.open_dataset("sample/cartpole-minari@long")
+    assert (newest.version, ran["long"].num_episodes, newest.num_episodes) == (4, 6, 8)
+    balanced = rlds_cli.open_dataset("sample/cartpole-minari@balanced")
+    assert all(abs(balanced.episode(k)["observation"][:, 2]).max() < 0.1 for k in range(9))
+
+
+def test_the_code_about_reports_and_environments_runs(desk: Path) -> None:
+    rlds_cli.download("sample/cartpole-minari")
+    assert run_code("docs/report.md")["written"].bytes > 10_000 and Path("report.html").exists()
+    ran = run_code("docs/examples.md")
+    assert ran["observation"].shape == (4,) and ran["env"].spec.id == "CartPole-v1"
 
 
 def test_the_code_about_preprocessing_runs(desk: Path) -> None:
