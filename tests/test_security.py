@@ -13,6 +13,7 @@ import shutil
 import struct
 import zlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -320,7 +321,12 @@ def test_a_listing_that_grows_as_it_is_parsed(tmp_path: Path, monkeypatch: pytes
 # -- the package itself
 
 
-SOURCES = {p: ast.parse(p.read_text()) for p in (Path(__file__).parents[1] / "rlds_cli").rglob("*.py")}
+@cache
+def sources() -> dict[Path, ast.AST]:
+    """The code of the package by file; parsed once, and only if a test asks."""
+    return {p: ast.parse(p.read_text()) for p in (Path(__file__).parents[1] / "rlds_cli").rglob("*.py")}
+
+
 READS_ARCHIVES = ("archives", "convert", "downloads", "formats", "store", "maintenance", "report", "checks")
 WORKERS = ("store", "workers.py")  # what a process hands to those that it starts
 
@@ -331,12 +337,12 @@ def _calls(tree: ast.AST) -> list[tuple[str, ast.Call]]:
 
 @pytest.mark.slow
 def test_nothing_that_is_read_is_unpickled() -> None:
-    loads = [(p, c) for p, tree in SOURCES.items() for name, c in _calls(tree) if name in ("np.load", "numpy.load")]
+    loads = [(p, c) for p, tree in sources().items() for name, c in _calls(tree) if name in ("np.load", "numpy.load")]
     assert loads
     for path, call in loads:
         said = {k.arg: ast.unparse(k.value) for k in call.keywords}
         assert said.get("allow_pickle") == "False", path
-    for path, tree in SOURCES.items():
+    for path, tree in sources().items():
         imported = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
         imported |= {str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
         assert not imported & {"marshal", "shelve", "dill", "joblib", "yaml"}, path
@@ -362,7 +368,7 @@ def test_names_of_fields_are_no_code_of_the_loop_over_steps(home: Path, name: st
 
 def test_no_option_takes_a_secret() -> None:
     """What stands on a command line is in the list of processes of everybody on the machine."""
-    for path, tree in SOURCES.items():
+    for path, tree in sources().items():
         if "cli" in path.parts:
             texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
             assert not [t for t in texts if t.startswith("--") and ("token" in t or "password" in t)], path
