@@ -27,14 +27,23 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import archives
 import soak_growing
 
-FUNCTION = """
+FUNCTION = '''
 import time
 
 def scale(episode):
     time.sleep(0.002)
     episode["observation"] = (episode["observation"] * 2).astype("float32")
     return episode
-"""
+
+
+def late(episode):
+    """Drop an episode in 300, and change the actions of one in 300: contradicts a plan that is made from three."""
+    time.sleep(0.002)
+    kind = int(abs(float(episode["observation"][0, 0])) * 1e6) % 300
+    if kind == 1:
+        episode["action"] = episode["action"] + 1
+    return None if kind == 0 else episode
+'''
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +180,11 @@ def jobs(home: Path, convert: list[str], function: str, address: str | None) -> 
         yield Job(f"preprocess, -j {n}", "local/soak@scale", [[*preprocess, "-j", n]])
     shards = [[*preprocess, "-j", "0", "--shard", f"{i}/3"] for i in (1, 2, 3)]
     yield Job("preprocess, three shards", "local/soak@scale", [*shards, [*preprocess, "--finish"]])
+    late = rlds(home, "preprocess", "local/soak", "--fn", function.replace(":scale", ":late"))
+    for n in ("0", "2"):
+        yield Job(f"preprocess, late drops and changes, -j {n}", "local/soak@late", [[*late, "-j", n]])
+    shards = [[*late, "-j", "0", "--shard", f"{i}/3"] for i in (1, 2, 3)]
+    yield Job("preprocess, late drops and changes, three shards", "local/soak@late", [*shards, [*late, "--finish"]])
     if address is not None:
         nodes = [*preprocess, "--executor", "ray", "--address", address]
         yield Job("preprocess, two Ray nodes", "local/soak@scale", [nodes], begins=0.5)
