@@ -52,7 +52,10 @@ def main(tests: list[str]) -> int:
         hatch_build.build(Path(work), flags=(*hatch_build.FLAGS[1:], *SANITIZE, *shared))
         print(f"{compiler.name}, {library}", file=sys.stderr)
         chosen = tests or sorted(
-            str(p) for name in ("test_loader_*.py", "test_sha256.py") for p in (ROOT / "tests").glob(name)
+            str(p)
+            for name in ("test_loader_*.py", "test_sha256.py")
+            for p in (ROOT / "tests").glob(name)
+            if p.name != "test_loader_jax.py"  # exceptions in jaxlib end a process with these libraries
         )
         command = [
             str(Path(sys.executable).with_name("pytest")),
