@@ -113,8 +113,9 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    old = [name for name, text in pages().items() if not (DOCS / name).exists() or (DOCS / name).read_text() != text]
+    made = pages()
+    old = [name for name, text in made.items() if not (DOCS / name).exists() or (DOCS / name).read_text() != text]
     if "--check" in sys.argv:
         sys.exit(f"{', '.join(old)} not current: python scripts/make_command_docs.py" if old else 0)
     for name in old:
-        (DOCS / name).write_text(pages()[name])
+        (DOCS / name).write_text(made[name])

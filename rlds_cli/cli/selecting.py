@@ -128,11 +128,10 @@ def facts(given: Sequence[str]) -> dict[str, Any]:
     InvalidArgument
         A dataset has no fact of that name.
     """
-    from rlds_cli.store.facts import FACTS
+    from rlds_cli.store.facts import check_names
 
     found = typed(assignments(given))
-    for name in found.keys() - set(FACTS):
-        raise InvalidArgument(f"{name} is not a fact of a dataset.", hint=f"facts: {', '.join(FACTS)}")
+    check_names(found)
     return found
 
 

@@ -30,7 +30,7 @@ from rlds_cli.ids import DatasetId
 from rlds_cli.progress import shown
 from rlds_cli.settings import StrPath
 from rlds_cli.store import episode_table, manifest, publishing, references, tags, versions, views
-from rlds_cli.store.facts import FACTS, described_facts, facts_of
+from rlds_cli.store.facts import FACTS, check_names, described_facts, facts_of
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
@@ -109,9 +109,7 @@ def _label(
     own = {column: _set(ds, column, values) for column, values in columns.items()}
     own = {n: c for n, c in own.items() if not episode_table.is_equal(c, _own_column(ds.store, n), count)}
     episode_table.check_names([*ds.store.own_columns, *(n for n in columns if n not in ds.store.own_columns)], ds.id)
-    unknown = sorted(set(facts) - set(FACTS))
-    if unknown:
-        raise InvalidArgument(f"{unknown[0]} is not a fact of a dataset.", hint=f"facts: {', '.join(FACTS)}")
+    check_names(facts)
     described_facts(ds.manifest, facts)  # refuses wrong values, also of facts that do not change
     before = facts_of(ds.manifest)
     changed = {n: v for n, v in facts.items() if v != before[n]}

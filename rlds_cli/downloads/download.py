@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlds_cli import home, ids, importing, registry, settings, subset, text
+from rlds_cli import home, ids, registry, settings, subset, text
 from rlds_cli.downloads.request import DownloadRequest, Encoding, credentials_asked, recorded
 from rlds_cli.errors import (
     DamagedDataset,
@@ -260,7 +260,12 @@ def reading(
             f"{reader} is a file on this machine, which a dataset of a URL cannot name.",
             hint=f"rlds import FILES --as local/NAME --reader {reader} reads files that were downloaded",
         )
-    given = {"format": reader, "fields": importing.keys_of(fields), "episodes_by": episodes_by}
+    keys: dict[str, str] = {}
+    if fields:
+        from rlds_cli.importing import keys_of  # takes as long to import as all of this module
+
+        keys = keys_of(fields)
+    given = {"format": reader, "fields": keys, "episodes_by": episodes_by}
     given |= {"last_step": last_step, "rewards": rewards}
     return {name: value for name, value in given.items() if value}
 

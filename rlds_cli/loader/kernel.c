@@ -797,20 +797,11 @@ API i64 rlds_tree_weigh(const Tree *t, const i64 *number, i64 n, double beta, do
   return -1;
 }
 
-/* Both for the numbers that draws fall on. */
-API i64 rlds_tree_draw(const Tree *t, const double *u, i64 n, double beta, i64 *number, double *chance,
-                       double *weight) {
-  rlds_tree_find(t, u, n, number);
-  return rlds_tree_weigh(t, number, n, beta, chance, weight);
-}
-
-/* Sets masses (priority + eps)^alpha; where a number stands twice its last priority counts. Raises `highest` to the
- * highest priority. Returns the place of a number or priority that is not possible, before anything is set; -1 for
- * none. */
+/* Sets masses (priority + eps)^alpha; where a number stands twice its last priority counts.
+ * Returns the place of a number or priority that is not possible, before anything is set; -1 for none. */
 API i64 rlds_tree_update(const Tree *t, const i64 *number, const double *priority, i64 n, double eps, double alpha,
-                         double most, double *highest) {
+                         double most) {
   EACH if (!(priority[i] >= 0 && priority[i] <= most && (u64)number[i] < (u64)t->count)) return i;
-  EACH if (priority[i] > *highest) *highest = priority[i];
   i64 node[TILE];
   for (i64 done = 0; done < n; done += TILE) {
     const i64 m = least(TILE, n - done);

@@ -142,8 +142,7 @@ def _load() -> ctypes.CDLL:
         ("tree_top", (p, p, p), None),
         ("tree_find", (p, p, i, p), None),
         ("tree_weigh", (p, p, i, d, p, p), i),
-        ("tree_draw", (p, p, i, d, p, p, p), i),
-        ("tree_update", (p, p, p, i, d, d, d, p), i),
+        ("tree_update", (p, p, p, i, d, d, d), i),
     ):
         function = getattr(library, f"rlds_{name}")
         function.argtypes, function.restype = arguments, result
@@ -304,7 +303,6 @@ class SumTree:
         self._least = [self._sums[0], *(_aligned(size) for size in padded[1:])]
         addresses = [(c_void_p * _LEVELS)(*map(address, level)) for level in (self._sums, self._least)]
         self._tree = _Tree(count, len(sizes), *addresses)
-        self._highest = c_double()
         self.fill(mass)
 
     @property
@@ -363,20 +361,8 @@ class SumTree:
             raise IndexError(f"number {numbers[bad]} of {self.count}")
         return chance, weight
 
-    def draw(self, u: Floats, beta: float) -> tuple[IntArray, Floats, Floats]:
-        """Return what `find` returns for the draws ``u`` [K], and what `weigh` returns for that."""
-        u, out = np.ascontiguousarray(u, np.float64), np.empty(len(u), np.int64)
-        chance, weight = np.empty((2, len(u)))
-        places = address(out), address(chance), address(weight)
-        bad = _KERNEL.rlds_tree_draw(byref(self._tree), address(u), len(u), beta, *places)
-        if bad >= 0:
-            raise IndexError(f"number {out[bad]} of {self.count}")
-        return out, chance, weight
-
     def update(self, numbers: IntArray, priority: Floats, *, eps: float, alpha: float, most: float) -> int | None:
         """Set masses to ``(priority + eps) ** alpha``; where a number stands twice, its last priority counts.
-
-        ``highest`` rises to the highest priority that was set.
 
         Returns
         -------
@@ -387,18 +373,9 @@ class SumTree:
         if len(numbers) != len(priority):
             raise ValueError(f"{len(priority)} priorities for {len(numbers)} numbers")
         bad = _KERNEL.rlds_tree_update(
-            byref(self._tree), address(numbers), address(priority), len(numbers), eps, alpha, most, byref(self._highest)
+            byref(self._tree), address(numbers), address(priority), len(numbers), eps, alpha, most
         )
         return None if bad < 0 else int(bad)
-
-    @property
-    def highest(self) -> float:
-        """The highest priority that `update` has set, or that was set here; 0 at first."""
-        return self._highest.value
-
-    @highest.setter
-    def highest(self, priority: float) -> None:
-        self._highest.value = priority
 
 
 def _aligned(size: int) -> Floats:

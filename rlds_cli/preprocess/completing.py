@@ -65,6 +65,7 @@ def carry_over(before: PreprocessJob, now: PreprocessJob, work: Path) -> int:
     """
     done = build.journaled_parts(before, work)
     journal = Journal(work / f"next-{JOURNAL}", now.key)
+    journal.path.unlink(missing_ok=True)  # of an earlier attempt, whose segments may be gone
     journal.resume()
     position: RowPosition | None = RowPosition()  # behind the parts so far; None behind one that is not finished
     kept = 0

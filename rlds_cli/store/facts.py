@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.store.manifest import Manifest
 
 FACTS = ("fps", "license", "description")
+
+
+def check_names(facts: Iterable[str]) -> None:
+    """Raise InvalidArgument for a name that is not one of a fact."""
+    unknown = sorted(set(facts) - set(FACTS))
+    if unknown:
+        raise InvalidArgument(f"{unknown[0]} is not a fact of a dataset.", hint=f"facts: {', '.join(FACTS)}")
 
 
 def facts_of(m: Manifest) -> dict[str, Any]:

@@ -164,8 +164,9 @@ class PrioritizedDraw(StatefulDraw):
     def _draw(self, order: Order, positions: SampleNumbers) -> tuple[IntArray, FloatArray, FloatArray]:
         """Draw windows by `WindowIndex.name`, with their chances and importance weights [K]."""
         self._begun = True
-        places, chance, weight = self.priorities.draw(order.uniform(WINDOW, positions))
-        return places if self._places is None else self._places.names(places), chance, weight
+        places = self.priorities.find(order.uniform(WINDOW, positions))
+        windows = places if self._places is None else self._places.names(places)
+        return windows, *self.priorities.weigh(places)
 
     def _given(
         self, order: Order, positions: SampleNumbers, windows: IntArray, probability: FloatArray, weight: FloatArray
@@ -342,13 +343,18 @@ class Priorities:
     room : int, optional
         How many windows there is room for at first, where windows come and leave.
 
+    Attributes
+    ----------
+    highest : float
+        The highest priority so far.
+
     Raises
     ------
     InvalidArgument
     """
 
     def __init__(self, count: int, *, alpha: float, beta: float, eps: float, room: int | None = None) -> None:
-        self._changes = room is not None
+        self.highest, self._changes = 1.0, room is not None
         self.alpha, self.eps = _number("alpha", alpha), _number("eps", eps)
         self.beta = beta
         if self.eps == 0:
@@ -357,16 +363,6 @@ class Priorities:
             raise InvalidArgument(f"alpha={alpha} with eps={eps}: eps ** alpha is out of range.", hint="alpha=0.6")
         self._most = 10.0 ** min(_DIGITS, _DIGITS / max(self.alpha, 1))
         self._tree = SumTree(count, (1 + self.eps) ** self.alpha, room)
-        self.highest = 1.0
-
-    @property
-    def highest(self) -> float:
-        """The highest priority so far."""
-        return self._tree.highest
-
-    @highest.setter
-    def highest(self, priority: float) -> None:
-        self._tree.highest = priority
 
     @property
     def count(self) -> int:
@@ -392,7 +388,6 @@ class Priorities:
     def _rebuild(self, masses: Floats, room: int) -> None:
         tree = SumTree(len(masses), 0.0, room)
         tree.fill(masses)
-        tree.highest = self.highest
         self._tree = tree
 
     @property
@@ -417,10 +412,6 @@ class Priorities:
         int64 array [K]
         """
         return self._tree.find(u)
-
-    def draw(self, u: Floats) -> tuple[IntArray, FloatArray, FloatArray]:
-        """Return what `find` returns for ``u`` [K], with what `weigh` returns for it."""
-        return self._tree.draw(u, self.beta)
 
     def weigh(self, windows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return P, the chance of one draw to give each of ``windows`` [K], and their importance weights in (0, 1].
@@ -453,6 +444,7 @@ class Priorities:
         bad = self._tree.update(at, new, eps=self.eps, alpha=self.alpha, most=self._most)
         if bad is not None:
             self._complain(bad, at, new)
+        self.highest = max(self.highest, float(new.max(initial=0.0)))
 
     def check(self, windows: IntArray, priority: FloatArray) -> None:
         """Refuse what `update` would refuse."""
