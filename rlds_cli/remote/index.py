@@ -164,7 +164,7 @@ def parse(text: bytes, where: str) -> Index:
     Raises
     ------
     DamagedDataset
-        It is not an index, or says what no index of this program says.
+        It is not an index that this program can have written.
     NewerFormat
         A later version wrote it.
     """

@@ -1,7 +1,7 @@
 """Lists of the hashes of blocks: fetched in ranges when blocks come without the rest of their group, and kept.
 
-They lie in one sparse file, end to end in the order of the objects. Nothing notes which of them are cached: a
-group is cached if its own hash proves it, which takes a microsecond.
+They lie in one sparse file, end to end in the order of the objects. Nothing notes which of them are cached: the
+list of a group is, if the hash of the group proves it, which takes a microsecond.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def pull(
     InvalidId
         The dataset has an id of the registry, and ``as_`` is not given.
     DownloadFailed, WrongHash, DamagedDataset, NoSpace
-        Nothing is published; the same call continues what has arrived.
+        Nothing is published; the same call continues from what has arrived.
     """
     with open_objects(address, where, policy=policy, progress=progress) as objects:
         there = read_there(objects, TransferStats())

@@ -139,7 +139,7 @@ def added(
     there : Versions, optional
         Those before it.
     index : Index
-        The index of the version. If it already exists, its index is replaced.
+        The index of the version, which replaces that of an existing one.
     created, change, episodes, steps
         See `PushedVersion`.
     newest : bool
