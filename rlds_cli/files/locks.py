@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import stat
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,12 @@ def file_lock(path: Path, *, soft: bool = True) -> FileLock:
     NoPermission
         A link, or something else that is not a regular file, has this name.
     """
-    if path.is_symlink():
-        raise safe_files.refused(path, "is a symbolic link")
-    if path.exists() and not path.is_file():
-        raise safe_files.refused(path, "is not a regular file")
+    with suppress(FileNotFoundError):
+        mode = path.lstat().st_mode  # one call: whoever holds the lock may remove the file at any moment
+        if stat.S_ISLNK(mode):
+            raise safe_files.refused(path, "is a symbolic link")
+        if not stat.S_ISREG(mode):
+            raise safe_files.refused(path, "is not a regular file")
     return _AnnouncedLock(path, mode=0o666, thread_local=False, fallback_to_soft=soft)
 
 
