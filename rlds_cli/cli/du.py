@@ -79,6 +79,8 @@ def _table(u: Usage, *, sums: bool) -> str:
         return out.table(header, rows, right="ARCHIVE CACHE SHARED")
     if u.packed:
         rows.append(("packed rows (rebuilt when needed)", "-", out.size(u.packed), "-", "", ""))
+    if u.frames:
+        rows.append(("cached frames (decoded when needed)", "-", out.size(u.frames), "-", "", ""))
     if u.remote:
         rows.append(("blocks of datasets at an address", "-", out.size(u.remote), "-", "", ""))
     if u.partial:
@@ -86,7 +88,7 @@ def _table(u: Usage, *, sums: bool) -> str:
     where = f"{out.size(u.total)} in {short_path(u.home)}, {out.size(u.free)} free"
     if not rows:
         return where
-    total = ("", out.size(u.archives + u.partial), out.size(u.caches + u.packed + u.remote), "", "", where)
+    total = ("", out.size(u.archives + u.partial), out.size(u.caches + u.packed + u.frames + u.remote), "", "", where)
     return out.table(header, [*rows, total], right="ARCHIVE CACHE SHARED")
 
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.ted import REWARD, Array, join_name
-from rlds_cli.text import is_below
+from rlds_cli.text import bytes_of, is_below
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -55,6 +55,13 @@ class Elementwise(ABC):
         """Return shift and scale of the field ``name`` if `apply` is ``(x - shift) / scale``, else None.
 
         A loader then subtracts from the values of the archive, before it narrows them to its own dtype.
+        """
+        return None
+
+    def resizing(self, name: str) -> Resize | None:
+        """Return the `Resize` with a cache that `apply` is for the field ``name``, else None.
+
+        A loader then resizes frames when it decodes them, and caches them.
         """
         return None
 
@@ -330,11 +337,15 @@ class Resize(Elementwise):
         ``observation`` stands for everything nested below it, too.
     size : (int, int)
         Height and width, in pixels.
+    cache : str or int, optional
+        Bytes, as in ``"20GiB"``: a loader resizes frames as it decodes them, by torch, and keeps them in the home, so
+        that each is decoded once, in all epochs, runs and processes. The frames of all datasets of a home share the
+        limit; ``rlds gc`` removes them. It comes before all that changes the field.
 
     Raises
     ------
     InvalidArgument
-        ``size`` is not a height and width; in `apply`, the values are not frames.
+        ``size`` is not a height and width, or ``cache`` not a size; in `apply`, the values are not frames.
 
     Examples
     --------
@@ -344,6 +355,7 @@ class Resize(Elementwise):
 
     field: str
     size: tuple[int, int]
+    cache: str | int | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -354,10 +366,19 @@ class Resize(Elementwise):
             raise InvalidArgument(f"Resize({self.field!r}, {self.size!r}): size is (height, width), in pixels.")
         object.__setattr__(self, "field", join_name(self.field))
         object.__setattr__(self, "size", (height, width))
+        if self.cache is not None:
+            limit = bytes_of(self.cache) if isinstance(self.cache, str) else self.cache
+            if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+                raise InvalidArgument(f"cache={self.cache!r} is not a size.", hint='cache="20GiB"')
+            object.__setattr__(self, "cache", limit)
 
     def touches(self, name: str) -> bool:
         """Return whether ``name`` is the field or nested below it, now or under ``next``."""
         return stands_for(self.field, name)
+
+    def resizing(self, name: str) -> Resize | None:
+        """Return itself if it has a cache, see `Elementwise`."""
+        return None if self.cache is None else self
 
     def apply(self, key: str | tuple[str, ...], x: Any) -> Any:
         """Resize frames of the field ``key``.

@@ -168,3 +168,11 @@ def state(file: Path) -> State:
     """Return device, inode, size and times of a file: at least one differs once it was written or replaced."""
     s = file.stat()
     return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns
+
+
+def boot_id() -> bytes:
+    """Return what tells one start of the machine from another, at most 64 bytes; empty where the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()[:64]
+    except OSError:
+        return b""

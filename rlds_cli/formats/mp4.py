@@ -147,6 +147,11 @@ class Track:
         """Packets with which decoding can begin, in order."""
         return np.flatnonzero(self.key)
 
+    @cached_property
+    def groups(self) -> IntArray:
+        """Number of the group of pictures of each frame [frames]: those between two key frames, as they are stored."""
+        return (np.searchsorted(self.keys, self.frames, "right") - 1).astype(np.int32)
+
     @property
     def seconds(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Time at which each frame is shown [frames]."""

@@ -5,6 +5,7 @@
     <home>/archives/<family>/<name>/    downloads as they came
     <home>/datasets/<family>/<name>/    published datasets, read-only
     <home>/packed/<source>-*            packed rows, rebuilt when needed
+    <home>/frames/<hash>/               decoded frames in the size of training, decoded again when needed
     <home>/partial/<family>+<name>.*/   work in progress and its journals
     <home>/remote/                      datasets at addresses: indexes, and blocks that were read
     <home>/remote.<user>/               those of another user, who may write to the home; else they are in a home of
@@ -66,6 +67,11 @@ class Home:
     def packed(self, name: str) -> Path:
         """Return the path of the packed rows ``<source>-<hash>.<kind>``."""
         return self.root / "packed" / name
+
+    @property
+    def frames(self) -> Path:
+        """The directory of cached frames."""
+        return self.root / "frames"
 
     def packed_lock(self, name: str) -> Path:
         """Return the lock file for building packed rows; all that is packed of a source shares it."""

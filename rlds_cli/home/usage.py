@@ -50,10 +50,10 @@ class DatasetUsage:
 class Usage:
     """Bytes on disk of a home.
 
-    ``packed`` counts row blocks for loading, which are rebuilt when needed; ``remote`` counts cached blocks of datasets
-    at an address, which is fetched again when needed; ``partial`` counts the remains of
-    interrupted downloads, conversions and removals. ``archives`` and ``caches`` count shared files once; ``total``
-    counts everything.
+    ``packed`` counts row blocks for loading, which are rebuilt when needed; ``frames`` counts cached frames, which are
+    decoded again; ``remote`` counts cached blocks of datasets at an address, which are fetched again; ``partial``
+    counts the remains of interrupted downloads, conversions and removals. ``archives`` and ``caches`` count shared
+    files once; ``total`` counts everything.
     """
 
     home: Path
@@ -65,6 +65,7 @@ class Usage:
     total: int
     free: int
     remote: int = 0
+    frames: int = 0
 
 
 def usage(refs: Iterable[str] = (), *, cache_dir: StrPath | None = None) -> Usage:
@@ -97,12 +98,12 @@ def usage(refs: Iterable[str] = (), *, cache_dir: StrPath | None = None) -> Usag
     rows += [DatasetUsage(id, size, 0, 0, None, False) for id, size in taken.items() if size]
     rows.sort(key=lambda row: _order((ids.parse(row.id), root)))  # archives before what was made of parts of them
     rows = [row for row in rows if not chosen or row.id in chosen]
-    packed, remote = size_on_disk(root / "packed", seen), size_on_disk(home.remote, seen)
+    packed, frames, remote = (size_on_disk(place, seen) for place in (root / "packed", home.frames, home.remote))
     partial = sum(
         size_on_disk(root / top, seen) for top in ("partial", "archives", "datasets", "versions")
     )  # with what is left over
-    total = archived + cached + packed + partial + remote
-    return Usage(root, tuple(rows), packed, partial, archived, cached, total, disk.free(root), remote)
+    total = archived + cached + packed + frames + partial + remote
+    return Usage(root, tuple(rows), packed, partial, archived, cached, total, disk.free(root), remote, frames)
 
 
 def _chosen(refs: Iterable[str], root: Path, cache_dir: StrPath | None) -> set[str]:

@@ -161,7 +161,7 @@ def read(
     if packs and stays(dataset, fields.packable(chosen)):
         packing = fields.pack(chosen)
     columns = {name: fields.column(name, per_step) for name in chosen}
-    transforms.fuse(columns)
+    transforms.fuse(columns, dataset.schema)
     both.fused = transforms.fused
     changed = {name for name in chosen if both.left(name) or transforms.functions}
     n_step = NStep(window.n_step, *(fields.rows(name).values for name in FLAGS)) if window.n_step > 1 else None

@@ -15,6 +15,7 @@ from rlds_cli.dataset.provenance import EpisodeOrigins
 from rlds_cli.dataset.transforms import Elementwise, Reward
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
+from rlds_cli.loader.fields.cached import cached, is_cached
 from rlds_cli.loader.fields.columns import BatchColumn
 from rlds_cli.loader.fields.fields import no_reward
 from rlds_cli.loader.index import Located, WindowIndex
@@ -25,7 +26,7 @@ from rlds_cli.loader.schedule import Ranks, SampleRun
 from rlds_cli.loader.storage.page_cache import Advice, PlannedRead, ReadAhead, prefetch_depth
 from rlds_cli.loader.storage.remote import MISSING_AHEAD, MOST_RUNS_AHEAD, Arrival, RemoteReads, blocks_of
 from rlds_cli.loader.windows.windows import Episode, Window
-from rlds_cli.ted import REWARD, Array, IntArray
+from rlds_cli.ted import REWARD, Array, Field, IntArray
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -441,9 +442,20 @@ class Transforms:
                 if isinstance(transform, Reward) and REWARD not in dataset.schema:
                     raise no_reward(dataset)
                 raise UnknownField(f"{transform} touches none of the fields of this loader: {', '.join(names)}.")
+            self._check_cache(transform, names)
             if summed and transform in late and transform.touches(REWARD):
                 raise InvalidArgument(
                     f"{transform} would change the n-step sum, not each reward.", hint="put it before the functions"
+                )
+
+    def _check_cache(self, transform: Elementwise, names: Sequence[str]) -> None:
+        """Refuse a transform that caches frames, and comes after others."""
+        for name in names:
+            field = self._touched(transform, name)
+            if field and transform.resizing(field) is not None and self._touching(name)[:1] != [(transform, field)]:
+                raise InvalidArgument(
+                    f"{transform} caches frames as they are decoded, and comes after others that change {name}.",
+                    hint="put it first",
                 )
 
     def column(self, name: str, values: Any) -> Any:
@@ -465,12 +477,22 @@ class Transforms:
         return [(t, field) for t, field in touching if field]
 
     def first(self, name: str) -> Elementwise | None:
-        """Return the first transform of a column, if it centres the archive's values; None otherwise."""
-        return next((t for t, field in self._touching(name)[:1] if t.centring(field) is not None), None)
+        """Return the first transform of a column, if it works on what the archive has: centres it, or caches frames."""
+        first = self._touching(name)[:1]
+        return next((t for t, f in first if t.centring(f) is not None or t.resizing(f) is not None), None)
 
-    def fuse(self, columns: dict[str, BatchColumn]) -> None:
-        """Let the kernel normalise float32 columns, where nothing comes before: it reads the archive's values."""
+    def fuse(self, columns: dict[str, BatchColumn], schema: Mapping[str, Field]) -> None:
+        """Have the first transform of a column applied as it is read, where that is possible.
+
+        The kernel normalises float32 columns, of the archive's values; frames are resized, and cached, when they are
+        decoded.
+        """
         for name, c in columns.items():
+            resize = next((t.resizing(field) for t, field in self._touching(name)[:1]), None)
+            if resize is not None and c.decoding is not None and is_cached(schema[c.decoding.name]):
+                columns[name] = cached(c, resize)
+                self.fused[name] = 1
+                continue
             output = c.outputs[0]
             kinds = output.value in (Value.COPY, Value.NARROW) and output.dtype == np.float32
             constants = next((t.centring(field) for t, field in self._touching(name)[:1]), None)

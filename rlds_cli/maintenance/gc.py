@@ -1,4 +1,4 @@
-"""Collect garbage in a home: packed rows, interrupted work, rows of old versions, and archives.
+"""Collect garbage in a home: packed rows, cached frames, interrupted work, rows of old versions, and archives.
 
 Archives are garbage if they can be downloaded again.
 """
@@ -28,7 +28,7 @@ from rlds_cli.progress import Progress, shown
 from rlds_cli.settings import StrPath
 from rlds_cli.store import commits, paths, publishing
 
-Kind = Literal["packed", "partial", "archive", "versions", "remote"]
+Kind = Literal["packed", "frames", "partial", "archive", "versions", "remote"]
 _PART = ".part"
 _BUSY = "locked by another process"
 _HELD = "a process reads an older version, or a tag names it"
@@ -47,7 +47,7 @@ class Garbage:
     """A file or directory that can be removed, or that stays for the reason ``why``.
 
     ``bytes`` are those that become free: files with other hard links do not count. ``id`` is the dataset; None for
-    packed rows, which are named by content.
+    packed rows and cached frames, which are named by content.
     """
 
     kind: Kind
@@ -70,10 +70,11 @@ class Collection:
 def plan(*, archives: bool = False, remote: bool = False, cache_dir: StrPath | None = None) -> Collection:
     """List the garbage in the user's own home; nothing is changed.
 
-    Packed rows are built again when a loader needs them. Rows of episodes that left a growing dataset are freed
-    where no reader holds a version with them. Interrupted work is removed, with its finished parts, unless a
-    process holds its lock. An archive is removed if it can be downloaded again and its dataset, if it exists, was made
-    of exactly these files. Links, files of other users and files that rlds has not made stay.
+    Packed rows are built again when a loader needs them, and frames are decoded again. Frames that a process uses stay.
+    Rows of episodes that left a growing dataset are freed where no reader holds a version with them. Interrupted work
+    is removed, with its finished parts, unless a process holds its lock. An archive is removed if it can be downloaded
+    again and its dataset, if it exists, was made of exactly these files. Links, files of other users and files that
+    rlds has not made stay.
 
     Parameters
     ----------
@@ -88,7 +89,8 @@ def plan(*, archives: bool = False, remote: bool = False, cache_dir: StrPath | N
         The home is not writable, so that locks cannot be taken.
     """
     home = Home(settings.read(cache_dir).home)
-    found = [*_links(home), *_packed(home), *_partial(home), *_parts(home), *_aside(home), *_versions(home)]
+    found = [*_links(home), *_packed(home), *_frames(home), *_partial(home), *_parts(home), *_aside(home)]
+    found += _versions(home)
     if archives:
         found += _archives(home)
     if remote:
@@ -132,7 +134,8 @@ def _sized(found: Sequence[Garbage]) -> tuple[Garbage, ...]:
 
 def _links(home: Home) -> Iterator[Garbage]:
     """Yield links in place of the home's own directories; they are not followed."""
-    tops = (home.root / name for name in ("archives", "datasets", "locks", "packed", "partial", "remote", "versions"))
+    names = ("archives", "datasets", "frames", "locks", "packed", "partial", "remote", "versions")
+    tops = (home.root / name for name in names)
     families = (f for top in ("archives", "datasets") for f in _children(home.root / top))
     yield from (Garbage("partial", path, 0, why=_LINK) for path in (*tops, *families) if path.is_symlink())
 
@@ -142,6 +145,12 @@ def _packed(home: Home) -> Iterator[Garbage]:
         known = _PACKED.fullmatch(file.name) is not None
         kind: Kind = "packed" if known and file.suffix != _PART else "partial"
         yield Garbage(kind, file, 0, why=_foreign(file, stat.S_ISREG, known=known))
+
+
+def _frames(home: Home) -> Iterator[Garbage]:
+    for path in _children(home.frames):
+        known = re.fullmatch(r"[0-9a-f]{16}", path.name) is not None
+        yield Garbage("frames", path, 0, why=_foreign(path, stat.S_ISDIR, known=known))
 
 
 def _partial(home: Home) -> Iterator[Garbage]:
@@ -267,8 +276,8 @@ def _busy(home: Home, g: Garbage) -> str:
 
 def _locks(home: Home, g: Garbage) -> list[Path]:
     """Return the locks held by the process that writes this item."""
-    if g.kind in ("packed", "versions", "remote"):
-        return []  # a process that has mapped a file keeps its content; versions have locks of their own
+    if g.kind in ("packed", "frames", "versions", "remote"):
+        return []  # a process that has mapped a file keeps its content; the others have locks of their own
     locks = []
     if g.path.parent == home.root / "packed":
         locks.append(home.packed_lock(g.path.name.removeprefix(".")))
@@ -315,6 +324,10 @@ def _remove(home: Home, g: Garbage, progress: Progress) -> str:
         from rlds_cli.remote import presence
 
         return "" if presence.discard(g.path) else "a process reads it"
+    if g.kind == "frames":
+        from rlds_cli.loader.storage import frame_cache
+
+        return "" if frame_cache.discard(g.path) else "a process uses them"
     with ExitStack() as held:
         if why := _lock(home, held, _locks(home, g)):
             return why

@@ -9,16 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, Offline, RldsError
+from rlds_cli.files import disk, trees
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
-from rlds_cli.files import trees
 from rlds_cli.home import Home
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote.cache import TransferStats
 from rlds_cli.remote.content import DATASET, INDEX, MARK, Connection, Pinned
 from rlds_cli.remote.index import Index
 from rlds_cli.remote.plain import Plain, read_plain
-from rlds_cli.remote.presence import boot
 from rlds_cli.remote.reading import index_at, nothing_there, read_hashes
 from rlds_cli.remote.versions import Versions
 from rlds_cli.settings import Settings
@@ -142,7 +141,7 @@ def save(root: Path, pinned: Pinned, address: Address) -> None:
         for name, data in ((HASHES, pinned.hashes), (INDEX, pinned.index.to_bytes())):
             with safe_files.replacing(root / name) as file:
                 file.write(data)
-    started = boot().strip()
+    started = disk.boot_id()
     if not (root / BOOT).exists() or (root / BOOT).read_bytes() != started:
         trees.discard(root / DATASET)  # what was written last may be lost since
         safe_files.directory(root / DATASET, root)

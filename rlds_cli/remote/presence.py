@@ -66,7 +66,6 @@ _SLOTS = 1024
 _MOST_BLOCKS = 1 << 29  # 32 TiB of rows, as much as an index has hashes for
 _MAP_BYTES, _FREE = 2.5, 8  # bytes of a map for each block; a map takes at most one part in 8 of the free disk
 _COUNT = np.dtype("<u2")
-_BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 _FLOCK = struct.Struct("hhqqi4x")
 _SET, _GET = getattr(fcntl, "F_OFD_SETLK", None), getattr(fcntl, "F_OFD_GETLK", None)
 _LONGEST_FILES = 64 << 20
@@ -235,7 +234,7 @@ class BlockMap:
         DamagedDataset
             The file is something else, or a process of another machine uses it.
         """
-        this = boot()
+        this = disk.boot_id().ljust(64)
         if self._map[:8] == bytes(8):
             self._map[_BOOT] = this
             self._map[:8] = _MAGIC
@@ -654,15 +653,6 @@ def _note_files(ground: DirectoryGround, files: Sequence[BlockFile]) -> None:
     else:
         raise DamagedDataset(f"{path} lists other files of rows.", hint="rlds gc removes remote datasets")
     safe_files.replace_text(path, json.dumps({"files": [[f.path, f.size] for f in wanted]}))
-
-
-def boot() -> bytes:
-    """Return what tells one start of the machine from another, 64 bytes."""
-    try:
-        said = _BOOT_FILE.read_bytes().strip()
-    except OSError:
-        said = b""
-    return said[:64].ljust(64, b" ")
 
 
 def now() -> float:

@@ -363,7 +363,8 @@ def decode_one(video: Video, frame: int, f: Field, where: Hashable, follows: int
         raise DamagedDataset(f"{f.name}: frame {frame:,} of a video of {len(track.frames):,}.", hint="rlds verify ID")
     if (track.height, track.width) != f.shape[:2] or track.height * track.width > MAX_PIXELS:
         raise FrameError(f"{f.name}: a video of {track.height}x{track.width}; {f.shape[0]}x{f.shape[1]} expected.")
-    follows = int(track.frames[follows]) if 0 <= follows < len(track.frames) else follows
+    if follows >= 0:  # a frame beyond the video is refused when its turn comes
+        follows = int(track.frames[follows]) if follows < len(track.frames) else _ELSEWHERE
     return _decoder(track, where).frame(video, int(track.frames[frame]), f, follows)
 
 

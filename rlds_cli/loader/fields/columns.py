@@ -110,12 +110,17 @@ def decoded(dataset: Dataset, name: str, *, late: bool, shift: int, mask: int) -
     """A field of frames or text, decoded by the dataset."""
     output = Output(Value.ROW, INT64, place=Place.LAST if late else Place.HERE)
     about = f"decoded at each gather{', row after' if shift else ''}"
-    return _decoding(dataset, name, output, shift, mask=mask, about=about)
+    return _decoding(Decoding(dataset, name), output, shift, mask=mask, about=about)
 
 
-def _decoding(dataset: Dataset, name: str, output: Output, shift: int = 0, **rest: Any) -> BatchColumn:
-    decode = Decoding(dataset, name)
-    row_bytes = dataset.schema[name].row_bytes * max(1, len(output.offsets))
+def decoded_by(column: BatchColumn, decode: Decoding, about: str) -> BatchColumn:
+    """Return a column of frames that are decoded in another way."""
+    made = _decoding(decode, column.outputs[0], column.outputs[0].shift)
+    return replace(made, mask=column.mask, like=column.like, stored=column.stored, about=about)
+
+
+def _decoding(decode: Decoding, output: Output, shift: int = 0, **rest: Any) -> BatchColumn:
+    row_bytes = decode.row_bytes * max(1, len(output.offsets))
     output = replace(output, shift=shift, also=decode.tables)
 
     def finish(memo: Memo, rows: Array) -> Array:
@@ -132,7 +137,7 @@ def stacked(
     about = f"{len(grid.offsets)} rows of it at each step"
     if isinstance(rows, Decoding):
         output = Output(Value.ROW, INT64, **grid.where)
-        return _decoding(rows.dataset, rows.name, output, mask=mask, about=about)
+        return _decoding(rows, output, mask=mask, about=about)
     output = values_of(rows, floats, axis=axis, **grid.where)
     return BatchColumn((output,), len(grid.offsets) * rows.row_bytes, mask=mask, rows=rows, about=about, axis=axis)
 
@@ -284,7 +289,7 @@ def neighbour(
     about = f", step {'after' if distance > 0 else 'before'}"
     if isinstance(rows, Decoding):
         output = Output(Value.ROW, INT64, **where)
-        return replace(_decoding(rows.dataset, rows.name, output, mask=mask, like=like, about=about), stored=True)
+        return replace(_decoding(rows, output, mask=mask, like=like, about=about), stored=True)
     output = values_of(rows, floats, axis=axis, **where)
     return BatchColumn((output,), rows.row_bytes, mask=mask, rows=rows, like=like, about=about, stored=True)
 
@@ -301,10 +306,18 @@ class Decoding:
     ----------
     dataset : Dataset
     name : str
+
+    Attributes
+    ----------
+    key : str
+        The columns of a batch that have the same one share what is decoded.
+    row_bytes : int
+        Of a decoded value.
     """
 
     def __init__(self, dataset: Dataset, name: str) -> None:
-        self.dataset, self.name = dataset, name
+        self.dataset, self.name, self.key = dataset, name, name
+        self.row_bytes = dataset.schema[name].row_bytes
         self._shared = dataset.schema[name].kind == "frames"
         self.encoded = None if blocks_of(dataset) is None else EncodedRows(dataset, name)
         dataset.gather(name, np.zeros(0, np.int64))  # open it now: its content stays the same if files are replaced
@@ -313,9 +326,9 @@ class Decoding:
         """Return the values of ``rows`` [...], in new memory; frames that ``memo`` holds are copied."""
         if not self._shared:
             return self._gather(rows)
-        first: _First | None = memo.get(self.name)
+        first: _First | None = memo.get(self.key)
         if first is None:
-            memo[self.name] = first = _First(rows, self._gather(rows))
+            memo[self.key] = first = _First(rows, self._gather(rows))
             return first.values
         return first.shared(self, rows)
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.dataset.transforms import Elementwise, Numbers
+from rlds_cli.dataset.transforms import Elementwise, Numbers, Resize
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.files.hashing import short
 from rlds_cli.loader.mixture.shares import normalised
@@ -431,6 +431,10 @@ class OfFields(Elementwise):
         """Return shift and scale, see `Elementwise`."""
         return self.transform.centring(name)
 
+    def resizing(self, name: str) -> Resize | None:
+        """Return the cached resizing, see `Elementwise`."""
+        return self.transform.resizing(name)
+
 
 class EitherName(Elementwise):
     """A transform that names fields by their old or their new names.
@@ -460,6 +464,10 @@ class EitherName(Elementwise):
         """Return shift and scale, see `Elementwise`."""
         theirs = _new(name, self._back)
         return self._transform.centring(theirs if self._transform.touches(theirs) else name)
+
+    def resizing(self, name: str) -> Resize | None:
+        """Return the cached resizing, see `Elementwise`."""
+        return self._transform.resizing(name)
 
     def __repr__(self) -> str:
         return repr(self._transform)

@@ -1,0 +1,184 @@
+"""Frames in the size of training, read from the cache of a home, or decoded once and added to it.
+
+Of a video, the whole group of pictures is decoded that has a wanted frame: one frame alone takes half of that on
+average, and an epoch needs the others, too.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlds_cli.dataset.transforms import Resize
+from rlds_cli.errors import NoPermission
+from rlds_cli.loader.fields.columns import BatchColumn, Decoding, decoded_by
+from rlds_cli.loader.storage import packed
+from rlds_cli.loader.storage.frame_cache import FrameCache
+from rlds_cli.ted import VIDEO, Array, Field, IntArray
+from rlds_cli.text import size_of
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
+_AT_ONCE = 16  # frames that are in memory in their own size
+_MOST_FRAMES = 256  # of a group of pictures that is decoded whole; of a longer one, those up to the last wanted
+_STRIDE = np.array([0x9E3779B97F4A7C15, 0], np.uint64)  # the names of two neighbouring frames of a video differ by it
+_FILTER = "bilinear, torch"  # what else values depend on
+
+
+def is_cached(f: Field) -> bool:
+    """Return whether frames of a field can be cached: those of 8 bits and one size, which are decoded."""
+    return f.kind == "frames" and f.dtype == "uint8" and math.prod(f.shape) > 0
+
+
+def cached(column: BatchColumn, resize: Resize) -> BatchColumn:
+    """Return a column of frames that are resized when they are decoded, and cached."""
+    assert column.decoding is not None
+    made = CachedFrames(column.decoding.dataset, column.decoding.name, resize)
+    return decoded_by(column, made, made.about)
+
+
+class CachedFrames(Decoding):
+    """A field of frames in another size.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    name : str
+        A field for which `is_cached` is true.
+    resize : Resize
+        With a limit for the cache.
+    """
+
+    def __init__(self, dataset: Dataset, name: str, resize: Resize) -> None:
+        super().__init__(dataset, name)
+        self._resize, self._field, self._store = resize, dataset.schema[name], dataset.store
+        self.shape = (*resize.size, *self._field.shape[2:])
+        self.key, self.row_bytes = f"{name} {resize.size}", math.prod(self.shape)
+        self._cache, place = _opened(dataset, name, self.shape, int(resize.cache or 0))
+        self.about = f"decoded and resized, {place}"
+        self._busy = [threading.Lock() for _ in range(16)]  # held while a group of pictures is decoded
+
+    def _gather(self, rows: IntArray) -> Array:
+        distinct, place, which = np.unique(rows, return_index=True, return_inverse=True)
+        out: Array = np.zeros((rows.size, *self.shape), np.uint8)
+        if self._field.codec == VIDEO:
+            self._read_videos(distinct, out, place)
+        else:
+            self._read_images(distinct, out, place)
+        again = np.ones(rows.size, bool)
+        again[place] = False
+        out[again] = out[place[which.reshape(-1)[again]]]
+        return out.reshape(*rows.shape, *self.shape)
+
+    def _read_images(self, rows: IntArray, out: Array, place: IntArray) -> None:
+        """Write the frames of distinct rows [n] to ``out[place]``, with zeros for rows without one."""
+        starts, ends = self._store.frame_spans(self.name, rows)
+        there = starts < ends
+        self._store.check_absent(self._field, rows[~there])
+        rows, place = rows[there], place[there]
+        names = _halves(self._store.row_digests(self.name)[rows])
+        missing = self._read(names, out, place)
+        for part in _parts(missing):
+            out[place[part]] = frames = self._resized(super()._gather(rows[part]))
+            self._add(names[part], frames)
+
+    def _read_videos(self, rows: IntArray, out: Array, place: IntArray) -> None:
+        """Write the frames of distinct rows [n] to ``out[place]``, with zeros for rows without one."""
+        index = self._store.rows(self.name)[rows]
+        there = index[:, 0] >= 0
+        self._store.check_absent(self._field, rows[~there])
+        index, place = index[there], place[there]
+        videos, hashes = self._store.videos(self.name), _halves(self._store.video_digests(self.name))
+        for number in np.unique(index[:, 0]).tolist():
+            video = videos.video(number)  # raises DamagedDataset
+            groups, of = video.track.groups, np.flatnonzero(index[:, 0] == number)
+            frames = index[of, 1]
+            if not 0 <= frames.min() <= frames.max() < len(groups):
+                videos.gather(self._field, index[of])  # raises DamagedDataset
+            film = _Film(number, hashes[number], video.track.frames, groups)
+            missing = self._read(film.names(frames), out, place[of])
+            for g in np.unique(groups[frames[missing]]).tolist():
+                in_group = missing[groups[frames[missing]] == g]
+                with self._busy[hash((number, g)) % len(self._busy)]:
+                    self._decode_group(film, g, frames[in_group], out, place[of[in_group]])
+
+    def _decode_group(self, film: _Film, group: int, wanted: IntArray, out: Array, place: IntArray) -> None:
+        """Decode a group of pictures for the frames ``wanted`` [n] of it, unless another thread has done so."""
+        missing = self._read(film.names(wanted), out, place)
+        if not len(missing):
+            return
+        wanted, place = wanted[missing], place[missing]
+        whole = self._cache is not None and not self._cache.full
+        for part in _parts(film.beside(group, wanted) if whole else wanted):
+            index = np.stack([np.full(len(part), film.number), part], 1)
+            frames = self._resized(self._store.videos(self.name).gather(self._field, index))
+            here = np.flatnonzero(np.isin(wanted, part))
+            out[place[here]] = frames[np.searchsorted(part, wanted[here])]
+            self._add(film.names(part), frames)
+
+    def _read(self, names: Array, out: Array, place: IntArray) -> IntArray:
+        """Read frames by their names [n, 2] into ``out[place]``; return which of them are not cached."""
+        if self._cache is None:
+            return np.arange(len(names))
+        found = self._cache.find(names).tolist()
+        read = [at >= 0 and self._cache.read(at, out[to]) for at, to in zip(found, place.tolist(), strict=True)]
+        return np.flatnonzero(~np.array(read, bool))
+
+    def _resized(self, frames: Array) -> Array:
+        import torch  # resizes bytes ten times as fast as Pillow
+
+        return np.asarray(self._resize.apply(self.name, torch.from_numpy(frames)))
+
+    def _add(self, names: Array, frames: Array) -> None:
+        if self._cache is not None and not self._cache.full:
+            self._cache.add(names, frames)
+
+
+@dataclass(frozen=True, slots=True)
+class _Film:
+    """A video: its number, half of its sha256, uint64 [2], and packet and group of pictures of each frame [frames]."""
+
+    number: int
+    hash: Array
+    packets: IntArray
+    groups: IntArray
+
+    def names(self, frames: IntArray) -> Array:
+        """Return the names of frames [n], uint64 [n, 2]."""
+        return np.asarray(self.hash + frames.astype(np.uint64)[:, None] * _STRIDE)
+
+    def beside(self, group: int, wanted: IntArray) -> IntArray:
+        """Return the frames of a group that are decoded for those ``wanted``, in order."""
+        frames = np.flatnonzero(self.groups == group)
+        packets = self.packets[frames]
+        return frames if len(frames) <= _MOST_FRAMES else frames[packets <= self.packets[wanted].max()]
+
+
+def _opened(dataset: Dataset, name: str, shape: tuple[int, ...], limit: int) -> tuple[FrameCache | None, str]:
+    """Open the cache of a field in the first home that takes it; return it and its place, or the reason for none."""
+    reasons = []
+    key = {"dataset": dataset.id.partition("@")[0], "field": name, "filter": _FILTER}
+    for home in packed.homes(dataset):
+        try:
+            cache = FrameCache(home, key, shape, limit)
+            return cache, f"cached in {cache.directory} (of {size_of(limit)} for all)"
+        except (OSError, NoPermission) as e:
+            reasons.append(e.message.rstrip(".") if isinstance(e, NoPermission) else str(e))
+    return None, f"not cached: {'; '.join(reasons)}"
+
+
+def _halves(digests: Array) -> Array:
+    """Return the first 16 bytes of sha256s [n, 32] as uint64 [n, 2]."""
+    return np.ascontiguousarray(digests[:, :16]).view("<u8")
+
+
+def _parts(numbers: IntArray) -> Iterator[IntArray]:
+    """Yield parts of an array that are decoded at once."""
+    for first in range(0, len(numbers), _AT_ONCE):
+        yield numbers[first : first + _AT_ONCE]

@@ -1,0 +1,264 @@
+"""Decoded frames of a field, at the size of training, in files that all processes share; safe to delete at any moment.
+
+::
+
+    <home>/frames/<hash>/about.json    the dataset, the field, and the shape of a frame
+    <home>/frames/<hash>/index         a record of 32 bytes for each frame, in the order in which they were added
+    <home>/frames/<hash>/rows          the frames, end to end, in the same order
+    <home>/frames/<hash>/lock          flock: shared by those who use the frames, exclusive to remove them
+
+A frame has the name of what it was decoded from: the sha256 of its video and its number there, or the sha256 of its
+image. So it is right for every version of a dataset. A record is written after its frame. A restart of the machine may
+have lost frames and kept their records: those of before are compared once with the CRC-32 in their records.
+
+The frames of all datasets of a home share a limit. Where it is reached, those that no process uses leave, the oldest
+first; if there are none, no more are added, and the others are decoded as without a cache. Nothing in use is replaced:
+where an epoch is larger than the cache, frames that were just added would leave before they are read again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import weakref
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlds_cli.errors import NoPermission
+from rlds_cli.files import disk, trees
+from rlds_cli.files import safe as safe_files
+from rlds_cli.home import Home
+from rlds_cli.store import arrays
+from rlds_cli.ted import Array, IntArray
+
+FORMAT = 1
+ABOUT, INDEX, ROWS, LOCK = "about.json", "index", "rows", "lock"
+RECORD = np.dtype([("name", "<u8", 2), ("crc", "<u4"), ("boot", "<u4"), ("check", "<u8")])
+_LATEST = 4096  # frames that are sorted by themselves, until they are more than a sixteenth of the others
+_ODD = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)  # to mix bits with
+
+
+class FrameCache:
+    """The cached frames of one field in one size.
+
+    Parameters
+    ----------
+    home : Home
+    key : mapping
+        All that a frame's values depend on beside what it is decoded from, as JSON.
+    shape : tuple of int
+        Of a frame, in uint8.
+    limit : int
+        Bytes that the frames of all datasets of the home may take.
+
+    Attributes
+    ----------
+    full : bool
+        True if no more frames are added.
+
+    Raises
+    ------
+    OSError, NoPermission
+        The home does not take the files.
+    """
+
+    def __init__(self, home: Home, key: Mapping[str, Any], shape: tuple[int, ...], limit: int) -> None:
+        self.shape, self.limit, self.full = shape, limit, False
+        self.frame_bytes = arrays.row_bytes((0, *shape), "uint8")
+        about = json.dumps({"format": FORMAT, **key, "shape": shape}, sort_keys=True)
+        self.directory = home.frames / hashlib.sha256(about.encode()).hexdigest()[:16]
+        self._own(_joined(self.directory, home, about))
+        self._index, self._rows = (self._own(_opened(self.directory / name)) for name in (INDEX, ROWS))
+        self._boot = zlib.crc32(disk.boot_id())  # 0 where the system has none
+        self._known = _Known(_places(np.zeros(0, RECORD), 0), _places(np.zeros(0, RECORD), 0), 0)
+        self._unproved = np.zeros(0, bool)  # frames of an earlier start of the machine, which are compared once
+        self._damaged = set[int]()
+        self._refresh()
+
+    def _own(self, descriptor: int) -> int:
+        weakref.finalize(self, os.close, descriptor).atexit = False
+        return descriptor
+
+    def __len__(self) -> int:
+        return self._known.number
+
+    # -- looking frames up
+
+    def find(self, names: Array) -> IntArray:
+        """Return where frames lie, by their names uint64 [n, 2]; -1 for those that are not cached."""
+        self._refresh()
+        known = self._known
+        found = known.latest.find(names)
+        older = found < 0
+        found[older] = known.sorted.find(names[older])
+        if self._damaged:
+            found[np.isin(found, list(self._damaged))] = -1
+        return found
+
+    def _refresh(self) -> None:
+        """Read the records that were added since the last call. Threads that do so at once read the same."""
+        known = self._known
+        count = os.fstat(self._index).st_size // RECORD.itemsize
+        if count <= known.number:
+            return
+        data = os.pread(self._index, (count - known.number) * RECORD.itemsize, known.number * RECORD.itemsize)
+        records = np.frombuffer(data, RECORD, len(data) // RECORD.itemsize)
+        unproved = (records["boot"] != self._boot) | (self._boot == 0)
+        self._unproved = np.concatenate([self._unproved[: known.number], unproved])
+        latest, first = known.latest.joined(_places(records, known.number)), known.sorted
+        if len(latest) > max(_LATEST, len(first) // 16):
+            first, latest = first.joined(latest), _places(records[:0], 0)
+        self._known = _Known(first, latest, known.number + len(records))
+
+    def read(self, place: int, into: Array) -> bool:
+        """Read the frame at a place into uint8 [*shape], contiguous; False if it is not what was written."""
+        whole = os.preadv(self._rows, [into.data], place * self.frame_bytes) == self.frame_bytes
+        unproved = self._unproved
+        if whole and (place >= len(unproved) or unproved[place]):
+            record = np.frombuffer(os.pread(self._index, RECORD.itemsize, place * RECORD.itemsize), RECORD)
+            whole = zlib.crc32(into.data) == record["crc"][0]
+            unproved[place : place + 1] = not whole
+        if not whole:
+            self._damaged.add(place)
+        return whole
+
+    # -- adding frames
+
+    def add(self, names: Array, frames: Array) -> None:
+        """Add frames uint8 [n, *shape] by their names uint64 [n, 2]; those that others have added meanwhile stay.
+
+        Where the room or the disk is full, none is added any more.
+        """
+        with self._locked():
+            new = np.flatnonzero(self.find(names) < 0)
+            if not len(new) or self.full or not self._has_room(len(new)):
+                return
+            names, frames = names[new], np.ascontiguousarray(frames[new])
+            records = np.zeros(len(new), RECORD)
+            records["name"], records["boot"] = names, self._boot
+            records["crc"] = [zlib.crc32(frame) for frame in frames]
+            records["check"] = _checks(records)
+            try:
+                arrays.write_at(self._rows, self._known.number * self.frame_bytes, frames)
+                arrays.write_at(self._index, self._known.number * RECORD.itemsize, records.view(np.uint8))
+            except OSError:  # the disk is full, or the quota
+                self.full = True
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes, and other threads, from adding."""
+        descriptor = _opened(self.directory / INDEX)  # of its own: an flock belongs to an open file
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _has_room(self, count: int) -> bool:
+        """Return whether frames may be added, after frames of others that no process uses have left, if need be."""
+        while self._used() + count * self.frame_bytes > self.limit:
+            others = [d for d in self.directory.parent.iterdir() if d != self.directory and (d / INDEX).exists()]
+            if not any(discard(d) for d in sorted(others, key=lambda d: (d / INDEX).stat().st_mtime)):
+                self.full = True
+                return False
+        return True
+
+    def _used(self) -> int:
+        used = 0
+        for rows in self.directory.parent.glob(f"*/{ROWS}"):
+            with suppress(OSError):
+                used += rows.stat().st_size
+        return used
+
+
+def _joined(directory: Path, home: Home, about: str) -> int:
+    """Take part in the lock of a directory of frames, which is made if it does not exist; return its descriptor."""
+    while True:
+        safe_files.directory(directory, home.root)
+        with suppress(FileNotFoundError):  # another process removes the directory at this moment
+            lock = _opened(directory / LOCK)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH)
+                if os.path.samestat(os.fstat(lock), (directory / LOCK).stat()):
+                    if not (directory / ABOUT).exists():
+                        safe_files.replace_text(directory / ABOUT, about)
+                    return lock
+            except BaseException:
+                os.close(lock)
+                raise
+            os.close(lock)
+
+
+def _opened(path: Path) -> int:
+    return safe_files.open_shared(path, os.O_RDWR | os.O_CREAT)
+
+
+def discard(directory: Path) -> bool:
+    """Remove the cached frames of one field; return False if a process uses them."""
+    try:
+        lock = _opened(directory / LOCK)
+    except (OSError, NoPermission):
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        trees.remove(directory)
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
+# -- places of frames by their names
+
+
+class _Places:
+    """Where frames lie, sorted by the first half of their names."""
+
+    def __init__(self, names: Array, place: IntArray) -> None:
+        order = np.lexsort((place, names[:, 0]))
+        self._names, self._place = names[order], place[order]
+        self._first = np.ascontiguousarray(self._names[:, 0])
+
+    def __len__(self) -> int:
+        return len(self._place)
+
+    def find(self, names: Array) -> IntArray:
+        """Return the places of names uint64 [n, 2], the latest of each; -1 for those that are not known."""
+        if not len(self):
+            return np.full(len(names), -1)
+        at = np.searchsorted(self._first, names[:, 0], "right") - 1
+        return np.where((self._names[at] == names).all(1), self._place[at], -1)
+
+    def joined(self, other: _Places) -> _Places:
+        """Return the places of both."""
+        names = np.concatenate([self._names, other._names])
+        return _Places(names, np.concatenate([self._place, other._place]))
+
+
+class _Known(NamedTuple):
+    """The records that were read: places that are sorted rarely, the latest ones, and the number of all."""
+
+    sorted: _Places
+    latest: _Places
+    number: int
+
+
+def _places(records: Array, first: int) -> _Places:
+    """Return the places of whole records, of which the first is number ``first``."""
+    whole = np.flatnonzero(records["check"] == _checks(records))
+    return _Places(records["name"][whole], whole + first)
+
+
+def _checks(records: Array) -> Array:
+    """Return the checksums of records, which a killed process or a restart may have left unfinished."""
+    numbers = records["crc"].astype(np.uint64) << np.uint64(32) | records["boot"]
+    mixed = records["name"][:, 0] * _ODD[0] + records["name"][:, 1] * _ODD[1] + numbers * _ODD[2]
+    return np.asarray(mixed ^ mixed >> np.uint64(29) ^ _ODD[0])
