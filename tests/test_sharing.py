@@ -959,9 +959,19 @@ def test_the_command_that_fetches_it_can_be_pasted(store: Path) -> None:
 
 def test_a_selection_is_not_pushed_as_the_whole(store: Path) -> None:
     ds = large(100)
-    with pytest.raises(InvalidArgument, match="push takes the id"):
-        rlds_cli.push(ds.select(episodes=[0]), store)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="a selection is not a version"):
+        rlds_cli.push(ds.select(episodes=[0]), store)
     assert not store.exists()
+
+
+def test_an_open_dataset_is_pushed_as_it_is_open(store: Path, other: Path) -> None:
+    first = large(100, ref="local/a")
+    second = first.label({"success": np.ones(first.num_episodes, bool)})
+    assert rlds_cli.push(first, store).fingerprint == first.fingerprint == rlds_cli.open_dataset(str(store)).fingerprint
+    assert rlds_cli.push(second, store).fingerprint == second.fingerprint != first.fingerprint
+    assert rlds_cli.open_dataset(str(store)).fingerprint == second.fingerprint
+    with pytest.raises(InvalidArgument, match="at an address"):
+        rlds_cli.push(rlds_cli.open_dataset(str(store), cache_dir=other), store.with_name("copy"))
 
 
 @pytest.mark.thorough

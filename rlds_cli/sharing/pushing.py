@@ -36,6 +36,7 @@ from rlds_cli.sources.addresses import Address
 from rlds_cli.sources.objects import Objects
 from rlds_cli.sources.opening import open_objects
 from rlds_cli.sources.source import Body, Document, Overtaken
+from rlds_cli.store import versions
 
 _MOST_SIBLINGS = 100
 _MOST_VERSIONS = 20  # at the address, whose objects are not sent again
@@ -93,7 +94,7 @@ class Pushed:
 
 
 def push(
-    ref: StrPath,
+    ref: StrPath | Dataset,
     to: StrPath,
     *,
     dry_run: bool = False,
@@ -109,9 +110,9 @@ def push(
 
     Parameters
     ----------
-    ref : str or path
-        A dataset on this disk, at its newest version, while a writer may be at work. ``ID#v3`` is another one, which
-        becomes the newest at the address only if it is the newest here.
+    ref : str, path or Dataset
+        A dataset on this disk, at its newest version, while a writer may be at work; or as it is open. ``ID#v3`` is
+        another one, which becomes the newest at the address only if it is the newest here.
     to : str or path
         ``hf://datasets/OWNER/NAME``, ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH`` or a directory.
     dry_run : bool
@@ -129,6 +130,8 @@ def push(
 
     Raises
     ------
+    InvalidArgument
+        ``ref`` is a selection, which is not a version.
     UploadFailed
         The store does not take it, or another push replaced the index meanwhile. The index that is there is whole, and
         the same call continues.
@@ -145,18 +148,24 @@ def push(
     --------
     >>> import rlds_cli, tempfile
     >>> ds = rlds_cli.download("sample/pendulum-d4rl", cache_dir=tempfile.mkdtemp())
-    >>> rlds_cli.push(ds.path, tempfile.mkdtemp()).objects
+    >>> rlds_cli.push(ds, tempfile.mkdtemp()).objects
     1
     """
-    if isinstance(ref, Dataset):  # it may be a selection, or an older version
-        raise InvalidArgument(
-            "push takes the id or the directory of a dataset, not the dataset itself.",
-            hint=f"rlds_cli.push({str(ref.id)!r}, ...) pushes all of its episodes; rlds_cli.create(ID, ...) keeps some",
-        )
-    named = locate.version(ref, cache_dir=cache_dir)
+    named = _version_of(ref) if isinstance(ref, Dataset) else locate.version(ref, cache_dir=cache_dir)
     address, where = addresses.parse(to), settings.read(cache_dir)
     how: dict[str, Any] = {"dry_run": dry_run, "pages": pages, "force": force, "verify": verify}
     return push_from(named, address, where, **how, progress=shown(progress))
+
+
+def _version_of(dataset: Dataset) -> Ref:
+    """Return the version that a dataset is open at."""
+    if dataset.is_selection:
+        raise InvalidArgument(
+            f"{dataset.id}: a selection is not a version, which push takes.",
+            hint="rlds_cli.push(ds.save(NAME), ...), with the ds that was selected",
+        )
+    dataset.store.check_changeable()
+    return Ref(versions.newest_of(dataset.path), version=dataset.version)
 
 
 def push_from(

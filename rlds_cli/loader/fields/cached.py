@@ -1,7 +1,7 @@
 """Frames in the size of training, read from the cache of a home, or decoded once and added to it.
 
-Of a video, the whole group of pictures is decoded that has a wanted frame: one frame alone takes half of that on
-average, and an epoch needs the others, too.
+A video is decoded in whole groups of pictures: one frame alone takes half of its group on average, and an epoch needs
+the others, too.
 """
 
 from __future__ import annotations
