@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 KERNEL := rlds_cli/loader/_kernel.so
 READY  := $(VENV)/.ready $(KERNEL)
 
-.PHONY: help docs demo test test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-preprocess bench-grow bench-share bench-versions bench-remote test-export learn soak fuzz attack screenshots clean
+.PHONY: help docs demo test test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-video bench-preprocess bench-grow bench-share bench-versions bench-remote test-export learn soak fuzz attack screenshots clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
@@ -21,6 +21,7 @@ help:
 	@echo "make bench     figures, against peers measured in the same run"
 	@echo "make bench-download  downloads alone, over the loopback interface"
 	@echo "make bench-convert   imports and readers of archives: rates against peers, memory; BEFORE=COMMIT as well"
+	@echo "make bench-video  frames of videos, beside torchcodec"
 	@echo "make bench-preprocess  figures of preprocess and inspect"
 	@echo "make bench-grow  figures of datasets that grow"
 	@echo "make bench-versions  time and bytes of selections, trims and labels; BEFORE=COMMIT as well"
@@ -100,6 +101,9 @@ bench-convert: $(READY) .bench-data/peers/.ready
 	$(BIN)/python benchmarks/imports.py $(if $(BEFORE),--before $(BEFORE))
 	$(BIN)/python benchmarks/records.py
 	$(BIN)/python benchmarks/images.py
+
+bench-video: $(READY) .bench-data/peers/.ready
+	.bench-data/peers/bin/python benchmarks/video.py
 
 bench-preprocess: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -20,6 +20,7 @@ ARCHIVES = "<!-- figures of archives: written by python benchmarks --markdown --
 IMPORTS = "<!-- figures of imports: written by python benchmarks --markdown -->\n"
 GROWING = "<!-- figures of growing: written by python benchmarks --markdown -->\n"
 SHARING = "<!-- figures of sharing: written by python benchmarks --markdown -->\n"
+VIDEO = "<!-- figures of video: written by python benchmarks --markdown -->\n"
 REMOTE = "<!-- figures of remote: written by python benchmarks --markdown -->\n"
 HEADER = ("work", "ours", "peer", "its figure", "ratio", "ratio, two threads", "aim", "")
 
@@ -33,6 +34,7 @@ def write() -> None:
         (IMPORTS, "imports", partial(single, "imports", "benchmarks/imports.py")),
         (GROWING, "growing", partial(single, "growing", "make bench-grow")),
         (SHARING, "sharing", partial(single, "sharing", "make bench-share")),
+        (VIDEO, "video", partial(single, "video", "make bench-video")),
         (REMOTE, "remote", partial(single, "remote", "make bench-remote")),
     )
     for start, name, made in places:

@@ -19,7 +19,7 @@ from lerobot_archives import decoded
 from PIL import Image
 
 from rlds_cli import verify
-from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
+from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.importing import import_files, plan_import
 from rlds_cli.loader import Loader
 from rlds_cli.maintenance.verification import trace
@@ -270,13 +270,13 @@ def test_the_final_image_is_the_final_observation(tmp_path: Path) -> None:
 # -- videos beside a table
 
 
-def film(path: Path, count: int, fps: int = 10) -> Any:
+def film(path: Path, count: int, fps: int = 10, codec: str = "libx264", **options: str) -> Any:
     """A video of that many frames; return them as av decodes them."""
     codes = np.random.default_rng(count).integers(0, 255, (count, 32, 48, 3), np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=fps)
-        stream.height, stream.width, stream.pix_fmt = 32, 48, "yuv420p"
+        stream = container.add_stream(codec, rate=fps, options=options)
+        stream.height, stream.width, stream.pix_fmt = 32, 48, "yuvj420p" if codec == "mjpeg" else "yuv420p"
         for k, frame in enumerate(codes):
             made = av.VideoFrame.from_ndarray(frame, format="rgb24")
             made.pts, made.time_base = k, Fraction(1, fps)
@@ -295,6 +295,36 @@ def test_a_video_for_each_episode(tmp_path: Path, name: str) -> None:
     assert ds.schema[CAMERA].codec == "mp4"
     for k, frames in enumerate(films):
         assert (ds.episode(k)["observation", "cam"][: len(frames)] == frames).all()
+    assert trace(ds, 10).ok and verify(ds.id).ok
+
+
+CONTAINERS = [
+    ("mkv", "libx264", {"g": "4"}),
+    ("avi", "mjpeg", {}),
+    ("avi", "libx264", {"g": "4", "bf": "0"}),
+    pytest.param("avi", "mpeg4", {"g": "4"}, marks=pytest.mark.thorough),
+    pytest.param("mkv", "libx265", {"g": "4", "x265-params": "log-level=none"}, marks=pytest.mark.thorough),
+    pytest.param("mkv", "libsvtav1", {"g": "4"}, marks=pytest.mark.thorough),
+    pytest.param("mkv", "ffv1", {}, marks=pytest.mark.thorough),
+    pytest.param("webm", "libvpx", {"g": "4", "auto-alt-ref": "1", "lag-in-frames": "9"}, marks=pytest.mark.thorough),
+    pytest.param("webm", "libvpx-vp9", {"g": "4"}, marks=pytest.mark.thorough),
+]
+
+
+@pytest.mark.parametrize(("suffix", "codec", "options"), CONTAINERS)
+def test_a_video_in_another_container(tmp_path: Path, suffix: str, codec: str, options: dict[str, str]) -> None:
+    films = []
+    for k, length in enumerate(LENGTHS):
+        np.savez(tmp_path / f"ep_{k}.npz", **rows_of(length))
+        films.append(film(tmp_path / f"ep_{k}_cam.{suffix}", length, codec=codec, **options))
+    ds = import_files(tmp_path, "local/filmed", progress=False)
+    for k, frames in enumerate(films):
+        assert len(frames) == LENGTHS[k]
+        assert (ds.episode(k)["observation", "cam"][: len(frames)] == frames).all()
+        backwards = np.arange(len(frames))[::-1] + ds.episodes["start"][k]
+        assert (ds.gather(CAMERA, backwards) == frames[::-1]).all()
+        published = ds.store.videos(CAMERA).published(k).tobytes()
+        assert published == (tmp_path / f"ep_{k}_cam.{suffix}").read_bytes()
     assert trace(ds, 10).ok and verify(ds.id).ok
 
 
@@ -356,12 +386,22 @@ def test_images_that_no_table_owns_are_noted(tmp_path: Path) -> None:
     assert any("0.jpg" in note for note in planned.notes)
 
 
-def test_a_video_in_another_container_names_the_command(tmp_path: Path) -> None:
-    for k, length in enumerate(LENGTHS):
-        np.savez(tmp_path / f"ep_{k}.npz", **rows_of(length))
-        (tmp_path / f"ep_{k}_cam.mkv").write_bytes(b"\x1a\x45\xdf\xa3" + bytes(100))
-    with pytest.raises(UnknownLayout, match="another container") as e:
-        import_files(tmp_path, "local/filmed", progress=False)
+@pytest.mark.parametrize("name", ["cam.mkv", "cam.avi", "cam.mp4"])
+def test_a_damaged_video_is_refused(tmp_path: Path, name: str) -> None:
+    csv_file(tmp_path / "log.csv", 4, timestamp=[0.0, 0.1, 0.2, 0.3])
+    film(tmp_path / name, 4, codec="mpeg4")
+    head = (tmp_path / name).read_bytes()[:40]
+    for content in (b"", head, head + bytes(100)):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ArchiveError, match=name):
+            import_files(tmp_path, "local/filmed", episodes_by="file", progress=False)
+
+
+def test_an_avi_whose_frames_are_not_in_their_order_names_the_command(tmp_path: Path) -> None:
+    csv_file(tmp_path / "log.csv", 12, timestamp=(np.arange(12) / 10).tolist())
+    film(tmp_path / "cam.avi", 12, codec="libx264", bf="2")
+    with pytest.raises(UnknownLayout, match="not in their order") as e:
+        import_files(tmp_path, "local/filmed", episodes_by="file", progress=False)
     assert "ffmpeg" in str(e.value.hint)
 
 

@@ -57,7 +57,7 @@ def _image(image: bytes | StrPath, row: int) -> bytes:
 
 
 class Video(VideoFrames):
-    """The frames of an MP4 file, one for each row of a field, in the order in which they are shown.
+    """The frames of a video file, one for each row of a field, in the order in which they are shown.
 
     The file is stored as it is, once, and decoded by the loader. It must stay as it is until the episode is written:
     until `create` returns, or `Writer.commit`.
@@ -65,7 +65,7 @@ class Video(VideoFrames):
     Parameters
     ----------
     path : path
-        An MP4 file with H.264, HEVC, AV1, VP9, MPEG-4 or FFV1.
+        MP4, Matroska, WebM or AVI, with H.264, HEVC, AV1, VP8, VP9, MPEG-4, Motion JPEG or FFV1.
     start, stop : int, optional
         Take frames ``start`` to ``stop - 1``; by default all.
 

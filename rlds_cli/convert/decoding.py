@@ -119,10 +119,10 @@ def _decode_videos(f: Field, column: VideoFrames, rows: slice, frames: str, root
 
 @lru_cache(maxsize=16)
 def _source_video(file: Path) -> Video:
-    from rlds_cli.formats import mp4
+    from rlds_cli.formats import video_files
     from rlds_cli.store.videos import Video
 
-    return Video(str(file), np.memmap(file, np.uint8, "r"), mp4.read(file))
+    return Video(str(file), np.memmap(file, np.uint8, "r"), video_files.read(file))
 
 
 def _resize_rows(f: Field, rows: Array, shape: tuple[int, ...]) -> Array:

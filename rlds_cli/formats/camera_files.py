@@ -5,7 +5,7 @@ name of the table's file without its suffix::
 
     files:KEY       images that a column of texts names
     folder:NAME     the images in a folder, in natural order (frame2.jpg before frame10.jpg)
-    video:NAME      the frames of an MP4 file, in the order in which they are shown
+    video:NAME      the frames of a video, in the order in which they are shown
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 
 from rlds_cli.array_types import Array
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.formats import image_columns, mp4
+from rlds_cli.formats import image_columns, video_files
 from rlds_cli.formats.image_columns import EncodedColumn
+from rlds_cli.formats.mp4 import Track
 from rlds_cli.text import natural
 
 FILES, FOLDER, VIDEO = KINDS = ("files:", "folder:", "video:")
 STEM = "{stem}"
-IMAGES, VIDEOS = (".jpg", ".jpeg", ".png"), (".mp4", ".m4v", ".mov", ".mkv", ".avi", ".webm")
-MP4 = (".mp4", ".m4v", ".mov")  # of these, the container that is stored as it is
+IMAGES, VIDEOS = (".jpg", ".jpeg", ".png"), (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")
 MAX_IMAGE = 64 << 20  # bytes of a file
 
 
@@ -144,25 +144,20 @@ def of_image(path: Path) -> EncodedColumn:
 
 
 @lru_cache(1 << 10)
-def _track(path: Path, _state: tuple[int, int]) -> mp4.Track:
-    return mp4.read(path)
+def _track(path: Path, _state: tuple[int, int]) -> Track:
+    return video_files.read(path)
 
 
-def track(path: Path) -> mp4.Track:
+def track(path: Path) -> Track:
     """Return the video track of a file.
 
     Raises
     ------
     CorruptArchive
         There is no such file, or it is damaged.
-    UnknownLayout
-        It is not an MP4 file, or of a codec that is not read.
+    UnknownLayout, MissingPackage
+        As `video_files.read`.
     """
-    if path.suffix.lower() not in MP4:
-        raise UnknownLayout(
-            f"{path.name} is a video in another container than MP4, which cannot be stored as it is.",
-            hint=f"ffmpeg -i {path.name} -c copy {path.stem}.mp4, for each of them, keeps the frames and their times",
-        )
     try:
         stat = path.stat()
     except OSError as e:

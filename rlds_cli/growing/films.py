@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.errors import CorruptArchive, DamagedDataset, UnknownLayout
-from rlds_cli.formats import mp4
+from rlds_cli.formats import video_files
 from rlds_cli.growing import logs
 from rlds_cli.growing.segments import SegmentedArray, SegmentWriter
 from rlds_cli.store import digests
@@ -84,7 +84,7 @@ class FilmWriter:
         return [self._known[name] for name in names]
 
     def _written(self, extent: Extent) -> Film:
-        mp4.read(extent)  # what cannot be read is refused before it is stored
+        video_files.read(extent)  # what cannot be read is refused before it is stored
         h, start = hashlib.sha256(), self._end
         for piece in extent.pieces():
             h.update(piece)
@@ -229,7 +229,7 @@ class GrowingVideos(Videos):
 
     def _read_track(self, number: int, data: Array) -> Any:
         try:
-            return mp4.read(self.extent(number))
+            return video_files.read(self.extent(number))
         except (CorruptArchive, UnknownLayout, OSError) as e:
             text = f"{self.directory}: video {number:,} cannot be read: {str(e)[:200]}"
             raise DamagedDataset(text, hint=logs.HINT) from e

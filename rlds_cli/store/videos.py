@@ -36,7 +36,7 @@ from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage, NoSpace
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import is_full
-from rlds_cli.formats import mp4
+from rlds_cli.formats import video_files
 from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.formats.mp4 import Extent as Extent
 from rlds_cli.formats.mp4 import Track
@@ -199,7 +199,7 @@ def write(directory: Path, extents: Sequence[Extent]) -> digests.Digests:
                 hint="free some space and run the same command again: it resumes there",
             ) from e
         raise
-    tracks = [mp4.read(e) for e in extents]
+    tracks = [video_files.read(e) for e in extents]
     arrays.finish(directory / "bytes", (sum(e.size for e in extents),), "uint8")
     edges = np.cumsum([0, *(e.size for e in extents)], dtype=np.int64)
     tables = of_tracks(np.stack([edges[:-1], edges[1:]], 1), tracks, digests.as_array(hashes))

@@ -98,8 +98,11 @@ class _LeRobot(Format):
                 yield Loss("field", f"{name}: {count:,} steps have no image", name)
 
     def _losses_of_videos(self, camera: Camera) -> Iterator[Loss]:
-        """Yield a loss if no times find the frames."""
-        if not camera.is_readable():
+        """Yield a loss if the videos are not MP4, or no times find the frames."""
+        if not camera.is_mp4():
+            text = f"{camera.name}: its videos are not MP4 files: will be stored decoded"
+            yield Loss("encoding", text, camera.name)
+        elif not camera.is_readable():
             text = f"{camera.name}: its frames do not follow the time of the rows: will be stored decoded"
             yield Loss("encoding", text, camera.name)
 

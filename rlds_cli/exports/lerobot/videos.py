@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rlds_cli.exports.content import Content, first_references
+from rlds_cli.formats import video_files
 from rlds_cli.ted import Array
 
 Times = Callable[[int], Array]  # seconds of the rows of an episode, as they are read: float64 [T]
@@ -95,6 +96,11 @@ class Camera:
             if not self._finds(apart, 0.0, times, rows[:, 1] - first):
                 return False
         return True
+
+    def is_mp4(self) -> bool:
+        """Return whether all videos are MP4 files."""
+        videos = self.content.videos(self.name)
+        return all(video_files.is_mp4(videos.extent(number)) for number in range(len(videos)))
 
     def is_readable(self) -> bool:
         """Return whether a time finds every frame in the published videos."""
