@@ -130,6 +130,6 @@ class Camera:
             after = np.minimum(after, len(seconds) - 1)
             nearest = np.where(wanted - seconds[before] <= seconds[after] - wanted, before, after)
             return bool((nearest == frames).all())
-        counted = begin == 0 and len(seconds) == len(frames) and bool((frames == np.arange(len(frames))).all())
-        near = np.abs(seconds[: len(wanted)] - wanted) <= 0.5 / self.fps
-        return counted and not near.all()
+        if begin != 0 or len(seconds) != len(frames) or (frames != np.arange(len(frames))).any():
+            return False
+        return not (np.abs(seconds - wanted) <= 0.5 / self.fps).all()
