@@ -183,6 +183,7 @@ def test_versions_and_copies_of_a_dataset_use_the_same_frames(filmed: Filmed, mo
     check(filmed, filmed.ds.select(episodes=[1]))
 
 
+@pytest.mark.thorough
 def test_a_growing_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [video(tmp_path / f"{k}.mp4", k) for k in range(2)]
     filmed = Filmed("local/other", tmp_path, "video")
@@ -195,6 +196,7 @@ def test_a_growing_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         check(filmed, w.dataset())
 
 
+@pytest.mark.thorough
 def test_a_mixture(tmp_path: Path) -> None:
     filmed, other = Filmed("local/a", tmp_path, "video"), Filmed("local/b", tmp_path, "jpeg")
     resize = Resize(CAMERA, SIZE, cache="1GiB")
@@ -260,7 +262,8 @@ for _ in range(20):
 """
 
 
-def test_processes_share_the_frames_and_may_be_killed(filmed: Filmed, home: Path) -> None:
+def test_processes_share_the_frames_and_may_be_killed(tmp_path: Path, home: Path) -> None:
+    filmed = Filmed("local/filmed", tmp_path, "video")
     readers = [
         subprocess.Popen([sys.executable, "-c", READER, str(k)], stdout=subprocess.PIPE, text=True) for k in range(2)
     ]

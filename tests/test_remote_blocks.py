@@ -18,7 +18,6 @@ import pytest
 from conftest import wait_for
 
 from rlds_cli.errors import DamagedDataset, DownloadFailed, NoSpace
-from rlds_cli.remote import presence
 from rlds_cli.remote.cache import BlockFiles, Take
 from rlds_cli.remote.presence import BLOCK, GROUP, BlockFile, Room
 
@@ -248,8 +247,7 @@ def test_after_a_restart_of_the_machine_blocks_are_checked_again(
     with rows.open("r+b") as file:  # the disk kept the map, and lost some bytes
         file.seek(GROUP + 5)
         file.write(b"\0\1\2")
-    (tmp_path / "boot").write_text("another\n")
-    monkeypatch.setattr(presence, "_BOOT_FILE", tmp_path / "boot")
+    monkeypatch.setattr("rlds_cli.files.disk.boot_id", lambda: b"another")
     store = Store()
     again = opened(tmp_path / "remote", store)
     assert not again.state(0).any()

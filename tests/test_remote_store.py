@@ -515,8 +515,7 @@ def test_small_files_are_fetched_again_after_a_restart(
     size = lost.stat().st_size
     del first
     lost.write_bytes(bytes(size))  # the disk kept the name, and lost the content
-    (tmp_path / "boot").write_text("another\n")
-    monkeypatch.setattr("rlds_cli.remote.presence._BOOT_FILE", tmp_path / "boot")
+    monkeypatch.setattr("rlds_cli.files.disk.boot_id", lambda: b"another")
     assert_same(rlds_cli.open_dataset(store, cache_dir=other), ds)
 
 

@@ -61,7 +61,7 @@ PANELS = {
         "doctor": "Show what is installed, what is missing and what is wrong.",
         "du": "Show the disk usage of your home by dataset.",
         "rm": "Remove datasets; archives and derived datasets stay.",
-        "gc": "Free disk space: remove packed rows, cached frames and interrupted work.",
+        "gc": "Free disk space: remove caches of loaders and interrupted work.",
         "path": "Print the directory of a dataset.",
         "verify": "Hash all files again and compare with the recorded hashes.",
         "convert": "Change the storage of a dataset: memory-mapped or compressed.",

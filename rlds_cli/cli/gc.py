@@ -51,7 +51,7 @@ def gc(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Free disk space: remove packed rows, cached frames and interrupted work. Datasets stay.
+    """Free disk space: remove caches of loaders and interrupted work. Datasets stay.
 
     Growing datasets: rows of episodes that left are freed, unless a process reads a version that has them. At an
     address, earlier versions are removed, with the objects that no other version there needs.
