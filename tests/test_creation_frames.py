@@ -162,6 +162,24 @@ def test_what_is_no_frame_is_refused(frames: Any, message: str, encode: Any) -> 
         open_dataset("local/cam")
 
 
+def test_damage_inside_an_image_is_found_in_every_64th_and_by_check() -> None:
+    broken = JPEGS[0][:-60] + bytes(58) + JPEGS[0][-2:]  # its header and its end are right
+    broken = broken.replace(b"\xff\xda", b"\xff\xd9")  # no pixels
+    frames = [JPEGS[0]] * 130
+
+    def made(row: int) -> Dataset:
+        return create(
+            "local/cam",
+            [{"observation": [*frames[:row], broken, *frames[row + 1 :]], "action": np.zeros((129, 1))}],
+            force=True,
+        )
+
+    for row in (0, 64, 128):
+        with pytest.raises(InvalidEpisode, match=f"row {row}: .* do not decode"):
+            made(row)
+    assert [f.code for f in checks.check(made(65)).findings if f.severity == "error"] == ["broken-frame"]
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("first", "second", "message"),

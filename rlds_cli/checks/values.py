@@ -1,4 +1,4 @@
-"""Checks of values: NaN, missing frames, columns that never change, actions at or outside their bounds, jumps.
+"""Checks of values: NaN, columns that never change, actions at or outside their bounds, jumps.
 
 Statistics in the manifest say whether there is something to find; rows are read to say where.
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 _LEARNED = ("observation", "action", "next")  # the fields that a learner computes with
 _EPISODES_AT_ONCE = 1 << 14
-_ROWS_AT_ONCE = 1 << 16
 _INPUTS = ("observation", "action")
 _NAMED = 4  # fields or elements that a finding lists; the others are counted
 # Shares of steps: a third is usual for squashed policies, such as those of D4RL's MuJoCo tasks.
@@ -96,25 +95,6 @@ def _rows_not_finite(values: Array) -> BoolArray:
     if finite.all():
         return np.zeros(len(values), bool)
     return np.asarray(~finite.all(axis=1))
-
-
-# -- frames that are not there
-
-
-def frames(s: Subject) -> Iterator[Finding]:
-    """Find steps, and final observations, without a frame: loading them is an error."""
-    encoded = [f for f in s.ds.schema.values() if f.kind == "frames"]
-    for f in encoded if s.thorough else ():
-        seen = Sightings(s)
-        for a in range(0, len(s.rows), _ROWS_AT_ONCE):
-            rows = np.arange(a, min(a + _ROWS_AT_ONCE, len(s.rows)))
-            absent = rows[s.at(f.name, rows) == 0]
-            if f.placement != "both":  # last rows are fillers
-                absent = absent[~np.isin(absent, s.rows.final)]
-            seen.add(absent)
-        if seen.count:
-            text = f"{f.name} has no frame at {plural(seen.count, 'step')}: they cannot be loaded"
-            yield finding("no-frame", "error", text, seen.count, f.name, seen.seen)
 
 
 # -- fields, or elements of them, that never change: sensors that were off, rewards that are never given

@@ -56,15 +56,17 @@ def check(
 
     The checks find NaN, merged episodes, duplicates, missing frames, and wrong flags, bounds and counts:
 
-    Errors: not-finite, final-not-finite, no-frame, truncated-inside, unflagged-end, end-differs.
+    Errors: not-finite, final-not-finite, no-frame, broken-frame, truncated-inside,
+    unflagged-end, end-differs.
 
     Warnings: constant, no-reward, saturated, out-of-bounds, jump, step-restarts, step-offset, id-changes,
     length-multiple, length-outlier, duplicate, terminated-inside, never-flagged, too-long, limit-terminated,
     counts-differ, reward-isolated.
 
-    Notes: constant-element, constant-reward, constant-info, spike, never-terminated, both-flags, next-unknown.
+    Notes: constant-element, constant-reward, constant-info, spike, never-terminated, both-flags, next-unknown,
+    not-decoded.
 
-    docs/inspect.md explains them.
+    docs/check.md explains them.
 
     With --episodes, the exit code does not depend on the findings.
 

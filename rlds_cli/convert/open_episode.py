@@ -144,7 +144,9 @@ class OpenEpisode(Committed):
             return value
         if isinstance(value, bytes | bytearray | memoryview):
             if frames or (f is None and like is None):
-                return images.encoded_frames([bytes(value)], f or _field_of(like), said, f"step {self.steps}")
+                return images.encoded_frames(
+                    [bytes(value)], f or _field_of(like), said, f"step {self.steps}", self.steps
+                )
             wanted = f.shape if f is not None else np.shape(like)
             value = images.decoded_frames([bytes(value)], wanted, said, f"step {self.steps}")[0]
         elif frames:

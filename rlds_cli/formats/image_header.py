@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 MAX_PIXELS = 1 << 26  # of one frame; images that claim more are not decoded
 
+_END = 64  # bytes at the end of a JPEG, among which its last marker is
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}  # by colour type; a palette counts as RGB
@@ -60,6 +61,11 @@ def is_damaged(data: bytes | memoryview) -> bool:
             return False
         at = end + 4
     return True
+
+
+def has_end(data: bytes | memoryview) -> bool:
+    """Return whether a JPEG ends with its marker EOI (ITU-T T.81, B.1.1.3), or zeros behind that; or is none."""
+    return data[:2] != b"\xff\xd8" or b"\xff\xd9" in bytes(data[-_END:])
 
 
 def _jpeg(data: bytes | memoryview, at: int, stop: int) -> ImageHeader | None:
