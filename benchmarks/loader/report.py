@@ -11,12 +11,15 @@ from loader.cases import Group, Row
 from loader.session import Timed
 
 HEADER = ("work", "ours", "peer", "its figure", "ratio", "aim", "")
-CASES = ("case", "median", "best", "anonymous MiB", "mapped MiB", "major faults", "minor faults")
+CASES = ("case", "median", "best", "CPU", "anonymous MiB", "mapped MiB", "major faults", "minor faults")
 
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the table. ``ratio`` is how many times as good ours is, or how many times as long it takes."""
+    """One row of the table.
+
+    ``ratio`` is how many times as good ours is, or how many times as long it takes; ``cpu`` is the same in CPU time.
+    """
 
     work: str
     ours: float
@@ -27,6 +30,7 @@ class Line:
     aim: float | None
     sense: str
     verdict: str
+    cpu: float | None = None
 
     def cells(self) -> tuple[str, ...]:
         more = "long" if self.unit in ("µs", "s", "ns/step") else "much"
@@ -34,6 +38,7 @@ class Line:
         ratio = (
             "" if self.ratio is None else f"{self.ratio:.2g}{times}" if self.ratio < 10 else f"{self.ratio:.0f}{times}"
         )
+        ratio += "" if self.cpu is None else f", CPU {self.cpu:.2g}" if self.cpu < 10 else f", CPU {self.cpu:.0f}"
         unit = "" if self.peer else f" {self.unit}"
         aim = "" if self.aim is None else f"{self.sense} {self.aim:g}{unit or ' x'}"
         figure = "" if self.figure is None else number(self.figure, self.unit)
@@ -58,7 +63,10 @@ def _line(row: Row, timed: Mapping[str, Timed]) -> Line:
     better = ours.median / peer.median if ours.more_is_better else peer.median / ours.median
     ratio = 1 / better if row.sense == "at most" else better
     reached = row.aim is None or (ratio <= row.aim if row.sense == "at most" else ratio >= row.aim)
-    return _with(nothing, figure=peer.median, ratio=ratio, verdict=_verdict(row.aim, reached))
+    cpu = None
+    if ours.busy and peer.busy:
+        cpu = ours.busy / peer.busy if row.sense == "at most" else peer.busy / ours.busy
+    return _with(nothing, figure=peer.median, ratio=ratio, verdict=_verdict(row.aim, reached), cpu=cpu)
 
 
 def _absent(name: str, timed: Mapping[str, Timed]) -> Timed:
@@ -87,9 +95,9 @@ def case_rows(timed: Mapping[str, Timed]) -> Iterator[tuple[str, ...]]:
     """Every case with its memory and page faults."""
     for name, t in timed.items():
         if t.error or not t.values:
-            yield name, "-", "-", "", "", "", f"not run: {t.error}"[:90]
+            yield name, "-", "-", "", "", "", "", f"not run: {t.error}"[:90]
             continue
-        memory = (f"{t.anonymous:,.1f}", f"{t.mapped:,.1f}")
+        memory = ("" if t.busy is None else number(t.busy, "µs"), f"{t.anonymous:,.1f}", f"{t.mapped:,.1f}")
         yield name, number(t.median, t.unit), number(t.best, t.unit), *memory, f"{t.major:.3g}", f"{t.minor:.3g}"
 
 

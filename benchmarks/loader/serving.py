@@ -47,7 +47,7 @@ class Served:
         }
 
     def time(self, name: str, seconds: float) -> dict[str, float]:
-        """One round: its figure, and the page faults of a call."""
+        """One round: its figure, and the CPU time in microseconds and the page faults of a call."""
         from loader.memory import faults
 
         made = self.made[name]
@@ -58,14 +58,14 @@ class Served:
             return {"value": value} | _faults(before, faults(), 1)
         call = made.before() if made.before is not None else made.call
         assert call is not None
-        before = faults()
+        before, busy = faults(), time.process_time()
         calls, taken = _run(call, made.seconds or seconds)
-        after = faults()
+        busy, after = time.process_time() - busy, faults()
         del call
         if made.before is not None:
             gc.collect()  # files that are still mapped cannot be dropped from the page cache by the next case
         value = calls * made.each / taken if made.unit else 1e6 * taken / calls
-        return {"value": value} | _faults(before, after, calls)
+        return {"value": value, "cpu": 1e6 * busy / calls} | _faults(before, after, calls)
 
 
 def _warm(call: Call) -> None:

@@ -27,11 +27,12 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_
 
 @dataclass
 class Timed:
-    """One case over all rounds. Memory in MiB, added by the case; page faults a call, medians."""
+    """One case over all rounds: CPU time of a call in microseconds, memory in MiB that it added, page faults a call."""
 
     unit: str = "µs"
     more_is_better: bool = False
     values: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
     anonymous: float = 0.0
     mapped: float = 0.0
     major: float = 0.0
@@ -41,6 +42,11 @@ class Timed:
     @property
     def median(self) -> float:
         return median(self.values) if self.values else float("nan")
+
+    @property
+    def busy(self) -> float | None:
+        """The median of the CPU time; None for a figure that is not timed."""
+        return median(self.cpu) if self.cpu else None
 
     @property
     def best(self) -> float:
@@ -81,6 +87,7 @@ def run(name: str, threads: int, seconds: float, rounds: int = ROUNDS) -> tuple[
                     timed[key].error = told["error"]
                     continue
                 timed[key].values.append(told["value"])
+                timed[key].cpu += [told["cpu"]] if "cpu" in told else []
                 faults.setdefault(key, []).append((told["major"], told["minor"]))
         for key, counted in faults.items():
             timed[key].major, timed[key].minor = (median(f) for f in zip(*counted, strict=True))
