@@ -6,11 +6,15 @@ the others, too.
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -25,6 +29,7 @@ from rlds_cli.text import size_of
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
+_LOCKS = 16
 _AT_ONCE = 16  # frames that are in memory in their own size
 _MOST_FRAMES = 256  # of a group of pictures that is decoded whole; of a longer one, those up to the last wanted
 _STRIDE = np.array([0x9E3779B97F4A7C15, 0], np.uint64)  # the names of two neighbouring frames of a video differ by it
@@ -62,7 +67,19 @@ class CachedFrames(Decoding):
         self.key, self.row_bytes = f"{name} {resize.size}", math.prod(self.shape)
         self._cache, place = _opened(dataset, name, self.shape, int(resize.cache or 0))
         self.about = f"decoded and resized, {place}"
-        self._busy = [threading.Lock() for _ in range(16)]  # held while a group of pictures is decoded
+        self._busy, self._process = list[threading.Lock](), 0
+
+    @cached_property
+    def _names(self) -> Array:
+        """Half of the sha256 of each video, or of the image of each row, uint64 [n, 2]."""
+        of = self._store.video_digests if self._field.codec == VIDEO else self._store.row_digests
+        return np.asarray(of(self.name)[:, :16]).view("<u8")
+
+    def _claim(self, number: int, group: int) -> threading.Lock:
+        """Return the lock that is held while a group of pictures is decoded."""
+        if self._process != os.getpid():  # a thread of the parent may have had one when this process was forked
+            self._busy, self._process = [threading.Lock() for _ in range(_LOCKS)], os.getpid()
+        return self._busy[hash((number, group)) % _LOCKS]
 
     def _gather(self, rows: IntArray) -> Array:
         distinct, place, which = np.unique(rows, return_index=True, return_inverse=True)
@@ -82,7 +99,7 @@ class CachedFrames(Decoding):
         there = starts < ends
         self._store.check_absent(self._field, rows[~there])
         rows, place = rows[there], place[there]
-        names = _halves(self._store.row_digests(self.name)[rows])
+        names = np.asarray(self._names[rows])
         missing = self._read(names, out, place)
         for part in _parts(missing):
             out[place[part]] = frames = self._resized(super()._gather(rows[part]))
@@ -94,18 +111,18 @@ class CachedFrames(Decoding):
         there = index[:, 0] >= 0
         self._store.check_absent(self._field, rows[~there])
         index, place = index[there], place[there]
-        videos, hashes = self._store.videos(self.name), _halves(self._store.video_digests(self.name))
+        videos = self._store.videos(self.name)
         for number in np.unique(index[:, 0]).tolist():
             video = videos.video(number)  # raises DamagedDataset
             groups, of = video.track.groups, np.flatnonzero(index[:, 0] == number)
             frames = index[of, 1]
             if not 0 <= frames.min() <= frames.max() < len(groups):
                 videos.gather(self._field, index[of])  # raises DamagedDataset
-            film = _Film(number, hashes[number], video.track.frames, groups)
+            film = _Film(number, self._names[number], video.track.frames, groups)
             missing = self._read(film.names(frames), out, place[of])
             for g in np.unique(groups[frames[missing]]).tolist():
                 in_group = missing[groups[frames[missing]] == g]
-                with self._busy[hash((number, g)) % len(self._busy)]:
+                with self._claim(number, g):
                     self._decode_group(film, g, frames[in_group], out, place[of[in_group]])
 
     def _decode_group(self, film: _Film, group: int, wanted: IntArray, out: Array, place: IntArray) -> None:
@@ -160,22 +177,22 @@ class _Film:
         return frames if len(frames) <= _MOST_FRAMES else frames[packets <= self.packets[wanted].max()]
 
 
+_open: WeakValueDictionary[tuple[Any, ...], FrameCache] = WeakValueDictionary()  # versions of a dataset share one
+
+
 def _opened(dataset: Dataset, name: str, shape: tuple[int, ...], limit: int) -> tuple[FrameCache | None, str]:
     """Open the cache of a field in the first home that takes it; return it and its place, or the reason for none."""
     reasons = []
-    key = {"dataset": dataset.id.partition("@")[0], "field": name, "filter": _FILTER}
+    key: dict[str, str] = {"dataset": dataset.id.partition("@")[0], "field": name, "filter": _FILTER}
     for home in packed.homes(dataset):
         try:
-            cache = FrameCache(home, key, shape, limit)
+            known = home.root, json.dumps(key), shape, limit
+            if (cache := _open.get(known)) is None:
+                cache = _open[known] = FrameCache(home, key, shape, limit)
             return cache, f"cached in {cache.directory} (of {size_of(limit)} for all)"
         except (OSError, NoPermission) as e:
             reasons.append(e.message.rstrip(".") if isinstance(e, NoPermission) else str(e))
     return None, f"not cached: {'; '.join(reasons)}"
-
-
-def _halves(digests: Array) -> Array:
-    """Return the first 16 bytes of sha256s [n, 32] as uint64 [n, 2]."""
-    return np.ascontiguousarray(digests[:, :16]).view("<u8")
 
 
 def _parts(numbers: IntArray) -> Iterator[IntArray]:
