@@ -85,6 +85,7 @@ RUNS = (
         "python examples/action_chunks.py --single",
         "cloning of single actions",
     ),
+    Run("ACT", "python examples/act.py", 70),
     Run(
         "GCIVL",
         "python examples/gcivl.py",

@@ -288,6 +288,25 @@ def test_images_of_another_size_and_no_environment(worlds: ModuleType, capsys: p
 
 
 @pytest.mark.thorough
+def test_two_cameras_at_their_own_rates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = load("examples/act.py")
+    module.success = partial(module.success, episodes=2)  # type: ignore[attr-defined]
+    curve = module.train(episodes=3, steps=2, eval_every=1, save=tmp_path / "policy.pt")
+    assert [point[0] for point in curve] == [1, 2]
+    assert all(math.isfinite(x) for point in curve for x in point)
+    assert "210 steps of 3 episodes at 50 Hz; top at 10 Hz, wrist at 25 Hz" in capsys.readouterr().out
+    ds = rlds_cli.open_dataset("local/reach")
+    world, wrist = module.Reach(1), ds.episode(1)["observation", "wrist"]
+    for t in range(3):  # what the wrist saw at steps 0 and 2; the codec changes it a little
+        assert np.abs(wrist[t].astype(int) - world.shown["wrist"]).mean() < 6
+        world.step(world.expert())
+    monkeypatch.setattr(module.Reach, "reached", True)
+    assert module.success(module.Policy(), module.Sight(ds), 0) == 100
+
+
+@pytest.mark.thorough
 def test_goals_of_an_ogbench_archive(worlds: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     files = [OGBENCH / f"pointmaze-medium-navigate-v0{part}.npz" for part in ("", "-val")]
     importing.import_files(files, "local/ogbench")
