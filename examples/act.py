@@ -192,11 +192,11 @@ def success(policy, sight, seed, episodes=50, decay=0.1):
     return 100 * np.mean([w.reached for w in worlds])
 
 
-def train(ref="local/reach", *, episodes=60, steps=900, eval_every=None, seed=0, save=None):
+def train(ref="local/reach", *, episodes=60, steps=960, eval_every=None, seed=0, save=None):
     """Train a policy; returns (step, loss, success in percent) of every evaluation, as printed."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    eval_every = eval_every or max(steps // 6, 1)
+    eval_every = eval_every or max(steps // 8, 1)
     ds = recorded(ref, episodes)
     sight, policy = Sight(ds), Policy()
     rates = ", ".join(f"{camera} at {hz} Hz" for camera, hz in CAMERAS.items())
@@ -231,8 +231,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("ref", nargs="?", default="local/reach", metavar="ID")
     parser.add_argument("--episodes", type=int, default=60, help="demonstrations to record")
-    parser.add_argument("--steps", type=int, default=900, help="batches to train on")
-    parser.add_argument("--eval-every", type=int, help="batches from evaluation to evaluation; a sixth of them")
+    parser.add_argument("--steps", type=int, default=960, help="batches to train on")
+    parser.add_argument("--eval-every", type=int, help="batches from evaluation to evaluation; an eighth of them")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save", metavar="FILE", help="where the policy and its normalisation go")
     train(**vars(parser.parse_args()))
