@@ -197,7 +197,7 @@ def _joined(directory: Path, home: Home, about: str) -> int:
 
 
 def _opened(path: Path) -> int:
-    return safe_files.open_shared(path, os.O_RDWR | os.O_CREAT)
+    return safe_files.open_own(path, os.O_RDWR | os.O_CREAT)
 
 
 def discard(directory: Path) -> bool:
