@@ -102,6 +102,7 @@ def test_values_that_cannot_be(options: dict[str, object], message: str) -> None
         measure(ds, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 def test_errors_of_the_loader_come_back(ds: rlds_cli.Dataset) -> None:
     with pytest.raises(BatchSize, match="batch_size=0"):
         measure(ds, batch_size=0)

@@ -159,6 +159,7 @@ def test_a_killed_conversion_is_resumed(large: Path, undisturbed: Dataset, home:
     assert not list((home / "partial").iterdir())
 
 
+@pytest.mark.thorough
 def test_a_journal_is_not_believed_where_rows_changed(large: Path, undisturbed: Dataset, home: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(large), "24"]
     assert subprocess.run(command, capture_output=True).returncode == -signal.SIGKILL

@@ -214,6 +214,7 @@ def test_another_function_of_the_name_is_refused_and_force_processes_all(tmp_pat
     assert len(set(CALLS)) == 12 and not any("taken from" in n for n in notes)
 
 
+@pytest.mark.thorough
 def test_worker_processes_take_over_the_same(tmp_path, monkeypatch):
     from rlds_cli.preprocess import job, reuse
 

@@ -128,6 +128,7 @@ def counts(episode):
     return {**episode, "action": episode["action"] + 1}
 
 
+@pytest.mark.thorough
 def test_again_and_in_other_numbers(ds):
     CALLS.clear()
     preprocess.run_shard(ds, counts, "again", shard=(1, 2))

@@ -55,6 +55,7 @@ def test_an_export_with_a_small_cache(to: str, times: int, bucket: ObjectStore, 
     assert here <= 6 * MIB
 
 
+@pytest.mark.thorough
 def test_an_export_goes_on_when_the_store_is_back(
     bucket: ObjectStore, far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

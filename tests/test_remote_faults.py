@@ -112,6 +112,7 @@ def test_what_a_store_does_wrong_is_said_in_time(bucket: ObjectStore, far: Path)
         assert_batches(again, here)  # nothing wrong was kept
 
 
+@pytest.mark.thorough
 def test_passing_faults_change_no_batch(bucket: ObjectStore, far: Path) -> None:
     here = large(**LARGE)
     rlds_cli.push(here.id, S3)

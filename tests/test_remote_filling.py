@@ -363,6 +363,7 @@ print(loader.describe())
 """
 
 
+@pytest.mark.thorough
 def test_the_interpreter_ends_while_it_fills(
     pushed: tuple[Dataset, str], tmp_path: Path, bucket: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,6 +173,7 @@ def test_damage_of_any_kind_is_refused(kind: str, tmp_path: Path, other: Path) -
 # -- interruption
 
 
+@pytest.mark.thorough
 def test_an_interrupted_download_goes_on(bucket: ObjectStore, other: Path) -> None:
     ds = large()
     copied(bucket, ds, "a")

@@ -187,6 +187,7 @@ def test_a_result_that_is_pushed_beside_its_source_sends_what_differs(bucket: Ob
     assert there.fingerprint == made.fingerprint
 
 
+@pytest.mark.thorough
 def test_a_growing_dataset_at_an_address_is_preprocessed_by_versions(store: Path, far: Path) -> None:
     ds = grown()
     push(ds.id, store, pages=False)

@@ -185,7 +185,7 @@ def test_a_column_that_is_added_or_removed(tmp_path: Path) -> None:
     assert "episodes/note/bytes/c/0: is missing" in found
 
 
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
+@pytest.mark.parametrize("store", ["memmap", pytest.param("zarr", marks=pytest.mark.thorough)])
 def test_statistics_follow_from_the_rows(store: str, tmp_path: Path) -> None:
     directory = everything(tmp_path, store)
     m = manifest.read(directory)

@@ -59,6 +59,7 @@ def other(tmp_path: Path) -> Path:
     return tmp_path / "other"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
 def test_histories_at_addresses(seed: int, tmp_path: Path) -> None:
     """Pushes, downloads and readers that are killed, at a directory, a bucket and a web server that fail at times."""
