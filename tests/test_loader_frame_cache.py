@@ -183,6 +183,20 @@ def test_versions_and_copies_of_a_dataset_use_the_same_frames(filmed: Filmed, mo
     check(filmed, filmed.ds.select(episodes=[1]))
 
 
+def test_a_frame_that_does_not_decode_spoils_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filmed, gather = Filmed("local/filmed", tmp_path, "video"), Videos.gather
+
+    def broken(self: Videos, f: Any, index: np.ndarray) -> np.ndarray:
+        if (index == (0, 20)).all(1).any():
+            raise FrameError("frame 20 does not decode")
+        return gather(self, f, index)
+
+    monkeypatch.setattr(Videos, "gather", broken)
+    check(filmed, filmed.ds.trim({0: (0, 18), 1: (0, 30)}, "early"))  # of the group of pictures of frame 20, a part
+    with pytest.raises(FrameError, match="frame 20"):
+        check(filmed)
+
+
 @pytest.mark.thorough
 def test_a_growing_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [video(tmp_path / f"{k}.mp4", k) for k in range(2)]

@@ -90,11 +90,10 @@ def test_batches_have_the_frame_that_was_shown_last(tmp_path: Path) -> None:
     ds = import_files(recorder.record("day", [40]), "local/day", progress=False)
     frames = recorder.frames["day/ep_0"]
     small = Resize("observation/wide", (16, 24), cache="1GiB")
-    shown = {
-        (): frames["wide"],
-        (small,): np.asarray(small.apply("observation/wide", torch.from_numpy(frames["wide"]))),
-    }
-    for transform, wide in [*shown.items(), *shown.items()]:
+    resized = np.asarray(small.apply("observation/wide", torch.from_numpy(frames["wide"])))
+    shown = {(): frames["wide"], (small,): resized}
+    tiny = Resize("observation/wide", (16, 24), cache=1)  # each frame is that of several steps, and none is kept
+    for transform, wide in [((tiny,), resized), *shown.items(), *shown.items()]:
         how = {"window": Transition(anchors="steps"), "sampler": Shuffled(), "fields": ["observation", "step"]}
         for batch in Loader(ds, 8, transform=transform, backend="numpy", **how):  # type: ignore[arg-type]
             np.testing.assert_array_equal(batch["observation", "wrist"], frames["wrist"][batch["step"]])

@@ -11,7 +11,6 @@ import math
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -19,7 +18,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from rlds_cli.dataset.transforms import Resize
-from rlds_cli.errors import NoPermission
+from rlds_cli.errors import FrameError, NoPermission
+from rlds_cli.formats.mp4 import Track
 from rlds_cli.loader.fields.columns import BatchColumn, Decoding, decoded_by
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.frame_cache import FrameCache
@@ -111,33 +111,54 @@ class CachedFrames(Decoding):
         there = index[:, 0] >= 0
         self._store.check_absent(self._field, rows[~there])
         index, place = index[there], place[there]
-        videos = self._store.videos(self.name)
-        for number in np.unique(index[:, 0]).tolist():
-            video = videos.video(number)  # raises DamagedDataset
-            groups, of = video.track.groups, np.flatnonzero(index[:, 0] == number)
-            frames = index[of, 1]
-            if not 0 <= frames.min() <= frames.max() < len(groups):
-                videos.gather(self._field, index[of])  # raises DamagedDataset
-            film = _Film(number, self._names[number], video.track.frames, groups)
-            missing = self._read(film.names(frames), out, place[of])
-            for g in np.unique(groups[frames[missing]]).tolist():
-                in_group = missing[groups[frames[missing]] == g]
-                with self._claim(number, g):
-                    self._decode_group(film, g, frames[in_group], out, place[of[in_group]])
+        number, frame = index[:, 0], index[:, 1]
+        if number.max(initial=-1) >= len(self._names):
+            self._store.videos(self.name).video(int(number.max()))  # raises DamagedDataset
+        missing = self._read(self._named(number, frame), out, place)
+        for n in np.unique(number[missing]).tolist():
+            of = missing[number[missing] == n]
+            self._read_video(n, frame[of], out, place[of])
 
-    def _decode_group(self, film: _Film, group: int, wanted: IntArray, out: Array, place: IntArray) -> None:
-        """Decode a group of pictures for the frames ``wanted`` [n] of it, unless another thread has done so."""
-        missing = self._read(film.names(wanted), out, place)
-        if not len(missing):
-            return
-        wanted, place = wanted[missing], place[missing]
-        whole = self._cache is not None and not self._cache.full
-        for part in _parts(film.beside(group, wanted) if whole else wanted):
-            index = np.stack([np.full(len(part), film.number), part], 1)
-            frames = self._resized(self._store.videos(self.name).gather(self._field, index))
+    def _named(self, number: IntArray | int, frame: IntArray) -> Array:
+        """Return the names of frames [n] of videos by their numbers, uint64 [n, 2]."""
+        return np.asarray(self._names[number] + frame.astype(np.uint64)[:, None] * _STRIDE)
+
+    def _read_video(self, number: int, wanted: IntArray, out: Array, place: IntArray) -> None:
+        """Write frames of a video that are not cached to ``out[place]``."""
+        videos = self._store.videos(self.name)
+        track = videos.video(number).track
+        if not 0 <= wanted.min() <= wanted.max() < len(track.groups):
+            videos.gather(self._field, np.stack([np.full(len(wanted), number), wanted], 1))  # raises DamagedDataset
+        for g in np.unique(track.groups[wanted]).tolist():
+            of = np.flatnonzero(track.groups[wanted] == g)
+            with self._claim(number, g):
+                of = of[
+                    self._read(self._named(number, wanted[of]), out, place[of])
+                ]  # another thread may have been here
+                if len(of):
+                    self._decode_group(number, track, g, wanted[of], out, place[of])
+
+    def _decode_group(
+        self, number: int, track: Track, group: int, wanted: IntArray, out: Array, place: IntArray
+    ) -> None:
+        """Decode a group of pictures for the frames ``wanted`` of it; these alone where there is no room for more."""
+        whole = wanted
+        if self._cache is not None and not self._cache.full:
+            whole, last = np.flatnonzero(track.groups == group), track.frames[wanted].max()
+            whole = whole if len(whole) <= _MOST_FRAMES else whole[track.frames[whole] <= last]
+        try:
+            self._decode(number, whole, wanted, out, place)
+        except FrameError:  # of one that is not wanted, maybe
+            self._decode(number, wanted, wanted, out, place)
+
+    def _decode(self, number: int, frames: IntArray, wanted: IntArray, out: Array, place: IntArray) -> None:
+        """Decode and cache ``frames`` of a video; write those ``wanted`` to ``out[place]``."""
+        for part in _parts(np.unique(frames)):
+            index = np.stack([np.full(len(part), number), part], 1)
+            made = self._resized(self._store.videos(self.name).gather(self._field, index))
             here = np.flatnonzero(np.isin(wanted, part))
-            out[place[here]] = frames[np.searchsorted(part, wanted[here])]
-            self._add(film.names(part), frames)
+            out[place[here]] = made[np.searchsorted(part, wanted[here])]
+            self._add(self._named(number, part), made)
 
     def _read(self, names: Array, out: Array, place: IntArray) -> IntArray:
         """Read frames by their names [n, 2] into ``out[place]``; return which of them are not cached."""
@@ -155,26 +176,6 @@ class CachedFrames(Decoding):
     def _add(self, names: Array, frames: Array) -> None:
         if self._cache is not None and not self._cache.full:
             self._cache.add(names, frames)
-
-
-@dataclass(frozen=True, slots=True)
-class _Film:
-    """A video: its number, half of its sha256, uint64 [2], and packet and group of pictures of each frame [frames]."""
-
-    number: int
-    hash: Array
-    packets: IntArray
-    groups: IntArray
-
-    def names(self, frames: IntArray) -> Array:
-        """Return the names of frames [n], uint64 [n, 2]."""
-        return np.asarray(self.hash + frames.astype(np.uint64)[:, None] * _STRIDE)
-
-    def beside(self, group: int, wanted: IntArray) -> IntArray:
-        """Return the frames of a group that are decoded for those ``wanted``, in order."""
-        frames = np.flatnonzero(self.groups == group)
-        packets = self.packets[frames]
-        return frames if len(frames) <= _MOST_FRAMES else frames[packets <= self.packets[wanted].max()]
 
 
 _open: WeakValueDictionary[tuple[Any, ...], FrameCache] = WeakValueDictionary()  # versions of a dataset share one
