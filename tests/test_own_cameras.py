@@ -274,7 +274,8 @@ def film(path: Path, count: int, fps: int = 10, codec: str = "libx264", **option
     """A video of that many frames; return them as av decodes them."""
     codes = np.random.default_rng(count).integers(0, 255, (count, 32, 48, 3), np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with av.open(str(path), "w") as container:
+    of_file = {k: options.pop(k) for k in ("movflags",) if k in options}
+    with av.open(str(path), "w", options=of_file) as container:
         stream = container.add_stream(codec, rate=fps, options=options)
         stream.height, stream.width, stream.pix_fmt = 32, 48, "yuvj420p" if codec == "mjpeg" else "yuv420p"
         for k, frame in enumerate(codes):
@@ -302,6 +303,8 @@ CONTAINERS = [
     ("mkv", "libx264", {"g": "4"}),
     ("avi", "mjpeg", {}),
     ("avi", "libx264", {"g": "4", "bf": "0"}),
+    ("mp4", "libx264", {"g": "4", "movflags": "frag_keyframe+empty_moov"}),
+    pytest.param("mp4", "mjpeg", {}, marks=pytest.mark.thorough),
     pytest.param("avi", "mpeg4", {"g": "4"}, marks=pytest.mark.thorough),
     pytest.param("mkv", "libx265", {"g": "4", "x265-params": "log-level=none"}, marks=pytest.mark.thorough),
     pytest.param("mkv", "libsvtav1", {"g": "4"}, marks=pytest.mark.thorough),

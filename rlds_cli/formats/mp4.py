@@ -32,10 +32,16 @@ _CODECS = {
     "mp4v": ("mpeg4", "esds"),
     "vp09": ("vp9", ""),
 }
+_OBJECTS = {0x20: "mpeg4", 0x6C: "mjpeg"}  # of ``esds``: ISO/IEC 14496-1, table 5
 _ENTRY = 78  # bytes of a visual sample entry before its boxes
 
 Boxes = dict[str, list[memoryview]]
+
 Read = Callable[[int, int], bytes]
+
+
+class OtherForm(UnknownLayout):
+    """A whole MP4 file whose tables do not say where its packets lie, or name a codec that is rare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +264,7 @@ def _boxes(data: memoryview) -> Iterator[tuple[str, memoryview]]:
 
 def _track(moov: Boxes, size: int, file: Path) -> Track:
     if "mvex" in moov:
-        raise UnknownLayout(
+        raise OtherForm(
             f"{file} is a fragmented MP4 file.", hint=f"ffmpeg -i {file.name} -c copy -movflags faststart whole.mp4"
         )
     movie = _timescale(moov["mvhd"][0])
@@ -380,13 +386,16 @@ def _entry(box: memoryview, file: Path) -> tuple[str, bytes, int, int, int | Non
         raise UnknownLayout(f"{file} changes its codec: {len(entries)} descriptions.")
     kind, entry = entries[0]
     if kind not in _CODECS:
-        raise UnknownLayout(f'{file}: there is no decoder for "{kind}".', hint=f"known are {', '.join(_CODECS)}")
+        raise OtherForm(f'{file}: there is no decoder for "{kind}".', hint=f"known are {', '.join(_CODECS)}")
     width, height = struct.unpack_from(">HH", entry, 24)
     codec, wanted = _CODECS[kind]
     inner = _children(entry[_ENTRY:])
     extradata = bytes(inner[wanted][0]) if wanted in inner else b""
     if wanted == "esds" and extradata:
-        extradata = _decoder_specific(extradata[4:])
+        number, extradata = _decoder_specific(extradata[4:])
+        if number not in _OBJECTS:
+            raise OtherForm(f"{file}: a video of the MPEG-4 object type {number:#x}, which is not read.")
+        codec = _OBJECTS[number]
     matrix, full = None, False
     for colour in inner.get("colr", []):
         if bytes(colour[:4]) == b"nclx":
@@ -394,9 +403,9 @@ def _entry(box: memoryview, file: Path) -> tuple[str, bytes, int, int, int | Non
     return codec, extradata, height, width, matrix, full
 
 
-def _decoder_specific(data: bytes) -> bytes:
-    """Return the innermost descriptor of an ``esds`` box (ISO/IEC 14496-1, 7.2.6)."""
-    at = 0
+def _decoder_specific(data: bytes) -> tuple[int, bytes]:
+    """Return the object type and the innermost descriptor of an ``esds`` box (ISO/IEC 14496-1, 7.2.6)."""
+    at, kind = 0, 0
     while at + 2 <= len(data):
         tag, length, at = data[at], 0, at + 1
         while True:
@@ -405,12 +414,12 @@ def _decoder_specific(data: bytes) -> bytes:
             if not data[at - 1] & 0x80:
                 break
         if tag == 5:
-            return data[at : at + length]
+            return kind, data[at : at + length]
         if tag == 3:
             flags = data[at + 2]
             at += 3 + 2 * bool(flags & 0x80) + 2 * bool(flags & 0x20) + (1 + data[at + 3] if flags & 0x40 else 0)
         elif tag == 4:
-            at += 13
+            kind, at = data[at], at + 13
         else:
             at += length
-    return b""
+    return kind, b""

@@ -1,13 +1,15 @@
 """Read the positions and times of the frames of a video file.
 
-MP4 is read by its own tables (`formats.mp4`), Matroska (also WebM) and AVI by the demuxers of FFmpeg, which the package
-``av`` has. They say where the bytes of each packet lie, so that all of these files are stored as they are.
+MP4 is read by its own tables (`formats.mp4`), what these do not say (fragments, rare codecs) as well as Matroska (also
+WebM) and AVI by the demuxers of FFmpeg, which the package ``av`` has. They say where the bytes of each packet lie, so
+that all of these files are stored as they are.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +38,22 @@ def read(file: Path | Extent) -> Track:
     """
     of = file if isinstance(file, Extent) else Extent.whole(file)
     container = _container(of)
-    return mp4.read(file) if container is None else _demuxed(of, container)
+    if container is not None:
+        return _demuxed(of, container)
+    try:
+        return mp4.read(file)
+    except mp4.OtherForm:
+        with suppress(MissingPackage, UnknownLayout, CorruptArchive):
+            return _demuxed(of, "mp4")
+        raise
 
 
 def is_mp4(file: Extent) -> bool:
-    """Return whether a video is in an MP4 file, or in none that is read."""
-    return _container(file) is None
+    """Return whether a video is in an MP4 file with tables of its own."""
+    try:
+        return _container(file) is None and bool(mp4.read(file).codec)
+    except UnknownLayout:
+        return False
 
 
 def _container(of: Extent) -> str | None:
