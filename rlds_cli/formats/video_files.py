@@ -83,9 +83,12 @@ def _demuxed(of: Extent, container: str) -> Track:
 
 
 def _track(of: Extent, opened: Read, file: Any, stream: Any, container: str) -> Track:
-    context, codec = stream.codec_context, stream.codec.canonical_name
+    context = stream.codec_context  # None if FFmpeg has no decoder
+    codec = context.codec.canonical_name if context is not None else "unknown"
     if codec not in _CODECS:
         raise UnknownLayout(f"{of.name}: videos of the codec {codec} are not read; those of {', '.join(_CODECS)} are.")
+    if stream.time_base is None or not context.height * context.width:
+        raise UnknownLayout(f"{of.name} does not say when its frames are shown, or how large they are.")
     if container == "avi" and context.has_b_frames:
         raise UnknownLayout(
             f"{of.name}: an AVI file does not say when its frames are shown, which are not in their order.",
