@@ -28,6 +28,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import google_crc32c
@@ -45,7 +46,7 @@ from rlds_cli.archives import Archive, gen_dgrl, openx, rlu_atari
 from rlds_cli.archives.openx import directory
 from rlds_cli.errors import ArchiveError, RldsError
 from rlds_cli.files import child
-from rlds_cli.formats import compressed, image_header, mp4, npz, tfrecord
+from rlds_cli.formats import compressed, image_header, mp4, npz, tfrecord, video_files
 
 MEMORY = 1 << 30
 LONGEST = 60.0  # seconds of a processor for one input
@@ -409,12 +410,12 @@ def _tar_members(content: bytes) -> None:
     _in_file("x.tar", content, use)
 
 
-def _mp4(codec: str, frames: int) -> bytes:
+def _video(codec: str, frames: int, form: str) -> bytes:
     """A video of 16x16 pixels, as `av` writes it."""
     import av
 
     file = io.BytesIO()
-    with av.open(file, "w", format="mp4") as container:
+    with av.open(file, "w", format=form) as container:
         stream = container.add_stream(codec, rate=10)
         stream.height = stream.width = 16
         stream.pix_fmt = "yuv420p"
@@ -422,13 +423,17 @@ def _mp4(codec: str, frames: int) -> bytes:
             picture = np.full((16, 16, 3), 20 * k, np.uint8)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         container.mux(stream.encode())
-    content = file.getvalue()
+    return file.getvalue()
+
+
+def _mp4(codec: str, frames: int) -> bytes:
+    content = _video(codec, frames, "mp4")
     return content[content.index(b"moov") - 4 :] + content[: content.index(b"moov") - 4]  # the tables first
 
 
-def _tables(content: bytes) -> None:
+def _tables(read: Callable[[Path], mp4.Track], content: bytes) -> None:
     def use(path: Path) -> None:
-        track = mp4.read(path)
+        track = read(path)
         assert (track.start >= 0).all() and (track.start + track.size <= len(content)).all()
         assert len(track.seconds) == track.shown.sum()
         assert all(0 <= track.begin(k) < len(track.size) for k in track.frames[:100])
@@ -439,7 +444,12 @@ def _tables(content: bytes) -> None:
 _MINARI_DATA = _minari_hdf5()
 
 TARGETS = {
-    "mp4": Target((_mp4("mpeg4", 6), _mp4("libx264", 4)), _tables),
+    "mp4": Target((_mp4("mpeg4", 6), _mp4("libx264", 4)), partial(_tables, mp4.read)),
+    "video": Target(
+        (_video("libx264", 4, "matroska"), _video("mpeg4", 6, "avi"), _video("libvpx", 4, "webm")),
+        partial(_tables, video_files.read),
+        slow=True,
+    ),
     "tfrecord": Target((_framed(_steps(2)) + _framed(b"x" * 40),), _read_records),
     "gzip": Target((gzip.compress(_framed(_steps(2)) + _framed(b"x" * 40)),), _read_records),
     "example": Target((_steps(3), _atari(2), _example({"x": [1, 300, 1 << 60]})), _parse),
