@@ -155,7 +155,9 @@ def _instead(address: str) -> str:
     lerobot = ids.lerobot_id(address)
     known = f"rlds download {lerobot} fetches a LeRobot dataset; " if lerobot else ""
     pushes = "" if address.startswith("http") else f"rlds push ID {address} pushes one; "
-    return f"{known}{pushes}rlds import PATH --as local/NAME takes files of others"
+    remote = "://" in address and not address.startswith("file:")
+    files = f"rlds download '{address.rstrip('/')}/*'" if remote else "rlds import PATH"
+    return f"{known}{pushes}{files} --as local/NAME takes files of others"
 
 
 def read_hashes(objects: Objects, index: Index) -> bytes:
