@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ import pytest
 import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, FrameError, InvalidArgument
+from rlds_cli.home import Home
 from rlds_cli.loader import Loader, Mixture, Offsets, Resize, Shuffled, Slice, ToFloat, Transition
+from rlds_cli.loader.storage.frame_cache import FrameCache
 from rlds_cli.maintenance import gc
 from rlds_cli.settings import StrPath
 from rlds_cli.store import frames
@@ -342,3 +345,29 @@ def test_a_step_without_a_frame_is_named(filmed: Filmed) -> None:
         with pytest.raises(kind):
             check(filmed, rlds_cli.open_dataset("local/filmed"))
     shutil.rmtree(ds.path.parents[2] / "frames")
+
+
+def test_threads_that_add_and_look_up_lose_no_frame(home: Path) -> None:
+    threads, each = 6, 60
+    switch = sys.getswitchinterval()
+    cache = FrameCache(Home(home), {}, (2, 3), 1 << 20)
+    names = np.random.default_rng(0).integers(0, 1 << 63, (threads * each, 2), np.uint64)
+    frames = names[:, :1].view(np.uint8).reshape(-1, 8)[:, :6].reshape(-1, 2, 3)
+
+    def add(first: int) -> None:
+        for k in range(first, first + each, 2):
+            cache.add(names[k : k + 2], frames[k : k + 2])
+            cache.find(names)
+
+    try:
+        sys.setswitchinterval(1e-6)
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(add, range(0, threads * each, each)))
+    finally:
+        sys.setswitchinterval(switch)
+    for reader in (cache, FrameCache(Home(home), {}, (2, 3), 1 << 20)):
+        places, into = reader.find(names), np.zeros((2, 3), np.uint8)
+        assert sorted(places.tolist()) == list(range(threads * each))
+        for k, place in enumerate(places.tolist()):
+            assert reader.read(place, into)
+            np.testing.assert_array_equal(into, frames[k])

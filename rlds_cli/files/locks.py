@@ -65,7 +65,7 @@ def file_lock(path: Path, *, soft: bool = True) -> FileLock:
     NoPermission
         A link, or something else that is not a regular file, has this name.
     """
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         mode = path.lstat().st_mode  # one call: whoever holds the lock may remove the file at any moment
         if stat.S_ISLNK(mode):
             raise safe_files.refused(path, "is a symbolic link")

@@ -75,10 +75,19 @@ def decode_frames(
         part = there[first : first + at_once]
         encoded = [data[a:b].tobytes() for a, b in zip(starts[part].tolist(), ends[part].tolist(), strict=True)]
         _decode(encoded, f, distinct[part], out, place[part])
-    again = np.ones(len(rows), bool)
-    again[place] = False
-    out[again] = out[place[which[again]]]
+    copy_repeated(out, place, which)
     return out
+
+
+def copy_repeated(out: Array, place: IntArray, which: IntArray) -> None:
+    """Copy each distinct frame of ``out`` [n, ...] to the other places where it belongs.
+
+    ``place`` are the places of the distinct frames, and ``which`` [n] says which of them belongs to each place:
+    ``return_index`` and ``return_inverse`` of `numpy.unique`.
+    """
+    again = np.ones(len(out), bool)
+    again[place] = False
+    out[again] = out[place[which.reshape(-1)[again]]]
 
 
 def check_frames(starts: IntArray, ends: IntArray, size: int, name: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from rlds_cli.errors import FrameError, InvalidEpisode
 from rlds_cli.formats import image_header
 from rlds_cli.formats.image_header import MAX_PIXELS, ImageHeader
-from rlds_cli.store.frames import CHANNELS, decode_frame, decode_frames
+from rlds_cli.store.frames import CHANNELS, decode_frames
 from rlds_cli.ted import Array, EncodedFrames, Field
 
 Images = EncodedFrames | Sequence[bytes]
@@ -60,9 +60,9 @@ def encoded_frames(images: Images, like: Field | None, name: str, where: str, ro
                 f"{_at(where, name, k, files)} is {codec}; the others are {first}.",
                 hint='encode all frames alike; or create(..., frames="raw"), which stores arrays',
             )
-    for k, file in enumerate(files):
-        if (row + k) % _EVERY == 0 or not image_header.has_end(file):
-            _decode(file, f, k, where)
+    chosen = [k for k, file in enumerate(files) if (row + k) % _EVERY == 0 or not image_header.has_end(file)]
+    for _ in _decoded(files, f, where, chosen):
+        pass
     lengths = np.array([len(file) for file in files], np.int64)
     return CheckedFrames(np.frombuffer(b"".join(files), np.uint8), lengths, f.shape, first)
 
@@ -138,21 +138,15 @@ def _supported(file: bytes, at: str) -> ImageHeader:
     return header
 
 
-def _decode(file: bytes, f: Field, row: int, where: str) -> None:
-    """Decode one image; raises InvalidEpisode."""
-    try:
-        decode_frame(file, f, row)
-    except FrameError as e:
-        raise InvalidEpisode(f"{where}: {e.message}") from e
-
-
-def _decoded(files: Sequence[bytes], f: Field, where: str) -> Iterator[Array]:
-    """Decode images block by block; there is one block of none."""
+def _decoded(files: Sequence[bytes], f: Field, where: str, chosen: Sequence[int] | None = None) -> Iterator[Array]:
+    """Decode images, all or those ``chosen`` by their rows, block by block; there is one block of none."""
+    rows = np.arange(len(files)) if chosen is None else np.array(chosen, np.int64)
+    files = files if chosen is None else [files[k] for k in chosen]
     at_once = max(1, _AT_ONCE // max(1, f.shape[0] * f.shape[1]))
     data, offsets = np.frombuffer(b"".join(files), np.uint8), np.cumsum([0, *map(len, files)], dtype=np.int64)
     for a in range(0, max(1, len(files)), at_once):
         try:
             b = min(a + at_once, len(files))
-            yield decode_frames(data, (offsets[a:b], offsets[a + 1 : b + 1]), np.arange(a, b), f)
+            yield decode_frames(data, (offsets[a:b], offsets[a + 1 : b + 1]), rows[a:b], f)
         except FrameError as e:
             raise InvalidEpisode(f"{where}: {e.message}") from e

@@ -41,6 +41,7 @@ from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.formats.mp4 import Extent as Extent
 from rlds_cli.formats.mp4 import Track
 from rlds_cli.store import arrays, digests
+from rlds_cli.store.frames import copy_repeated
 from rlds_cli.ted import Array, Field, IntArray
 
 DIRECTORY = "video"
@@ -347,9 +348,7 @@ def decode_video(index: Array, video: Callable[[int], Video], f: Field, where: H
     wanted = [(n, frame, at) for (n, frame), at in zip(distinct.tolist(), place.tolist(), strict=True) if n >= 0]
     for (number, frame, at), (later, follows, _) in zip(wanted, [*wanted[1:], (None, _UNKNOWN, 0)], strict=False):
         out[at] = decode_one(video(number), frame, f, where, follows if later in (number, None) else _ELSEWHERE)
-    again = np.ones(len(index), bool)
-    again[place] = False
-    out[again] = out[place[which.ravel()[again]]]
+    copy_repeated(out, place, which)
     return out
 
 

@@ -6,7 +6,6 @@ the others, too.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import threading
@@ -23,6 +22,7 @@ from rlds_cli.formats.mp4 import Track
 from rlds_cli.loader.fields.columns import BatchColumn, Decoding, decoded_by
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.frame_cache import FrameCache
+from rlds_cli.store.frames import copy_repeated
 from rlds_cli.ted import VIDEO, Array, Field, IntArray
 from rlds_cli.text import size_of
 
@@ -88,9 +88,7 @@ class CachedFrames(Decoding):
             self._read_videos(distinct, out, place)
         else:
             self._read_images(distinct, out, place)
-        again = np.ones(rows.size, bool)
-        again[place] = False
-        out[again] = out[place[which.reshape(-1)[again]]]
+        copy_repeated(out, place, which)
         return out.reshape(*rows.shape, *self.shape)
 
     def _read_images(self, rows: IntArray, out: Array, place: IntArray) -> None:
@@ -132,9 +130,8 @@ class CachedFrames(Decoding):
         for g in np.unique(track.groups[wanted]).tolist():
             of = np.flatnonzero(track.groups[wanted] == g)
             with self._claim(number, g):
-                of = of[
-                    self._read(self._named(number, wanted[of]), out, place[of])
-                ]  # another thread may have been here
+                missing = self._read(self._named(number, wanted[of]), out, place[of])
+                of = of[missing]  # another thread may have decoded the others
                 if len(of):
                     self._decode_group(number, track, g, wanted[of], out, place[of])
 
@@ -187,7 +184,7 @@ def _opened(dataset: Dataset, name: str, shape: tuple[int, ...], limit: int) -> 
     key: dict[str, str] = {"dataset": dataset.id.partition("@")[0], "field": name, "filter": _FILTER}
     for home in packed.homes(dataset):
         try:
-            known = home.root, json.dumps(key), shape, limit
+            known = home.root, *key.values(), shape, limit
             if (cache := _open.get(known)) is None:
                 cache = _open[known] = FrameCache(home, key, shape, limit)
             return cache, f"cached in {cache.directory} (of {size_of(limit)} for all)"

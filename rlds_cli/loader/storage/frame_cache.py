@@ -36,7 +36,7 @@ from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
 from rlds_cli.store import arrays
-from rlds_cli.ted import Array, IntArray
+from rlds_cli.ted import Array, BoolArray, IntArray
 
 FORMAT = 1
 ABOUT, INDEX, ROWS, LOCK = "about.json", "index", "rows", "lock"
@@ -70,24 +70,21 @@ class FrameCache:
     """
 
     def __init__(self, home: Home, key: Mapping[str, Any], shape: tuple[int, ...], limit: int) -> None:
-        self.shape, self.limit, self.full = shape, limit, False
+        self.limit, self.full = limit, False
         self.frame_bytes = arrays.row_bytes((0, *shape), "uint8")
         about = json.dumps({"format": FORMAT, **key, "shape": shape}, sort_keys=True)
         self.directory = home.frames / hashlib.sha256(about.encode()).hexdigest()[:16]
         self._own(_joined(self.directory, home, about))
         self._index, self._rows = (self._own(_opened(self.directory / name)) for name in (INDEX, ROWS))
         self._boot = zlib.crc32(disk.boot_id())  # 0 where the system has none
-        self._known = _Known(_places(np.zeros(0, RECORD), 0), _places(np.zeros(0, RECORD), 0), 0)
-        self._unproved = np.zeros(0, bool)  # frames of an earlier start of the machine, which are compared once
+        nothing = _places(np.zeros(0, RECORD), 0)
+        self._known = _Known(nothing, nothing, np.zeros(0, bool))
         self._damaged = set[int]()
         self._refresh()
 
     def _own(self, descriptor: int) -> int:
         weakref.finalize(self, os.close, descriptor).atexit = False
         return descriptor
-
-    def __len__(self) -> int:
-        return self._known.number
 
     # -- looking frames up
 
@@ -103,24 +100,27 @@ class FrameCache:
         return found
 
     def _refresh(self) -> None:
-        """Read the records that were added since the last call. Threads that do so at once read the same."""
-        known = self._known
-        count = os.fstat(self._index).st_size // RECORD.itemsize
-        if count <= known.number:
+        """Read the records that were added since the last call; of threads that do so at once, the last one counts."""
+        known, count = self._known, self._count()
+        first = len(known.unproved)
+        if count <= first:
             return
-        data = os.pread(self._index, (count - known.number) * RECORD.itemsize, known.number * RECORD.itemsize)
+        data = os.pread(self._index, (count - first) * RECORD.itemsize, first * RECORD.itemsize)
         records = np.frombuffer(data, RECORD, len(data) // RECORD.itemsize)
-        unproved = (records["boot"] != self._boot) | (self._boot == 0)
-        self._unproved = np.concatenate([self._unproved[: known.number], unproved])
-        latest, first = known.latest.joined(_places(records, known.number)), known.sorted
-        if len(latest) > max(_LATEST, len(first) // 16):
-            first, latest = first.joined(latest), _places(records[:0], 0)
-        self._known = _Known(first, latest, known.number + len(records))
+        unproved = np.concatenate([known.unproved, (records["boot"] != self._boot) | (self._boot == 0)])
+        latest, older = known.latest.joined(_places(records, first)), known.sorted
+        if len(latest) > max(_LATEST, len(older) // 16):
+            older, latest = older.joined(latest), _places(records[:0], 0)
+        self._known = _Known(older, latest, unproved)
+
+    def _count(self) -> int:
+        """Return the number of records in the file."""
+        return os.fstat(self._index).st_size // RECORD.itemsize
 
     def read(self, place: int, into: Array) -> bool:
         """Read the frame at a place into uint8 [*shape], contiguous; False if it is not what was written."""
         whole = os.preadv(self._rows, [into.data], place * self.frame_bytes) == self.frame_bytes
-        unproved = self._unproved
+        unproved = self._known.unproved
         if whole and (place >= len(unproved) or unproved[place]):
             record = np.frombuffer(os.pread(self._index, RECORD.itemsize, place * RECORD.itemsize), RECORD)
             whole = zlib.crc32(into.data) == record["crc"][0]
@@ -145,9 +145,10 @@ class FrameCache:
             records["name"], records["boot"] = names, self._boot
             records["crc"] = [zlib.crc32(frame) for frame in frames]
             records["check"] = _checks(records)
+            place = self._count()  # not what is known: another thread may set that back
             try:
-                arrays.write_at(self._rows, self._known.number * self.frame_bytes, frames)
-                arrays.write_at(self._index, self._known.number * RECORD.itemsize, records.view(np.uint8))
+                arrays.write_at(self._rows, place * self.frame_bytes, frames)
+                arrays.write_at(self._index, place * RECORD.itemsize, records.view(np.uint8))
             except OSError:  # the disk is full, or the quota
                 self.full = True
 
@@ -244,11 +245,14 @@ class _Places:
 
 
 class _Known(NamedTuple):
-    """The records that were read: places that are sorted rarely, the latest ones, and the number of all."""
+    """The records that were read: places that are sorted rarely, and the latest ones.
+
+    ``unproved`` [records] are the frames of an earlier start of the machine, which are compared once.
+    """
 
     sorted: _Places
     latest: _Places
-    number: int
+    unproved: BoolArray
 
 
 def _places(records: Array, first: int) -> _Places:
