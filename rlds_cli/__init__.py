@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset as Dataset
     from rlds_cli.dataset import batch as batch
     from rlds_cli.dataset import open_dataset as open_dataset
+    from rlds_cli.downloads import published as published
     from rlds_cli.downloads.download import download as download
     from rlds_cli.downloads.loading import load as load
     from rlds_cli.exports.exporting import export as export
@@ -128,6 +129,7 @@ _MODULES = {
     "loader": "rlds_cli.loader",
     "mp4": "rlds_cli.formats.mp4",
     "preprocess": "rlds_cli.preprocess",
+    "published": "rlds_cli.downloads.published",
     "report": "rlds_cli.report",
     "ted": "rlds_cli.ted",
 }

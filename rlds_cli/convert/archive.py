@@ -59,6 +59,8 @@ class Conversion:
     check: Callable[[Path], None] | None = None  # raises if the finished dataset must not be published
     seen: tuple[Identity, ...] = ()  # identities of the archive's files when their hashes were computed
     reader_source: str = ""  # the code of the reader, see `plugins.source`; `convert` fills it in
+    # sha256 by name of the videos that stay where they are published: the archive has their tables alone
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
 
 def recognised(archive: Archive, format: str | None) -> planning.Recognised:
@@ -237,7 +239,8 @@ def _check_room(c: Conversion, plan: Plan, home: Home, threads: int) -> None:
     if c.encoding == "zarr":  # fields are compressed beside their rows, ``threads`` at a time
         needed += sum(columns[:threads])
     if any(f.codec == VIDEO for f in schema):
-        needed += sum(f.stat().st_size for f in plan.archive.files if f.suffix == ".mp4")
+        films = (f for f in plan.archive.files if f.suffix == ".mp4" and _name(plan, f) not in c.elsewhere)
+        needed += sum(f.stat().st_size for f in films)
     free = disk.free(home.root)
     if needed > free and frames:
         raise FrameError(
@@ -267,12 +270,17 @@ def _finish(
         options=c.options,
         sources=c.sources,
     )
-    finish(built, about, metadata=metadata, locate=partial(_video, plan), threads=threads)
+    finish(built, about, metadata=metadata, locate=partial(_video, c, plan), threads=threads)
 
 
-def _video(plan: Plan, field: str, name: str) -> Extent:
+def _video(c: Conversion, plan: Plan, field: str, name: str) -> Extent:
     """Return the extent of a video of the archive, by its file name."""
-    return Extent.whole(plan.archive.root / name)
+    return Extent.whole(plan.archive.root / name, c.elsewhere.get(name, ""))
+
+
+def _name(plan: Plan, file: Path) -> str:
+    """Return the path of a file of the archive below its root."""
+    return file.relative_to(plan.archive.root).as_posix()
 
 
 def _key(c: Conversion, plan: Plan) -> str:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING
+
+import rlds_cli  # `published` is of a package above: its name is loaded when it is used
 from rlds_cli import home, settings
+from rlds_cli.errors import DatasetNotFound, Offline
 from rlds_cli.growing.opening import open_store
 from rlds_cli.home import locate
 from rlds_cli.refs import Ref
 from rlds_cli.remote import origins
 from rlds_cli.remote.versions import NAME as PUSHED
-from rlds_cli.settings import StrPath
+from rlds_cli.settings import Settings, StrPath
 from rlds_cli.sources import addresses
 from rlds_cli.sources.addresses import Address
 from rlds_cli.store.opening import Store
+
+if TYPE_CHECKING:
+    from rlds_cli.remote.store import AccessOptions
+
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 def open_at(
@@ -29,9 +39,35 @@ def open_at(
         return open_store(here, ref)
     if remote_address(ref) is None:
         return open_store(locate.locate(ref.place, cache_dir), ref)
-    from rlds_cli.remote.store import open_remote
+    from rlds_cli.remote.store import AccessOptions, open_remote
 
-    return open_remote(str(ref), where, cache=cache, timeout=timeout, fill=fill)
+    try:
+        return open_remote(str(ref), where, cache=cache, timeout=timeout, fill=fill)
+    except (DatasetNotFound, Offline) as nothing:
+        found = _open_published(ref, where, AccessOptions(cache, timeout, fill))
+        if found is None:
+            raise nothing from None
+        return found
+
+
+def _open_published(ref: Ref, where: Settings, options: AccessOptions) -> Store | None:
+    """Open a LeRobot dataset of the hub where it is, prepared if it is not yet; None if there is none."""
+    from rlds_cli.remote import published
+
+    address = addresses.parse(str(ref))
+    if address.scheme != "hf":
+        return None
+    here = published.latest(address, where) if where.offline or _COMMIT.fullmatch(address.revision or "") else None
+    if here is None:
+        if where.offline:
+            return None
+        try:
+            here = rlds_cli.published.prepare(address, cache_dir=where.home)
+        except DatasetNotFound as e:
+            if e.hint:
+                raise
+            return None
+    return published.open_published(here, where, options)
 
 
 def remote_address(ref: Ref) -> Address | None:

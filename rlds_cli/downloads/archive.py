@@ -257,7 +257,7 @@ def _conversion(
         archive=archive,
         encoding=request.store,
         frames=request.frames,
-        sources=tuple(_source(f) for f in came),
+        sources=tuple(source_of(f) for f in came),
         facts={k: v for k, v in scores.items() if v is not None},
         env={k: v for k, v in env.items() if v is not None},
         options={"episodes_by": entry.episodes_by, "frames": request.frames}
@@ -270,6 +270,7 @@ def _conversion(
     )
 
 
-def _source(f: Fetched) -> dict[str, Any]:
+def source_of(f: Fetched) -> dict[str, Any]:
+    """Describe a downloaded file for the sources of a dataset."""
     r = f.record
     return {"file": f.file.path, "size": r.size, "sha256": r.sha256, "url": names.shown(r.url), "revision": r.revision}

@@ -49,11 +49,12 @@ class Extent:
     """The bytes of one video: ``parts`` are a file, the first byte there and the number of bytes, end to end."""
 
     parts: tuple[tuple[Path, int, int], ...]
+    sha256: str = ""  # of a video that is elsewhere: its file has the tables alone, and holes
 
     @classmethod
-    def whole(cls, file: Path) -> Extent:
+    def whole(cls, file: Path, sha256: str = "") -> Extent:
         """Return the extent of a whole file."""
-        return cls(((file, 0, file.stat().st_size),))
+        return cls(((file, 0, file.stat().st_size),), sha256)
 
     @property
     def size(self) -> int:
@@ -216,10 +217,17 @@ def bits(track: Track) -> int | None:
 def _tables(video: Extent) -> memoryview:
     """Read the content of the box ``moov``."""
     with video.opened() as read:
-        return _tables_by(read, video.size, video.name)
+        return tables(read, video.size, video.name)
 
 
-def _tables_by(read: Read, size: int, file: Path) -> memoryview:
+def tables(read: Read, size: int, file: Path) -> memoryview:
+    """Return the content of the box ``moov`` of a video of ``size`` bytes; ``read`` is asked for no more than it takes.
+
+    Raises
+    ------
+    CorruptArchive, UnknownLayout
+        As `read`.
+    """
     at = 0
     first = True
     while at + 8 <= size:

@@ -225,11 +225,12 @@ def _archives(home: Home) -> Iterator[Garbage]:
 
 
 def _remote(home: Home) -> Iterator[Garbage]:
-    from rlds_cli.remote import presence
+    from rlds_cli.remote import presence, published
 
     for path in _children(home.remote):
         if path.name != presence.LOCK:
-            known = (path / presence.MAP).exists() or path.name.endswith(".removed")
+            made = any((path / name).exists() for name in (presence.MAP, published.RECORD))
+            known = made or path.name.endswith(".removed")
             yield Garbage("remote", path, 0, why=_foreign(path, stat.S_ISDIR, known=known))
 
 
@@ -276,7 +277,11 @@ def _busy(home: Home, g: Garbage) -> str:
 
 def _locks(home: Home, g: Garbage) -> list[Path]:
     """Return the locks held by the process that writes this item."""
-    if g.kind in ("packed", "frames", "versions", "remote"):
+    if g.kind == "remote":
+        from rlds_cli.remote import published
+
+        return [g.path / published.LOCK]  # of a dataset that is being prepared
+    if g.kind in ("packed", "frames", "versions"):
         return []  # a process that has mapped a file keeps its content; the others have locks of their own
     locks = []
     if g.path.parent == home.root / "packed":
@@ -323,7 +328,9 @@ def _remove(home: Home, g: Garbage, progress: Progress) -> str:
     if g.kind == "remote":
         from rlds_cli.remote import presence
 
-        return "" if presence.discard(g.path) else "a process reads it"
+        with ExitStack() as held:
+            busy = _lock(home, held, [lock for lock in _locks(home, g) if os.path.lexists(lock)])
+            return busy or ("" if presence.discard(g.path) else "a process reads it")
     if g.kind == "frames":
         from rlds_cli.loader.storage import frame_cache
 

@@ -30,9 +30,7 @@ from rlds_cli.files import disk
 from rlds_cli.remote.filling import Filler, Filling
 from rlds_cli.remote.flights import AHEAD, BEHIND, NOW, BlockRequest, Pool
 from rlds_cli.remote.presence import (
-    BLOCK,
     FETCHING,
-    GROUP,
     MANY,
     BlockFile,
     Descriptor,
@@ -51,7 +49,7 @@ LARGE = 4096  # bytes of a stretch of rows, from which on single blocks are fetc
 _LONGEST_RUN = 8 * MANY  # blocks of one request
 _POLL, _LONGEST_POLL = 0.001, 0.05  # seconds between two looks at what another process fetches
 _SWEEP = 0.5  # seconds between two looks at holds that were dropped
-_AGAIN = 64 * MANY  # blocks that leave when the disk is full
+_AGAIN = 64 << 20  # bytes of blocks that leave when the disk is full
 
 Take = Callable[[bytes | memoryview], object]
 Source = Callable[[int, int, int, Take], None]
@@ -112,6 +110,8 @@ class BlockFiles:
         See `Source`. Up to ``at_once`` threads call it.
     whole : collection of int
         Files of which ``source`` gives groups of blocks only: of these a group is fetched for each of its blocks.
+    exact : bool
+        Fetch no block that nobody asked for.
     check : callable, optional
         See `Check`. Without it, bytes that a killed process or a restart left are fetched again.
     at_once : int
@@ -135,7 +135,7 @@ class BlockFiles:
         Whether loaders may have blocks arrive in the background.
     """
 
-    block, group, large = BLOCK, GROUP, LARGE
+    large = LARGE
     fills = True
 
     def __init__(
@@ -146,6 +146,7 @@ class BlockFiles:
         source: Source,
         *,
         whole: Collection[int] = (),
+        exact: bool = False,
         check: Check | None = None,
         at_once: int = AT_ONCE,
         timeout: float = TIMEOUT,
@@ -155,10 +156,11 @@ class BlockFiles:
     ) -> None:
         self.room, self.map = room, room.open_map(room.ground(name), files)
         self.files, self.where, self.timeout = self.map.files, where, timeout
+        self.block, self.group = self.map.block, MANY * self.map.block
         self.stats = stats or TransferStats()
         self._numbers = {f.path: number for number, f in enumerate(self.files)}
         self._source, self._check, self.at_once, self._counts = source, check, at_once, counts
-        self._whole = frozenset(whole)
+        self._whole, self._exact = frozenset(whole), exact
         self._buffers: dict[int, mmap.mmap] = {}
         self._open: dict[int, Descriptor] = {}
         self._begin()
@@ -208,7 +210,7 @@ class BlockFiles:
         """Return bytes [start, start + length) of a file, fetched if need be; raises as `hold`."""
         if not length:
             return b""
-        with self.hold([(file, np.arange(start // BLOCK, (start + length - 1) // BLOCK + 1))]):
+        with self.hold([(file, np.arange(start // self.block, (start + length - 1) // self.block + 1))]):
             return self.mapped(file)[start : start + length].tobytes()
 
     def path_of(self, file: int) -> Path:
@@ -296,6 +298,8 @@ class BlockFiles:
         Of files that are read in order, a whole group: its other blocks will be wanted, and it costs no request more.
         For files that are read in no order, the blocks themselves, until half of a group is cached or requested.
         """
+        if self._exact:
+            return missing
         state = self.map.state
         groups, wanted = np.unique(missing // MANY, return_counts=True)
         all_of = np.ones(len(groups), bool)
@@ -416,8 +420,8 @@ class BlockFiles:
             missing = flight.first + np.flatnonzero(self.map.state[flight.first : flight.stop] == 0)
             self._bring(flight)
             if flight.urgency == BEHIND and len(missing):
-                shorter = BLOCK - self.map.place(int(missing[-1]))[2]
-                self.stats.add(filled=len(missing) * BLOCK - shorter)
+                shorter = self.block - self.map.place(int(missing[-1]))[2]
+                self.stats.add(filled=len(missing) * self.block - shorter)
         except BaseException as e:
             error = e
         try:
@@ -506,7 +510,7 @@ class BlockFiles:
         self.stats.add(evicted=self.room.reserve(self.map, numbers))
         for at, many in self.runs(numbers):
             file, start, _ = self.map.place(at)
-            length = min(many * BLOCK, self.files[file].size - start)
+            length = min(many * self.block, self.files[file].size - start)
             try:
                 descriptor = self.map.open_rows(file)
             except OSError as e:
@@ -528,7 +532,7 @@ class BlockFiles:
     def _failed(self, e: RldsError, first: int, start: int, reached: int) -> RldsError:
         """Return the error with the block that did not arrive."""
         error = copy.copy(e)
-        error.message = f"{self.describe(first + (reached - start) // BLOCK)} did not arrive: {e.message}"
+        error.message = f"{self.describe(first + (reached - start) // self.block)} did not arrive: {e.message}"
         error.args = (error.message,)
         return error
 
@@ -567,6 +571,7 @@ class _Writing:
         self._of, self._descriptor, self._block, self.at = of, descriptor, block, start
         file, _, _ = of.map.place(block)
         self._first, self._size = int(of.map.first[file]), of.files[file].size
+        self._unit = of.block
 
     def take(self, data: bytes | memoryview) -> None:
         """Write the next bytes."""
@@ -574,7 +579,7 @@ class _Writing:
         while left:
             done = self._write(left)
             self.at, left = self.at + done, left[done:]
-        whole = self._first + (-(-self.at // BLOCK) if self.at == self._size else self.at // BLOCK)
+        whole = self._first + (-(-self.at // self._unit) if self.at == self._size else self.at // self._unit)
         self._of.map.state[self._block : whole] = 1
         self._block = whole
 

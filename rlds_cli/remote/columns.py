@@ -42,6 +42,8 @@ class FilePlace:
         Bytes of the first file before the array.
     first, count : int array, optional
         First block and number of blocks of each file, if they are segments.
+    block : int
+        Bytes of a block.
     """
 
     files: IntArray
@@ -49,6 +51,7 @@ class FilePlace:
     skip: int = 0
     first: IntArray | None = None
     count: IntArray | None = None
+    block: int = BLOCK
 
     def by_file(self, blocks: IntArray) -> Wanted:
         """Return ascending blocks of the array by file; those between segments are left out."""
@@ -65,14 +68,16 @@ class FilePlace:
             return found
         if self.first is not None:
             some = stops > starts
-            return self.by_file(_union(starts[some] // BLOCK, (stops[some] - 1) // BLOCK)) if some.any() else found
+            if some.any():
+                found = self.by_file(_union(starts[some] // self.block, (stops[some] - 1) // self.block))
+            return found
         for k in range(int(starts.min() // self.file_bytes), int((stops.max() - 1) // self.file_bytes) + 1):
             base = k * self.file_bytes
             inside = (starts < base + self.file_bytes) & (stops > base) & (stops > starts)
             if not inside.any() or self.files[k] < 0:
                 continue
-            first = (np.maximum(starts[inside], base) - base) // BLOCK
-            last = (np.minimum(stops[inside], base + self.file_bytes) - base - 1) // BLOCK
+            first = (np.maximum(starts[inside], base) - base) // self.block
+            last = (np.minimum(stops[inside], base + self.file_bytes) - base - 1) // self.block
             found.append((int(self.files[k]), _union(first, last)))
         return found
 

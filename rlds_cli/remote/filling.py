@@ -21,7 +21,7 @@ import numpy as np
 from rlds_cli.array_types import IntArray
 from rlds_cli.errors import RldsError
 from rlds_cli.files import disk
-from rlds_cli.remote.presence import BLOCK, FETCHING, MANY, BlockMap, Descriptor, Room, lock_bytes
+from rlds_cli.remote.presence import FETCHING, MANY, BlockMap, Descriptor, Room, lock_bytes
 from rlds_cli.text import size_of
 
 _PART = 4  # filling takes at most a quarter of the requests at a time
@@ -255,7 +255,7 @@ def _in_turn(files: Files, ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[
 def _no_room(files: Files, ranges: Iterable[tuple[int, int]]) -> str:
     """Return why there is no room for blocks unless others leave; empty if there is."""
     room, taken = files.room, files.map.taken
-    new = sum(b - a - int(np.count_nonzero(taken[a:b])) for a, b in ranges) * BLOCK
+    new = sum(b - a - int(np.count_nonzero(taken[a:b])) for a, b in ranges) * files.map.block
     if room.root is None:
         return "cache=0 keeps no blocks"
     left, free = room.left(), disk.free(room.root)

@@ -13,11 +13,11 @@ exclusive lock: it reads the pins of all live processes, notes that its victims 
 So a block that is pinned and here stays. A slot belongs to the process that has a lock on it; the system ends that lock
 with the process, and thus its pins.
 
-A block is 64 KiB of a file. The map says of each: ``state``, 1 if it was fetched and checked; ``taken``, 1 if the disk
-may hold bytes of it; and of each group of 16, ``used``: the time of the last use of one of them. The state is set after
-the bytes are written, so a process that is killed between leaves a block that is taken and not here: its bytes are
-checked before it is fetched again. So are all blocks after a restart of the machine, which may have lost bytes and kept
-the map.
+A block is 64 KiB of a file, or 4 KiB of the videos of `remote.published`. The map says of each: ``state``, 1 if it was
+fetched and checked; ``taken``, 1 if the disk may hold bytes of it; and of each group of 16, ``used``: the time of the
+last use of one of them. The state is set after the bytes are written, so a process that is killed between leaves a
+block that is taken and not here: its bytes are checked before it is fetched again. So are all blocks after a restart of
+the machine, which may have lost bytes and kept the map.
 
 The map and the slots are written through maps, so the disk has room for all of them before they are used: where it is
 full, that would end the process (SIGBUS). Rows are written by ``pwrite``. With ``cache=0`` all of these files are
@@ -54,7 +54,6 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.files.locks import flock
 from rlds_cli.remote.blocks import BLOCK as BLOCK
 from rlds_cli.remote.blocks import GROUP as GROUP
-from rlds_cli.remote.blocks import groups_of
 
 LOCK = "room.lock"
 MAP, PINS, FETCHING, FILES, ROWS = "map", "pins", "fetching", "files.json", "rows"
@@ -179,15 +178,21 @@ def name_of_rows(ground: Ground, file: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BlockFile:
-    """A file of rows: its path in the dataset, and its size in bytes."""
+    """A file of rows: its path in the dataset, its size in bytes, and the bytes of a block of it."""
 
     path: str
     size: int
+    block: int = BLOCK
 
     @property
     def blocks(self) -> int:
         """Number of blocks."""
-        return -(-self.size // BLOCK)
+        return -(-self.size // self.block)
+
+
+def block_of(files: Sequence[BlockFile]) -> int:
+    """Return the bytes of a block of the files of one dataset, which is the same for all of them."""
+    return files[0].block if files else BLOCK
 
 
 class BlockMap:
@@ -200,7 +205,8 @@ class BlockMap:
 
     def __init__(self, ground: Ground, files: Sequence[BlockFile], *, make: bool = True) -> None:
         self.ground, self.files = ground, tuple(files)
-        counts = [MANY * groups_of(f.size) for f in self.files]
+        self.block = block_of(self.files)
+        counts = [MANY * -(-f.blocks // MANY) for f in self.files]
         self.first: IntArray = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self.blocks = int(self.first[-1])
         self._stop = self.first[:-1] + np.array([f.blocks for f in self.files], np.int64)
@@ -271,6 +277,11 @@ class BlockMap:
         return int(self._taken[0])
 
     @property
+    def bytes(self) -> int:
+        """Bytes of these blocks, the last one of a file counted as a whole one."""
+        return self.total * self.block
+
+    @property
     def figures(self) -> tuple[float, float]:
         """Bytes that arrived, and seconds for which readers waited; of all processes, since there is this map."""
         return float(self._figures[0]), float(self._figures[1])
@@ -297,8 +308,8 @@ class BlockMap:
     def place(self, block: int) -> tuple[int, int, int]:
         """Return file, first byte in it and length of a block."""
         file = int(np.searchsorted(self.first, block, "right")) - 1
-        start = (block - int(self.first[file])) * BLOCK
-        return file, start, min(BLOCK, self.files[file].size - start)
+        start = (block - int(self.first[file])) * self.block
+        return file, start, min(self.block, self.files[file].size - start)
 
     def exists(self, blocks: IntArray) -> npt.NDArray[np.bool_]:
         """Return which of some numbers [n] are those of blocks."""
@@ -441,12 +452,12 @@ class Room:
         """
         with self.locked():
             new = int(np.count_nonzero(of.taken[blocks] == 0))
-            left = self._shrink(new) if new else 0
+            left = self._shrink(new * of.block) if new else 0
             of.take(blocks)
             return left
 
     def shrink(self, least: int = 0) -> int:
-        """Let blocks leave until the limit is kept, or ``least`` blocks have left; return how many did."""
+        """Let blocks leave until the limit is kept, or ``least`` bytes have left; return how many blocks did."""
         with self.locked():
             return self._shrink(0, least)
 
@@ -454,11 +465,10 @@ class Room:
         if self.limit is None and not least:
             return 0
         maps = self._maps()
-        taken = sum(m.total for m in maps)
+        taken = sum(m.bytes for m in maps)
         excess = least
-        if self.limit is not None and (taken + more) * BLOCK > self.limit:
-            spare = self.limit // _SPARE // BLOCK
-            excess = max(least, taken + more + spare - self.limit // BLOCK)
+        if self.limit is not None and taken + more > self.limit:
+            excess = max(least, taken + more + self.limit // _SPARE - self.limit)
         return _evict(self._maps(now=True), excess) if excess > 0 else 0
 
     def left(self) -> int | None:
@@ -466,13 +476,13 @@ class Room:
         if self.limit is None:
             return None
         with self.locked():
-            return self.limit - sum(m.total for m in self._maps()) * BLOCK
+            return self.limit - sum(m.bytes for m in self._maps())
 
     def excess(self) -> int:
         """Return the bytes over the limit that the blocks of this process's own datasets take."""
         if self.limit is None:
             return 0
-        return sum(m.total for m in list(self._own)) * BLOCK - self.limit
+        return sum(m.bytes for m in list(self._own)) - self.limit
 
     def _maps(self, *, now: bool = False) -> list[BlockMap]:
         """Return the maps of all datasets in the room, as they were a moment ago; unreadable ones are left alone."""
@@ -509,10 +519,11 @@ class Room:
 
 def _check_size(ground: Ground, files: Sequence[BlockFile]) -> None:
     """Refuse files with more blocks than any dataset has: a stranger may have invented their sizes."""
-    blocks = sum(MANY * groups_of(f.size) for f in files)
+    blocks = sum(MANY * -(-f.blocks // MANY) for f in files)
     if blocks > _MOST_BLOCKS:
+        most = _MOST_BLOCKS * block_of(files)
         raise DamagedDataset(
-            f"The rows take {sum(f.size for f in files):,} bytes; {_MOST_BLOCKS * BLOCK:,} at most are read at an "
+            f"The rows take {sum(f.size for f in files):,} bytes; {most:,} at most are read at an "
             "address. Nothing was fetched of them."
         )
     size = int(_MAP_BYTES * blocks)
@@ -535,8 +546,8 @@ def _no_room(e: OSError, ground: Ground, name: str) -> RldsError:
     return error
 
 
-def _evict(maps: Sequence[BlockMap], count: int) -> int:
-    """Let the ``count`` least recently used blocks leave that nobody has pinned; return how many did."""
+def _evict(maps: Sequence[BlockMap], size: int) -> int:
+    """Let the least recently used blocks leave that nobody has pinned, ``size`` bytes; return how many did."""
     times, places, owners = [], [], []
     maps = [of for of in maps if of.total]
     for number, of in enumerate(maps):
@@ -545,7 +556,9 @@ def _evict(maps: Sequence[BlockMap], count: int) -> int:
         places.append(free)
         owners.append(np.full(len(free), number))
     when, where, whose = (np.concatenate(parts) if parts else np.zeros(0) for parts in (times, places, owners))
-    chosen = np.argsort(when, kind="stable")[:count]
+    order = np.argsort(when, kind="stable")
+    sizes = np.cumsum(np.array([of.block for of in maps], np.int64)[whose[order].astype(np.int64)])
+    chosen = order[: np.searchsorted(sizes, size) + 1]
     for number, of in enumerate(maps):
         victims = np.sort(where[chosen[whose[chosen] == number]]).astype(np.int64)
         of.state[victims] = 0
@@ -564,7 +577,7 @@ def _punch(of: BlockMap, blocks: IntArray) -> None:
         try:
             for run in runs:
                 try:
-                    punch(descriptor, int(run[0]) * BLOCK, len(run) * BLOCK)
+                    punch(descriptor, int(run[0]) * of.block, len(run) * of.block)
                 except OSError as e:
                     raise RldsError(
                         f"Blocks cannot leave {of.ground}: {e.strerror}.",
@@ -637,7 +650,8 @@ def read_files(directory: str | Path) -> list[BlockFile]:
     with safe_files.reading(Path(directory, FILES)) as file:
         found: Any = documents.loads(documents.read(file, longest=_LONGEST_FILES), longest=_LONGEST_FILES)
     try:
-        return [BlockFile(str(path), int(size)) for path, size in found["files"]]
+        block = int(found.get("block", BLOCK))
+        return [BlockFile(str(path), int(size), block) for path, size in found["files"]]
     except (TypeError, KeyError) as e:
         raise ValueError("no list of files") from e
 
@@ -652,7 +666,9 @@ def _note_files(ground: DirectoryGround, files: Sequence[BlockFile]) -> None:
         pass
     else:
         raise DamagedDataset(f"{path} lists other files of rows.", hint="rlds gc removes remote datasets")
-    safe_files.replace_text(path, json.dumps({"files": [[f.path, f.size] for f in wanted]}))
+    said: dict[str, Any] = {"files": [[f.path, f.size] for f in wanted]}
+    block = block_of(wanted)
+    safe_files.replace_text(path, json.dumps(said if block == BLOCK else said | {"block": block}))
 
 
 def now() -> float:

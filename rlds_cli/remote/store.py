@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -184,7 +184,7 @@ class Access:
         """The address."""
         return self.connection.address
 
-    def prove(self, store: _Remote) -> None:
+    def prove(self, store: Remote) -> None:
         """Have all rows of a store of this proved that are read from now on; raises WrongFingerprint."""
         pinned = self.pinned.index.fingerprint
         args = store.bytes_key, lambda file: store.blocks.files[file].size, store.proved_fingerprint(), pinned
@@ -256,8 +256,25 @@ def _reopened(ref: Address, home: Path, how: AccessOptions, version_id: str) -> 
     return store
 
 
-class _Remote(Store):
-    """The part that remote stores of both kinds share.
+class RemoteAccess(Protocol):
+    """How the blocks of a remote store are fetched: `Access`, or that of `remote.published`."""
+
+    @property
+    def address(self) -> Address:
+        """The address."""
+        ...
+
+    name: str
+    stats: TransferStats
+    row_blocks: BlockFiles
+
+    def reopened(self, version_id: str) -> tuple[Callable[..., Store], tuple[Any, ...]]:
+        """Return how to open the same content in another process."""
+        ...
+
+
+class Remote(Store):
+    """The part that remote stores of all kinds share.
 
     Attributes
     ----------
@@ -266,7 +283,7 @@ class _Remote(Store):
     """
 
     blocks: BlockFiles
-    access: Access
+    access: RemoteAccess
     identity = None
 
     @property
@@ -287,20 +304,9 @@ class _Remote(Store):
     def __reduce__(self) -> tuple[object, ...]:
         return self.access.reopened(self.version_id)
 
-    def beside(self, *parts: str) -> Path:
-        """Return the path of a file or directory beside the rows, fetched if needed."""
-        name = "/".join(parts)
-        self.access.content.need(name, f"{name}/")
-        return self.path.joinpath(*parts)
-
     def _follow(self) -> Path:
         """Return the path: nothing there is replaced, since another content has another directory."""
         return self._path
-
-    def size_of(self, *parts: str) -> int:
-        """Return the bytes of all files below a directory of the dataset, at the address; of all without parts."""
-        prefix = "".join(f"{part}/" for part in parts)
-        return self.access.content.size(prefix)
 
     def rows(self, name: str) -> Array:
         """Return all rows of a field as a `RemoteColumn`: what is read of it is fetched."""
@@ -383,7 +389,24 @@ class _Remote(Store):
             return super()._gather_frames(f, rows)
 
 
-class RemoteStore(_Remote):
+class _Pushed(Remote):
+    """The part that stores of pushed datasets share."""
+
+    access: Access
+
+    def beside(self, *parts: str) -> Path:
+        """Return the path of a file or directory beside the rows, fetched if needed."""
+        name = "/".join(parts)
+        self.access.content.need(name, f"{name}/")
+        return self.path.joinpath(*parts)
+
+    def size_of(self, *parts: str) -> int:
+        """Return the bytes of all files below a directory of the dataset, at the address; of all without parts."""
+        prefix = "".join(f"{part}/" for part in parts)
+        return self.access.content.size(prefix)
+
+
+class RemoteStore(_Pushed):
     """The files of a dataset at an address."""
 
     def __init__(self, access: Access) -> None:
@@ -504,7 +527,7 @@ class RemoteStore(_Remote):
     # -- rows
 
     def mapped(self, key: str) -> Array:
-        """Return an array as it is mapped; see `_Remote.mapped`."""
+        """Return an array as it is mapped; see `Remote.mapped`."""
         shape, dtype = self._shape(key)
         place = self.place(key)
         if place is None:
@@ -579,7 +602,7 @@ class RemoteStore(_Remote):
 class RemoteVideos(Videos):
     """The videos of one field of a remote dataset."""
 
-    def __init__(self, directory: Path, data: Any, of: RemoteStore) -> None:
+    def __init__(self, directory: Path, data: Any, of: Remote) -> None:
         self._data, self._of = data, of
         self._extents: list[Any] = []
         super().__init__(directory)
@@ -626,7 +649,7 @@ class RemoteVideos(Videos):
         return Extent(tuple((blocks.path_of(number), start, size) for number, start, size in here))
 
 
-class RemoteGrowingStore(_Remote, GrowingStore):
+class RemoteGrowingStore(_Pushed, GrowingStore):
     """The files of a version of a growing dataset at an address."""
 
     is_packable = False
@@ -727,7 +750,7 @@ class RemoteGrowingStore(_Remote, GrowingStore):
         return look.open(replace(self.access.address.unpinned, version=version), self._follower) or self
 
     def mapped(self, key: str) -> Array:
-        """Return an array as it is mapped; see `_Remote.mapped`."""
+        """Return an array as it is mapped; see `Remote.mapped`."""
         g, array = self.commit, self.layout.rows[key]
         if array.directory not in self._maps:
             self._maps[array.directory] = _RemoteSegments(self, array, g.first_row, g.rows)
@@ -805,10 +828,10 @@ class _RemoteSegments(SegmentMap):
 
 def fetched(store: Store) -> tuple[str, TransferStats]:
     """Return the address of a remote store, and what was fetched of it."""
-    assert isinstance(store, _Remote)
+    assert isinstance(store, Remote)
     return store.address, store.stats
 
 
 def address_of(store: Store) -> Address | None:
     """Return the address of a remote store; None for one on this disk."""
-    return store.access.address if isinstance(store, _Remote) else None
+    return store.access.address if isinstance(store, Remote) else None

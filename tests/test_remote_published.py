@@ -1,0 +1,191 @@
+"""LeRobot datasets of the hub, read where they are: rows are downloaded, videos are read by ranges."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import lerobot_archives
+import numpy as np
+import pytest
+from conftest import run_rlds
+from hub_server import Hub, Repository
+from lerobot_archives import Content
+
+import rlds_cli
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import DatasetNotFound, DownloadFailed, Offline, WrongFingerprint
+from rlds_cli.files.locks import file_lock
+from rlds_cli.loader import Loader, Sequential, Shuffled, Slice
+
+PLACE = "hf://datasets/lab/arm"
+CAMERAS = Content(lengths=(40, 31, 52, 17), video=("top", "wrist"), per_video=2, options={"g": "2", "bf": "0"})
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    with Hub() as running:
+        for name in ("HF_ENDPOINT", "HF_TOKEN", "NO_PROXY"):
+            monkeypatch.setenv(name, running.environ(tmp_path)[name])
+        yield running
+
+
+def publish(hub: Hub, directory: Path, repository: str = "lab/arm") -> str:
+    """Put the files of a directory into a repository, in one commit; return the commit."""
+    files: dict[str, bytes | tuple[str, int]] = {".gitattributes": b"*.mp4 filter=lfs\n"}
+    for path in sorted(p for p in directory.rglob("*") if p.is_file()):
+        data, name = path.read_bytes(), path.relative_to(directory).as_posix()
+        if path.suffix in (".mp4", ".parquet"):
+            digest = hashlib.sha256(data).hexdigest()
+            hub.objects[repository, digest] = data
+            files[name] = digest, len(data)
+        else:
+            files[name] = data
+    return hub.repositories.setdefault(repository, Repository()).commit(files, "add")
+
+
+def bytes_of_videos(hub: Hub) -> int:
+    """Bytes of videos that were asked for, and forget the requests."""
+    total = 0
+    for r in hub.stored:
+        wanted = r.headers.get("Range", "")
+        if r.method == "GET" and wanted:
+            a, b = wanted.removeprefix("bytes=").split("-")
+            total += int(b) - int(a) + 1
+    hub.stored.clear()
+    return total
+
+
+def same_batches(a: Dataset, b: Dataset, **options: Any) -> bool:
+    """Whether an epoch's batches of two datasets are equal in every field."""
+    ours, theirs = (islice(Loader(ds, 16, seed=3, backend="numpy", **options), 10) for ds in (a, b))
+    return all(np.array_equal(x[name], y[name]) for x, y in zip(ours, theirs, strict=True) for name in x.names())
+
+
+@pytest.fixture
+def whole(hub: Hub, tmp_path: Path) -> Dataset:
+    """The same dataset, imported from its files, which are published."""
+    files = lerobot_archives.write_v3(tmp_path / "files", CAMERAS)
+    publish(hub, files)
+    return rlds_cli.import_files(files, "local/arm")
+
+
+def test_it_trains_from_the_hub_without_its_videos(hub: Hub, whole: Dataset, tmp_path: Path) -> None:
+    ds = rlds_cli.open_dataset(PLACE)
+    videos = sum(len(data) for (_, digest), data in hub.objects.items() if data[4:8] == b"ftyp")
+    assert bytes_of_videos(hub) < videos
+    assert ds.fingerprint == whole.fingerprint, "the content is that of the whole files"
+    assert ds.id == "lerobot/lab/arm" and ds.schema == whole.schema
+    for options in ({"sampler": Shuffled()}, {"sampler": Sequential(), "window": Slice(4)}):
+        assert same_batches(ds, whole, **options)
+    top = "observation/images/top"
+    assert np.array_equal(ds.episode(2)[top], whole.episode(2)[top])
+    assert np.array_equal(ds.column("action"), whole.column("action"))
+    file = "videos/observation.images.top/chunk-000/file-000.mp4"
+    published = lerobot_archives.decoded(tmp_path / "files" / file)
+    assert np.array_equal(ds.episode(1)[top][:31], published[40:71]), "of the file, by PyAV"
+
+
+def test_what_arrived_is_not_asked_for_again(hub: Hub, whole: Dataset) -> None:
+    first = rlds_cli.open_dataset(PLACE)
+    list(Loader(first, 32, sampler=Sequential()))
+    bytes_of_videos(hub)
+    again = rlds_cli.open_dataset(PLACE)
+    assert same_batches(again, whole, sampler=Shuffled())
+    assert bytes_of_videos(hub) == 0
+
+
+@pytest.mark.parametrize("write", [lerobot_archives.write_v3, lerobot_archives.write_v2])
+def test_single_frames_fetch_their_groups_of_pictures(
+    hub: Hub, tmp_path: Path, write: Callable[[Path, Content], Path]
+) -> None:
+    rng = np.random.default_rng(0)
+    noise = Content(lengths=(60, 40), video=("top",), per_video=2, options={"g": "2", "bf": "0", "qp": "4"})
+    noise.frames = lambda camera: rng.integers(0, 255, (100, 48, 64, 3), np.uint8)  # type: ignore[method-assign]
+    publish(hub, write(tmp_path / "files", noise))
+    ds = rlds_cli.open_dataset(PLACE)
+    of, bytes_before = ds.store.videos("observation/images/top"), bytes_of_videos(hub)
+    assert bytes_before > 0
+    rows = rng.permutation(ds.num_rows - 2)[:10]
+    index = ds.store.rows("observation/images/top")[rows]
+    starts, stops = of.ranges(index)
+    ds.store.gather("observation/images/top", rows)
+    assert bytes_of_videos(hub) <= (stops - starts + 2 * 4096).sum()
+
+
+def test_later_commits_are_other_datasets(hub: Hub, whole: Dataset, tmp_path: Path) -> None:
+    first = rlds_cli.open_dataset(PLACE)
+    old = hub.repositories["lab/arm"].head
+    longer = Content(lengths=(9, 8), video=("top", "wrist"), options={"g": "2", "bf": "0"})
+    publish(hub, lerobot_archives.write_v3(tmp_path / "later", longer))
+    assert rlds_cli.open_dataset(PLACE).num_episodes == 2
+    assert rlds_cli.open_dataset(f"{PLACE}@{old}").fingerprint == first.fingerprint == whole.fingerprint
+    assert same_batches(first, whole, sampler=Shuffled()), "it keeps to the commit that it was opened at"
+
+
+def test_without_a_network_what_is_here_opens(hub: Hub, whole: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    list(Loader(PLACE, 32, sampler=Sequential()))
+    monkeypatch.setenv("RLDS_OFFLINE", "1")
+    assert same_batches(rlds_cli.open_dataset(PLACE), whole, sampler=Shuffled())
+    with pytest.raises(Offline, match="network"):
+        rlds_cli.open_dataset("hf://datasets/lab/other")
+
+
+def test_a_fingerprint_pins_it(hub: Hub, whole: Dataset) -> None:
+    assert rlds_cli.open_dataset(f"{PLACE}#{whole.fingerprint}").num_rows == whole.num_rows
+    with pytest.raises(WrongFingerprint):
+        rlds_cli.open_dataset(f"{PLACE}#rlds1:{'0' * 64}")
+    with pytest.raises(DatasetNotFound, match="no versions"):
+        rlds_cli.open_dataset(f"{PLACE}#v2")
+
+
+def test_other_processes_read_it(hub: Hub, whole: Dataset) -> None:
+    ds = rlds_cli.open_dataset(PLACE)
+    again = pickle.loads(pickle.dumps(ds))
+    assert same_batches(again, whole, sampler=Shuffled())
+    result, local = (
+        rlds_cli.preprocess.run(x, "resize", "small", args={"size": "24x32"}, jobs=2) for x in (again, whole)
+    )
+    assert np.array_equal(result.episode(1)["observation/images/top"], local.episode(1)["observation/images/top"])
+
+
+def test_a_bounded_cache_and_none(hub: Hub, whole: Dataset) -> None:
+    for cache in ("64KiB", 0):
+        assert same_batches(rlds_cli.open_dataset(PLACE, cache=cache), whole, sampler=Shuffled())
+
+
+def test_an_interrupted_preparation_goes_on(hub: Hub, whole: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlds_cli.downloads import published
+
+    def broken(*_: object) -> None:
+        raise DownloadFailed("cut")
+
+    with monkeypatch.context() as cut:
+        cut.setattr(published, "_fetch_tables", broken)
+        with pytest.raises(DownloadFailed, match="cut"):
+            rlds_cli.open_dataset(PLACE)
+    assert rlds_cli.open_dataset(PLACE).fingerprint == whole.fingerprint
+
+
+def test_what_has_no_videos_is_downloaded(hub: Hub, tmp_path: Path) -> None:
+    publish(hub, lerobot_archives.write_v3(tmp_path / "files", Content()), "lab/plain")
+    with pytest.raises(DatasetNotFound, match="without videos") as e:
+        rlds_cli.open_dataset("hf://datasets/lab/plain")
+    assert e.value.hint == "rlds download lerobot/lab/plain"
+    with pytest.raises(DatasetNotFound, match="lab/nothing"):
+        rlds_cli.open_dataset("hf://datasets/lab/nothing")
+
+
+def test_it_is_shown_and_collected(hub: Hub, whole: Dataset, home: Path) -> None:
+    shown = run_rlds("inspect", PLACE)
+    assert shown.returncode == 0 and b"lerobot/lab/arm" in shown.stdout
+    (root,) = (home / "remote").glob("published-*")
+    with file_lock(root / "lock"):
+        run_rlds("gc", "--remote", "--yes")
+        assert root.exists(), "a process prepares it"
+    assert run_rlds("gc", "--remote", "--yes").returncode == 0
+    assert not list((home / "remote").glob("published-*"))
