@@ -41,8 +41,8 @@ def prepare(
 ) -> Published:
     """Have a LeRobot dataset of the hub ready to be read where it is; `open_dataset` calls it.
 
-    Its ``meta/`` and ``data/`` are downloaded and converted. Of each video, only the tables are fetched, which say
-    where its frames lie. What was prepared for a commit stays, and is used again.
+    Its ``meta/`` and ``data/`` are downloaded and converted. Only the tables of each video are fetched, which
+    say where its frames lie. What was prepared for a commit stays, and is used again.
 
     Parameters
     ----------

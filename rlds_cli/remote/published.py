@@ -216,7 +216,7 @@ class PublishedStore(Remote):
         return self._open(name, part)
 
     def place(self, key: str) -> FilePlace | None:
-        """Return where the bytes of videos lie in `blocks`; None for everything else, which is here."""
+        """Return where the bytes of videos lie in `blocks`; None for everything else, which is on this disk."""
         name = key.removesuffix(FILMS)
         if name == key or not self.blocks.files[self.blocks.number(self._file_of(name))].size:
             return None
