@@ -106,7 +106,8 @@ def _frames(store: Store, f: Field, directory: Path, runs: list[tuple[int, int, 
         data[to : to + b - a] = [store.frame(f.name, row) for row in range(a, b)]
     shutil.rmtree(directory)
     arrays.write(directory / "bytes", np.frombuffer(b"".join(data), np.uint8))
-    arrays.write(directory / "offsets", np.cumsum([0, *map(len, data)]))
+    ends = np.cumsum([len(x) for x in data])
+    arrays.write(directory / "offsets", np.stack([ends - [len(x) for x in data], ends], 1))
     arrays.write_group(directory)
 
 

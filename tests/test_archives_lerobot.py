@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +96,7 @@ def test_images_stay_encoded(tmp_path: Path) -> None:
         assert (f.kind, f.codec, f.shape, f.placement) == ("frames", "png", (48, 64, 3), "both")
         published = [r["bytes"] for r in rows[f"observation.images.{camera}"].to_pylist()]
         offsets, data = ds.store.frame_offsets(f.name), ds.store.frame_bytes(f.name)
-        stored = [data[a:b].tobytes() for a, b in pairwise(offsets.tolist())]
+        stored = [data[a:b].tobytes() for a, b in offsets.tolist()]
         assert stored == [*published[:4], published[3], *published[4:], published[6]]
         for k in range(2):
             images = [np.asarray(Image.open(io.BytesIO(p))) for p in published[c.starts[k] :][: c.lengths[k]]]

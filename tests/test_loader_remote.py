@@ -139,7 +139,7 @@ def test_frames_are_announced_as_soon_as_their_table_is_here(film):
     table = far.store.place("observation\0offsets").files[0]
     far.store.blocks.hold([(table, np.arange(len(far.store.blocks.state(table))))]).release()
     offsets = far.store.mapped("observation\0offsets")
-    frames = far.store.place("observation\0bytes").wanted(offsets[4:8], offsets[5:9])  # of the next batch
+    frames = far.store.place("observation\0bytes").wanted(*offsets[4:8].T)  # of the next batch
     until = time.monotonic() + 60
     while not (arrived := all(far.store.blocks.state(f)[b].all() for f, b in frames)) and time.monotonic() < until:
         time.sleep(0.01)

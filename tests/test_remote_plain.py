@@ -143,7 +143,7 @@ def test_a_damaged_file_is_refused_and_named(tmp_path: Path, other: Path) -> Non
 NAMES = {
     "texts": {"action/c/0/0": "action", "text/%74ext/bytes/c/0": "", "episodes/length/c/0": "", "action/zarr.json": ""},
     "compressed": {"action/c/0/0": "", "%74ext/c/0": "", "digests/zarr.json": "", "zarr.json": ""},
-    "frames": {"observation/bytes/c/0": "observation", "observation/offsets/c/0": "observation"},
+    "frames": {"observation/bytes/c/0": "observation", "observation/offsets/c/0/0": "observation"},
     "videos": {"video/observation/images/top/bytes/c/0": "observation/images/top"},
     "grown": {"action/c/0": "episode", "episodes.log": "", "commits.log": "", "strings.log": ""},
 }

@@ -98,9 +98,9 @@ def check(built: Built) -> str:
         if "info/word" in store.fields:
             assert store.gather("info/word", np.arange(start, stop + 1)).tolist() == [*e.columns["info/word"], None]
             offsets, frames = store.frame_offsets("observation/pixels"), e.columns["observation/pixels"]
-            assert np.diff(offsets[start : stop + 2]).tolist() == frames.lengths.tolist()
+            assert np.diff(offsets[start : stop + 1])[:, 0].tolist() == frames.lengths.tolist()
             assert (
-                store.frame_bytes("observation/pixels")[offsets[start] : offsets[stop + 1]].tolist()
+                store.frame_bytes("observation/pixels")[offsets[start, 0] : offsets[stop, 1]].tolist()
                 == frames.data.tolist()
             )
         start = stop + 1

@@ -62,11 +62,11 @@ def test_zeros_are_written_too(tmp_path: Path) -> None:
 def test_frames_are_two_arrays(tmp_path: Path) -> None:
     f = Field("pixels", "uint8", (8, 8, 3), "both", "frames", "jpeg")
     arrays.write(tmp_path / "p/bytes", some((100,), "uint8"))
-    arrays.write(tmp_path / "p/offsets", np.array([0, 40, 100]))
+    arrays.write(tmp_path / "p/offsets", np.array([[0, 40], [40, 100]]))
     arrays.write_group(tmp_path / "p")
     compression.encode(tmp_path / "p", tmp_path / "q", f, compressed=True)
     group = zarr.open_group(str(tmp_path / "q"), mode="r")
-    assert np.asarray(group["offsets"][...]).tolist() == [0, 40, 100]
+    assert np.asarray(group["offsets"][...]).tolist() == [[0, 40], [40, 100]]
     assert np.array_equal(np.asarray(group["bytes"][...]), arrays.read(tmp_path / "p/bytes"))
 
 

@@ -48,7 +48,7 @@ def test_large_rows_have_digests_of_their_own() -> None:
     rows = np.arange(3 * 4096, dtype=np.uint8).reshape(3, 4096)
     assert [d.tobytes() for d in digests.of_rows(rows)] == [sha(r.tobytes()) for r in rows]
     data = np.frombuffer(b"abcdef", np.uint8)
-    frames = digests.of_frames(data, np.array([0, 2, 2, 6]))
+    frames = digests.of_frames(data, np.array([[0, 2], [2, 2], [2, 6]]))
     assert [d.tobytes() for d in frames] == [sha(b"ab"), sha(b""), sha(b"cdef")]
 
 

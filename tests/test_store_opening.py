@@ -115,7 +115,7 @@ def test_sources_and_pickling(tmp_path: Path) -> None:
 @pytest.mark.parametrize("array", ["observation/bytes", "observation/offsets", "next/terminated"])
 def test_short_and_missing_files_are_found_when_opening(tmp_path: Path, array: str) -> None:
     store = dataset(tmp_path / "x", [image(0)[1]] * 3)
-    file = store.path / array / "c/0"
+    file = store.path / array / ("c/0/0" if array.endswith("offsets") else "c/0")
     os.truncate(file, file.stat().st_size - 1)
     with pytest.raises(DamagedDataset, match="bytes"):
         Store(store.path)

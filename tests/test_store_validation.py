@@ -223,7 +223,7 @@ def test_codes_beyond_the_texts(dataset: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("offsets", [(2**62, 0), (0, 2**62), (0, -5)])
 def test_offsets_outside_of_the_frames(dataset: Path, offsets: tuple[int, int]) -> None:
-    with (dataset / "observation/image/offsets/c/0").open("r+b") as f:
+    with (dataset / "observation/image/offsets/c/0/0").open("r+b") as f:
         f.write(struct.pack("<2q", *offsets))
     ds = open_dataset(dataset)
     with pytest.raises(DamagedDataset, match="not within its bytes"):

@@ -117,7 +117,8 @@ def jpeg_frames() -> Dataset:
         for picture in frames(k):
             data.append(jpeg(picture))
             lengths.append(len(data[-1]))
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    ends = np.cumsum(lengths, dtype=np.int64)
+    offsets = np.stack([ends - lengths, ends], 1)
 
     def write(field: Field, directory: Path, rows: int) -> None:
         if field.kind == "frames":

@@ -11,6 +11,7 @@ import numpy as np
 
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.store import arrays, compression, digests, videos
+from rlds_cli.store.frames import laid_out
 from rlds_cli.store.opening import Store
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.views import Change
@@ -33,7 +34,7 @@ def size(ds: Dataset) -> int:
     """Estimate the bytes that `change` writes."""
     share = (ds.num_steps + ds.num_episodes) / max(1, ds.num_rows)
     images = [n for n, f in ds.schema.items() if f.kind == "frames" and f.codec != VIDEO]
-    frames = [len(ds.store.frame_bytes(n)) + 8 * ds.num_rows for n in images]
+    frames = [len(ds.store.frame_bytes(n)) + 16 * ds.num_rows for n in images]
     others = (stored_row(f) for n, f in ds.schema.items() if n not in images)
     widths = [arrays.row_bytes((0, *shape), dtype) for dtype, shape in others]
     written = [n for n, f in ds.schema.items() if f.codec == VIDEO and (ds.store.refers_to or _films(ds.store, f))]
@@ -70,14 +71,14 @@ def _write(rows: Rows, f: Field, dataset: Path) -> None:
 
 
 def _write_frames(rows: Rows, f: Field, directory: Path) -> None:
-    offsets, file = np.zeros(len(rows) + 1, np.int64), arrays.data_file(directory / "bytes", 1)
+    offsets, file, at = np.zeros((len(rows), 2), np.int64), arrays.data_file(directory / "bytes", 1), 0
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("wb") as written:
         for a in range(0, len(rows), _FRAMES):
             found = rows.encoded(f.name, np.arange(a, min(a + _FRAMES, len(rows))))
-            written.write(arrays.raw(found.data))
-            offsets[a + 1 : a + 1 + len(found.lengths)] = found.lengths
-    np.cumsum(offsets, out=offsets)
-    arrays.finish(directory / "bytes", (int(offsets[-1]),), "uint8")
+            data, offsets[a : a + len(found)] = laid_out(found, at, np.zeros(len(found), bool))
+            written.write(arrays.raw(data))
+            at += len(data)
+    arrays.finish(directory / "bytes", (at,), "uint8")
     arrays.write(directory / "offsets", offsets)
     arrays.write_group(directory)

@@ -277,8 +277,7 @@ class Rows:
         """Return the first byte of the encoded frames at rows of the store [n], and the byte behind each."""
         if self.store.slices:
             return self.store.frame_spans(name, stored)
-        both = np.stack([stored, stored + 1], 1).reshape(-1)
-        edges = np.asarray(_picked(self._column(name, "offsets"), both), np.int64).reshape(-1, 2)
+        edges = np.asarray(_picked(self._column(name, "offsets"), stored), np.int64)
         return edges[:, 0], edges[:, 1]
 
     def _column(self, name: str, part: str = "") -> Any:

@@ -173,8 +173,7 @@ class _Hasher:
             files = digests.as_array(map(self._file, column.files))
             self._hash.update(arrays.raw(digests.video_rows(column.index[start:stop], files)))
         elif isinstance(column, EncodedFrames):
-            edges = np.concatenate([[0], np.cumsum(column.lengths)])[start : stop + 1]
-            self._hash.update(arrays.raw(digests.of_frames(column.data, edges)))
+            self._hash.update(arrays.raw(digests.of_frames(column.data, column.spans[start:stop])))
         elif isinstance(column, list):
             self._texts += column[start:stop]
         elif column.dtype != np.dtype(f.dtype) or column.shape[1:] != f.shape:

@@ -366,7 +366,7 @@ class Appender:
                 values = self._encoded(f.name, column, strings)
             elif isinstance(column, EncodedFrames):
                 k = list(self.layout.bytes).index(f.name)
-                values = self._rows.write_frames(f.name, column, ends[k])
+                values = self._rows.write_frames(f.name, column, ends[k], start)
                 frames[:, k] = np.stack([values[start, 0], values[start + table.length, 1]], 1)
             elif isinstance(column, VideoFrames):
                 assert locate is not None

@@ -84,7 +84,7 @@ def digests_of(
         assert isinstance(rows, np.ndarray)
         return digests.of_episodes(rows, start, count), None
     if isinstance(rows, EncodedFrames):
-        of_rows = digests.of_frames(rows.data, np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.lengths)]))
+        of_rows = digests.of_frames(rows.data, rows.spans)
     else:
         assert isinstance(rows, np.ndarray)
         of_rows = digests.of_rows(rows)

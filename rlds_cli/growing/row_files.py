@@ -12,6 +12,7 @@ from rlds_cli.growing.areas import Area, spans_of
 from rlds_cli.growing.records import Records
 from rlds_cli.growing.segments import Layout, SegmentWriter
 from rlds_cli.store.digests import Digests
+from rlds_cli.store.frames import laid_out
 from rlds_cli.ted import Array, EncodedFrames, IntArray
 
 
@@ -50,11 +51,16 @@ class RowFiles:
         if of_rows is not None:
             self.of_digests[name].write(row, of_rows)
 
-    def write_frames(self, name: str, frames: EncodedFrames, at: int) -> Array:
-        """Write encoded frames from byte ``at`` on, and return the first byte of each, and the one behind [rows, 2]."""
-        self.of_bytes[name].write(at, frames.data)
-        ends = at + np.cumsum(frames.lengths)
-        return np.stack([ends - frames.lengths, ends], 1)
+    def write_frames(self, name: str, frames: EncodedFrames, at: int, start: IntArray) -> Array:
+        """Write encoded frames from byte ``at`` on, and return the first byte of each, and the one behind [rows, 2].
+
+        ``start`` are the rows that begin an episode.
+        """
+        first = np.zeros(len(frames), bool)
+        first[start] = True
+        data, spans = laid_out(frames, at, first)
+        self.of_bytes[name].write(at, data)
+        return np.asarray(spans)
 
     def dirty(self) -> list[int]:
         """Return the descriptors of files that were written to since the last call."""

@@ -356,7 +356,7 @@ class GrowingStore(ChangedByLog):
         return spans[:, 0], spans[:, 1]
 
     def offsets_between(self, name: str, first: int, stop: int) -> IntArray:
-        """Return the first bytes of the frames of rows; those of no episode have none; see `Store.offsets_between`."""
+        """Return where the frames of rows lie; those of no episode have none; see `Store.offsets_between`."""
         kept: slice | IntArray = slice(None) if self.kept is None else self.kept
         start = self._read.columns["start"][kept]
         behind = start + self._read.columns["length"][kept] + 1
@@ -366,9 +366,7 @@ class GrowingStore(ChangedByLog):
         np.add.at(edges, start[of] - begin, 1)
         np.add.at(edges, np.minimum(behind[of], stop) - begin, -1)
         counts = np.cumsum(edges)[:-1] > 0
-        spans = self.rows(name)[begin:stop] - self._bytes[name][0]
-        found = np.maximum.accumulate(np.append(0, np.where(counts, spans[:, 1], 0)))
-        found[:-1] = np.where(counts, spans[:, 0], found[:-1])
+        found: IntArray = np.where(counts[:, None], self.rows(name)[begin:stop] - self._bytes[name][0], 0)
         return found[first - begin :]
 
     def frame_bytes(self, name: str) -> Array:

@@ -316,7 +316,7 @@ def _whole_row_files(m: Manifest) -> dict[str, int | None]:
         dtype, shape = stored_rows.stored_row(f)
         sizes = {
             "rows": arrays.file_size((m.counts.rows, *shape), dtype),
-            "offsets": arrays.file_size((m.counts.rows + 1,), "int64"),
+            "offsets": arrays.file_size((m.counts.rows, 2), "int64"),
             "bytes": None,
         }
         files = {file.as_posix(): sizes[part] for part, file in stored_rows.files(Path(), f, f.path).items()}

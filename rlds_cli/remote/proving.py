@@ -191,7 +191,13 @@ class Proof:
                 raise WrongHash(f"The digests of rows of {f.name} at {store.address} are not right.", hint=_HINT)
             rows = np.unique(every)  # one may be the last of an episode and the first of the next
             if f.kind == "frames":
-                return self._column(f, self._bytes_of(f), store.frame_spans(f.name, rows), own[rows], _of_bytes)
+                begin, end = store.frame_spans(f.name, rows)
+                other = (np.diff(begin) != 0) | (np.diff(end) != 0) | (begin[1:] == end[1:])
+                new = np.append(True, other)[: len(rows)]
+                of = own[rows[new]]
+                if (own[rows] != of[np.cumsum(new) - 1]).any():
+                    raise WrongHash(f"Rows of {f.name} at {store.address} share an image, not its hash.", hint=_HINT)
+                return self._column(f, self._bytes_of(f), (begin[new], end[new]), of, _of_bytes)
             return self._column(f, f.name, (rows * width, (rows + 1) * width), own[rows], _of_bytes)
         spans = start * width, (start + count) * width
         if f.kind == "text":

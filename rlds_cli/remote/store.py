@@ -324,7 +324,7 @@ class Remote(Store):
         return True
 
     def frame_offsets(self, name: str) -> IntArray:
-        """Return the first byte of each row's encoded frame [rows + 1]."""
+        """Return the first byte of each row's encoded frame, and the byte behind it [rows, 2]."""
         found: IntArray = self._column(name + OFFSETS)
         return found
 
@@ -382,7 +382,7 @@ class Remote(Store):
         data: Any = self.frame_bytes(f.name)
         if not isinstance(data, RemoteColumn):
             return super()._gather_frames(f, rows)
-        starts, stops = offsets[distinct], offsets[distinct + 1]
+        starts, stops = np.asarray(offsets[distinct]).T
         if len(starts) and not 0 <= starts.min() <= stops.max() <= len(data):
             return super()._gather_frames(f, rows)  # which says what is wrong
         with data.hold(starts, stops):
@@ -476,7 +476,7 @@ class RemoteStore(_Pushed):
     def _shape(self, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         f, rows = self.fields[key.partition("\0")[0]], self.manifest.counts.rows
         if key.endswith(OFFSETS):
-            return (rows + 1,), np.dtype("int64")
+            return (rows, 2), np.dtype("int64")
         if key.endswith((BYTES, FILMS)):
             directory = self._directory_of(key)
             self.access.content.need(f"{directory.as_posix()}/zarr.json")

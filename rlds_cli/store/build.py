@@ -318,8 +318,8 @@ def _splice(
     if "offsets" in source:
         base = before.frame_bytes.get(f.name, 0)
         copy_range(source["bytes"], target["bytes"], base, w.frame_bytes[f.name])
-        offsets = np.fromfile(source["offsets"], "<i8", w.rows + 1) + base
-        _write(target["offsets"], before.rows * 8, offsets)
+        offsets = np.fromfile(source["offsets"], "<i8", 2 * w.rows) + base
+        _write(target["offsets"], before.rows * 16, offsets)
     elif f.name in w.new_strings:
         width = int(np.prod(rows.stored_row(f)[1], dtype=np.int64))
         codes = np.fromfile(source["rows"], "<i4", w.rows * width).reshape(w.rows, width)

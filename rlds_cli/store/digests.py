@@ -66,9 +66,12 @@ def of_rows(values: Array) -> Digests:
     return of_episodes(values, rows, np.ones_like(rows))
 
 
-def of_frames(data: Array, offsets: IntArray) -> Digests:
-    """Return the sha256 of each encoded image: image i is ``data[offsets[i] : offsets[i + 1]]``."""
-    return sha256.of_pieces(arrays.raw(data), offsets[:-1], np.diff(offsets))
+def of_frames(data: Array, spans: IntArray) -> Digests:
+    """Return the sha256 of each encoded image: image i is ``data[spans[i, 0] : spans[i, 1]]``."""
+    new = (spans[1:] != spans[:-1]).any(1)
+    distinct = spans[np.append(True, new)[: len(spans)]]
+    hashed = sha256.of_pieces(arrays.raw(data), distinct[:, 0], distinct[:, 1] - distinct[:, 0])
+    return np.asarray(hashed[np.cumsum(np.append(0, new)[: len(spans)])])
 
 
 def of_episodes(values: Array, start: IntArray, count: IntArray) -> Digests:

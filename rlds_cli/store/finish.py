@@ -134,7 +134,7 @@ def _beside(built: Built, c: FinishedContent, linked: Linked) -> FinishedContent
     first = c.start
     for f in c.fields:
         frames = f.kind == "frames" and f.codec != VIDEO
-        _spread(built.directory / f.path / ("offsets" if frames else ""), first, linked, behind=frames)
+        _spread(built.directory / f.path / ("offsets" if frames else ""), first, linked)
         if digests.has_row_digests(f):
             _spread(built.directory / digests.ROWS / f.path, first, linked)
     return replace(
@@ -147,14 +147,14 @@ def _beside(built: Built, c: FinishedContent, linked: Linked) -> FinishedContent
     )
 
 
-def _spread(directory: Path, first: IntArray, to: Linked, *, behind: bool = False) -> None:
+def _spread(directory: Path, first: IntArray, to: Linked) -> None:
     """Move rows of an array that lie end to end: an episode's from row ``first`` on to its place, with gaps between.
 
-    With ``behind``, there is one row more, which belongs to the episode before it, too. Where the last row of an
-    episode is a step of another one, the step is written: last, since it is the first row that is written of that one.
+    Where the last row of an episode is a step of another one, the step is written: last, since it is the first row that
+    is written of that one.
     """
     old = arrays.read(directory)
-    shape, dtype = (to.rows + behind, *old.shape[1:]), old.dtype
+    shape, dtype = (to.rows, *old.shape[1:]), old.dtype
     file, width = arrays.data_file(directory, old.ndim), arrays.row_bytes(shape, dtype)
     begins = np.flatnonzero(np.diff(to.start - first, prepend=-1))  # of runs of episodes that stay end to end
     runs = list(zip(begins.tolist(), [*begins[1:].tolist(), None], strict=True))
@@ -164,7 +164,7 @@ def _spread(directory: Path, first: IntArray, to: Linked, *, behind: bool = Fals
             f.truncate(shape[0] * width)
             for k, then in sorted(runs, key=lambda run: int(to.start[run[0]])):
                 row, at, step = int(first[k]), int(to.start[k]), max(1, _MOVED_BYTES // width)
-                stop = len(old) if then is None else int(first[then]) + behind
+                stop = len(old) if then is None else int(first[then])
                 for a in range(row, stop, step):
                     arrays.write_at(f.fileno(), (at + a - row) * width, old[a : min(a + step, stop)])
         moved.replace(file)
@@ -310,9 +310,9 @@ def stored(f: Field, path: str, digest: str) -> StoredField:
 def _finish_frames(directory: Path, total: int, size: int) -> digests.Digests:
     """Complete the arrays of encoded images, and return the digests of rows."""
     if total == 0:
-        arrays.write(directory / "offsets", np.zeros(1, np.int64))
+        arrays.write(directory / "offsets", np.zeros((0, 2), np.int64))
     arrays.finish(directory / "bytes", (size,), "uint8")
-    arrays.finish(directory / "offsets", (total + 1,), "int64")
+    arrays.finish(directory / "offsets", (total, 2), "int64")
     arrays.write_group(directory)
     return digests.of_frames(arrays.read(directory / "bytes"), arrays.read(directory / "offsets"))
 

@@ -13,6 +13,7 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ from rlds_cli.ted import Array, BoolArray, EncodedFrames, Field, IntArray
 Codec = Literal["jpeg", "png"]
 CHANNELS = {"jpeg": {1: "L", 3: "RGB"}, "png": {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}}  # and how Pillow calls them
 STRIP_PIXELS = 1 << 17  # decoded in one go: as fast as more, and out of a processor's cache no sooner than needed
+MOST_REPEATED = 1 << 30  # bytes of images that rows share with the ones before, read at once
 _MODES = {1: "L", 3: "RGB"}
 _START = b"\xff\xd8"
 _SCAN = 0xDA
@@ -44,8 +46,8 @@ def decode_frames(
 ) -> Array:
     """Decode the frames of ``rows`` [n] to uint8 [n, *shape], with zeros for rows without a frame.
 
-    Repeated rows are decoded once. Several threads may call this at the same time. ``absent`` is called with the rows
-    that have no frame, and refuses those that need one.
+    Rows that share an image decode it once. Several threads may call this at the same time. ``absent`` is called with
+    the rows that have no frame, and refuses those that need one.
 
     Parameters
     ----------
@@ -64,18 +66,24 @@ def decode_frames(
         The offsets are not those of frames.
     """
     out = np.zeros((len(rows), *f.shape), np.uint8)
-    distinct, place, which = np.unique(rows, return_index=True, return_inverse=True)
-    starts, ends = (edges[place] for edges in spans)
+    starts, ends = spans
+    there = np.flatnonzero(ends != starts)
+    if absent is not None and len(there) < len(rows):
+        absent(f, np.unique(rows[ends == starts]))
+    _, place, which = np.unique(starts[there], return_index=True, return_inverse=True)
+    place = there[place]
+    source = place[which.reshape(-1)]  # the row that each one shares its image with
+    if (ends[there] != ends[source]).any():
+        raise _misplaced(f.name)
+    starts, ends = starts[place], ends[place]
     check_frames(starts, ends, len(data), f.name)
-    there = np.flatnonzero(ends > starts)
-    if absent is not None and len(there) < len(distinct):
-        absent(f, distinct[ends == starts])
     at_once = max(1, STRIP_PIXELS // max(1, f.shape[0] * f.shape[1]))
-    for first in range(0, len(there), at_once):
-        part = there[first : first + at_once]
+    for first in range(0, len(place), at_once):
+        part = slice(first, first + at_once)
         encoded = [data[a:b].tobytes() for a, b in zip(starts[part].tolist(), ends[part].tolist(), strict=True)]
-        _decode(encoded, f, distinct[part], out, place[part])
-    copy_repeated(out, place, which)
+        _decode(encoded, f, rows[place[part]], out, place[part])
+    again = source != there
+    out[there[again]] = out[source[again]]
     return out
 
 
@@ -93,14 +101,22 @@ def copy_repeated(out: Array, place: IntArray, which: IntArray) -> None:
 def check_frames(starts: IntArray, ends: IntArray, size: int, name: str) -> None:
     """Refuse encoded frames of ascending rows [n] that overlap, go back, or leave the ``size`` bytes of the file.
 
-    Frames that do not overlap take no more memory than the file has bytes.
+    A frame may be that of the row before. All others take no more memory than the file has bytes, and these no more
+    than a gigabyte.
 
     Raises
     ------
     DamagedDataset
     """
-    if len(starts) and (starts[0] < 0 or ends[-1] > size or (starts > ends).any() or (ends[:-1] > starts[1:]).any()):
-        raise DamagedDataset(f"{name} has offsets of frames that are not within its bytes.", hint="rlds verify ID")
+    shared = (starts[1:] == starts[:-1]) & (ends[1:] == ends[:-1])
+    backwards = (starts > ends).any() or ((ends[:-1] > starts[1:]) & ~shared).any()
+    repeated = int((ends - starts)[1:][shared].sum())
+    if len(starts) and (starts[0] < 0 or ends[-1] > size or backwards or repeated > MOST_REPEATED):
+        raise _misplaced(name)
+
+
+def _misplaced(name: str) -> DamagedDataset:
+    return DamagedDataset(f"{name} has offsets of frames that are not within its bytes.", hint="rlds verify ID")
 
 
 def _decode(encoded: list[bytes], f: Field, rows: IntArray, out: Array, place: IntArray) -> None:
@@ -181,6 +197,29 @@ def _mode(mode: str, f: Field) -> str | None:
 
 
 # -- encoding
+
+
+def laid_out(frames: EncodedFrames, at: int, first: BoolArray) -> tuple[Array, Array]:
+    """Return the bytes to store from byte ``at`` on, and the first byte of each image and the one behind it [n, 2].
+
+    An image that equals that of the row before in its episode is stored once, as those of a camera that is slower than
+    the steps. ``first`` [n] is True for rows that begin an episode.
+    """
+    ends = np.cumsum(frames.lengths)
+    starts, data = ends - frames.lengths, frames.data
+    alike = (frames.lengths[1:] == frames.lengths[:-1]) & (frames.lengths[1:] > 0) & ~first[1:]
+    shared = np.zeros(len(frames), bool)
+    for k in np.flatnonzero(alike).tolist():
+        (a, b), (c, d) = (starts[k], ends[k]), (starts[k + 1], ends[k + 1])
+        shared[k + 1] = data[a:b].tobytes() == data[c:d].tobytes()
+    stops = at + np.cumsum(np.where(shared, 0, frames.lengths))
+    spans = np.stack([stops - frames.lengths, stops], 1).astype(np.int64)
+    if not shared.any():
+        return data, spans
+    kept = np.flatnonzero(~shared)
+    edges = np.append(np.flatnonzero(np.diff(kept, prepend=-2) > 1), len(kept))  # of runs of rows that are stored
+    runs = [data[starts[kept[i]] : ends[kept[j - 1]]] for i, j in pairwise(edges.tolist())]
+    return np.concatenate([np.zeros(0, np.uint8), *runs]), spans
 
 
 def encode_frames(frames: Array, codec: Codec, *, quality: int = 95, name: str = "frames") -> EncodedFrames:

@@ -37,7 +37,7 @@ from rlds_cli.store.manifest import Manifest, Stats, StoredField
 from rlds_cli.store.opening import Store
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.sealing import Problem
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, Array, EpisodeTable, IntArray
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, Array, BoolArray, EpisodeTable, IntArray
 
 _THREADS = 8
 _MISSING_ROWS = 1 << 24  # more rows than fit: a truncated file is reported, a larger claim refused
@@ -209,7 +209,7 @@ def rows_there(dataset: Path, f: StoredField) -> int:
     dtype, shape = stored_row(f)
     array = dataset / f.path
     if f.kind == "frames" and f.codec != VIDEO:
-        array, dtype, shape = array / "offsets", np.dtype("int64"), ()
+        array, dtype, shape = array / "offsets", np.dtype("int64"), (2,)
     width = arrays.row_bytes((0, *shape), dtype)
     try:
         found = arrays.layout(array)
@@ -261,9 +261,9 @@ class _HashedRows:
         if f.codec == VIDEO:
             self.width, self._files = 8, self._hash_files(dataset / videos.DIRECTORY / f.path)
         elif f.kind == "frames":
-            rows = max(1, arrays.open_document(self._path / "offsets")[0][0] - 1)
+            rows = max(1, arrays.open_document(self._path / "offsets")[0][0])
             self._of_images = arrays.open_document(self._path / "bytes")[0][0]
-            self.width = 8 + self._of_images // rows
+            self.width = 16 + self._of_images // rows
         elif f.kind == "text":
             self._texts = [*arrays.read_strings(dataset / "text" / f.path), None]
         else:
@@ -288,13 +288,15 @@ class _HashedRows:
     def _rows(self, a: int, b: int) -> Array:
         f = self._f
         if f.kind == "frames" and f.codec != VIDEO:
-            offsets = np.array(read_range(self._path / "offsets", a, b + 1))
-            if (np.diff(offsets) < 0).any():
+            spans = np.array(read_range(self._path / "offsets", a, b))
+            there = spans[spans[:, 0] != spans[:, 1]]
+            if _misplaced(there).any():
                 raise DamagedDataset("has decreasing offsets")
-            if offsets[0] < 0 or offsets[-1] > self._of_images:
+            first, stop = (int(there[0, 0]), int(there[-1, 1])) if len(there) else (0, 0)
+            if first < 0 or stop > self._of_images:
                 raise DamagedDataset(f"has offsets beyond the {self._of_images:,} bytes of its images")
-            data = self._read(self._path / "bytes", int(offsets[0]), int(offsets[-1]), 1)
-            return digests.of_frames(data, offsets - offsets[0])
+            data = self._read(self._path / "bytes", first, stop, 1)
+            return digests.of_frames(data, np.where(spans[:, :1] == spans[:, 1:], 0, spans - first))
         dtype, shape = stored_row(f)
         width = arrays.row_bytes((0, *shape), dtype)
         rows = self._read(self._path, a, b, width).view(dtype).reshape(b - a, *shape)
@@ -382,7 +384,7 @@ def _structure(dataset: Path, f: StoredField, rows: int, episodes: Mapping[str, 
         if f.kind == "frames":
             size = arrays.open_document(path / "bytes")[0]
             return [
-                *_array(path / "offsets", f"{f.name} offsets", (rows + 1,), "int64"),
+                *_array(path / "offsets", f"{f.name} offsets", (rows, 2), "int64"),
                 *_array(path / "bytes", f"{f.name} bytes", size, "uint8"),
                 *_offsets(path, f, size[0], episodes),
             ]
@@ -440,10 +442,17 @@ def _tail(s: Segment, name: str) -> list[Problem]:
     return [Problem(name, "differ (behind the rows: padding or index)", bytes=(start, start + len(expected)))]
 
 
+def _misplaced(spans: IntArray) -> BoolArray:
+    """Return which frames [n] end before they begin, or begin before the one before ends, unless they are that one."""
+    wrong = spans[:, 0] > spans[:, 1]
+    wrong[1:] |= (spans[1:, 0] < spans[:-1, 1]) & (spans[1:] != spans[:-1]).any(1)
+    return np.asarray(wrong)
+
+
 def _offsets(path: Path, f: StoredField, size: int, episodes: Mapping[str, Array]) -> list[Problem]:
     """Check that the frames of episodes lie in order within the bytes; other rows may hold anything."""
     offsets = read_range(path / "offsets", 0, arrays.open_document(path / "offsets")[0][0])
-    wrong = np.flatnonzero((offsets[1:] < offsets[:-1]) | (offsets[:-1] < 0) | (offsets[1:] > size))
+    wrong = np.flatnonzero(_misplaced(offsets) | (offsets[:, 0] < 0) | (offsets[:, 1] > size))
     order = np.argsort(episodes["start"], kind="stable")
     start = episodes["start"][order]
     if not len(start):

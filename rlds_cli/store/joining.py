@@ -329,9 +329,9 @@ class _Result:
             for s, placed in zip(self._sources, of_bytes, strict=True):
                 for first, stop, to in s.blocks():
                     offsets = s.store.offsets_between(name, first, stop)
-                    yield to, _moved(offsets, placed)
+                    yield to, _moved(offsets.reshape(-1), placed).reshape(-1, 2)
 
-        self._write(f"{path}/offsets", np.dtype(np.int64), (self.rows + 1,), pieces())
+        self._write(f"{path}/offsets", np.dtype(np.int64), (self.rows, 2), pieces())
         arrays.write_group(self._directory / path)
 
     def _write_texts(self, name: str, path: str) -> None:

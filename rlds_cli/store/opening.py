@@ -215,7 +215,7 @@ class Store(Followed):
         """Yield the arrays that hold the rows of a field, with dtype and shape; None for sizes that rows do not fix."""
         directory, rows = self.directory(f.name), self.manifest.counts.rows
         if f.kind == "frames" and f.codec != VIDEO:
-            yield directory / "offsets", (rows + 1,), np.dtype("int64")
+            yield directory / "offsets", (rows, 2), np.dtype("int64")
             yield directory / "bytes", None, np.dtype("uint8")
         else:
             dtype, shape = stored_row(f)
@@ -356,15 +356,12 @@ class Store(Followed):
         return found
 
     def frame_offsets(self, name: str) -> IntArray:
-        """Return the first byte of each row's encoded frame [rows + 1]."""
+        """Return the first byte of each row's encoded frame, and the byte behind it [rows, 2]."""
         return self._open(name, "offsets")
 
     def offsets_between(self, name: str, first: int, stop: int) -> IntArray:
-        """Return the first byte of the frames of rows [first, stop), and the byte behind the last [stop - first + 1].
-
-        They rise. A row of no episode has no bytes, or bytes that mean nothing.
-        """
-        return self.frame_offsets(name)[first : stop + 1]
+        """Return `frame_offsets` of rows [first, stop). Those of a row of no episode mean nothing."""
+        return self.frame_offsets(name)[first:stop]
 
     def frame_bytes(self, name: str) -> Array:
         """Return the encoded frames, end to end."""
@@ -386,8 +383,8 @@ class Store(Followed):
 
     def frame_spans(self, name: str, rows: IntArray) -> tuple[IntArray, IntArray]:
         """Return the first byte of the encoded frames at ``rows`` [n], and the byte behind each, in `frame_bytes`."""
-        offsets = self.frame_offsets(name)
-        return offsets[rows], offsets[rows + 1]
+        spans = np.asarray(self.frame_offsets(name)[rows])
+        return spans[:, 0], spans[:, 1]
 
     def encoded(self, name: str, rows: IntArray) -> EncodedFrames:
         """Return a copy of the encoded frames at ascending ``rows`` [n], of a field of images.

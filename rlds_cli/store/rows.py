@@ -15,8 +15,21 @@ from rlds_cli.errors import NoSpace, RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import is_full
 from rlds_cli.store import arrays
+from rlds_cli.store.frames import laid_out
 from rlds_cli.store.manifest import StoredField
-from rlds_cli.ted import VIDEO, Array, Chunk, Column, EncodedFrames, EpisodeTable, Field, IntArray, Note, VideoFrames
+from rlds_cli.ted import (
+    VIDEO,
+    Array,
+    BoolArray,
+    Chunk,
+    Column,
+    EncodedFrames,
+    EpisodeTable,
+    Field,
+    IntArray,
+    Note,
+    VideoFrames,
+)
 
 NO_TEXT = -1  # the code of a step without text
 
@@ -59,7 +72,7 @@ class WrittenRows:
 def files(directory: Path, f: Field | StoredField, path: str) -> dict[str, Path]:
     """Return the data files of a field: ``rows``, or ``bytes`` and ``offsets`` for encoded images."""
     if f.kind == "frames" and f.codec != VIDEO:
-        return {n: arrays.data_file(directory / path / n, 1) for n in ("bytes", "offsets")}
+        return {n: arrays.data_file(directory / path / n, ndim) for n, ndim in (("bytes", 1), ("offsets", 2))}
     return {"rows": arrays.data_file(directory / path, 1 + len(stored_row(f)[1]))}
 
 
@@ -119,7 +132,7 @@ class RowWriter:
         self._codes = {n: {s: i for i, s in enumerate(start.strings.get(n, []))} for n in texts}
         self._new = {n: list[str]() for n in texts}
         self._hashes = {f.name: _Sum() for f in schema}
-        self._lengths = {n: _Sum() for n in self._frame_bytes}
+        self._spans = {n: _Sum() for n in self._frame_bytes}
         self._episodes: list[EpisodeTable] = []
         self._notes: list[Note] = []
         self._fds: dict[tuple[str, str], int] = {}
@@ -140,7 +153,7 @@ class RowWriter:
         """Append the rows of ``chunk``."""
         try:
             for f in self._schema:
-                self._append(f, chunk.columns[f.name], len(chunk))
+                self._append(f, chunk.columns[f.name], len(chunk), chunk.last)
         except OSError as e:
             if is_full(e):
                 raise NoSpace(
@@ -152,12 +165,12 @@ class RowWriter:
         self._episodes.append(chunk.episodes)
         self._notes.extend(chunk.notes)
 
-    def _append(self, f: Field, column: Column, rows: int) -> None:
+    def _append(self, f: Field, column: Column, rows: int, last: BoolArray) -> None:
         if len(column) != rows:
             raise RldsError(f"{f.name}: a chunk has {len(column)} rows, the others {rows}.")
         row = self._start.rows + self._rows
         if isinstance(column, EncodedFrames):
-            self._append_frames(f, column, row)
+            self._append_frames(f, column, row, last)
             return
         if isinstance(column, VideoFrames):
             values = self._encode_videos(f.name, column)
@@ -170,17 +183,14 @@ class RowWriter:
         arrays.write_at(self._fds[f.name, "rows"], row * arrays.row_bytes(values.shape, dtype), values)
         self._hashes[f.name].update(arrays.raw(values))
 
-    def _append_frames(self, f: Field, column: EncodedFrames, row: int) -> None:
-        at = self._start.frame_bytes.get(f.name, 0) + self._frame_bytes[f.name]
-        offsets = np.empty(len(column) + 1, "<i8")
-        offsets[0] = at
-        np.cumsum(column.lengths, out=offsets[1:])
-        offsets[1:] += at
-        arrays.write_at(self._fds[f.name, "bytes"], at, column.data)
-        arrays.write_at(self._fds[f.name, "offsets"], row * 8, offsets)
-        self._lengths[f.name].update(arrays.raw(np.diff(offsets)))
-        self._hashes[f.name].update(arrays.raw(column.data))
-        self._frame_bytes[f.name] += len(column.data)
+    def _append_frames(self, f: Field, column: EncodedFrames, row: int, last: BoolArray) -> None:
+        base, before = self._start.frame_bytes.get(f.name, 0), self._frame_bytes[f.name]
+        data, spans = laid_out(column, before, np.append(True, last[:-1])[: len(column)])
+        arrays.write_at(self._fds[f.name, "bytes"], base + before, data)
+        arrays.write_at(self._fds[f.name, "offsets"], row * 16, arrays.little_endian(base + spans))
+        self._spans[f.name].update(arrays.raw(spans))
+        self._hashes[f.name].update(arrays.raw(data))
+        self._frame_bytes[f.name] += len(data)
 
     def _encode_videos(self, name: str, column: VideoFrames) -> Array:
         """Return the index with new numbers of videos, counted in the order in which rows refer to them."""
@@ -211,7 +221,7 @@ class RowWriter:
             self._frame_bytes,
             self._new,
             {
-                n: (self._lengths[n].hexdigest() if n in self._lengths else "") + h.hexdigest()
+                n: (self._spans[n].hexdigest() if n in self._spans else "") + h.hexdigest()
                 for n, h in self._hashes.items()
             },
             EpisodeTable.concat(self._episodes),
@@ -228,20 +238,21 @@ def rehash(directory: Path, schema: Sequence[Field], paths: Mapping[str, str], w
 
 
 def _rehash(directory: Path, f: Field, path: str, w: WrittenRows) -> str:
-    """Return the hash of a field's rows; encoded frames are hashed by lengths and bytes."""
+    """Return the hash of a field's rows; encoded frames are hashed by places and bytes."""
     parts = files(directory, f, path)
-    h, lengths = _Sum(), ""
+    h, places = _Sum(), ""
     if "offsets" in parts:
+        base = w.start.frame_bytes.get(f.name, 0)
         with parts["offsets"].open("rb") as file:
-            file.seek(w.start.rows * 8)
-            offsets: IntArray = np.frombuffer(file.read((w.rows + 1) * 8), "<i8")
-        lengths = _Sum(arrays.raw(np.diff(offsets))).hexdigest()
-        _update(h, parts["bytes"], w.start.frame_bytes.get(f.name, 0), w.frame_bytes[f.name])
+            file.seek(w.start.rows * 16)
+            spans: IntArray = np.frombuffer(file.read(w.rows * 16), "<i8")
+        places = _Sum(arrays.raw(spans - base)).hexdigest()
+        _update(h, parts["bytes"], base, w.frame_bytes[f.name])
     else:
         dtype, shape = stored_row(f)
         width = arrays.row_bytes((0, *shape), dtype)
         _update(h, parts["rows"], w.start.rows * width, w.rows * width)
-    return lengths + h.hexdigest()
+    return places + h.hexdigest()
 
 
 def _update(h: _Sum, file: Path, start: int, size: int) -> None:

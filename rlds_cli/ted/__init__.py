@@ -127,6 +127,12 @@ class EncodedFrames:
         """Bytes of all images."""
         return self.data.nbytes
 
+    @property
+    def spans(self) -> IntArray:
+        """First byte of each image, and the byte behind it [n, 2]."""
+        ends = np.cumsum(self.lengths)
+        return np.stack([ends - self.lengths, ends], 1)
+
 
 @dataclass(slots=True)
 class VideoFrames:

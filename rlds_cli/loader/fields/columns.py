@@ -344,7 +344,8 @@ class Decoding:
         else:  # their blocks are held
             f, absent, flat = self.dataset.schema[self.name], self.dataset.store.check_absent, rows.reshape(-1)
             data, offsets = frames
-            values = decode_frames(data, (offsets[flat], offsets[flat + 1]), flat, f, absent)
+            starts, ends = offsets[flat].T
+            values = decode_frames(data, (starts, ends), flat, f, absent)
         return values.reshape(*rows.shape, *values.shape[1:])
 
 

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from rlds_cli.loader.kernel import BlockRange, Bound, Plan, Touches, address
 from rlds_cli.ted import VIDEO, Array, IntArray
@@ -275,7 +274,7 @@ class EncodedRows:
     tables : tuple of arrays [rows, ...]
         What is read of each row to find its value.
     frames : pair of arrays, optional
-        The encoded frames end to end, and the first byte of each [rows + 1].
+        The encoded frames end to end, and the first byte of each row's, and the byte behind it [rows, 2].
     place : BytePlace, optional
         Of the encoded frames or videos, if there are any bytes.
     nbytes : int
@@ -295,7 +294,7 @@ class EncodedRows:
             self.place, self.nbytes = self._store.place(encoded), data.nbytes
         if f.kind == "frames" and f.codec != VIDEO:
             offsets = mapped(dataset, name + OFFSETS)
-            self.tables = (sliding_window_view(offsets, 2),)
+            self.tables = (offsets,)
             self.frames = data, offsets
 
     def wanted(self, rows: IntArray) -> Wanted:
@@ -304,7 +303,7 @@ class EncodedRows:
         if self.frames is None:
             return self.place.wanted(*self._store.videos(self._name).ranges(self.tables[0][rows]))
         data, offsets = self.frames
-        starts, stops = offsets[rows], offsets[rows + 1]
+        starts, stops = offsets[rows].T
         there = (starts >= 0) & (starts < stops) & (stops <= len(data))  # decoding refuses others
         return self.place.wanted(starts[there], stops[there])
 
