@@ -107,8 +107,8 @@ def in_segments(path, segments, a, b):
 
 
 def ragged(path, a=0, b=None):
-    """Encoded frames or texts a to b: their bytes lie end to end, and offsets say where each begins."""
-    if len(about(path / "offsets")[1]) == 2:  # a growing dataset has the first byte of each row, and the one behind
+    """Encoded frames or texts a to b: offsets say where the bytes of each are."""
+    if len(about(path / "offsets")[1]) == 2:  # frames: the first byte of each row, and the one behind
         return [array(path / "bytes", x, y).tobytes() for x, y in array(path / "offsets", a, b).tolist()]
     offsets = array(path / "offsets", a, None if b is None else b + 1).tolist()
     data = array(path / "bytes", offsets[0], offsets[-1]).tobytes()

@@ -338,6 +338,8 @@ def test_a_video_of_another_rate_is_aligned_by_time_stamps(tmp_path: Path) -> No
     ds = import_files(tmp_path, "local/filmed", episodes_by="file", progress=False)
     assert (ds.episode(0)["observation", "cam"][:6] == frames[[0, 0, 0, 1, 2, 3]]).all()
     assert ds.manifest.facts["cameras"][CAMERA]["rows_by"] == "timestamp"
+    ages = ds.episode(0)["info", "age", "cam"]
+    np.testing.assert_allclose(ages.reshape(-1), [0, 0.04, 0.09, 0.01, 0, 0.01][: len(ages)], atol=2e-6)
 
 
 def test_one_video_for_all_rows(tmp_path: Path) -> None:

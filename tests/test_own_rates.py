@@ -1,22 +1,29 @@
-"""Cameras at rates of their own, beside states at 50 Hz: each row has the frame that was shown last."""
+"""Cameras at rates of their own, beside states at 50 Hz: each row has the frame or image that was the last one."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pytest
+from PIL import Image
+from test_loader_frame_cache import jpeg
 from test_own_cameras import film
 
 import rlds_cli
 from rlds_cli.convert import appending
 from rlds_cli.dataset import Dataset
+from rlds_cli.errors import DamagedDataset
 from rlds_cli.exports.exporting import export
 from rlds_cli.importing import import_files
-from rlds_cli.loader import Loader, Resize, Shuffled, Transition
+from rlds_cli.loader import Loader, Resize, Shuffled, Slice, Transition
+from rlds_cli.maintenance import compacting
+from rlds_cli.store import frames
 
 HZ, CAMERAS = 50, {"wide": 10, "wrist": 30}
 Part = tuple[str, int, int]  # a recording, its first step and the one behind its last
@@ -55,6 +62,9 @@ class Recorder:
             for camera in CAMERAS:
                 expected = self.frames[name][camera][first : first + count]
                 np.testing.assert_array_equal(e["observation", camera], expected)
+                now = np.arange(first, first + len(e["action"])) / HZ
+                last = np.floor(now * CAMERAS[camera] + 1e-6) / CAMERAS[camera]
+                np.testing.assert_allclose(e["info", "age", camera].reshape(-1), now - last, atol=2e-6)
 
 
 @pytest.mark.thorough
@@ -98,3 +108,89 @@ def test_batches_have_the_frame_that_was_shown_last(tmp_path: Path) -> None:
         for batch in Loader(ds, 8, transform=transform, backend="numpy", **how):  # type: ignore[arg-type]
             np.testing.assert_array_equal(batch["observation", "wrist"], frames["wrist"][batch["step"]])
             np.testing.assert_array_equal(batch["observation", "wide"], wide[batch["step"]])
+
+
+# -- images
+
+
+def seen(seed: int, count: int) -> list[bytes]:
+    """JPEG images of a slow camera, each of other pixels."""
+    rng = np.random.default_rng(seed)
+    return [jpeg(rng.integers(0, 255, (24, 32, 3), np.uint8)) for _ in range(count)]
+
+
+def slow_images(k: int, steps: int = 50) -> tuple[dict[str, Any], list[bytes]]:
+    """An episode at 50 Hz with a camera of 10 Hz, and what the camera gave at each row."""
+    images = seen(k, -(-(steps + 1) // 5))
+    rows = [images[t // 5] for t in range(steps + 1)]
+    truncated = np.arange(steps) == steps - 1
+    episode = {
+        "observation": {"camera": rlds_cli.Frames(rows), "state": np.arange(steps + 1.0) + k},
+        "action": np.arange(float(steps)),
+        "next": {"reward": np.ones(steps), "terminated": np.zeros(steps, bool), "truncated": truncated},
+    }
+    return episode, rows
+
+
+def check_images(ds: Dataset, expected: Sequence[Sequence[bytes]]) -> None:
+    assert ds.num_episodes == len(expected)
+    for k, images in enumerate(expected):
+        start = int(ds.episodes["start"][k])
+        assert [ds.store.frame("observation/camera", start + t) for t in range(len(images))] == list(images)
+        decoded = np.stack([np.asarray(Image.open(io.BytesIO(x))) for x in images])
+        found = ds.episode(k)["observation", "camera"]
+        np.testing.assert_array_equal(found, decoded[: len(found)])
+        assert len(found) >= len(images) - 1  # the last row may be the final observation
+
+
+@pytest.mark.parametrize("encoding", ["memmap", "zarr"])
+def test_an_image_that_rows_share_is_stored_once(encoding: Literal["memmap", "zarr"]) -> None:
+    episodes, rows = zip(*(slow_images(k) for k in range(3)), strict=True)
+    ds = rlds_cli.create("local/slow", episodes, store=encoding)
+    images = sum(len(image) for of in rows for image in dict.fromkeys(of))
+    assert len(ds.store.frame_bytes("observation/camera")) == images
+    check_images(ds, rows)
+    assert rlds_cli.verify(ds.id).ok and not [f for f in rlds_cli.check(ds).findings if f.severity == "error"]
+    repeated = rlds_cli.create("local/apart", episodes, frames="raw")  # the same pixels, for each row
+    fast = Loader(ds, 16, window=Slice(6), sampler=Shuffled(), seed=0, backend="numpy")
+    plain = Loader(repeated, 16, window=Slice(6), sampler=Shuffled(), seed=0, backend="numpy")
+    for a, b in zip(fast, plain, strict=True):
+        np.testing.assert_array_equal(a["observation", "camera"], b["observation", "camera"])
+
+
+def test_shared_images_through_every_change(tmp_path: Path) -> None:
+    (e, a), (f, b), (g, c) = (slow_images(k) for k in range(3))
+    first = rlds_cli.create("local/slow", [e, f])
+    trimmed = first.trim({0: (3, 31), 1: (0, 50)}, "short")
+    expected = [a[3:32], b]
+    check_images(trimmed, expected)
+    check_images(trimmed.label({"good": [True, False]}).select(where="good"), expected[:1])
+    with rlds_cli.writer("local/run") as w:
+        w.add_episodes([g, e])
+    check_images(w.dataset(), [c, a])
+    assert len(w.dataset().store.frame_bytes("observation/camera")) == sum(map(len, {*a, *c}))
+    merged = rlds_cli.merge([trimmed, w.dataset()], "local/all")
+    expected += [c, a]
+    check_images(merged, expected)
+    assert rlds_cli.verify(merged.id).ok
+    assert compacting.compact(merged.id).changed
+    merged = rlds_cli.open_dataset(merged.id)
+    check_images(merged, expected)
+    assert len(merged.store.frame_bytes("observation/camera")) == sum(map(len, {*a[3:32], *b, *c})) + sum(
+        map(len, {*a})
+    )
+    rlds_cli.push("local/all", str(tmp_path / "shelf"))
+    far = rlds_cli.open_dataset(str(tmp_path / "shelf"), cache_dir=tmp_path / "other")
+    check_images(far, expected)
+    pinned = rlds_cli.open_dataset(f"{tmp_path / 'shelf'}#{far.fingerprint}", cache_dir=tmp_path / "third")
+    check_images(pinned, expected)
+    export(merged, "lerobot", tmp_path / "lerobot", lossy=True, progress=False)
+    back = import_files(tmp_path / "lerobot", "local/back", progress=False)
+    assert len(back.store.frame_bytes("observation/camera")) < 1.1 * len(merged.store.frame_bytes("observation/camera"))
+
+
+def test_a_hostile_dataset_that_shares_a_large_image_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "MOST_REPEATED", 4096)
+    ds = rlds_cli.create("local/slow", [slow_images(0)[0]])
+    with pytest.raises(DamagedDataset, match="not within its bytes"):
+        ds.store.encoded("observation/camera", np.arange(51))

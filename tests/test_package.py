@@ -44,6 +44,7 @@ AT_HAND = [
     "formats",
     "archives.hdf5",
     "mp4.read",
+    "published.prepare",
 ]
 
 

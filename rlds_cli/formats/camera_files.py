@@ -6,6 +6,7 @@ name of the table's file without its suffix::
     files:KEY       images that a column of texts names
     folder:NAME     the images in a folder, in natural order (frame2.jpg before frame10.jpg)
     video:NAME      the frames of a video, in the order in which they are shown
+    age:KEY:NAME    seconds since the frame of a video was shown that a row has by its time stamp, in the column KEY
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from rlds_cli.array_types import Array
+from rlds_cli.array_types import Array, IntArray
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import image_columns, video_files
 from rlds_cli.formats.image_columns import EncodedColumn
@@ -24,9 +25,11 @@ from rlds_cli.formats.mp4 import Track
 from rlds_cli.text import natural
 
 FILES, FOLDER, VIDEO = KINDS = ("files:", "folder:", "video:")
+AGE = "age:"
 STEM = "{stem}"
 IMAGES, VIDEOS = (".jpg", ".jpeg", ".png"), (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")
 MAX_IMAGE = 64 << 20  # bytes of a file
+LATE = 1e-6  # seconds: rounding of time stamps
 
 
 def is_image(name: str | Path) -> bool:
@@ -141,6 +144,19 @@ def of_image(path: Path) -> EncodedColumn:
     if found is None:
         raise UnknownLayout(f"{path} is neither a PNG nor a JPEG image of 8 bits.", hint="write it as one of these")
     return found
+
+
+def shown(track: Track) -> Array:
+    """Return when each frame of a video is shown [frames], in seconds since the first one."""
+    return np.asarray(track.seconds - track.seconds[0])
+
+
+def last_shown(times: Array, since: Array) -> IntArray:
+    """Return the number of the last frame that was shown by each of the times ``since`` the first [n].
+
+    ``times`` [frames] is when each frame is shown, see `shown`.
+    """
+    return np.asarray(np.searchsorted(times, since + LATE, "right") - 1)
 
 
 @lru_cache(1 << 10)

@@ -11,6 +11,7 @@ columns are in no file, and are computed from others::
     [x, y, theta]       several columns as one, components side by side
     files:image, folder:frames, video:top.mp4
                         images and videos in files beside the table, see `camera_files`
+    age:time:top.mp4    seconds since the frame of a video was shown that a row has by its time stamp
 """
 
 from __future__ import annotations
@@ -186,6 +187,9 @@ class Table:
                     hint=f"it holds {', '.join(self.own)}",
                 )
         first = self.columns[inputs[0]]
+        if kind == camera_files.AGE:
+            self._add_age(key, first)
+            return
         if kind == ENDS:
             stops = _stops(self.source.array(inputs[0], most=MAX_METADATA), inputs[0], self.path.name)
             self._derivations[key] = _Derivation((), partial(_episode_of, stops))
@@ -235,6 +239,20 @@ class Table:
             rows = partial(_numbers, count)
         self._derivations[key] = _Derivation((), _nothing, rows=rows)
         self.columns[key] = TableColumn(key, (count,), image_columns.DTYPE, self.path.name, image)
+
+    def _add_age(self, key: str, times: TableColumn) -> None:
+        """Add a column of the seconds since the frame of a video was shown that a row has by its time stamp."""
+        name = key.removeprefix(f"{camera_files.AGE}{times.name}:")
+        shown = camera_files.shown(camera_files.track(camera_files.beside(self.path, name)))
+        with self.rows([times.name]) as rows:
+            first = float(rows.read(0, 1)[times.name].reshape(-1)[0])
+
+        def age(seen: Mapping[str, Array], _: int) -> Array:
+            since = seen[times.name].reshape(-1).astype(np.float64) - first
+            return np.asarray(since - shown[camera_files.last_shown(shown, since)])
+
+        self._derivations[key] = _Derivation((times.name,), age)
+        self.columns[key] = TableColumn(key, times.shape[:1], np.dtype(np.float64), self.path.name)
 
     def _missing(self, name: str) -> _Derivation:
         if name in self._derivations:
@@ -344,6 +362,8 @@ def _parse_derived(key: str) -> tuple[str, tuple[str, ...]] | None:
         a, _, b = key.partition(WITHOUT)
         return WITHOUT, (a, b)
     kind = key.partition(":")[0] + ":"
+    if kind == camera_files.AGE and key.count(":") > 1:
+        return kind, (key.split(":")[1],)
     known = kind in (NOT, ENDS, MISSING, FIRST, LAST, *camera_files.KINDS)
     return (kind, (key.removeprefix(kind),)) if known else None
 

@@ -9,7 +9,8 @@ that are called after it::
     frames                              top                     wrist               side
 
 Images and frames belong to the rows by their count. A video with another number of frames belongs to a table of one
-episode by its column of time stamps: a row has the last frame that was shown by its time.
+episode by its column of time stamps: a row has the last frame that was shown by its time, and ``info/age/CAMERA`` is
+the seconds since.
 """
 
 from __future__ import annotations
@@ -26,14 +27,13 @@ from rlds_cli.archives import ArchivedStep
 from rlds_cli.archives.names import EPISODE_PREFIX, free_name, has_essentials, is_observation, meaning
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.formats import camera_files
-from rlds_cli.formats.camera_files import FILES, FOLDER, STEM, VIDEO, is_video_key
+from rlds_cli.formats.camera_files import AGE, FILES, FOLDER, STEM, VIDEO, is_video_key
 from rlds_cli.formats.tables import Table
 from rlds_cli.ted import FLAGS, Array, IntArray, VideoFrames
 
 TIMES = ("timestamp", "timestamps", "time", "times", "seconds")  # names of columns of time stamps, in seconds
 GENERAL = ("images", "frames", "videos", "cameras", "rgb")  # folders of cameras, whose names say no more
 SINGLE = "camera"  # the name of a camera whose files are called after the table alone
-LATE = 1e-6  # seconds: rounding of time stamps
 
 
 def beside(table: Table, tables: Sequence[Path], media: Sequence[Path], chosen: Mapping[str, str]) -> dict[str, str]:
@@ -63,6 +63,9 @@ def beside(table: Table, tables: Sequence[Path], media: Sequence[Path], chosen: 
         else:
             name = camera if key.startswith(FILES) else f"{above}{camera}"
             found[free_name(name, {*what.fields, *found, *FLAGS})] = key
+        if is_video_key(key) and table[key].shape[0] not in (rows, rows + 1):
+            age = free_name(f"info/age/{camera}", {*what.fields, *found})
+            found[age] = f"{AGE}{times_of(table)}:{key.removeprefix(VIDEO)}"
     return found
 
 
@@ -179,10 +182,10 @@ def frames(table: Table, key: str, rule: str, count: int) -> IntArray:
     track = camera_files.track(camera_files.beside(table.path, key.partition(":")[2]))
     with table.rows([rule]) as rows:
         times = rows.read(0, count)[rule].reshape(-1)
-    return shown_at(track.seconds, times, f"{table.path.name}: {rule}")
+    return shown_at(camera_files.shown(track), times, f"{table.path.name}: {rule}")
 
 
-def shown_at(seconds: Array, times: Array, where: str) -> IntArray:
+def shown_at(shown: Array, times: Array, where: str) -> IntArray:
     """Return the number of the last frame that was shown by each time; times count from the first.
 
     Raises
@@ -195,14 +198,13 @@ def shown_at(seconds: Array, times: Array, where: str) -> IntArray:
     if wrong.any():
         row = int(np.argmax(wrong))
         raise UnknownLayout(f"{where} is {times[row]} at row {row:,}, which is not after the row before.")
-    shown = seconds - seconds[0]
     step = float(np.median(np.diff(shown))) if len(shown) > 1 else 0.0
-    if since[-1] > shown[-1] + step + LATE:
+    if since[-1] > shown[-1] + step + camera_files.LATE:
         raise UnknownLayout(
             f"{where} ends at {since[-1]:.3f} s, and the video at {shown[-1]:.3f} s.",
             hint="the video is of another recording, or was cut short",
         )
-    return np.asarray(np.searchsorted(shown, since + LATE, "right") - 1)
+    return camera_files.last_shown(shown, since)
 
 
 def of_videos(tables: Sequence[str], key: str, of: IntArray, numbers: IntArray) -> VideoFrames:
