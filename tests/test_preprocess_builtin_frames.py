@@ -2,6 +2,7 @@
 
 import io
 
+import av
 import numpy as np
 import pytest
 from PIL import Image
@@ -228,3 +229,113 @@ def test_frames_with_channels_first_keep_them_there(home):
     assert encoded.schema["observation"].shape == (24, 20, 3) and np.array_equal(rows(encoded, "observation"), last)
     with pytest.raises(InvalidArgument, match="exceed the 24x20"):
         preprocess.run(ds, "crop", "x", args={"box": [10, 0, 20, 20]})
+
+
+# -- videos
+
+
+def moving(seed: int, count: int, every: int = 1) -> np.ndarray:
+    """Smooth pictures that move [count, 32, 48, 3]; each stays for ``every`` rows."""
+    rng = np.random.default_rng(seed)
+    picture = np.kron(rng.integers(0, 255, (4, 6, 3)), np.ones((8, 8, 1))).astype(np.uint8)
+    return np.stack([np.roll(picture, 4 * (t // every), 1) for t in range(count)])
+
+
+@pytest.fixture
+def drives():
+    def episode(k: int, steps: int):
+        observation = {"top": moving(k, steps + 1, every=3), "grey": moving(k + 9, steps + 1)[..., :1]}
+        state = np.full((steps + 1, 2), k, np.float32)
+        return {
+            "observation": {**observation, "state": state},
+            "action": np.arange(float(steps)),
+            "next": {"terminated": True},
+        }
+
+    return [episode(k, steps) for k, steps in enumerate([13, 5, 20])]
+
+
+def decoded_by_av(file: bytes, grey: bool) -> np.ndarray:
+    with av.open(io.BytesIO(file)) as container:
+        frames = [f.to_ndarray(format="gray" if grey else "rgb24") for f in container.decode(video=0)]
+    return np.stack(frames)[..., None] if grey else np.stack(frames)
+
+
+@pytest.mark.parametrize(
+    ("codec", "gop", "jobs"),
+    [
+        ("h264", 2, 0),
+        pytest.param("h264", 30, 2, marks=pytest.mark.thorough),
+        pytest.param("av1", 2, 2, marks=pytest.mark.thorough),
+    ],
+)
+def test_frames_become_a_video_of_each_episode(drives, codec, gop, jobs):
+    ds = rlds_cli.create("local/drives", drives)
+    args = {"codec": codec, "gop": gop, "crf": 10}
+    made = preprocess.run(ds, "encode", "film", args=args, jobs=jobs)
+    assert verify(made.id).ok
+    for name, grey in (("top", False), ("grey", True)):
+        f = made.schema[f"observation/{name}"]
+        assert (f.codec, f.shape) == ("mp4", ds.schema[f.name].shape)
+        videos, start = made.store.videos(f.name), 0
+        assert len(videos) == len(drives)
+        for k, e in enumerate(drives):
+            want = e["observation"][name]
+            places = start + np.arange(len(want))
+            frames = decoded_by_av(videos.published(k).tobytes(), grey)
+            assert len(frames) == (len(want) if grey else -(-len(want) // 3)), "equal frames are encoded once"
+            assert np.array_equal(made.gather(f.name, places), frames if grey else frames.repeat(3, 0)[: len(want)])
+            assert np.abs(made.gather(f.name, places).astype(int) - want).mean() < 6
+            assert [*np.diff(videos.video(k).track.keys)] == [gop] * (len(videos.video(k).track.keys) - 1)
+            start += len(want)
+    assert np.array_equal(made.column("observation/state"), ds.column("observation/state"))
+    assert "observation/state" in made.manifest.shared
+    again = preprocess.run(made, "select_episodes", "few", args={"where": "length > 5"})
+    assert np.array_equal(rows(again, "observation/top")[:14], rows(made, "observation/top")[:14])
+
+
+def test_small_frames_as_a_video(drives):
+    made = preprocess.run(rlds_cli.create("local/drives", drives), "resize", args={"size": "16x24", "codec": "h264"})
+    assert made.schema["observation/top"].codec == "mp4" and made.schema["observation/top"].shape == (16, 24, 3)
+    assert preprocess.attempt(made, "encode", args={"codec": "h264"}).fields
+
+
+@pytest.mark.parametrize(
+    ("args", "what"),
+    [
+        ({"codec": "h264", "crf": 52}, "crf=52"),
+        ({"codec": "h264", "gop": 0}, "gop=0"),
+        ({"codec": "av1", "fps": -1}, "fps=-1"),
+        ({"codec": "vp9"}, "no codec 'vp9'"),
+    ],
+)
+def test_videos_that_cannot_be_made(drives, args, what):
+    with pytest.raises(InvalidArgument, match=what):
+        preprocess.run(rlds_cli.create("local/drives", drives), "encode", args=args)
+
+
+def test_odd_frames_make_no_video(ds):
+    small = preprocess.run(ds, "crop", "odd", args={"size": "11x10", "fields": CAMERA})
+    with pytest.raises(InvalidArgument, match="even sides"):
+        preprocess.run(small, "encode", args={"codec": "h264", "fields": CAMERA})
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("store", ["memmap", "zarr"])
+def test_videos_of_shards_and_trims(drives, store, tmp_path):
+    ds = rlds_cli.create("local/drives", drives, store=store).trim({0: (2, 9)}, "short")
+    whole = preprocess.run(ds, "encode", "film", args={"codec": "h264"}, jobs=0)
+    for number in (1, 2):
+        preprocess.run_shard(ds, "encode", "apart", args={"codec": "h264"}, shard=(number, 2), jobs=0)
+    apart = preprocess.finish(ds, "encode", "apart", args={"codec": "h264"})
+    assert apart.fingerprint == whole.fingerprint and verify(apart.id).ok
+    want = drives[0]["observation"]["top"][2:10]
+    assert (
+        np.abs(
+            whole.episode(0)["observation/top"].astype(int) - want[: len(whole.episode(0)["observation/top"])]
+        ).mean()
+        < 8
+    )
+    rlds_cli.push(apart, str(tmp_path / "shelf"))
+    far = rlds_cli.open_dataset(str(tmp_path / "shelf"), cache_dir=tmp_path / "other")
+    assert np.array_equal(rows(far, "observation/top"), rows(apart, "observation/top"))

@@ -20,6 +20,7 @@ from rlds_cli.preprocess.shards import run_shard as run_shard
 from rlds_cli.preprocess.trial import TrialReport as Report
 from rlds_cli.preprocess.trial import attempt as attempt
 from rlds_cli.store.frames import encode_frames as encode_frames
+from rlds_cli.store.video_encoding import encode_video as encode_video
 
 if TYPE_CHECKING:
     from rlds_cli.preprocess.builtin.fields import cast as cast
@@ -49,6 +50,7 @@ __all__ = [
     "crop",
     "encode",
     "encode_frames",
+    "encode_video",
     "finish",
     "grayscale",
     "normalise",

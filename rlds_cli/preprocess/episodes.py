@@ -178,8 +178,8 @@ class EpisodeRunner:
         observed = ep.observed and length == ep.length if known is None else bool(np.asarray(known)[-1:].all())
         for name in [n for n in flat if f"next/{n}" in flat and n not in apart]:
             root, after = flat[name], flat[f"next/{name}"]
-            assert not isinstance(root, EncodedFrames)
-            assert not isinstance(after, EncodedFrames)
+            assert not isinstance(root, EncodedFrames | VideoFrames)
+            assert not isinstance(after, EncodedFrames | VideoFrames)
             if len(root) == len(after) == length and forms.agree(root[1:], after[:-1]):
                 flat[name] = forms.extended(root, after) if observed and length else root
                 del flat[f"next/{name}"]
@@ -437,7 +437,7 @@ def _rows_of(value: Any, given: Array, original: Array) -> slice | None:
 
 def _sliced(column: Column, rows: slice) -> Column:
     if isinstance(column, VideoFrames):
-        return VideoFrames(column.files, column.index[rows])
+        return replace(column, index=column.index[rows])
     if not isinstance(column, EncodedFrames):
         return column[rows]
     ends = np.cumsum(column.lengths)

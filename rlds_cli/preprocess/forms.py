@@ -35,7 +35,7 @@ from rlds_cli.dataset.batch import ROOT_FLAGS, Batch, register
 from rlds_cli.dataset.lazy import EPISODE, LazyArray, LazyBatch, in_episode, tensor
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.store import images
-from rlds_cli.ted import FLAGS, Array, EncodedFrames, Field
+from rlds_cli.ted import FLAGS, Array, EncodedFrames, Field, VideoFrames
 from rlds_cli.ted.episodes import Flat, flatten, is_bytes
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def from_output(value: Any, where: Any, *, frames: bool = False) -> Flat:
             hint="a filter keeps or drops whole episodes: unit=episode (--unit episode)" if is_bool(value) else None,
         )
     flat = flatten(value, where)
-    encoded = {n: v for n, v in flat.items() if isinstance(v, EncodedFrames) or is_bytes(v)}
+    encoded = {n: v for n, v in flat.items() if isinstance(v, EncodedFrames | VideoFrames) or is_bytes(v)}
     for name in () if frames else encoded:
         raise InvalidEpisode(
             f"{where}: {name} came back as encoded frames, which only unit episode may return.",
@@ -240,7 +240,7 @@ def same(a: Any, b: Array) -> bool:
     """Return whether a returned field equals the source bit for bit."""
     if isinstance(a, list):
         return b.dtype == object and a == b.tolist()
-    if isinstance(a, EncodedFrames):
+    if isinstance(a, EncodedFrames | VideoFrames):
         return False
     if a.dtype != b.dtype or a.shape != b.shape:
         return False

@@ -22,11 +22,12 @@ from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import Settings
 from rlds_cli.store import arrays, joining, manifest, versions
-from rlds_cli.store.build import JOURNAL, Built, write_rows
+from rlds_cli.store.build import FILMS, JOURNAL, Built, write_rows
 from rlds_cli.store.finish import Description, Linked, finish
 from rlds_cli.store.manifest import Stats
 from rlds_cli.store.paths import component
 from rlds_cli.store.publishing import Shared
+from rlds_cli.store.video_encoding import MADE
 from rlds_cli.store.videos import Extent
 from rlds_cli.store.workers import Executor
 from rlds_cli.ted import Array
@@ -182,6 +183,8 @@ def publish(
     store = t.dataset.store
 
     def locate(field: str, number: str) -> Extent:
+        if number.startswith(MADE):
+            return Extent.whole(built.directory.parent / FILMS / number)
         return store.videos(plan.renamed.get(field, field)).extent(int(number))
 
     described = _description(t, plan)

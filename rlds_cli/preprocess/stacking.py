@@ -12,7 +12,7 @@ from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.lazy import EpisodeBatch, LazyArray, LazyBatch, in_episode
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.preprocess.forms import from_output, returned
-from rlds_cli.ted import Array, EncodedFrames
+from rlds_cli.ted import Array, EncodedFrames, VideoFrames
 from rlds_cli.ted.episodes import Flat
 
 LOOP = "<loop over steps>"  # in tracebacks
@@ -252,7 +252,7 @@ class ColumnStack:
         self.layout += 1
         self._names, self._columns, self._groups = list(flat), [], None
         for first in flat.values():
-            assert not isinstance(first, EncodedFrames)
+            assert not isinstance(first, EncodedFrames | VideoFrames)
             self._columns.append(
                 [] if isinstance(first, list) else np.zeros((self._size, *first.shape), first.dtype.newbyteorder("="))
             )
@@ -294,7 +294,7 @@ class ColumnStack:
         """Store a leaf that is not an array of the column's dtype: text, a Python number, a tensor, another dtype."""
         name, column = self._names[j], self._columns[j]
         value = from_output({name: leaf}, where)[name]
-        assert not isinstance(value, EncodedFrames)
+        assert not isinstance(value, EncodedFrames | VideoFrames)
         if isinstance(value, list) != isinstance(column, list):
             raise InvalidEpisode(f"{where}: {name} is text at some steps only.")
         if isinstance(column, list):

@@ -22,7 +22,7 @@ from rlds_cli.preprocess.reading import SourceEpisode
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.preprocess.workers import process_count
 from rlds_cli.settings import StrPath
-from rlds_cli.ted import EncodedFrames, Field, Scalar
+from rlds_cli.ted import EncodedFrames, Field, Scalar, VideoFrames
 from rlds_cli.ted.episodes import Value
 
 _WARM, _LONG = 0.02, 2.0  # seconds: a call between these is timed again
@@ -233,6 +233,8 @@ def _row_bytes(f: Field, values: Value | None) -> float:
     """Return the bytes per row on disk; of encoded frames, the average of the episode."""
     if isinstance(values, EncodedFrames):
         return len(values.data) / max(1, len(values))
+    if isinstance(values, VideoFrames):
+        return f.row_bytes + sum(map(len, values.made.values())) / max(1, len(values))
     return f.row_bytes
 
 
@@ -241,6 +243,8 @@ def _values(values: Value | None) -> Values | None:
         return None
     if isinstance(values, EncodedFrames):
         return Values(f"{values.codec} frames", (len(values), *values.shape))
+    if isinstance(values, VideoFrames):
+        return Values("frames in a video", (len(values), *values.shape))
     if isinstance(values, list) or values.dtype == object:
         return Values("text", (len(values),))
     if values.size == 0 or values.dtype.kind not in "fiub":

@@ -48,6 +48,7 @@ from rlds_cli.store.workers import Executor, Processes, run_items
 from rlds_cli.ted import Array, Chunk, EpisodeTable, Field, Note, Part, Repeated
 
 PLACE = "dataset"
+FILMS = "films"  # beside it: videos that are in no other file
 FAILED = "failed-episodes"  # the code of notes of episodes that are left out, each one
 FAILURES = "errors.jsonl"  # the file in the dataset's directory that lists them
 _IN_FLIGHT = 2  # chunks between the reader and the writer
@@ -187,7 +188,7 @@ def _work_here(job: BuildJob, work: Path, journal: Journal, done: Finished, tell
         if i in done and done[i][0] == PLACE and done[i][1].start.rows != position.rows:
             del done[i]  # written behind other parts than those that precede it now
         if i not in done:
-            written = _run(job, part, work / PLACE, position, tell)
+            written = _run(job, part, work, PLACE, position, tell)
             journal.add(record(i, PLACE, written))
             done[i] = (PLACE, written)
             tell.part(written)
@@ -234,20 +235,20 @@ def write_part(job: BuildJob, part: Part, work: Path, number: int, start: int | 
     others may write the same part: a process that was thought dead, or the same shard on another machine.
     """
     if start is not None:
-        return PLACE, _run(job, part, work / PLACE, RowPosition(start))
+        return PLACE, _run(job, part, work, PLACE, RowPosition(start))
     where = f"segments/{number}.{secrets.token_hex(4)}"
-    return where, _run(job, part, work / where, RowPosition())
+    return where, _run(job, part, work, where, RowPosition())
 
 
 def _run(
-    job: BuildJob, part: Part, directory: Path, start: RowPosition, tell: _BuildProgress | None = None
+    job: BuildJob, part: Part, work: Path, where: str, start: RowPosition, tell: _BuildProgress | None = None
 ) -> WrittenRows:
     """Read one part and write its rows; a thread hashes and writes while reading continues.
 
     One of several worker processes does without the thread: taking turns would cost it a tenth of its time.
     """
     paths = assign_paths(f.name for f in job.schema)
-    with RowWriter(directory, job.schema, paths, start) as writer, _beside() as thread:
+    with RowWriter(work / where, job.schema, paths, start, work / FILMS) as writer, _beside() as thread:
         pending: deque[Future[None]] = deque()
         for chunk in job.read(part):
             if thread is None:

@@ -121,9 +121,19 @@ class RowWriter:
         Field name to path below ``directory``.
     start : RowPosition
         Place of the first row. Rows before it belong to other parts and are not touched.
+    films : Path, optional
+        The directory for videos that are in no file yet.
     """
 
-    def __init__(self, directory: Path, schema: Sequence[Field], paths: Mapping[str, str], start: RowPosition) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        schema: Sequence[Field],
+        paths: Mapping[str, str],
+        start: RowPosition,
+        films: Path | None = None,
+    ) -> None:
+        self._films = films
         self._schema = schema
         self._start = start
         self._rows = 0
@@ -194,6 +204,13 @@ class RowWriter:
 
     def _encode_videos(self, name: str, column: VideoFrames) -> Array:
         """Return the index with new numbers of videos, counted in the order in which rows refer to them."""
+        for film, data in column.made.items():
+            assert self._films is not None
+            self._films.mkdir(exist_ok=True)
+            with safe_files.replacing(self._films / film) as out:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
         used, first = np.unique(column.index[:, 0], return_index=True)
         ordered = [int(n) for n in used[np.argsort(first)] if n >= 0]
         number = np.full(len(column.files) + 1, -1, np.int32)

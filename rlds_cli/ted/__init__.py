@@ -140,12 +140,14 @@ class VideoFrames:
 
     Frames are counted in the order in which they are shown; (-1, -1) stands for a row without a frame.
 
-    ``shape`` is that of the field, and may be omitted if the field is known.
+    ``shape`` is that of the field, and may be omitted if the field is known. ``made`` are the bytes of those of
+    ``files`` that are in no file yet.
     """
 
     files: tuple[str, ...]
     index: npt.NDArray[np.int32]
     shape: tuple[int, ...] = ()
+    made: Mapping[str, bytes] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -603,11 +605,12 @@ def _texts(f: Field, p: EpisodePiece[EpisodeData]) -> Text:
 
 
 def _videos(f: Field, todo: _Pieces) -> VideoFrames:
-    numbers: dict[str, int] = {}
+    numbers, made = dict[str, int](), dict[str, bytes]()
     rows = []
     for p in todo:
         column = p.episode.columns[f.name]
         assert isinstance(column, VideoFrames)
+        made.update(column.made)
         number = np.array([*(numbers.setdefault(v, len(numbers)) for v in column.files), -1], np.int32)
         index = column.index[p.start : p.stop].copy()
         index[:, 0] = number[index[:, 0]]
@@ -615,7 +618,7 @@ def _videos(f: Field, todo: _Pieces) -> VideoFrames:
         if len(index) < len(p):
             repeated = f.placement == "both" and len(index)
             rows.append(index[-1:] if repeated else np.full((1, 2), -1, np.int32))
-    return VideoFrames(tuple(numbers), np.concatenate([np.zeros((0, 2), np.int32), *rows]))
+    return VideoFrames(tuple(numbers), np.concatenate([np.zeros((0, 2), np.int32), *rows]), made=made)
 
 
 def _frames(f: Field, todo: _Pieces) -> EncodedFrames:

@@ -39,7 +39,7 @@ from rlds_cli.text import is_below
 TERMINATED_NAME, TRUNCATED_NAME = FLAGS
 _COUNTED = ("action", REWARD, *FLAGS)  # the first of these fields counts the steps
 _NOT_GROUPS = frozenset(("observation", "action", "next", "info", "episode", "collector"))
-Value = Array | list[str | None] | list[bytes] | EncodedFrames
+Value = Array | list[str | None] | list[bytes] | EncodedFrames | VideoFrames
 Flat = dict[str, Value]
 _BYTES = bytes | bytearray | memoryview
 _IMAGES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")  # how PNG and JPEG begin
@@ -317,7 +317,7 @@ def infer_schema(
     return tuple(fields)
 
 
-def field_of(name: str, values: Value | VideoFrames, placement: Placement) -> Field:
+def field_of(name: str, values: Value, placement: Placement) -> Field:
     """Return the field for values."""
     if isinstance(values, VideoFrames):
         return Field(name, "uint8", values.shape, placement, "frames", VIDEO)
@@ -347,7 +347,7 @@ def fit(flat: Flat, schema: Sequence[Field], where: str = "the episode") -> dict
     return columns
 
 
-def _fit(values: Value | VideoFrames, f: Field, where: str) -> Column:
+def _fit(values: Value, f: Field, where: str) -> Column:
     kind = "text" if isinstance(values, list) else "array" if isinstance(values, np.ndarray) else "frames"
     if f.kind != kind:
         what = {"text": "text", "frames": "encoded frames", "array": "numbers"}[kind]
