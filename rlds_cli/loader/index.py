@@ -198,7 +198,7 @@ class WindowIndex:
         none = self.table.where(np.zeros(len(self.table), bool))
         return replace(self, table=none, prefix=PrefixIndex(np.zeros(0, np.int64)))
 
-    @property
+    @cached_property
     def longest(self) -> int:
         """Steps of the longest episode."""
         return int(self.table.steps.max(initial=0))
@@ -269,6 +269,8 @@ class SampledWindows:
         Returns the chance of one draw to give each window, float64 [K].
     weight : float array [K] or None
         Importance weights, of prioritised draws.
+    names : int array [K] or None
+        The windows by `WindowIndex.name`, where the draw knows them.
     """
 
     order: Order
@@ -277,6 +279,7 @@ class SampledWindows:
     number: IntArray
     probability: Callable[[], FloatArray]
     weight: FloatArray | None = None
+    names: IntArray | None = None
 
     def part(self, positions: range) -> SampledWindows:
         """Return the windows of the samples ``positions`` alone, some of the range of numbers."""

@@ -797,6 +797,16 @@ API i64 rlds_tree_weigh(const Tree *t, const i64 *number, i64 n, double beta, do
   return -1;
 }
 
+/* Draws numbers of a stream's uniform draws, with their intervals and places in them, their chances and importance
+ * weights: five rows [n] of `out`. Returns the place of a number that no interval has, or -1. */
+API i64 rlds_tree_draw(const Tree *t, const Prefix *x, const Stream *s, const Numbers *p, i64 n, double beta, i64 *out) {
+  double *chance = (double *)(out + 3 * n), *weight = chance + n;
+  rlds_uniform(s, p, n, 1, weight);
+  rlds_tree_find(t, weight, n, out);
+  rlds_tree_weigh(t, out, n, beta, chance, weight);
+  return rlds_find(x, out, n, out + n, out + 2 * n);
+}
+
 /* Sets masses (priority + eps)^alpha; where a number stands twice its last priority counts.
  * Returns the place of a number or priority that is not possible, before anything is set; -1 for none. */
 API i64 rlds_tree_update(const Tree *t, const i64 *number, const double *priority, i64 n, double eps, double alpha,

@@ -142,6 +142,7 @@ def _load() -> ctypes.CDLL:
         ("tree_top", (p, p, p), None),
         ("tree_find", (p, p, i, p), None),
         ("tree_weigh", (p, p, i, d, p, p), i),
+        ("tree_draw", (p, p, p, p, i, d, p), i),
         ("tree_update", (p, p, p, i, d, d, d), i),
     ):
         function = getattr(library, f"rlds_{name}")
@@ -360,6 +361,28 @@ class SumTree:
         if bad >= 0:
             raise IndexError(f"number {numbers[bad]} of {self.count}")
         return chance, weight
+
+    def draw(
+        self, stream: tuple[int, int, int], positions: SampleNumbers, prefix: PrefixTable, beta: float
+    ) -> tuple[IntArray, IntArray, IntArray, Floats, Floats]:
+        """Draw numbers by ``stream``, the seed, key and salt of `uniform`, in one call.
+
+        Returns
+        -------
+        numbers, interval, within : int64 arrays [K]
+            As `find` and `PrefixTable.find` return them.
+        chance, weight : float64 arrays [K]
+            As `weigh` returns them.
+        """
+        out = np.empty((5, len(positions)), np.int64)
+        sent, kept = _numbers(positions)
+        tree, of, to = byref(self._tree), byref(prefix.struct), address(out)
+        bad = _KERNEL.rlds_tree_draw(tree, of, byref(_Stream(*stream)), byref(sent), len(positions), beta, to)
+        del kept
+        if bad >= 0:
+            raise IndexError(f"number {out[0, bad]} of {prefix.struct.total}")
+        chance, weight = out[3:].view(np.float64)
+        return out[0], out[1], out[2], chance, weight
 
     def update(self, numbers: IntArray, priority: Floats, *, eps: float, alpha: float, most: float) -> int | None:
         """Set masses to ``(priority + eps) ** alpha``; where a number stands twice, its last priority counts.

@@ -434,11 +434,12 @@ class Loader:
         InvalidArgument
             The sampler has no priorities, or these are invalid, on this rank or another; nothing is changed.
         """
-        if self._stateful is None or self._peers is None:
+        learns = self._stateful
+        if learns is None or self._peers is None:
             raise InvalidArgument(f"update_priorities: {self.sampler} has no priorities.", hint="sampler=Prioritized()")
-        mixed = isinstance(self.source, MixtureSource)
+        mixed = isinstance(learns, MixtureSource)
         report = exchange(self._peers, lambda: Report.of(batch, priority, mixed=mixed, reduce=reduce))
-        self._stateful.observe(report, beta)
+        learns.observe(report, beta)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's position: numbers and text, the same on every rank; with `Prioritized`, tensors as well.

@@ -57,6 +57,10 @@ class Order:
         """
         return kernel.uniform(self.seed, self._key(stream), salt, positions, scale)
 
+    def stream(self, stream: int) -> tuple[int, int, int]:
+        """Return seed, key and salt of a stream, from which `kernel.SumTree.draw` draws."""
+        return self.seed, self._key(stream), 0
+
     def below(self, stream: int, positions: SampleNumbers, n: int) -> IntArray:
         """Return integers in [0, n) [len(positions)]; off from uniform by n / 2**53 at most."""
         return kernel.below(self.seed, self._key(stream), 0, positions, n)

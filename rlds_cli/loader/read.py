@@ -676,12 +676,17 @@ class LocatedRun:
 
 def located(runs: Iterable[tuple[BatchReader, SampleRun]], *, early: bool) -> Iterator[LocatedRun]:
     """Locate the samples of each run; with ``early``, some runs ahead while data come from the disk or from afar."""
+    if not early:
+        for reader, run in runs:
+            found = reader.locate(run)
+            yield LocatedRun(reader, run, found, reader.advise(found), reader.announce(found))
+        return
     waiting: deque[LocatedRun] = deque()
     given = 0
     for reader, run in runs:
         found = reader.locate(run)
         waiting.append(LocatedRun(reader, run, found, reader.advise(found), reader.announce(found)))
-        while len(waiting) > (_ahead(reader, waiting, given) if early else 0):
+        while len(waiting) > _ahead(reader, waiting, given):
             yield waiting.popleft()
             given += 1
     while waiting:

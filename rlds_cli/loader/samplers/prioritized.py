@@ -15,7 +15,7 @@ import numpy as np
 from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.index import INDEX, PROBABILITY, WEIGHT, FloatArray, SampledWindows, WindowIndex
 from rlds_cli.loader.index import WINDOW as WINDOW_COLUMN
-from rlds_cli.loader.kernel import Floats, SampleNumbers, SumTree
+from rlds_cli.loader.kernel import Floats, PrefixTable, SampleNumbers, SumTree
 from rlds_cli.loader.order import WINDOW, Order, set_integer
 from rlds_cli.loader.samplers import Endless, StatefulDraw, weighted
 from rlds_cli.loader.samplers.places import Places
@@ -143,6 +143,8 @@ class PrioritizedDraw(StatefulDraw):
 
     def __call__(self, order: Order, positions: SampleNumbers) -> SampledWindows:
         """Return the samples with these numbers, and draw the next ``ahead`` batches."""
+        if not self._sampler.lag and self._places is None:
+            return self._at_once(order, positions)
         if not self._sampler.lag:
             return self._given(order, positions, *self._draw(order, positions))
         assert isinstance(positions, range)  # this rank's part of a batch, which is drawn whole: states are the same
@@ -153,6 +155,12 @@ class PrioritizedDraw(StatefulDraw):
             self._batch(order, whole)
         given = self._given(order, wanted.positions, wanted.windows, wanted.probability, wanted.weight)
         return given if positions == wanted.positions else given.part(positions)
+
+    def _at_once(self, order: Order, positions: SampleNumbers) -> SampledWindows:
+        """Draw and find windows in one call, where all of them stay."""
+        self._begun = True
+        names, episode, number, chance, weight = self.priorities.draw(order, positions, self._pool.prefix.table)
+        return SampledWindows(order, positions, episode, number, partial(np.asarray, chance), weight, names)
 
     def _batch(self, order: Order, positions: range) -> _Drawn:
         found = next((d for d in self._drawn if (d.epoch, d.positions) == (order.epoch, positions)), None)
@@ -346,7 +354,7 @@ class Priorities:
     Attributes
     ----------
     highest : float
-        The highest priority so far.
+        The highest priority so far, where windows come and leave.
 
     Raises
     ------
@@ -413,6 +421,18 @@ class Priorities:
         """
         return self._tree.find(u)
 
+    def draw(
+        self, order: Order, positions: SampleNumbers, prefix: PrefixTable
+    ) -> tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]:
+        """Draw windows for samples: see `find` and `weigh`; and find each in ``prefix``.
+
+        Returns
+        -------
+        windows, interval, place : int64 arrays [K]
+        probability, weight : float64 arrays [K]
+        """
+        return self._tree.draw(order.stream(WINDOW), positions, prefix, self._beta)
+
     def weigh(self, windows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return P, the chance of one draw to give each of ``windows`` [K], and their importance weights in (0, 1].
 
@@ -444,7 +464,8 @@ class Priorities:
         bad = self._tree.update(at, new, eps=self.eps, alpha=self.alpha, most=self._most)
         if bad is not None:
             self._complain(bad, at, new)
-        self.highest = max(self.highest, float(new.max(initial=0.0)))
+        if self._changes:  # it is what windows that come have
+            self.highest = max(self.highest, float(new.max(initial=0.0)))
 
     def check(self, windows: IntArray, priority: FloatArray) -> None:
         """Refuse what `update` would refuse."""

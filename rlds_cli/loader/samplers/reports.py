@@ -45,8 +45,7 @@ class Report:
             The batch does not name its windows, or ``priority`` is not one number per sample, or per step of a sample
             with ``reduce``.
         """
-        windows = _column(batch, WINDOW)
-        values = host(priority)
+        windows, values = _column(batch, WINDOW), host(priority)
         if reduce not in (None, "max", "mean"):
             raise InvalidArgument(f'update_priorities(reduce={reduce!r}): reduce is "max", "mean" or None.')
         if values.dtype.kind not in "fiub":
@@ -61,7 +60,8 @@ class Report:
                 if several
                 else "one number a sample, [B] or [B, 1]",
             )
-        return cls(windows, values.reshape(-1).astype(np.float64), _column(batch, SOURCE) if mixed else None)
+        priorities = values.reshape(-1).astype(np.float64, copy=False)
+        return cls(windows, priorities, _column(batch, SOURCE) if mixed else None)
 
     def of_member(self, member: int) -> Report:
         """Return the part of the report that is of one member of a mixture."""
@@ -72,7 +72,8 @@ class Report:
 
 def _column(batch: Batch, name: str) -> IntArray:
     """Return the first number of every sample [B]."""
-    values = batch.get(name, None)  # a TensorDict raises without the None
+    # a TensorDict raises without the None
+    values = dict.get(batch, name) if type(batch) is Batch else batch.get(name, None)
     if values is None:
         fields = ", ".join(Batch(batch.items()).names())
         raise InvalidArgument(
@@ -80,6 +81,8 @@ def _column(batch: Batch, name: str) -> IntArray:
             hint="pass the batch as the loader gave it, or its tensordict()",
         )
     numbers = host(values)
+    if numbers.ndim == 1 and numbers.dtype == np.int64:
+        return np.asarray(numbers)
     first: IntArray = numbers.reshape(len(numbers), -1)[:, 0].astype(np.int64, copy=False)
     return first
 

@@ -17,7 +17,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -220,14 +219,15 @@ class ReadAhead:
             for i in range(THREADS)
         ]
 
-    @contextmanager
-    def gather(self, told: Advice = ()) -> Iterator[None]:
+    def gather(self, told: Advice = ()) -> _Gather:
         """Surround a gather: wait until its advice is given, then note whether the gather waited for the disk."""
         if told and self._process == os.getpid():
             wait(told)
-        before = _major_faults()
-        yield
-        if _major_faults() > before and not self.advising:
+        return _Gather(self)
+
+    def note_wait(self) -> None:
+        """Begin to advise: a gather waited for the disk."""
+        if not self.advising:
             self.advising, self._calm, self._blind = True, 0, 0
 
     def _sample(self, file: RandomRows, start: IntArray, length: IntArray) -> bool | None:
@@ -248,6 +248,22 @@ class ReadAhead:
         if self._pool is None or self._process != os.getpid():  # threads do not survive a fork
             self._pool, self._process = ThreadPoolExecutor(THREADS, "rlds-advice"), os.getpid()
         return self._pool
+
+
+class _Gather:
+    """A gather in a ``with`` statement: a context manager in half the time of one made of a generator."""
+
+    __slots__ = ("_before", "_of")
+
+    def __init__(self, of: ReadAhead) -> None:
+        self._of, self._before = of, 0
+
+    def __enter__(self) -> None:
+        self._before = _major_faults()
+
+    def __exit__(self, *_: object) -> None:
+        if _major_faults() > self._before:
+            self._of.note_wait()
 
 
 def _tell(file: RandomRows, start: Sequence[int], length: Sequence[int]) -> None:
