@@ -15,6 +15,7 @@ import pytest
 from conftest import run_rlds
 from hub_server import Hub, Repository
 from lerobot_archives import Content
+from object_store import Fault
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
@@ -115,6 +116,18 @@ def test_single_frames_fetch_their_groups_of_pictures(
     starts, stops = of.ranges(index)
     ds.store.gather("observation/images/top", rows)
     assert bytes_of_videos(hub) <= (stops - starts + 2 * 4096).sum()
+
+
+def test_the_hub_is_asked_for_each_video_once(hub: Hub, whole: Dataset) -> None:
+    ds, top = rlds_cli.open_dataset(PLACE), "observation/images/top"
+    ds.gather(top, np.array([0, 80]))  # of both videos of the camera
+    hub.requests.clear()
+    for row in (20, 30, 100, 120):
+        assert np.array_equal(ds.gather(top, np.array([row])), whole.gather(top, np.array([row])))
+    assert not hub.requests, "the storage gave all of these"
+    hub.faults.append(Fault("GET", "signature=", "403"))  # the address holds no more
+    assert np.array_equal(ds.gather(top, np.array([65])), whole.gather(top, np.array([65])))
+    assert len([r for r in hub.requests if r.path.endswith(".mp4")]) == 1
 
 
 def test_later_commits_are_other_datasets(hub: Hub, whole: Dataset, tmp_path: Path) -> None:

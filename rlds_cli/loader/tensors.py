@@ -19,8 +19,6 @@ def host(x: Any) -> Any:
     """Return tensors of any device as NumPy arrays."""
     if not hasattr(x, "detach"):
         return np.asarray(x)
-    try:
-        return x.numpy()  # of most tensors, in a third of the time
-    except (TypeError, RuntimeError):  # on another device, with a gradient, or of a dtype of its own
+    if x.requires_grad or not x.is_cpu:
         x = x.detach().cpu()
-    return (x.double() if x.is_floating_point() and x.itemsize < 4 else x).numpy()  # NumPy has no bfloat16
+    return (x.double() if x.itemsize < 4 and x.is_floating_point() else x).numpy()  # NumPy has no bfloat16

@@ -19,16 +19,19 @@ import hashlib
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+import requests
+
 from rlds_cli.files import json as documents
 from rlds_cli.http.client import Client
-from rlds_cli.http.connections import Permanent, Retryable, following, quoted
+from rlds_cli.http.connections import Budget, Permanent, Retryable, following, quoted
 from rlds_cli.sources import hub_listing
 from rlds_cli.sources.addresses import Address
 from rlds_cli.sources.limits import ListingLimits
@@ -45,6 +48,9 @@ _SAMPLE = 512  # bytes by which the hub tells text from other content
 _INLINE = 16 << 20  # bytes of a file that a commit holds itself
 _AT_ONCE = 4  # parts of an object
 _MOST_PARTS = 10_000
+_REQUESTS = 32  # for one range, with redirects
+_LEASE = 600.0  # seconds for which an address of the storage is used: it is signed for an hour
+_EXPIRED = (400, 401, 403, 404, 410)  # statuses of an address that holds no more
 _OVERTAKEN = (409, 412)  # somebody has committed since
 _CHUNK = 1 << 20
 _REFUSED = "HF_TOKEN, or hf auth login, gives the token; it must have the rights that this needs"
@@ -72,6 +78,7 @@ class HubSource(WebSource):
         self._revision = address.revision or "main"
         self._api = f"{self.where.hub}/api/datasets/{address.root}"
         self._commit: str | None = None
+        self._storage: dict[str, tuple[str, float]] = {}  # where the hub said that a large file is, and until when
         self._pending: dict[str, _Large | bytes | None] = {}  # of the next commit; None: removed
         self._lock = threading.Lock()
 
@@ -81,6 +88,24 @@ class HubSource(WebSource):
         """Return the URL of a file in the commit that is read."""
         at = quote(self._at(), safe="")
         return f"{self.where.hub}/datasets/{self.address.root}/resolve/{at}/{quote(self._path(name))}"
+
+    @contextmanager
+    def _open(self, name: str, asked: str) -> Iterator[requests.Response]:
+        """Request a range, of a large file at the storage that the hub has led to before: it limits its own answers."""
+        with ExitStack() as stack:
+            url, until = self._storage.get(name, ("", 0.0))
+            response = None
+            if time.monotonic() < until:
+                try:
+                    response = stack.enter_context(self.client.open(url, {"Range": asked}, budget=Budget(_REQUESTS)))
+                except Permanent as exc:
+                    if exc.status not in _EXPIRED:
+                        raise
+            if response is None:
+                response = stack.enter_context(super()._open(name, asked))
+                if response.url != self.url(name):
+                    self._storage[name] = response.url, time.monotonic() + _LEASE
+            yield response
 
     def _at(self) -> str:
         """Return the commit that is read, else the revision."""
