@@ -125,7 +125,7 @@ def test_the_hub_is_asked_for_each_video_once(hub: Hub, whole: Dataset) -> None:
     for row in (20, 30, 100, 120):
         assert np.array_equal(ds.gather(top, np.array([row])), whole.gather(top, np.array([row])))
     assert not hub.requests, "the storage gave all of these"
-    hub.faults.append(Fault("GET", "signature=", "403"))  # the address holds no more
+    hub.faults.append(Fault("403", "GET", "signature="))  # the address holds no more
     assert np.array_equal(ds.gather(top, np.array([65])), whole.gather(top, np.array([65])))
     assert len([r for r in hub.requests if r.path.endswith(".mp4")]) == 1
 
