@@ -133,7 +133,59 @@ def _lerobot_images(path: Path, rng: Rng) -> None:
 
 
 def _lerobot_video(path: Path, rng: Rng) -> None:
-    video.write(path, 1000)
+    """One camera in AV1, a key frame every second frame, as LeRobot encodes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    camera, episodes, length = "observation.images.top", 5, 200
+    vector = {"dtype": "float32", "shape": [8]}
+    features: dict[str, Any] = {"observation.state": vector, "action": vector}
+    features |= {camera: {"dtype": "video", "shape": [240, 320, 3]}}
+    features |= {k: {"dtype": d, "shape": [1]} for k, d in (("episode_index", "int64"), ("timestamp", "float32"))}
+    for below in ("meta", "data/chunk-000", f"videos/chunk-000/{camera}"):
+        (path / below).mkdir(parents=True)
+    info = {"codebase_version": "v2.1", "fps": 30, "features": features, "total_episodes": episodes}
+    (path / "meta/info.json").write_text(json.dumps(info))
+    lines = [json.dumps({"episode_index": k, "length": length}) for k in range(episodes)]
+    (path / "meta/episodes.jsonl").write_text("\n".join(lines))
+    for k in range(episodes):
+        numbers = [pa.array(rng.standard_normal(8 * length).astype(np.float32)) for _ in range(2)]
+        columns = {
+            "observation.state": pa.FixedSizeListArray.from_arrays(numbers[0], 8),
+            "action": pa.FixedSizeListArray.from_arrays(numbers[1], 8),
+            "episode_index": [k] * length,
+            "timestamp": (np.arange(length) / 30).astype(np.float32),
+        }
+        pq.write_table(pa.table(columns), path / f"data/chunk-000/episode_{k:06d}.parquet")
+        options = {"g": "2", "crf": "30", "preset": "12"}
+        file = path / f"videos/chunk-000/{camera}/episode_{k:06d}.mp4"
+        video.write(file, k, length, "libsvtav1", (240, 320), options)
+
+
+# -- files of a lab: a table for each episode, and folders of images beside it
+
+
+def _lab(path: Path, rng: Rng) -> None:
+    """400 episodes of 3 cameras of 30 frames each."""
+    images = records.pictures(rng, "jpeg", 240, 320, 3)
+    for k in range(400):
+        for camera in ("left", "right", "wrist"):
+            folder = path / f"ep_{k}" / camera
+            folder.mkdir(parents=True)
+            for t, i in enumerate(rng.integers(0, len(images), 30)):
+                (folder / f"{t:04d}.jpg").write_bytes(images[i])
+        rows = rng.standard_normal((30, 14))
+        lines = [",".join([*(f"q{j}" for j in range(7)), *(f"action_{j}" for j in range(7))])]
+        lines += [",".join(f"{x:.6f}" for x in row) for row in rows]
+        (path / f"ep_{k}" / "log.csv").write_text("\n".join(lines))
+
+
+def _read_lab(path: Path, decode: bool) -> Iterator[tuple[str, Any]]:
+    for table in sorted(path.rglob("*.csv")):
+        yield "log", np.loadtxt(table, delimiter=",", skiprows=1)
+    for file in sorted(path.rglob("*.jpg")):
+        data = file.read_bytes()
+        yield file.parent.name, pixels(data) if decode else data
 
 
 def _read_lerobot(path: Path, decode: bool) -> Iterator[tuple[str, Any]]:
@@ -239,6 +291,7 @@ def _read_gzip(path: Path, decode: bool) -> Iterator[tuple[str, Any]]:
 
 
 FAMILIES = {
+    "lab, JPEG": Family("plain", _lab, _read_lab),
     "lerobot, PNG": Family("lerobot", _lerobot_images, _read_lerobot),
     "lerobot, video": Family("lerobot", _lerobot_video, _read_lerobot),
     "openx, JPEG": Family("openx", _openx("jpeg", 256, 16), _read_records),
