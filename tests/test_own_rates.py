@@ -194,3 +194,30 @@ def test_a_hostile_dataset_that_shares_a_large_image_is_refused(monkeypatch: pyt
     ds = rlds_cli.create("local/slow", [slow_images(0)[0]])
     with pytest.raises(DamagedDataset, match="not within its bytes"):
         ds.store.encoded("observation/camera", np.arange(51))
+
+
+def ages(period: float, steps: int, dropped: tuple[int, ...] = (), late: float = 0.0) -> np.ndarray:
+    """Age at each of ``steps`` at 50 Hz of what comes every ``period``, without those dropped, and up to ``late``."""
+    came = np.arange(int(steps / HZ / period) + 2) * period
+    came = np.delete(came + np.random.default_rng(0).uniform(0, late, len(came)) * (late > 0), dropped)
+    came[0] = 0.0
+    now = np.arange(steps) / HZ
+    return now - came[np.searchsorted(came, now + 1e-9, "right") - 1]
+
+
+def aged(**columns: np.ndarray) -> Dataset:
+    steps = len(next(iter(columns.values())))
+    rng = np.random.default_rng(1)
+    one = {"observation": rng.normal(size=(steps + 1, 3)), "action": rng.normal(size=(steps, 2))}
+    return rlds_cli.create("local/aged", [{**one, "next": {"terminated": True}, "info": {"age": columns}}], force=True)
+
+
+def test_gaps_and_uneven_rates_are_found() -> None:
+    even = aged(wide=ages(0.1, 500), wrist=ages(1 / 30, 500))
+    assert not [f for f in rlds_cli.check(even).findings if f.check == "ages"]
+    stopped = aged(wide=ages(0.1, 500, dropped=(20, 21, 22)), wrist=ages(1 / 30, 500))
+    (gap,) = [f for f in rlds_cli.check(stopped).findings if f.check == "ages"]
+    assert (gap.code, gap.severity, gap.field) == ("age-gap", "warning", "info/age/wide")
+    assert gap.places[0].step is not None and 100 < gap.places[0].step <= 115  # it comes again at step 115
+    uneven = aged(wide=ages(0.1, 500, late=0.09))
+    assert [f.code for f in rlds_cli.check(uneven).findings if f.check == "ages"] == ["uneven-rate"]

@@ -20,9 +20,9 @@ CODES = (  # of the checks; readers and the registry have codes of their own
     *("no-frame", "broken-frame", "not-finite", "final-not-finite", "truncated-inside", "unflagged-end", "end-differs"),
     *("constant", "no-reward", "saturated", "out-of-bounds", "jump", "step-restarts", "step-offset", "id-changes"),
     *("length-multiple", "length-outlier", "duplicate", "terminated-inside", "never-flagged", "too-long"),
-    *("limit-terminated", "counts-differ", "reward-isolated"),
+    *("limit-terminated", "counts-differ", "reward-isolated", "age-gap"),
     *("constant-element", "constant-reward", "constant-info", "spike", "never-terminated", "both-flags"),
-    *("next-unknown", "not-decoded"),
+    *("next-unknown", "not-decoded", "uneven-rate"),
 )
 
 

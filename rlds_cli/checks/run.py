@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import settings
-from rlds_cli.checks import episodes, frames, source, values
+from rlds_cli.checks import ages, episodes, frames, source, values
 from rlds_cli.checks.findings import CheckReport, Finding, as_note, number, of_note, ranked
 from rlds_cli.checks.subject import Skipped, Subject
 from rlds_cli.dataset import Dataset, open_dataset
@@ -33,6 +33,7 @@ Check = Callable[[Subject], Iterator[Finding]]
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("finite", values.not_finite),
     ("frames", frames.frames),
+    ("ages", ages.ages),
     ("constant", values.constant),
     ("saturated", values.saturated),
     ("bounds", values.out_of_bounds),

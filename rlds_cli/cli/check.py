@@ -61,10 +61,10 @@ def check(
 
     Warnings: constant, no-reward, saturated, out-of-bounds, jump, step-restarts, step-offset, id-changes,
     length-multiple, length-outlier, duplicate, terminated-inside, never-flagged, too-long, limit-terminated,
-    counts-differ, reward-isolated.
+    counts-differ, reward-isolated, age-gap.
 
     Notes: constant-element, constant-reward, constant-info, spike, never-terminated, both-flags, next-unknown,
-    not-decoded.
+    not-decoded, uneven-rate.
 
     docs/check.md explains them.
 
