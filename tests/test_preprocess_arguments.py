@@ -32,7 +32,7 @@ def ds(tmp_path_factory):
         ("resize", "size=[4.5,4]", "resize: size=[4.5, 4] is not a text or a list, each a whole number."),
         ("crop", "box=4", "crop: box=4 is not a list, each a whole number."),
         ("encode", "quality=high", "encode: quality='high' is not a whole number."),
-        ("encode", "codec=1", "encode: codec=1 is not one of raw, jpeg, png."),
+        ("encode", "codec=1", "encode: codec=1 is not one of raw, jpeg, png, h264, hevc, av1."),
         ("return_to_go", "gamma=much", "return_to_go: gamma='much' is not a number."),
         ("return_to_go", "through_terminals=1", "return_to_go: through_terminals=1 is not true or false."),
         ("return_to_go", "into=7", "return_to_go: into=7 is not a text."),

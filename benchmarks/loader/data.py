@@ -19,7 +19,7 @@ from rlds_cli import ids
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.home import Home
-from rlds_cli.store import arrays
+from rlds_cli.store import arrays, sealing
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, StoredField
 from rlds_cli.store.statistics import Accumulator
 from rlds_cli.ted import FLAGS, REWARD, TRUNCATED, Field
@@ -225,7 +225,7 @@ def _written(
         rlds_version=rlds_cli.__version__,
         stats={f.name: _stats(f) for f in fields if f.kind == "array"},
     )
-    arrays.write_group(directory, {"rlds": manifest.to_json()})
+    sealing.seal(directory, manifest)
     directory.rename(final)
     return open_dataset(id, cache_dir=HOME)
 
