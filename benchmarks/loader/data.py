@@ -239,7 +239,10 @@ def _stats(field: Field) -> dict[str, Any]:
 
 
 def _write_episodes(directory: Path, episodes: int, length: int) -> None:
+    numbers = np.zeros((episodes, 2), "<i8")
+    numbers[:, 0] = np.arange(episodes)
     columns: dict[str, np.ndarray] = {
+        "id": numbers.view(np.uint8),
         "start": np.arange(episodes, dtype=np.int64) * (length + 1),
         "length": np.full(episodes, length, np.int64),
         "num_transitions": np.full(episodes, length, np.int64),
