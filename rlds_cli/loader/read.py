@@ -677,20 +677,22 @@ class LocatedRun:
 def located(runs: Iterable[tuple[BatchReader, SampleRun]], *, early: bool) -> Iterator[LocatedRun]:
     """Locate the samples of each run; with ``early``, some runs ahead while data come from the disk or from afar."""
     if not early:
-        for reader, run in runs:
-            found = reader.locate(run)
-            yield LocatedRun(reader, run, found, reader.advise(found), reader.announce(found))
+        yield from (_located(reader, run) for reader, run in runs)
         return
     waiting: deque[LocatedRun] = deque()
     given = 0
     for reader, run in runs:
-        found = reader.locate(run)
-        waiting.append(LocatedRun(reader, run, found, reader.advise(found), reader.announce(found)))
+        waiting.append(_located(reader, run))
         while len(waiting) > _ahead(reader, waiting, given):
             yield waiting.popleft()
             given += 1
     while waiting:
         yield waiting.popleft()
+
+
+def _located(reader: BatchReader, run: SampleRun) -> LocatedRun:
+    found = reader.locate(run)
+    return LocatedRun(reader, run, found, reader.advise(found), reader.announce(found))
 
 
 def _ahead(reader: BatchReader, waiting: Iterable[LocatedRun], given: int) -> int:

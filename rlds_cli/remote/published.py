@@ -119,8 +119,6 @@ class PublishedAccess:
         The bytes of videos.
     """
 
-    is_proved = False
-
     def __init__(self, found: Published, where: Settings, options: AccessOptions) -> None:
         self.found, self.where, self.options, self.stats = found, where, options, TransferStats()
         self.connection = Connection(found.address, where, options.timeout)
@@ -191,7 +189,6 @@ class PublishedStore(Remote):
     def __init__(self, access: PublishedAccess) -> None:
         self.access = access
         super().__init__(access.found.dataset)
-        self._raw: dict[str, Array] = {}
         self.blocks = access.blocks([self._films(name) for name, f in self.fields.items() if f.codec == VIDEO])
 
     def _films(self, name: str) -> tuple[BlockFile, _Films]:

@@ -188,6 +188,8 @@ def frames(table: Table, key: str, rule: str, count: int) -> IntArray:
 def shown_at(shown: Array, times: Array, where: str) -> IntArray:
     """Return the number of the last frame that was shown by each time; times count from the first.
 
+    ``shown`` [frames] is when each frame is shown, see `camera_files.shown`.
+
     Raises
     ------
     UnknownLayout
