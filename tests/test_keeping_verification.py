@@ -187,8 +187,8 @@ def test_frames(tmp_path: Path) -> None:
     (pixels / "bytes/c/0").write_bytes(b"\xff" + data[1:])
     assert found(verify_directory(built.directory)) == "observation/pixels: episode 0 differs"
     (pixels / "bytes/c/0").write_bytes(data)
-    offsets = (pixels / "offsets/c/0").read_bytes()
-    (pixels / "offsets/c/0").write_bytes(offsets[:8] + struct.pack("<q", 99) + offsets[16:])
+    offsets = (pixels / "offsets/c/0/0").read_bytes()
+    (pixels / "offsets/c/0/0").write_bytes(offsets[:8] + struct.pack("<q", 99) + offsets[16:])
     assert "observation/pixels offsets: do not increase" in found(verify_directory(built.directory))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-NEEDED = ("typer", "tqdm", "filelock")  # what `rlds list` and `rlds info` import, with what these need themselves
+NEEDED = ("typer", "tqdm")  # what `rlds list` and `rlds info` import, with what these need themselves
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,6 @@ from rlds_cli import text
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 from rlds_cli.errors import RldsError
-from rlds_cli.files import child
 from rlds_cli.refs import Ref
 
 if TYPE_CHECKING:
@@ -133,6 +132,7 @@ def _show(dataset: Dataset, ref: str, episode: int | None, elements: bool) -> No
 
 def _show_file(path: Path, reader: str | None) -> None:
     """Print the page of a file."""
+    from rlds_cli.files import child
     from rlds_cli.report.files import READER, describe_file
 
     with child.reading(READER), out.progress():

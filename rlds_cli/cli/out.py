@@ -57,7 +57,7 @@ def page(renderable: Any, value: Any) -> None:
     from rich.console import Console
 
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
-    _draw(Console(highlight=False, width=width), renderable)
+    _draw(Console(highlight=False, emoji=False, width=width), renderable)
     return None
 
 
@@ -65,7 +65,7 @@ def aside(renderable: Any) -> None:
     """Print a rich renderable on stderr, as a part of an error."""
     from rich.console import Console
 
-    _draw(Console(highlight=False, stderr=True), renderable)
+    _draw(Console(highlight=False, emoji=False, stderr=True), renderable)
 
 
 def _draw(console: Any, renderable: Any) -> None:

@@ -11,8 +11,8 @@ from rlds_cli.errors import DatasetNotFound, Offline
 from rlds_cli.growing.opening import open_store
 from rlds_cli.home import locate
 from rlds_cli.refs import Ref
+from rlds_cli.remote import NAME as PUSHED
 from rlds_cli.remote import origins
-from rlds_cli.remote.versions import NAME as PUSHED
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.sources import addresses
 from rlds_cli.sources.addresses import Address

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from rlds_cli import visible
 from rlds_cli.dataset import html
-from rlds_cli.dataset.expressions import episodes_where
 from rlds_cli.errors import MissingPackage, RldsError, UnknownField
 from rlds_cli.store.manifest import Stats
 from rlds_cli.ted import END_NAMES, Array, BoolArray, IntArray
@@ -168,6 +167,8 @@ def matching(
         found = found[columns[f"split/{split}"][found]]
     if where is None:
         return found, ""
+    from rlds_cli.dataset.expressions import episodes_where
+
     mask = episodes_where(where, columns.take(found), found)
     return found[mask], _none_or_all(columns.id, where, mask)
 

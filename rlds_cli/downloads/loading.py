@@ -8,7 +8,6 @@ from typing import Any
 
 from rlds_cli import refs, registry
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.downloads.download import download
 from rlds_cli.errors import DatasetNotFound
 from rlds_cli.progress import Bars, Event, Progress, shown
 from rlds_cli.settings import StrPath
@@ -55,6 +54,8 @@ def load(
     except DatasetNotFound:
         if not _may_be_downloaded(ref):
             raise
+    from rlds_cli.downloads.download import download
+
     say = Bars(sys.stderr) if progress is None else shown(progress)
     say(Event(os.fspath(ref), "note", note="not on this disk; downloading it"))
     return download(os.fspath(ref), cache_dir=cache_dir, progress=progress, **options)

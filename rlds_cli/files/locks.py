@@ -12,30 +12,36 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
-
-from filelock import FileLock, Timeout
+from typing import TYPE_CHECKING, Any
 
 from rlds_cli.files import safe as safe_files
 
+if TYPE_CHECKING:
+    from filelock import FileLock
+
 _PATIENCE = 5.0  # seconds of waiting, after which it is said
 _log = logging.getLogger(__name__)
-LockHeld = Timeout  # an OSError: catch it first
+LockHeld = TimeoutError  # filelock's own is one; an OSError: catch it first
 
 
-class _AnnouncedLock(FileLock):
-    """A lock that logs a warning after five seconds of waiting."""
+@cache
+def _announced_lock() -> type[FileLock]:
+    """Return the class of locks that log a warning after five seconds of waiting."""
+    from filelock import FileLock  # it takes 20 ms to import, and commands that read need no lock
 
-    def acquire(self, timeout: float | None = None, *args: Any, **how: Any) -> Any:
-        """Acquire the lock, as filelock's own method does."""
-        try:
-            return super().acquire(0, *args, **how)
-        except Timeout:
-            if timeout == 0:
-                raise
-        with _announced(self.lock_file):
-            return super().acquire(timeout, *args, **how)
+    class AnnouncedLock(FileLock):
+        def acquire(self, timeout: float | None = None, *args: Any, **how: Any) -> Any:
+            try:
+                return super().acquire(0, *args, **how)
+            except LockHeld:
+                if timeout == 0:
+                    raise
+            with _announced(self.lock_file):
+                return super().acquire(timeout, *args, **how)
+
+    return AnnouncedLock
 
 
 @contextmanager
@@ -71,7 +77,7 @@ def file_lock(path: Path, *, soft: bool = True) -> FileLock:
             raise safe_files.refused(path, "is a symbolic link")
         if not stat.S_ISREG(mode):
             raise safe_files.refused(path, "is not a regular file")
-    return _AnnouncedLock(path, mode=0o666, thread_local=False, fallback_to_soft=soft)
+    return _announced_lock()(path, mode=0o666, thread_local=False, fallback_to_soft=soft)
 
 
 def flock(descriptor: int, path: Path, *, shared: bool = False) -> None:

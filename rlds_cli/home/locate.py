@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from rlds_cli import home, ids, refs, registry, settings, subset
+from rlds_cli import home, ids, refs, registry, settings
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidId, UnknownDataset
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.refs import Ref
 from rlds_cli.registry import Entry
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import files, manifest
 
 
 def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Path:
@@ -86,6 +85,8 @@ def meant(ref: str, where: Settings) -> DatasetId:
 
 def _how_to_have(id: DatasetId) -> str | None:
     if id.variant:
+        from rlds_cli import subset
+
         return subset.command(id)
     if id.family == registry.LOCAL:
         return f"rlds import PATH --as {id}"
@@ -230,11 +231,15 @@ def version_or_file(ref: StrPath, *, cache_dir: StrPath | None = None) -> tuple[
 
 def id_of(path: Path) -> DatasetId:
     """Return the id of a dataset from its manifest."""
+    from rlds_cli.store import manifest  # a twentieth of `rlds list`, which reads none
+
     return ids.parse(manifest.read(path).id)
 
 
 def is_dataset(path: Path) -> bool:
     """Return whether a directory holds a dataset of this program, inside a home or elsewhere."""
+    from rlds_cli.store import files, manifest
+
     try:
         return b'"rlds"' in files.content(path / "zarr.json", manifest.LONGEST)
     except (OSError, ValueError):

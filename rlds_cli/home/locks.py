@@ -14,7 +14,6 @@ from rlds_cli.files.locks import LockHeld, file_lock
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress
-from rlds_cli.store.workers import check_started
 
 _OTHER = "another home: --home DIR"
 _FILE_SYSTEM = (errno.EIO, errno.ESTALE, errno.ELOOP, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
@@ -33,6 +32,8 @@ def exclusive(home: Home, id: DatasetId, progress: Progress) -> Iterator[None]:
     RldsError
         This process is a worker that starts: it would wait for the lock of the process that waits for it.
     """
+    from rlds_cli.store.workers import check_started
+
     check_started()
     with writing(home):
         path = home.lock(id)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlds_cli import ids, settings
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
@@ -18,7 +19,10 @@ from rlds_cli.files.names import is_unfinished
 from rlds_cli.home import Home, locate
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import StrPath
-from rlds_cli.store import paths, references
+from rlds_cli.store import paths
+
+if TYPE_CHECKING:
+    from rlds_cli.store.references import ReferencedVersion
 
 _BLOCK = 512  # unit of st_blocks, whatever the file system's own
 
@@ -190,7 +194,9 @@ def _dataset(
     return DatasetUsage(str(id), archive, cache, sum(shared.values()), opened, True, sources, tuple(sorted(others)))
 
 
-def _sources(path: Path) -> tuple[references.ReferencedVersion, ...]:
+def _sources(path: Path) -> tuple[ReferencedVersion, ...]:
+    from rlds_cli.store import references
+
     with suppress(DamagedDataset):
         return references.sources(path)
     return ()

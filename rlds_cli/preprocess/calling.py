@@ -26,7 +26,8 @@ from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan
 from rlds_cli.preprocess.sources import is_users
 from rlds_cli.preprocess.stacking import LOOP
 from rlds_cli.preprocess.task import Failure, Task
-from rlds_cli.store.build import FAILED, FAILURES
+from rlds_cli.store.build import FAILED
+from rlds_cli.store.paths import FAILURES
 from rlds_cli.ted import Array, Note
 
 if TYPE_CHECKING:

@@ -26,8 +26,9 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.ids import DatasetId
 from rlds_cli.preprocess import builtin, functions, sources
 from rlds_cli.preprocess.functions import Function
-from rlds_cli.store.build import FAILED, FAILURES
+from rlds_cli.store.build import FAILED
 from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.paths import FAILURES
 from rlds_cli.ted import FLAGS, Note, join_name
 from rlds_cli.text import closest, is_below
 

@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlds_cli import ids, visible
+from rlds_cli import ids, settings, visible
 from rlds_cli.errors import InvalidId, UnknownDataset
 from rlds_cli.ids import DatasetId
 from rlds_cli.registry.facts import ENTRY_KEYS as ENTRY_KEYS
@@ -71,7 +71,10 @@ def entries(family: str) -> tuple[Entry, ...]:
 
 def own_registries() -> tuple[Registry, ...]:
     """Return the registries of the user's own, as they are now; see `registry.own`."""
-    from rlds_cli.registry import own  # not needed to find a dataset of the package
+    where = settings.read()
+    if not where.registries and not (where.home / "registries").is_dir():
+        return ()
+    from rlds_cli.registry import own  # 10 ms to import, and few have any
 
     return own.load(reserved)
 
@@ -299,10 +302,12 @@ def _facts() -> Mapping[str, Any]:
     return facts
 
 
-def lines(family: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a family's file, as JSON objects."""
-    with (directory() / f"{family}.jsonl").open(encoding="utf-8") as file:
-        yield from map(json.loads, file)
+def lines(family: str) -> list[dict[str, Any]]:
+    """Return the lines of a family's file, as JSON objects."""
+    text = (directory() / f"{family}.jsonl").read_text(encoding="utf-8")
+    joined = text.strip().replace("\n", ",")
+    found: list[dict[str, Any]] = json.loads(f"[{joined}]")  # one by one they take four times as long
+    return found
 
 
 @cache

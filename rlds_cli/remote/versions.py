@@ -25,12 +25,12 @@ from typing import Any
 
 from rlds_cli import __version__, ids, refs
 from rlds_cli.files import json as documents
+from rlds_cli.remote import NAME as NAME
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote import values
 from rlds_cli.remote.index import Index
 from rlds_cli.sources.addresses import Address
 
-NAME = "rlds.json"
 FORMAT = 1
 LONGEST = 64 << 20  # bytes
 _MOST = 1 << 17  # versions, and tags

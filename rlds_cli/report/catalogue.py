@@ -20,11 +20,10 @@ from rlds_cli.ids import DatasetId
 from rlds_cli.refs import Ref
 from rlds_cli.registry import Defect, Entry
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import manifest, tags
-from rlds_cli.store.manifest import Manifest
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
+    from rlds_cli.store.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +259,8 @@ def _stored_rows(copies: Iterable[tuple[DatasetId, Path]]) -> tuple[StoredRow, .
 def _stored_row(copy: Copy) -> StoredRow:
     if copy.manifest is None:
         return StoredRow(copy.id, None, None, copy.bytes_on_disk)
+    from rlds_cli.store import tags
+
     counts = copy.manifest.counts
     with suppress(DamagedDataset):
         return StoredRow(copy.id, counts.steps, counts.episodes, copy.bytes_on_disk, tags.described(copy.path))
@@ -293,6 +294,8 @@ def _copy(id: str | None, path: Path, ref: Ref | None = None) -> Copy:
 
 def _manifest(path: Path, ref: Ref | None) -> tuple[Path, Manifest]:
     """Return the directory of a version and its manifest; of a growing dataset with its fingerprint, with NumPy."""
+    from rlds_cli.store import manifest
+
     if (ref is None or ref.selector is None) and (m := manifest.read(path)).fingerprint:
         return path, m
     from rlds_cli.growing.opening import open_store

@@ -23,7 +23,6 @@ from rlds_cli.checks.values import Saturation, saturation
 from rlds_cli.dataset import Dataset, environments, open_dataset
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import RldsError
-from rlds_cli.growing import retention
 from rlds_cli.home.usage import size_on_disk
 from rlds_cli.registry import Entry
 from rlds_cli.report.columns import (
@@ -42,9 +41,9 @@ from rlds_cli.report.columns import (
 from rlds_cli.report.order import rank
 from rlds_cli.settings import StrPath
 from rlds_cli.store import references
-from rlds_cli.store.build import FAILURES
 from rlds_cli.store.manifest import Counts, Stats
 from rlds_cli.store.opening import Store
+from rlds_cli.store.paths import FAILURES
 from rlds_cli.store.videos import DIRECTORY
 from rlds_cli.ted import FLAGS, REWARD, VIDEO, Array, Field, Scalar
 from rlds_cli.text import is_below
@@ -271,8 +270,17 @@ def summarise(
         version=ds.version,
         tags=tuple(name for name, number in ds.tags.items() if number == ds.version),
         refers_to=tuple(map(str, ds.store.refers_to)),
-        keeps=None if ds.store.keeps is None else retention.described(ds.store.keeps),
+        keeps=_kept(ds.store),
     )
+
+
+def _kept(store: Store) -> str | None:
+    """Return which versions a growing dataset keeps, in words."""
+    if store.keeps is None:
+        return None
+    from rlds_cli.growing import retention
+
+    return retention.described(store.keeps)
 
 
 def of_episodes(c: Counts) -> Counts:

@@ -50,7 +50,6 @@ from rlds_cli.ted import Array, Chunk, EpisodeTable, Field, Note, Part, Repeated
 PLACE = "dataset"
 FILMS = "films"  # beside it: videos that are in no other file
 FAILED = "failed-episodes"  # the code of notes of episodes that are left out, each one
-FAILURES = "errors.jsonl"  # the file in the dataset's directory that lists them
 _IN_FLIGHT = 2  # chunks between the reader and the writer
 JOURNAL = "journal.jsonl"
 _SHARD_JOURNALS = "journals"
