@@ -69,11 +69,9 @@ def test_every_column_of_every_row(three: Dataset, tmp_path: Path, version: str)
     assert info["features"]["task_index"] == {"dtype": "int64", "shape": [1], "names": None}
 
 
-def test_v3_has_a_row_group_for_each_episode_and_lists_of_them(three: Dataset, tmp_path: Path) -> None:
+def test_v3_lists_the_episodes_of_a_file(three: Dataset, tmp_path: Path) -> None:
     out = tmp_path / "out"
     rlds_cli.export(three, "lerobot", out)
-    about = pq.read_metadata(out / "data" / "chunk-000" / "file-000.parquet")
-    assert [about.row_group(k).num_rows for k in range(about.num_row_groups)] == [2, 3, 1]
     listed = pq.read_table(out / "meta" / "episodes" / "chunk-000" / "file-000.parquet").to_pylist()
     assert [e["tasks"] for e in listed] == [["a", "b"], ["b"], ["c"]]
     assert [(e["dataset_from_index"], e["dataset_to_index"]) for e in listed] == [(0, 2), (2, 5), (5, 6)]
@@ -250,3 +248,44 @@ def test_a_damaged_file_of_an_export_is_refused(three: Dataset, tmp_path: Path, 
     (tmp_path / "out" / "meta" / "rlds.json").write_text(content)
     with pytest.raises(CorruptArchive):
         import_files(tmp_path / "out", "local/again")
+
+
+def test_statistics_of_each_episode_are_those_of_its_steps(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    lengths = (1, 130, 2, 700, 257)
+    made = [
+        {
+            "observation": rng.standard_normal((n + 1, 2, 3)),
+            "action": rng.integers(-9, 9, (n, 1)),
+            "next": {"reward": rng.standard_normal(n)},
+        }
+        for n in lengths
+    ]
+    ds = rlds_cli.create("local/several", made, cache_dir=tmp_path / "home")
+    rlds_cli.export(ds, "lerobot", tmp_path / "v3", lossy=True)
+    rlds_cli.export(ds, "lerobot2.1", tmp_path / "v2.1", lossy=True)
+    listed = pq.read_table(tmp_path / "v3" / "meta" / "episodes" / "chunk-000" / "file-000.parquet").to_pylist()
+    lists = lines(tmp_path / "v2.1" / "meta" / "episodes_stats.jsonl")
+    for row, line, episode, n in zip(listed, lists, made, lengths, strict=True):
+        elements, steps = episode["observation"][:n].reshape(-1, 3), episode["observation"][:n]
+        for name, of in {"min": np.min, "max": np.max, "mean": np.mean, "std": np.std}.items():
+            assert row[f"stats/observation/{name}"] == pytest.approx(of(elements, axis=0))
+            assert np.array(line["stats"]["observation"][name]) == pytest.approx(of(steps, axis=0))
+            assert row[f"stats/next.reward/{name}"] == pytest.approx([of(episode["next"]["reward"])])
+        some = elements[:: -(-2 * n // 128)]
+        assert row["stats/observation/q10"] == pytest.approx(np.quantile(some, 0.1, axis=0))
+        assert row["stats/index/count"] == line["stats"]["action"]["count"] == [n]
+        assert row["stats/frame_index/std"] == pytest.approx([np.arange(n).std()])
+
+
+def test_a_long_episode_is_written_in_pieces_between_short_ones(tmp_path: Path) -> None:
+    n = 900_000  # 20.6 MiB of numbers
+    rows = np.arange(3 * n, dtype=np.float64).reshape(n, 3) % 1000, np.ones((2, 3))
+    long, short = ({"observation": x, "next": {"reward": x[:, 0]}} for x in rows)
+    ds = rlds_cli.create("local/long", [short, long, short], cache_dir=tmp_path / "home")
+    rlds_cli.export(ds, "lerobot", tmp_path / "out", lossy=True)
+    stats = json.loads((tmp_path / "out" / "meta" / "stats.json").read_text())
+    everything = np.concatenate([e["observation"] for e in (short, long, short)])
+    assert stats["observation"]["mean"] == pytest.approx(everything.mean(0))
+    assert stats["observation"]["std"] == pytest.approx(everything.std(0))
+    assert stats["index"]["max"] == [n + 3]

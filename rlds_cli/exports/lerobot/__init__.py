@@ -6,7 +6,7 @@
          stats.json  tasks.parquet             v3
          episodes/chunk-000/file-000.parquet   v3: an episode in a row, with its places and statistics
          tasks.jsonl  episodes.jsonl  episodes_stats.jsonl      v2.1
-    data/chunk-000/file-000.parquet            v3: a row group for each episode; v2.1: episode_000000.parquet
+    data/chunk-000/file-000.parquet            v3: whole episodes in a row group; v2.1: episode_000000.parquet
     videos/KEY/chunk-000/file-000.mp4          v3: the files as published; v2.1: chunk-000/KEY/episode_000000.mp4
 
 LeRobot has a row for each step: observations after the last one are not said. Seeds, reset options and the user's own
@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,14 +30,15 @@ from rlds_cli.archives import exported
 from rlds_cli.exports.content import Content, Loss
 from rlds_cli.exports.format import Format, Unit, absent_images, sync
 from rlds_cli.exports.lerobot import features, statistics
-from rlds_cli.exports.lerobot.features import DONE, FACTS, TIME, ExportColumn, FeatureColumns
-from rlds_cli.exports.lerobot.statistics import Statistics
+from rlds_cli.exports.lerobot.features import DONE, FACTS, TIME, ExportColumn, FeatureColumns, Steps
+from rlds_cli.exports.lerobot.statistics import EpisodeStatistics, Statistics
 from rlds_cli.exports.lerobot.videos import Camera
 from rlds_cli.files import trees
 from rlds_cli.formats import parquet
 from rlds_cli.ted import CUT, FLAGS, VIDEO, Array, Repeated
 
 FILES = 1000  # in a chunk, as lerobot has it
+TOGETHER = 4 << 20  # bytes of short episodes that share a row group
 NUMBERS, IMAGES = 16 << 20, 96 << 20  # bytes of an episode from which it takes more than one row group
 _IMAGES = 64  # of a unit, or one of each episode, that statistics are taken from
 _DECODED = 16  # episodes of which a frame is decoded for statistics
@@ -124,88 +126,94 @@ class _LeRobot(Format):
     def write(self, unit: Unit, directory: Path) -> Any:
         """Write the rows of some episodes, and what ``meta/`` says of them; return statistics of all."""
         number = self._number(unit)
-        found: dict[str, list[Statistics]] = {}
-        rows, every = [], max(1, _IMAGES // (unit.stop - unit.first))
+        found = EpisodeStatistics()
         for camera in self.cameras.values():
             self._write_videos(camera, unit, directory)
-        with self._files(unit, number, directory) as files:
-            for episode in range(unit.first, unit.stop):
-                files.begin(episode)
-                of = self._write_episode(episode, files, every) | self._statistics_of_videos(episode)
-                for key, s in of.items():
-                    found.setdefault(key, []).append(s)
-                rows.append((self._listed(episode), of))
-        self._describe(unit, number, rows, directory)
-        return statistics.plain({key: statistics.joined(parts) for key, parts in found.items()})
+        images = max(1, _IMAGES // (unit.stop - unit.first))
+        with self._files(number, directory) as files, ThreadPoolExecutor(1) as behind:
+            written: Future[None] = behind.submit(lambda: None)
+            for steps in self._pieces(unit):
+                rows = self._rows_of(steps, found, images)
+                written.result()
+                written = behind.submit(files.add, steps, rows)
+            written.result()
+        self._add_statistics_of_videos(unit, found)
+        self._describe(range(unit.first, unit.stop), number, found, directory)
+        return statistics.plain(found.joined())
 
     def _number(self, unit: Unit) -> int:
         return next(k for k, u in enumerate(self.units()) if u.name == unit.name)
 
-    def _write_episode(self, episode: int, files: _Files, some: int) -> dict[str, Statistics]:
-        """Write the rows of an episode, and return its statistics."""
-        pa = parquet.pyarrow()
-        steps, start = int(self.content.table.length[episode]), int(self.content.starts[episode])
-        columns = self.layout.in_parquet
+    def _pieces(self, unit: Unit) -> Iterator[Steps]:
+        """Divide the steps of a unit: short episodes come together, those with images alone, long ones in pieces."""
+        columns, lengths = self.layout.in_parquet, self.content.table.length
         numbers = sum(self.content.row_bytes(c.field.name) for c in columns if c.field and c.kind == "array")
         images = sum(self.content.row_bytes(c.field.name) for c in columns if c.field and c.kind == "image")
-        at_once = max(1, min(NUMBERS // max(1, numbers), IMAGES // max(1, images)))
-        pieces: dict[str, list[Statistics]] = {}
-        for a in range(0, steps, at_once):
-            b = min(a + at_once, steps)
-            made = []
-            for c in columns:
-                column, values = self._column(c, episode, start, a, b)
-                made.append(column)
-                found = self._statistics(c, values, start + a, start + b, some)
-                if found is not None:
-                    pieces.setdefault(c.key, []).append(found)
-            files.add(pa.Table.from_arrays(made, schema=files.schema))
-        return {key: statistics.joined(parts) for key, parts in pieces.items()}
+        together = 0 if images else TOGETHER // max(1, numbers)
+        most = max(1, min(NUMBERS // max(1, numbers), IMAGES // max(1, images)))
+        first = unit.first
+        while first < unit.stop:
+            episode, count = first + 1, int(lengths[first])
+            while episode < unit.stop and count + lengths[episode] <= together:
+                count, episode = count + int(lengths[episode]), episode + 1
+            if count <= most:
+                yield Steps.of(self.content, range(first, episode))
+            else:
+                yield from (Steps.of(self.content, range(first, episode), a, a + most) for a in range(0, count, most))
+            first = episode
 
-    def _statistics(
-        self, c: ExportColumn, values: Array | None, start: int, stop: int, images: int
-    ) -> Statistics | None:
+    def _rows_of(self, steps: Steps, into: EpisodeStatistics, images: int) -> Any:
+        """Return the rows of steps as a table of Arrow, and add their statistics to ``into``."""
+        made = []
+        for c in self.layout.in_parquet:
+            column, values = self._column(c, steps)
+            made.append(column)
+            found = self._statistics(c, values, steps, images)
+            if found is not None:
+                into.add(c.key, steps.episodes, found)
+        return parquet.pyarrow().Table.from_arrays(made, schema=self.layout.schema)
+
+    def _statistics(self, c: ExportColumn, values: Array | None, steps: Steps, images: int) -> Statistics | None:
         if c.kind == "image" and c.field is not None:
-            some = np.unique(np.linspace(start, stop - 1, min(images, stop - start)).astype(np.int64))
+            some = np.unique(np.linspace(steps.start, steps.stop - 1, min(images, len(steps))).astype(np.int64))
             return statistics.of_images(self.content.frames(c.field.name, r, r + 1)[0] for r in some.tolist())
         if values is None:
             return None
-        of = statistics.of_line if c.field is None and c.key in _LINES else statistics.of_rows
-        return of(values, by_last_axis=self.version == "v3.0")
+        of = statistics.of_lines if c.field is None and c.key in _LINES else statistics.of_rows
+        return of(values, steps.lengths, by_last_axis=self.version == "v3.0")
 
-    def _column(self, c: ExportColumn, episode: int, start: int, a: int, b: int) -> tuple[Any, Array | None]:
-        """Return steps ``a`` to ``b`` of an episode as a column of Arrow, and as an array if they are numbers."""
+    def _column(self, c: ExportColumn, steps: Steps) -> tuple[Any, Array | None]:
+        """Return steps as a column of Arrow, and as an array if they are numbers."""
         pa = parquet.pyarrow()
         if c.field is not None and c.kind == "text":
-            return pa.array(self.content.rows(c.field.name, start + a, start + b).tolist(), pa.string()), None
+            return pa.array(self._values(c.field.name, steps).tolist(), pa.string()), None
         if c.field is not None and c.kind == "image":
-            return features.images_of(*self.content.encoded(c.field.name, start + a, start + b)), None
-        values = self._numbers(c, episode, start, a, b)
+            return features.images_of(*self.content.encoded(c.field.name, steps.start, steps.stop)), None
+        values = self._numbers(c, steps)
         return features.array_of(values, c.shape), values
 
-    def _numbers(self, c: ExportColumn, episode: int, start: int, a: int, b: int) -> Array:
-        if c.kind == "task":
-            return self.layout.task_numbers(episode, start + a, start + b)
-        if c.field is not None:
-            values = self.content.rows(c.field.name, start + a, start + b)
-            return self._as_recorded(values, episode, b) if c.field.name == FLAGS[1] else values
-        steps: Array = np.arange(a, b)
-        if c.key == TIME:
-            return (steps / self.fps).astype(np.float32)
-        if c.key == DONE:
-            steps = steps == self.content.table.length[episode] - 1
-        elif c.key == "index":
-            steps = steps + self._first[episode]
-        return np.full(b - a, episode, np.int64) if c.key == "episode_index" else steps
+    def _values(self, name: str, steps: Steps) -> Array:
+        return steps.among(self.content.rows(name, steps.start, steps.stop))
 
-    def _as_recorded(self, truncated: Array, episode: int, stop: int) -> Array:
-        """Return flags without the one that says that the recording was cut: no flag says so here."""
+    def _numbers(self, c: ExportColumn, steps: Steps) -> Array:
+        if c.kind == "task":
+            return self.layout.task_numbers(steps)
+        if c.field is not None:
+            values = self._values(c.field.name, steps)
+            return self._as_recorded(values, steps) if c.field.name == FLAGS[1] else values
+        if c.key == TIME:
+            return np.asarray(steps.numbers / self.fps, np.float32)
+        if c.key == DONE:
+            return np.asarray(steps.numbers == steps.each(self.content.table.length) - 1)
+        if c.key == "index":
+            return steps.numbers + steps.each(self._first)
+        return steps.each(np.arange(len(self.content.table))) if c.key == "episode_index" else steps.numbers
+
+    def _as_recorded(self, truncated: Array, steps: Steps) -> Array:
+        """Return flags without those that say that the recording was cut: no flag says so here."""
         table = self.content.table
-        if table.end[episode] != CUT or stop < table.length[episode]:
-            return truncated
-        truncated = truncated.copy()
-        truncated[-1] = False
-        return truncated
+        cut = (steps.numbers == steps.each(table.length) - 1) & steps.each(np.asarray(table.end) == CUT)
+        return np.asarray(truncated & ~cut)
 
     # -- time and videos
 
@@ -230,20 +238,21 @@ class _LeRobot(Format):
 
     def _times(self, episode: int) -> Array:
         """Return the seconds of the rows of an episode, as they are read."""
-        start, length = int(self.content.starts[episode]), int(self.content.table.length[episode])
-        return self._numbers(self.layout.columns[TIME], episode, start, 0, length).astype(np.float64)
+        steps = Steps.of(self.content, range(episode, episode + 1))
+        return self._numbers(self.layout.columns[TIME], steps).astype(np.float64)
 
-    def _statistics_of_videos(self, episode: int) -> dict[str, Statistics]:
-        """Return the statistics of the first frame of some episodes, if the package that decodes it is installed."""
-        if episode % max(1, len(self.content.table) // _DECODED) or not self.cameras or not find_spec("av"):
-            return {}
-        found: dict[str, Statistics] = {}
-        for key, camera in self.cameras.items():
+    def _add_statistics_of_videos(self, unit: Unit, into: EpisodeStatistics) -> None:
+        """Add the statistics of the first frame of some episodes, if the package that decodes it is installed."""
+        if not self.cameras or not find_spec("av"):
+            return
+        every = max(1, len(self.content.table) // _DECODED)
+        for episode in range(-(-unit.first // every) * every, unit.stop, every):
             row = int(self.content.starts[episode])
-            pixels = self.content.rows(camera.name, row, row + 1)[0]
-            if pixels.dtype == np.uint8:
-                found[key] = statistics.of_pixels(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
-        return found
+            for key, camera in self.cameras.items():
+                pixels = self.content.rows(camera.name, row, row + 1)[0]
+                if pixels.dtype == np.uint8:
+                    found = statistics.of_pixels(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
+                    into.add(key, range(episode, episode + 1), found)
 
     def _key_of(self, camera: Camera) -> str:
         return next(key for key, c in self.cameras.items() if c is camera)
@@ -257,12 +266,16 @@ class _LeRobot(Format):
     def _listed(self, episode: int) -> dict[str, Any]:
         """Return what ``meta/`` says of an episode in both versions."""
         table = self.content.table
-        steps, start = int(table.length[episode]), int(self.content.starts[episode])
-        numbers = np.unique(self.layout.task_numbers(episode, start, start + steps)).tolist()
+        numbers = self.layout.tasks_in(episode)
         own = {key: table.extra[name][episode] for name, key in self._own_keys.items()}
         own |= {} if isinstance(table.seed, Repeated) else {"seed": table.seed[episode]}
         own |= {} if isinstance(table.options, Repeated) else {"options": table.options[episode]}
-        return {"episode_index": episode, "tasks": [self.layout.tasks[n] for n in numbers], "length": steps, **own}
+        return {
+            "episode_index": episode,
+            "tasks": [self.layout.tasks[n] for n in numbers],
+            "length": int(table.length[episode]),
+            **own,
+        }
 
     @cached_property
     def _own_keys(self) -> dict[str, str]:
@@ -296,13 +309,11 @@ class _LeRobot(Format):
         _write_json(directory / "meta" / exported.FILE, said | ({"episodes": episodes} if episodes else {}))
 
     @abstractmethod
-    def _files(self, unit: Unit, number: int, directory: Path) -> _Files:
-        """Return the data files of a unit."""
+    def _files(self, number: int, directory: Path) -> _Files:
+        """Return the data files of the unit with a number."""
 
     @abstractmethod
-    def _describe(
-        self, unit: Unit, number: int, rows: list[tuple[dict[str, Any], dict[str, Statistics]]], directory: Path
-    ) -> None:
+    def _describe(self, episodes: range, number: int, found: EpisodeStatistics, directory: Path) -> None:
         """Write what ``meta/`` says of the episodes of a unit."""
 
 
@@ -317,18 +328,16 @@ class LeRobot3(_LeRobot):
             if unit.first <= episode < unit.stop:
                 camera.write(video, directory / "videos" / self._key_of(camera) / _place(camera.number[video], "mp4"))
 
-    def _files(self, unit: Unit, number: int, directory: Path) -> _Files:
-        return _OneFile(self.layout, directory / "data" / _place(number))
+    def _files(self, number: int, directory: Path) -> _Files:
+        return _OneFile(self.layout.schema, directory / "data" / _place(number))
 
-    def _describe(
-        self, unit: Unit, number: int, rows: list[tuple[dict[str, Any], dict[str, Statistics]]], directory: Path
-    ) -> None:
+    def _describe(self, episodes: range, number: int, found: EpisodeStatistics, directory: Path) -> None:
         """Write the list of the unit's episodes, a file of its own."""
         pa = parquet.pyarrow()
         path = directory / "meta" / "episodes" / _place(number)
         path.parent.mkdir(parents=True, exist_ok=True)
         listed = []
-        for row, _ in rows:
+        for row in map(self._listed, episodes):
             first = int(self._first[row["episode_index"]])
             places: dict[str, Any] = {"data/chunk_index": number // FILES, "data/file_index": number % FILES}
             places |= {"dataset_from_index": first, "dataset_to_index": first + row["length"]}
@@ -342,7 +351,7 @@ class LeRobot3(_LeRobot):
             listed.append(row | places)
         names = dict.fromkeys(name for row in listed for name in row)
         columns = {n: _listed_column(n, [row.get(n) for row in listed]) for n in names}
-        table = pa.table(columns | statistics.columns([found for _, found in rows]))
+        table = pa.table(columns | found.columns(episodes))
         pa.parquet.write_table(table, path)
         sync(path)
 
@@ -394,21 +403,20 @@ class LeRobot21(_LeRobot):
             place = Path(f"chunk-{episode // FILES:03d}", self._key_of(camera), f"episode_{episode:06d}.mp4")
             camera.write(int(camera.rows(episode)[0, 0]), directory / "videos" / place)
 
-    def _files(self, unit: Unit, number: int, directory: Path) -> _Files:
-        return _FilePerEpisode(self.layout, directory / "data")
+    def _files(self, number: int, directory: Path) -> _Files:
+        return _FilePerEpisode(self.layout.schema, directory / "data")
 
-    def _describe(
-        self, unit: Unit, number: int, rows: list[tuple[dict[str, Any], dict[str, Statistics]]], directory: Path
-    ) -> None:
+    def _describe(self, episodes: range, number: int, found: EpisodeStatistics, directory: Path) -> None:
         """Write the unit's lines of both lists; `finish` joins them."""
         pieces = directory / "meta" / "pieces"
         pieces.mkdir(exist_ok=True)
         lists: dict[str, list[Any]] = {"episodes": [], "stats": []}
         large = any((seed or 0) >> 63 for seed in self.content.table.seed)  # lerobot's tools take numbers for int64
-        for row, found in rows:
+        of_episodes = found.of_episodes(episodes)
+        for row, of in zip(map(self._listed, episodes), of_episodes, strict=True):
             seed = row.get("seed")
             lists["episodes"].append(row | ({"seed": str(seed)} if large and seed is not None else {}))
-            lists["stats"].append({"episode_index": row["episode_index"], "stats": statistics.plain(found)})
+            lists["stats"].append({"episode_index": row["episode_index"], "stats": of})
         for name, lines in lists.items():
             path = pieces / f"{number}.{name}"
             path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
@@ -445,10 +453,10 @@ class LeRobot21(_LeRobot):
 
 
 class _Files(ABC):
-    """Data files of a unit: `begin` is called before each episode, `add` with its rows."""
+    """Data files of a unit: `add` is called with its rows, in order."""
 
-    def __init__(self, layout: FeatureColumns) -> None:
-        self.schema = layout.schema()
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
         self._writer: Any = None
         self._path = Path()
 
@@ -459,11 +467,11 @@ class _Files(ABC):
         self._close()
 
     @abstractmethod
-    def begin(self, episode: int) -> None:
-        """Begin an episode."""
+    def add(self, steps: Steps, rows: Any) -> None:
+        """Add the rows of some steps."""
 
-    def add(self, rows: Any) -> None:
-        """Add rows as a row group."""
+    def _write(self, rows: Any) -> None:
+        """Write rows as a row group."""
         self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
 
     def _open(self, path: Path) -> None:
@@ -471,7 +479,7 @@ class _Files(ABC):
         pa = parquet.pyarrow()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._writer = pa.parquet.ParquetWriter(path, self.schema, compression="none", **_encoding(self.schema))
+        self._writer = pa.parquet.ParquetWriter(path, self._schema, compression="none", **_encoding(self._schema))
 
     def _close(self) -> None:
         if self._writer is not None:
@@ -481,22 +489,28 @@ class _Files(ABC):
 
 
 class _OneFile(_Files):
-    def __init__(self, layout: FeatureColumns, path: Path) -> None:
-        super().__init__(layout)
+    def __init__(self, schema: Any, path: Path) -> None:
+        super().__init__(schema)
         self._open(path)
 
-    def begin(self, episode: int) -> None:
-        """Go on with the file."""
+    def add(self, steps: Steps, rows: Any) -> None:
+        """Add rows to the file."""
+        self._write(rows)
 
 
 class _FilePerEpisode(_Files):
-    def __init__(self, layout: FeatureColumns, directory: Path) -> None:
-        super().__init__(layout)
+    def __init__(self, schema: Any, directory: Path) -> None:
+        super().__init__(schema)
         self._directory = directory
 
-    def begin(self, episode: int) -> None:
-        """Begin the file of an episode."""
-        self._open(self._directory / f"chunk-{episode // FILES:03d}" / f"episode_{episode:06d}.parquet")
+    def add(self, steps: Steps, rows: Any) -> None:
+        """Add rows to the files of their episodes."""
+        begin = 0
+        for episode, length in zip(steps.episodes, steps.lengths.tolist(), strict=True):
+            if steps.numbers[begin] == 0:
+                self._open(self._directory / f"chunk-{episode // FILES:03d}" / f"episode_{episode:06d}.parquet")
+            self._write(rows.slice(begin, length))
+            begin += length
 
 
 def _encoding(schema: Any) -> dict[str, Any]:

@@ -115,6 +115,7 @@ class FeatureColumns:
         """Columns of the Parquet files."""
         return [c for c in self.columns.values() if c.kind != "video"]
 
+    @cached_property
     def schema(self) -> Any:
         """Return the columns of the Parquet files, a pyarrow.Schema."""
         pa = parquet.pyarrow()
@@ -154,10 +155,6 @@ class FeatureColumns:
         return own if own and all(isinstance(v, str) for v in own) else None  # type: ignore[return-value]
 
     @cached_property
-    def _number(self) -> dict[str, int]:
-        return {text: number for number, text in enumerate(self.tasks)}
-
-    @cached_property
     def _number_of_code(self) -> IntArray:
         column = self.columns[TASK].field
         assert column is not None
@@ -166,13 +163,26 @@ class FeatureColumns:
         numbers[used] = np.arange(len(used))
         return numbers
 
-    def task_numbers(self, episode: int, start: int, stop: int) -> IntArray:
-        """Return the task of each row from ``start`` to ``stop``, which are steps of an episode."""
+    def task_numbers(self, steps: Steps) -> IntArray:
+        """Return the number of the task of each step."""
         column = self.columns[TASK].field
         if column is not None:
-            return self._number_of_code[self.content.codes(column.name, start, stop)]
-        own = self._task_column
-        return np.full(stop - start, 0 if own is None else self._number[own[episode]], np.int64)
+            return self._number_of_code[steps.among(self.content.codes(column.name, steps.start, steps.stop))]
+        return steps.each(self._task_of_episode)
+
+    def tasks_in(self, episode: int) -> list[int]:
+        """Return the numbers of the tasks of an episode, in order."""
+        if self.columns[TASK].field is None:
+            return [int(self._task_of_episode[episode])]
+        steps = Steps.of(self.content, range(episode, episode + 1))
+        found: list[int] = np.unique(self.task_numbers(steps)).tolist()
+        return found
+
+    @cached_property
+    def _task_of_episode(self) -> IntArray:
+        own = self._task_column or [self.tasks[0]] * len(self.content.table)
+        number = {text: k for k, text in enumerate(self.tasks)}
+        return np.array([number[text] for text in own], np.int64)
 
     # -- descriptions
 
@@ -214,7 +224,7 @@ class FeatureColumns:
         features = self.features()
         added = [c.key for c in self.columns.values() if c.field is None and c.key not in COUNTED]
         chosen = {key: f for key, f in features.items() if key not in added}
-        found, _ = description.read_features(chosen, self.schema(), {})
+        found, _ = description.read_features(chosen, self.schema, {})
         columns: dict[str, Any] = {}
         for read in found:
             f = self.columns[read.key].field
@@ -225,6 +235,54 @@ class FeatureColumns:
             if odd:
                 columns[read.key] = odd
         return {"columns": columns, "added": added}
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Steps that are written together: all of some episodes that follow each other, or some of one episode.
+
+    Attributes
+    ----------
+    episodes : range
+    start, stop : int
+        Their rows; those of final observations are among them.
+    lengths : int array [episodes]
+        Number of steps of each.
+    numbers : int array [n]
+        Number of each step in its episode.
+    """
+
+    episodes: range
+    start: int
+    stop: int
+    lengths: IntArray
+    numbers: IntArray
+    _kept: IntArray | None
+
+    @classmethod
+    def of(cls, content: Content, episodes: range, first: int = 0, stop: int | None = None) -> Steps:
+        """Return the steps of episodes; of one alone those from ``first`` to ``stop``, if there are so many."""
+        which = slice(episodes.start, episodes.stop)
+        starts = content.starts[which] + first
+        lengths = content.table.length[which] - first
+        lengths = lengths if stop is None else np.minimum(lengths, stop - first)
+        begin = np.cumsum(lengths) - lengths
+        within = np.arange(lengths.sum()) - np.repeat(begin, lengths)
+        start, end = int(starts[0]), int(starts[-1] + lengths[-1])
+        kept = np.repeat(starts - start, lengths) + within if len(episodes) > 1 else None
+        return cls(episodes, start, end, lengths, within + first, kept)
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return len(self.numbers)
+
+    def among(self, rows: Array) -> Array:
+        """Return the steps among ``rows``, which go from ``start`` to ``stop``."""
+        return rows if self._kept is None else rows.take(self._kept, axis=0)
+
+    def each(self, of_episodes: Array) -> Array:
+        """Return a value of each episode of the dataset for its steps here [n]."""
+        return np.repeat(of_episodes[self.episodes.start : self.episodes.stop], self.lengths)
 
 
 def array_of(values: Array, shape: tuple[int, ...]) -> Any:

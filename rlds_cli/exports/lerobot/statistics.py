@@ -8,89 +8,119 @@ Statistics of episodes are joined as lerobot joins them: a quantile is the mean 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rlds_cli.formats import parquet
-from rlds_cli.ted import Array
+from rlds_cli.ted import Array, BoolArray, IntArray
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _SAMPLE = 128  # rows of an episode, about, that quantiles are taken from
 _PIECE = 1 << 20  # values that are converted at once
-_SIDE_BY_SIDE = 512  # values
 _LARGE = 300  # sides of an image from which lerobot leaves out pixels, to about this
 _SMALL = 150
 
-Statistics = dict[str, Any]  # min max mean std count, quantiles: float64 arrays
+Statistics = dict[str, Any]  # min max mean std, quantiles, and count: float64 arrays [episodes, ...], or of all [...]
 
 
-@np.errstate(over="ignore", invalid="ignore")
-def of_rows(values: Array, *, by_last_axis: bool) -> Statistics:
-    """Return the statistics of rows [n, ...], n > 0.
+def of_rows(values: Array, lengths: IntArray, *, by_last_axis: bool) -> Statistics:
+    """Return the statistics of episodes that follow each other.
 
     Parameters
     ----------
+    values : array [n, ...]
+    lengths : int array [episodes]
+        Rows of each, at least one; n together.
     by_last_axis : bool
         Take all axes but the last one together, and add quantiles: v3.
+
+    Returns
+    -------
+    Statistics
+        Of each episode, float64 [episodes, ...].
     """
     count = len(values)
     flat = values.reshape(count, -1) if values.ndim < 2 or not by_last_axis else values.reshape(-1, values.shape[-1])
+    each = lengths * (len(flat) // count)
     step = max(1, _PIECE // flat.shape[1])
-    pieces = [_of_piece(flat[a : a + step]) for a in range(0, len(flat), step)]
-    found = joined(pieces)
+    if len(each) == 1 and len(flat) > step:
+        pieces = (flat[a : a + step] for a in range(0, len(flat), step))
+        found = joined([_of_columns(_columns(x), np.array([len(x)])) for x in pieces])
+        found = {name: v[None] for name, v in found.items()}
+    else:
+        found = _of_columns(_columns(flat), each)
     if by_last_axis:
-        found |= _quantiles(flat[:: -(-len(flat) // _SAMPLE)])
+        rows, real = _sampled(each)
+        found |= _quantiles(_columns(flat[rows.reshape(-1)]).reshape(-1, *rows.shape), real)
     shape = values.shape[1:] or (1,)
     shape = shape[-1:] if by_last_axis else shape
-    found = {name: np.asarray(v).reshape(shape) for name, v in found.items() if name != "count"}
-    return found | {"count": np.array([count])}
+    found = {name: np.asarray(v).reshape(-1, *shape) for name, v in found.items() if name != "count"}
+    return found | {"count": lengths[:, None]}
 
 
-def of_line(values: Array, *, by_last_axis: bool) -> Statistics:
-    """Return what `of_rows` returns, of numbers that are evenly spaced: counts and times."""
-    count, low, high = len(values), float(values[0]), float(values[-1])
-    std = (high - low) * np.sqrt((count + 1) / (12 * (count - 1))) if count > 1 else 0.0
-    found = {"min": low, "max": high, "mean": (low + high) / 2, "std": std}
+def of_lines(values: Array, lengths: IntArray, *, by_last_axis: bool) -> Statistics:
+    """Return what `of_rows` returns, of numbers that are evenly spaced in each episode: counts and times."""
+    last = np.cumsum(lengths) - 1
+    low, high = values[last + 1 - lengths].astype(np.float64), values[last].astype(np.float64)
+    std = (high - low) * np.sqrt((lengths + 1) / (12 * np.maximum(1, lengths - 1)))
+    found = {"min": low, "max": high, "mean": (low + high) / 2, "std": std, "count": lengths}
     found |= {name: low + q * (high - low) for name, q in QUANTILES.items()} if by_last_axis else {}
-    return {name: np.array([v]) for name, v in found.items()} | {"count": np.array([count])}
+    return {name: v[:, None] for name, v in found.items()}
 
 
-def _of_piece(flat: Array) -> Statistics:
-    """Return the statistics of [n, width]; narrow rows are added up side by side, which is faster."""
-    count, width = flat.shape
-    if width == 1:
-        x = flat[:, 0].astype(np.float64)
-        found = {"min": x.min(), "max": x.max(), "mean": x.mean(), "std": x.std()}
-        return {name: v[None] for name, v in found.items()} | {"count": np.array([count])}
-    beside = next(k for k in range(max(1, min(count, _SIDE_BY_SIDE // width)), 0, -1) if count % k == 0)
-    folded = flat.reshape(-1, beside * width)
-    x = folded.astype(np.float64)
-    mean = x.sum(0).reshape(beside, width).sum(0) / count
-    x -= np.tile(mean, beside)
-    squares = np.einsum("ij,ij->j", x, x).reshape(beside, width).sum(0)
-    return {
-        "min": folded.min(0).reshape(beside, width).min(0).astype(np.float64),
-        "max": folded.max(0).reshape(beside, width).max(0).astype(np.float64),
-        "mean": mean,
-        "std": np.sqrt(squares / count),
-        "count": np.array([count]),
-    }
+def _columns(flat: Array) -> Array:
+    """Return a copy of [n, width] as float64 [width, n]: sums over consecutive values are several times as fast."""
+    return np.array(flat.T, np.float64, order="C")
 
 
-def _quantiles(sample: Array) -> Statistics:
-    """Return quantiles of [n, width] by linear interpolation."""
-    ordered = np.sort(sample.astype(np.float64), axis=0)
-    at = np.array(list(QUANTILES.values())) * (len(ordered) - 1)
-    below = at.astype(np.int64)
-    above = np.minimum(below + 1, len(ordered) - 1)
-    values = ordered[below] + (ordered[above] - ordered[below]) * (at - below)[:, None]
-    return dict(zip(QUANTILES, values, strict=True))
+@np.errstate(over="ignore", invalid="ignore")
+def _of_columns(x: Array, each: IntArray) -> Statistics:
+    """Return the statistics [episodes, width] of columns [width, n] of episodes of ``each`` rows; changes ``x``."""
+    first = np.cumsum(each) - each
+    found = {"min": np.minimum.reduceat(x, first, axis=1), "max": np.maximum.reduceat(x, first, axis=1)}
+    found["mean"] = np.add.reduceat(x, first, axis=1) / each
+    if (each == each[0]).all():
+        apart = x.reshape(len(x), len(each), -1)
+        apart -= found["mean"][..., None]
+    else:
+        x -= np.repeat(found["mean"], each, axis=1)
+    x *= x
+    found["std"] = np.sqrt(np.add.reduceat(x, first, axis=1) / each)
+    return {name: v.T for name, v in found.items()} | {"count": each[:, None]}
+
+
+def _sampled(each: IntArray) -> tuple[IntArray, BoolArray]:
+    """Return the rows of each episode that quantiles are taken from [episodes, most], and which of them are real."""
+    step = -(-each // _SAMPLE)
+    count = -(-each // step)
+    number = np.arange(count.max())
+    real: BoolArray = number < count[:, None]
+    rows: IntArray = np.cumsum(each)[:, None] - each[:, None] + np.where(real, number * step[:, None], 0)
+    return rows, real
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _quantiles(sample: Array, real: BoolArray) -> Statistics:
+    """Return quantiles [episodes, width] of [width, episodes, most], of which ``real`` ones count; changes ``sample``.
+
+    They are interpolated linearly.
+    """
+    sample[:, ~real] = np.nan  # sorted behind all others
+    sample.sort(axis=-1)
+    last = real.sum(1) - 1
+    episode = np.arange(len(last))
+    found = {}
+    for name, q in QUANTILES.items():
+        below = (q * last).astype(np.int64)
+        low, high = sample[:, episode, below], sample[:, episode, np.minimum(below + 1, last)]
+        found[name] = (low + (high - low) * (q * last - below)).T
+    return found
 
 
 def of_images(images: Iterable[bytes]) -> Statistics | None:
-    """Return the statistics of encoded images; None if none can be decoded."""
+    """Return the statistics of encoded images of one episode, [1, 3, 1, 1]; None if none can be decoded."""
     from PIL import Image
 
     found = []
@@ -100,7 +130,7 @@ def of_images(images: Iterable[bytes]) -> Statistics | None:
                 found.append(of_pixels(np.asarray(image.convert("RGB"))))
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
             continue  # statistics are of a sample anyway, and the file is copied as it is
-    return joined(found) if found else None
+    return _each(joined(found)) if found else None
 
 
 def of_pixels(image: Array) -> Statistics:
@@ -108,47 +138,89 @@ def of_pixels(image: Array) -> Statistics:
     side = max(image.shape[:2])
     step = 1 if side < _LARGE else max(1, side // _SMALL)
     pixels = image[::step, ::step].reshape(-1, 3) / 255.0
-    found = _of_piece(pixels)
-    found |= _quantiles(pixels)
-    return {name: v.reshape(3, 1, 1) for name, v in found.items() if name != "count"} | {"count": np.array([1])}
+    each, columns = np.array([len(pixels)]), _columns(pixels)
+    found = _quantiles(columns[:, None].copy(), np.ones((1, len(pixels)), bool)) | _of_columns(columns, each)
+    found = {name: v.reshape(1, 3, 1, 1) for name, v in found.items() if name != "count"}
+    return found | {"count": np.array([[1]])}
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def joined(parts: list[Statistics]) -> Statistics:
-    """Join the statistics of parts, at least one, weighted by their numbers of rows."""
-    if len(parts) == 1:
-        return parts[0]
-    counts = np.array([float(p["count"][0]) for p in parts])
+def joined(parts: Sequence[Statistics]) -> Statistics:
+    """Return the statistics of all episodes of some parts, at least one, weighted by their numbers of rows."""
+    counts = np.concatenate([p["count"] for p in parts])[:, 0]
+    if len(counts) == 1:
+        return {name: v[0] for name, v in parts[0].items()}
     total = counts.sum()
 
-    def weighted(values: Array) -> Array:
-        mean: Array = np.tensordot(counts, values, 1) / total
-        return mean
+    def all_of(name: str) -> Array:
+        return np.concatenate([p[name] for p in parts])
 
-    means = np.stack([p["mean"] for p in parts])
+    def weighted(values: Array) -> Array:
+        return np.asarray(np.tensordot(counts.astype(np.float64), values, 1) / total)
+
+    means = all_of("mean")
     mean = weighted(means)
     found = {
-        "min": np.min([p["min"] for p in parts], axis=0),
-        "max": np.max([p["max"] for p in parts], axis=0),
+        "min": all_of("min").min(axis=0),
+        "max": all_of("max").max(axis=0),
         "mean": mean,
-        "std": np.sqrt(weighted(np.stack([p["std"] for p in parts]) ** 2 + (means - mean) ** 2)),
+        "std": np.sqrt(weighted(all_of("std") ** 2 + (means - mean) ** 2)),
         "count": np.array([int(total)]),
     }
-    return found | {q: weighted(np.stack([p[q] for p in parts])) for q in QUANTILES if all(q in p for p in parts)}
+    return found | {q: weighted(all_of(q)) for q in QUANTILES if all(q in p for p in parts)}
 
 
-def columns(found: Sequence[Mapping[str, Statistics]]) -> dict[str, Any]:
-    """Return statistics of episodes as columns of Arrow, ``stats/KEY/NAME``; null where an episode has none."""
-    pa = parquet.pyarrow()
-    names = dict.fromkeys((key, name) for of in found for key, s in of.items() for name in s)
-    made: dict[str, Any] = {}
-    for key, name in names:
-        values = [of[key][name] if key in of else None for of in found]
-        if any(v is None for v in values):
-            made[f"stats/{key}/{name}"] = pa.array([None if v is None else v.tolist() for v in values])
+def _each(one: Mapping[str, Any]) -> Statistics:
+    """Return the statistics of one episode as those of episodes."""
+    return {name: np.asarray(v)[None] for name, v in one.items()}
+
+
+class EpisodeStatistics:
+    """Statistics of the columns of some episodes, gathered part by part; some columns have none of some episodes."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[Statistics]] = {}
+        self._episodes: dict[str, list[IntArray]] = {}
+
+    def add(self, key: str, episodes: range, found: Statistics) -> None:
+        """Add the statistics of a column of some episodes, [episodes, ...], or of another piece of the last one."""
+        parts, of = self._parts.setdefault(key, []), self._episodes.setdefault(key, [])
+        if of and of[-1][-1] == episodes.start:
+            parts[-1] = _each(joined([parts[-1], found]))
         else:
-            made[f"stats/{key}/{name}"] = lists_of(np.stack(values))  # type: ignore[arg-type]
-    return made
+            parts.append(found)
+            of.append(np.asarray(episodes))
+
+    def joined(self) -> dict[str, Statistics]:
+        """Return the statistics of each column, of all episodes."""
+        return {key: joined(parts) for key, parts in self._parts.items()}
+
+    def columns(self, episodes: range) -> dict[str, Any]:
+        """Return the statistics of consecutive episodes as columns of Arrow, ``stats/KEY/NAME``; null for none."""
+        pa = parquet.pyarrow()
+        made: dict[str, Any] = {}
+        for key, name, values, of in self._all():
+            column = lists_of(values)
+            if len(of) < len(episodes):
+                places = np.full(len(episodes), -1)
+                places[of - episodes.start] = np.arange(len(of))
+                column = column.take(pa.array(places, mask=places < 0))
+            made[f"stats/{key}/{name}"] = column
+        return made
+
+    def of_episodes(self, episodes: range) -> list[dict[str, dict[str, Any]]]:
+        """Return the statistics of consecutive episodes as JSON values, by column."""
+        made: list[dict[str, dict[str, Any]]] = [{} for _ in episodes]
+        for key, name, values, of in self._all():
+            for episode, value in zip(of.tolist(), values.tolist(), strict=True):
+                made[episode - episodes.start].setdefault(key, {})[name] = value
+        return made
+
+    def _all(self) -> Iterator[tuple[str, str, Array, IntArray]]:
+        for key, parts in self._parts.items():
+            of = np.concatenate(self._episodes[key])
+            for name in parts[0]:
+                yield key, name, np.concatenate([p[name] for p in parts]), of
 
 
 def lists_of(values: Array) -> Any:
@@ -167,5 +239,5 @@ def plain(found: Mapping[str, Statistics]) -> dict[str, dict[str, Any]]:
 
 
 def of_json(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Statistics]:
-    """Return the statistics of `plain`."""
-    return {key: {name: np.asarray(v) for name, v in of.items()} for key, of in found.items()}
+    """Return the statistics of `plain`, of one part."""
+    return {key: _each(of) for key, of in found.items()}
