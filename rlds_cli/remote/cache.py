@@ -397,8 +397,8 @@ class BlockFiles:
 
     def runs(self, blocks: IntArray, longest: int = _LONGEST_RUN) -> list[tuple[int, int]]:
         """Return runs of adjacent blocks of one file as (first, blocks)."""
-        if not len(blocks):
-            return []
+        if len(blocks) <= 1:
+            return [(b, 1) for b in blocks.tolist()]
         files, cuts = self.map.first, list[int]()
         one = np.searchsorted(files, blocks[0], "right") == np.searchsorted(files, blocks[-1], "right")
         if not one or blocks[-1] - blocks[0] >= len(blocks):

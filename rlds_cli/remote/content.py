@@ -25,11 +25,11 @@ import time
 import weakref
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -55,9 +55,10 @@ from rlds_cli.store import files as store_files
 DATASET, INDEX, LISTS = "dataset", "index.json", "lists"
 MARK = store_files.REMOTE
 _EDGES = 512  # blocks of objects of which a part was used, kept in memory
-_RANGE = 8 << 20  # bytes of a request
+_RANGE = 2 << 20  # bytes of a request
 _AT_ONCE = 16  # requests for small files
-_AT_A_TIME = 64 << 20  # bytes of groups that are in memory for small files
+_TOGETHER, _LARGE = 16 << 20, 64 << 20  # bytes of groups that are fetched together; of a file that is read in order
+_SIDE_BY_SIDE = 3  # of these: one is written while others arrive
 _DIGITS, _PROVED = 24, 32  # of fingerprint and index in a name
 _SHARE = 0.9  # of the time-out of a read, after which a request is given up: the error then says why
 _NO_LIMIT = 1 << 30
@@ -214,20 +215,26 @@ class RemoteContent:
             return False
 
     def _bring(self, files: list[IndexedFile]) -> None:
+        """Fetch small files and write them, some MiB of them at a time, and a few times that at once."""
         self._small.admit(files, self.path)
+        work: list[Callable[[], None]] = []
         some: list[IndexedFile] = []
         wanted: set[tuple[int, int]] = set()
         for f in files:
-            if f.size > _AT_A_TIME:
-                self._save(f, lambda out, f=f: self.read(f.path, 0, f.size, out.write))  # type: ignore[misc]
+            if f.size > _LARGE:
+                work.append(partial(self._save, f, partial(self._copy, f)))
                 continue
             more = {(p.object, g) for p in f.pieces for g in range(*groups(p))}
-            if some and len(wanted | more) * GROUP > _AT_A_TIME:
-                self._bring_some(some, wanted)
+            if some and len(wanted | more) * GROUP > _TOGETHER:
+                work.append(partial(self._bring_some, some, wanted))
                 some, wanted = [], set()
             some.append(f)
             wanted |= more
-        self._bring_some(some, wanted)
+        work.append(partial(self._bring_some, some, wanted))
+        _all_of(work, _SIDE_BY_SIDE)
+
+    def _copy(self, file: IndexedFile, out: BinaryIO) -> None:
+        self.read(file.path, 0, file.size, out.write)
 
     def _bring_some(self, files: list[IndexedFile], wanted: set[tuple[int, int]]) -> None:
         """Fetch the groups that hold files, all at once, and write the files."""
@@ -247,13 +254,9 @@ class RemoteContent:
 
             self._fetch(number, first * GROUP, min((first + count) * GROUP, self._size(number)), take)
 
-        if len(runs) == 1:
-            fetch(runs[0])
-        elif runs:
-            with ThreadPoolExecutor(min(_AT_ONCE, len(runs)), "rlds-files") as pool:
-                list(pool.map(fetch, runs))
+        _all_of([partial(fetch, run) for run in runs], _AT_ONCE)
         for f in files:
-            self._save(f, lambda out, f=f: self._write(f, got, out))  # type: ignore[misc]
+            self._save(f, partial(self._write, f, got))
         for number, group in sorted(got)[-_EDGES * BLOCK // GROUP :]:
             self._keep(number, group * GROUP, got[number, group])
 
@@ -264,7 +267,7 @@ class RemoteContent:
     def _size(self, number: int) -> int:
         return self.index.objects[number].size
 
-    def _write(self, file: IndexedFile, got: dict[tuple[int, int], Chunk], out: BinaryIO) -> None:
+    def _write(self, file: IndexedFile, got: Mapping[tuple[int, int], Chunk], out: BinaryIO) -> None:
         out.truncate(file.size)
         for p in file.pieces:
             out.seek(p.at)
@@ -444,6 +447,15 @@ class RemoteContent:
             return self._is_right(p.object, offset, data, self._lists.of(p.object, offset // GROUP))
         except RldsError:
             return False
+
+
+def _all_of(work: Sequence[Callable[[], None]], at_once: int) -> None:
+    """Do some work, a few pieces at once; raise the first error."""
+    if len(work) == 1:
+        work[0]()
+    elif work:
+        with ThreadPoolExecutor(min(at_once, len(work)), "rlds-files") as pool:
+            list(pool.map(lambda act: act(), work))
 
 
 def _runs(groups: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:

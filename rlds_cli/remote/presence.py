@@ -37,6 +37,7 @@ import sys
 import threading
 import time
 import weakref
+from bisect import bisect_right
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -208,7 +209,8 @@ class BlockMap:
         self.block = block_of(self.files)
         counts = [MANY * -(-f.blocks // MANY) for f in self.files]
         self.first: IntArray = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        self.blocks = int(self.first[-1])
+        self._starts: list[int] = self.first.tolist()  # the same, for one block
+        self.blocks = self._starts[-1]
         self._stop = self.first[:-1] + np.array([f.blocks for f in self.files], np.int64)
         page = mmap.PAGESIZE
         parts = [_HEADER, -(-self.blocks // page) * page, -(-self.blocks // page) * page, 8 * self.blocks // MANY]
@@ -307,8 +309,8 @@ class BlockMap:
 
     def place(self, block: int) -> tuple[int, int, int]:
         """Return file, first byte in it and length of a block."""
-        file = int(np.searchsorted(self.first, block, "right")) - 1
-        start = (block - int(self.first[file])) * self.block
+        file = bisect_right(self._starts, block) - 1
+        start = (block - self._starts[file]) * self.block
         return file, start, min(self.block, self.files[file].size - start)
 
     def exists(self, blocks: IntArray) -> npt.NDArray[np.bool_]:
