@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 KERNEL := rlds_cli/loader/_kernel.so
 READY  := $(VENV)/.ready $(KERNEL)
+PEERS  := PYTHONPATH=. .bench-data/peers/bin/python
+TORCHRL := 0.14.0
 
 .PHONY: help docs demo test test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-video bench-preprocess bench-grow bench-share bench-versions bench-remote test-export learn soak fuzz attack screenshots clean
 
@@ -90,8 +92,7 @@ docs: .bench-data/docs/.ready
 	.bench-data/docs/bin/pip install --quiet --disable-pip-version-check -r docs/requirements.txt
 	touch $@
 
-bench: $(READY) .bench-data/peers/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+bench: $(READY) .bench-data/peers/.ready .bench-data/remote-peers/.ready
 	$(BIN)/python benchmarks
 
 bench-download: $(READY)
@@ -103,18 +104,15 @@ bench-convert: $(READY) .bench-data/peers/.ready
 	$(BIN)/python benchmarks/images.py
 
 bench-video: $(READY) .bench-data/peers/.ready
-	.bench-data/peers/bin/python benchmarks/video.py
+	$(PEERS) benchmarks/video.py
 
-bench-preprocess: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	$(BIN)/python benchmarks/preprocess
+bench-preprocess: $(READY) .bench-data/peers/.ready
+	$(PEERS) benchmarks/preprocess
 
 bench-grow: $(READY) .bench-data/peers/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	$(BIN)/python benchmarks/growing.py
+	$(PEERS) benchmarks/growing.py
 
 bench-share: $(READY) .bench-data/peers/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/sharing.py
 
 bench-versions: $(READY)
@@ -136,12 +134,17 @@ test-export: $(READY) .bench-data/lerobot/.ready .bench-data/tfds/.ready
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check tensorflow tensorflow-datasets==4.9.10 && touch $@
 
-# Libraries that want other versions of what we have live beside it, and find the rest in our environment.
+# Libraries that want other versions of what we have live beside it, and find the rest in our environment. Published
+# wheels of torchrl have an extension for another torch: its prioritised sampler needs a build of its own.
 .bench-data/peers/.ready: benchmarks/peers.txt $(VENV)/.ready
 	$(PYTHON) -m venv $(@D)
 	$(BIN)/python -c 'import site; print(*site.getsitepackages())' > $$($(@D)/bin/python -c 'import site; print(*site.getsitepackages())')/zz_ours.pth
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt && touch $@ \
-		|| echo "cpprb, tianshou and rlox are not here, and not timed"
+		|| echo "the peers are not here, and not timed"
+	-$(@D)/bin/python -m pip install --quiet --disable-pip-version-check flashbax==0.1.3
+	-git clone --quiet --depth 1 --branch v$(TORCHRL) https://github.com/pytorch/rl $(@D)/torchrl-source \
+		&& SETUPTOOLS_SCM_PRETEND_VERSION=$(TORCHRL) $(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
+			--force-reinstall --no-build-isolation --no-deps $(@D)/torchrl-source
 
 # Peers of training from an address: none of them may bring another torch, so all of their packages are listed.
 .bench-data/remote-peers/.ready: benchmarks/remote_peers.txt $(VENV)/.ready

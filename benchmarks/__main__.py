@@ -6,11 +6,13 @@ python benchmarks --markdown    put the figures of the last run into benchmarks/
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import performance
+from loader.session import beside
 
 HERE = Path(__file__).parent
 
@@ -19,4 +21,5 @@ if "--markdown" in sys.argv[1:]:
     sys.exit()
 for name in ("startup.py", "conversion.py", "download.py", "loader"):
     print(f"\n== {name.removesuffix('.py')}", flush=True)
-    subprocess.run([sys.executable, HERE / name], check=True)
+    python = beside("torchrl") if name == "conversion.py" else sys.executable
+    subprocess.run([python, HERE / name], check=True, env=os.environ | {"PYTHONPATH": str(HERE.parent)})

@@ -2,12 +2,14 @@
 
     python benchmarks/loader [GROUP ...] [--threads 1 2] [--seconds S] [--rounds N]
 
-Groups: see ``loader/__init__.py``; all of them unless named. Results go to ``bench-results/loader.json``.
+Groups: see ``loader/__init__.py``; all of them unless named. Results go to ``bench-results/loader.json``,
+in which those of other groups stay.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
 import time
@@ -17,7 +19,7 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).parents[1])
 
-from results import DATA, Results  # noqa: E402
+from results import DATA, RESULTS, Results  # noqa: E402
 
 import loader  # noqa: E402
 from loader import report, session  # noqa: E402
@@ -33,7 +35,9 @@ def main() -> None:
     unknown = set(chosen.groups) - set(loader.GROUPS)
     if unknown:
         p.error(f"no group {', '.join(sorted(unknown))}; there are {', '.join(loader.GROUPS)}")
-    results = Results("loader")
+    results, before = Results("loader"), RESULTS / "loader.json"
+    if chosen.groups and before.exists():
+        results.rows = [r for r in json.loads(before.read_text())["rows"] if r["group"] not in chosen.groups]
     try:
         for name in chosen.groups or loader.GROUPS:
             for threads in chosen.threads:

@@ -74,7 +74,7 @@ def batches(dataset: Any, size: int, *, cached: bool = True, **options: Any) -> 
     if not cached:
         return lambda: next(iterator)
     next(iterator)  # packed rows are there now
-    packed = (Path(dataset.path).parents[2] / "packed").glob(f"{dataset.fingerprint.partition(':')[2][:12]}-*")
+    packed = (Path(dataset.path).parents[2] / "packed").glob(f"{dataset.manifest.fingerprint.partition(':')[2][:12]}-*")
     for file in [*Path(dataset.path).rglob("*"), *(f for found in packed for f in (found, *found.rglob("*")))]:
         if file.is_file() and file.stat().st_size < _MOST_BYTES:
             with file.open("rb") as f:

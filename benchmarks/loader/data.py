@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -208,6 +209,8 @@ def _written(
         pass
     final = Home(HOME).dataset(ids.parse(id))
     directory, rows = final.with_name(f"{final.name}.unfinished"), episodes * (length + 1)
+    for left in (directory, final):  # of a run that was killed, or of another format
+        shutil.rmtree(left, ignore_errors=True)
     for field in fields:
         write(field, directory / field.name, rows)
     _write_episodes(directory / "episodes", episodes, length)

@@ -65,7 +65,7 @@ GROUP = Group(
     {"rlds": rlds, "bare": bare},
     (
         Row("copied batches of 256", "rlds: copied, 256", "bare: one pinned copy, 256", None, "at most"),
-        Row("resident, batches of 4096", "rlds: resident, 4096", "bare: index_select, 4096", 2, "at most"),
+        Row("resident, batches of 4096", "rlds: resident, 4096", "bare: index_select, 4096", 1.2, "at most"),
     ),
     only_once=True,
 )

@@ -11,6 +11,7 @@ import numpy as np
 from results import DATA
 
 from loader.cases import Call
+from loader.data import EPISODE
 
 Arrays = dict[str, np.ndarray]
 FLAT = {  # as these libraries call them
@@ -119,6 +120,39 @@ def rlox_sequences(arrays: Arrays) -> Any:
     for step in zip(c["obs"], c["next_obs"], c["act"], c["rew"].tolist(), *flags, strict=True):
         buffer.push(*step)
     return buffer
+
+
+def flashbax(arrays: Arrays, size: int, length: int = 1, prioritized: bool = False) -> tuple[Any, Any, Any]:
+    """A buffer of episodes of equal length, all filled: (state, a jitted ``sample``, a jitted ``set_priorities``)."""
+    import flashbax
+    import jax
+    import jax.numpy as jnp
+
+    steps = len(next(iter(arrays.values())))
+    episode = EPISODE if length > 1 else steps
+    columns = {name: x.reshape(-1, episode, *x.shape[1:]) for name, x in flat(arrays).items()}
+    made = flashbax.make_prioritised_trajectory_buffer if prioritized else flashbax.make_trajectory_buffer
+    buffer = made(
+        add_batch_size=steps // episode,
+        sample_batch_size=size,
+        sample_sequence_length=length,
+        period=1,
+        min_length_time_axis=length,
+        max_length_time_axis=episode,
+    )
+    state = buffer.init({name: jnp.asarray(x[0, 0]) for name, x in columns.items()})
+    state = jax.jit(buffer.add, donate_argnums=0)(state, {name: jnp.asarray(x) for name, x in columns.items()})
+    weigh = jax.jit(buffer.set_priorities, donate_argnums=0) if prioritized else None
+    return state, jax.jit(buffer.sample), weigh
+
+
+def flashbax_batches(arrays: Arrays, size: int, length: int = 1) -> Call:
+    """Uniform batches, each awaited."""
+    import jax
+
+    state, sample, _ = flashbax(arrays, size, length)
+    keys = iter(jax.random.split(jax.random.key(0), 1 << 16))
+    return lambda: jax.block_until_ready(sample(state, next(keys)))
 
 
 def seeds() -> Iterator[int]:

@@ -20,9 +20,15 @@ from results import DATA
 from loader.cases import Group
 
 ROUNDS = 7
-PEERS = DATA / "peers" / "bin" / "python"  # cpprb, tianshou, rlox: an environment of their own
-THERE = ("cpprb", "tianshou", "rlox")
+# Environments of peers, see the Makefile.
+ELSEWHERE = dict.fromkeys(("cpprb", "tianshou", "rlox", "flashbax", "torchrl"), "peers") | {"lance": "remote-peers"}
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+def beside(library: str) -> Path:
+    """Return the Python that has a library: ours, where its environment was not made."""
+    python = DATA / ELSEWHERE.get(library, "") / "bin" / "python"
+    return python if library in ELSEWHERE and python.exists() else Path(sys.executable)
 
 
 @dataclass
@@ -116,8 +122,7 @@ def _ask(connection: Connection, message: tuple[Any, ...]) -> dict[str, Any]:
 @contextmanager
 def _process(group: str, library: str, threads: int) -> Iterator[Connection]:
     here, there = Pipe()
-    python = PEERS if library in THERE and PEERS.exists() else Path(sys.executable)
-    command = [python, "-m", "loader.serving", group, library, str(threads), str(there.fileno())]
+    command = [beside(library), "-m", "loader.serving", group, library, str(threads), str(there.fileno())]
     environment = os.environ | {
         **dict.fromkeys(
             ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), str(threads)

@@ -41,6 +41,10 @@ def rlox() -> Builders:
     return {"sample_trajectories": trajectories, "sample_sequences": sequences}
 
 
+def flashbax() -> Builders:
+    return {"trajectory buffer": lambda: Case(peers.flashbax_batches(data.halfcheetah().to_numpy(), SLICES, LENGTH))}
+
+
 def limit() -> Builders:
     def columns() -> list[kernels.Column]:
         return [(values, 0) for values in data.halfcheetah().to_numpy().values()]
@@ -54,13 +58,14 @@ def limit() -> Builders:
 OURS = "rlds: slices"
 GROUP = Group(
     "batches of 32 slices of 64",
-    {"rlds": rlds, "torchrl": torchrl, "rlox": rlox, "limit": limit},
+    {"rlds": rlds, "torchrl": torchrl, "rlox": rlox, "flashbax": flashbax, "limit": limit},
     (
-        Row("slices", OURS, "torchrl: SliceSampler, cached", 20),
+        Row("slices", OURS, "torchrl: SliceSampler, cached", 18),
         Row("", OURS, "torchrl: SliceSampler", None),
         Row("", OURS, "rlox: sample_trajectories", 1.1),
         Row("", OURS, "rlox: sample_sequences", 1.1),
-        Row("", OURS, "limit: C memcpy", 1.3, "at most"),
+        Row("", OURS, "flashbax: trajectory buffer", None),
+        Row("", OURS, "limit: C memcpy", 1.2, "at most"),
         Row("", OURS, "limit: C memcpy, outputs used again", None, "at most"),
         Row("slices, padded", "rlds: slices, padded", "torchrl: SliceSampler, cached", None),
     ),

@@ -70,6 +70,10 @@ def rlox() -> Builders:
     return {"OfflineDatasetBuffer": uniform}
 
 
+def flashbax() -> Builders:
+    return {"trajectory buffer": lambda: Case(peers.flashbax_batches(data.halfcheetah().to_numpy(), SIZE))}
+
+
 def by_hand() -> Builders:
     return {
         "NumPy dict, take": lambda: Case(peers.take(data.halfcheetah().to_numpy(), SIZE)),
@@ -103,6 +107,7 @@ GROUP = Group(
         "cpprb": cpprb,
         "tianshou": tianshou,
         "rlox": rlox,
+        "flashbax": flashbax,
         "by hand": by_hand,
         "limit": limit,
     },
@@ -111,7 +116,8 @@ GROUP = Group(
         Row("", CONTIGUOUS, "tensordict: memmap, indexed", None),
         Row("", CONTIGUOUS, "cpprb: ReplayBuffer", 2.7),
         Row("", CONTIGUOUS, "tianshou: ReplayBuffer", 2.7),
-        Row("", CONTIGUOUS, "rlox: OfflineDatasetBuffer", 1.1),
+        Row("", CONTIGUOUS, "rlox: OfflineDatasetBuffer", 1.3),
+        Row("", CONTIGUOUS, "flashbax: trajectory buffer", None),
         Row("", CONTIGUOUS, "by hand: NumPy dict, take", 1),
         Row("", CONTIGUOUS, "limit: packed take", 1.4, "at most"),
         Row("", CONTIGUOUS, "limit: C, columns, 56 batches a call", None, "at most"),

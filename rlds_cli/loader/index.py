@@ -147,10 +147,13 @@ class PrefixIndex:
 
 def _first_episodes(ends: IntArray, total: int, shift: int) -> npt.NDArray[np.int32]:
     """Return the first episode of each slice of the range: the number of those that end before the slice begins."""
-    slices, last = (max(total, 1) - 1 >> shift) + 1, max(len(ends) - 1, 0)
-    after = np.clip(-(-ends >> shift), 0, slices)  # the first slice that begins at the end of the episode, or later
-    table = np.cumsum(np.bincount(after, minlength=slices)[:slices])
-    return np.minimum(table, last).astype(np.int32)
+    slices = (max(total, 1) - 1 >> shift) + 1
+    if not len(ends):
+        return np.zeros(slices, np.int32)
+    after = ends + ((1 << shift) - 1)
+    after >>= shift  # the first slice that begins at the end of the episode, or later
+    after[-1] = slices
+    return np.repeat(np.arange(len(ends), dtype=np.int32), np.diff(after, prepend=0))
 
 
 # names of columns that samplers add, and mixtures
