@@ -153,7 +153,10 @@ def _first_episodes(ends: IntArray, total: int, shift: int) -> npt.NDArray[np.in
     after = ends + ((1 << shift) - 1)
     after >>= shift  # the first slice that begins at the end of the episode, or later
     after[-1] = slices
-    return np.repeat(np.arange(len(ends), dtype=np.int32), np.diff(after, prepend=0))
+    begin_here = np.diff(after, prepend=0)
+    if (begin_here < 0).any():  # ends do not ascend, which `PrefixTable` refuses
+        return np.zeros(slices, np.int32)
+    return np.repeat(np.arange(len(ends), dtype=np.int32), begin_here)
 
 
 # names of columns that samplers add, and mixtures
