@@ -30,7 +30,7 @@ from rlds_cli.archives import exported
 from rlds_cli.exports.content import Content, Loss
 from rlds_cli.exports.format import Format, Unit, absent_images, sync
 from rlds_cli.exports.lerobot import features, statistics
-from rlds_cli.exports.lerobot.features import DONE, FACTS, TIME, ExportColumn, FeatureColumns, Steps
+from rlds_cli.exports.lerobot.features import DONE, FACTS, TIME, ExportColumn, FeatureColumns, StepGroup
 from rlds_cli.exports.lerobot.statistics import EpisodeStatistics, Statistics
 from rlds_cli.exports.lerobot.videos import Camera
 from rlds_cli.files import trees
@@ -144,7 +144,7 @@ class _LeRobot(Format):
     def _number(self, unit: Unit) -> int:
         return next(k for k, u in enumerate(self.units()) if u.name == unit.name)
 
-    def _pieces(self, unit: Unit) -> Iterator[Steps]:
+    def _pieces(self, unit: Unit) -> Iterator[StepGroup]:
         """Divide the steps of a unit: short episodes come together, those with images alone, long ones in pieces."""
         columns, lengths = self.layout.in_parquet, self.content.table.length
         numbers = sum(self.content.row_bytes(c.field.name) for c in columns if c.field and c.kind == "array")
@@ -157,12 +157,14 @@ class _LeRobot(Format):
             while episode < unit.stop and count + lengths[episode] <= together:
                 count, episode = count + int(lengths[episode]), episode + 1
             if count <= most:
-                yield Steps.of(self.content, range(first, episode))
+                yield StepGroup.of(self.content, range(first, episode))
             else:
-                yield from (Steps.of(self.content, range(first, episode), a, a + most) for a in range(0, count, most))
+                yield from (
+                    StepGroup.of(self.content, range(first, episode), a, a + most) for a in range(0, count, most)
+                )
             first = episode
 
-    def _rows_of(self, steps: Steps, into: EpisodeStatistics, images: int) -> Any:
+    def _rows_of(self, steps: StepGroup, into: EpisodeStatistics, images: int) -> Any:
         """Return the rows of steps as a table of Arrow, and add their statistics to ``into``."""
         made = []
         for c in self.layout.in_parquet:
@@ -173,7 +175,7 @@ class _LeRobot(Format):
                 into.add(c.key, steps.episodes, found)
         return parquet.pyarrow().Table.from_arrays(made, schema=self.layout.schema)
 
-    def _statistics(self, c: ExportColumn, values: Array | None, steps: Steps, images: int) -> Statistics | None:
+    def _statistics(self, c: ExportColumn, values: Array | None, steps: StepGroup, images: int) -> Statistics | None:
         if c.kind == "image" and c.field is not None:
             some = np.unique(np.linspace(steps.start, steps.stop - 1, min(images, len(steps))).astype(np.int64))
             return statistics.of_images(self.content.frames(c.field.name, r, r + 1)[0] for r in some.tolist())
@@ -182,7 +184,7 @@ class _LeRobot(Format):
         of = statistics.of_lines if c.field is None and c.key in _LINES else statistics.of_rows
         return of(values, steps.lengths, by_last_axis=self.version == "v3.0")
 
-    def _column(self, c: ExportColumn, steps: Steps) -> tuple[Any, Array | None]:
+    def _column(self, c: ExportColumn, steps: StepGroup) -> tuple[Any, Array | None]:
         """Return steps as a column of Arrow, and as an array if they are numbers."""
         pa = parquet.pyarrow()
         if c.field is not None and c.kind == "text":
@@ -192,10 +194,10 @@ class _LeRobot(Format):
         values = self._numbers(c, steps)
         return features.array_of(values, c.shape), values
 
-    def _values(self, name: str, steps: Steps) -> Array:
+    def _values(self, name: str, steps: StepGroup) -> Array:
         return steps.among(self.content.rows(name, steps.start, steps.stop))
 
-    def _numbers(self, c: ExportColumn, steps: Steps) -> Array:
+    def _numbers(self, c: ExportColumn, steps: StepGroup) -> Array:
         if c.kind == "task":
             return self.layout.task_numbers(steps)
         if c.field is not None:
@@ -209,7 +211,7 @@ class _LeRobot(Format):
             return steps.numbers + steps.each(self._first)
         return steps.each(np.arange(len(self.content.table))) if c.key == "episode_index" else steps.numbers
 
-    def _as_recorded(self, truncated: Array, steps: Steps) -> Array:
+    def _as_recorded(self, truncated: Array, steps: StepGroup) -> Array:
         """Return flags without those that say that the recording was cut: no flag says so here."""
         table = self.content.table
         cut = (steps.numbers == steps.each(table.length) - 1) & steps.each(np.asarray(table.end) == CUT)
@@ -238,7 +240,7 @@ class _LeRobot(Format):
 
     def _times(self, episode: int) -> Array:
         """Return the seconds of the rows of an episode, as they are read."""
-        steps = Steps.of(self.content, range(episode, episode + 1))
+        steps = StepGroup.of(self.content, range(episode, episode + 1))
         return self._numbers(self.layout.columns[TIME], steps).astype(np.float64)
 
     def _add_statistics_of_videos(self, unit: Unit, into: EpisodeStatistics) -> None:
@@ -467,7 +469,7 @@ class _Files(ABC):
         self._close()
 
     @abstractmethod
-    def add(self, steps: Steps, rows: Any) -> None:
+    def add(self, steps: StepGroup, rows: Any) -> None:
         """Add the rows of some steps."""
 
     def _write(self, rows: Any) -> None:
@@ -493,7 +495,7 @@ class _OneFile(_Files):
         super().__init__(schema)
         self._open(path)
 
-    def add(self, steps: Steps, rows: Any) -> None:
+    def add(self, steps: StepGroup, rows: Any) -> None:
         """Add rows to the file."""
         self._write(rows)
 
@@ -503,7 +505,7 @@ class _FilePerEpisode(_Files):
         super().__init__(schema)
         self._directory = directory
 
-    def add(self, steps: Steps, rows: Any) -> None:
+    def add(self, steps: StepGroup, rows: Any) -> None:
         """Add rows to the files of their episodes."""
         begin = 0
         for episode, length in zip(steps.episodes, steps.lengths.tolist(), strict=True):

@@ -163,7 +163,7 @@ class FeatureColumns:
         numbers[used] = np.arange(len(used))
         return numbers
 
-    def task_numbers(self, steps: Steps) -> IntArray:
+    def task_numbers(self, steps: StepGroup) -> IntArray:
         """Return the number of the task of each step."""
         column = self.columns[TASK].field
         if column is not None:
@@ -174,7 +174,7 @@ class FeatureColumns:
         """Return the numbers of the tasks of an episode, in order."""
         if self.columns[TASK].field is None:
             return [int(self._task_of_episode[episode])]
-        steps = Steps.of(self.content, range(episode, episode + 1))
+        steps = StepGroup.of(self.content, range(episode, episode + 1))
         found: list[int] = np.unique(self.task_numbers(steps)).tolist()
         return found
 
@@ -238,7 +238,7 @@ class FeatureColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class StepGroup:
     """Steps that are written together: all of some episodes that follow each other, or some of one episode.
 
     Attributes
@@ -260,7 +260,7 @@ class Steps:
     _kept: IntArray | None
 
     @classmethod
-    def of(cls, content: Content, episodes: range, first: int = 0, stop: int | None = None) -> Steps:
+    def of(cls, content: Content, episodes: range, first: int = 0, stop: int | None = None) -> StepGroup:
         """Return the steps of episodes; of one alone those from ``first`` to ``stop``, if there are so many."""
         which = slice(episodes.start, episodes.stop)
         starts = content.starts[which] + first
