@@ -36,6 +36,12 @@ def described(root: Path) -> dict[str, Any]:
     return found
 
 
+def row_groups(root: Path) -> list[int]:
+    """The rows of each row group of the first file."""
+    about = pq.read_metadata(root / "data" / "chunk-000" / "file-000.parquet")
+    return [about.row_group(k).num_rows for k in range(about.num_row_groups)]
+
+
 @pytest.fixture
 def three(home: Path) -> Dataset:
     """Episodes of 2, 3 and 1 steps, with tasks; the last one is cut."""
@@ -72,6 +78,7 @@ def test_every_column_of_every_row(three: Dataset, tmp_path: Path, version: str)
 def test_v3_lists_the_episodes_of_a_file(three: Dataset, tmp_path: Path) -> None:
     out = tmp_path / "out"
     rlds_cli.export(three, "lerobot", out)
+    assert row_groups(out) == [6]
     listed = pq.read_table(out / "meta" / "episodes" / "chunk-000" / "file-000.parquet").to_pylist()
     assert [e["tasks"] for e in listed] == [["a", "b"], ["b"], ["c"]]
     assert [(e["dataset_from_index"], e["dataset_to_index"]) for e in listed] == [(0, 2), (2, 5), (5, 6)]
@@ -284,6 +291,8 @@ def test_a_long_episode_is_written_in_pieces_between_short_ones(tmp_path: Path) 
     long, short = ({"observation": x, "next": {"reward": x[:, 0]}} for x in rows)
     ds = rlds_cli.create("local/long", [short, long, short], cache_dir=tmp_path / "home")
     rlds_cli.export(ds, "lerobot", tmp_path / "out", lossy=True)
+    groups = row_groups(tmp_path / "out")
+    assert groups[0] == groups[-1] == 2 and len(groups) > 3 and sum(groups) == n + 4
     stats = json.loads((tmp_path / "out" / "meta" / "stats.json").read_text())
     everything = np.concatenate([e["observation"] for e in (short, long, short)])
     assert stats["observation"]["mean"] == pytest.approx(everything.mean(0))
