@@ -24,12 +24,12 @@ from rlds_cli import ids, settings, visible
 from rlds_cli.errors import InvalidId, UnknownDataset
 from rlds_cli.ids import DatasetId
 from rlds_cli.registry.facts import ENTRY_KEYS as ENTRY_KEYS
+from rlds_cli.registry.facts import OWN, described
 from rlds_cli.registry.facts import Defect as Defect
 from rlds_cli.registry.facts import Entry as Entry
 from rlds_cli.registry.facts import Family as Family
 from rlds_cli.registry.facts import File as File
 from rlds_cli.registry.facts import Status as Status
-from rlds_cli.registry.facts import described
 from rlds_cli.registry.facts import link as link
 from rlds_cli.registry.facts import short as short
 from rlds_cli.text import closest, similar
@@ -72,7 +72,7 @@ def entries(family: str) -> tuple[Entry, ...]:
 def own_registries() -> tuple[Registry, ...]:
     """Return the registries of the user's own, as they are now; see `registry.own`."""
     where = settings.read()
-    if not where.registries and not (where.home / "registries").is_dir():
+    if not where.registries and not (where.home / OWN).is_dir():
         return ()
     from rlds_cli.registry import own  # 10 ms to import, and few have any
 

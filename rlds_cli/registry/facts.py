@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
+OWN = "registries"  # in a home: what registries of a user's own keep there
 # In the order in which a line holds them.
 ENTRY_KEYS = (
     *("id", "aliases", "urls", "tree", "suffix", "files", "size", "sha256"),

@@ -540,7 +540,7 @@ def _page_hint(url: str) -> str:
 
 
 def _directory(where: Settings) -> Path:
-    return where.home / "registries"
+    return where.home / facts.OWN
 
 
 def _copy(source: RegistrySource, where: Settings) -> tuple[Path, Path]:
