@@ -162,6 +162,76 @@ def test_ranks_resuming_and_priorities(ds: rlds_cli.Dataset) -> None:
             each.update_priorities(batch, batch["next", "reward"].abs())
 
 
+def close(a: Any, b: Any) -> None:
+    """The same fields of the same rows; chances and weights but for rounding."""
+    assert a.names() == b.names()
+    for (name, x), (_, y) in zip(a.leaves(), b.leaves(), strict=True):
+        assert x.dtype == y.dtype and x.shape == y.shape and x.is_contiguous(), name
+        assert torch.allclose(x, y, rtol=1e-6, atol=0) if name in ("probability", "weight") else torch.equal(x, y), name
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        Transition(),
+        Slice(5),
+        Slice(4, after=3),
+        Slice(6, before=3, after=5, stride=2, fill="zero"),
+    ],
+)
+@pytest.mark.parametrize("lag", [0, 2])
+def test_priorities_are_drawn_from_and_updated_on_the_device(
+    ds: rlds_cli.Dataset, window: Any, lag: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By windows that never come to the host."""
+    options: dict[str, Any] = {"window": window, "sampler": Prioritized(lag=lag), "seed": 5}
+    options["fields"] = [..., "episode", "step", "index", "next/observed"]
+    resident, plain = load(ds, 8, **options), load(ds, 8, memory=None, device=None, **options)
+    monkeypatch.setattr("rlds_cli.loader.index.host", lambda x: pytest.fail("a copy to the host"))
+    for a, b in itertools.islice(zip(resident, plain, strict=True), 20):
+        close(a, b)
+        priority = b["next", "reward"].reshape(8, -1)[:, 0].abs()
+        resident.update_priorities(a, priority)
+        plain.update_priorities(b, priority)
+
+
+@pytest.mark.parametrize("window", [Transition(3, gamma=0.9), Offsets({"observation": (-2, 0, 1)}), Episode()])
+def test_columns_that_the_host_makes_are_of_the_windows_drawn_on_the_device(ds: rlds_cli.Dataset, window: Any) -> None:
+    options = {"window": window, "sampler": Prioritized(), "fields": [..., "index", ReturnToGo(0.9)]}
+    resident, plain = load(ds, 8, **options), load(ds, 8, memory=None, device=None, **options)
+    for a, b in itertools.islice(zip(resident, plain, strict=True), 20):
+        close(a, b)
+        for loader, batch in ((resident, a), (plain, b)):
+            loader.update_priorities(batch, 1.0 + batch["index"].reshape(8, -1)[:, 0] % 7)
+
+
+def test_states_go_from_host_to_device_and_back(ds: rlds_cli.Dataset) -> None:
+    options: dict[str, Any] = {"sampler": Prioritized(lag=2), "fields": [..., "index"]}
+    loaders = [load(ds, 8, memory=memory, **options) for memory in ("device", None)]
+    for loader in loaders:
+        for batch in itertools.islice(loader, 5):
+            loader.update_priorities(batch, 1.0 + batch["index"].reshape(8, -1)[:, 0] % 7)
+    crossed = [load(ds, 8, memory=memory, **options) for memory in (None, "device")]
+    for loader, other in zip(crossed, loaders, strict=True):
+        loader.load_state_dict(other.state_dict())
+    for batches in itertools.islice(zip(*loaders, *crossed, strict=True), 10):
+        for loader, batch in zip((*loaders, *crossed), batches, strict=True):
+            close(batch, batches[1])
+            loader.update_priorities(batch, 2.0 + batch["index"] % 5)
+
+
+def test_a_priority_that_is_refused_changes_nothing(ds: rlds_cli.Dataset) -> None:
+    loader = load(ds, 8, sampler=Prioritized())
+    batch = next(iter(loader))
+    before = loader.state_dict()["priorities"]["masses"]
+    with pytest.raises(InvalidArgument, match=r"priority nan at place 3 of 8 \(window \d+\)"):
+        loader.update_priorities(batch, torch.tensor([1, 2, 3, float("nan"), 5, 6, 7, 8]))
+    with pytest.raises(InvalidArgument, match=r"priorities \[7\] for a batch of 8 samples"):
+        loader.update_priorities(batch, torch.ones(7))
+    assert torch.equal(loader.state_dict()["priorities"]["masses"], before)
+    loader.update_priorities(batch, torch.ones(8, 1, requires_grad=True))
+
+
 def test_batches_are_writable_and_apart(ds: rlds_cli.Dataset) -> None:
     """Neither the resident columns nor other batches are changed with a batch."""
     expected = [b.clone() for b in load(ds, memory=None, sampler=Sequential())]

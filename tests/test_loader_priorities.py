@@ -5,21 +5,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlds_cli.errors import InvalidArgument, WrongState
+from rlds_cli.loader.samplers import device_priorities
+from rlds_cli.loader.samplers.device_priorities import DevicePriorities
 from rlds_cli.loader.samplers.prioritized import Priorities
+from rlds_cli.loader.tensors import host
 
 FLOATS = st.one_of(st.sampled_from([0.0, 1e-12, 1.0, 1e6]), st.floats(0, 100))
 
 
-def some(count=10, **changes):
-    return Priorities(count, **{"alpha": 0.6, "beta": 0.4, "eps": 1e-6} | changes)
+@pytest.fixture(scope="module", params=["host", "device", "device, nodes of 4"])
+def some(request):
+    """Priorities on the host; and on a device, for which the CPU stands in."""
+
+    def made(count=10, **changes):
+        priorities = Priorities(count, **{"alpha": 0.6, "beta": 0.4, "eps": 1e-6} | changes)
+        return priorities if request.param == "host" else DevicePriorities(priorities, torch.device("cpu"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "device, nodes of 4":
+            patch.setattr(device_priorities, "WIDTH", 4)
+        yield made
 
 
 def chance(priorities, windows):
-    return priorities.weigh(windows)[0]
+    return host(priorities.weigh(priorities.sent(windows))[0])
 
 
 def weight(priorities, windows):
-    return priorities.weigh(windows)[1]
+    return host(priorities.weigh(priorities.sent(windows))[1])
+
+
+def find(priorities, u):
+    return host(priorities.find(u))
 
 
 def raw(priorities):
@@ -34,7 +51,7 @@ def raw(priorities):
     st.sampled_from([0.0, 0.6, 1.0, 2.0]),
     st.sampled_from([0.0, 0.4, 1.0]),
 )
-def test_probabilities_and_weights_are_those_of_the_formula(start, updates, alpha, beta):
+def test_probabilities_and_weights_are_those_of_the_formula(some, start, updates, alpha, beta):
     count, eps = len(start), 1e-3
     updates = [(i, p) for i, p in updates if i < count]
     priorities = some(count, alpha=alpha, beta=beta, eps=eps)
@@ -51,7 +68,7 @@ def test_probabilities_and_weights_are_those_of_the_formula(start, updates, alph
     assert weight(priorities, every) == pytest.approx([w / largest for w in weights])
 
 
-def test_weights_are_those_of_torchrl():
+def test_weights_are_those_of_torchrl(some):
     """PrioritizedSampler(max_capacity=5, alpha=0.7, beta=0.9, eps=1e-8): ``(p_sum_tree / p_min) ** -beta``."""
     priorities = some(5, alpha=0.7, beta=0.9, eps=1e-8)
     priorities.update([0, 1, 2, 3], [0.5, 2.0, 0.1, 8.0])  # the last keeps the priority of what is new: 1
@@ -61,35 +78,35 @@ def test_weights_are_those_of_torchrl():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("count", [1, 2, 3, 63, 64, 65, 5000])
-def test_draws_are_in_proportion(count):
+def test_draws_are_in_proportion(some, count):
     priorities, draws = some(count, alpha=1, eps=1e-9), 200_003
     errors = np.random.default_rng(count).random(count)
     priorities.update(range(count), errors)
     u = (np.arange(draws) + 0.5) / draws
-    found = priorities.find(u)
+    found = find(priorities, u)
     expected = draws * (errors + 1e-9) / (errors + 1e-9).sum()
     assert np.abs(np.bincount(found, minlength=count) - expected).max() <= 1 + 1e-6
 
 
-def test_random_draws_pass_a_chi_square_test():
+def test_random_draws_pass_a_chi_square_test(some):
     priorities = some(5000)
     errors = np.repeat(np.linspace(0, 3, 50), 100)
     priorities.update(np.arange(5000), errors)
-    found = priorities.find(np.random.default_rng(5).random(200_000))
+    found = find(priorities, np.random.default_rng(5).random(200_000))
     mass = ((errors + 1e-6) ** 0.6).reshape(50, 100).sum(1)
     expected = 200_000 * mass / mass.sum()
     seen = np.bincount(found // 100, minlength=50)
     assert ((seen - expected) ** 2 / expected).sum() < 103  # 49 degrees of freedom: 1e-5
 
 
-def test_a_priority_of_zero_is_still_drawn():
+def test_a_priority_of_zero_is_still_drawn(some):
     priorities = some(2, alpha=1, eps=1e-3)
     priorities.update([0, 1], [0, 1])
     assert chance(priorities, np.arange(2)) == pytest.approx([0.001 / 1.002, 1.001 / 1.002])
-    assert priorities.find(np.array([0.0, 0.0009, 0.0011])).tolist() == [0, 0, 1]
+    assert find(priorities, np.array([0.0, 0.0009, 0.0011])).tolist() == [0, 0, 1]
 
 
-def test_beta_may_be_annealed():
+def test_beta_may_be_annealed(some):
     priorities = some(2, alpha=1, eps=1e-12)
     priorities.update([0, 1], [1, 4])
     assert weight(priorities, np.arange(2)) == pytest.approx([1, 4**-0.4])
@@ -114,7 +131,7 @@ def test_beta_may_be_annealed():
     ids=["gradient", "bfloat16", "float32", "list"],
 )
 @pytest.mark.parametrize("which", [torch.tensor([[1], [0]]), np.array([1, 0], np.uint8), [1, 0]])
-def test_priorities_come_as_anything(errors, which):
+def test_priorities_come_as_anything(some, errors, which):
     priorities = some(3, alpha=1, eps=0.5)
     priorities.update(which, errors)
     assert raw(priorities).tolist() == [5.5, 3.5, 1.5]
@@ -134,7 +151,7 @@ def test_priorities_come_as_anything(errors, which):
         ([0, 1], ["a", "b"], "Priorities are not numbers"),
     ],
 )
-def test_other_priorities_are_refused_and_nothing_changes(which, errors, words):
+def test_other_priorities_are_refused_and_nothing_changes(some, which, errors, words):
     priorities = some(10)
     priorities.update([1, 2], [7, 0.1])
     before = raw(priorities)
@@ -143,7 +160,7 @@ def test_other_priorities_are_refused_and_nothing_changes(which, errors, words):
     assert np.array_equal(raw(priorities), before)
 
 
-def test_the_greatest_priorities_keep_everything_finite():
+def test_the_greatest_priorities_keep_everything_finite(some):
     for alpha in (0.0, 0.6, 1.0, 3.0):
         priorities = some(70_000, alpha=alpha)
         priorities.update(range(70_000), np.full(70_000, 10 ** min(280.0, 280 / max(alpha, 1))))
@@ -165,12 +182,12 @@ def test_the_greatest_priorities_keep_everything_finite():
         ({"alpha": 1e300}, "out of range"),
     ],
 )
-def test_other_settings_are_refused(changes, words):
+def test_other_settings_are_refused(some, changes, words):
     with pytest.raises(InvalidArgument, match=words):
         some(**changes)
 
 
-def test_a_state_goes_from_one_to_another():
+def test_a_state_goes_from_one_to_another(some):
     rng = np.random.default_rng(6)
     first, second = some(80_000), some(80_000, beta=0.9)
     for _ in range(5):
@@ -200,7 +217,7 @@ def test_a_state_goes_from_one_to_another():
         ({"beta": -1}, "beta=-1"),
     ],
 )
-def test_other_states_are_refused_and_nothing_changes(changes, words):
+def test_other_states_are_refused_and_nothing_changes(some, changes, words):
     priorities = some(10)
     priorities.update([3], [5])
     before = priorities.state()

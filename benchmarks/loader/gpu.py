@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from loader import data
+from loader import data, peers
 from loader.cases import Builders, Call, Case, Group, Row, batches
 
 SIZE, LARGE = 256, 4096
+_TREE = "torchrl: PrioritizedSampler, CUDA"
 
 
 def _on_device(call: Callable[[], Any]) -> Call:
@@ -30,11 +31,51 @@ def rlds() -> Builders:
         _on_device(lambda: None)
         return Case(_on_device(batches(data.halfcheetah(), size, device="cuda", **options)))
 
+    def prioritised() -> Case:
+        import torch
+
+        from rlds_cli.loader import Loader, Prioritized
+
+        _on_device(lambda: None)
+        loader = Loader(data.halfcheetah(), LARGE, sampler=Prioritized(), device="cuda", memory="device")
+        given, priority = iter(loader), torch.rand(LARGE, device="cuda") + 1e-3
+
+        def step() -> object:
+            batch = next(given)
+            loader.update_priorities(batch, priority)
+            return batch
+
+        return Case(_on_device(step))
+
     return {
         "copied, 256": lambda: case(SIZE),
         "copied, 4096": lambda: case(LARGE),
         "resident, 4096": lambda: case(LARGE, memory="device"),
+        "resident, prioritised, 4096": prioritised,
     }
+
+
+def torchrl() -> Builders:
+    def prioritised() -> Case:
+        import torch
+        from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+        from torchrl.data.replay_buffers.samplers import PrioritizedSampler
+
+        _on_device(lambda: None)
+        sampler = PrioritizedSampler(data.STEPS, 0.6, 0.4, device="cuda")
+        storage = LazyTensorStorage(data.STEPS, device="cuda")
+        buffer = TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=LARGE)
+        buffer.extend(peers.tensordict(data.halfcheetah().to_numpy()).to("cuda"))
+        priority = torch.rand(LARGE, device="cuda") + 1e-3
+
+        def step() -> object:
+            batch = buffer.sample()
+            buffer.update_priority(batch["index"], priority)
+            return batch
+
+        return Case(_on_device(step))
+
+    return {"PrioritizedSampler, CUDA": prioritised}
 
 
 def bare() -> Builders:
@@ -62,10 +103,11 @@ def bare() -> Builders:
 
 GROUP = Group(
     "GPU",
-    {"rlds": rlds, "bare": bare},
+    {"rlds": rlds, "torchrl": torchrl, "bare": bare},
     (
         Row("copied batches of 256", "rlds: copied, 256", "bare: one pinned copy, 256", None, "at most"),
         Row("resident, batches of 4096", "rlds: resident, 4096", "bare: index_select, 4096", 1.2, "at most"),
+        Row("prioritised, 4096 and their update", "rlds: resident, prioritised, 4096", _TREE, 1.5),
     ),
     only_once=True,
 )

@@ -12,9 +12,12 @@ import numpy.typing as npt
 
 from rlds_cli.loader.kernel import PrefixTable, SampleNumbers, WindowTable
 from rlds_cli.loader.order import Order
+from rlds_cli.loader.tensors import host
 from rlds_cli.ted import Array, IntArray
 
 if TYPE_CHECKING:
+    import torch
+
     from rlds_cli.dataset import Dataset
 
 
@@ -295,6 +298,73 @@ class SampledWindows:
         weight = None if self.weight is None else self.weight[here]
         return SampledWindows(self.order, positions, episode, number, lambda: self.probability()[here], weight)
 
+    def __len__(self) -> int:
+        return len(self.episode)
+
+
+@dataclass(frozen=True)
+class DeviceWindows:
+    """The windows that were drawn for some samples, on a device. A copy to the host is made when something asks for it.
+
+    Attributes
+    ----------
+    order, positions : see `SampledWindows`
+    pool : WindowIndex
+    drawn, chance, importance : tensors [K]
+        The windows by `WindowIndex.name`, the chance of one draw to give each, and importance weights.
+    """
+
+    order: Order
+    positions: SampleNumbers
+    pool: WindowIndex
+    drawn: torch.Tensor
+    chance: torch.Tensor
+    importance: torch.Tensor
+
+    @cached_property
+    def names(self) -> IntArray:
+        """The windows on the host."""
+        numbers: IntArray = host(self.drawn)
+        return numbers
+
+    @cached_property
+    def _found(self) -> tuple[IntArray, IntArray]:
+        return self.pool.named(self.names)
+
+    @property
+    def episode(self) -> IntArray:
+        """Rows of the table [K]."""
+        return self._found[0]
+
+    @property
+    def number(self) -> IntArray:
+        """Number of each window within its episode [K]."""
+        return self._found[1]
+
+    @property
+    def weight(self) -> FloatArray:
+        """Importance weights [K], on the host."""
+        weights: FloatArray = host(self.importance)
+        return weights
+
+    def probability(self) -> FloatArray:
+        """Return the chance of one draw to give each window [K], on the host."""
+        chance: FloatArray = host(self.chance)
+        return chance
+
+    def part(self, positions: range) -> DeviceWindows:
+        """Return the windows of the samples ``positions`` alone, some of the range of numbers."""
+        assert isinstance(self.positions, range)
+        here = slice(positions.start - self.positions.start, positions.stop - self.positions.start, positions.step)
+        some = (x[here] for x in (self.drawn, self.chance, self.importance))
+        return DeviceWindows(self.order, positions, self.pool, *some)
+
+    def __len__(self) -> int:
+        return len(self.drawn)
+
+
+Drawn = SampledWindows | DeviceWindows
+
 
 class Located:
     """Samples whose windows are known: those of one gather.
@@ -302,18 +372,18 @@ class Located:
     Attributes
     ----------
     table : EpisodeIndex
-    drawn : SampledWindows
+    drawn : SampledWindows or DeviceWindows
         Episodes are rows of ``table``.
     length : int
         L; 0 for single steps, without an axis.
     """
 
-    def __init__(self, table: EpisodeIndex, drawn: SampledWindows, length: int) -> None:
+    def __init__(self, table: EpisodeIndex, drawn: Drawn, length: int) -> None:
         self.table, self.drawn, self.length = table, drawn, length
         self._known: dict[object, Any] = {}
 
     def __len__(self) -> int:
-        return len(self.drawn.episode)
+        return len(self.drawn)
 
     def once(self, key: object, work_out: Callable[[], T]) -> T:
         """Return a value that several columns share, computed once."""

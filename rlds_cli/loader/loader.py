@@ -438,7 +438,8 @@ class Loader:
         if learns is None or self._peers is None:
             raise InvalidArgument(f"update_priorities: {self.sampler} has no priorities.", hint="sampler=Prioritized()")
         mixed = isinstance(learns, MixtureSource)
-        report = exchange(self._peers, lambda: Report.of(batch, priority, mixed=mixed, reduce=reduce))
+        stays = isinstance(learns, StatefulDraw) and learns.on_device and self._peers.ranks.world == 1
+        report = exchange(self._peers, lambda: Report.of(batch, priority, mixed=mixed, reduce=reduce, stays=stays))
         learns.observe(report, beta)
 
     def state_dict(self) -> dict[str, Any]:

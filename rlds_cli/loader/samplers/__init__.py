@@ -29,14 +29,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rlds_cli.loader.index import SampledWindows, WindowIndex
+from rlds_cli.loader.index import Drawn, WindowIndex
 from rlds_cli.loader.kernel import SampleNumbers
 from rlds_cli.loader.order import Order
 from rlds_cli.loader.samplers.reports import Report
 
-Draw = Callable[[Order, SampleNumbers], SampledWindows]
+if TYPE_CHECKING:
+    import torch
+
+Draw = Callable[[Order, SampleNumbers], Drawn]
 
 
 class Sampler(Protocol):
@@ -132,13 +135,20 @@ class StatefulDraw(ABC):
     ----------
     ahead : int
         Batches that the draw itself makes before they are asked for.
+    on_device : bool
+        Whether it draws on a device, see `move_to`.
     """
 
     ahead: int
+    on_device = False
 
     @abstractmethod
-    def __call__(self, order: Order, positions: SampleNumbers) -> SampledWindows:
+    def __call__(self, order: Order, positions: SampleNumbers) -> Drawn:
         """Draw the samples with these numbers."""
+
+    @abstractmethod
+    def move_to(self, device: torch.device) -> None:
+        """Keep what was learned on a device, draw there, and observe reports of tensors there."""
 
     @abstractmethod
     def check(self, report: Report) -> None:

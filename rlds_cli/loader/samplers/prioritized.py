@@ -8,12 +8,21 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf, log10, nan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlds_cli.errors import InvalidArgument, WrongState
-from rlds_cli.loader.index import INDEX, PROBABILITY, WEIGHT, FloatArray, SampledWindows, WindowIndex
+from rlds_cli.loader.index import (
+    INDEX,
+    PROBABILITY,
+    WEIGHT,
+    DeviceWindows,
+    Drawn,
+    FloatArray,
+    SampledWindows,
+    WindowIndex,
+)
 from rlds_cli.loader.index import WINDOW as WINDOW_COLUMN
 from rlds_cli.loader.kernel import Floats, PrefixTable, SampleNumbers, SumTree
 from rlds_cli.loader.order import WINDOW, Order, set_integer
@@ -21,8 +30,12 @@ from rlds_cli.loader.samplers import Endless, StatefulDraw, weighted
 from rlds_cli.loader.samplers.places import Places
 from rlds_cli.loader.samplers.reports import Report
 from rlds_cli.loader.tensors import host, portable
-from rlds_cli.ted import BoolArray, IntArray
+from rlds_cli.ted import Array, BoolArray, IntArray
 
+if TYPE_CHECKING:
+    import torch
+
+_Convert = Callable[[Any], Any]
 LEAST, MOST = 1e-290, 1e290  # masses between them have sums that are neither infinite nor short of bits
 _DIGITS = 280  # masses are between 10**-280 and about 10**280
 
@@ -39,6 +52,9 @@ class Prioritized(Endless):
     A batch is drawn when it is asked for, by the priorities of that moment. With ``lag``, it is drawn ``lag`` batches
     earlier, so that it can be read ahead (``prefetch`` up to ``lag``). Several ranks draw from the same priorities,
     which they exchange by ``torch.distributed``. In a mixture each member has its own priorities; there is no ``lag``.
+
+    With ``Loader(memory="device")`` priorities stay on the device, where they are drawn from and updated. Sums are
+    rounded there in another way: about one draw of 10**10 falls on the neighbour of the window that the host draws.
 
     Parameters
     ----------
@@ -105,13 +121,16 @@ class Prioritized(Endless):
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """A batch that was drawn: sample numbers, windows by `WindowIndex.name`, chances and importance weights [K]."""
+    """A batch that was drawn: sample numbers, windows by `WindowIndex.name`, chances and importance weights [K].
+
+    These are arrays, or tensors of the device that they were drawn on.
+    """
 
     epoch: int
     positions: range
-    windows: IntArray
-    probability: FloatArray
-    weight: FloatArray
+    windows: Any
+    probability: Any
+    weight: Any
 
 
 class PrioritizedDraw(StatefulDraw):
@@ -141,9 +160,16 @@ class PrioritizedDraw(StatefulDraw):
         elif sampler.priority is not None:
             self.priorities.update(np.arange(total), _initial(pool, sampler.priority))
 
-    def __call__(self, order: Order, positions: SampleNumbers) -> SampledWindows:
+    def move_to(self, device: torch.device) -> None:
+        """Keep priorities on a device, and draw there, see `StatefulDraw`."""
+        from rlds_cli.loader.samplers.device_priorities import DevicePriorities
+
+        self.priorities = DevicePriorities(self.priorities, device)
+        self.on_device = True
+
+    def __call__(self, order: Order, positions: SampleNumbers) -> Drawn:
         """Return the samples with these numbers, and draw the next ``ahead`` batches."""
-        if not self._sampler.lag and self._places is None:
+        if not self._sampler.lag and self._places is None and not self.on_device:
             return self._at_once(order, positions)
         if not self._sampler.lag:
             return self._given(order, positions, *self._draw(order, positions))
@@ -169,16 +195,16 @@ class PrioritizedDraw(StatefulDraw):
             self._drawn.append(found)
         return found
 
-    def _draw(self, order: Order, positions: SampleNumbers) -> tuple[IntArray, FloatArray, FloatArray]:
-        """Draw windows by `WindowIndex.name`, with their chances and importance weights [K]."""
+    def _draw(self, order: Order, positions: SampleNumbers) -> tuple[Any, Any, Any]:
+        """Draw windows by `WindowIndex.name`, with their chances and importance weights [K], see `_Drawn`."""
         self._begun = True
         places = self.priorities.find(order.uniform(WINDOW, positions))
         windows = places if self._places is None else self._places.names(places)
         return windows, *self.priorities.weigh(places)
 
-    def _given(
-        self, order: Order, positions: SampleNumbers, windows: IntArray, probability: FloatArray, weight: FloatArray
-    ) -> SampledWindows:
+    def _given(self, order: Order, positions: SampleNumbers, windows: Any, probability: Any, weight: Any) -> Drawn:
+        if self.on_device:
+            return DeviceWindows(order, positions, self._pool, windows, probability, weight)
         return SampledWindows(order, positions, *self._pool.named(windows), partial(np.asarray, probability), weight)
 
     def frontier(self, epoch: int, sample: int) -> int:
@@ -267,9 +293,9 @@ class PrioritizedDraw(StatefulDraw):
         drawn = [
             {
                 "first": d.positions[0],
-                "windows": portable(d.windows),
-                "probability": portable(d.probability),
-                "weight": portable(d.weight),
+                "windows": portable(host(d.windows)),
+                "probability": portable(host(d.probability)),
+                "weight": portable(host(d.weight)),
             }
             for d in sorted(pending, key=lambda d: d.positions[0])
         ]
@@ -304,7 +330,7 @@ class PrioritizedDraw(StatefulDraw):
         windows = np.asarray(host(drawn["windows"]), np.int64)
         positions = range(int(drawn["first"]), int(drawn["first"]) + len(windows))
         probability, weight = (np.asarray(host(drawn[name]), np.float64) for name in ("probability", "weight"))
-        return _Drawn(epoch, positions, windows, probability, weight)
+        return _Drawn(epoch, positions, *map(self.priorities.sent, (windows, probability, weight)))
 
 
 def _initial(pool: WindowIndex, priority: str | FloatArray) -> FloatArray:
@@ -372,10 +398,19 @@ class Priorities:
         self._most = 10.0 ** min(_DIGITS, _DIGITS / max(self.alpha, 1))
         self._tree = SumTree(count, (1 + self.eps) ** self.alpha, room)
 
+    def sent(self, values: Array) -> Any:
+        """Return an array where the masses are, as `find` returns one."""
+        return values
+
     @property
     def count(self) -> int:
         """Number of windows, those that left included."""
         return self._tree.count
+
+    @property
+    def masses(self) -> Floats:
+        """A copy of ``(priority + eps) ** alpha`` [count]."""
+        return self._tree.masses.copy()
 
     def come(self, count: int, priority: FloatArray | None = None) -> None:
         """Add windows at the end, with priorities [count]; with the highest so far without them."""
@@ -407,7 +442,7 @@ class Priorities:
     def beta(self, beta: float) -> None:
         self._beta = _number("beta", beta)
 
-    def find(self, u: Floats) -> IntArray:
+    def find(self, u: Floats) -> Any:
         """Return the windows that uniform draws fall on.
 
         Parameters
@@ -433,7 +468,7 @@ class Priorities:
         """
         return self._tree.draw(order.stream(WINDOW), positions, prefix, self._beta)
 
-    def weigh(self, windows: IntArray) -> tuple[FloatArray, FloatArray]:
+    def weigh(self, windows: Any) -> tuple[Any, Any]:
         """Return P, the chance of one draw to give each of ``windows`` [K], and their importance weights in (0, 1].
 
         These are ``(count * P) ** -beta``, divided by the largest of all windows (Schaul et al., section 3.4) and not
@@ -457,15 +492,21 @@ class Priorities:
             A priority is negative, infinite or NaN, a window does not exist, or there is not one priority for each
             window. Nothing is changed.
         """
-        at = _convert(_integers, windows, "windows are not integers")
-        new = _convert(_floats, priority, "priorities are not numbers")
-        if len(at) != len(new):
-            raise InvalidArgument(f"{len(new):,} priorities for {len(at):,} windows: one for each is needed.")
+        at, new = self._read(windows, priority, as_integers, as_floats)
         bad = self._tree.update(at, new, eps=self.eps, alpha=self.alpha, most=self._most)
         if bad is not None:
             self._complain(bad, at, new)
         if self._changes:  # it is what windows that come have
             self.highest = max(self.highest, float(new.max(initial=0.0)))
+
+    @staticmethod
+    def _read(windows: Any, priority: Any, integers: _Convert, floats: _Convert) -> tuple[Any, Any]:
+        """Return windows and priorities [K], converted."""
+        at = _convert(integers, windows, "windows are not integers")
+        new = _convert(floats, priority, "priorities are not numbers")
+        if len(at) != len(new):
+            raise InvalidArgument(f"{len(new):,} priorities for {len(at):,} windows: one for each is needed.")
+        return at, new
 
     def check(self, windows: IntArray, priority: FloatArray) -> None:
         """Refuse what `update` would refuse."""
@@ -484,8 +525,8 @@ class Priorities:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return ``alpha``, ``beta``, ``eps``, and ``masses`` [count]: a copy of ``(priority + eps) ** alpha``."""
-        found = {"alpha": self.alpha, "beta": self.beta, "eps": self.eps, "masses": self._tree.masses.copy()}
+        """Return ``alpha``, ``beta``, ``eps``, and `masses`."""
+        found = {"alpha": self.alpha, "beta": self.beta, "eps": self.eps, "masses": self.masses}
         return found | ({"highest": self.highest, "room": self._tree.capacity} if self._changes else {})
 
     def load(self, state: Mapping[str, Any], count: int | None = None) -> None:
@@ -513,7 +554,11 @@ class Priorities:
             self.highest = float(state["highest"])
             self._rebuild(masses, max(int(state["room"]), count))
         else:
-            self._tree.fill(masses)
+            self.fill(masses)
+
+    def fill(self, masses: Floats) -> None:
+        """Set all masses [count]."""
+        self._tree.fill(masses)
 
     def _possible(self, masses: Floats) -> BoolArray:
         """Return which masses a window can have; that of one that left is zero."""
@@ -521,7 +566,7 @@ class Priorities:
         return possible | (masses == 0) if self._changes else possible
 
 
-def _convert(convert: Callable[[Any], Any], values: Any, otherwise: str) -> Any:
+def _convert(convert: _Convert, values: Any, otherwise: str) -> Any:
     try:
         return convert(values)
     except (TypeError, ValueError):
@@ -529,12 +574,12 @@ def _convert(convert: Callable[[Any], Any], values: Any, otherwise: str) -> Any:
         raise InvalidArgument(f"{otherwise.capitalize()}: {kind}. No priority was changed.") from None
 
 
-def _floats(values: Any) -> FloatArray:
+def as_floats(values: Any) -> FloatArray:
     """Anything like an array, on any device, as float64 [K]."""
     return np.asarray(host(values), np.float64).reshape(-1)
 
 
-def _integers(values: Any) -> IntArray:
+def as_integers(values: Any) -> IntArray:
     """Anything like an array of integers, on any device, as int64 [K]."""
     return np.asarray(host(values)).reshape(-1).astype(np.int64, casting="same_kind", copy=False)
 

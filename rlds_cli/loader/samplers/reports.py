@@ -27,6 +27,7 @@ class Report:
     windows : int array [n]
         Numbers of the windows.
     priority : float array [n]
+        Both may be tensors on a device.
     source : int array [n] or None
         Numbers of the members of a mixture that the windows are of.
     """
@@ -36,8 +37,12 @@ class Report:
     source: IntArray | None = None
 
     @classmethod
-    def of(cls, batch: Batch, priority: Any, *, mixed: bool = False, reduce: Reduce | None = None) -> Report:
+    def of(
+        cls, batch: Batch, priority: Any, *, mixed: bool = False, reduce: Reduce | None = None, stays: bool = False
+    ) -> Report:
         """Read the windows of ``batch``, of a mixture if ``mixed``, and one priority for each.
+
+        With ``stays``, tensors [B] or [B, 1] stay on their device.
 
         Raises
         ------
@@ -45,6 +50,10 @@ class Report:
             The batch does not name its windows, or ``priority`` is not one number per sample, or per step of a sample
             with ``reduce``.
         """
+        if stays and reduce is None and hasattr(priority, "detach"):
+            numbers, given = _first(_values(batch, WINDOW)), priority.detach().reshape(-1)
+            if hasattr(numbers, "detach") and priority.shape[:1] == given.shape == numbers.shape:
+                return cls(numbers, given)
         windows, values = _column(batch, WINDOW), host(priority)
         if reduce not in (None, "max", "mean"):
             raise InvalidArgument(f'update_priorities(reduce={reduce!r}): reduce is "max", "mean" or None.')
@@ -72,6 +81,11 @@ class Report:
 
 def _column(batch: Batch, name: str) -> IntArray:
     """Return the first number of every sample [B]."""
+    numbers = host(_values(batch, name))
+    return np.asarray(_first(numbers).astype(np.int64, copy=False))
+
+
+def _values(batch: Batch, name: str) -> Any:
     # a TensorDict raises without the None
     values = dict.get(batch, name) if type(batch) is Batch else batch.get(name, None)
     if values is None:
@@ -80,11 +94,11 @@ def _column(batch: Batch, name: str) -> IntArray:
             f"update_priorities: the batch has no {name!r}. Fields: {fields}.",
             hint="pass the batch as the loader gave it, or its tensordict()",
         )
-    numbers = host(values)
-    if numbers.ndim == 1 and numbers.dtype == np.int64:
-        return np.asarray(numbers)
-    first: IntArray = numbers.reshape(len(numbers), -1)[:, 0].astype(np.int64, copy=False)
-    return first
+    return values
+
+
+def _first(numbers: Any) -> Any:
+    return numbers if numbers.ndim == 1 else numbers.reshape(len(numbers), -1)[:, 0]
 
 
 def _reduced(values: Array, batch: Batch, reduce: Reduce) -> Array:

@@ -5,12 +5,14 @@
     host     which rows, for many batches at a time  ----- one copy: rows, and columns worked out on the host -----.
     device   columns of the store [rows, ...]  -- index_select --  columns of the gather [K, ...]  <---------------'
 
-Only rows of the episodes drawn from are held, floats in the loader's working dtype.
+Only rows of the episodes drawn from are held, floats in the loader's working dtype. A draw that learns moves to the
+device, too: where each column is held, or made of a window's number, the host copies its random numbers there and
+nothing back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,10 +26,12 @@ from rlds_cli import text
 from rlds_cli.errors import InvalidArgument, NeedsMemory
 from rlds_cli.loader.arrays.frameworks import ArrayBackend, TorchArrays
 from rlds_cli.loader.fields.columns import INT64, BatchColumn
-from rlds_cli.loader.index import EpisodeIndex, Located
+from rlds_cli.loader.index import DeviceWindows, EpisodeIndex, Located
 from rlds_cli.loader.kernel import Output, Place, Value, address
 from rlds_cli.loader.read import CompiledColumns, DatasetSource, Gathered
+from rlds_cli.loader.samplers import StatefulDraw
 from rlds_cli.loader.storage import memory
+from rlds_cli.loader.storage.device_windows import DeviceWindowTable, makers, zero
 from rlds_cli.loader.storage.remote import RemoteReads
 from rlds_cli.ted import Array, IntArray
 
@@ -118,6 +122,7 @@ class DeviceSource(DatasetSource):
             key: _upload(x, _dtype(x, floats), table, count, device, remote, o.scale) for key, (o, x) in rows.items()
         }
         ours = np.cumsum(table.steps + 1) - (table.steps + 1)
+        self._there = self._at_drawn(ours, device)
         self._shift: IntArray | None = ours - table.start if (ours != table.start).any() else None
         self._numbers = np.dtype(np.int32 if count < 1 << 31 else np.int64)
         reach = max(1, self.locator.window.extent(self.locator.pool.longest))
@@ -134,8 +139,43 @@ class DeviceSource(DatasetSource):
                 hint="fewer fields=, fewer episodes (ds.select), or memory=None, which copies each batch to the device",
             )
 
+    def _at_drawn(self, ours: IntArray, device: torch.device) -> Callable[[Located], dict[str, Any]] | None:
+        """Move a draw that learns to the device; return how all columns are made there, or None where that cannot be.
+
+        ``ours`` [episodes] are the first held rows.
+        """
+        draw, pool = self.locator.draw, self.locator.pool
+        if not isinstance(draw, StatefulDraw):
+            return None
+        draw.move_to(device)
+        outputs = [c.outputs[0] for c in self._stored.values()]
+        late = any(c.mask and name in self.changed for name, c in self._stored.items())  # zeroed after transforms
+        made = makers(self._host, pool, self.changed, device)
+        if made is None or late or self.n_step is not None or any(o.place is Place.OFFSETS for o in outputs):
+            return None
+        windows, columns = DeviceWindowTable(pool, ours, device), self._stored
+        stored = {n: _Wanted("", c.outputs[0].shift, c.axis, self._of(c.outputs[0])) for n, c in columns.items()}
+
+        def complete(located: Located) -> dict[str, Any]:
+            assert isinstance(located.drawn, DeviceWindows)
+            entries = windows.entries(located.drawn, located.length)
+            values = {n: made[n](entries) if n in made else stored[n].take({"": entries.row}) for n in self.names}
+            if entries.inside is not None:
+                for name in (name for name, column in self.columns.items() if column.mask):
+                    zero(values[name], ~entries.inside)
+            return values
+
+        return complete
+
+    def _of(self, o: Output) -> list[DeviceColumn]:
+        """Return the held columns that an output reads."""
+        return [self._held[_key(o, x)] for x in _reads(o)]
+
     def gather(self, located: Located, first: int = 0, count: int | None = None) -> Gathered:
         """Read the columns on the host, and the row numbers for the device to gather, see `BatchSource`."""
+        if self._there is not None and (count is None or count == len(located)):
+            there = self._there
+            return Gathered({}, {}, lambda _: there(located))
         n = len(located) if count is None else count
         read, inside = self.compiled.read(located, first, n)
         values = {name: read[name] for name in self._host}
@@ -146,7 +186,7 @@ class DeviceSource(DatasetSource):
             key = keys.setdefault((o.place, o.offsets, id(o.limit)), f"\0{name}")
             if key not in values:
                 values[key] = self._numbered(read[name], located.drawn.episode[first : first + n])
-            wanted[name] = _Wanted(key, o.shift, column.axis, [self._held[_key(o, x)] for x in _reads(o)])
+            wanted[name] = _Wanted(key, o.shift, column.axis, self._of(o))
         blank = {name: np.nonzero(~real) for name, real in inside.items()}
         return Gathered(values, blank, partial(_complete, self.names, wanted))
 
