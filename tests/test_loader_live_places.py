@@ -14,7 +14,7 @@ from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.index import NumberIndex, PrefixIndex
 from rlds_cli.loader.kernel import SumTree
 from rlds_cli.loader.samplers.places import Places
-from rlds_cli.loader.samplers.prioritized import Priorities
+from rlds_cli.loader.samplers.priorities import Priorities
 from rlds_cli.loader.storage.page_cache import MappedRows
 
 

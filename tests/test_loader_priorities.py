@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.samplers import device_priorities
 from rlds_cli.loader.samplers.device_priorities import DevicePriorities
-from rlds_cli.loader.samplers.prioritized import Priorities
+from rlds_cli.loader.samplers.priorities import Priorities
 from rlds_cli.loader.tensors import host
 
 FLOATS = st.one_of(st.sampled_from([0.0, 1e-12, 1.0, 1e6]), st.floats(0, 100))

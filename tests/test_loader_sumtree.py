@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlds_cli.loader.kernel import SumTree
-from rlds_cli.loader.samplers.prioritized import LEAST, MOST
+from rlds_cli.loader.samplers.priorities import LEAST, MOST
 
 LAST = 1 - 2.0**-53  # the greatest float below 1
 SIZES = [1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 255, 257, 511, 512, 513, 4095, 4096, 4097, 4104, 4105, 32_769, 100_000]

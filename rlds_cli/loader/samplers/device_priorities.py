@@ -11,7 +11,7 @@ import torch
 
 from rlds_cli.loader.arrays.frameworks import ship
 from rlds_cli.loader.kernel import Floats
-from rlds_cli.loader.samplers.prioritized import Priorities, as_floats, as_integers
+from rlds_cli.loader.samplers.priorities import Priorities, as_floats, as_integers
 from rlds_cli.ted import Array
 
 WIDTH = 1024  # masses of a node: two levels for a million of them, each of which costs nine launches

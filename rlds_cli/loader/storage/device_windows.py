@@ -15,7 +15,7 @@ from rlds_cli.loader.kernel import OF_WINDOW, Place, Value
 from rlds_cli.ted import Array, IntArray
 
 
-class Entries(NamedTuple):
+class DrawnSteps(NamedTuple):
     """The steps of some windows, tensors [K], or [K, L] of windows with an axis of steps.
 
     ``row`` counts the held rows, ``inside`` says which steps are inside their episode (None: all). ``drawn`` are the
@@ -29,7 +29,7 @@ class Entries(NamedTuple):
     inside: torch.Tensor | None
 
 
-Made = Callable[[Entries], torch.Tensor]
+Made = Callable[[DrawnSteps], torch.Tensor]
 
 
 class DeviceWindowTable:
@@ -49,17 +49,17 @@ class DeviceWindowTable:
         self._ends, self._first, self._held, self._steps = made.values()
         self._stride, self._offset = pool.starts
 
-    def entries(self, drawn: DeviceWindows, length: int) -> Entries:
+    def entries(self, drawn: DeviceWindows, length: int) -> DrawnSteps:
         """Return the entries of windows of ``length`` steps; 0 is one, without an axis."""
         episode = torch.searchsorted(self._ends, drawn.drawn, right=True)
         step = (drawn.drawn - self._first[episode]) * self._stride + self._offset
         if not length:
-            return Entries(drawn, episode, step, self._held[episode] + step, None)
+            return DrawnSteps(drawn, episode, step, self._held[episode] + step, None)
         episode = episode.unsqueeze(1)
         at = step.unsqueeze(1) + torch.arange(length, device=step.device)
         steps = self._steps[episode]
         step = torch.minimum(at.clamp(min=0), steps - 1)
-        return Entries(drawn, episode.expand_as(at), step, self._held[episode] + step, step == at)
+        return DrawnSteps(drawn, episode.expand_as(at), step, self._held[episode] + step, step == at)
 
 
 def makers(
@@ -121,7 +121,7 @@ def _sent(values: Array, device: torch.device) -> torch.Tensor:
     return ship({"": values}, device)[""]
 
 
-def _shaped(values: torch.Tensor, e: Entries, shape: tuple[int, ...]) -> torch.Tensor:
+def _shaped(values: torch.Tensor, e: DrawnSteps, shape: tuple[int, ...]) -> torch.Tensor:
     """Return values [K] or [K, L] as [K, *shape] or [K, L, *shape], of ones; those of a window at each of its steps."""
     steps = values if values.ndim == e.step.ndim else values.unsqueeze(1).expand_as(e.step).contiguous()
     return steps.reshape(*e.step.shape, *shape)
