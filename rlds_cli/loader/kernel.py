@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import Structure, byref, c_char, c_double, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from functools import lru_cache, partial
 from itertools import groupby, pairwise
 from math import prod
 from pathlib import Path
+from sys import getrefcount
 from threading import Lock
 from typing import Any
 
@@ -160,6 +162,45 @@ def address(array: Array) -> int:
     if flags.writeable and flags.c_contiguous and array.size:  # in a third of the time
         return ctypes.addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
     return int(array.__array_interface__["data"][0])
+
+
+class BatchMemory:
+    """Arrays of batches, which are used again once a batch is gone: of memory that caches hold, and at a known address.
+
+    A tensor, a view and an exported buffer each refer to their array. So an array that nothing but this object refers
+    to belongs to no batch any more. At most the arrays of one call of the kernel are kept for each thread that calls.
+
+    Parameters
+    ----------
+    kinds : sequence of (dtype, shape of a row)
+        Of the arrays of a batch.
+    """
+
+    def __init__(self, kinds: Sequence[tuple[np.dtype[Any], tuple[int, ...]]]) -> None:
+        self._kinds = kinds
+        self._given: tuple[tuple[int, ...], deque[tuple[list[Array], list[int]]]] = (), deque()
+
+    def take(self, lead: tuple[int, ...], batches: int) -> tuple[list[Array], list[int]]:
+        """Return arrays [*lead, ...] for some batches, one batch after the other, and their addresses."""
+        if self._given[0] != lead:
+            self._given = lead, deque()
+        given, arrays, at = self._given[1], list[Array](), list[int]()
+        for _ in range(batches):
+            try:
+                batch, places = memory = given.popleft()  # by one thread
+            except IndexError:
+                memory = None
+            if memory is None or max(map(getrefcount, batch), default=0) > _UNUSED:
+                batch = [np.empty(lead + shape, dtype) for dtype, shape in self._kinds]
+                places = [address(x) for x in batch]
+                memory = batch, places
+            arrays += batch
+            at += places
+            given.append(memory)
+        return arrays, at
+
+
+_UNUSED = max(map(getrefcount, [np.empty(0)]))  # references to an array that only a list holds
 
 
 # -- random numbers
@@ -577,6 +618,7 @@ class Plan:
         self._plan = _Plan(windows.struct, len(outputs), len(fetches), *places, self._rows, *ends)
         self.at = ctypes.addressof(self._plan)
         self.made = [(o.dtype, ((len(o.offsets),) if o.offsets else ()) + o.shape) for o in outputs]
+        self.memory = BatchMemory(self.made)
         self.pointers = lru_cache(partial(_pointers, len(outputs)))
 
     def _keep(self, array: Array, dtype: npt.DTypeLike = np.int64) -> int:
@@ -752,6 +794,7 @@ class Bound:
     ) -> None:
         self._samples, self._kept = _samples(episode, number, given, length)
         self._plan, self._at, self._made, self._pointers = plan, plan.at, plan.made, plan.pointers
+        self._memory = plan.memory
         self.length = max(1, length)
         self._lead, self._count = (length,) if length else (), len(episode)
         self._given = (c_void_p * len(given))(*map(address, given))
@@ -770,13 +813,9 @@ class Bound:
     ) -> list[list[Any]]:
         """Return the outputs of several batches of ``n`` samples from ``first`` on, as `read` does, in one call."""
         self._check(first, n * batches)
-        lead, empty, made = (n, *self._lead), np.empty, self._made
-        arrays: list[Any] = [empty(lead + shape, dtype) for _ in range(batches) for dtype, shape in made]
-        if wrap is not None:
-            arrays = [wrap(x) for x in arrays]
-            at = [x.data_ptr() for x in arrays]
-        else:
-            at = [address(x) for x in arrays]
+        made = self._made
+        memory, at = self._memory.take((n, *self._lead), batches)
+        arrays: list[Any] = list(map(wrap or np.ndarray.view, memory))
         bad = _gather(self._at, self._sent, first, n, batches, self._pointers(batches)(*at))
         if bad >= 0:
             _checked(bad)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 RUN_BYTES = 12 << 20  # of the batches whose samples are drawn together: 3 MiB cost slices of 340 kB 7 % more
 LARGE_BATCH, LARGE_RUN = 1 << 20, 3 << 20  # runs of large batches stay short: threads read whole runs ahead
 MOST_BATCHES = 56
-CALL_BYTES = 1 << 21  # of the batches of one call of the kernel: other threads run meanwhile
+CALL_BYTES = 3 << 18  # of the batches of one call of the kernel: other threads run meanwhile, and caches hold them
 MOST_TOGETHER = 32
 LOOK_AHEAD = 2  # runs announced to the operating system before they are read
 Places = tuple[IntArray, ...]

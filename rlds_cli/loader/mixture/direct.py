@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.loader.index import PROBABILITY, SOURCE, FloatArray
-from rlds_cli.loader.kernel import Bound, address
+from rlds_cli.loader.kernel import BatchMemory, Bound
 from rlds_cli.loader.mixture.merging import MixtureLocation
 from rlds_cli.loader.read import CompiledColumns
 from rlds_cli.ted import Array, IntArray
@@ -30,12 +30,14 @@ class DirectColumns:
     members : sequence of CompiledColumns
     orders : sequence of int array
         For each member, the number of the column that each output of its plan is.
+    memory : BatchMemory
     """
 
     names: tuple[str, ...]
     kinds: Sequence[Kind]
     members: Sequence[CompiledColumns]
     orders: Sequence[IntArray]
+    memory: BatchMemory
 
     @classmethod
     def of(cls, names: tuple[str, ...], members: Iterable[CompiledColumns]) -> DirectColumns | None:
@@ -48,7 +50,8 @@ class DirectColumns:
             return None
         kinds[SOURCE] = np.dtype(np.int64), ()
         orders = [np.array([names.index(name) for name in m.names], np.int64) for m in members]
-        return cls(names, [kinds[name] for name in names], members, orders)
+        ordered = [kinds[name] for name in names]
+        return cls(names, ordered, members, orders, BatchMemory(ordered))
 
     def reader(self, located: MixtureLocation) -> Callable[..., list[list[Any]]]:
         """Return the function (first, n, batches, wrap) that reads batches, see `Bound.read_batches`."""
@@ -73,20 +76,19 @@ class _Reader:
         self, first: int, n: int, batches: int, wrap: Callable[[Array], Any] | None = None
     ) -> list[list[Any]]:
         stop, lead = first + n * batches, (n, *self.steps)
-        made: list[list[Array]]
-        made = [[np.empty(lead + shape, dtype) for dtype, shape in self.columns.kinds] for _ in range(batches)]
-        given: list[list[Any]] = made if wrap is None else [[wrap(x) for x in batch] for batch in made]
-        at = [[address(x) if wrap is None else x.data_ptr() for x in batch] for batch in given]
-        places = np.array(at, np.int64)
+        memory, at = self.columns.memory.take(lead, batches)
+        given = list(map(wrap or np.ndarray.view, memory))
+        places = np.array(at, np.int64).reshape(batches, -1)
         for i, slots, bound in self.parts:
             a, b = np.searchsorted(slots, (first, stop)).tolist()
             if a < b:
                 bound.scatter(a, slots[a:b] - first, n, places.take(self.columns.orders[i], axis=1))
-        names = self.columns.names
-        for k, batch in enumerate(made):
+        names, fields = self.columns.names, len(self.columns.names)
+        for k in range(batches):
+            batch = memory[k * fields : (k + 1) * fields]
             here = slice(first + k * n, first + (k + 1) * n)
             batch[names.index(SOURCE)][...] = self.member[here, None] if self.steps else self.member[here]
             if self.chance is not None:
                 values = batch[names.index(PROBABILITY)]
                 values *= self.chance[here].reshape(-1, *(1,) * (values.ndim - 1))
-        return given
+        return [given[i : i + fields] for i in range(0, len(given), fields)]
