@@ -168,7 +168,7 @@ class BatchMemory:
     """Arrays of batches, which are used again once a batch is gone: of memory that caches hold, and at a known address.
 
     A tensor, a view and an exported buffer each refer to their array. So an array that nothing but this object refers
-    to belongs to no batch any more. At most the arrays of one call of the kernel are kept for each thread that calls.
+    to belongs to no batch any more. The arrays of one call of the kernel and two more batches are kept, for each thread.
 
     Parameters
     ----------
@@ -184,22 +184,24 @@ class BatchMemory:
         """Return arrays [*lead, ...] for some batches, one batch after the other, and their addresses."""
         if self._given[0] != lead:
             self._given = lead, deque()
-        given, arrays, at = self._given[1], list[Array](), list[int]()
-        for _ in range(batches):
+        given = self._given[1]
+        taken: list[tuple[list[Array], list[int]]] = []
+        held: list[tuple[list[Array], list[int]]] = []
+        while len(taken) < batches:
             try:
-                batch, places = memory = given.popleft()  # by one thread
+                memory = given.popleft()  # by one thread
             except IndexError:
-                memory = None
-            if memory is None or max(map(getrefcount, batch), default=0) > _UNUSED:
                 batch = [np.empty(lead + shape, dtype) for dtype, shape in self._kinds]
-                places = [address(x) for x in batch]
-                memory = batch, places
-            arrays += batch
-            at += places
-            given.append(memory)
-        return arrays, at
+                memory = batch, [address(x) for x in batch]
+            unused = max(map(getrefcount, memory[0]), default=0) <= _UNUSED
+            (taken if unused else held).append(memory)
+        arrays = [x for batch, _ in taken for x in batch]  # which refers to them: no other thread takes them now
+        given.extend(held[-_SPARE:])
+        given.extend(taken)
+        return arrays, [x for _, at in taken for x in at]
 
 
+_SPARE = 2  # batches that training still holds, and soon lets go of
 _UNUSED = max(map(getrefcount, [np.empty(0)]))  # references to an array that only a list holds
 
 
