@@ -411,6 +411,7 @@ static void column(const Plan *p, const Samples *s, const Tile *t, const Column 
   const Windows *w = &p->windows;
   const i64 *e = t->episode + from, *step = t->step + from, *span = t->span + from;
   const char *base = c->given < 0 || c->place == GIVEN ? c->base : (const char *)s->given[c->given];
+  const i64 low = clip(t->low - from, 0, n), high = clip(t->high - from, low, n); /* inside the episode */
   i64 scratch[TILE], *number = (i64 *)out;
   if (c->place == OFFSETS) {
     offsets(p, t, c, from, n, out);
@@ -422,7 +423,10 @@ static void column(const Plan *p, const Samples *s, const Tile *t, const Column 
       EACH number[i] = step[i] < w->transitions[e[i]] ? (i64)(((const u64 *)base)[e[i]] + (u64)step[i]) : -1;
       break;
     case OBSERVED: EACH out[i] = step[i] + span[i] < w->observed[e[i]]; break;
-    case INSIDE: EACH out[i] = (char)is_inside(p, t, c, from + i); break;
+    case INSIDE:
+      if (t->lone && c->mask == 1) memset(out, 0, (size_t)n), memset(out + low, 1, (size_t)(high - low));
+      else EACH out[i] = (char)is_inside(p, t, c, from + i);
+      break;
     case ZERO: memset(out, 0, (size_t)(n * c->size)); break;
     case DISTANCE: /* from each step to the goal, whose step is given */
       EACH {
@@ -433,11 +437,13 @@ static void column(const Plan *p, const Samples *s, const Tile *t, const Column 
     default: {
       const i64 *row = rows_of(p, s, t, c->place, c->amount, c->given, from, n, scratch);
       if (c->value == SUM) sum(c, row, span, n, out);
-      else if (c->value == COPY && t->lone && c->place == HERE && c->stride == c->size && !c->scale) {
-        const i64 low = clip(t->low - from, 0, n), high = clip(t->high - from, low, n); /* consecutive rows */
-        copy(base, c->stride, c->size, row, low, out);
-        if (high > low) memcpy(out + low * c->size, base + row[low] * c->stride, (size_t)((high - low) * c->size));
-        copy(base, c->stride, c->size, row + high, n - high, out + high * c->size);
+      else if (t->lone && c->place == HERE && c->stride == c->size && !c->scale && high > low &&
+               (c->value == COPY || c->value == EITHER)) { /* rows inside follow each other */
+        const i64 first = row[low] * c->stride;
+        values(c, base, row, low, out);
+        if (c->value == COPY) memcpy(out + low * c->size, base + first, (size_t)((high - low) * c->size));
+        else for (i64 i = 0; i < high - low; i++) out[low + i] = (char)(base[first + i] | c->other[first + i]);
+        values(c, base, row + high, n - high, out + high * c->size);
       } else values(c, base, row, n, out);
     }
   }
@@ -643,10 +649,9 @@ static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, const Slots
     for (i64 done = 0; done < s->length; done += TILE) {
       const i64 m = least(TILE, s->length - done), from = start + done;
       t.low = clip(-from, 0, m), t.high = clip(T - from, t.low, m);
-      for (i64 i = 0; i < m; i++) {
-        t.episode[i] = e, t.span[i] = 1;
-        t.step[i] = clip(from + i, 0, T - 1), t.row[i] = w->start[e] + t.step[i];
-      }
+      for (i64 i = 0; i < m; i++) t.episode[i] = e, t.span[i] = 1;
+      if (t.high - t.low == m) for (i64 i = 0; i < m; i++) t.step[i] = from + i, t.row[i] = w->start[e] + from + i;
+      else for (i64 i = 0; i < m; i++) t.step[i] = clip(from + i, 0, T - 1), t.row[i] = w->start[e] + t.step[i];
       if (to) touch(p, s, &t, m, to);
       else write(p, s, &t, m, row * s->length + done, batch);
     }

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from ctypes import Structure, byref, c_char, c_double, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache, partial
 from itertools import groupby, pairwise
 from math import prod
 from pathlib import Path
@@ -168,7 +167,7 @@ class BatchMemory:
     """Arrays of batches, which are used again once a batch is gone: of memory that caches hold, and at a known address.
 
     A tensor, a view and an exported buffer each refer to their array. So an array that nothing but this object refers
-    to belongs to no batch any more. The arrays of one call of the kernel and two more batches are kept, for each thread.
+    to belongs to no batch any more. Kept are those of one call of the kernel, and of two batches more.
 
     Parameters
     ----------
@@ -178,27 +177,29 @@ class BatchMemory:
 
     def __init__(self, kinds: Sequence[tuple[np.dtype[Any], tuple[int, ...]]]) -> None:
         self._kinds = kinds
-        self._given: tuple[tuple[int, ...], deque[tuple[list[Array], list[int]]]] = (), deque()
+        self._given: tuple[tuple[int, ...], deque[tuple[list[Array], bytes]]] = (), deque()
 
-    def take(self, lead: tuple[int, ...], batches: int) -> tuple[list[Array], list[int]]:
-        """Return arrays [*lead, ...] for some batches, one batch after the other, and their addresses."""
+    def take(self, lead: tuple[int, ...], batches: int) -> tuple[list[Array], bytes]:
+        """Return arrays [*lead, ...] for some batches, one batch after the other, and their addresses: 8 bytes each."""
         if self._given[0] != lead:
             self._given = lead, deque()
         given = self._given[1]
-        taken: list[tuple[list[Array], list[int]]] = []
-        held: list[tuple[list[Array], list[int]]] = []
+        taken: list[tuple[list[Array], bytes]] = []
+        held: list[tuple[list[Array], bytes]] = []
         while len(taken) < batches:
             try:
                 memory = given.popleft()  # by one thread
             except IndexError:
                 batch = [np.empty(lead + shape, dtype) for dtype, shape in self._kinds]
-                memory = batch, [address(x) for x in batch]
+                memory = batch, np.array([*map(address, batch)], np.int64).tobytes()
             unused = max(map(getrefcount, memory[0]), default=0) <= _UNUSED
             (taken if unused else held).append(memory)
-        arrays = [x for batch, _ in taken for x in batch]  # which refers to them: no other thread takes them now
-        given.extend(held[-_SPARE:])
-        given.extend(taken)
-        return arrays, [x for _, at in taken for x in at]
+        arrays: list[Array] = []  # which refers to them: no other thread takes them now
+        for batch, _ in taken:
+            arrays += batch
+        given += held[-_SPARE:]
+        given += taken
+        return arrays, b"".join([at for _, at in taken])
 
 
 _SPARE = 2  # batches that training still holds, and soon lets go of
@@ -621,7 +622,6 @@ class Plan:
         self.at = ctypes.addressof(self._plan)
         self.made = [(o.dtype, ((len(o.offsets),) if o.offsets else ()) + o.shape) for o in outputs]
         self.memory = BatchMemory(self.made)
-        self.pointers = lru_cache(partial(_pointers, len(outputs)))
 
     def _keep(self, array: Array, dtype: npt.DTypeLike = np.int64) -> int:
         kept = np.ascontiguousarray(array, dtype)
@@ -795,7 +795,7 @@ class Bound:
         length: int,
     ) -> None:
         self._samples, self._kept = _samples(episode, number, given, length)
-        self._plan, self._at, self._made, self._pointers = plan, plan.at, plan.made, plan.pointers
+        self._plan, self._at, self._made = plan, plan.at, plan.made
         self._memory = plan.memory
         self.length = max(1, length)
         self._lead, self._count = (length,) if length else (), len(episode)
@@ -818,7 +818,7 @@ class Bound:
         made = self._made
         memory, at = self._memory.take((n, *self._lead), batches)
         arrays: list[Any] = list(map(wrap or np.ndarray.view, memory))
-        bad = _gather(self._at, self._sent, first, n, batches, self._pointers(batches)(*at))
+        bad = _gather(self._at, self._sent, first, n, batches, at)
         if bad >= 0:
             _checked(bad)
         if batches == 1:
@@ -887,10 +887,6 @@ class StepReader:
         if bad >= 0:
             raise IndexError(f"number {numbers[bad]} of {self._kept[1].struct.total}")
         _checked(_gather(self._plan, self._samples, 0, self.n, 1, places))
-
-
-def _pointers(columns: int, batches: int) -> type[ctypes.Array[c_void_p]]:
-    return c_void_p * max(1, columns * batches)
 
 
 def _samples(

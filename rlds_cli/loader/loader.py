@@ -347,16 +347,17 @@ class Loader:
         early = self._stateful is None and self._live is None  # no more than `prefetch` runs are older than the data
         read_by = ((self._reader_of(run), run) for run in pieces)
         for piece, batches in prefetched(read, located(read_by, early=early), prefetch):
-            run = piece.run
-            sample = run.first + run.size
+            run, is_first = piece.run, True
+            epoch, size, step, sample = run.order.epoch, run.size, run.every * run.size, run.first + run.size
             for batch in batches:
-                self._position, self._sought = Position(run.order.epoch, sample), False
-                sample += run.every * run.size
-                meter.note(run.size)
+                self._position, self._sought = Position(epoch, sample), False
+                sample += step
+                meter.note(size)
                 yield batch
-                if self.source is not filled:  # a live loader's is another one with each version
+                if is_first and self.source is not filled:  # a live loader's is another one with each version
                     filled = self.source
                     filled.fill()
+                is_first = False
 
     def _reader_of(self, run: SampleRun) -> BatchReader:
         return self._reader if self._live is None else self._live.reader_of(run)

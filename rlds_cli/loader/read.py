@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 RUN_BYTES = 12 << 20  # of the batches whose samples are drawn together: 3 MiB cost slices of 340 kB 7 % more
 LARGE_BATCH, LARGE_RUN = 1 << 20, 3 << 20  # runs of large batches stay short: threads read whole runs ahead
 MOST_BATCHES = 56
-CALL_BYTES = 3 << 18  # of the batches of one call of the kernel: other threads run meanwhile, and caches hold them
+CALL_BYTES = 1 << 20  # of the batches of one call of the kernel: other threads run meanwhile, and caches hold them
 MOST_TOGETHER = 32
 LOOK_AHEAD = 2  # runs announced to the operating system before they are read
 Places = tuple[IntArray, ...]
@@ -545,8 +546,7 @@ class BatchReader:
     ) -> None:
         self.source, self.ranks, self.transforms, self.arrays = source, ranks, transforms, arrays
         self.read_ahead = ReadAhead() if read_ahead is None else read_ahead
-        self._tree: Tree = Batch.nest((name, name) for name in source.names)
-        self._numbered: Tree = Batch.nest((name, i) for i, name in enumerate(source.names))
+        self._nest = _nesting(Batch.nest((name, i) for i, name in enumerate(source.names)), len(source.names))
         left = transforms.change(source.names, source.summed)
         final = not arrays.together and not left and arrays.dtype == arrays.working
         self._compiled = source.final(arrays.working) if final else None
@@ -613,21 +613,22 @@ class BatchReader:
         firsts = range(0, run.batches * size, size)
         with self.read_ahead.gather(told):
             if self._compiled is not None:
-                read, wrap, tree = self._compiled.reader(located), self.arrays.wrap, self._numbered
+                read, wrap, nest = self._compiled.reader(located), self.arrays.wrap, self._nest
                 together = max(1, min(MOST_TOGETHER, CALL_BYTES // max(1, size * self.source.sample_bytes)))
                 for k in range(0, run.batches, together):
                     for batch in read(k * size, size, min(together, run.batches - k), wrap):
-                        yield _nest(tree, batch)
+                        yield nest(batch)
             else:
                 for first in firsts:
-                    yield _nest(self._tree, self._finished(self.source.gather(located, first, size)))
+                    values = self._finished(self.source.gather(located, first, size))
+                    yield self._nest([values[name] for name in self.source.names])
 
     def _together(self, located: Any, told: Advice, size: int) -> Iterator[Batch]:
         with self.read_ahead.gather(told):
             gathered = self.source.gather(located)
         parts = self.arrays.parts(self._finished(gathered), size)
-        for values in zip(*parts.values(), strict=True):
-            yield _nest(self._tree, dict(zip(parts, values, strict=True)))
+        for values in zip(*(parts[name] for name in self.source.names), strict=True):
+            yield self._nest(values)
 
     def _finished(self, gathered: Gathered) -> dict[str, Any]:
         values, blank = self._converted(gathered)
@@ -703,11 +704,24 @@ def _ahead(reader: BatchReader, waiting: Iterable[LocatedRun], given: int) -> in
     return min(MOST_RUNS_AHEAD, near + 2 * given)
 
 
-Tree = dict[str, Any]  # leaves are full field names, or numbers of fields
+def _nesting(tree: Mapping[str, Any], count: int) -> Callable[[Sequence[Any]], Batch]:
+    """Return the function that makes a batch of the values of its fields [count].
 
-
-def _nest(tree: Tree, values: Any) -> Batch:
-    return Batch({k: _nest(v, values) if type(v) is Batch else values[v] for k, v in tree.items()})
+    ``tree`` has the form of the batch, with numbers of fields.
+    """
+    places: list[int] = []
+    below: list[Callable[[Sequence[Any]], Batch]] = []
+    for value in tree.values():
+        if isinstance(value, Mapping):
+            places.append(count + len(below))
+            below.append(_nesting(value, count))
+        else:
+            places.append(value)
+    names = tuple(tree)
+    pick = itemgetter(*places) if places[1:] else lambda values: tuple(values[i] for i in places)
+    if not below:
+        return lambda values: Batch(zip(names, pick(values), strict=True))
+    return lambda values: Batch(zip(names, pick([*values, *[nest(values) for nest in below]]), strict=True))
 
 
 _MOST = (32 << 20) - (64 << 10)  # pieces above 32 MiB do not raise glibc's threshold

@@ -78,7 +78,7 @@ class _Reader:
         stop, lead = first + n * batches, (n, *self.steps)
         memory, at = self.columns.memory.take(lead, batches)
         given = list(map(wrap or np.ndarray.view, memory))
-        places = np.array(at, np.int64).reshape(batches, -1)
+        places = np.frombuffer(at, np.int64).reshape(batches, -1)
         for i, slots, bound in self.parts:
             a, b = np.searchsorted(slots, (first, stop)).tolist()
             if a < b:
