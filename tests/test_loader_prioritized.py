@@ -132,7 +132,13 @@ def test_tensors_of_any_shape_and_slices(ds):
     loader = Loader(ds, 4, window=Slice(5, after=4), sampler=Prioritized())
     batch = next(iter(loader))
     assert batch["weight"].shape == (4, 5, 1) and batch["window"].shape == batch["probability"].shape == (4, 5)
-    for priority in (torch.ones(4), torch.ones(4, 1, requires_grad=True), [1.0, 2, 3, 4], np.ones((4, 1, 1))):
+    for priority in (
+        torch.ones(4),
+        torch.ones(4, 1, requires_grad=True),
+        torch.ones(4).bfloat16(),
+        [1.0, 2, 3, 4],
+        np.ones((4, 1, 1)),
+    ):
         loader.update_priorities(batch, priority)
     with pytest.raises(InvalidArgument, match=r"\[4, 5\]") as e:
         loader.update_priorities(batch, torch.ones(4, 5))

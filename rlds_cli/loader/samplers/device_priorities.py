@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 
 from rlds_cli.loader.arrays.frameworks import ship
 from rlds_cli.loader.kernel import Floats
-from rlds_cli.loader.samplers.priorities import Priorities, as_floats, as_integers
+from rlds_cli.loader.samplers.priorities import Priorities
 from rlds_cli.ted import Array
 
 WIDTH = 1024  # masses of a node: two levels for a million of them, each of which costs nine launches
@@ -95,10 +94,9 @@ class DevicePriorities(Priorities):
         return mass / self._levels[-1].sum(), (self._least.min() / mass) ** self.beta
 
     def update(self, windows: Any, priority: Any) -> None:
-        """Set priorities, see `Priorities.update`."""
+        """Set priorities, see `Priorities.update`; arrays, or tensors of any device."""
         self._look()
-        integers, floats = partial(self._taken, as_integers), partial(self._taken, as_floats)
-        at, new = self._read(windows, priority, integers, floats)
+        at, new = self._taken(windows, torch.int64), self._taken(priority, torch.float64)
         good = (new >= 0) & (new <= self._most) & (at >= 0) & (at < self._count)
         fine = good.all()
         self._set(at.clamp(0, self._count - 1), new, fine)
@@ -108,14 +106,8 @@ class DevicePriorities(Priorities):
         self._unsure.append((done, told, at, new))
         self._look()
 
-    def _taken(self, convert: Any, values: Any) -> torch.Tensor:
-        """Return integers or floats [K] on the device, which ``convert`` makes of what is not a tensor."""
-        if not isinstance(values, torch.Tensor) or values.is_complex():
-            return self.sent(convert(values))
-        if convert is as_integers and (values.is_floating_point() or values.dtype == torch.uint64):
-            raise TypeError
-        kind = torch.int64 if convert is as_integers else torch.float64
-        return values.detach().to(self._device, kind).reshape(-1)
+    def _taken(self, values: Any, dtype: torch.dtype) -> torch.Tensor:
+        return (values if isinstance(values, torch.Tensor) else self.sent(values)).to(self._device, dtype)
 
     def _set(self, at: torch.Tensor, new: torch.Tensor, fine: torch.Tensor) -> None:
         """Set priorities of windows [K] if all of them are ``fine``; the last one of a window counts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import inf, log10, nan
 from typing import Any
 
@@ -12,10 +12,8 @@ from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.index import FloatArray
 from rlds_cli.loader.kernel import Floats, PrefixTable, SampleNumbers, SumTree
 from rlds_cli.loader.order import WINDOW, Order
-from rlds_cli.loader.tensors import host
 from rlds_cli.ted import Array, BoolArray, IntArray
 
-_Convert = Callable[[Any], Any]
 LEAST, MOST = 1e-290, 1e290  # masses between them have sums that are neither infinite nor short of bits
 _DIGITS = 280  # masses are between 10**-280 and about 10**280
 
@@ -143,32 +141,20 @@ class Priorities:
 
         Parameters
         ----------
-        windows : int array
-            In any shape, on any device; where a window occurs twice, its last priority counts.
-        priority : array
-            One for each of ``windows``, in any shape; without gradient.
+        windows : int64 array [K]
+            Where a window occurs twice, its last priority counts.
+        priority : float64 array [K]
 
         Raises
         ------
         InvalidArgument
-            A priority is negative, infinite or NaN, a window does not exist, or there is not one priority for each
-            window. Nothing is changed.
+            A priority is negative, infinite or NaN, or a window does not exist. Nothing is changed.
         """
-        at, new = self._read(windows, priority, as_integers, as_floats)
-        bad = self._tree.update(at, new, eps=self.eps, alpha=self.alpha, most=self._most)
+        bad = self._tree.update(windows, priority, eps=self.eps, alpha=self.alpha, most=self._most)
         if bad is not None:
-            self._complain(bad, at, new)
+            self._complain(bad, windows, priority)
         if self._changes:  # it is what windows that come have
-            self.highest = max(self.highest, float(new.max(initial=0.0)))
-
-    @staticmethod
-    def _read(windows: Any, priority: Any, integers: _Convert, floats: _Convert) -> tuple[Any, Any]:
-        """Return windows and priorities [K], converted."""
-        at = _convert(integers, windows, "windows are not integers")
-        new = _convert(floats, priority, "priorities are not numbers")
-        if len(at) != len(new):
-            raise InvalidArgument(f"{len(new):,} priorities for {len(at):,} windows: one for each is needed.")
-        return at, new
+            self.highest = max(self.highest, float(priority.max(initial=0.0)))
 
     def check(self, windows: IntArray, priority: FloatArray) -> None:
         """Refuse what `update` would refuse."""
@@ -226,24 +212,6 @@ class Priorities:
         """Return which masses a window can have; that of one that left is zero."""
         possible: BoolArray = (masses >= LEAST) & (masses <= MOST)
         return possible | (masses == 0) if self._changes else possible
-
-
-def _convert(convert: _Convert, values: Any, otherwise: str) -> Any:
-    try:
-        return convert(values)
-    except (TypeError, ValueError):
-        kind = getattr(values, "dtype", type(values).__name__)
-        raise InvalidArgument(f"{otherwise.capitalize()}: {kind}. No priority was changed.") from None
-
-
-def as_floats(values: Any) -> FloatArray:
-    """Anything like an array, on any device, as float64 [K]."""
-    return np.asarray(host(values), np.float64).reshape(-1)
-
-
-def as_integers(values: Any) -> IntArray:
-    """Anything like an array of integers, on any device, as int64 [K]."""
-    return np.asarray(host(values)).reshape(-1).astype(np.int64, casting="same_kind", copy=False)
 
 
 def _number(name: str, value: Any) -> float:

@@ -50,7 +50,7 @@ class Report:
             The batch does not name its windows, or ``priority`` is not one number per sample, or per step of a sample
             with ``reduce``.
         """
-        if stays and reduce is None and hasattr(priority, "detach"):
+        if stays and reduce is None and hasattr(priority, "detach") and not priority.is_complex():
             numbers, given = _first(_values(batch, WINDOW)), priority.detach().reshape(-1)
             if hasattr(numbers, "detach") and priority.shape[:1] == given.shape == numbers.shape:
                 return cls(numbers, given)
