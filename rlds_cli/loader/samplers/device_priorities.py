@@ -13,16 +13,17 @@ from rlds_cli.loader.kernel import Floats
 from rlds_cli.loader.samplers.priorities import Priorities
 from rlds_cli.ted import Array
 
-WIDTH = 1024  # masses of a node: two levels for a million of them, each of which costs nine launches
+WIDTH = 1024  # masses of a node: two levels for a million of them
 _TOGETHER = 1 << 13  # draws, and nodes, that are added up at once: 64 MiB
-_BELOW_ONE = 1 - 2.0**-53
+_BELOW_ONE = 1 - 2.0**-52
 
 
 class DevicePriorities(Priorities):
     """The priorities of windows 0..count-1 on a device, see `Priorities`; windows and draws are tensors there.
 
-    `WIDTH` masses make a node, as many nodes a node of the level above. A row of a level is a node: a zero, then its
-    masses, so that running sums begin with zero. A window takes 16 bytes.
+    `WIDTH` masses make a node, as many nodes a node of the level above. A row of a level is a node, the last one padded
+    with zeros, and the highest level is one row. Every operation is a launch on a GPU, of which there are as few as can
+    be. A window takes 16 bytes.
 
     An update that is not possible changes nothing, and raises its error at once on the CPU. A GPU is not waited for:
     the error is raised by the next call that finds the update done.
@@ -62,44 +63,49 @@ class DevicePriorities(Priorities):
     @property
     def masses(self) -> Floats:
         """A copy of ``(priority + eps) ** alpha`` [count], on the host."""
-        found: Floats = self._levels[0][:, 1:].reshape(-1)[: self._count].cpu().numpy().copy()
+        found: Floats = self._levels[0].view(-1)[: self._count].cpu().numpy().copy()
         self._look()
         return found
 
     def find(self, u: Floats) -> torch.Tensor:
         """Return the windows, int64 [K], that uniform draws [K] fall on, see `Priorities.find`."""
         self._look()
-        top = self._levels[-1].expand(2, -1).cumsum(1)[0]  # of two rows: that of one is added up in any order on a GPU
-        at = torch.minimum(self.sent(u) * top[-1], top[-1] * _BELOW_ONE)  # never on the padding
-        node = torch.searchsorted(top, at, right=True).sub_(1)
-        at = at - top[node]
+        top = self._levels[-1]
+        ends = top.expand(2, -1).cumsum(1)[0]  # of two rows: a GPU adds up a single one in any order
+        at = self.sent(u * _BELOW_ONE) * ends[-1]  # below the sum, also when rounded: never on the padding
+        node = torch.searchsorted(ends, at, right=True)
         if len(self._levels) == 1:
             return node
+        at = at - (ends[node] - top[0][node])
+        if len(node) <= _TOGETHER:
+            return self._below(node, at)
         parts = zip(torch.split(node, _TOGETHER), torch.split(at, _TOGETHER), strict=True)
         return torch.cat([self._below(*part) for part in parts])
 
     def _below(self, node: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         """Return the windows at ``at`` [K] of the masses below nodes [K] of the level under the top."""
-        for level in reversed(self._levels[:-1]):
-            sums = level.index_select(0, node).cumsum(1)
-            at = torch.minimum(at, sums[:, -1] * _BELOW_ONE)
-            child = torch.searchsorted(sums, at.unsqueeze(1), right=True).sub_(1)
-            at = at - sums.gather(1, child).squeeze(1)
-            node = torch.add(child.squeeze(1), node, alpha=WIDTH)
+        for number, level in reversed([*enumerate(self._levels[:-1])]):
+            masses = level.index_select(0, node)
+            ends = masses.cumsum(1)
+            at = torch.minimum(at, ends[:, -1] * _BELOW_ONE).unsqueeze(1)
+            child = torch.searchsorted(ends, at, right=True)
+            node = torch.add(child.view(-1), node, alpha=WIDTH)
+            if number:
+                at = (at - (ends.gather(1, child) - masses.gather(1, child))).view(-1)
         return node
 
     def weigh(self, windows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return chance and importance weight of windows [K], float64 [K], see `Priorities.weigh`."""
-        mass = self._levels[0].view(-1)[_place(windows)]
+        mass = self._levels[0].view(-1)[windows]
         return mass / self._levels[-1].sum(), (self._least.min() / mass) ** self.beta
 
     def update(self, windows: Any, priority: Any) -> None:
         """Set priorities, see `Priorities.update`; arrays, or tensors of any device."""
         self._look()
         at, new = self._taken(windows, torch.int64), self._taken(priority, torch.float64)
-        good = (new >= 0) & (new <= self._most) & (at >= 0) & (at < self._count)
-        fine = good.all()
-        self._set(at.clamp(0, self._count - 1), new, fine)
+        possible = at.clamp(0, self._count - 1)
+        fine = ((new.clamp(0, self._most) == new) & (possible == at)).all()  # NaN equals nothing
+        self._set(possible, new, fine)
         told = fine.to("cpu", non_blocking=True)
         on_gpu = self._device.type == "cuda"
         done = torch.cuda.current_stream(self._device).record_event() if on_gpu else None
@@ -115,20 +121,17 @@ class DevicePriorities(Priorities):
         self._latest.scatter_reduce_(0, at, order, "amax")
         last = new[self._latest[at].sub_(self._updates)]  # the same for all places of a window
         self._updates += len(at)
-        masses, place = self._levels[0].view(-1), _place(at)
-        masses[place] = torch.where(fine, (last + self.eps) ** self.alpha, masses[place])
-        nodes = self._nodes_of(self._levels[0], at)
-        for some in torch.split(nodes, _TOGETHER):
-            self._least[some] = _least(self._levels[0].index_select(0, some))
-        for level, above in pairwise(self._levels):
-            nodes = self._nodes_of(level, at)
-            for some in torch.split(nodes, _TOGETHER):
-                above.view(-1)[_place(some)] = level.index_select(0, some).sum(1)
-            at = nodes
-
-    def _nodes_of(self, level: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        """Return the nodes of a level above numbers [K]; all nodes, each once, where there are fewer of them."""
-        return at // WIDTH if len(at) < len(level) else torch.arange(len(level), device=self._device)
+        masses = self._levels[0].view(-1)
+        masses[at] = torch.where(fine, (last + self.eps) ** self.alpha, masses[at])
+        for number, (level, above) in enumerate(pairwise(self._levels)):
+            at = at // WIDTH if len(at) < len(level) else torch.arange(len(level), device=self._device)
+            for some in torch.split(at, _TOGETHER):
+                nodes = level.index_select(0, some)
+                above.view(-1)[some] = nodes.sum(1)
+                if number == 0:
+                    self._least[some] = _least(nodes)
+        if len(self._levels) == 1:
+            self._least = _least(self._levels[0])
 
     def _look(self) -> None:
         """Raise the error of an update that was refused, once it is known."""
@@ -139,17 +142,9 @@ class DevicePriorities(Priorities):
 
 
 def _nodes(values: torch.Tensor) -> torch.Tensor:
-    """Return values [n] as rows of nodes [nodes, 1 + WIDTH], padded with zeros."""
+    """Return values [n] as rows of nodes [nodes, WIDTH], padded with zeros."""
     nodes = -(-len(values) // WIDTH)
-    rows = values.new_zeros(nodes, 1 + WIDTH)
-    padded = torch.nn.functional.pad(values, (0, nodes * WIDTH - len(values)))
-    rows[:, 1:] = padded.view(nodes, WIDTH)
-    return rows
-
-
-def _place(number: torch.Tensor) -> torch.Tensor:
-    """Return the places of numbers [K] in the rows of a level, end to end."""
-    return number + number // WIDTH + 1
+    return torch.nn.functional.pad(values, (0, nodes * WIDTH - len(values))).view(nodes, WIDTH)
 
 
 def _least(nodes: torch.Tensor) -> torch.Tensor:

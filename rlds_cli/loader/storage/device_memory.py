@@ -31,7 +31,7 @@ from rlds_cli.loader.kernel import Output, Place, Value, address
 from rlds_cli.loader.read import CompiledColumns, DatasetSource, Gathered
 from rlds_cli.loader.samplers import StatefulDraw
 from rlds_cli.loader.storage import memory
-from rlds_cli.loader.storage.device_windows import DeviceWindowTable, makers, zero
+from rlds_cli.loader.storage.device_windows import DeviceWindowTable, DrawnSteps, makers, zero
 from rlds_cli.loader.storage.remote import RemoteReads
 from rlds_cli.ted import Array, IntArray
 
@@ -76,8 +76,10 @@ class DeviceColumn:
 
     def take(self, rows: torch.Tensor, *, axis: bool) -> torch.Tensor:
         """Return the values of ``rows`` [...] as [..., *shape], in new memory; ``axis`` adds an axis of one element."""
-        taken = self.values.index_select(0, rows.reshape(-1)).view(self.dtype)
-        return taken.reshape(*rows.shape, *self.values.shape[1:], *((1,) if axis else ()))
+        taken = self.values.index_select(0, rows.reshape(-1))
+        taken = taken if taken.dtype == self.dtype else taken.view(self.dtype)
+        shape = (*rows.shape, *self.values.shape[1:], *((1,) if axis else ()))
+        return taken if taken.shape == shape else taken.view(shape)
 
 
 class DeviceSource(DatasetSource):
@@ -153,16 +155,17 @@ class DeviceSource(DatasetSource):
         made = makers(self._host, pool, self.changed, device)
         if made is None or late or self.n_step is not None or any(o.place is Place.OFFSETS for o in outputs):
             return None
-        windows, columns = DeviceWindowTable(pool, ours, device), self._stored
-        stored = {n: _Wanted("", c.outputs[0].shift, c.axis, self._of(c.outputs[0])) for n, c in columns.items()}
+        windows = DeviceWindowTable(pool, ours, device)
+        stored = {n: _Wanted("", c.outputs[0].shift, c.axis, self._of(c.outputs[0])) for n, c in self._stored.items()}
+        masked = [name for name, column in self.columns.items() if column.mask]
 
         def complete(located: Located) -> dict[str, Any]:
             assert isinstance(located.drawn, DeviceWindows)
-            entries = windows.entries(located.drawn, located.length)
-            values = {n: made[n](entries) if n in made else stored[n].take({"": entries.row}) for n in self.names}
-            if entries.inside is not None:
-                for name in (name for name, column in self.columns.items() if column.mask):
-                    zero(values[name], ~entries.inside)
+            steps = DrawnSteps(windows, located.drawn, located.length)
+            rows: dict[str, Any] = {"": steps.row}
+            values = {n: made[n](steps) if n in made else stored[n].take(rows) for n in self.names}
+            for name in masked:
+                zero(values[name], ~steps.inside)
             return values
 
         return complete

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -11,22 +11,52 @@ import torch
 from rlds_cli.loader.arrays.frameworks import ship
 from rlds_cli.loader.fields.columns import BatchColumn
 from rlds_cli.loader.index import PROBABILITY, WEIGHT, WINDOW, DeviceWindows, WindowIndex
-from rlds_cli.loader.kernel import OF_WINDOW, Place, Value
+from rlds_cli.loader.kernel import OF_WINDOW, Output, Place, Value
 from rlds_cli.ted import Array, IntArray
 
 
-class DrawnSteps(NamedTuple):
-    """The steps of some windows, tensors [K], or [K, L] of windows with an axis of steps.
+class DrawnSteps:
+    """The steps of windows that were drawn, tensors [K], or [K, L] of windows with an axis of steps.
 
-    ``row`` counts the held rows, ``inside`` says which steps are inside their episode (None: all). ``drawn`` are the
-    windows [K].
+    Attributes
+    ----------
+    drawn : DeviceWindows
+    episode : tensor [K] or [K, 1]
+        Rows of the table of episodes.
+    row : tensor
+        The held row of each step; of a step outside its episode, that of the nearest one inside.
     """
 
-    drawn: DeviceWindows
-    episode: torch.Tensor
-    step: torch.Tensor
-    row: torch.Tensor
-    inside: torch.Tensor | None
+    def __init__(self, table: DeviceWindowTable, drawn: DeviceWindows, length: int) -> None:
+        self.drawn, self._table, self._length = drawn, table, length
+        episode = torch.searchsorted(table.ends, drawn.drawn, right=True)
+        self.episode = episode.unsqueeze(1) if length else episode
+        plain = table.plain and not length
+        self.row = drawn.drawn + table.lag[episode] if plain else self.step + table.held[self.episode]
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of `row`."""
+        return self.row.shape
+
+    @cached_property
+    def _asked(self) -> torch.Tensor:
+        """Steps, also those outside their episode."""
+        t, drawn = self._table, self.drawn.drawn.unsqueeze(1) if self._length else self.drawn.drawn
+        first = (drawn - t.first[self.episode]) * t.stride + t.offset
+        return first + torch.arange(self._length, device=first.device) if self._length else first
+
+    @cached_property
+    def step(self) -> torch.Tensor:
+        """Number of each step within its episode; of one outside, that of the nearest one inside."""
+        if not self._length:
+            return self._asked
+        return torch.minimum(self._asked.clamp(min=0), self._table.steps[self.episode] - 1)
+
+    @cached_property
+    def inside(self) -> torch.Tensor:
+        """Whether each step is inside its episode."""
+        return self.step == self._asked
 
 
 Made = Callable[[DrawnSteps], torch.Tensor]
@@ -41,25 +71,20 @@ class DeviceWindowTable:
     held : int array [episodes]
         First held row of each episode.
     device : torch.device
+
+    Attributes
+    ----------
+    plain : bool
+        Whether window i of an episode starts at step i: then a held row is a window plus ``lag`` [episodes].
     """
 
     def __init__(self, pool: WindowIndex, held: IntArray, device: torch.device) -> None:
         table, first = pool.table, pool.prefix.starts
-        made = ship({"ends": first + pool.prefix.counts, "first": first, "held": held, "steps": table.steps}, device)
-        self._ends, self._first, self._held, self._steps = made.values()
-        self._stride, self._offset = pool.starts
-
-    def entries(self, drawn: DeviceWindows, length: int) -> DrawnSteps:
-        """Return the entries of windows of ``length`` steps; 0 is one, without an axis."""
-        episode = torch.searchsorted(self._ends, drawn.drawn, right=True)
-        step = (drawn.drawn - self._first[episode]) * self._stride + self._offset
-        if not length:
-            return DrawnSteps(drawn, episode, step, self._held[episode] + step, None)
-        episode = episode.unsqueeze(1)
-        at = step.unsqueeze(1) + torch.arange(length, device=step.device)
-        steps = self._steps[episode]
-        step = torch.minimum(at.clamp(min=0), steps - 1)
-        return DrawnSteps(drawn, episode.expand_as(at), step, self._held[episode] + step, step == at)
+        ends, lag = first + pool.prefix.counts, held - first
+        made = ship({"ends": ends, "first": first, "held": held, "lag": lag, "steps": table.steps}, device)
+        self.ends, self.first, self.held, self.lag, self.steps = made.values()
+        self.stride, self.offset = pool.starts
+        self.plain = pool.starts == (1, 0)
 
 
 def makers(
@@ -76,27 +101,23 @@ def makers(
 
 
 def _maker(name: str, column: BatchColumn, pool: WindowIndex, device: torch.device) -> Made | None:
-    o, table = column.outputs[0], pool.table
+    o = column.outputs[0]
     if column.finish is not None or column.decoding is not None:
         return None
     if name in _DRAWN:
         kind, of = torch.from_numpy(np.empty(0, o.dtype)).dtype, _DRAWN[name]
-        return lambda e: _shaped(of(e.drawn).to(kind), e, o.shape)
+        return lambda e: _shaped(of(e.drawn).to(kind, copy=True), e, o.shape)  # a draw ahead keeps its own
     if o.value is Value.STEP:
         return lambda e: e.step
     if o.value is Value.INSIDE and o.place is Place.HERE and o.mask == OF_WINDOW:
-        return lambda e: torch.ones_like(e.step, dtype=torch.bool) if e.inside is None else e.inside
+        return lambda e: e.inside
     if o.value is Value.OBSERVED:
-        observed = _sent(table.observed, device)
+        observed = _sent(pool.table.observed, device)
         return lambda e: _shaped(e.step + 1 < observed[e.episode], e, o.shape)
     if o.value is Value.ZERO and not o.shape[1:]:
-        return lambda e: torch.zeros((*e.step.shape, *o.shape), dtype=torch.bool, device=device)
+        return lambda e: torch.zeros((*e.shape, *o.shape), dtype=torch.bool, device=device)
     if o.place is Place.EPISODE and o.source is not None and o.dtype == np.int64:
-        numbers, transitions = _sent(o.source, device), _sent(table.transitions, device)
-        if o.value is Value.COPY:
-            return lambda e: numbers[e.episode]
-        if o.value is Value.INDEX:
-            return lambda e: torch.where(e.step < transitions[e.episode], numbers[e.episode] + e.step, -1)
+        return _of_episode(o, pool, device)
     return None
 
 
@@ -105,6 +126,27 @@ _DRAWN: dict[str, Callable[[DeviceWindows], torch.Tensor]] = {
     WEIGHT: lambda d: d.importance,
     WINDOW: lambda d: d.drawn,
 }
+
+
+def _of_episode(o: Output, pool: WindowIndex, device: torch.device) -> Made | None:
+    """Return how a number of the episode is made: itself, or the number of the transition at each step."""
+    assert o.source is not None
+    table, prefix = pool.table, pool.prefix
+    if o.value is Value.COPY:
+        numbers = _sent(o.source, device)
+        return lambda e: numbers[e.episode].expand(e.shape).contiguous()
+    if o.value is not Value.INDEX:
+        return None
+    lag = _sent(o.source - prefix.starts, device)
+    numbers, transitions = _sent(o.source, device), _sent(table.transitions, device)
+    alone = pool.starts == (1, 0) and np.array_equal(prefix.counts, table.transitions)  # a window is a transition
+
+    def index(e: DrawnSteps) -> torch.Tensor:
+        if alone and e.row.ndim == 1:
+            return e.drawn.drawn + lag[e.episode]
+        return torch.where(e.step < transitions[e.episode], numbers[e.episode] + e.step, -1)
+
+    return index
 
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -123,5 +165,5 @@ def _sent(values: Array, device: torch.device) -> torch.Tensor:
 
 def _shaped(values: torch.Tensor, e: DrawnSteps, shape: tuple[int, ...]) -> torch.Tensor:
     """Return values [K] or [K, L] as [K, *shape] or [K, L, *shape], of ones; those of a window at each of its steps."""
-    steps = values if values.ndim == e.step.ndim else values.unsqueeze(1).expand_as(e.step).contiguous()
-    return steps.reshape(*e.step.shape, *shape)
+    steps = values if values.ndim == e.row.ndim else values.unsqueeze(1).expand(e.shape).contiguous()
+    return steps.view(*e.shape, *shape) if shape else steps
