@@ -445,8 +445,12 @@ def test_spans(seed, n, most, share):
     n_step = NStep(most, *flags_of(rng, table, share))
     episode, number = samples_of(rng, table, n, 0, table.transitions)
     plan = Plan(table.windows(), [Output(Value.ROW, np.dtype(np.int64), place=Place.SPAN)], n_step)
+    expected = reference.spans(table, episode, number, most, n_step.terminated, n_step.truncated)
     (got,) = Bound(plan, episode, number, (), 0).read(0, n)
-    same(got, reference.spans(table, episode, number, most, n_step.terminated, n_step.truncated))
+    same(got, expected)
+    if share == 0:  # flags need not be read
+        plan = Plan(table.windows(), plan.outputs, NStep(most))
+        same(Bound(plan, episode, number, (), 0).read(0, n)[0], expected)
 
 
 @pytest.mark.thorough

@@ -25,7 +25,7 @@ from rlds_cli.loader.storage.remote import stays
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Transition, Window
 from rlds_cli.settings import StrPath
-from rlds_cli.ted import FLAGS, REWARD, Array
+from rlds_cli.ted import CUT, FLAGS, REWARD, Array
 from rlds_cli.text import closest
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def read(
     transforms.fuse(columns, dataset.schema)
     both.fused = transforms.fused
     changed = {name for name in chosen if both.left(name) or transforms.functions}
-    n_step = NStep(window.n_step, *(fields.rows(name).values for name in FLAGS)) if window.n_step > 1 else None
+    n_step = _ends(fields, window.n_step) if window.n_step > 1 else None
     made = DatasetSource(SampleLocator(pool, draw, window), columns, changed, n_step, request.sampler.sides)
     if made.compiled.remote is not None:
         made.compiled.remote.scattered = request.sampler.scattered
@@ -172,6 +172,14 @@ def read(
     made.unread, made.shadowed = fields.unread(request.fields, chosen), fields.shadowed
     made.decodes = any(dataset.schema[name].kind == "frames" for name in fields.stored(chosen))
     return made
+
+
+def _ends(fields: Fields, n_step: int) -> NStep:
+    """Return the end of n-step sums; flags are read only where an episode has one before its last step."""
+    e = fields.dataset.episodes
+    if "num_done" in e and (np.asarray(e["num_done"]) <= (np.asarray(e["end"]) != CUT)).all():
+        return NStep(n_step)
+    return NStep(n_step, *(fields.rows(name).values for name in FLAGS))
 
 
 def _per_step(transforms: Transforms, floats: str | None) -> Callable[[Array], Array] | None:

@@ -234,8 +234,8 @@ typedef struct {
   i64 columns, fetches;
   const Column *column;
   const Fetch *fetch;
-  i64 rows, n_step; /* rows of the columns; steps that a sample sums at most */
-  const byte *terminated, *truncated; /* flags that end a sum; NULL: each sample is one step */
+  i64 rows, n_step; /* rows of the columns; steps that a sample sums at most; 0: each sample is one step */
+  const byte *terminated, *truncated; /* flags that end a sum; NULL: only the last transitions have any */
   i64 stride;                         /* bytes from flag to flag */
 } Plan;
 
@@ -617,7 +617,7 @@ static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, const Slots
     const i64 e = episode[i];
     if ((u64)e >= (u64)w->episodes || w->steps[e] < 1) return first + i;
     const i64 step = first_step(w, number[i]);
-    if (!s->length && (u64)step >= (u64)(p->terminated ? w->transitions : w->steps)[e]) return first + i;
+    if (!s->length && (u64)step >= (u64)(p->n_step ? w->transitions : w->steps)[e]) return first + i;
   }
   for (const Column *c = p->column; c < p->column + p->columns; c++)
     if (c->place == GIVEN && c->given >= 0)
@@ -631,8 +631,8 @@ static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, const Slots
         t.episode[i] = episode[done + i], t.span[i] = 1;
         t.step[i] = first_step(w, number[done + i]), t.row[i] = w->start[t.episode[i]] + t.step[i];
       }
-      if (to && to->before) longest_spans(p, &t, m);
-      else if (p->terminated && p->n_step > 1) spans(p, &t, m);
+      if (p->terminated && p->n_step > 1 && !(to && to->before)) spans(p, &t, m);
+      else if (p->n_step > 1) longest_spans(p, &t, m);
       if (to) touch(p, s, &t, m, to);
       else if (slots) spread(p, s, &t, m, slots, done, out);
       else write(p, s, &t, m, done, out);

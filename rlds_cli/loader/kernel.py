@@ -580,12 +580,12 @@ class WindowTable:
 class NStep:
     """The end of the sum of an n-step transition: the first done step, the last transition, or ``most`` steps.
 
-    ``terminated`` and ``truncated`` are bool [rows].
+    ``terminated`` and ``truncated`` are bool [rows]; None where no step before a last transition is done.
     """
 
     most: int
-    terminated: Array
-    truncated: Array
+    terminated: Array | None = None
+    truncated: Array | None = None
 
 
 class Plan:
@@ -617,7 +617,7 @@ class Plan:
         self._columns = (_Column * max(1, len(described)))(*described)
         self._fetches = (_Fetch * max(1, len(fetches)))(*fetches)
         places = ctypes.addressof(self._columns), ctypes.addressof(self._fetches)
-        ends = (1, None, None, 0) if n_step is None else self._ends(n_step)
+        ends = (0, None, None, 0) if n_step is None else self._ends(n_step)
         self._plan = _Plan(windows.struct, len(outputs), len(fetches), *places, self._rows, *ends)
         self.at = ctypes.addressof(self._plan)
         self.made = [(o.dtype, ((len(o.offsets),) if o.offsets else ()) + o.shape) for o in outputs]
@@ -628,8 +628,11 @@ class Plan:
         self._kept.append(kept)
         return address(kept)
 
-    def _ends(self, n_step: NStep) -> tuple[int, int, int, int]:
-        terminated, truncated = flags = n_step.terminated, n_step.truncated
+    def _ends(self, n_step: NStep) -> tuple[int, int | None, int | None, int]:
+        terminated, truncated = n_step.terminated, n_step.truncated
+        if terminated is None or truncated is None:
+            return n_step.most, None, None, 0
+        flags = terminated, truncated
         stride = terminated.strides[0]
         if min(map(len, flags)) < self._rows or stride != truncated.strides[0] or terminated.itemsize != 1:
             raise DamagedDataset(f"flags of {len(terminated):,} and {len(truncated):,} rows, not of {self._rows:,}.")

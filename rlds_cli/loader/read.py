@@ -314,7 +314,8 @@ class CompiledColumns:
             if frames:
                 self._encoded = Plan(pool.windows, [replace(o, also=()) for o, _ in frames], n_step)
             encoded = [(of, o.shift) for o, of in frames]
-            self.remote = RemoteReads(pool.dataset, self._plan, sums=n_step is not None, encoded=encoded)
+            sums = n_step is not None and n_step.terminated is not None
+            self.remote = RemoteReads(pool.dataset, self._plan, sums=sums, encoded=encoded)
 
     @property
     def names(self) -> tuple[str, ...]:
