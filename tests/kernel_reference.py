@@ -347,7 +347,7 @@ def goals(rule, limit, bounds, table, episode, number, length, u):
         if rule.future > 0 and x >= rule.current:
             part = share(x, rule.current, rule.future)
             if rule.horizon == 0:
-                goal += int(min(math.log1p(-part) / rule.log_gamma + 1.0, float(ahead)))
+                goal += int(min(math.log(1 - part) / rule.log_gamma + 1.0, float(ahead)))
             elif rule.horizon == 1:
                 goal += min(int(part * float(ahead)) + 1, ahead)
             elif rule.horizon == 2:

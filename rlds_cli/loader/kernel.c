@@ -717,7 +717,11 @@ API i64 rlds_goals(const Goals *g, const Windows *w, const Samples *s, i64 n, co
     if (g->future > 0 && u[i] >= g->current) {
       const double part = part_of(u[i], g->current, g->future);
       switch (g->horizon) {
-        case GEOMETRIC: goal[i] += (i64)fmin(log1p(-part) / g->log_gamma + 1.0, (double)ahead); break;
+        case GEOMETRIC: {
+          const double steps = log(1 - part) / g->log_gamma + 1.0;
+          goal[i] += steps < (double)ahead ? (i64)steps : ahead;
+          break;
+        }
         case UNIFORM: goal[i] += least((i64)(part * (double)ahead) + 1, ahead); break;
         case FINAL: goal[i] += ahead; break;
         case ANY: goal[i] = (i64)(part * (double)limit); break;
