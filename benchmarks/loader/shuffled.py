@@ -57,7 +57,7 @@ GROUP = Group(
     "the same shuffled; float64 observations [27], nine fields, cast to float32",
     {"rlds": rlds, "torchrl": torchrl, "limit": limit},
     (
-        Row("shuffled", "rlds: shuffled", "torchrl: memmap, without replacement", 11),
+        Row("shuffled", "rlds: shuffled", "torchrl: memmap, without replacement", 12),
         Row("", "rlds: shuffled", "limit: packed take", None, "at most"),
         Row("nine fields, cast", "rlds: nine fields, float64 to float32", "torchrl: nine fields, cast", 9),
         Row("", "rlds: nine fields, float64 to float32", "limit: packed take of nine float32 fields", None, "at most"),
