@@ -1,14 +1,16 @@
-"""Batches on a GPU: one copy of each; or all of the data there, and sampled there."""
+"""Batches on a GPU: one copy of each; or all of the data there, and sampled there; or frames, beside training."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 from loader import data, peers
 from loader.cases import Builders, Call, Case, Group, Row, batches
 
-SIZE, LARGE = 256, 4096
+SIZE, LARGE, FRAMES = 256, 4096, 64
+STEP = 5e-3  # seconds of a step of training
 _TREE = "torchrl: PrioritizedSampler, CUDA"
 
 
@@ -47,11 +49,24 @@ def rlds() -> Builders:
 
         return Case(_on_device(step))
 
+    def beside_training(dataset: Callable[[], Any]) -> Case:
+        _on_device(lambda: None)
+        call = batches(dataset(), FRAMES, fields=("observation",), device="cuda")
+
+        def step() -> object:
+            batch = call()
+            time.sleep(STEP)
+            return batch
+
+        return Case(step)
+
     return {
         "copied, 256": lambda: case(SIZE),
         "copied, 4096": lambda: case(LARGE),
         "resident, 4096": lambda: case(LARGE, memory="device"),
         "resident, prioritised, 4096": prioritised,
+        "raw images, steps of 5 ms": lambda: beside_training(data.raw_frames),
+        "JPEG images, steps of 5 ms": lambda: beside_training(data.jpeg_frames),
     }
 
 
@@ -98,7 +113,11 @@ def bare() -> Builders:
 
         return Case(_on_device(call))
 
-    return {"one pinned copy, 256": copied, "index_select, 4096": selected}
+    def training() -> Case:
+        _on_device(lambda: None)
+        return Case(lambda: time.sleep(STEP))
+
+    return {"one pinned copy, 256": copied, "index_select, 4096": selected, "steps of 5 ms": training}
 
 
 GROUP = Group(
@@ -107,6 +126,8 @@ GROUP = Group(
     (
         Row("copied batches of 256", "rlds: copied, 256", "bare: one pinned copy, 256", None, "at most"),
         Row("resident, batches of 4096", "rlds: resident, 4096", "bare: index_select, 4096", 1.2, "at most"),
+        Row("raw images beside training", "rlds: raw images, steps of 5 ms", "bare: steps of 5 ms", 1.02, "at most"),
+        Row("JPEG images beside training", "rlds: JPEG images, steps of 5 ms", "bare: steps of 5 ms", 1.02, "at most"),
         Row("prioritised, 4096 and their update", "rlds: resident, prioritised, 4096", _TREE, 1.5),
     ),
     only_once=True,
