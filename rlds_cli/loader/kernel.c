@@ -103,21 +103,39 @@ static inline u32 add(u32 x, u32 f, u32 m, u64 inverse) { /* (x + f) mod m, x be
   return sum - (sum >= m ? m : 0);
 }
 
+typedef struct {
+  u64 a, b, inverse_a, inverse_b;
+  const u32 *keys;
+  i64 rounds;
+} Feistel;
+
+/* Takes each of x [n], at most TILE, once through all rounds: round by round, since numbers do not wait for others. */
+static void feistel(const Feistel *f, u64 *x, i64 n) {
+  u32 left[TILE], right[TILE];
+  EACH left[i] = (u32)(x[i] / f->b), right[i] = (u32)(x[i] % f->b);
+  for (i64 round = 0; round < f->rounds; round++) {
+    const u32 key = f->keys[round];
+    if (round % 2) EACH right[i] = add(right[i], scatter(left[i] ^ key), (u32)f->b, f->inverse_b);
+    else EACH left[i] = add(left[i], scatter(right[i] ^ key), (u32)f->a, f->inverse_a);
+  }
+  EACH x[i] = (u64)left[i] * f->b + right[i];
+}
+
 /* Positions must lie in [0, total), and total in [1, a * b]. Returns the place of one that does not, or -1. */
 API i64 rlds_permute(const Numbers *p, i64 n, i64 total, i64 a, i64 b, const u32 *keys, i64 rounds, i64 *out) {
-  const u64 inverse_a = ~0ull / (u64)a + 1, inverse_b = ~0ull / (u64)b + 1;
-  EACH {
-    u64 x = (u64)number_at(p, i);
-    if (x >= (u64)total) return i; /* from there the way may never lead back */
-    do {
-      u32 left = (u32)(x / (u64)b), right = (u32)(x % (u64)b);
-      for (i64 round = 0; round < rounds; round++) {
-        if (round % 2) right = add(right, scatter(left ^ keys[round]), (u32)b, inverse_b);
-        else left = add(left, scatter(right ^ keys[round]), (u32)a, inverse_a);
-      }
-      x = (u64)left * (u64)b + right;
-    } while (x >= (u64)total);
-    out[i] = (i64)x;
+  const Feistel f = {(u64)a, (u64)b, ~0ull / (u64)a + 1, ~0ull / (u64)b + 1, keys, rounds};
+  for (i64 done = 0; done < n; done += TILE) {
+    const i64 m = least(TILE, n - done);
+    u64 x[TILE];
+    for (i64 i = 0; i < m; i++) {
+      x[i] = (u64)number_at(p, done + i);
+      if (x[i] >= (u64)total) return done + i; /* from there the way may never lead back */
+    }
+    feistel(&f, x, m);
+    for (i64 i = 0; i < m; i++) {
+      while (x[i] >= (u64)total) feistel(&f, x + i, 1);
+      out[done + i] = (i64)x[i];
+    }
   }
   return -1;
 }
