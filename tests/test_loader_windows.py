@@ -87,6 +87,7 @@ def test_windows_stop_at_the_ends_of_their_episode(episodes, length, shift):
     assert np.array_equal(taken, expected)
     assert np.array_equal(zeroed, np.where(np.array(real)[..., None], expected, 0))
     assert taken.flags.c_contiguous and taken.flags.writeable
+    assert taken.base.flags.owndata and taken.base.nbytes == taken.nbytes  # memory of its own
 
 
 @pytest.mark.thorough

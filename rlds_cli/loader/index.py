@@ -292,8 +292,7 @@ class SampledWindows:
 
     def part(self, positions: range) -> SampledWindows:
         """Return the windows of the samples ``positions`` alone, some of the range of numbers."""
-        assert isinstance(self.positions, range)
-        here = slice(positions.start - self.positions.start, positions.stop - self.positions.start, positions.step)
+        here = _within(self.positions, positions)
         episode, number = (np.ascontiguousarray(x[here]) for x in (self.episode, self.number))
         weight = None if self.weight is None else self.weight[here]
         return SampledWindows(self.order, positions, episode, number, lambda: self.probability()[here], weight)
@@ -308,7 +307,8 @@ class DeviceWindows:
 
     Attributes
     ----------
-    order, positions : see `SampledWindows`
+    order, positions
+        See `SampledWindows`.
     pool : WindowIndex
     drawn, chance, importance : tensors [K]
         The windows by `WindowIndex.name`, the chance of one draw to give each, and importance weights.
@@ -354,8 +354,7 @@ class DeviceWindows:
 
     def part(self, positions: range) -> DeviceWindows:
         """Return the windows of the samples ``positions`` alone, some of the range of numbers."""
-        assert isinstance(self.positions, range)
-        here = slice(positions.start - self.positions.start, positions.stop - self.positions.start, positions.step)
+        here = _within(self.positions, positions)
         some = (x[here] for x in (self.drawn, self.chance, self.importance))
         return DeviceWindows(self.order, positions, self.pool, *some)
 
@@ -364,6 +363,12 @@ class DeviceWindows:
 
 
 Drawn = SampledWindows | DeviceWindows
+
+
+def _within(positions: SampleNumbers, some: range) -> slice:
+    """Return the places of ``some`` sample numbers of a range of consecutive ones."""
+    assert isinstance(positions, range)
+    return slice(some.start - positions.start, some.stop - positions.start, some.step)
 
 
 class Located:

@@ -142,7 +142,6 @@ class TorchArrays:
         self.device = None if device is None else _torch_device(device)
         self.ships = self.together = self.device is not None and self.device.type != "cpu"
         self.wrap: Callable[[Array], Any] | None = torch.from_numpy
-        self._bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
     def convert(self, values: Mapping[str, Array]) -> dict[str, Any]:
         """Return tensors on the device, see `ArrayBackend`."""
@@ -167,9 +166,7 @@ class TorchArrays:
         if isinstance(values, np.ndarray):
             values[tuple(x.cpu().numpy() for x in places)] = None
         else:
-            bits = self._bits.get(values.element_size())  # unsigned integers cannot be set by index
-            values = values if bits is None else values.view(bits)
-            values[places] = 0
+            settable(values)[places] = 0
 
     def parts(self, columns: Mapping[str, Any], size: int) -> dict[str, Sequence[Any]]:
         """Return the batches' parts, see `ArrayBackend`.
@@ -425,7 +422,8 @@ def ship(values: Mapping[str, Array], device: torch.device) -> dict[str, torch.T
         flat[starts[name] : starts[name] + x.nbytes].view(x.dtype).reshape(x.shape)[...] = x
     moved = host.to(device, non_blocking=True)
     return {
-        name: moved[starts[name] : starts[name] + x.nbytes].view(_dtype(x)).view(x.shape) for name, x in values.items()
+        name: moved[starts[name] : starts[name] + x.nbytes].view(tensor_dtype(x.dtype)).view(x.shape)
+        for name, x in values.items()
     }
 
 
@@ -442,7 +440,21 @@ def on_stream(device: torch.device | None) -> OnStream:
     return partial(torch.cuda.stream, torch.cuda.current_stream(device))
 
 
-def _dtype(x: Array) -> torch.dtype:
+def send(values: Array, device: torch.device) -> torch.Tensor:
+    """Copy one array to ``device``, see `ship`."""
+    return ship({"": values}, device)[""]
+
+
+def settable(values: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the same memory that can be set to zero: some unsigned integers cannot."""
     import torch
 
-    return torch.from_numpy(np.empty(0, x.dtype)).dtype
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(values.element_size())
+    return values if bits is None else values.view(bits)
+
+
+def tensor_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    """Return the dtype of torch that is a dtype of NumPy."""
+    import torch
+
+    return torch.from_numpy(np.empty(0, dtype)).dtype

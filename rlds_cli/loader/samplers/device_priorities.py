@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rlds_cli.loader.arrays.frameworks import ship
+from rlds_cli.loader.arrays.frameworks import send
 from rlds_cli.loader.kernel import Floats
 from rlds_cli.loader.samplers.priorities import Priorities
 from rlds_cli.ted import Array
@@ -53,7 +53,7 @@ class DevicePriorities(Priorities):
 
     def sent(self, values: Array) -> torch.Tensor:
         """Return an array as a tensor on the device."""
-        return ship({"": values}, self._device)[""]
+        return send(values, self._device)
 
     @property
     def count(self) -> int:

@@ -24,7 +24,7 @@ import torch
 
 from rlds_cli import text
 from rlds_cli.errors import InvalidArgument, NeedsMemory
-from rlds_cli.loader.arrays.frameworks import ArrayBackend, TorchArrays
+from rlds_cli.loader.arrays.frameworks import ArrayBackend, TorchArrays, tensor_dtype
 from rlds_cli.loader.fields.columns import INT64, BatchColumn
 from rlds_cli.loader.index import DeviceWindows, EpisodeIndex, Located
 from rlds_cli.loader.kernel import Output, Place, Value, address
@@ -257,7 +257,7 @@ def _upload(
 ) -> DeviceColumn:
     """Copy the rows of all episodes, end to end; with ``scale`` normalised as the kernel does, see `Output`."""
     signed = np.dtype(_SIGNED.get(dtype.name, dtype))
-    kind = torch.from_numpy(np.empty(0, signed)).dtype
+    kind = tensor_dtype(signed)
     values = torch.empty((count, *rows.shape[1:]), dtype=kind, device=device)
     at = 0
     for part in _tiles(table):
@@ -268,7 +268,7 @@ def _upload(
         tile = tile.astype(dtype, copy=False).view(signed)
         values[at : at + len(tile)] = torch.from_numpy(tile)
         at += len(tile)
-    return DeviceColumn(values, torch.from_numpy(np.empty(0, dtype)).dtype)
+    return DeviceColumn(values, tensor_dtype(dtype))
 
 
 def _tiles(table: EpisodeIndex) -> Iterator[IntArray]:

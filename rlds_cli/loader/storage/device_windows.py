@@ -8,11 +8,11 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from rlds_cli.loader.arrays.frameworks import ship
+from rlds_cli.loader.arrays.frameworks import send, settable, ship, tensor_dtype
 from rlds_cli.loader.fields.columns import BatchColumn
 from rlds_cli.loader.index import PROBABILITY, WEIGHT, WINDOW, DeviceWindows, WindowIndex
 from rlds_cli.loader.kernel import OF_WINDOW, Output, Place, Value
-from rlds_cli.ted import Array, IntArray
+from rlds_cli.ted import IntArray
 
 
 class DrawnSteps:
@@ -105,14 +105,14 @@ def _maker(name: str, column: BatchColumn, pool: WindowIndex, device: torch.devi
     if column.finish is not None or column.decoding is not None:
         return None
     if name in _DRAWN:
-        kind, of = torch.from_numpy(np.empty(0, o.dtype)).dtype, _DRAWN[name]
+        kind, of = tensor_dtype(o.dtype), _DRAWN[name]
         return lambda e: _shaped(of(e.drawn).to(kind, copy=True), e, o.shape)  # a draw ahead keeps its own
     if o.value is Value.STEP:
         return lambda e: e.step
     if o.value is Value.INSIDE and o.place is Place.HERE and o.mask == OF_WINDOW:
         return lambda e: e.inside
     if o.value is Value.OBSERVED:
-        observed = _sent(pool.table.observed, device)
+        observed = send(pool.table.observed, device)
         return lambda e: _shaped(e.step + 1 < observed[e.episode], e, o.shape)
     if o.value is Value.ZERO and not o.shape[1:]:
         return lambda e: torch.zeros((*e.shape, *o.shape), dtype=torch.bool, device=device)
@@ -133,12 +133,12 @@ def _of_episode(o: Output, pool: WindowIndex, device: torch.device) -> Made | No
     assert o.source is not None
     table, prefix = pool.table, pool.prefix
     if o.value is Value.COPY:
-        numbers = _sent(o.source, device)
+        numbers = send(o.source, device)
         return lambda e: numbers[e.episode].expand(e.shape).contiguous()
     if o.value is not Value.INDEX:
         return None
-    lag = _sent(o.source - prefix.starts, device)
-    numbers, transitions = _sent(o.source, device), _sent(table.transitions, device)
+    lag = send(o.source - prefix.starts, device)
+    numbers, transitions = send(o.source, device), send(table.transitions, device)
     alone = pool.starts == (1, 0) and np.array_equal(prefix.counts, table.transitions)  # a window is a transition
 
     def index(e: DrawnSteps) -> torch.Tensor:
@@ -149,18 +149,9 @@ def _of_episode(o: Output, pool: WindowIndex, device: torch.device) -> Made | No
     return index
 
 
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
 def zero(values: torch.Tensor, places: torch.Tensor) -> None:
     """Zero values [K, L, ...] at places, bool [K, L], without waiting for the device."""
-    bits = _BITS.get(values.element_size())  # some unsigned integers cannot be set
-    values = values if bits is None else values.view(bits)
-    values.masked_fill_(places.reshape(*places.shape, *(1,) * (values.ndim - 2)), 0)
-
-
-def _sent(values: Array, device: torch.device) -> torch.Tensor:
-    return ship({"": values}, device)[""]
+    settable(values).masked_fill_(places.reshape(*places.shape, *(1,) * (values.ndim - 2)), 0)
 
 
 def _shaped(values: torch.Tensor, e: DrawnSteps, shape: tuple[int, ...]) -> torch.Tensor:
