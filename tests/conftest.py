@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -82,6 +83,15 @@ def unsynced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """No test cuts the power, and disks take long to say that they are done."""
     if request.module.__name__ not in _NEED_THE_DISK:
         monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file of this process grows beyond 128 MiB, whatever a server sends: the hole fails, and not the disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (128 << 20, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture(autouse=True)

@@ -41,9 +41,8 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 QUICK = RetryPolicy(
     attempts=3, first=0.001, longest=0.002, asked=2.0, connect=0.2, read=0.3, least=1000, idle=1.0, unsized=1 << 20
 )
-
-
 PATIENT = replace(QUICK, connect=60.0, read=60.0, idle=120.0)
+pytestmark = pytest.mark.usefixtures("small_files")
 PROMISES: dict[str, dict[str, Any]] = {"size": {"size": len(CONTENT)}, "hash": {"sha256": SHA256}, "nothing": {}}
 
 
@@ -104,7 +103,10 @@ def fails(place: Place, server: Hostile, scheme: str = "http", **more: Any) -> D
     return caught.value
 
 
-@pytest.mark.parametrize("name", ["beyond-chunked", "beyond-closing", "length-without-end", "beyond-the-range"])
+BEYOND = [name for name in BEHAVIOURS if name.startswith("beyond-")]
+
+
+@pytest.mark.parametrize("name", [*BEYOND, "length-without-end"])
 def test_no_more_bytes_are_taken_than_were_promised(name: str, place: Place) -> None:
     with Hostile(name, CONTENT) as server:
         fails(place, server, size=len(CONTENT))

@@ -160,7 +160,9 @@ class _Download:
         origin = self._origin(response)
         total = file.size if origin.size is None else origin.size
         if response.status_code == 206:
-            limit: int | None = self._check_range(response, origin, headers)
+            claimed = self._check_range(response, origin, headers)
+            limit: int | None = claimed if total is None else min(claimed, total)
+            self._check_room(claimed if total is None else total)
             blocks = self._client.blocks(response)
         else:
             limit = total
@@ -220,7 +222,7 @@ class _Download:
         """Refuse a source that announces more bytes than are free; another may announce fewer."""
         if total is not None and self._file.size is None:
             try:
-                disk.check_space(total - self._part.there, self._part.path.parent)
+                disk.check_space(total - self._part.there, self._part.path.parent, kept=self._kept())
             except NoSpace as exc:
                 raise Permanent(f"announces {total:,} B, more than are free", error=exc) from exc
 
@@ -246,9 +248,8 @@ class _Download:
                 if total is None and watched is not None:
                     self._say(f"{UNSIZED}: at most {text.size_of(most)} are downloaded")
                 watched = part.offset
-                kept = f"{text.size_of(part.there)} of {part.target.name} are kept; the next run resumes there."
                 needed = total - part.there if total is not None else len(block) + _WATCH
-                disk.check_space(needed, part.path.parent, kept=kept)
+                disk.check_space(needed, part.path.parent, kept=self._kept())
             if len(block) > most - part.offset:
                 self._ranges.restart()
                 raise Permanent(
@@ -263,6 +264,11 @@ class _Download:
             if stop is not None and stop <= part.offset:
                 return True
         return self._ranges.stop_at() == part.offset
+
+    def _kept(self) -> str:
+        if not self._part.there:
+            return "Nothing was written."
+        return f"{text.size_of(self._part.there)} of {self._part.target.name} are kept; the next run resumes there."
 
     def _most(self, limit: int | None) -> int:
         """Return the limit for a file of unknown size: half of the free space, and at most ``policy.unsized``."""

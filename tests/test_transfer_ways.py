@@ -1,0 +1,208 @@
+"""One server that sends without end, asked by every way in: archives, blocks, ranges, documents and pulls.
+
+Each ends soon with an error or with the right bytes, and takes no more of them than it asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import repeat
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from hostile import BEHAVIOURS, BLOCK, Behaviour, Hostile, Talk
+from loader_data import create, episode
+
+from rlds_cli import settings
+from rlds_cli.downloads.fetch import fetching, parts, planning
+from rlds_cli.downloads.remote_file import RemoteFile
+from rlds_cli.errors import RldsError
+from rlds_cli.http.client import RetryPolicy
+from rlds_cli.remote import pulling
+from rlds_cli.settings import Settings
+from rlds_cli.sharing.pushing import push
+from rlds_cli.sources import addresses
+from rlds_cli.sources.objects import Objects
+from rlds_cli.sources.opening import open_objects
+
+CONTENT = random.Random(48).randbytes(300_000)
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+HALF = len(CONTENT) // 2
+POLICY = RetryPolicy(
+    attempts=2, first=0.001, longest=0.002, asked=1.0, connect=5.0, read=5.0, least=1000, idle=10.0, unsized=8 << 20
+)
+pytestmark = [pytest.mark.usefixtures("small_files"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+
+def sound(talk: Talk, content: bytes) -> tuple[int, int]:
+    """The bytes that were asked for, from the first to that behind the last."""
+    first, _, last = talk.headers.get("range", "bytes=0-").removeprefix("bytes=").partition("-")
+    return int(first), min(len(content), int(last or len(content)) + 1)
+
+
+def answer(talk: Talk, content: bytes) -> None:
+    """What an honest server says."""
+    start, stop = sound(talk, content)
+    body, said = content[start:stop], f"Content-Range: bytes {start}-{stop - 1}/{len(content)}"
+    head = ["206 Partial Content", said] if talk.first is not None else ["200 OK"]
+    talk.answer(*head, f"Content-Length: {len(body)}", 'ETag: "1"', "Connection: close", body=body)
+
+
+def endless(talk: Talk, status: str, *headers: str, body: bytes) -> None:
+    talk.answer(status, 'ETag: "1"', "Transfer-Encoding: chunked", *headers)
+    if body:
+        talk.send(b"%x\r\n" % len(body) + body + b"\r\n")
+    talk.all(repeat(b"10000\r\n" + BLOCK + b"\r\n"))
+
+
+def claims(total: str) -> Callable[[Talk, bytes], None]:
+    """A range that ends where no file does."""
+
+    def lie(talk: Talk, content: bytes) -> None:
+        start, _ = sound(talk, content)
+        said = f"Content-Range: bytes {start}-{'9' * 17}/{total}"
+        endless(talk, "206 Partial Content", said, body=content[start:])
+
+    return lie
+
+
+def goes_on(talk: Talk, content: bytes) -> None:
+    """The range that was asked for, and no end."""
+    start, stop = sound(talk, content)
+    said = f"Content-Range: bytes {start}-{stop - 1}/{len(content)}"
+    endless(talk, "206 Partial Content", said, body=content[start:stop])
+
+
+def whole(talk: Talk, content: bytes) -> None:
+    """The file from its beginning, and no end, whatever was asked for."""
+    endless(talk, "200 OK", body=content)
+
+
+LIES: dict[str, Callable[[Talk, bytes], None]] = {
+    "range without end": claims("*"),
+    "range of a file without end": claims("1" + "0" * 17),
+    "body without end": goes_on,
+    "whole without end": whole,
+}
+
+
+def archive(server: Hostile, where: Settings, *, size: int | None = len(CONTENT)) -> bytes:
+    """The rest of a file of which half is here."""
+    file = RemoteFile("x.h5", (f"{server.url}/x.h5",), size=size)
+    target = where.home / "archive"
+    target.mkdir(parents=True)
+    with parts.opened(target / "x.h5", file) as part:
+        part.begin(parts.PartOrigin(f"{server.url}/x.h5", '"1"', None, size))
+        part.append(CONTENT[:HALF])
+    fetching.fetch(planning.plan([file], target, where), where, policy=POLICY)
+    return (target / "x.h5").read_bytes()
+
+
+def opened(server: Hostile, where: Settings) -> Objects:
+    return open_objects(addresses.parse(server.url), where, policy=POLICY)
+
+
+def blocks(server: Hostile, where: Settings) -> bytes:
+    got = bytearray()
+    with opened(server, where) as objects:
+        objects.fetch_checked(
+            *("x.h5", HALF, len(CONTENT)),
+            unit=lambda at: 1 << 16,
+            is_right=lambda at, data: bytes(data) == CONTENT[at : at + len(data)],
+            take=lambda at, data: got.extend(data),
+        )
+    return CONTENT[:HALF] + bytes(got)
+
+
+def ranges(server: Hostile, where: Settings) -> bytes:
+    with opened(server, where) as objects:
+        return CONTENT[:HALF] + objects.read_range("x.h5", HALF, len(CONTENT) - HALF)
+
+
+def document(server: Hostile, where: Settings) -> bytes:
+    with opened(server, where) as objects:
+        found = objects.read("x.h5", longest=len(CONTENT))
+    assert found is not None
+    return found.data
+
+
+WAYS: dict[str, Callable[[Hostile, Settings], bytes]] = {
+    "archive": archive,
+    "archive of unknown size": lambda server, where: archive(server, where, size=None),
+    "blocks": blocks,
+    "ranges": ranges,
+    "document": document,
+}
+
+
+def server_of(behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch) -> Hostile:
+    monkeypatch.setitem(BEHAVIOURS, "of this test", behaviour)
+    return Hostile("of this test", CONTENT)
+
+
+@pytest.fixture
+def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("NO_PROXY", "*")
+    return settings.read(tmp_path / "far")
+
+
+def largest(root: Path) -> int:
+    return max((p.stat().st_size for p in root.rglob("*") if p.is_file()), default=0)
+
+
+def test_an_honest_server_gives_the_file_by_every_way(where: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    with server_of(lambda talk: answer(talk, CONTENT), monkeypatch) as server:
+        for number, ask in enumerate(WAYS.values()):
+            assert ask(server, replace(where, home=where.home / str(number))) == CONTENT
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("lie", LIES)
+def test_what_is_sent_without_end_is_not_taken(
+    lie: str, way: str, where: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server_of(lambda talk: LIES[lie](talk, CONTENT), monkeypatch) as server:
+        with suppress(RldsError):
+            assert WAYS[way](server, where) == CONTENT
+        bound = (64 << 20) + (16 << 20) if way == "document" else 40 << 20  # sockets hold some MiB of each attempt
+        assert 0 < len(server.requests) <= 4 and server.sent < bound
+    assert largest(where.home) <= (POLICY.unsized if way == "archive of unknown size" else len(CONTENT))
+
+
+@pytest.mark.parametrize("indexed", [True, False], ids=["pushed", "copied"])
+@pytest.mark.parametrize("lie", LIES)
+def test_a_pull_takes_no_more_than_its_files_have(
+    lie: str, indexed: bool, tmp_path: Path, where: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The small files come as they are; of the rows, a range of more than a byte is answered by the lie."""
+    ds = create([episode(k, 40) for k in range(3)])
+    top = tmp_path / "store" if indexed else ds.path
+    if indexed:
+        push(ds.id, top, pages=False)
+    files = {p.relative_to(top).as_posix(): p.read_bytes() for p in top.rglob("*") if p.is_file()}
+
+    lied = list[str]()
+
+    def serve(talk: Talk) -> None:
+        content = files.get(unquote(talk.path.lstrip("/")))
+        if content is None:
+            return talk.answer("404 Not Found", "Content-Length: 0", "Connection: close")
+        start, stop = sound(talk, content)
+        lies = stop - start > 2 and ("objects/" in talk.path or "/c/" in talk.path)
+        if not lies:
+            return answer(talk, content)
+        lied.append(talk.path)
+        return LIES[lie](talk, content)
+
+    expected = {p.relative_to(ds.path): p.stat().st_size for p in ds.path.rglob("*") if p.is_file()}
+    with server_of(serve, monkeypatch) as server:
+        with suppress(RldsError):
+            path = pulling.pull(addresses.parse(server.url), where, as_="local/known", policy=POLICY)
+            assert {p.relative_to(path): p.stat().st_size for p in path.rglob("*") if p.is_file()} == expected
+        assert lied and server.sent < 200 << 20  # several files at a time, of each what sockets hold
+    assert largest(where.home) <= max([*expected.values(), *map(len, files.values())])
