@@ -136,7 +136,7 @@ def test_episode_numbers_where_there_are_no_flags(tmp_path: Path) -> None:
     flagged = save(tmp_path / "b.parquet", columns | {"done": FLAGS})
     with pytest.raises(UnknownLayout, match=r"row 4 of b\.parquet is done, but its episode continues") as e:
         Rows("plain", flagged)
-    assert "--episodes-by field:KEY" in str(e.value.hint)
+    assert "--episodes-by field:episode_index or --episodes-by flags" in str(e.value.hint)
     assert Rows("plain", flagged, episodes_by="flags").episodes.length.tolist() == [5] * 4
     assert Rows("plain", flagged, episodes_by="field:episode_index").episodes.length.tolist() == [7, 7, 6]
 

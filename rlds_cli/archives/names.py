@@ -41,13 +41,16 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         *("truncated", "truncateds", "truncation", "truncations", "timeout", "timeouts"),
     ),
     NEXT_DONE: ("next/done", "next/dones", "done", "dones"),
-    NEXT_OBSERVATION: ("next/observation", "next/observations", "next/obs", "next/state", "next/states"),
+    NEXT_OBSERVATION: (
+        *("next/observation", "next/observations", "next/obs", "next/state", "next/states"),
+        *("new_obs", "new_observation", "new_observations", "obs_next", "observation_next", "observations_next"),
+    ),
 }
 MASKS = ("masks", "mask")
 IDS = (
     *("collector/traj_ids", "episode", "episode_id", "episode_ids", "episode_index", "episode_idx", "episode_number"),
     *("traj", "traj_id", "traj_ids", "traj_index", "traj_idx", "trajectory", "trajectory_id", "trajectory_index"),
-    *("trial", "trial_id", "demo", "demo_id", "rollout_id"),
+    *("trial", "trial_id", "demo", "demo_id", "rollout_id", "eps_id", "ep_id", "ep_idx"),
 )
 STEPS = (
     *("step", "step_id", "step_idx", "step_index", "step_count", "timestep", "timesteps", "time_step"),
@@ -55,6 +58,7 @@ STEPS = (
 )
 STARTS = ("episode_starts", "episode_start", "is_first")
 LASTS = ("is_last", "episode_end")
+AGENTS = ("agent_id", "agent_index", "agent")  # whose step a row is, where several act in one episode
 LISTS = ("episode_ends", "episode_lengths", "episode_lens", "traj_ends", "traj_lengths")
 ROOT_FLAGS = ("done", "terminated", "truncated")  # of TED: False on every step
 SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1], DONE: NEXT_DONE}
@@ -83,9 +87,11 @@ class Meaning:
     ----------
     fields : mapping of str to str
         Column by name of the field, among them flags and next observations.
-    ids, steps, starts, lasts, lists : str or None
-        The column of episode ids, of step counts, of flags at first steps, of flags at last steps, and of the ends or
-        lengths of all episodes.
+    ids, steps, starts, lasts, lists, agents : str or None
+        The column of episode ids, of step counts, of flags at first steps, of flags at last steps, of the ends or
+        lengths of all episodes, and of whose step a row is.
+    more, counts : tuple of str
+        Further columns that are named as ids are, and as counts of steps are.
     per_episode : mapping of str to str
         Columns of the episode table, by their names there.
     ignored : tuple of str
@@ -100,6 +106,9 @@ class Meaning:
     starts: str | None = None
     lasts: str | None = None
     lists: str | None = None
+    agents: str | None = None
+    more: tuple[str, ...] = ()
+    counts: tuple[str, ...] = ()
     per_episode: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     masked: bool = False
@@ -169,6 +178,9 @@ def _meaning(columns: Mapping[str, Shaped], chosen: Mapping[str, str], file: str
         starts=roles.get("starts") or _first(heads, STARTS, taken),
         lasts=_first(heads, LASTS, taken),
         lists=_first(heads, LISTS, taken),
+        agents=_first(heads, AGENTS, taken),
+        more=() if "ids" in roles else tuple(_all(heads, IDS, taken))[1:],
+        counts=() if "steps" in roles else tuple(_all(heads, STEPS, taken))[1:],
         per_episode=per_episode,
         ignored=tuple(heads[h][0] for h in ROOT_FLAGS if is_ted and h in heads and heads[h][0] not in taken),
         notes=tuple(notes),
@@ -271,11 +283,13 @@ def _gathered(field: str, names: Sequence[str], notes: list[Note]) -> dict[str, 
 
 
 def _first(heads: Mapping[str, Sequence[str]], names: Sequence[str], taken: set[str]) -> str | None:
+    return next(_all(heads, names, taken), None)
+
+
+def _all(heads: Mapping[str, Sequence[str]], names: Sequence[str], taken: set[str]) -> Iterator[str]:
+    """Yield the columns that have one of some names, in the order of the names."""
     for name in names:
-        for column in heads.get(name, ()):
-            if column not in taken and not _split(column)[1]:
-                return column
-    return None
+        yield from (c for c in heads.get(name, ()) if c not in taken and not _split(c)[1])
 
 
 def _chosen(columns: Mapping[str, Shaped], field: str, key: str, file: str) -> tuple[dict[str, str], list[Note]]:

@@ -108,7 +108,7 @@ class LongIntegers:
         for row, line in enumerate(line for line in block.split(b"\n") if line.strip()):
             if _LONG.search(line) is not None:
                 for name, value in _numbers(line):
-                    if isinstance(value, int) and is_rounded(str(value)):
+                    if type(value) is int and is_rounded(str(value)):  # a bool is an int, too
                         self.found.setdefault(name, (start + row, str(value)))
 
 

@@ -57,6 +57,9 @@ class BoundaryColumns:
     actions: tuple[str, ...]
     masked: bool = False  # terminals mark ends of trajectories, and masks which of them are terminated
     explicit: str | None = None
+    agents: str | None = None  # whose step a row is: rows of several agents make no episode
+    others: tuple[str, ...] = ()  # further columns of ids, which do not change within an episode
+    counts: tuple[str, ...] = ()  # further columns of steps, which do not go back within an episode
     arrive: bool = False  # flags stand in the row after their action, and the last row of every episode is no step
 
     @property
@@ -64,7 +67,17 @@ class BoundaryColumns:
         """All columns that are read to find episodes."""
         one = (self.ids, self.steps, self.starts, self.lasts, self.stops, self.terminated, self.truncated, self.done)
         told = {k for k in one if k is not None}
-        return told | {MISSING + k for k in (*self.actions, *(k for k in told if not k.startswith(ENDS)))}
+        missing = {MISSING + k for k in (*self.actions, *(k for k in told if not k.startswith(ENDS)))}
+        return told | missing | {*self.others, *self.counts, *([self.agents] if self.agents else [])}
+
+    @property
+    def options(self) -> str:
+        """What a user may say instead: the rules by the columns that there are, for hints."""
+        named = {"field": self.ids, "steps": self.steps, "starts": self.starts, "lasts": self.lasts}
+        found = [f"{kind}:{key}" for kind, key in named.items() if key is not None]
+        found += [f"field:{self.stops}"] if self.stops is not None else []
+        found += ["flags"] if _has_flags(self) else []
+        return f"say which is right: --episodes-by {' or --episodes-by '.join(found)}" if len(found) > 1 else DECIDE
 
 
 @dataclass(slots=True)
@@ -133,6 +146,9 @@ def boundary_columns(meaning: Meaning, table: Table, *, strict: bool = True, arr
         done=done,
         actions=actions,
         masked=meaning.masked,
+        agents=_per_row(table, meaning.agents, rows, ID_KINDS),
+        others=tuple(k for k in meaning.more if _per_row(table, k, rows, ID_KINDS)),
+        counts=tuple(k for k in meaning.counts if _per_row(table, k, rows, "iu")),
         arrive=arrive,
     )
     for key in (found.terminated, found.truncated, found.done):
@@ -218,6 +234,7 @@ def find(table: Readable, by: BoundaryColumns, rows: int, stored: int, place: Ca
     last = ends if by.arrive else ends | np.append(missing[1:] & ends[1:], False)[:rows]
     if not by.explicit:
         _check_flags(seen, by, last, missing, at)
+        _check_others(seen, by, ends, rule, at)
     late = bool((is_set(seen, by.truncated, rows) & ~last).any())
     found = Boundaries(stops, finals, order, rule, late, _count_ends(seen, by, stops, finals))
     found.closed = bool(missing[-1:].any())
@@ -276,11 +293,12 @@ def _read(table: Readable, by: BoundaryColumns, rows: int, stored: int) -> dict[
         for start in range(0, rows, SCAN_ROWS):
             for key, values in reader.read(start, min(start + SCAN_ROWS, rows)).items():
                 flat = values.reshape(-1)
-                parts[key].append(_packed(flat) if key == by.ids and flat.dtype.kind == "O" else _piece(flat))
+                is_id = key in (by.ids, by.agents, *by.others)
+                parts[key].append(_packed(flat) if is_id and flat.dtype.kind == "O" else _piece(flat))
             if not start:
                 _check_marks({k: v[0] for k, v in parts.items() if not k.startswith(MISSING)}, rows, stored)
     seen = {k: _end_to_end(parts.pop(k)) for k in by.keys}
-    return seen if by.steps is None else {**seen, by.steps: signed(seen[by.steps])}
+    return seen | {k: signed(seen[k]) for k in (by.steps, *by.counts) if k is not None}
 
 
 def _check_marks(first: Mapping[str, Array], rows: int, stored: int) -> None:
@@ -342,7 +360,7 @@ def _check_values(seen: dict[str, Array], by: BoundaryColumns, place: Callable[[
         if len(wrong):
             raise UnknownLayout(
                 f"{place(int(wrong[0]))} has no {key}.",
-                hint="every row needs its id, and every row of a step its number and flags; " + DECIDE,
+                hint=f"every row needs its id, and every row of a step its number and flags; {by.options}",
             )
 
 
@@ -364,7 +382,7 @@ def _check_arriving(
         if len(wrong):
             raise UnknownLayout(
                 f"{place(int(wrong[0]))} has no {key}.",
-                hint="only the first row of an episode may lack its flags; " + DECIDE,
+                hint=f"only the first row of an episode may lack its flags; {by.options}",
             )
     if missing is None or not _has_flags(by):
         return
@@ -394,7 +412,7 @@ def _order(seen: dict[str, Array], by: BoundaryColumns, rows: int, place: Callab
         assert again is not None
         raise UnknownLayout(
             f"episode {_label(ids[begins[again]])} appears again in {place(int(begins[again]))}, after other episodes.",
-            hint="name the column that counts steps, to sort the rows: --map step=KEY; or " + DECIDE,
+            hint=f"name the column that counts steps, to sort the rows: --map step=KEY; or {by.options}",
         )
     return _sorted(ids, steps, by, place)
 
@@ -479,7 +497,7 @@ def _ends(
         ends[:-1] = (ends[:-1] | missing[:-1]) & ~missing[1:]  # the row after a flag may hold the final observation
         return ends, "flags"
     if by.steps is not None and not by.explicit:
-        _check_steps(seen[by.steps], ends, rule, place)
+        _check_steps(seen[by.steps], by, ends, rule, place)
     if by.starts is not None and not by.explicit:
         _check_starts(seen, by, ends, rule, place)
     if by.lasts is not None and not by.explicit:
@@ -492,14 +510,15 @@ def _restarts(steps: Array) -> bool:
     return len(steps) > 0 and not (np.diff(steps) == 1).all()
 
 
-def _check_steps(steps: Array, ends: BoolArray, rule: str, place: Callable[[int], str]) -> None:
+def _check_steps(steps: Array, by: BoundaryColumns, ends: BoolArray, rule: str, place: Callable[[int], str]) -> None:
     """Check that steps count from 0 (or 1) within each episode, or through all episodes."""
     inside = ~ends[:-1]
     wrong = np.flatnonzero(inside & (np.diff(steps) != 1))
     if len(wrong):
         a, b = steps[wrong[0]], steps[wrong[0] + 1]
         raise UnknownLayout(
-            f"{place(wrong[0])} is step {a!s} and the next row of its episode ({rule}) is step {b!s}.", hint=DECIDE
+            f"{place(wrong[0])} is step {a!s} and the next row of its episode ({rule}) is step {b!s}.",
+            hint=by.options,
         )
     first = steps[np.concatenate([[0], np.flatnonzero(ends)[:-1] + 1])] if len(steps) else steps
     on = bool((np.diff(steps) == 1).all())
@@ -509,7 +528,7 @@ def _check_steps(steps: Array, ends: BoolArray, rule: str, place: Callable[[int]
     row = int(np.concatenate([[0], np.flatnonzero(ends)[:-1] + 1])[at])
     raise UnknownLayout(
         f"{place(row)} begins an episode ({rule}) with step {first[at]!s}, not 0.",
-        hint="if steps are missing on purpose, " + DECIDE,
+        hint=f"if steps are missing on purpose, {by.options}",
     )
 
 
@@ -523,7 +542,7 @@ def _check_starts(
         what = "begins an episode" if starts[wrong[0]] else "does not begin an episode"
         raise UnknownLayout(
             f"{place(wrong[0])} {what} by {by.starts}, {'does' if begins[wrong[0]] else 'does not'} by {rule}.",
-            hint=DECIDE,
+            hint=by.options,
         )
 
 
@@ -540,8 +559,42 @@ def _check_lasts(
     wrong = np.flatnonzero(is_set(seen, by.lasts, len(ends)) & ~ends & ~final)
     if len(wrong):
         raise UnknownLayout(
-            f"{place(int(wrong[0]))} is the last of an episode by {by.lasts}, and not by {rule}.", hint=DECIDE
+            f"{place(int(wrong[0]))} is the last of an episode by {by.lasts}, and not by {rule}.", hint=by.options
         )
+
+
+def _check_others(
+    seen: Mapping[str, Array], by: BoundaryColumns, ends: BoolArray, rule: str, place: Callable[[int], str]
+) -> None:
+    """Refuse an episode of several agents, with several ids, or in which a further count of steps goes back."""
+    within = ~ends[:-1]
+    for key in filter(None, (by.agents, *by.others)):
+        wrong = np.flatnonzero(differs(seen[key][:-1], seen[key][1:]) & within)
+        if len(wrong):
+            a, b = (_label(seen[key][wrong[0] + k]) for k in (0, 1))
+            alone = "import the rows of each agent alone, or, if they take turns in one episode, "
+            raise UnknownLayout(
+                f"{place(int(wrong[0]) + 1)} has the {key} {b}, and the row before it, in the same episode by {rule}, "
+                f"{a}.",
+                hint=f"{alone if key == by.agents else ''}say which is right: --episodes-by {rule} or --episodes-by "
+                f"field:{key}",
+            )
+    if by.stops is not None:
+        wrong = np.flatnonzero(differs(seen[by.stops][:-1], seen[by.stops][1:]) != ends[:-1])
+        if len(wrong):
+            one, other = (rule, by.stops.removeprefix(ENDS))[:: 1 if ends[wrong[0]] else -1]
+            raise UnknownLayout(
+                f"{place(int(wrong[0]))} ends an episode by {one}, and not by {other}.",
+                hint=f"say which is right: --episodes-by {rule} or --episodes-by field:{by.stops}",
+            )
+    for key in by.counts:
+        wrong = np.flatnonzero((np.diff(seen[key]) < 0) & within)
+        if len(wrong):
+            raise UnknownLayout(
+                f"{place(int(wrong[0]) + 1)} has the {key} {seen[key][wrong[0] + 1]!s}, which goes back, and is in the "
+                f"same episode as the row before it by {rule}.",
+                hint=f"say which is right: --episodes-by {rule} or --episodes-by steps:{key}",
+            )
 
 
 def _check_missing(missing: BoolArray, ends: BoolArray, place: Callable[[int], str]) -> None:
@@ -569,7 +622,7 @@ def _check_flags(
         wrong = np.flatnonzero(is_set(seen, key, rows) & ~last)
         if len(wrong):
             raise UnknownLayout(
-                f"{place(wrong[0])} is {_shown(key)}, but its episode continues in the next row.", hint=DECIDE
+                f"{place(wrong[0])} is {_shown(key)}, but its episode continues in the next row.", hint=by.options
             )
     if by.done is None or by.terminated is None or by.truncated is None:
         return
@@ -596,6 +649,7 @@ def by_rule(by: BoundaryColumns, rule: str, table: Table) -> BoundaryColumns:
     """
     kind, _, key = rule.partition(":")
     alone = replace(by, ids=None, steps=None, starts=None, lasts=None, stops=None, explicit=kind)
+    alone = replace(alone, agents=None, others=(), counts=())
     if kind in ("flags", "file", "timeouts") and not key:
         if kind == "timeouts" and by.truncated is None:
             raise UnknownLayout(

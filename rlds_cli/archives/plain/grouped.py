@@ -527,7 +527,7 @@ def _ends(e: _GroupEpisode, *, strict: bool) -> tuple[Array, Array, int]:
         A flag, an id or a step shows that there is more than one episode.
     """
     what = e.meaning
-    told = (what.ids, what.steps, what.starts, what.lasts, e.done)
+    told = (what.ids, *what.more, what.agents, what.steps, *what.counts, what.starts, what.lasts, e.done)
     keys = {e.keys[n] for n in FLAGS if n in e.keys} | {k for k in told if k}
     single = {k for k in keys if not e.table[k].shape}
     with e.table.rows(sorted(keys - single)) as rows:
@@ -544,15 +544,17 @@ def _check_alone(e: _GroupEpisode, seen: Mapping[str, Array]) -> None:
     """Refuse an id that changes, steps that do not increase by one, and starts or ends elsewhere than at them."""
     what = e.meaning
     checks: tuple[tuple[str | None, Callable[[Array], Array], str], ...] = (
-        (what.ids, lambda v: 1 + np.flatnonzero(differs(v[:-1], v[1:])), "changes"),
+        *((k, lambda v: 1 + np.flatnonzero(differs(v[:-1], v[1:])), "changes") for k in (what.ids, *what.more)),
+        (what.agents, lambda v: 1 + np.flatnonzero(differs(v[:-1], v[1:])), "changes"),
         (what.steps, lambda v: 1 + np.flatnonzero(is_count(v) & (np.diff(signed(v)) != 1)), "does not increase by one"),
+        *((k, lambda v: 1 + np.flatnonzero(is_count(v) & (np.diff(signed(v)) < 0)), "goes back") for k in what.counts),
         (what.starts, lambda v: 1 + np.flatnonzero(v[1:]), "is set"),
         (what.lasts, lambda v: np.flatnonzero(v[: e.length - 1]), "is set"),
     )
     for key, rows, says in checks:
         if key is None or key not in seen or seen[key].shape[1:] not in ((), (1,)):
             continue
-        if seen[key].dtype.kind not in ("iuf" if key == what.steps else "biufOS"):
+        if seen[key].dtype.kind not in ("iuf" if key in (what.steps, *what.counts) else "biufOS"):
             continue
         wrong = rows(seen[key].reshape(-1))
         if len(wrong):
