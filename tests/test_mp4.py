@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import av
@@ -76,6 +77,13 @@ def test_what_is_cut_short_or_something_else(tmp_path: Path) -> None:
     path.write_bytes(b"GIF89a" + bytes(100))
     with pytest.raises(UnknownLayout, match="is not an MP4 file"):
         mp4.read(path)
+
+
+def test_boxes_in_a_box_have_a_bound(tmp_path: Path) -> None:
+    many = struct.pack(">I4s", 8, b"free") * 2_000
+    (tmp_path / "a.mp4").write_bytes(struct.pack(">I4s", 8 + len(many), b"moov") + many)
+    with pytest.raises(CorruptArchive, match="boxes in a box"):
+        mp4.read(tmp_path / "a.mp4")
 
 
 def test_fragmented_files_are_refused(tmp_path: Path) -> None:

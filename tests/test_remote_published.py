@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import struct
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -19,7 +23,7 @@ from object_store import Fault
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import DatasetNotFound, DownloadFailed, Offline, WrongFingerprint
+from rlds_cli.errors import ArchiveError, DatasetNotFound, DownloadFailed, Offline, UnsafeArchive, WrongFingerprint
 from rlds_cli.files.locks import file_lock
 from rlds_cli.loader import Loader, Sequential, Shuffled, Slice
 
@@ -35,15 +39,18 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
         yield running
 
 
-def publish(hub: Hub, directory: Path, repository: str = "lab/arm") -> str:
-    """Put the files of a directory into a repository, in one commit; return the commit."""
+def publish(hub: Hub, directory: Path, repository: str = "lab/arm", states: int | None = None) -> str:
+    """Put the files of a directory into a repository, in one commit; return the commit.
+
+    ``states`` is the size that the hub states of each video.
+    """
     files: dict[str, bytes | tuple[str, int]] = {".gitattributes": b"*.mp4 filter=lfs\n"}
     for path in sorted(p for p in directory.rglob("*") if p.is_file()):
         data, name = path.read_bytes(), path.relative_to(directory).as_posix()
         if path.suffix in (".mp4", ".parquet"):
             digest = hashlib.sha256(data).hexdigest()
             hub.objects[repository, digest] = data
-            files[name] = digest, len(data)
+            files[name] = digest, len(data) if states is None or path.suffix != ".mp4" else states
         else:
             files[name] = data
     return hub.repositories.setdefault(repository, Repository()).commit(files, "add")
@@ -202,3 +209,78 @@ def test_it_is_shown_and_collected(hub: Hub, whole: Dataset, home: Path) -> None
         assert root.exists(), "a process prepares it"
     assert run_rlds("gc", "--remote", "--yes").returncode == 0
     assert not list((home / "remote").glob("published-*"))
+
+
+# -- a hub that lies about its videos
+
+
+def box(kind: bytes, content: bytes = b"") -> bytes:
+    return struct.pack(">I4s", 8 + len(content), kind) + content
+
+
+def lying(hub: Hub, tmp_path: Path, video: bytes, *, states: int | None = None, name: str = "lab/arm") -> None:
+    """Publish a sound dataset, in which each video is ``video``."""
+    top = Path(tempfile.mkdtemp(dir=tmp_path))
+    files = lerobot_archives.write_v3(top / "files", Content(lengths=(4,), video=("top",), options={"g": "2"}))
+    for path in files.rglob("*.mp4"):
+        path.write_bytes(video)
+    publish(hub, files, name, states)
+
+
+@pytest.mark.parametrize("content", [b"", bytes(70_000)], ids=["empty", "of 70,000 bytes"])
+def test_an_endless_chain_of_boxes_is_left(content: bytes, hub: Hub, tmp_path: Path) -> None:
+    lying(hub, tmp_path, box(b"ftyp", b"isom") + box(b"free", content) * (40_000_000 // (len(content) + 8) // 2))
+    bytes_of_videos(hub)
+    with pytest.raises(ArchiveError, match=f"{PLACE}.*mp4 has no tables among its first"):
+        rlds_cli.open_dataset(PLACE)
+    assert bytes_of_videos(hub) <= 256 * (1 << 16), "a piece for each box that is looked at"
+
+
+@pytest.mark.parametrize("states", [1 << 50, (1 << 63) - 1])
+def test_a_size_that_no_video_has_is_refused(states: int, hub: Hub, tmp_path: Path, home: Path) -> None:
+    lying(hub, tmp_path, box(b"ftyp", b"isom") + box(b"moov"), states=states)
+    with pytest.raises(UnsafeArchive, match=f"mp4 states {states:,} bytes"):
+        rlds_cli.open_dataset(PLACE)
+    assert not list(home.rglob("*.mp4"))
+
+
+def test_a_box_that_ends_behind_its_video_is_no_endless_question(hub: Hub, tmp_path: Path) -> None:
+    for video in (struct.pack(">I4s", 1, b"ftyp"), b"", struct.pack(">I4s", 8, b"ftyp") + b"\0\0\0\1mdat\0\0"):
+        lying(hub, tmp_path, video)
+        with pytest.raises(ArchiveError, match=r"cut short|interrupted"):
+            rlds_cli.open_dataset(PLACE)
+
+
+OPEN = """
+import re, sys
+from pathlib import Path
+import rlds_cli
+from rlds_cli.errors import ArchiveError
+peak = lambda: int(re.search("VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
+for place in sys.argv[1:]:
+    try:
+        rlds_cli.open_dataset(place)
+    except ArchiveError as e:
+        print(peak(), e.message)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="where a process reads its own peak")
+def test_tables_go_to_the_disk_and_not_to_memory(hub: Hub, tmp_path: Path) -> None:
+    """The second dataset takes no more memory than the first one, whose tables are small."""
+    moov = 48 << 20
+    for name, size in (("lab/small", 8), ("lab/large", moov)):
+        lying(hub, tmp_path, box(b"ftyp", b"isom") + box(b"moov", bytes(size)), name=name)
+    places = [f"hf://datasets/lab/{name}" for name in ("small", "large")]
+    done = subprocess.run([sys.executable, "-c", OPEN, *places], capture_output=True, text=True, check=True)
+    small, large = done.stdout.splitlines()
+    assert "the tables of the video are damaged" in small and "the tables of the video are damaged" in large
+    assert int(large.split()[0]) - int(small.split()[0]) < moov // 2
+
+
+def test_the_tables_of_all_videos_have_a_bound(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlds_cli.downloads.published._MOST_BYTES", 1 << 20)
+    lying(hub, tmp_path, box(b"ftyp", b"isom") + box(b"moov", bytes(1 << 20)))
+    with pytest.raises(UnsafeArchive, match=r"take more than 1\.0 MiB"):
+        rlds_cli.open_dataset(PLACE)
+    assert bytes_of_videos(hub) < 1 << 17, "the head alone"

@@ -8,16 +8,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from rlds_cli import ids, settings
+from rlds_cli import ids, settings, text
 from rlds_cli.archives import Archive
 from rlds_cli.downloads import listing
 from rlds_cli.downloads.archive import source_of
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.downloads.schemes import Unanswered
-from rlds_cli.errors import ArchiveError, DatasetNotFound, DownloadFailed, InvalidArgument, TransferError
+from rlds_cli.errors import (
+    ArchiveError,
+    DatasetNotFound,
+    DownloadFailed,
+    InvalidArgument,
+    TransferError,
+    UnsafeArchive,
+)
+from rlds_cli.files import child, disk, trees
 from rlds_cli.files import safe as safe_files
-from rlds_cli.files import trees
 from rlds_cli.files.locks import file_lock
 from rlds_cli.formats import mp4
 from rlds_cli.home import Home
@@ -29,9 +36,13 @@ from rlds_cli.sources import addresses
 from rlds_cli.sources.addresses import Address
 from rlds_cli.sources.objects import Objects
 from rlds_cli.sources.opening import open_objects
+from rlds_cli.sources.source import Chunk
 from rlds_cli.text import natural
 
-_AT_ONCE = 32  # videos
+_AT_ONCE = 32  # requests
+_TOGETHER = 128  # videos whose tables are looked for together
+_LARGEST = 1 << 40  # bytes of a video
+_MOST_BYTES = 4 << 30  # of the tables of all videos: those of a hundred million frames
 _HEAD, _PIECE = 1 << 10, 1 << 16  # bytes that are asked for at the beginning of a video, and further on
 _INFO = "meta/info.json"
 
@@ -132,40 +143,84 @@ def _video_source(f: RemoteFile) -> dict[str, object]:
 
 
 def _fetch_tables(objects: Objects, videos: Sequence[RemoteFile], archive: Path, id: str, tell: Progress) -> None:
-    """Write a sparse file for each video, which holds its tables alone."""
-    done = 0
-    with ThreadPoolExecutor(_AT_ONCE, "tables") as pool:
-        running = [pool.submit(_fetch_table, objects, f, archive / f.path, archive) for f in videos]
+    """Write a sparse file for each video, which holds its tables alone. Another process says where these lie."""
+    _check_sizes(objects.address, videos)
+    with child.reading(mp4.__name__), ThreadPoolExecutor(_AT_ONCE, "tables") as pool:
+        budget = _MOST_BYTES
         try:
-            for task in running:
-                task.result()
-                done += 1
-                tell(Event(id, "fetch", "tables of videos", done, len(videos), "videos"))
+            for first in range(0, len(videos), _TOGETHER):
+                some = [_Video(objects, f, archive / f.path, archive) for f in videos[first : first + _TOGETHER]]
+                budget -= _complete(objects.address, some, pool, budget)
+                tell(Event(id, "fetch", "tables of videos", min(first + _TOGETHER, len(videos)), len(videos), "videos"))
         except BaseException:
             objects.client.stop()
             pool.shutdown(cancel_futures=True)
             raise
 
 
-def _fetch_table(objects: Objects, f: RemoteFile, target: Path, root: Path) -> None:
-    safe_files.directory(target.parent, root.parent)
-    size, known = int(f.size or 0), dict[int, bytes]()
+def _check_sizes(address: Address, videos: Sequence[RemoteFile]) -> None:
+    """Refuse videos whose stated sizes no file has: they are those of the sparse files."""
+    for f in videos:
+        if (f.size or 0) > _LARGEST:
+            raise UnsafeArchive(f"{address}/{f.path} states {f.size:,} bytes; a video has at most {_LARGEST:,}.")
 
-    def read(at: int, length: int) -> bytes:
-        first = next((a for a, data in known.items() if a <= at and at + length <= a + len(data)), None)
-        if first is None:
-            first = at
-            wanted = max(length, _PIECE if at else _HEAD)
-            known[at] = objects.read_range(f.path, at, min(wanted, size - at))
-        return known[first][at - first : at - first + length]
 
-    try:
-        mp4.tables(read, size, Path(f.path))
-    except (ValueError, IndexError, ArchiveError) as e:
-        raise ArchiveError(f"{objects.address}/{f.path}: the tables of the video cannot be read: {e}") from e
-    with safe_files.replacing(target) as out:
-        for at, data in known.items():
-            out.seek(at)
-            out.write(data)
-        out.truncate(size)
-        os.fsync(out.fileno())
+def _complete(address: Address, videos: Sequence[_Video], pool: ThreadPoolExecutor, budget: int) -> int:
+    """Fetch the tables of some videos, a range of each at a time; return the bytes that came."""
+    fetched, waiting = 0, [(video, video.range(0, _HEAD)) for video in videos]
+    while waiting:
+        fetched += sum(size for _, (_, size) in waiting)
+        if fetched > budget:
+            raise UnsafeArchive(
+                f"The tables of the videos of {address} take more than {text.size_of(_MOST_BYTES)}. They are not read.",
+                hint=f"rlds download {ids.lerobot_id(str(address))}",
+            )
+        disk.check_space(fetched, waiting[0][0].target.parent)
+        for task in [pool.submit(video.fetch, *wanted) for video, wanted in waiting]:
+            task.result()
+        partial = [mp4.Partial(video.target, video.size, tuple(video.held)) for video, _ in waiting]
+        try:
+            missing = child.ask(mp4.missing, partial, names=[p.file for p in partial])
+        except ArchiveError as e:
+            archive = videos[0].archive
+            e.message = f"{e.message.replace(f'{archive}/', f'{address}/')} The tables of a video cannot be read."
+            raise
+        waiting = [
+            (video, video.range(first, max(size, _PIECE)))
+            for (video, _), wanted in zip(waiting, missing, strict=True)
+            if wanted is not None
+            for first, size in [wanted]
+        ]
+    return fetched
+
+
+class _Video:
+    """The sparse file of a video, whose bytes ``held`` have arrived."""
+
+    def __init__(self, objects: Objects, f: RemoteFile, target: Path, archive: Path) -> None:
+        self._objects, self._name, self.size = objects, f.path, int(f.size or 0)
+        self.target, self.archive, self.held = target, archive, list[tuple[int, int]]()
+        safe_files.directory(target.parent, archive.parent)
+        safe_files.write_bytes(target, b"")
+        try:
+            os.truncate(target, self.size)
+        except OSError as e:
+            raise disk.disk_error(e, target) from e
+
+    def range(self, first: int, size: int) -> tuple[int, int]:
+        """Return the first byte and the number of those that the video has of a range."""
+        return first, min(size, self.size - first)
+
+    def fetch(self, first: int, size: int) -> None:
+        """Write a range of the video as it arrives."""
+
+        def write(chunk: Chunk) -> None:
+            try:
+                out.write(chunk)
+            except OSError as e:
+                raise disk.disk_error(e, self.target) from e
+
+        with safe_files.updating(self.target) as out:
+            out.seek(first)
+            self._objects.fetch(self._name, first, size, write)
+        self.held.append((first, first + size))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +22,8 @@ from rlds_cli.errors import CorruptArchive, DamagedDataset, UnknownLayout
 
 _PIECE = 1 << 20
 _MOST_TABLES = 1 << 28  # bytes of the box that holds the tables
+_MOST_BOXES = 1 << 8  # of a file; sound ones have four or five
+_MOST_CHILDREN = 1 << 10  # boxes in a box
 _CODECS = {
     "FFV1": ("ffv1", "glbl"),
     "av01": ("av1", "av1C"),
@@ -228,25 +230,73 @@ def tables(read: Read, size: int, file: Path) -> memoryview:
     CorruptArchive, UnknownLayout
         As `read`.
     """
+    at, length = _find_tables(read, size, file)
+    return memoryview(read(at, length))
+
+
+def _find_tables(read: Read, size: int, file: Path) -> tuple[int, int]:
+    """Return the first byte of the content of the box ``moov``, and its bytes; see `tables`."""
     at = 0
-    first = True
-    while at + 8 <= size:
+    for number in range(_MOST_BOXES):
+        if at + 8 > size:
+            raise CorruptArchive(f"{file} has no tables: writing it was interrupted.")
         length, kind = struct.unpack(">I4s", read(at, 8))
         head = 8
-        if length == 1:
+        if length == 1 and at + 16 <= size:
             length, head = struct.unpack(">Q", read(at + 8, 8))[0], 16
         length = length or size - at
-        if first and kind not in (b"ftyp", b"moov", b"free", b"wide", b"mdat"):
+        if not number and kind not in (b"ftyp", b"moov", b"free", b"wide", b"mdat"):
             raise UnknownLayout(f"{file} is not an MP4 file.")
-        first = False
         if length < head or at + length > size:
             raise CorruptArchive(f"{file} is cut short: a box ends beyond its {size:,} bytes.")
         if kind == b"moov":
             if length > _MOST_TABLES:
-                raise UnknownLayout(f"{file}: tables of {length:,} bytes.")
-            return memoryview(read(at + head, length - head))
+                raise UnknownLayout(f"{file}: tables of {length:,} bytes; at most {_MOST_TABLES:,} are read.")
+            return at + head, length - head
         at += length
-    raise CorruptArchive(f"{file} has no tables: writing it was interrupted.")
+    raise UnknownLayout(f"{file} has no tables among its first {_MOST_BOXES} boxes.")
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A file with a part of a video: the bytes [first, stop) of ``held`` have arrived, the others are a hole."""
+
+    file: Path
+    size: int
+    held: tuple[tuple[int, int], ...]
+
+
+class _Absent(Exception):
+    """Bytes [at, at + size) have not arrived."""
+
+    def __init__(self, at: int, size: int) -> None:
+        self.at, self.size = at, size
+
+
+def missing(videos: Sequence[Partial]) -> list[tuple[int, int] | None]:
+    """Return the bytes (first, number) of each video that must arrive next for `read`; None once its tables are here.
+
+    Raises
+    ------
+    CorruptArchive, UnknownLayout
+        As `read`.
+    """
+    return [_missing(video) for video in videos]
+
+
+def _missing(video: Partial) -> tuple[int, int] | None:
+    with Extent(((video.file, 0, video.size),)).opened() as read:
+
+        def held(at: int, size: int) -> bytes:
+            if not any(first <= at and at + size <= stop for first, stop in video.held):
+                raise _Absent(at, size)
+            return read(at, size)
+
+        try:
+            tables(held, video.size, video.file)
+        except _Absent as absent:
+            return absent.at, absent.size
+        return None
 
 
 def _children(data: memoryview) -> Boxes:
@@ -258,7 +308,9 @@ def _children(data: memoryview) -> Boxes:
 
 def _boxes(data: memoryview) -> Iterator[tuple[str, memoryview]]:
     at = 0
-    while at + 8 <= len(data):
+    for _ in range(_MOST_CHILDREN):
+        if at + 8 > len(data):
+            return
         length, kind = struct.unpack_from(">I4s", data, at)
         head = 8
         if length == 1:
@@ -268,6 +320,7 @@ def _boxes(data: memoryview) -> Iterator[tuple[str, memoryview]]:
             raise ValueError(f"a box of {length:,} bytes where {len(data) - at:,} are left")
         yield kind.decode("latin-1"), data[at + head : at + length]
         at += length
+    raise ValueError(f"more than {_MOST_CHILDREN:,} boxes in a box")
 
 
 def _track(moov: Boxes, size: int, file: Path) -> Track:
