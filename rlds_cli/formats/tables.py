@@ -29,7 +29,7 @@ import numpy as np
 from rlds_cli import text
 from rlds_cli.array_types import Array, IntArray
 from rlds_cli.errors import ReaderError, RldsError, UnknownLayout
-from rlds_cli.formats import camera_files, image_columns
+from rlds_cli.formats import camera_files, image_columns, tianshou
 from rlds_cli.formats.arrow_tables import MISSING as MISSING
 from rlds_cli.formats.arrow_tables import ArrowFile, is_arrow, is_nan, open_arrow
 from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plain, walk, whole
@@ -131,6 +131,8 @@ class Table:
     columns: dict[str, TableColumn]
     left_out: tuple[str, ...] = ()  # columns of values that no field can hold
     hidden: set[str] = field(default_factory=set)  # columns that become no fields
+    ends: str | None = None  # a list of ends of episodes that no option replaces: rows of several recordings
+    remarks: tuple[tuple[str, str], ...] = ()  # codes and texts of notes
     _derivations: dict[str, _Derivation] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> TableColumn:
@@ -430,8 +432,28 @@ def npz_table(path: Path, npz: NpzFile) -> Table:
 
 def hdf5_table(path: Path, f: h5py.File) -> Table:
     """An open HDF5 file as a table."""
+    if tianshou.is_buffer(f):
+        return _ring_table(path, f)
     columns = {n: TableColumn(n, d.shape or (), d.dtype, path.name) for n, d in datasets(f).items()}
     return _table(path, Hdf5(path, f), columns)
+
+
+def _ring_table(path: Path, f: h5py.File) -> Table:
+    """A replay buffer of tianshou as a table of its filled rows, in the order of time."""
+    found = tianshou.read(path, f)
+    stored, left_out = tianshou.columns(f, found)
+    source = tianshou.RingSource(path, stored, found)
+    columns = {n: TableColumn(n, (found.rows, *d.shape[1:]), d.dtype, path.name) for n, d in stored.items()}
+    ends = TableColumn(tianshou.ENDS, source.ends.shape, source.ends.dtype, path.name)
+    return Table(
+        path,
+        source,
+        {**columns, ends.name: ends},
+        left_out,
+        hidden={ends.name},
+        ends=ends.name,
+        remarks=tuple(tianshou.remarks(found)),
+    )
 
 
 def _table(

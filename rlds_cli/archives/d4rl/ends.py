@@ -73,6 +73,7 @@ def of(table: Table, name: str, chosen: Mapping[str, str]) -> FlatLayout:
     if table.left_out:
         text = f"columns of values that no field can hold were left out: {', '.join(table.left_out)}"
         notes.append(Note("left-out", text, len(table.left_out), name))
+    notes += [Note(code, text, 1, name) for code, text in table.remarks]
     notes += [
         Note("mixed", f"numbers are kept as texts: {key} holds {m.text[:40]!r} in row {m.row:,}", m.numbers, name)
         for key, m in table.mixed.items()
@@ -270,6 +271,7 @@ def rule(text: str | None, layout: FlatLayout, table: Table) -> Rule:
     UnknownLayout
         There is no such rule, or the file lacks what it needs.
     """
+    check_ends(table)
     kind, _, key = (text or DEFAULT).partition(":")
     name = table.path.name
     if kind not in [r.partition(":")[0] for r in RULES] or bool(key) != (kind == "field"):
@@ -282,6 +284,15 @@ def rule(text: str | None, layout: FlatLayout, table: Table) -> Rule:
     if kind == "jumps" and not layout.comparable:
         return Rule(kind, layout, limits=jump_limits(table, layout))
     return Rule(kind, layout, _boundary(key, layout, table, name) if kind == "field" else None)
+
+
+def check_ends(table: Table) -> None:
+    """Refuse a rule for the ends of episodes where the file says itself where they are; raises UnknownLayout."""
+    if table.ends is not None:
+        raise UnknownLayout(
+            f"{table.path.name} says where its episodes end, and no rule replaces that.",
+            hint="leave out --episodes-by and --reader",
+        )
 
 
 def _boundary(key: str, layout: FlatLayout, f: Table, name: str) -> str:

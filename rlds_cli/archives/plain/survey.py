@@ -96,6 +96,7 @@ def survey(archive: Archive, path: Path) -> FileSurvey:
         what = understood(table, archive.fields, arrive=archive.arrive)
         by = boundary_columns(what, table, strict=not archive.episodes_by, arrive=archive.arrive)
         if archive.episodes_by:
+            layouts.check_ends(table)
             by = by_rule(by, archive.episodes_by, table)
         rows = max((table[a].shape[0] for a in by.actions if table[a].shape), default=0)
         rules = cameras.fit(table, flags_of(what)[0], rows, path.name, final=False)
