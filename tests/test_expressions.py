@@ -303,3 +303,86 @@ def test_the_expression_of_episodes(episodes: list[int], text: str) -> None:
 def test_thousands_of_episodes_by_number() -> None:
     some = list(range(1, 10_000, 2))
     assert np.flatnonzero(episodes_where(expression_of(some), {"length": np.ones(10_000)})).tolist() == some
+
+
+# -- names that are not words
+
+ODD = {
+    "length": np.array([4, 5, 6]),
+    "quality": np.array([1.0, 2.0, 3.0]),
+    "idle": np.array([10.0, 10.0, 10.0]),
+    "quality/idle": np.array([0.9, 0.1, 0.9]),  # the quotients are 0.1, 0.2, 0.3
+    "quality-idle": np.array([5, 6, 7]),  # the differences are negative
+    "success rate": np.array([0.0, 0.5, 1.0]),
+    "info.place": np.array(["shelf", "bin", None], object),
+    "episode#": np.array([7, 8, 9]),
+    "and": np.array([True, False, True]),
+    "None": np.array([1, 2, 3]),
+    "-1": np.array([0, 0, 1]),
+    "fi": np.array([0, 0, 1]),
+    "\N{LATIN SMALL LIGATURE FI}": np.array([1, 0, 0]),  # to Python's parser the same name as fi
+    "a`b": np.array([1, 1, 1]),
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [
+        ("`quality/idle` < 0.25", [1]),
+        ("(quality) / (idle) < 0.25", [0, 1]),
+        ("`quality` / `idle` < 0.25", [0, 1]),
+        ("quality / length < 0.3", [0]),  # 0.25, 0.4, 0.5, and no column is called so
+        ("length*`quality/idle` > 3", [0, 2]),  # 3.6, 0.5, 5.4
+        ("not `quality/idle` < 0.25 and`and`", [0, 2]),
+        ("`quality-idle` > 5", [1, 2]),
+        ("quality - (idle) > 5", []),
+        ("`success rate`>=0.5", [1, 2]),
+        ("`info.place`.contains('in')", [1]),
+        ("`info.place` is None", [2]),
+        ("'`quality/idle`' == `info.place` or 'quality/idle' in `info.place`", []),
+        ("`episode#` == 8", [1]),
+        ("`and` and True", [0, 2]),
+        ("`None` > 1", [1, 2]),
+        ("quality is not None", [0, 1, 2]),
+        ("quality > -1", [0, 1, 2]),
+        ("`-1` > 0", [2]),
+        ("fi > 0", [2]),
+        ("\N{LATIN SMALL LIGATURE FI} > 0", [0]),
+        ("`length` > 4", [1, 2]),
+    ],
+)
+def test_a_name_that_is_not_a_word_stands_in_backquotes(text: str, chosen: list[int]) -> None:
+    assert np.flatnonzero(episodes_where(text, ODD)).tolist() == chosen
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("quality/idle < 0.25", "`quality/idle`"),
+        ("quality / idle < 0.25", "`quality/idle`"),
+        ("0.5 > length * quality/idle", "`quality/idle`"),
+        ("quality - idle > 5", "`quality-idle`"),
+        ("length > 4 and success rate > 0.5", "`success rate`"),
+        ("info.place.contains('bin')", "`info.place`"),
+        ("episode# == 8", "#"),
+        ("length > 4 # longer", "#"),
+        ("`qualty/idle` < 1", "`quality/idle`"),  # did you mean
+        ("`quality/idle < 1", "not closed"),
+        ("`` < 1", "no name"),
+        (" < 1", "shell"),
+    ],
+)
+def test_without_backquotes_such_a_name_is_refused(text: str, name: str) -> None:
+    with pytest.raises(InvalidExpression) as e:
+        episodes_where(text, ODD)
+    assert name in str(e.value)
+
+
+def test_what_is_to_be_typed_has_backquotes() -> None:
+    with pytest.raises(InvalidExpression) as e:
+        episodes_where("`quality/idle`", ODD | {"flag/x": np.array([True] * 3)})
+    with pytest.raises(InvalidExpression) as of_flag:
+        episodes_where("not `quality/idle`", ODD)
+    assert e.value.hint is not None and of_flag.value.hint == "`quality/idle` > 0"
+    with pytest.raises(InvalidExpression, match=r"Columns: .*`quality/idle`"):
+        episodes_where("speed > 1", ODD)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,15 @@ import rlds_cli
 from rlds_cli.cli import main, selecting
 from rlds_cli.cli.commands import app
 from rlds_cli.dataset import Dataset, editing
-from rlds_cli.errors import DatasetNotFound, InvalidArgument, NameTaken, NoPermission, RldsError
+from rlds_cli.errors import (
+    DatasetNotFound,
+    InvalidArgument,
+    InvalidEpisode,
+    InvalidExpression,
+    NameTaken,
+    NoPermission,
+    RldsError,
+)
 from rlds_cli.maintenance import compacting
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.sharing.pushing import push
@@ -80,6 +89,24 @@ def test_a_file_of_labels_that_is_wrong(arm: Dataset, tmp_path: Path, text: str,
     with pytest.raises(RldsError, match=why):
         run("label", "local/arm", "--from", str(tmp_path / "labels.csv"))
     assert rlds_cli.open_dataset("local/arm").version == 1
+
+
+def test_columns_whose_names_are_no_words(arm: Dataset) -> None:
+    """Without backquotes, take / length is 1 in each episode."""
+    run("label", "local/arm", "take/length=0", "success rate=1.5")
+    run("label", "local/arm", "--episodes", "2", "take/length=7")
+    where = "`take/length` > 3 and `success rate` > 1"
+    run("label", "local/arm", "--where", where, "my quality=rather good")
+    e = rlds_cli.open_dataset("local/arm").episodes
+    assert e["my quality"].tolist() == [None, None, "rather good", None]
+    for text in ("take/length > 0.5", "take / length > 0.5", "success rate > 1"):
+        with pytest.raises(InvalidExpression, match=r"needs backquotes"):
+            run("label", "local/arm", "--where", text, "quality=bad")
+    typed = ["label", "--where", where, "my quality=rather good"]
+    assert shlex.split(changes()[-1])[:4] == typed
+    for name in ("a`b", "a\nb"):
+        with pytest.raises(InvalidEpisode, match="expressions could not name it"):
+            arm.label(**{name: 1})
 
 
 @pytest.mark.thorough

@@ -22,7 +22,7 @@ import numpy as np
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats import camera_files
 from rlds_cli.formats.tables import NOT, WITHOUT, Table
-from rlds_cli.ted import EPISODE_COLUMNS, FLAGS, REWARD, Field, Kind, Note, Placement, Scalar
+from rlds_cli.ted import EPISODE_COLUMNS, FLAGS, REWARD, UNFIT, Field, Kind, Note, Placement, Scalar
 from rlds_cli.text import did_you_mean, is_below, natural
 
 NEXT_OBSERVATION = "next/observation"
@@ -333,7 +333,7 @@ def _missing(columns: Mapping[str, Shaped], key: str, file: str) -> UnknownLayou
 
 def episode_column(key: str) -> str:
     """Make the name of a column of the episode table, other than those of TED's own columns."""
-    name = key.replace("/", "_").replace("@", "_")
+    name = UNFIT.sub("_", key.replace("/", "_"))
     return f"own_{name}" if name.lower() in EPISODE_COLUMNS else name
 
 

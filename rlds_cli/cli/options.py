@@ -131,7 +131,8 @@ Where = Annotated[
     typer.Option(
         "--where",
         metavar="CONDITION",
-        help="Episodes whose columns fulfil it, such as \"success and task == 'cube'\".",
+        help="Episodes whose columns fulfil it, such as \"success and task == 'cube'\". Backquotes enclose a name that "
+        "is not a word: '`success rate` > 0.5'.",
         show_default=False,
     ),
 ]

@@ -453,7 +453,8 @@ class Dataset(Shortcuts):
         Raises
         ------
         InvalidExpression
-            ``where`` is not such a comparison, compares values of different kinds, or names an unknown column.
+            ``where`` is not such a comparison, compares values of different kinds, names an unknown column, or one
+            whose name is not a word (``quality/idle``) without backquotes.
         RldsError
             There is no such split.
         """

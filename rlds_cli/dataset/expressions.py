@@ -3,28 +3,30 @@
 Every part of an expression is a flag, a number or a text, for each episode or as a constant. Parts of different kinds
 are not compared: ``length == 'x'`` is an error and not False. A missing value fulfils only ``!=``, ``not in`` and
 ``is None``.
+
+A name that is not a word stands in backquotes: ```quality/idle_share` < 0.25``. Without them this would divide one
+column by another, so an expression is refused in which a run of tokens is the name of a column.
 """
 
 from __future__ import annotations
 
 import ast
-import io
 import keyword
 import operator
 import re
-import tokenize
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import reduce
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 import numpy as np
 
 from rlds_cli.errors import InvalidExpression
 from rlds_cli.ted import END_NAMES, Array, BoolArray, IntArray
-from rlds_cli.text import did_you_mean
+from rlds_cli.text import closest, did_you_mean
 
 Kind = Literal["flag", "number", "text", "missing", "list"]
 
@@ -34,8 +36,17 @@ _SYNONYMS = {"return": "total_reward"}
 _CLOSED = {"end": tuple(END_NAMES)}  # columns whose values are all known
 _GRAMMAR = {"and", "or", "not", "in", "is", "True", "False", "None", "if", "else", "for", "lambda", "async", "await"}
 _RESERVED = frozenset(keyword.kwlist) - _GRAMMAR  # no expression of columns needs them, so that they may name columns
-_RESERVED_WORD = re.compile(rf"\b(?:{'|'.join(sorted(_RESERVED))})\b")
-_AS_NAME = "_column_called_"
+_QUOTE = "`"
+_TOKEN = re.compile(
+    r"""(?P<quoted>`[^`]*`?)
+      | (?P<string>[rRbBuUfF]{0,2}(?:'{3}.*?'{3} | "{3}.*?"{3} | '(?:\\.|[^'\\])*'? | "(?:\\.|[^"\\])*"?))
+      | (?P<word>[^\W\d]\w*)
+      | (?P<blank>\s+)
+      | \d\w* | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_NEEDS_TOKENS = re.compile(rf"[`#]|[^\x00-\x7f]|\b(?:{'|'.join(sorted(_RESERVED))})\b")
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -67,6 +78,7 @@ _OTHER_SPELLINGS = (
     (re.compile(r"&&|\|\||\b(?:AND|OR|NOT)\b"), "conditions are joined by and, or and not"),
     (re.compile(r"<>"), "values that differ are compared with !="),
     (re.compile(r"(?<![=<>!])=(?!=)"), "equal values are compared with =="),
+    (re.compile(r"^\s*[<>=!*/]|^\s*$"), "a shell runs what stands in backquotes, unless all of it is in '...'"),
 )
 _EXACT = 2**53  # whole numbers below it are exact as float64
 _WIDEST = 2.0**127  # whole numbers up to it are computed exactly
@@ -79,6 +91,7 @@ _WORDS: dict[Kind, str] = {
 }
 _PARENTHESES = "& and | need parentheses: (length > 100) & (end == 'cut')"
 _EXAMPLE = 'as in "total_reward > 3000 and length >= 500"'
+_IN_BACKQUOTES = "the name of a column that is not a word stands in backquotes: `my column` > 3"
 
 
 def episodes_where(text: str, columns: Mapping[str, Array], numbers: IntArray | None = None) -> BoolArray:
@@ -95,17 +108,20 @@ def episodes_where(text: str, columns: Mapping[str, Array], numbers: IntArray | 
     ``task.startswith('pick')``, ``task.endswith('cube')``, ``task.like('pick%cube')``
         the beginning or the end of a text, or the whole of it, where ``%`` is any text and ``_`` any character;
     ``task is None``, ``task == None``
-        an episode without a value.
+        an episode without a value;
+    ```quality/idle_share` < 0.25``
+        a column whose name is not a word, in backquotes.
 
     Raises
     ------
     InvalidExpression
-        The text holds anything else, compares values of different kinds, or names an unknown column.
+        The text holds anything else, compares values of different kinds, names an unknown column, or has the name of
+        a column that is not a word without backquotes.
     """
     if len(text) > MOST_CHARACTERS:
         size = f"The expression has {len(text):,} characters"
         raise InvalidExpression(f"{size}; at most {MOST_CHARACTERS:,} are allowed.", hint="ds.select(episodes=numbers)")
-    tree = _parse(text)
+    tree = _parse(text, columns)
     episodes = len(next(iter(columns.values())))
     known = _Numbered(columns, np.arange(episodes) if numbers is None else numbers)
     try:
@@ -134,30 +150,83 @@ def expression_of(episodes: Sequence[int]) -> str:
     return " or ".join([*ranges, *([f"{_NUMBER} in [{', '.join(single)}]"] if single or not ranges else [])])
 
 
-def _parse(text: str) -> ast.expr:
+def quoted(name: str) -> str:
+    """Return the name of a column as an expression has it: in backquotes unless it is a word."""
+    return name if _is_word(name) else f"{_QUOTE}{name}{_QUOTE}"
+
+
+def _is_word(name: str) -> bool:
+    """Return whether Python's parser takes a name for a name, and returns it as it is."""
+    return name.isidentifier() and name not in _GRAMMAR and unicodedata.normalize("NFKC", name) == name
+
+
+def _parse(text: str, columns: Iterable[str]) -> ast.expr:
+    """Return the tree of an expression, in which each name stands as `quoted` spells it."""
+    odd = [name for name in columns if not _is_word(name)]
+    spelled, names = _with_words(text.strip(), odd) if odd or _NEEDS_TOKENS.search(text) else (text.strip(), {})
     try:
-        spelled = _with_names(text.strip())
         tree = ast.parse(spelled, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
         why = e.msg if isinstance(e, SyntaxError) else str(e) or "it is nested too deeply"
         raise InvalidExpression(f'"{text}" is not an expression: {why}', hint=_spelling(text)) from e
-    if spelled is not text:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Name):
-                node.id = node.id.removeprefix(_AS_NAME)
+    for node in ast.walk(tree) if names else ():
+        if isinstance(node, ast.Name):
+            node.id = quoted(names.get(node.id, node.id))
+        elif isinstance(node, ast.Attribute):
+            node.attr = names.get(node.attr, node.attr)
     return tree
 
 
-def _with_names(text: str) -> str:
-    """Replace reserved words such as ``return``, outside of strings, by names that Python's parser accepts."""
-    if not _RESERVED_WORD.search(text):
-        return text
-    try:
-        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
-    except (tokenize.TokenError, SyntaxError):
-        return text  # the parser says why
-    spelled = [(t.type, _AS_NAME + t.string if t.string in _RESERVED else t.string) for t in tokens]
-    return str(tokenize.untokenize(spelled)).strip()
+def _with_words(text: str, odd: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Replace names that Python's parser would not return as they are, outside of strings, by words.
+
+    Returns the text, and the names by these words. ``odd`` holds the columns whose names are not words.
+    """
+    tokens = [(str(m.lastgroup or ""), m[0]) for m in _TOKEN.finditer(text)]
+    _check_tokens(text, tokens)
+    _check_undivided(text, tokens, odd)
+    prefix = "_name"
+    while prefix in text:
+        prefix += "_"
+    names, spelled = dict[str, str](), list[str]()
+    for kind, token in tokens:
+        name = token[1:-1] if kind == "quoted" else token
+        if kind == "quoted" or (kind == "word" and name not in _GRAMMAR and (name in _RESERVED or not _is_word(name))):
+            word = f"{prefix}{len(names)}"
+            names[word] = name
+            spelled.append(f" {word} ")
+        else:
+            spelled.append(token)
+    return "".join(spelled).strip(), names
+
+
+def _check_tokens(text: str, tokens: Sequence[tuple[str, str]]) -> None:
+    """Refuse backquotes without a name, and what the parser would leave out as a comment."""
+    for kind, token in tokens:
+        if kind == "quoted" and not (len(token) > 2 and token.endswith(_QUOTE)):
+            what = "there is no name between backquotes" if token == 2 * _QUOTE else "a backquote is not closed"
+            raise InvalidExpression(f'"{text}" is not an expression: {what}', hint=_IN_BACKQUOTES)
+        if token == "#":
+            raise InvalidExpression(f'"{text}" is not an expression: # begins nothing', hint=_IN_BACKQUOTES)
+
+
+def _check_undivided(text: str, tokens: Sequence[tuple[str, str]], odd: Sequence[str]) -> None:
+    """Refuse several tokens that are the name of a column if blanks are left out: they compute something else."""
+    seen = [token for kind, token in tokens if kind != "blank"]
+    begins = {at: k for k, at in enumerate(accumulate(map(len, seen), initial=0))}
+    joined = "".join(seen)
+    for name in odd:
+        squeezed = "".join(name.split())
+        if not any(c.isidentifier() for c in squeezed):
+            continue  # a number, which is a constant
+        at = joined.find(squeezed)
+        while at >= 0:
+            if begins.get(at + len(squeezed), 0) > begins.get(at, len(seen)) + 1:
+                raise InvalidExpression(
+                    f'"{text}": the name of the episode column {quoted(name)} needs backquotes.',
+                    hint=f"{quoted(name)}, in a shell within '...'; parts in parentheses are computed with",
+                )
+            at = joined.find(squeezed, at + 1)
 
 
 def _spelling(text: str) -> str:
@@ -266,12 +335,13 @@ class _Expression:
         raise self._not_allowed(node)
 
     def _column(self, node: ast.expr, name: str) -> _Value:
+        name = name.strip(_QUOTE)
         if name not in self._columns:
-            near = did_you_mean(name, self._columns.spellings())
+            found = closest(name, self._columns.spellings())
+            near = "" if found is None else f' Did you mean "{quoted(found)}"?'
             hint = f"a text stands in quotes: '{name}'" if any(name in c for c in _CLOSED.values()) else None
-            raise InvalidExpression(
-                f'There is no episode column "{name}".{near}  Columns: {", ".join(self._columns)}', hint=hint
-            )
+            there = ", ".join(map(quoted, self._columns))
+            raise InvalidExpression(f'There is no episode column "{name}".{near}  Columns: {there}', hint=hint)
         column = self._columns[name]
         if column.dtype.kind == "b":
             return _Value(node, "flag", column)

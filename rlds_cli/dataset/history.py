@@ -91,7 +91,7 @@ def described(step: Mapping[str, Any]) -> str:
     said = ["select" if "trim" in args else step["function"]]
     said += [f"--{name} {_typed(args.pop(name))}" for name in _OPTIONS if name in args]
     facts = [n for n in FACTS if n in args and n not in step.get("columns", ())]
-    said += [f"{n}={_value(v)}" for n, v in args.items() if n not in facts]
+    said += [_assignment(n, v) for n, v in args.items() if n not in facts]
     said += [f"--set {n}={_value(args[n])}" for n in facts]
     return " ".join(said if selected is None else [*said, f"({text.plural(selected, 'episode')})"])
 
@@ -103,6 +103,12 @@ def _typed(value: Any) -> str:
     if _PLAIN.fullmatch(value) or value == editing.BY_EPISODE:
         return value
     return shlex.quote(value) if set(value) & set('"$`\\!') else f'"{value}"'
+
+
+def _assignment(column: str, value: Any) -> str:
+    """Return a label as it is typed; a name with blanks needs quotes of the shell, too."""
+    said = _value(value)
+    return f"{column}={said}" if _PLAIN.fullmatch(column) else shlex.quote(column) + f"={said}"
 
 
 def _value(value: Any) -> str:

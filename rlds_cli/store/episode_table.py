@@ -20,7 +20,7 @@ from rlds_cli.files import json as documents
 from rlds_cli.store import arrays
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.paths import component
-from rlds_cli.ted import CUT, EPISODE_COLUMNS, TERMINATED, Array, BoolArray, IntArray, Scalar
+from rlds_cli.ted import CUT, EPISODE_COLUMNS, TERMINATED, UNFIT, Array, BoolArray, IntArray, Scalar
 
 _DTYPES = {  # of TED's columns; those of the user's own are in the manifest
     **dict.fromkeys(("start", "length", "num_observed", "num_transitions", "row", "num_done", "num_terminated"), "i8"),
@@ -228,7 +228,8 @@ def is_equal(a: StoredColumn | None, b: StoredColumn | None, episodes: int) -> b
 def check_names(names: Iterable[str], where: str) -> None:
     """Refuse names of TED's own columns, names that no directory can have, and names that differ only in case.
 
-    Names with ``@`` are reserved for the places of fields with a clock of their own (docs/format.md).
+    Names with a backquote or a line break cannot be written in expressions. Those with ``@`` are reserved for the
+    places of fields with a clock of their own (docs/format.md).
 
     Raises
     ------
@@ -242,10 +243,11 @@ def check_names(names: Iterable[str], where: str) -> None:
             raise InvalidEpisode(
                 f'{where}: "{name}" is an episode column of TED itself.', hint=f'another name, such as "my_{name}"'
             )
-        if "@" in name:
+        if found := UNFIT.search(name):
+            why = "names with @ are reserved" if found[0] == "@" else "expressions could not name it"
             raise InvalidEpisode(
-                f'{where}: an episode column cannot be called "{name}": names with @ are reserved.',
-                hint=f'another name, such as "{name.replace("@", "_")}"',
+                f'{where}: an episode column cannot be called "{name}": {why}.',
+                hint=f'another name, such as "{UNFIT.sub("_", name)}"',
             )
         if name.lower() in seen:
             raise InvalidEpisode(f'{where}: episode columns "{seen[name.lower()]}" and "{name}" differ in case only.')

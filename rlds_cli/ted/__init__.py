@@ -19,6 +19,7 @@ several episodes at once share them out with `pieces`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, repeat
@@ -50,6 +51,8 @@ EPISODE_COLUMNS = frozenset(
     """start length end num_observed num_transitions num_done num_terminated total_reward source row group seed has_seed
     options split splits missing episode id source_episode source_step""".split()  # noqa: SIM905
 )
+# Characters that the name of a user's own episode column does not have: ``where=`` quotes names by backquotes.
+UNFIT = re.compile(r"[@`\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)
