@@ -92,7 +92,7 @@ def test_flags_of_any_type_and_shape(tmp_path: Path, dtype: str, column: bool) -
 
 
 def test_rewards_of_two_objectives_stay_two(tmp_path: Path) -> None:
-    rows = Rows(write(tmp_path / "a.hdf5", observations=ramp(2), actions=ramp(2), rewards=ramp(2)))
+    rows = Rows(write(tmp_path / "a.hdf5", observations=ramp(2), actions=ramp(2)[:, :1], rewards=ramp(2)))
     assert rows["next/reward"].shape == (3, 2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,55 @@ def test_a_whole_number_beside_a_flag_in_json_lines_is_exact(tmp_path: Path) -> 
     rows = Rows("plain", write(tmp_path / "a.jsonl", found))
     assert [*rows.of(0, "stamp").tolist(), *rows.of(1, "stamp").tolist()] == stamps
     assert rows.episodes.end.tolist() == [TERMINATED] * 2
+
+
+# -- rows that are no steps
+
+GRID = {"obs": np.zeros((3, 5, 2)), "action": np.zeros((3, 5, 1)), "reward": np.arange(15.0).reshape(3, 5)}
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".h5", ".parquet", ".jsonl"])
+@pytest.mark.parametrize("keys", [("obs", "action", "reward"), ("obs", "action")])
+def test_arrays_of_episodes_and_times_are_not_one_episode(tmp_path: Path, suffix: str, keys: tuple[str, ...]) -> None:
+    path = write(tmp_path / f"a{suffix}", {key: GRID[key] for key in keys})
+    with pytest.raises(UnknownLayout, match=r"with 5 values in a row, so a row is no step") as e:
+        Rows("plain", path)
+    assert "rlds_cli.create" in str(e.value.hint) and "--episodes-by" in str(e.value.hint)
+    rows = Rows("plain", path, episodes_by="file")  # so the user says that rows are steps
+    assert rows.of(0, "observation")[:3].shape == (3, 5, 2)
+
+
+def test_a_leading_axis_of_one_episode_is_refused_in_files_of_an_episode(tmp_path: Path) -> None:
+    one = {key: value[:1] for key, value in GRID.items()} | {"terminated": True}
+    with pytest.raises(UnknownLayout, match=r"reward is float64 \[1, 5\]"):
+        import_files(write(tmp_path / "a.npz", one), "local/x")
+
+
+def test_names_of_d4rl_with_rows_of_episodes_are_refused(tmp_path: Path) -> None:
+    names = {"obs": "observations", "action": "actions", "reward": "rewards"}
+    with pytest.raises(UnknownLayout, match=r"rewards is float64 \[3, 5\]"):
+        import_files(write(tmp_path / "a.h5", {names[k]: v for k, v in GRID.items()}), "local/x")
+
+
+def test_images_and_chunks_of_actions_are_steps(tmp_path: Path) -> None:
+    images = {"obs": np.zeros((6, 4, 8, 3), "u1"), "action": np.zeros((6, 4)), "reward": np.ones((6, 1))}
+    chunks = {"obs": np.zeros((6, 8)), "action": np.zeros((6, 5, 2))}
+    for k, found in enumerate((images, chunks)):
+        assert Rows("plain", write(tmp_path / f"{k}.npz", found)).episodes.length.tolist() == [6]
+
+
+@pytest.mark.parametrize("lengths", [(4, 6, 3), (1, 6, 3)])
+@pytest.mark.parametrize("keys", [("obs", "new_obs", "actions", "rewards", "dones"), ("obs", "acts", "rews")])
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_a_row_for_each_episode_or_batch_is_said(
+    tmp_path: Path, suffix: str, keys: tuple[str, ...], lengths: tuple[int, ...]
+) -> None:
+    rows = [{key: [[0.5]] * n if "obs" in key else [0.5] * n for key in keys} for n in lengths]
+    if suffix == ".jsonl":
+        path = tmp_path / "a.jsonl"
+        path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path := tmp_path / "a.parquet")
+    with pytest.raises(UnknownLayout) as e:
+        import_files(path, "local/x")
+    assert "episode or a batch of steps" in str(e.value.hint) or "a batch of steps" in str(e.value)

@@ -141,7 +141,11 @@ class ArrowFile:
         while _is_list(column.type):
             lengths = column.value_lengths().to_numpy(zero_copy_only=False) if len(column) else np.zeros(0, np.int64)
             if len(lengths) and (column.null_count or (lengths != lengths[0]).any()):
-                raise UnknownLayout(f"{self.path.name}: {name} has rows of different lengths.")
+                raise UnknownLayout(
+                    f"{self.path.name}: {name} has rows of different lengths.",
+                    hint="a row is a step; if it is an episode or a batch of steps: write a row for each step, with a "
+                    "column of episode ids, or pass the episodes to rlds_cli.create",
+                )
             width.append(int(lengths[0]) if len(lengths) else 0)
             column = column.flatten()
         if column.null_count and not pa.types.is_floating(column.type):

@@ -38,6 +38,7 @@ from rlds_cli.archives.d4rl import ends
 from rlds_cli.archives.d4rl.ends import D4RL_KEYS, DEFAULT
 from rlds_cli.archives.flat import Flat, FlatEpisodes, FlatLayout
 from rlds_cli.archives.names import meaning, says_more
+from rlds_cli.archives.steps import check_steps
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.tables import MISSING, Table, no_rows
 from rlds_cli.ted import Note
@@ -81,7 +82,9 @@ class D4RLFamily(Flat):
 
     def layout(self, table: Table, archive: Archive) -> FlatLayout:
         """Assign columns to fields by D4RL's keys, and by those that the user names."""
-        return ends.of(table, table.path.name, archive.fields)
+        found = ends.of(table, table.path.name, archive.fields)
+        check_steps(table, found.columns, archive.episodes_by)
+        return found
 
     def episodes(self, table: Table, found: FlatLayout, archive: Archive) -> FlatEpisodes:
         """Find the ends by the rule; jumps between next observations and the rows after are found as they are read."""

@@ -213,7 +213,7 @@ def _by_jumps(archive: Archive) -> Plan:
             hint="--episodes-by field:KEY, steps:KEY, starts:KEY or flags",
         )
     with open_flat(archive.files[0]) as table:
-        fields = flags_of(understood(table, archive.fields))[0]
+        fields = flags_of(understood(table, archive.fields, rule="jumps"))[0]
     made = d4rl.READER.plan(replace(archive, fields=fields))
     return replace(made, reader="plain", facts={**made.facts, "fields": fields, "read": "jumps"})
 

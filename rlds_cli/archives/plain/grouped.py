@@ -49,6 +49,7 @@ from rlds_cli.archives.names import (
 from rlds_cli.archives.plain import arriving, cameras
 from rlds_cli.archives.plain.boundaries import is_count, signed
 from rlds_cli.archives.plain.survey import ended, groups_of, is_pattern, shaped, with_final
+from rlds_cli.archives.steps import check_steps
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.formats.tables import MISSING, Table, TableRows, TableSource, no_rows, open_flat
 from rlds_cli.ted import (
@@ -330,6 +331,7 @@ class _Contents:
         with _open(archive.files[index], archive.fields, archive.rewards) as found:
             for number, e in enumerate(found):
                 self.level = "group" if e.group else self.level
+                check_steps(e.table, {**e.meaning.fields, **e.keys}, archive.episodes_by)
                 fields = e.fields()
                 if not e.length:
                     self.notes.append(Note("empty-episodes", "episodes without steps were left out", 1, e.where))

@@ -37,6 +37,7 @@ from rlds_cli.archives.plain.boundaries import (
     by_rule,
     find,
 )
+from rlds_cli.archives.steps import check_steps
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.formats import image_columns
 from rlds_cli.formats.arrow_tables import ArrowFile
@@ -93,7 +94,7 @@ class FileSurvey:
 def survey(archive: Archive, path: Path) -> FileSurvey:
     """Look at the names, shapes and dtypes of the columns of one file; reads no rows."""
     with open_flat(path, fill=True) as table:
-        what = understood(table, archive.fields, arrive=archive.arrive)
+        what = understood(table, archive.fields, arrive=archive.arrive, rule=archive.episodes_by)
         by = boundary_columns(what, table, strict=not archive.episodes_by, arrive=archive.arrive)
         if archive.episodes_by:
             layouts.check_ends(table)
@@ -116,13 +117,13 @@ def _is_list(c: TableColumn) -> bool:
     return len(c.shape) in (1, 2) and c.shape[1:] in ((), (1,)) and c.dtype.kind in "biufOS"
 
 
-def understood(table: Table, chosen: Mapping[str, str], *, arrive: bool = False) -> Meaning:
+def understood(table: Table, chosen: Mapping[str, str], *, arrive: bool = False, rule: str | None = None) -> Meaning:
     """Find the meaning of a table's columns; hide those that become no fields.
 
     Raises
     ------
     UnknownLayout
-        It has no observations or no actions.
+        It has no observations or no actions, or its rows hold several steps.
     """
     if not table.columns:
         raise no_rows(table.path.name)
@@ -137,6 +138,7 @@ def understood(table: Table, chosen: Mapping[str, str], *, arrive: bool = False)
         what = arriving.with_time_steps(what, table)
     fields, done = flags_of(what)
     table.derive([*what.fields.values(), *fields.values()])
+    check_steps(table, {**what.fields, **fields}, rule)
     check_numbers(table, fields)
     table.hidden.update(what.ignored, what.per_episode.values())
     if done is not None and done not in fields.values():
