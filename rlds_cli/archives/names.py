@@ -164,7 +164,7 @@ def _meaning(columns: Mapping[str, Shaped], chosen: Mapping[str, str], file: str
             named, listed = _chosen(columns, name, key, file)
             fields.update(named)
             notes += listed
-    taken = {*fields.values(), *said.values(), *(key.removeprefix(camera_files.FILES) for key in said.values())}
+    taken = {*fields.values(), *said.values(), *(camera_files.named_by(key)[1] for key in said.values())}
     cameras = {name for name, key in fields.items() if key.startswith(camera_files.KINDS)}  # beside other observations
     is_ted = any(head in heads for head in ("next/terminated", "next/truncated", "next/done"))
     for name, heads_of in NAMES.items():

@@ -37,7 +37,6 @@ from rlds_cli.store.videos import Extent
 from rlds_cli.subset import EVERYTHING, Subset
 from rlds_cli.ted import VIDEO, Array, merge_notes
 
-_SKIPPED = ("skipped-file", "skipped-files")  # codes of notes about files that a reader left out with skip_bad
 Identity = tuple[int, int, int, int]  # of a file: device, inode, size, time of its last change in nanoseconds
 
 
@@ -84,11 +83,10 @@ def recognised(archive: Archive, format: str | None) -> planning.Recognised:
 
 
 def _with_left_out(plan: Plan, given: Archive) -> Plan:
-    """Add notes about files that the reader left out to the archive: a second plan of it would not repeat them."""
+    """Add the notes of a plan to its archive, which has fewer files: a second plan would not repeat all of them."""
     if plan.archive.files == given.files:
         return plan
-    gone = tuple(n for n in plan.notes if n.code in _SKIPPED)
-    return replace(plan, archive=replace(plan.archive, left_out=(*plan.archive.left_out, *gone)))
+    return replace(plan, archive=replace(plan.archive, left_out=(*plan.archive.left_out, *plan.notes)))
 
 
 def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> Manifest:
@@ -181,7 +179,7 @@ def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progr
         trees.discard(work)
         raise _nothing(c, built)
     never_written = child.ask(reading.never_written, plan, **asked)
-    notes = merge_notes((*c.archive.left_out, *plan.notes, *built.notes, *never_written))
+    notes = merge_notes(dict.fromkeys((*c.archive.left_out, *plan.notes, *built.notes, *never_written)))
     # What a process of strangers' files says of places does not count.
     paths = assign_paths(f.name for f in job.schema)
     built = replace(built, directory=work / PLACE, schema=job.schema, paths=paths, notes=notes)

@@ -3,29 +3,37 @@
 Derived columns of `tables` stand for them, with names relative to the table's directory. ``{stem}`` in a name is the
 name of the table's file without its suffix::
 
-    files:KEY       images that a column of texts names
-    folder:NAME     the images in a folder, in natural order (frame2.jpg before frame10.jpg)
-    video:NAME      the frames of a video, in the order in which they are shown
-    age:KEY:NAME    seconds since the frame of a video was shown that a row has by its time stamp, in the column KEY
+    files:KEY           images that a column of texts names
+    files:FOLDER/{KEY}  the same, with names relative to a folder
+    folder:NAME         the images in a folder, in natural order (frame2.jpg before frame10.jpg)
+    video:NAME          the frames of a video, in the order in which they are shown
+    age:KEY:NAME        seconds since the frame of a video was shown that a row has by its time stamp, in the column KEY
+    age:since:KEY:NAME  the same, with time stamps that count from the first row
+
+Names are taken as people and programs write them: blanks around them do not count, ``\\`` divides folders as ``/``
+does, and an absolute name of another machine, or one that begins with the table's own directories, stands for its end
+that is beside the table (``/home/me/run/IMG/0.jpg`` for ``IMG/0.jpg``). A name without a suffix stands for the one
+image of that name.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 
 from rlds_cli.array_types import Array, IntArray
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.formats import image_columns, video_files
+from rlds_cli.formats import image_columns, image_header, video_files
 from rlds_cli.formats.image_columns import EncodedColumn
 from rlds_cli.formats.mp4 import Track
 from rlds_cli.text import natural
 
 FILES, FOLDER, VIDEO = KINDS = ("files:", "folder:", "video:")
-AGE = "age:"
+AGE, SINCE = "age:", "since:"
 STEM = "{stem}"
 IMAGES, VIDEOS = (".jpg", ".jpeg", ".png"), (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")
 MAX_IMAGE = 64 << 20  # bytes of a file
@@ -58,6 +66,21 @@ def named(table: str, key: str) -> str:
     return (path.parent / key.partition(":")[2].replace(STEM, path.stem)).as_posix()
 
 
+def named_by(key: str) -> tuple[str, str]:
+    """Return the folder and the column of a derived column of named images, ``files:FOLDER/{COLUMN}``."""
+    rest = key.removeprefix(FILES)
+    folder, _, column = rest.rpartition("/{")
+    return (folder, column[:-1]) if folder and column.endswith("}") else ("", rest)
+
+
+def age_of(key: str) -> tuple[str, str]:
+    """Return the column of time stamps and the video of a derived column of ages, ``age:COLUMN:VIDEO``."""
+    rest = key.removeprefix(AGE)
+    since = SINCE if rest.startswith(SINCE) else ""
+    column, _, video = rest.removeprefix(since).partition(":")
+    return since + column, video
+
+
 def beside(table: Path, name: str) -> Path:
     """Return a file or folder by its name, relative to the directory of a table.
 
@@ -74,6 +97,64 @@ def beside(table: Path, name: str) -> Path:
             hint="it is not read; put the images into the directory of the table",
         )
     return found
+
+
+def find(table: Path, folder: str, text: str) -> Path:
+    """Return the image that a text in a row of a table names, relative to a folder below it; it may be missing.
+
+    Raises
+    ------
+    UnsafeArchive
+        The name leads out of the table's directory.
+    """
+    ends = _ends(table, text)
+    for end in ends[is_absolute(text) :]:
+        path = beside(table, f"{folder}/{end}" if folder else end)
+        if path.is_file():
+            return path
+        if (found := _with_suffix(path)) is not None:
+            return found
+    return beside(table, ends[0] if is_absolute(text) or not folder else f"{folder}/{ends[0]}")
+
+
+def is_absolute(text: str) -> bool:
+    """Return whether a name is an absolute one, of this machine or another."""
+    return text.strip().startswith("/") or PureWindowsPath(text.strip()).is_absolute()
+
+
+def plain(table: Path, text: str) -> str:
+    """Return a name without blanks around it, with ``/`` between its folders."""
+    name = text.strip()
+    is_windows = "\\" in name and not (table.parent / name).is_file()
+    return PureWindowsPath(name).as_posix() if is_windows else PurePosixPath(name).as_posix()
+
+
+def _ends(table: Path, text: str) -> list[str]:
+    """Return the names that a text may stand for, relative to the table's directory: the longest first."""
+    name = plain(table, text)
+    parts = [part for part in PurePosixPath(name).parts if part != "/" and not part.endswith(":")]
+    if is_absolute(text) and ".." not in parts:
+        return [name, *("/".join(parts[k:]) for k in range(len(parts)))]
+    own = table.parent.resolve().parts
+    above = [k for k in range(1, min(len(parts), len(own) + 1)) if tuple(parts[:k]) == own[-k:]]
+    return [name, *("/".join(parts[k:]) for k in above)]
+
+
+def _with_suffix(path: Path) -> Path | None:
+    """Return the one image in a folder that is called ``path`` but for its suffix."""
+    if is_image(path):
+        return None
+    try:
+        return _stems(path.parent, path.parent.stat().st_mtime_ns).get(path.name)
+    except OSError:
+        return None
+
+
+@lru_cache(1 << 8)
+def _stems(folder: Path, _changed: int) -> dict[str, Path]:
+    files = in_folder(folder)
+    stems = Counter(path.stem for path in files)
+    return {path.stem: path for path in files if stems[path.stem] == 1}
 
 
 def image(path: Path) -> bytes:
@@ -96,9 +177,10 @@ def image(path: Path) -> bytes:
     return data
 
 
-def images(table: Path, names: Array) -> Array:
-    """Read the images that texts [N] name, as an object array of bytes [N]; None where a row names none."""
-    return np.array([image(beside(table, str(name))) if name else None for name in names.reshape(-1)], object)
+def images(table: Path, folder: str, names: Array) -> Array:
+    """Read the images that texts [N] name, see `find`, as an object array of bytes [N]; None where a row names none."""
+    rows = map(str, names.reshape(-1))
+    return np.array([image(find(table, folder, row)) if row.strip() else None for row in rows], object)
 
 
 def in_folder(folder: Path) -> tuple[Path, ...]:
@@ -140,9 +222,15 @@ def of_image(path: Path) -> EncodedColumn:
     UnknownLayout
         It is neither a PNG nor a JPEG of 8 bits.
     """
-    found = image_columns.kind([image(path)])
+    data = image(path)
+    found, header = image_columns.kind([data]), image_header.read(data)
+    if found is None and header is not None:
+        raise UnknownLayout(
+            f"{path} is an image of {header.bits} bits a channel; those of 8 bits are read.",
+            hint="rlds_cli.create takes arrays of any dtype",
+        )
     if found is None:
-        raise UnknownLayout(f"{path} is neither a PNG nor a JPEG image of 8 bits.", hint="write it as one of these")
+        raise UnknownLayout(f"{path} is neither a PNG nor a JPEG image.", hint="write it as one of these")
     return found
 
 

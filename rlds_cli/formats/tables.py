@@ -12,6 +12,7 @@ columns are in no file, and are computed from others::
     files:image, folder:frames, video:top.mp4
                         images and videos in files beside the table, see `camera_files`
     age:time:top.mp4    seconds since the frame of a video was shown that a row has by its time stamp
+    since:time          the seconds since the first row
 """
 
 from __future__ import annotations
@@ -192,6 +193,9 @@ class Table:
         if kind == camera_files.AGE:
             self._add_age(key, first)
             return
+        if kind == camera_files.SINCE:
+            self._add_since(key, first)
+            return
         if kind == ENDS:
             stops = _stops(self.source.array(inputs[0], most=MAX_METADATA), inputs[0], self.path.name)
             self._derivations[key] = _Derivation((), partial(_episode_of, stops))
@@ -221,10 +225,11 @@ class Table:
     def _add_named(self, key: str, names: TableColumn) -> None:
         """Add a column of the images that a column of texts names."""
         path, name = self.path, names.name
+        folder, _ = camera_files.named_by(key)
         with self.rows([name]) as rows:
             first = str(rows.read(0, 1)[name].reshape(-1)[0])
-        image = camera_files.of_image(camera_files.beside(path, first))
-        self._derivations[key] = _Derivation((name,), lambda seen, _: camera_files.images(path, seen[name]))
+        image = camera_files.of_image(camera_files.find(path, folder, first))
+        self._derivations[key] = _Derivation((name,), lambda seen, _: camera_files.images(path, folder, seen[name]))
         self.columns[key] = replace(names, name=key, shape=names.shape[:1], dtype=image_columns.DTYPE, image=image)
 
     def _add_camera(self, key: str, kind: str, name: str) -> None:
@@ -244,17 +249,22 @@ class Table:
 
     def _add_age(self, key: str, times: TableColumn) -> None:
         """Add a column of the seconds since the frame of a video was shown that a row has by its time stamp."""
-        name = key.removeprefix(f"{camera_files.AGE}{times.name}:")
+        _, name = camera_files.age_of(key)
         shown = camera_files.shown(camera_files.track(camera_files.beside(self.path, name)))
-        with self.rows([times.name]) as rows:
-            first = float(rows.read(0, 1)[times.name].reshape(-1)[0])
 
         def age(seen: Mapping[str, Array], _: int) -> Array:
-            since = seen[times.name].reshape(-1).astype(np.float64) - first
+            since = seen[times.name].reshape(-1).astype(np.float64)
             return np.asarray(since - shown[camera_files.last_shown(shown, since)])
 
         self._derivations[key] = _Derivation((times.name,), age)
         self.columns[key] = TableColumn(key, times.shape[:1], np.dtype(np.float64), self.path.name)
+
+    def _add_since(self, key: str, times: TableColumn) -> None:
+        """Add a column of the seconds since the first row."""
+        with self.rows([times.name]) as rows:
+            first = float(rows.read(0, 1)[times.name].reshape(-1)[0])
+        self._derivations[key] = _Derivation((times.name,), lambda seen, _: seen[times.name].astype(np.float64) - first)
+        self.columns[key] = replace(times, name=key, dtype=np.dtype(np.float64))
 
     def _missing(self, name: str) -> _Derivation:
         if name in self._derivations:
@@ -365,8 +375,10 @@ def _parse_derived(key: str) -> tuple[str, tuple[str, ...]] | None:
         return WITHOUT, (a, b)
     kind = key.partition(":")[0] + ":"
     if kind == camera_files.AGE and key.count(":") > 1:
-        return kind, (key.split(":")[1],)
-    known = kind in (NOT, ENDS, MISSING, FIRST, LAST, *camera_files.KINDS)
+        return kind, (camera_files.age_of(key)[0],)
+    if kind == camera_files.FILES:
+        return kind, (camera_files.named_by(key)[1],)
+    known = kind in (NOT, ENDS, MISSING, FIRST, LAST, camera_files.SINCE, *camera_files.KINDS)
     return (kind, (key.removeprefix(kind),)) if known else None
 
 

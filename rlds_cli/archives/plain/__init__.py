@@ -46,8 +46,9 @@ from rlds_cli.archives.names import (
     meaning,
     scalar,
 )
-from rlds_cli.archives.plain import arriving, cameras, grouped
+from rlds_cli.archives.plain import arriving, camera_search, cameras, grouped
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
+from rlds_cli.archives.plain.camera_search import CamerasFound
 from rlds_cli.archives.plain.survey import (
     FileSurvey,
     JoinedFiles,
@@ -90,7 +91,6 @@ choose = every_file
 # Files that describe the data beside them: they are left out, and a note names them.
 BESIDE = (".json", ".yaml", ".yml", ".toml", ".txt", ".log", ".cfg", ".ini", ".xml")
 CHECK_ROWS = 1 << 12
-_SHOWN = 10  # of the files that were left out
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -107,14 +107,14 @@ def recognise(paths: Sequence[Path]) -> str | None:
             return (
                 f"one episode per group: {files}{len(found):,} groups {level}; {', '.join(next(iter(found.values())))}"
             )
-        beside = cameras.beside(table, paths, media, {})
-        if any(map(camera_files.is_video, media)) and not any(map(camera_files.is_video_key, beside.values())):
-            return None  # videos of another layout, which would be left out
-        what = meaning(table.columns, beside, paths[0].name)
+        what = meaning(table.columns, {}, paths[0].name)
+        if not has_essentials(what):  # a camera may be the observation
+            beside = camera_search.find(paths, media, {}, skip_bad=True).fields if media else {}
+            what = meaning(table.columns, beside, paths[0].name)
         if not has_essentials(what):
             return None
         columns = ", ".join(what.fields.values())
-        if is_one_episode(table, beside, len(paths)):
+        if is_one_episode(table, what.fields, len(paths)):
             return f"one episode per file: {len(paths)} {_kind(paths[0])}; {columns}"
         fields = flags_of(what)[0]
         table.derive(list(fields.values()))
@@ -152,33 +152,25 @@ def plan(archive: Archive) -> Plan:
     media = [p for p in beside if camera_files.is_media(p)]
     if len(beside) < len(archive.files):
         archive = replace(archive, files=tuple(p for p in archive.files if not _is_beside(p)))
-    made = _plan(archive, media)
-    used = bool(cameras.of(made.archive.fields))
-    left_out = [p.name for p in beside if not (used and camera_files.is_media(p))]
-    if not left_out:
-        return made
-    shown = ", ".join(left_out[:_SHOWN]) + (", ..." if len(left_out) > _SHOWN else "")
-    note = Note("left-out", f"files that are not tables were left out: {shown}", len(left_out))
-    return replace(made, notes=(*made.notes, note))
-
-
-def _plan(archive: Archive, media: Sequence[Path]) -> Plan:
     if not archive.skip_bad and not all(map(is_flat, archive.files)):
         odd = next(p for p in archive.files if not is_flat(p))
         raise UnknownLayout(f"{odd.name} is neither {' nor '.join(IN_WORDS.values())}.", hint=f"rlds inspect {odd}")
-    archive = _with_cameras(archive, media) if media else archive
+    found = _cameras(archive, media)
+    archive = replace(archive, fields=found.fields)
     if _is_grouped(archive):
-        return grouped.plan(archive)
-    return _by_jumps(archive) if archive.episodes_by == "jumps" else _plan_flat(archive)
+        made = grouped.plan(archive)
+    else:
+        made = _by_jumps(archive) if archive.episodes_by == "jumps" else _plan_flat(archive)
+    left_out = {**dict.fromkeys((p for p in beside if p not in media), "not a table"), **found.left_out}
+    notes = (*found.notes, *camera_search.notes(archive.root, left_out))
+    return replace(made, notes=(*made.notes, *notes)) if notes else made
 
 
-def _with_cameras(archive: Archive, media: Sequence[Path]) -> Archive:
-    """Map fields to the images and videos that lie beside the files."""
-    with _first_readable(archive) as table:
-        if groups_of(table, archive.fields) is not None:
-            return archive
-        found = cameras.beside(table, archive.files, media, archive.fields)
-    return replace(archive, fields={**found, **archive.fields})
+def _cameras(archive: Archive, media: Sequence[Path]) -> CamerasFound:
+    """Find the cameras among the images and videos that lie beside the files."""
+    if not media and not any(map(is_observation, archive.fields)):
+        return CamerasFound(fields=archive.fields)
+    return camera_search.find(archive.files, media, archive.fields, skip_bad=archive.skip_bad)
 
 
 def _is_grouped(archive: Archive) -> bool:
@@ -468,7 +460,7 @@ def _stretch(plan: Plan, part: Part, first: FileSurvey, view: TableView) -> Stre
 
 def _frames(plan: Plan, view: TableView, key: str, rows: IntArray) -> VideoFrames:
     """Return the frames of rows of the videos that belong to their files."""
-    rule = next(c["rows_by"] for c in plan.facts["cameras"].values() if c["files"] == key)
+    rule = cameras.times_for(plan.archive.fields, key) or "count"
     file, row = view.places(rows)
     files, of = np.unique(file, return_inverse=True)
     numbers = row.copy()  # by count

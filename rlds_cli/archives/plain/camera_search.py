@@ -1,0 +1,612 @@
+"""Which images and videos beside tables are cameras: all tables are asked, and every file is accounted for.
+
+What a table states goes before what is guessed. A column of texts that names images is a camera, whatever the order of
+their names, and a folder whose images are named so is not dealt out. Names are relative to the table's directory, or
+to a folder below it. Where statements differ, both are shown and none is chosen: two columns that name the same images
+in different rows, names of which some have no file, names and a folder that have nothing in common, numbers of images
+in another order than their names.
+
+Without names, a table that is alone in its directory owns the folders of images and the videos there, and each of
+several tables those that are called after it (`cameras`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+import h5py
+
+from rlds_cli.archives.names import EPISODE_PREFIX, ROLES, Meaning, free_name, has_essentials, meaning
+from rlds_cli.archives.plain import cameras
+from rlds_cli.archives.plain.survey import groups_of
+from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
+from rlds_cli.formats import camera_files
+from rlds_cli.formats.camera_files import AGE, FILES, FOLDER, SINCE, STEM, VIDEO, is_video_key
+from rlds_cli.formats.tables import Table, open_flat
+from rlds_cli.ted import FLAGS, Note
+from rlds_cli.text import plural
+
+BLOCK_ROWS = 1 << 16
+TEXT = "info/"  # fields below it are texts, even if they name images
+_SHOWN, _FILES = 10, 5  # of the files that are left out: groups, and files of a group
+_NUMBER = re.compile(r"(\d+)(?!.*\d)")  # the last one of a name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CamerasFound:
+    """Cameras beside tables.
+
+    ``fields`` are all columns by field, those of the user among them, and ``notes`` say what was assumed. ``left_out``
+    says of each image and video that no row has why that is so.
+    """
+
+    fields: Mapping[str, str]
+    notes: tuple[Note, ...] = ()
+    left_out: Mapping[Path, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NamedImages:
+    """The images that a column of texts names: ``rows`` by row, None where a row names none.
+
+    ``missing`` are the rows and the names that have no file, and ``above`` what names begin with that is not beside the
+    table.
+    """
+
+    key: str
+    column: str
+    rows: Sequence[Path | None]
+    missing: Sequence[tuple[int, str]]
+    above: str = ""
+
+    @property
+    def state(self) -> Literal["all", "some", "none"]:
+        """How many of the names have a file."""
+        found = any(path is not None for path in self.rows)
+        return "none" if not found else "some" if self.missing else "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OwnedFiles:
+    """The files of a camera that a table owns: the images of a folder, or a video.
+
+    ``count`` is that of its images or frames, ``rows`` that of the rows of the table, and ``unread`` says why its files
+    cannot be read.
+    """
+
+    key: str
+    files: Sequence[Path]
+    count: int
+    rows: int
+    unread: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is an image for each row, and perhaps one of the final observation."""
+        return not self.unread and self.count in (self.rows, self.rows + 1)
+
+    @property
+    def is_near(self) -> bool:
+        """Whether there are too few or too many images for the rows, but not just a few pictures."""
+        return not self.unread and self.count > 1 and self.rows <= 2 * self.count
+
+    @property
+    def problem(self) -> str:
+        """Why it is no camera."""
+        what = "frame" if is_video_key(self.key) else "image"
+        return self.unread or f"{plural(self.count, what)} for {plural(self.rows, 'row')}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TableCameras:
+    """What lies beside one table. ``times`` is its column of time stamps, ``stamps`` the first and the last."""
+
+    path: Path
+    what: Meaning
+    named: Sequence[_NamedImages]
+    owned: Sequence[_OwnedFiles]
+    times: str | None
+    stamps: tuple[float, float]
+
+
+def find(tables: Sequence[Path], media: Sequence[Path], chosen: Mapping[str, str], *, skip_bad: bool) -> CamerasFound:
+    """Find the cameras of tables.
+
+    Parameters
+    ----------
+    tables, media : sequence of Path
+        The tables that are read together, and the images and videos that the user named with them.
+    chosen : mapping of str to str
+        The fields that the user mapped. Where one is a folder, a video or ``files:KEY``, no others are looked for.
+    skip_bad : bool
+        A table whose camera does not fit is left out later: a camera is one that fits half of the tables.
+
+    Raises
+    ------
+    UnknownLayout
+        Statements about images differ, or images and videos do not fit the rows of a table.
+    CorruptArchive
+        Some of the images that a table names are missing, or a video is damaged.
+    """
+    seen = []
+    beside = _Beside(tables, media)
+    for path in tables:
+        try:
+            with open_flat(path, fill=True) as table:
+                if groups_of(table, chosen) is None:
+                    seen.append(_of_table(table, beside, chosen, skip_bad=skip_bad))
+        except ArchiveError:
+            if not skip_bad:
+                raise
+    if not seen:
+        return CamerasFound(fields=chosen, left_out=dict.fromkeys(media, "tables of groups have no files beside them"))
+    notes: list[Note] = []
+    named = _columns_of_names(seen, notes, skip_bad=skip_bad)
+    owned, reasons = _folders_and_videos(seen, named, skip_bad=skip_bad)
+    fields = _fields(seen[0].what, chosen, named, owned)
+    fields |= _ages(seen, fields, notes)
+    left_out = _left_out(seen, media, fields, reasons)
+    videos = [p for p in left_out if camera_files.is_video(p)]
+    if videos and not skip_bad and not any(map(is_video_key, fields.values())):
+        raise _no_owner(videos[0], tables, left_out[videos[0]])
+    return CamerasFound(fields=fields, notes=tuple(notes), left_out=left_out)
+
+
+# -- what lies beside one table
+
+
+class _Beside:
+    """Images and videos by the tables that own them, and by their names."""
+
+    def __init__(self, tables: Sequence[Path], media: Sequence[Path]) -> None:
+        self._stems: dict[Path, set[str]] = defaultdict(set)
+        for table in tables:
+            self._stems[table.parent].add(table.stem)
+        self.any = bool(media)
+        self._owned: dict[tuple[Path, str | None], list[tuple[str, Path]]] = defaultdict(list)
+        for path in dict.fromkeys(p if camera_files.is_video(p) else p.parent for p in media):
+            for directory in path.parents:
+                if directory in self._stems:
+                    stem, name = self._owner(directory, path.relative_to(directory).parts)
+                    self._owned[directory, stem].append((name, path))
+        self._named: dict[str, list[Path]] = defaultdict(list)
+        for path in filter(camera_files.is_image, media):
+            self._named[path.name].append(path)
+            self._named[path.stem].append(path)
+
+    def owned(self, table: Path) -> Sequence[tuple[str, Path]]:
+        """Return the folders and videos that a table owns, each with its name, in which `STEM` stands for the table."""
+        return self._owned[table.parent, self._owner_of(table)]
+
+    def folders(self, table: Path, name: str) -> set[str]:
+        """Return the folders below a table's directory in which there is an image of that relative name."""
+        parts, found = PurePosixPath(name).parts, set()
+        for path in self._named.get(parts[-1], ()) if parts else ():
+            own = path.parts if path.name == parts[-1] else (*path.parts[:-1], path.stem)
+            above = len(own) - len(parts)
+            if table.parent in path.parents and own[above:] == parts and above > len(table.parent.parts):
+                stem, folder = self._owner(table.parent, own[len(table.parent.parts) : above])
+                if stem in (None, self._owner_of(table)):
+                    found.add(folder)
+        return found
+
+    def _owner_of(self, table: Path) -> str | None:
+        return table.stem if len(self._stems[table.parent]) > 1 else None
+
+    def _owner(self, directory: Path, parts: Sequence[str]) -> tuple[str | None, str]:
+        """Find the table in a directory that a path is called after: its stem, and the path with `STEM` in its place.
+
+        Without one the path is of the only table, or of none.
+        """
+        stems = self._stems[directory]
+        for k, part in enumerate(parts if len(stems) > 1 else ()):
+            ends = (i for i in range(len(part), 0, -1) if part[i : i + 1] in ("", "_", "-", "."))
+            if (stem := next((part[:i] for i in ends if part[:i] in stems), None)) is not None:
+                return stem, "/".join([*parts[:k], STEM + part[len(stem) :], *parts[k + 1 :]])
+        return None, "/".join(parts)
+
+
+def _of_table(table: Table, beside: _Beside, chosen: Mapping[str, str], *, skip_bad: bool) -> _TableCameras:
+    mapped = {k: v for k, v in chosen.items() if not k.startswith(EPISODE_PREFIX)}
+    what = meaning(table.columns, mapped, table.path.name)
+    rows = max((c.shape[0] for c in table.columns.values() if c.shape), default=0)
+    explicit = cameras.of(mapped).values()
+    named = [] if explicit else list(_named(table, beside, mapped))
+    _check_apart(table.path, named)
+    keys = explicit or [(VIDEO if camera_files.is_video(p) else FOLDER) + name for name, p in beside.owned(table.path)]
+    owned = [_owned(table, key, rows, skip_bad=skip_bad) for key in keys if not key.startswith(FILES)]
+    for camera in owned:
+        if (
+            camera.fits
+            and not explicit
+            and not is_video_key(camera.key)
+            and not _taken(named).intersection(camera.files)
+        ):
+            _check_order(table, camera, {*what.fields.values()})
+    times = cameras.times_of(table) if any(is_video_key(camera.key) for camera in owned) else None
+    return _TableCameras(
+        path=table.path,
+        what=what,
+        named=named,
+        owned=owned,
+        times=times,
+        stamps=(0.0, 0.0) if times is None else _first_and_last(table, times),
+    )
+
+
+def _taken(named: Sequence[_NamedImages]) -> set[Path]:
+    """Return the images that columns name."""
+    return {path for images in named for path in images.rows if path is not None}
+
+
+def _first_and_last(table: Table, times: str) -> tuple[float, float]:
+    count = table[times].shape[0]
+    with table.rows([times]) as rows:
+        seen = rows.read(0, count)[times].reshape(-1)
+    return (float(seen[0]), float(seen[-1])) if count else (0.0, 0.0)
+
+
+def _owned(table: Table, key: str, rows: int, *, skip_bad: bool) -> _OwnedFiles:
+    """Count the images of a folder, or the frames of a video."""
+    path = camera_files.beside(table.path, key.partition(":")[2])
+    files = [path] if is_video_key(key) else camera_files.in_folder(path)
+    count, unread = len(files), "" if files else "no images"
+    try:
+        if is_video_key(key):
+            count = len(camera_files.track(path).frames)
+        elif files:
+            camera_files.of_image(files[0])
+    except ArchiveError as e:
+        if is_video_key(key) and not skip_bad:  # which is not left out
+            raise
+        unread = e.message
+    return _OwnedFiles(key=key, files=files, count=count, rows=rows, unread=unread)
+
+
+# -- columns that name images
+
+
+def _named(table: Table, beside: _Beside, chosen: Mapping[str, str]) -> Iterator[_NamedImages]:
+    """Find the columns of texts that name images."""
+    fixed = {key for name, key in chosen.items() if name in ROLES or name.startswith(TEXT)}
+    for column, c in table.own.items():
+        is_text = len(c.shape) in (1, 2) and c.shape[1:] in ((), (1,)) and h5py.check_string_dtype(c.dtype) is not None
+        # A table that was named alone has the images that the user calls an observation, and no others.
+        if not is_text or not c.shape[0] or column in fixed or not (beside.any or column in chosen.values()):
+            continue
+        values = [*_texts(table, column)]
+        names = {*filter(str.strip, values)}
+        images = sum(camera_files.is_image(name.strip()) for name in names)
+        if names and 2 * images >= len(names):
+            yield _images(table.path, beside, column, values)
+        elif 1 < len(names) == len(values) and not images and not any("\n" in name for name in names):
+            found = _images(table.path, beside, column, values)  # names without suffixes
+            if found.state == "all":
+                yield found
+
+
+def _texts(table: Table, column: str) -> Iterator[str]:
+    count = table[column].shape[0]
+    with table.rows([column]) as rows:
+        for start in range(0, count, BLOCK_ROWS):
+            for value in rows.read(start, min(start + BLOCK_ROWS, count))[column].reshape(-1):
+                yield (
+                    ""
+                    if value is None
+                    else value.decode("utf-8", "replace")
+                    if isinstance(value, bytes)
+                    else str(value)
+                )
+
+
+def _images(table: Path, beside: _Beside, column: str, values: Sequence[str]) -> _NamedImages:
+    """Find the images that a column names, relative to the table's directory, or to the one folder that has them."""
+    names = dict.fromkeys(filter(str.strip, values))
+    folder, found = "", _in(table, "", names)
+    if len(found) < len(names) and not any(map(camera_files.is_absolute, names)):
+        counts = Counter(f for name in names for f in beside.folders(table, camera_files.plain(table, name)))
+        best = max(counts.values(), default=0)
+        folders = [f for f, count in counts.items() if count == best > len(found)]
+        if len(folders) > 1:
+            _check_alike(table, column, values, folders)
+        elif folders:
+            folder, found = folders[0], _in(table, folders[0], names)
+    return _NamedImages(
+        key=f"{FILES}{folder}/{{{column}}}" if folder else FILES + column,
+        column=column,
+        rows=[found.get(v) for v in values],
+        missing=[(row, v) for row, v in enumerate(values) if v.strip() and v not in found],
+        above=max((_above(table, folder, *item) for item in found.items()), key=len, default=""),
+    )
+
+
+def _in(table: Path, folder: str, names: Iterable[str]) -> dict[str, Path]:
+    """Return the images that are there, by name."""
+    found = {name: camera_files.find(table, folder, name) for name in names}
+    return {name: path for name, path in found.items() if path.is_file()}
+
+
+def _above(table: Path, folder: str, name: str, path: Path) -> str:
+    """Return what a name begins with that is not beside the table."""
+    said, there = camera_files.plain(table, name), path.relative_to(table.parent.resolve()).as_posix()
+    there = there.removeprefix(folder.replace(STEM, table.stem) + "/") if folder else there
+    return said.removesuffix(there) if said != there else ""
+
+
+def _check_alike(table: Path, column: str, values: Sequence[str], folders: Sequence[str]) -> None:
+    """Refuse names that mean images of several folders, unless all of them are in that order in each of them."""
+    for folder in folders:
+        files = camera_files.in_folder(camera_files.beside(table, folder))
+        if [*files] != [camera_files.find(table, folder, v) for v in values]:
+            both = " or ".join(f"--map observation/{column}='{FILES}{f}/{{{column}}}'" for f in folders[:2])
+            raise UnknownLayout(
+                f"{table.name}: {column} names images, and there are images of these names in {', '.join(folders)}.",
+                hint=f"{both}; with both, under two names, each folder is a camera",
+            )
+
+
+def _check_apart(table: Path, named: list[_NamedImages]) -> None:
+    """Refuse columns that name the same images in different rows; of equal ones keep the first as a camera."""
+    for k, one in reversed([*enumerate(named)]):
+        for other in named[:k]:
+            if one.rows == other.rows and one.state != "none":
+                del named[k]
+                break
+            if not {*one.rows}.intersection({*other.rows} - {None}):
+                continue
+            row = next(r for r, (a, b) in enumerate(zip(other.rows, one.rows, strict=True)) if a != b)
+            a, b = other.rows[row], one.rows[row]
+            raise UnknownLayout(
+                f"{table.name}: {other.column} and {one.column} name the same images for different rows: row {row:,} "
+                f"has {a.name if a else 'none'} by {other.column} and {b.name if b else 'none'} by {one.column}.",
+                hint=f"--map 'observation/{other.column}={other.key}' or --map 'observation/{one.column}={one.key}'; "
+                "with both, each is a camera",
+            )
+
+
+def _check_order(table: Table, camera: _OwnedFiles, known: Collection[str]) -> None:
+    """Refuse a folder whose images have the numbers of a column, in another order."""
+    numbers = [int(m[1]) for path in camera.files if (m := _NUMBER.search(path.stem))]
+    for name, c in table.own.items():
+        if c.dtype.kind not in "iu" or c.shape not in ((len(numbers),), (len(numbers), 1)) or name in known:
+            continue
+        with table.rows([name]) as rows:
+            values = rows.read(0, len(numbers))[name].reshape(-1).tolist()
+        if values != numbers and len({*values}) == len(values) and sorted(values) == sorted(numbers):
+            row = next(k for k, (a, b) in enumerate(zip(values, numbers, strict=True)) if a != b)
+            folder = camera_files.named(table.path.name, camera.key)
+            raise UnknownLayout(
+                f"{table.path.name}: row {row:,} has {name} {values[row]}, and by the order of names the image "
+                f"{camera.files[row].name} of {folder}.",
+                hint=f"--map 'observation/{cameras.name_of(camera.key)}={camera.key}' takes the order of names; for "
+                f"that of {name}, name the images in a column of texts",
+            )
+
+
+# -- what tables have in common
+
+
+def _columns_of_names(seen: Sequence[_TableCameras], notes: list[Note], *, skip_bad: bool) -> dict[str, _NamedImages]:
+    """Return the cameras that columns name, by key."""
+    by_column: dict[str, list[tuple[_TableCameras, _NamedImages]]] = defaultdict(list)
+    for table in seen:
+        for images in table.named:
+            by_column[images.column].append((table, images))
+    found: dict[str, _NamedImages] = {}
+    for column, all_of in by_column.items():
+        there = [(t, i) for t, i in all_of if i.state != "none"]
+        if not there:
+            _check_unnamed(column, all_of, notes)
+            continue
+        keys = {i.key: t for t, i in there}
+        if len(keys) > 1:
+            (one, a), (other, b) = [*keys.items()][:2]
+            raise UnknownLayout(
+                f"{column} names images relative to different folders: {one} in {a.path.name}, {other} in "
+                f"{b.path.name}.",
+                hint="import them one by one, each with its own name",
+            )
+        if not skip_bad:
+            for table, images in all_of:
+                if images.missing:
+                    raise _missing(table, images)
+        first = there[0][1]
+        found[first.key] = first
+        if above := next((i.above for _, i in there if i.above), ""):
+            text = f"{column} names images below {above}: they are read beside the table"
+            notes.append(Note(f"image-names-{column}", text))
+    return found
+
+
+def _check_unnamed(column: str, all_of: Sequence[tuple[_TableCameras, _NamedImages]], notes: list[Note]) -> None:
+    """Note names of images that are not there; refuse them beside a folder that has an image for each row."""
+    table, images = all_of[0]
+    row, name = images.missing[0]
+    for other, _ in all_of:
+        for camera in other.owned:
+            if camera.key.startswith(FOLDER) and camera.fits:
+                folder = camera_files.named(other.path.name, camera.key)
+                raise UnknownLayout(
+                    f"{table.path.name}: {column} names images that are not there (row {row:,}: "
+                    f"{name.strip()[:100]!r}), and {folder} has {plural(camera.count, 'image')} of other names (the "
+                    f"first is {camera.files[0].name}).",
+                    hint=f"rename the images, or the names; --map {TEXT}{column}={column} keeps the names as text, "
+                    "and takes the images in the order of their names",
+                )
+    text = f"{column} names images that are not there, and is kept as text"
+    notes.append(Note(f"image-names-{column}", text, 1, f"{name.strip()[:100]} in row {row:,} of {table.path.name}"))
+
+
+def _missing(table: _TableCameras, images: _NamedImages) -> CorruptArchive:
+    row, name = images.missing[0]
+    count = len({v for _, v in images.missing})
+    said = plural(count, "image") + (" that is" if count == 1 else " that are")
+    return CorruptArchive(
+        f"{table.path.name}: {images.column} names {said} not there: {name.strip()[:100]!r} in row {row:,}"
+        f"{', and others' if count > 1 else ''}.",
+        hint="put the images there, or leave out their rows; a pattern that matches the tables alone, such as "
+        f"'*{table.path.suffix}', keeps the names as text",
+    )
+
+
+def _folders_and_videos(
+    seen: Sequence[_TableCameras], named: Mapping[str, _NamedImages], *, skip_bad: bool
+) -> tuple[list[str], dict[Path, str]]:
+    """Return the keys of cameras in folders and videos, and why the files of others are left out."""
+    by_key: dict[str, list[tuple[_TableCameras, _OwnedFiles]]] = defaultdict(list)
+    for table in seen:
+        taken = _taken([images for images in table.named if images.key in named])
+        for camera in table.owned:
+            if not taken.intersection(camera.files):
+                by_key[camera.key].append((table, camera))
+    found: list[str] = []
+    reasons: dict[Path, str] = {}
+    for key, all_of in by_key.items():
+        fitting = sum(camera.fits or (is_video_key(key) and table.times is not None) for table, camera in all_of)
+        if 2 * fitting >= len(all_of) if skip_bad else fitting or is_video_key(key):
+            found.append(key)
+            continue
+        table, camera = all_of[0]
+        if camera.is_near and not skip_bad:
+            raise UnknownLayout(
+                f"{table.path.name}: {camera_files.named(table.path.name, key)} has {camera.problem}; one for each row "
+                "is expected.",
+                hint="a column of their names says which belong to the rows; a pattern that matches the tables alone, "
+                f"such as '*{table.path.suffix}', leaves the images out",
+            )
+        reasons |= {path: other.problem for _, other in all_of for path in other.files}
+    return found, reasons
+
+
+def _fields(
+    what: Meaning, chosen: Mapping[str, str], named: Mapping[str, _NamedImages], owned: Iterable[str]
+) -> dict[str, str]:
+    """Return all columns by field: those that the user mapped, and those of cameras."""
+    fields = dict(chosen)
+    known = {key: name for name, key in what.fields.items()}
+    above = "" if "observation" in what.fields and has_essentials(what) else "observation/"
+    for key, images in named.items():
+        name = known.get(images.column) or next((n for n, k in chosen.items() if k == images.column), None)
+        fields[name or free_name(images.column, {*what.fields, *fields, *FLAGS})] = key
+    for key in owned:
+        if key not in fields.values():
+            fields[free_name(f"{above}{cameras.name_of(key)}", {*what.fields, *fields, *FLAGS})] = key
+    return fields
+
+
+# -- videos by time stamps
+
+
+def _ages(seen: Sequence[_TableCameras], fields: Mapping[str, str], notes: list[Note]) -> dict[str, str]:
+    """Return the columns of ages of the videos whose frames belong to rows by time stamps.
+
+    Those of a camera belong to rows by count if they do so in all tables. Stamps count from the start of the videos if
+    all of them lie inside, else from the first row.
+    """
+    found: dict[str, str] = {}
+    timed = {camera_files.age_of(key)[1] for key in fields.values() if key.startswith(AGE)}
+    for key in fields.values():
+        video = key.removeprefix(VIDEO)
+        tables = [(t, c) for t in seen for c in t.owned if c.key == key]
+        times = next((t.times for t, c in tables if not c.fits and t.times is not None), None)
+        if not is_video_key(key) or video in timed or times is None:
+            continue
+        outside = next((t for t, c in tables if t.times and not _is_inside(t, c.files[0])), None)
+        late = next((t for t, _ in tables if t.stamps[0] > camera_files.LATE), None)
+        camera = cameras.name_of(key)
+        age = free_name(f"info/age/{camera}", {*seen[0].what.fields, *fields, *found})
+        found[age] = f"{AGE}{SINCE if outside else ''}{times}:{video}"
+        if outside is not None and outside.stamps[0] != 0:
+            text = (
+                f"{times} does not count from the start of {camera}'s video; the first row is taken to have its first "
+                "frame"
+            )
+            notes.append(Note(f"video-clock-{camera}", text, 1, _span(outside)))
+        elif outside is None and late is not None:
+            text = f"{times} is taken to count from the start of {camera}'s video"
+            notes.append(Note(f"video-clock-{camera}", text, 1, _span(late)))
+    return found
+
+
+def _is_inside(table: _TableCameras, video: Path) -> bool:
+    try:
+        shown = camera_files.shown(camera_files.track(video))
+    except ArchiveError:
+        return True  # it is left out
+    first, last = table.stamps
+    return first >= -camera_files.LATE and last <= cameras.end_of(shown)
+
+
+def _span(table: _TableCameras) -> str:
+    return f"{table.path.name} has {table.times} from {table.stamps[0]:.6g} to {table.stamps[1]:.6g} s"
+
+
+# -- files that no row has
+
+
+def _left_out(
+    seen: Sequence[_TableCameras], media: Sequence[Path], fields: Mapping[str, str], reasons: Mapping[Path, str]
+) -> dict[Path, str]:
+    """Return the images and videos that no row has, and why."""
+    keys = {*fields.values()}
+    used: set[Path] = set()
+    for table in seen:
+        for images in table.named:
+            if images.key in keys:
+                used.update(path for path in images.rows if path is not None)
+        for camera in table.owned:
+            if camera.key in keys:
+                used.update(camera.files)
+        for key in keys:
+            if key.startswith(FILES) and all(images.key != key for images in table.named):
+                used.update(_explicit(table.path, key))
+    used = {path.resolve() for path in used}
+    folders = {path.parent for path in used}
+    found = {}
+    for path in media:
+        there = path.resolve()
+        if there not in used:
+            named = there.parent in folders and camera_files.is_image(path)
+            found[path] = reasons.get(path) or ("no row names it" if named else "it belongs to no table")
+    return found
+
+
+def _explicit(table: Path, key: str) -> Iterator[Path]:
+    folder, column = camera_files.named_by(key)
+    with open_flat(table, check=False, fill=True) as opened:
+        if column in opened:
+            for name in dict.fromkeys(_texts(opened, column)):
+                if name.strip():
+                    yield camera_files.find(table, folder, name)
+
+
+def notes(root: Path, left_out: Mapping[Path, str]) -> Iterator[Note]:
+    """Yield the note that says which files are left out, and why, if there are any."""
+    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for path, why in left_out.items():
+        name = path.relative_to(root)
+        groups[name.parent.as_posix() if camera_files.is_image(path) else "", why].append(name.as_posix())
+    said = [_several(names, why) for (_, why), names in groups.items()]
+    if said:
+        text = "; ".join(said[:_SHOWN]) + (f"; and {len(said) - _SHOWN:,} more" if said[_SHOWN:] else "")
+        were = "was" if len(left_out) == 1 else "were"
+        yield Note("left-out-files", f"{plural(len(left_out), 'file')} {were} left out: {text}")
+
+
+def _several(names: Sequence[str], why: str) -> str:
+    shown = ", ".join(names[:_FILES]) + (f" and {len(names) - _FILES:,} more" if names[_FILES:] else "")
+    return f"{shown} ({why})"
+
+
+def _no_owner(video: Path, tables: Sequence[Path], why: str) -> UnknownLayout:
+    stem = tables[0].stem
+    return UnknownLayout(
+        f"{video.name} is a video that no row has: {why}.",
+        hint=f"a table alone in its directory owns the videos below it; of several, {tables[0].name} owns "
+        f"{stem}_NAME.mp4, {stem}/NAME.mp4 and NAME/{stem}.mp4; a pattern of the tables alone leaves videos out",
+    )
