@@ -100,7 +100,7 @@ def numbers(ds: Dataset) -> list[tuple[int, int, str]]:
     found = []
     if not ds.num_episodes:
         return []
-    rows, actions, rewards = (ds.column(n) for n in ("observation", "action", "next/reward"))
+    rows, actions, rewards = (ds.column(n, gaps=True) for n in ("observation", "action", "next/reward"))
     columns = (ds.episodes[n].tolist() for n in ("start", "length", "num_observed", "end"))
     for start, steps, observed, end in zip(*columns, strict=True):
         number, t = int(actions[start]), np.arange(steps + 1)

@@ -49,7 +49,11 @@ def stored(ds: Dataset, k: int) -> list[bytes]:
 
 def check(ds: Dataset, numbers: list[int], steps: int | None = 4) -> None:
     """Compare bytes, decoded frames and digests of the episodes of a dataset."""
-    assert [int(a) for a in ds.column("action")[ds.episodes["start"]]] == numbers if numbers else not ds.num_episodes
+    assert (
+        [int(a) for a in ds.column("action", gaps=True)[ds.episodes["start"]]] == numbers
+        if numbers
+        else not ds.num_episodes
+    )
     for i, k in enumerate(numbers):
         length = int(ds.episodes["length"][i])
         assert steps is None or length == steps
@@ -196,7 +200,9 @@ def test_the_bytes_of_episodes_that_leave_are_freed(keep: Keep, small: None) -> 
     assert most <= 25 * (5 * 1200 + 2 * 4096) + (1 << 16)
     assert verify_directory(ds.path).ok
     for i in range(15):
-        assert stored(ds, i) == [jpeg(int(ds.column("action")[ds.episodes["start"][i]]), t) for t in range(5)]
+        assert stored(ds, i) == [
+            jpeg(int(ds.column("action", gaps=True)[ds.episodes["start"][i]]), t) for t in range(5)
+        ]
 
 
 @pytest.mark.thorough
@@ -233,7 +239,7 @@ def test_compacting_keeps_contents_and_bytes(small: None) -> None:
         for k in range(60):
             w.add_episodes([episode((7 * k) % 60)])
     before = w.dataset()
-    numbers = [int(a) for a in before.column("action")[before.episodes["start"]]]
+    numbers = [int(a) for a in before.column("action", gaps=True)[before.episodes["start"]]]
     done = compact("local/run")
     assert done.changed and done.fingerprint == before.fingerprint
     check(before, numbers)

@@ -43,7 +43,7 @@ def episode(number: int, steps: int, reward: float = 0.0) -> dict[str, Any]:
 
 def numbers(ds: Dataset) -> list[int]:
     starts = ds.episodes["start"]
-    return [int(n) for n in ds.column("observation")[starts, 0]] if len(starts) else []
+    return [int(n) for n in ds.column("observation", gaps=True)[starts, 0]] if len(starts) else []
 
 
 def blocks(path: Path) -> int:
@@ -100,7 +100,7 @@ def test_a_version_that_is_held_keeps_its_rows_and_its_arrays_do() -> None:
     gc.disable()  # a hold ends with its last reference, not when garbage is collected
     held = w.dataset()
     held.stats["action"]
-    rows = held.column("observation")
+    rows = held.column("observation", gaps=True)
     path = held.path
     for k in range(2, 12):
         w.add_episodes([episode(k, 3000)])

@@ -231,8 +231,8 @@ def test_episodes_in_any_order_of_commits(film: Dataset, keep: Keep | None, seed
 
 def of(ds: Dataset, film: Dataset) -> list[int]:
     """Return the numbers of episodes by what they hold."""
-    firsts = film.column("observation/state")[film.episodes["start"], 0].tolist()
-    return [firsts.index(v) for v in ds.column("observation/state")[ds.episodes["start"], 0].tolist()]
+    firsts = film.column("observation/state", gaps=True)[film.episodes["start"], 0].tolist()
+    return [firsts.index(v) for v in ds.column("observation/state", gaps=True)[ds.episodes["start"], 0].tolist()]
 
 
 @pytest.mark.thorough

@@ -440,7 +440,7 @@ def test_new_windows_have_the_highest_priority_so_far_and_updates_find_theirs() 
             drawn = list(map(tuple, batch["observation"].astype(int).tolist()))
             assert batch["probability"] == pytest.approx([mass[at] / total for at in drawn], rel=1e-5)
             assert batch["weight"][:, 0] == pytest.approx([(least / mass[at]) ** 0.4 for at in drawn], rel=1e-5)
-            assert batch["window"].tolist() == [(episode << 32) + t for episode, t in drawn]
+            assert batch["window"].tolist() == [(episode + 1) * 2**32 + t for episode, t in drawn]
             write(w, k)  # before the update, which comes as late as training takes
             new = {at: float(at[0] % 3 + 0.1 * at[1]) for at in drawn}
             live.update_priorities(batch, np.array([new[at] for at in drawn]))
@@ -460,7 +460,7 @@ def test_updates_of_windows_that_left_do_nothing_and_others_are_refused() -> Non
         live.update_priorities(old, np.full(16, 50.0))
         assert next(batches)["probability"] == pytest.approx(0.1)
         assert (new["probability"] == np.float32(0.1)).all()
-        for wrong in (2 << 32, (1 << 32) + 10, -1):
+        for wrong in (3 << 32, (2 << 32) + 10, 0, 1, -1):
             strange = Batch(dict(new.items()) | {"window": np.full(16, wrong)})
             with pytest.raises(InvalidArgument, match="is none of this dataset"):
                 live.update_priorities(strange, np.ones(16))

@@ -40,13 +40,17 @@ def test_the_guide_of_a_prefix_index(counts: list[int]) -> None:
     assert found[1].tolist() == [k for n in counts for k in range(n)]
 
 
+def name(episode: int, window: int = 0) -> int:
+    return (episode + 1) * 2**32 + window
+
+
 def pool(episodes: dict[int, int], version: int, order: Any = None) -> Any:
     """Episodes by number, with their windows, in some order of the table."""
     rows = sorted(episodes) if order is None else sorted(episodes, key=order)
     ascending = sorted(episodes)
     return SimpleNamespace(
         dataset=SimpleNamespace(id="local/a", version=version),
-        ascending=np.array(ascending),
+        names=np.array([name(n) for n in ascending]),
         rows_ascending=lambda at: np.array([rows.index(ascending[k]) for k in at.tolist()], np.int64),
         prefix=SimpleNamespace(counts=np.array([episodes[n] for n in rows])),
     )
@@ -82,12 +86,12 @@ def go_through_versions(rng: np.random.Generator) -> None:
             number += int(rng.integers(1, 3))
             episodes[number] = int(rng.integers(1, 7))
         take_up(places, tree, pool(episodes, version, lambda n: n % 5))
-        names = np.array([(n << 32) + k for n in sorted(episodes) for k in range(episodes[n])])
-        priority = {name: priority.get(name, highest) for name in names.tolist()}
+        names = np.array([name(n, k) for n in sorted(episodes) for k in range(episodes[n])])
+        priority = {x: priority.get(x, highest) for x in names.tolist()}
         at, there = places.find(names)
         assert (there is None or there.all()) and len(set(at.tolist())) == len(names)
         assert places.names(at).tolist() == names.tolist()
-        mass = np.array([priority[name] + 0.5 for name in names.tolist()])
+        mass = np.array([priority[x] + 0.5 for x in names.tolist()])
         chance, weight = tree.weigh(at)
         assert chance == pytest.approx(mass / mass.sum())
         assert weight == pytest.approx((mass.min() / mass) ** 0.5)
@@ -96,10 +100,10 @@ def go_through_versions(rng: np.random.Generator) -> None:
         some = names[rng.integers(0, len(names), 5)]
         new = np.round(rng.random(5) * 3, 3)
         tree.update(places.find(some)[0], new)
-        for name, p in zip(some.tolist(), new.tolist(), strict=True):
-            priority[name] = p
+        for x, p in zip(some.tolist(), new.tolist(), strict=True):
+            priority[x] = p
         highest = max(highest, *new.tolist())
-        gone = [(n << 32) for n in leaving]
+        gone = [name(n) for n in leaving]
         if gone:
             _, there = places.find(np.array(gone))
             assert there is not None and not there.any()
@@ -108,7 +112,7 @@ def go_through_versions(rng: np.random.Generator) -> None:
         places.load(saved)
         tree.load(held, count=places.total)
         assert tree.highest == highest
-    for wrong in ((number + 1) << 32, (max(episodes) << 32) + episodes[max(episodes)], -1):
+    for wrong in (name(number + 1), name(max(episodes), episodes[max(episodes)]), -1):
         with pytest.raises(InvalidArgument, match="is none of this dataset"):
             places.find(np.array([wrong]))
     with pytest.raises(WrongState, match="do not go back to version 1"):

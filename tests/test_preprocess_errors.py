@@ -194,7 +194,7 @@ def test_dropping_everything_says_what_a_function_returns(ds):
     def forgets(e):
         e["observation"] *= 2
 
-    with pytest.raises(PreprocessError, match="forgets returned None for all 7 episodes") as e:
+    with pytest.raises(PreprocessError, match="forgets returned no episode for all 7 episodes") as e:
         preprocess.run(ds, forgets)
     assert "a function returns the episode" in e.value.hint
 

@@ -324,7 +324,7 @@ def _trial(r: TrialReport) -> str:
     )
     lines = [f"{r.function}({r.unit}) on {where}{fitted}, {text.duration(r.seconds)}"]
     if not r.returned:
-        return visible.lines([*lines, "  dropped: the function returned None"])
+        return visible.lines([*lines, "  dropped: the function returned no episode"])
     if r.returned != (r.length,):
         lines.append(f"  returned {len(r.returned)} of {', '.join(f'{n:,}' for n in r.returned)} steps")
     notes = [f"  note: {r.note}"] if r.note else []

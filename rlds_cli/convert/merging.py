@@ -30,7 +30,7 @@ from rlds_cli.store import episode_table, joining, publishing, versions
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.opening import Store
-from rlds_cli.ted import VIDEO, BoolArray, Chunk, Column, EpisodeTable, Field, IntArray, Part
+from rlds_cli.ted import VIDEO, BoolArray, Chunk, Column, EpisodeTable, Field, Part
 from rlds_cli.text import plural
 
 COLUMN = "dataset"  # the episode column that says where an episode came from
@@ -320,8 +320,7 @@ class MergeJob:
         """Episode tables of the members, whose sources count from the first file of all."""
         found, before = [], 0
         for ds, label in zip(self._members, self._labels, strict=True):
-            index: IntArray = ds.episodes.index
-            table = ds.store.whole_table().take(index)
+            table = ds.store.table(ds.episodes.index)
             table.source = table.source + np.int32(before)
             if self._column is not None:
                 table.extra = {**table.extra, self._column: [label] * len(table)}

@@ -112,7 +112,7 @@ class Dataset(Shortcuts):
         self.store = store
         self._how: Mapping[str, Any] = how or {}
         self._selected = index is not None
-        self._index = store.kept if index is None else index
+        self._index = index
         self.episodes = EpisodeColumns(store, self._index)
 
     # -- properties
@@ -309,30 +309,35 @@ class Dataset(Shortcuts):
     def column(self, key: str | tuple[str, ...], *, gaps: bool = False) -> Array:
         """Return all rows of an array field, [num_rows, ...], read-only; T+1 rows per episode (``docs/ted.md``).
 
-        Mapped from the file; a zarr-encoded dataset is decoded into memory on first use, and kept.
+        Mapped from the file; a zarr-encoded dataset is decoded into memory on first use, and kept. ``ds[:][key]`` has
+        one value for each transition, of a selection, too.
 
         Parameters
         ----------
         gaps : bool
-            Return the rows of no episode as well, which selections that were saved, trims, drops and merges may have:
-            between episodes, with values that mean nothing.
+            Return other rows as well: of a selection those of the whole dataset; and rows of no episode, which
+            selections that were saved, trims, drops and merges may have between episodes, with values that mean
+            nothing. Episode ``k`` begins at row ``ds.episodes["start"][k]`` in any case.
 
         Raises
         ------
         UnknownField
             There is no such field, or it holds text or encoded frames; ``gather`` reads those.
         InvalidArgument
-            The dataset has rows of no episode, and ``gaps`` is False.
+            ``gaps`` is False, and this is a selection, or the dataset has rows of no episode.
         """
         f = self.field(key)
         if f.kind != "array":
             raise UnknownField(
                 f"{f.name} of {self.id} is stored as {f.codec or 'text'}.", hint=f'ds.gather("{f.name}", rows)'
             )
-        if not gaps and self.store.has_gaps:
+        some = self._selected and not np.array_equal(self.episodes.index, self.store.numbers)
+        if not gaps and (some or self.store.has_gaps):
+            whose = "all episodes, and some are selected" if some else "no episode, such as dropped ones"
             raise InvalidArgument(
-                f"{self.id} shares files of other datasets or versions, so {f.name} has rows of no episode.",
-                hint='gaps=True, with ds.episodes["start"]; ds.episode(k); or rlds compact, which leaves them out',
+                f"{self.id}: {f.name} has rows of {whose}.",
+                hint=f'ds[:]["{f.name}"] has the values of the transitions, ds.episode(k) those of an episode; or '
+                'gaps=True, with ds.episodes["start"]' + ("" if some else "; rlds compact removes such rows"),
             )
         return self.store.rows(f.name)
 

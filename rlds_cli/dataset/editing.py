@@ -76,7 +76,6 @@ def save(ds: OpenDataset, how: Mapping[str, Any], to: Target) -> Path:
 
 def trim(ds: OpenDataset, ranges: Ranges, function: str, how: Mapping[str, Any], to: Target) -> Path:
     """Make ``ID@NAME`` of ranges of steps; see `Dataset.trim`."""
-    ranges = replace(ranges, number=ds.store.places_of(ranges.number))
     with _source(ds, to) as ds:
         change = trimming.change(ds.store, ranges)
         step = step_of(ds, _TRIM, {**_selection(ds, how), "trim": function})
@@ -326,7 +325,7 @@ def _selection(ds: OpenDataset, how: Mapping[str, Any]) -> dict[str, Any]:
     if not ds.is_selection:
         return {}
     named = {n: how[n] for n in ("where", "split", FILE) if n in how}
-    ranges = _ranges(ds.store.places_of(ds.episodes.index))
+    ranges = _ranges(ds.episodes.index)
     if ("episodes" in how or not named) and len(ranges) <= _LONGEST:
         named["episodes"] = ranges
     return {**named, "selected": len(np.unique(ds.episodes.index))}

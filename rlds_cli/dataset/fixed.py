@@ -102,7 +102,7 @@ def fixed(ds: OpenDataset, id: DatasetId, cache_dir: StrPath | None) -> Iterator
             safe_files.work_directory(work, place.root)
             store = _written(ds, work)
         of_version = replace(store.manifest, version=ds.store.version)
-        yield Selected(ds, store, ds.store.places_of(ds.episodes.index), of_version)
+        yield Selected(ds, store, ds.episodes.index, of_version)
     finally:
         trees.discard(work)
 
@@ -123,7 +123,7 @@ def _written(ds: OpenDataset, work: Path) -> Store:
     )
     fields = sorted(store.fields.values(), key=lambda f: f.name)
     try:
-        joining.join([joining.JoinedMember(store, store.counted, store.table())], fields, work, about)
+        joining.join([joining.JoinedMember(store, store.numbers, store.table())], fields, work, about)
     except NoPermission as e:
         hint = f"rlds merge {ds.id} --as local/NAME copies its episodes"
         raise NoPermission(e.message, hint=hint) from e

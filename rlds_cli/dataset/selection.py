@@ -189,7 +189,8 @@ def numbers(given: npt.NDArray[Any], count: int, id: str) -> IntArray:
         if given.dtype.kind == "U":
             name = "/".join(given.ravel().tolist())
             raise IndexError(
-                f'transitions are chosen by number, and "{name}" by ds.column("{name}") or ds[:]["{name}"]'
+                f'transitions are chosen by number, and "{name}" by ds[:]["{name}"]; T+1 rows an episode: '
+                f'ds.column("{name}")'
             )
         raise IndexError(f"transitions are chosen by integers or bools [n], not by {given.dtype} {list(given.shape)}")
     if given.dtype != bool:

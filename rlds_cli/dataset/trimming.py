@@ -85,7 +85,10 @@ def of_values(given: Any, length: int, where: str) -> list[tuple[int, int]]:
         return []
     if isinstance(given, slice):
         given = given.indices(length)[:2] if given.step in (None, 1) else given
-    values = np.asarray(given) if not isinstance(given, slice) else np.zeros(())
+    try:
+        values = np.asarray(given) if not isinstance(given, slice) else np.zeros(())
+    except ValueError:  # pairs beside other things
+        values = np.zeros(())
     if values.dtype == bool and values.shape in ((length,), (length, 1)):
         edges = np.flatnonzero(np.diff(values.reshape(-1).astype(np.int8), prepend=0, append=0))
         return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
@@ -292,14 +295,25 @@ def collect(ds: _Dataset, given: Callable[[Batch], Any] | Mapping[int, Any]) -> 
     """Return the ranges of the selected episodes that a user gave; see `Dataset.trim`."""
     found: list[tuple[int, int, int]] = []
     index, lengths = ds.episodes.index.tolist(), ds.episodes["length"].tolist()
-    unknown = [] if callable(given) else sorted(set(given) - set(range(len(index))))
-    if unknown:
-        raise InvalidArgument(f"There is no episode {unknown[0]} among the {len(index):,} of {ds.id}.")
+    if not callable(given):
+        _check_numbers(given, len(index), ds.id)
     for k, (number, length) in enumerate(zip(index, lengths, strict=True)):
         value = given(_episode(ds, k)) if callable(given) else given.get(k, (0, length))
         found += [(number, a, b) for a, b in of_values(value, length, f"{ds.id}, episode {k:,}")]
     columns = np.array(found, np.int64).reshape(-1, 3)
     return Ranges(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
+
+
+def _check_numbers(given: Any, count: int, id: str) -> None:
+    """Refuse anything but a mapping whose keys are numbers of ``count`` episodes."""
+    hint = "a function of an episode; or {3: (0, 50), 7: [(0, 10), (20, 30)]}: ranges of steps by number of the episode"
+    if not isinstance(given, Mapping):
+        raise InvalidArgument(
+            f"{id} is trimmed by a function or by a mapping, not by a {type(given).__name__}.", hint=hint
+        )
+    for k in given:
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 0 <= k < count:
+            raise InvalidArgument(f"There is no episode {k!r} among the {count:,} of {id}.", hint=hint)
 
 
 def _episode(ds: _Dataset, k: int) -> Batch:

@@ -8,7 +8,7 @@ one without.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -145,9 +145,7 @@ class Content:
     # -- episodes
 
     def _table(self) -> EpisodeTable:
-        whole, index = self._store.whole_table(), self.source.index
-        if len(index) != len(whole) or (index != np.arange(len(whole))).any():
-            whole = _chosen(whole, index)
+        whole = self._store.table(self.source.index)
         changes: dict[str, object] = {}
         if "cut" in self.kinds:
             changes["end"] = np.where(whole.end == CUT, TRUNCATED, whole.end)
@@ -484,23 +482,3 @@ def first_references(numbers: Array) -> list[int]:
     """Return the different numbers that are not negative, in the order in which they first appear."""
     values, first = np.unique(numbers, return_index=True)
     return [int(values[i]) for i in np.argsort(first) if values[i] >= 0]
-
-
-def _chosen(table: EpisodeTable, index: IntArray) -> EpisodeTable:
-    def some(values: Sequence[T]) -> list[T]:
-        return [values[i] for i in index.tolist()]
-
-    splits: dict[str, BoolArray] = {name: v[index] for name, v in table.splits.items()}
-    return replace(
-        table,
-        length=table.length[index],
-        end=table.end[index],
-        observed=table.observed[index],
-        source=table.source[index],
-        row=table.row[index],
-        group=some(table.group),
-        seed=some(table.seed),
-        options=some(table.options),
-        splits=splits,
-        extra={name: some(v) for name, v in table.extra.items()},
-    )

@@ -26,6 +26,7 @@ from rlds_cli.growing.areas import frame_bytes, spans_of
 from rlds_cli.growing.edits import EditLog, Edits
 from rlds_cli.growing.films import Film, FilmWriter
 from rlds_cli.growing.opening import check_grows
+from rlds_cli.growing.places import LogPlaces
 from rlds_cli.growing.records import Records, about, counted, digests_of, of_chunk
 from rlds_cli.growing.retention import Added
 from rlds_cli.growing.row_files import RowFiles
@@ -185,9 +186,9 @@ class Appender:
         """Note which episodes are dropped, and the types of labels."""
         first, stop = s.commit.first_episode, s.commit.episodes
         kept = s.standing.between(first, stop) == Standing.KEPT
-        dropped = kept & s.edits.dropped(first, stop)
+        dropped = kept & s.edits.dropped(LogPlaces(range(first, stop)))
         s.standing.set((np.flatnonzero(dropped) + first).tolist(), Standing.DROPPED)
-        s.kinds = s.edits.kinds(first, kept & ~dropped)
+        s.kinds = s.edits.kinds(LogPlaces(np.flatnonzero(kept & ~dropped) + first))
 
     def _ends(self, g: Commit) -> list[int]:
         """Return the rows, and the bytes of the frames of each field, that a version has in all."""
@@ -217,12 +218,7 @@ class Appender:
         """Return the numbers by which `Top` keeps episodes, given those that were recorded."""
         if not isinstance(self.keep, retention.Top) or self.keep.by not in s.edits.names or not len(numbers):
             return values
-        first = int(numbers[0])
-        every: list[Any] = [None] * (int(numbers[-1]) + 1 - first)
-        for number, value in zip(numbers.tolist(), values, strict=True):
-            every[number - first] = value
-        s.edits.apply(self.keep.by, every, first)
-        return [_number(every[number - first]) for number in numbers.tolist()]
+        return list(map(_number, s.edits.labelled(self.keep.by, values, LogPlaces(numbers))))
 
     def _learn(self, codes: dict[str, dict[str, int]], first: int, stop: int) -> None:
         for name, text in logs.read_strings(self.path, first, stop):
@@ -387,7 +383,7 @@ class Appender:
         s.kept.forget(departed)
         records["id"] = self._ids(table, set(departed))
         earlier = self._earlier(records, [n for n in replaced if n in departed])
-        carried = edits.encoded(s.edits.carried(np.array([*earlier.values()]), np.array([*earlier])))
+        carried = edits.encoded(s.edits.carried(_places(earlier.values()), _places(earlier)))
         hidden = [n for n, old in earlier.items() if s.standing[old] == Standing.DROPPED]
         let_go = list[int]()
         for number, record, value in zip(numbers, records, self._values_of(records, table), strict=True):
@@ -627,7 +623,7 @@ class Appender:
         s, g = self._state, self._state.commit
         moved = moving.move(self.path, self._rows, g, self._records_of(left.tolist()), s.ends, s.films)
         departed = np.concatenate([left, dropped])
-        labels = s.edits.carried(left, np.arange(len(left)) + g.episodes)
+        labels = s.edits.carried(LogPlaces(left), LogPlaces(range(g.episodes, g.episodes + len(left))))
         added = {
             logs.EPISODES: moved.records.tobytes(),
             logs.DIGESTS: self._digests_of(left).tobytes(),
@@ -729,6 +725,10 @@ def _learn_ids(s: _State, first: int, e: Records) -> None:
     """Add the ids of episodes from number ``first`` on, once ids were read."""
     if s.ids is not None:
         s.ids.update((bytes(id), first + k) for k, id in enumerate(e["id"]))
+
+
+def _places(numbers: Iterable[int]) -> LogPlaces:
+    return LogPlaces(np.array(list(numbers), np.int64))
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:

@@ -67,8 +67,7 @@ def count_protected(path: Path) -> tuple[Commit, int]:
     """Return the newest version, and how many of its episodes are protected."""
     store = GrowingStore(path, check=False)
     g = store.commit
-    e = logs.read_episodes(path, g.first_episode, g.episodes, len(store.layout.bytes))
-    return g, int(e[store.counted]["protected"].sum())
+    return g, int(store.protected().sum())
 
 
 def unfreed(path: Path) -> tuple[int, int]:

@@ -4,7 +4,7 @@ They are lines of a log. A version applies those in its part of the log, in orde
 
     {"by": "label",                                  the command; missing in the other lines of a commit
      "args": {"where": "take > 3", "quality": "bad"},
-     "episodes": [[3, 4], [7, 12]],                  numbers [first, stop) among all that were ever recorded, ascending
+     "episodes": [[3, 4], [7, 12]],                  places [first, stop) in the logs, ascending
      "columns": {"quality": "bad",                   one value for all of them, or a list with one for each; null: none
                  "score": [0.5, null, 1, 1, 2, 2]},
      "dropped": true,                                true hides the episodes, false shows them again
@@ -33,6 +33,7 @@ from rlds_cli.files import disk
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import logs
+from rlds_cli.growing.places import LogPlaces
 from rlds_cli.growing.records import Records, counted
 from rlds_cli.store import commits, episode_table, facts
 from rlds_cli.store.commits import Commit
@@ -45,7 +46,7 @@ _MEMBERS = {"by", "args", "episodes", "columns", "dropped", "facts"}
 _AT_ONCE = 1 << 16  # episodes of a line that is written
 _SCALARS = {bool, int, float, str, type(None)}
 _UNSET: Any = object()  # of an episode of which no label sets a column
-Span = tuple[int, int]  # numbers of episodes [first, stop)
+Span = tuple[int, int]  # places of episodes in the logs [first, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Edit:
 
     @property
     def stop(self) -> int:
-        """The number behind the last of the episodes; 0 without any."""
+        """The place behind the last of the episodes; 0 without any."""
         return self.episodes[-1][1] if self.episodes else 0
 
     def within(self, first: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -91,61 +92,67 @@ class Edits:
         """The facts that were set."""
         return {name: value for line in self.lines for name, value in line.facts.items()}
 
-    def dropped(self, first: int, stop: int) -> BoolArray:
-        """Return which of the episodes [first, stop) are dropped; those that left, too."""
+    def dropped(self, of: LogPlaces) -> BoolArray:
+        """Return which of the episodes [n] are dropped; those that left, too."""
+        first, stop = _window(of)
         found = np.zeros(stop - first, bool)
         for line in self.lines:
             if line.dropped is not None:
                 for a, b, _ in line.within(first, stop):
                     found[a:b] = line.dropped
-        return found
+        return of.pick(found, first)
 
-    def apply(self, name: str, values: list[Any], first: int) -> None:
-        """Set the values of a column of episodes from number ``first`` on to those of the labels."""
-        for line in self.lines:
-            if name in line.columns:
-                given = line.columns[name]
-                for a, b, at in line.within(first, first + len(values)):
-                    values[a:b] = given[at : at + b - a] if isinstance(given, list) else [given] * (b - a)
+    def labelled(self, name: str, values: list[Any], of: LogPlaces) -> list[Any]:
+        """Return the values [n] of a column of episodes, with those of the labels in their place."""
+        if name not in self.names:
+            return values
+        return [v if label is _UNSET else label for v, label in zip(values, self._labels(name, of), strict=True)]
 
-    def has_values(self, name: str, kept: IntArray) -> bool:
-        """Return whether the last label of a column surely gives a value to one of the episodes ``kept``, ascending."""
+    def has_values(self, name: str, of: LogPlaces) -> bool:
+        """Return whether the last label of a column surely gives a value to one of the episodes, which ascend."""
         line = next(line for line in reversed(self.lines) if name in line.columns)
         if isinstance(given := line.columns[name], list) or given is None:
             return False
-        return any(np.searchsorted(kept, a) < np.searchsorted(kept, b) for a, b in line.episodes)
+        logged = of.logged
+        return any(np.searchsorted(logged, a) < np.searchsorted(logged, b) for a, b in line.episodes)
 
-    def carried(self, old: IntArray, new: IntArray) -> list[dict[str, Any]]:
+    def carried(self, old: LogPlaces, new: LogPlaces) -> list[dict[str, Any]]:
         """Return the lines that give episodes ``new`` [n], ascending, the labels of ``old`` [n], which they replace."""
-        if not len(old):
-            return []
-        first, stop = int(old.min()), int(old.max()) + 1
-        found = _columns_of(new, {name: self._labels(name, first, stop)[old - first] for name in self.names})
-        hidden = new[self.dropped(first, stop)[old - first]]
-        return [*found, *lines(hidden, dropped=True)]
+        found = _columns_of(new, {name: self._labels(name, old) for name in self.names})
+        return [*found, *lines(new.take(self.dropped(old)), dropped=True)]
 
-    def _labels(self, name: str, first: int, stop: int) -> Any:
-        values: list[Any] = [_UNSET] * (stop - first)
-        self.apply(name, values, first)
-        labels = np.empty(len(values), object)
-        labels[:] = values
-        return labels
+    def _labels(self, name: str, of: LogPlaces) -> list[Any]:
+        """Return the labels of the episodes [n] in a column; _UNSET where there is none."""
+        first, stop = _window(of)
+        labels: list[Any] = [_UNSET] * (stop - first)
+        for line in self.lines:
+            if name in line.columns:
+                given = line.columns[name]
+                for a, b, at in line.within(first, stop):
+                    labels[a:b] = given[at : at + b - a] if isinstance(given, list) else [given] * (b - a)
+        return of.pick_list(labels, first)
 
-    def kinds(self, first: int, kept: BoolArray) -> dict[str, str]:
-        """Return the types of labels of kept episodes, by column; ``kept`` begins with episode ``first``."""
+    def kinds(self, of: LogPlaces) -> dict[str, str]:
+        """Return the types of the labels of episodes, by column."""
         found: dict[str, str] = {}
         for name in self.names:
-            for value in self._labels(name, first, first + len(kept))[kept]:
+            for value in self._labels(name, of):
                 if value is not _UNSET and value is not None:
                     found[name] = episode_table.joint_kind(found.get(name), value, name, "a label")
         return found
 
 
-def _columns_of(numbers: IntArray, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _window(of: LogPlaces) -> Span:
+    """Return the places between which episodes lie."""
+    logged = of.logged
+    return (int(logged.min()), int(logged.max()) + 1) if len(logged) else (0, 0)
+
+
+def _columns_of(places: LogPlaces, columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     found = []
     for name, values in columns.items():
         labelled = np.array([v is not _UNSET for v in values], bool)
-        found += lines(numbers[labelled], columns={name: values[labelled].tolist()})
+        found += lines(places.take(labelled), columns={name: [v for v in values if v is not _UNSET]})
     return found
 
 
@@ -259,7 +266,7 @@ def _check_spans(spans: Any) -> int:
 
 
 def lines(
-    numbers: IntArray,
+    of: LogPlaces,
     *,
     by: str = "",
     args: Mapping[str, Any] | None = None,
@@ -271,8 +278,8 @@ def lines(
 
     Parameters
     ----------
-    numbers : int array [n]
-        Of the episodes, among all that were ever recorded, ascending.
+    of : LogPlaces [n]
+        The episodes, ascending.
     by, args
         The command, which the log of versions shows.
     columns : mapping of str to sequence [n]
@@ -286,8 +293,9 @@ def lines(
     found: list[dict[str, Any]] = [{n: v for n, v in head.items() if v}] if by else []
     if not columns and dropped is None:
         return found
-    for at in range(0, len(numbers), _AT_ONCE):
-        part = numbers[at : at + _AT_ONCE]
+    logged = of.logged
+    for at in range(0, len(logged), _AT_ONCE):
+        part = logged[at : at + _AT_ONCE]
         line: dict[str, Any] = {"episodes": _spans(part)}
         if columns:
             line["columns"] = {n: _alike(values[at : at + len(part)]) for n, values in columns.items()}
@@ -297,9 +305,9 @@ def lines(
     return found
 
 
-def _spans(numbers: IntArray) -> list[list[int]]:
-    breaks = np.flatnonzero(np.diff(numbers) != 1)
-    first, last = numbers[np.append(0, breaks + 1)], numbers[np.append(breaks, len(numbers) - 1)]
+def _spans(logged: IntArray) -> list[list[int]]:
+    breaks = np.flatnonzero(np.diff(logged) != 1)
+    first, last = logged[np.append(0, breaks + 1)], logged[np.append(breaks, len(logged) - 1)]
     spans: list[list[int]] = np.stack([first, last + 1], 1).tolist()
     return spans
 
@@ -318,7 +326,7 @@ def encoded(found: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def commit(
-    dataset: Path, g: Commit, frames: int, found: Sequence[Mapping[str, Any]], *, hidden: IntArray, shown: IntArray
+    dataset: Path, g: Commit, frames: int, found: Sequence[Mapping[str, Any]], *, hidden: LogPlaces, shown: LogPlaces
 ) -> Commit:
     """Append lines to the log, and return the version that has them. The caller holds the lock of commits.
 
@@ -331,9 +339,8 @@ def commit(
         How many fields of encoded frames the dataset has.
     found : sequence of mapping
         The lines.
-    hidden, shown : int array
-        Numbers of episodes, ascending: those that were kept and are dropped now, and those that were dropped and are
-        kept again.
+    hidden, shown : LogPlaces
+        Episodes, ascending: those that were kept and are dropped now, and those that were dropped and are kept again.
 
     Raises
     ------
@@ -349,7 +356,7 @@ def commit(
         time=time.time(),
         logs=logs.chained(g, [data]),
     )
-    new = counted(new, *(_records(dataset, numbers, frames) for numbers in (shown, hidden)))
+    new = counted(new, *(_records(dataset, of, frames) for of in (shown, hidden)))
     try:
         for file, at, part in (
             (logs.EDITS, g.edits, data),
@@ -365,9 +372,7 @@ def commit(
     return new
 
 
-def _records(dataset: Path, numbers: IntArray, frames: int) -> Records:
-    if not len(numbers):
-        return np.zeros(0, logs.episode(frames))
-    first = int(numbers[0])
-    found: Records = logs.read_episodes(dataset, first, int(numbers[-1]) + 1, frames)[numbers - first]
+def _records(dataset: Path, of: LogPlaces, frames: int) -> Records:
+    first, stop = _window(of)
+    found: Records = of.pick(logs.read_episodes(dataset, first, stop, frames), first)
     return found

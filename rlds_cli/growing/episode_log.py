@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.growing import logs
+from rlds_cli.growing.places import LogPlaces
 from rlds_cli.store.commits import Commit
-from rlds_cli.ted import Array, IntArray
+from rlds_cli.ted import Array, BoolArray, IntArray
 
 _COLUMNS = (
     *("start", "length", "num_observed", "num_transitions", "row", "num_done", "num_terminated", "total_reward"),
@@ -33,7 +34,7 @@ class LoggedEpisodes:
     Attributes
     ----------
     first, stop : int
-        Numbers of the episodes: [first, stop).
+        Places of the episodes in the logs: [first, stop).
     columns : mapping
         Of the episode table; ``start`` counts rows from the first of the version.
     frames : int array [episodes, fields of encoded frames, 2]
@@ -51,30 +52,42 @@ class LoggedEpisodes:
     def __len__(self) -> int:
         return self.stop - self.first
 
-    def _part(self, numbers: list[int]) -> slice:
-        return slice(bisect_left(numbers, self.first), bisect_left(numbers, self.stop))
+    def _part(self, places: list[int]) -> slice:
+        return slice(bisect_left(places, self.first), bisect_left(places, self.stop))
 
-    def abouts(self) -> Iterator[tuple[int, About]]:
-        """Yield the places of episodes, and what else is known of them: group, options, splits, extra."""
+    def at(self, name: str, places: LogPlaces) -> Array:
+        """Return a column of some of the episodes [n, ...]; ``start`` counts rows as in `columns`."""
+        return places.pick(self.columns[name], self.first)
+
+    def frames_at(self, places: LogPlaces) -> IntArray:
+        """Return `frames` of some of the episodes [n, fields of encoded frames, 2]."""
+        return places.pick(self.frames, self.first)
+
+    def told(self, what: str, key: str | None = None) -> list[Any]:
+        """Return what else is known of the episodes: ``group``, ``options``, or the value ``key`` of ``extra``."""
+        found: list[Any] = [None] * len(self)
         part = self._part(self._told)
-        for number, about in zip(self._told[part], self._abouts[part], strict=True):
-            yield number - self.first, about
+        for place, about in zip(self._told[part], self._abouts[part], strict=True):
+            value = about.get(what)
+            found[place - self.first] = value if key is None else (value or {}).get(key)
+        return found
 
-    def about(self, k: int) -> About:
+    def about(self, place: LogPlaces) -> About:
         """Return what else is known of one episode."""
-        at = bisect_left(self._told, self.first + k)
-        known = at < len(self._told) and self._told[at] == self.first + k
+        wanted = int(place.logged[0])
+        at = bisect_left(self._told, wanted)
+        known = at < len(self._told) and self._told[at] == wanted
         return self._abouts[at] if known else {}
 
-    def names(self, kind: str) -> list[str]:
-        """Return the names of ``splits``, or of columns of the user's own (``extra``), that episodes have.
+    def names(self, kind: str, of: LogPlaces) -> list[str]:
+        """Return the names of ``splits``, or of columns of the user's own (``extra``), that some of the episodes have.
 
         Raises
         ------
         DamagedDataset
             They are so many that a value for each episode would take much more memory than those that there are.
         """
-        parts = ((name, self._part(numbers)) for (of, name), numbers in list(self._named.items()) if of == kind)
+        parts = ((name, self._part(at)) for (what, name), at in list(self._named.items()) if what == kind)
         found = {name: part.stop - part.start for name, part in parts if part.start < part.stop}
         values = sum(found.values())
         if len(found) * len(self) > max(_MOST_MISSING, _MISSING * values):
@@ -83,13 +96,16 @@ class LoggedEpisodes:
                 f"{logs.ABOUT} names {len(found):,} {what} of {len(self):,} episodes for {values:,} values.",
                 hint="one name for the same quantity of all episodes",
             )
-        return list(found)
+        return [name for name in found if any(map(of.has, self._of(kind, name)))]
 
-    def split(self, name: str) -> Array:
-        """Return which episodes are in a split."""
-        found, numbers = np.zeros(len(self), bool), self._named[("splits", name)]
-        found[np.array(numbers[self._part(numbers)], np.int64) - self.first] = True
-        return found
+    def split(self, name: str, of: LogPlaces) -> BoolArray:
+        """Return which of some of the episodes are in a split."""
+        return of.marked(self._of("splits", name))
+
+    def _of(self, kind: str, name: str) -> list[int]:
+        """Return the places of the episodes that have a name."""
+        places = self._named[kind, name]
+        return places[self._part(places)]
 
 
 class EpisodeLog:
@@ -115,7 +131,7 @@ class EpisodeLog:
         self._end = 0, 0  # row, and byte of the log of texts, behind the last episode that was read
         nothing = np.zeros(0, logs.episode(self._frames))
         self._columns: dict[str, Array] = {name: nothing[name].copy() for name in _COLUMNS}
-        self._told: list[int] = []  # numbers of the episodes of which more is known, and what that is
+        self._told: list[int] = []  # places of the episodes of which more is known, and what that is
         self._abouts: list[About] = []
         self._named: dict[tuple[str, str], list[int]] = {}  # (splits or extra, name) -> episodes that have it
 

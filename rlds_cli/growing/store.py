@@ -21,19 +21,21 @@ from rlds_cli.growing.edits import EditLog, Edits
 from rlds_cli.growing.episode_log import EpisodeLog, LoggedEpisodes
 from rlds_cli.growing.films import GrowingVideos
 from rlds_cli.growing.logs import freed
+from rlds_cli.growing.places import LogPlaces
 from rlds_cli.growing.segments import Layout, SegmentedArray, SegmentMap
 from rlds_cli.store import arrays, commits, digests, episode_table, facts, files, manifest, sealing
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import RowFile, Run, Store, field_of
+from rlds_cli.store.opening import NAMES, RowFile, Run, Store, field_of
 from rlds_cli.store.snapshots import LocalFile
 from rlds_cli.store.statistics import LazyStats
 from rlds_cli.store.videos import Videos
-from rlds_cli.ted import Array, IntArray, Scalar
+from rlds_cli.ted import Array, BoolArray, IntArray, Scalar
 
 _MOST_SOURCES = 1 << 20  # files that episodes come from
+_SPLIT = "split/"
 _LONGEST_FREEING = 1.0  # seconds that a writer may take to ask which versions are held
 
 
@@ -135,10 +137,9 @@ class GrowingStore(ChangedByLog):
         """Number of the newest version."""
         return commits.last(self.path).number
 
-    @property
-    def first_episode(self) -> int:  # type: ignore[override]
-        """Number of the first episode, among all that were ever recorded."""
-        return self.commit.first_episode
+    def names_of(self, index: IntArray) -> IntArray:
+        """Return what names the episodes ``index`` [n] in every version, see `Store.names_of`."""
+        return (self._kept_places.take(index).logged + 1) * NAMES
 
     def newest(self) -> GrowingStore:
         """Return the newest version, which may be this one."""
@@ -173,29 +174,22 @@ class GrowingStore(ChangedByLog):
         return self._edit_log.read(self.commit)
 
     @cached_property
-    def kept(self) -> IntArray | None:  # type: ignore[override]
-        """Numbers of the episodes that are kept; None for all of them."""
-        g, stored = self.commit, self.stored
-        if stored is None and not g.dropped:
-            return None
-        stays = np.zeros(g.episodes - g.first_episode, bool)
-        stays[slice(None) if stored is None else stored] = True
-        kept = np.flatnonzero(stays & ~self.edits.dropped(g.first_episode, g.episodes))
+    def _kept_places(self) -> LogPlaces:  # type: ignore[override]
+        """Where the episodes are in the logs, in ascending order."""
+        stored, g = self._stored_places, self.commit
+        kept = stored.take(~self.edits.dropped(stored)) if g.dropped else stored
         if len(kept) != g.kept:
             raise DamagedDataset(f"{self.path}: its logs leave {len(kept):,} of {g.kept:,} episodes.", hint=logs.HINT)
         return kept
 
     @cached_property
-    def stored(self) -> IntArray | None:  # type: ignore[override]
-        """Numbers of the episodes that are kept or dropped; None for all of them."""
+    def _stored_places(self) -> LogPlaces:  # type: ignore[override]
+        """Where the episodes and those that are dropped are in the logs, in ascending order."""
         g = self.commit
-        left = logs.read_departed(self.path, g.departed, episodes=g.episodes) - g.first_episode
-        left = left[left >= 0]
-        if not len(left):
-            return None
-        stays = np.ones(g.episodes - g.first_episode, bool)
-        stays[left] = False
-        return np.flatnonzero(stays)
+        every = LogPlaces(range(g.first_episode, g.episodes))
+        left = logs.read_departed(self.path, g.departed, episodes=g.episodes)
+        left = left[left >= g.first_episode]
+        return every.without(LogPlaces(left)) if len(left) else every
 
     @property
     def segment_rows(self) -> int:  # type: ignore[override]
@@ -217,12 +211,11 @@ class GrowingStore(ChangedByLog):
 
     def spans_of(self, array: SegmentedArray) -> IntArray:
         """Return the rows of an array [first, stop) in which the kept and dropped episodes lie [episodes, 2]."""
-        e, name = self._read, self._frames_in(array)
-        chosen: slice | IntArray = slice(None) if self.stored is None else self.stored
+        name, of = self._frames_in(array), self._stored_places
         if name:
-            return np.asarray(e.frames[chosen, list(self.layout.bytes).index(name)])
-        start = e.columns["start"][chosen] + self.commit.first_row
-        return np.stack([start, start + e.columns["length"][chosen] + 1], 1)
+            return self._read.frames_at(of)[:, list(self.layout.bytes).index(name)]
+        start = self._logged("start", of) + self.commit.first_row
+        return np.stack([start, start + self._logged("length", of) + 1], 1)
 
     def end_of(self, array: SegmentedArray) -> int:
         """Return how many rows an array has in this version, with those of episodes that left."""
@@ -236,69 +229,56 @@ class GrowingStore(ChangedByLog):
     @cached_property
     def _needed(self) -> dict[str, list[int]]:
         """Numbers of the segments that hold rows of kept and dropped episodes: "", and their bytes, by field."""
-        e, g, before = self._read, self.commit, self._before
-        chosen: slice | IntArray = slice(None) if self.stored is None else self.stored
+        g, of, before = self.commit, self._stored_places, self._before
         known: dict[str, list[int]] = {}
         if before is not None and before[0].departed == g.departed:
-            known, chosen = before[1], slice(before[0].episodes - g.first_episode, None)
+            known, of = before[1], LogPlaces(range(before[0].episodes, g.episodes))
         self._before = None
-        start = e.columns["start"][chosen] + g.first_row
-        found = {"": segments.episodes_in(start, start + e.columns["length"][chosen] + 1, self.segment_rows)}
+        start, frames = self._logged("start", of) + g.first_row, self._read.frames_at(of)
+        found = {"": segments.episodes_in(start, start + self._logged("length", of) + 1, self.segment_rows)}
         for i, (name, array) in enumerate(self.layout.bytes.items()):
-            first, stop = e.frames[chosen, i].T
+            first, stop = frames[:, i].T
             found[name] = segments.episodes_in(first, stop, array.segment_rows)
         return {name: sorted({*np.flatnonzero(n).tolist(), *known.get(name, ())}) for name, n in found.items()}
 
     @cached_property
-    def episodes(self) -> dict[str, Array]:
+    def episodes(self) -> Mapping[str, Array]:
         """Columns of the episode table, without texts and without the user's own."""
-        return {**self._read.columns, **{f"split/{name}": mask for name, mask in self._splits.items()}}
-
-    @cached_property
-    def _splits(self) -> dict[str, Array]:
-        return {name: self._read.split(name) for name in sorted(self._read.names("splits"))}
+        return _Columns(self._read, self._kept_places)
 
     def episode_strings(self, column: str) -> list[str]:
         """Return a text column of the episode table (``group``, ``options``)."""
-        found = [""] * len(self._read)
-        for k, about in self._read.abouts():
-            found[k] = str(about.get(column) or "")
-        return found
+        return [str(text or "") for text in self._kept_places.pick_list(self._read.told(column), self._read.first)]
 
     @cached_property
     def own_columns(self) -> tuple[str, ...]:
         """Names of the user's own episode columns."""
         labels = self.edits.names
-        names = dict.fromkeys([*self._read.names("extra"), *labels])
+        names = dict.fromkeys([*self._read.names("extra", self._kept_places), *labels])
         return tuple(name for name in names if name not in labels or self._has_values(name))
 
     def _has_values(self, name: str) -> bool:
-        known = self.edits.has_values(name, self.counted + self.commit.first_episode)
-        return known or any(v is not None for v in self._values(name))
+        known = self.edits.has_values(name, self._kept_places)
+        return known or any(v is not None for v in self._logged_values(name, self._kept_places))
 
-    def _values(self, name: str) -> list[Scalar]:
-        """Return the values of a column of the user's own; None for episodes that are not kept."""
-        found = self.all_values(name)
-        if self.kept is None:
-            return found
-        values, masked = np.empty(len(found), object), np.full(len(found), None)
-        values[:] = found
-        masked[self.kept] = values[self.kept]
-        return list(masked)
+    def _logged(self, name: str, of: LogPlaces) -> Array:
+        return self._read.at(name, of)
 
-    def all_values(self, name: str) -> list[Scalar]:
-        """Return the values of a column of the user's own, also of episodes that left or are dropped."""
-        found: list[Scalar] = [None] * len(self._read)
-        for k, about in self._read.abouts():
-            found[k] = about.get("extra", {}).get(name)
-        self.edits.apply(name, found, self.commit.first_episode)
-        return found
+    def _logged_values(self, name: str, of: LogPlaces) -> list[Scalar]:
+        recorded = of.pick_list(self._read.told("extra", name), self._read.first)
+        return self.edits.labelled(name, recorded, of)
 
     def _read_own_column(self, name: str) -> StoredColumn:
         try:
-            return episode_table.typed(self._values(name), name)
+            return episode_table.typed(self._logged_values(name, self._kept_places), name)
         except InvalidEpisode as e:
             raise DamagedDataset(f"{self.path / logs.ABOUT}: {e.message}", hint=logs.HINT) from e
+
+    def protected(self) -> BoolArray:
+        """Return which episodes no policy lets leave [episodes]."""
+        g = self.commit
+        records = logs.read_episodes(self.path, g.first_episode, g.episodes, len(self.layout.bytes))
+        return self._kept_places.pick(records, g.first_episode)["protected"]
 
     @cached_property
     def sources(self) -> tuple[dict[str, Any], ...]:
@@ -357,9 +337,8 @@ class GrowingStore(ChangedByLog):
 
     def offsets_between(self, name: str, first: int, stop: int) -> IntArray:
         """Return where the frames of rows lie; those of no episode have none; see `Store.offsets_between`."""
-        kept: slice | IntArray = slice(None) if self.kept is None else self.kept
-        start = self._read.columns["start"][kept]
-        behind = start + self._read.columns["length"][kept] + 1
+        start = self.episodes["start"]
+        behind = start + self.episodes["length"] + 1
         of = slice(max(0, int(np.searchsorted(start, first, "right")) - 1), int(np.searchsorted(start, stop)))
         begin = int(min(first, *start[of][:1]))  # of an episode: nothing is carried over from before it
         edges = np.zeros(stop - begin + 1, np.int64)
@@ -471,34 +450,37 @@ class GrowingStore(ChangedByLog):
         return self._mapped(self.layout.digests[name], g.first_row, g.rows, self._needed[""])
 
     def digests(self, name: str) -> Digests:
-        """Return the digests of the episodes of a field [episodes, 32], without those before the first kept one."""
-        return np.ascontiguousarray(self._digests()[:, sorted(self.fields).index(name)])
+        """Return the digests of the episodes of a field [episodes, 32]."""
+        return np.ascontiguousarray(self._logged_digests(self._kept_places)[:, sorted(self.fields).index(name)])
+
+    def _logged_digests(self, of: LogPlaces) -> Digests:
+        return of.pick(self._digests(), self.commit.first_episode)
 
     def _digests(self) -> Digests:
-        """Return the digests of all fields, by name [episodes, fields, 32]."""
+        """Read the digests of all fields, by name, from the first episode of the version on [logged, fields, 32]."""
         g = self.commit
         return logs.read_digests(self.path, g.first_episode, g.episodes, len(self.fields))
 
     def fingerprint(self, index: IntArray | None = None, *, ignored: Collection[str] = ()) -> str:
-        """Return the fingerprint of the kept episodes, or of the episodes ``index`` of `episodes`, in this order.
+        """Return the fingerprint of the episodes, or of the episodes ``index``, in this order.
 
         It is computed from the digests of episodes, without reading a row, and kept in memory.
         """
         if index is not None or ignored:
-            return self._fingerprint_of(self.counted if index is None else index, ignored)
+            return self._fingerprint_of(self.numbers if index is None else index, ignored)
         if self._fingerprint is None:
-            self._fingerprint = self._fingerprint_of(self.counted)
+            self._fingerprint = self._fingerprint_of(self.numbers)
         return self._fingerprint
 
     def _fingerprint_of(self, index: IntArray, ignored: Collection[str] = ()) -> str:
-        known = self._digests()
+        known = self._logged_digests(self._kept_places.take(index))
         stored = sorted(self._stored.values(), key=lambda f: f.name)
-        of_fields = {f.name: digests.of_field(f, known[index, i]) for i, f in enumerate(stored)}
+        of_fields = {f.name: digests.of_field(f, known[:, i]) for i, f in enumerate(stored)}
         return digests.fingerprint(of_fields, self.column_digests(index, ignored))
 
     def field_digest(self, name: str) -> str:
-        """Return the digest of a field over the kept episodes, which is computed from theirs."""
-        return digests.of_field(self._stored[name], self.digests(name)[self.counted])
+        """Return the digest of a field, which is computed from those of the episodes."""
+        return digests.of_field(self._stored[name], self.digests(name))
 
     def name_of(self, k: int) -> str:
         """Return the hash of episode ``k``, 64 digits, whose number is another one in later versions."""
@@ -506,13 +488,45 @@ class GrowingStore(ChangedByLog):
 
     def digest_of(self, k: int) -> bytes:
         """Return a hash of episode ``k``: of its length, end, seed, options, splits and fields' digests."""
-        e, about, number = self._read.columns, self._read.about(k), self.commit.first_episode + k
+        e, place = self.episodes, self._kept_places.take(np.array([k]))
+        about, at = self._read.about(place), int(place.logged[0])
         seed = int(e["seed"][k]) if "seed" in e and e["has_seed"][k] else None
         numbers = (int(e[name][k]) for name in ("length", "end", "num_observed"))
         head = [*numbers, seed, about.get("options") or None, sorted(about.get("splits", ()))]
         line = json.dumps(head, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
-        known = logs.read_digests(self.path, number, number + 1, len(self.fields))
+        known = logs.read_digests(self.path, at, at + 1, len(self.fields))
         return hashlib.sha256(line + known.tobytes()).digest()
+
+
+class _Columns(Mapping[str, Array]):
+    """Columns of the episode table of a version by name, each of which is made once."""
+
+    def __init__(self, read: LoggedEpisodes, places: LogPlaces) -> None:
+        self._read, self._places = read, places
+        self._known: dict[str, Array] = {}
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        seeds = ("seed", "has_seed")
+        has_seeds = "has_seed" in self._read.columns and bool(self._read.at("has_seed", self._places).any())
+        stored = (name for name in self._read.columns if has_seeds or name not in seeds)
+        return (*stored, *(_SPLIT + name for name in sorted(self._read.names("splits", self._places))))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._known:
+            if name not in self._names:
+                raise KeyError(name)
+            split = name.startswith(_SPLIT)
+            made = self._read.split(name.removeprefix(_SPLIT), self._places) if split else None
+            self._known[name] = self._read.at(name, self._places) if made is None else made
+            self._known[name].flags.writeable = False
+        return self._known[name]
 
 
 def _reopened(path: Path, number: int, version_id: str) -> GrowingStore:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def verify_directory(
     """Check a growing dataset, at its newest version or another existing one.
 
     Every record of a version has a checksum, and a hash of the logs. The logs have a digest for each episode of each
-    field. Damage of rows is named by field and episode, counted among the kept ones.
+    field. Damage of rows is named by field and episode, counted in the version.
     """
     try:
         store = GrowingStore(path, version, check=False)
@@ -150,13 +150,12 @@ def _arrays(store: GrowingStore) -> Iterator[Problem]:
 
 
 def _episodes(store: GrowingStore, tell: Progress) -> tuple[str, int, list[Problem]]:
-    """Compare the kept episodes with their digests; return the fingerprint of what is stored, and its bytes."""
-    table, columns, fields = store.whole_table(), store.episodes, sorted(store.fields.values(), key=lambda f: f.name)
-    kept = store.counted
+    """Compare the episodes with their digests; return the fingerprint of what is stored, and its bytes."""
+    table, columns, fields = store.table(), store.episodes, sorted(store.fields.values(), key=lambda f: f.name)
     recorded = {f.name: store.digests(f.name) for f in fields}
-    found = {f.name: np.zeros((len(kept), logs.DIGEST), np.uint8) for f in fields}
+    found = {f.name: np.zeros((len(table), logs.DIGEST), np.uint8) for f in fields}
     problems, size, hashes = list[Problem](), 0, dict[tuple[str, int], bytes]()
-    for i, k in enumerate(kept.tolist()):
+    for k in range(len(table)):
         a, length, observed = int(columns["start"][k]), table.length[k : k + 1], table.num_observed[k : k + 1]
         numbers = np.arange(a, a + int(length[0]) + 1)
         rows: dict[str, Any] = {}
@@ -168,28 +167,26 @@ def _episodes(store: GrowingStore, tell: Progress) -> tuple[str, int, list[Probl
                 else:
                     rows[f.name] = (store.encoded if f.kind == "frames" else store.gather)(f.name, numbers)
             except DamagedDataset as e:  # offsets of frames, or numbers of videos, that cannot be
-                problems.append(Problem(f.name, e.message, (i, i + 1)))
+                problems.append(Problem(f.name, e.message, (k, k + 1)))
                 continue
             size += rows[f.name].nbytes
             values = rows[f.name].tolist() if f.kind == "text" else rows[f.name]
             of_episode, of_rows = digests_of(f, values, np.zeros(1, np.int64), length, observed, files)
-            found[f.name][i] = of_episode[0]
-            if not np.array_equal(found[f.name][i], recorded[f.name][k]):
-                problems.append(Problem(f.name, "is not as it was written", (i, i + 1)))
+            found[f.name][k] = of_episode[0]
+            if not np.array_equal(found[f.name][k], recorded[f.name][k]):
+                problems.append(Problem(f.name, "is not as it was written", (k, k + 1)))
             elif of_rows is not None and not np.array_equal(of_rows, store.row_digests(f.name)[numbers]):
-                problems.append(Problem(f"{digests.ROWS}/{f.name}", "are not the digests of its rows", (i, i + 1)))
+                problems.append(Problem(f"{digests.ROWS}/{f.name}", "are not the digests of its rows", (k, k + 1)))
         if not problems and (wrong := _wrong_columns(columns, k, rows, int(length[0]))):
-            problems.append(Problem(f"episodes/{wrong}", "is not that of the rows", (i, i + 1)))
+            problems.append(Problem(f"episodes/{wrong}", "is not that of the rows", (k, k + 1)))
         if len(problems) >= _MOST_PROBLEMS:
             break
-        if i % _TOLD == 0:
-            tell(Event(store.manifest.id, "verify", "", i, len(kept), "episodes"))
+        if k % _TOLD == 0:
+            tell(Event(store.manifest.id, "verify", "", k, len(table), "episodes"))
     of_fields = {f.name: digests.of_field(f, found[f.name]) for f in fields}
-    fingerprint = digests.fingerprint(of_fields, digests.of_table(table.take(kept)))
+    fingerprint = digests.fingerprint(of_fields, digests.of_table(table))
     if not problems:
-        problems += _counts(
-            store, table.take(kept), {n: columns[n][kept] for n in ("num_transitions", "num_terminated")}
-        )
+        problems += _counts(store, table, columns)
     return fingerprint, size, problems
 
 
@@ -207,7 +204,7 @@ def _of_videos(
     return VideoFrames((), np.stack([local, index[:, 1]], 1).astype(np.int32)), files
 
 
-def _wrong_columns(columns: dict[str, Array], k: int, rows: dict[str, Any], length: int) -> str | None:
+def _wrong_columns(columns: Mapping[str, Array], k: int, rows: dict[str, Any], length: int) -> str | None:
     """Return the name of a column that the rows of an episode contradict."""
     if REWARD in rows and rows[REWARD].ndim == 1 and rows[REWARD].dtype.kind in "biuf":
         total, told = float(np.sum(rows[REWARD], dtype=np.float64)), float(columns["total_reward"][k])
@@ -223,7 +220,7 @@ def _wrong_columns(columns: dict[str, Array], k: int, rows: dict[str, Any], leng
     return None
 
 
-def _counts(store: GrowingStore, table: EpisodeTable, columns: dict[str, IntArray]) -> Iterator[Problem]:
+def _counts(store: GrowingStore, table: EpisodeTable, columns: Mapping[str, Array]) -> Iterator[Problem]:
     """Compare the counts of the version with the table of the episodes that are kept."""
     g = store.commit
     ended = {"terminated": TERMINATED, "truncated": TRUNCATED, "cut": CUT}

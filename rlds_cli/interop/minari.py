@@ -36,7 +36,7 @@ _FAMILY = "minari"
 _ID = re.compile(r"(?:(?P<namespace>.+)/)?(?P<name>[^/]+?)(?:-v(?P<version>\d+))?")
 _INSTEAD = {
     "update_dataset_from_buffer": 'with rlds_cli.writer("local/NAME") as w: w.add_episodes(episodes)',
-    "storage": "dataset.dataset, the rlds_cli.Dataset; its columns are dataset.dataset.column(NAME)",
+    "storage": "dataset.dataset, the rlds_cli.Dataset; dataset.dataset[:][NAME] has the transitions",
 }
 
 

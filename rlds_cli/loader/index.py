@@ -13,6 +13,7 @@ import numpy.typing as npt
 from rlds_cli.loader.kernel import PrefixTable, SampleNumbers, WindowTable
 from rlds_cli.loader.order import Order
 from rlds_cli.loader.tensors import host
+from rlds_cli.store.opening import NAMES
 from rlds_cli.ted import Array, IntArray
 
 if TYPE_CHECKING:
@@ -81,9 +82,6 @@ class EpisodeIndex:
 
     def __len__(self) -> int:
         return len(self.start)
-
-
-NUMBER_BITS = 32  # of a window's number within its episode, in its name
 
 
 class NumberIndex:
@@ -213,47 +211,45 @@ class WindowIndex:
         return int(self.table.steps.max(initial=0))
 
     @cached_property
-    def recorded(self) -> IntArray:
-        """Number of each episode among all that were ever recorded, of a growing dataset."""
-        store = self.dataset.store
-        numbers: IntArray = self.dataset.episodes.index.take(self.table.number) + store.first_episode
-        return numbers
+    def _names(self) -> IntArray:
+        """Name of the first window of each episode, the same in every version of a growing dataset."""
+        return self.dataset.store.names_of(self.dataset.episodes.index.take(self.table.number))
 
     @cached_property
-    def _by_record(self) -> IntArray | None:
-        """Rows of the table in the order of `recorded`; None where they are in it."""
-        return None if self.bucket is None else np.argsort(self.recorded)
+    def _by_name(self) -> IntArray | None:
+        """Rows of the table in the order of `names`; None where they are in it."""
+        return None if self.bucket is None else np.argsort(self._names)
 
     @cached_property
-    def ascending(self) -> IntArray:
-        """The numbers `recorded`, ascending."""
-        return self.recorded if self._by_record is None else self.recorded[self._by_record]
+    def names(self) -> IntArray:
+        """The name of the first window of each episode, ascending."""
+        return self._names if self._by_name is None else self._names[self._by_name]
 
     @cached_property
-    def _places(self) -> NumberIndex:
-        return NumberIndex(self.ascending)
+    def _index(self) -> NumberIndex:
+        return NumberIndex(self.names // NAMES)
 
     def rows_ascending(self, at: IntArray) -> IntArray:
-        """Return the rows of the table of the episodes at places ``at`` [K] of `ascending`."""
-        return at if self._by_record is None else self._by_record.take(at)
+        """Return the rows of the table of the episodes at places ``at`` [K] of `names`."""
+        return at if self._by_name is None else self._by_name.take(at)
 
     def name(self, episode: IntArray, number: IntArray) -> IntArray:
         """Return the numbers of windows [K] in the column ``window``.
 
-        They count all windows from 0 on. Those of a live loader stay the same in later versions: the number of the
-        episode among all that were ever recorded, times 2**32, plus the window's number within the episode.
+        They count all windows from 0 on. Those of a live loader stay the same in later versions: the name of the
+        episode's first window, plus the window's number within the episode.
         """
         if not self.live:
             return self.prefix.starts.take(episode) + number
-        numbers: IntArray = (self.recorded.take(episode) << NUMBER_BITS) + number
-        return numbers
+        names: IntArray = self._names.take(episode) + number
+        return names
 
     def named(self, names: IntArray) -> tuple[IntArray, IntArray]:
         """Return rows of the table [K] and numbers within the episodes [K] of windows, see `name`."""
         if not self.live:
             return self.prefix.find(names)
-        at = self._places.find(names >> NUMBER_BITS)
-        return self.rows_ascending(at), names & ((1 << NUMBER_BITS) - 1)
+        at = self._index.find(names // NAMES)
+        return self.rows_ascending(at), names % NAMES
 
     def anchor(self, number: IntArray) -> IntArray:
         """Return the anchor step of windows ``number`` [K] of their episodes: the first step inside."""

@@ -117,7 +117,7 @@ def of_source(store: Store, source: Store | None) -> list[list[int]] | None:
     of, first, stop = e["source_episode"], e["source_step"], e["source_step"] + e["length"]
     if source is None:
         return _entries(of, first, stop, np.ones(len(of), bool))
-    length = source.episodes["length"][source.counted]
+    length = source.episodes["length"]
     whole = (first == 0) & (stop == length[of])
     return _entries(of, first, stop, whole)
 

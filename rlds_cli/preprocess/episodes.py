@@ -297,6 +297,8 @@ class EpisodeRunner:
             options=table.options[i] if j == 0 else None,
             splits=tuple(s for s, v in table.splits.items() if v[i]),
             extra={name: values[i] for name, values in table.extra.items()} | dict(r.columns),
+            id=table.id[i].tobytes() if plan.kept and table.id is not None else None,
+            origin=None if table.origin is None else int(table.origin[i]),
         )
 
     def _columns(self, ep: SourceEpisode, r: EpisodeResult, plan: WritePlan) -> dict[str, Column]:

@@ -223,8 +223,8 @@ def _first_kept(task: Task, runner: Runner, assumptions: Assumptions) -> Probe:
         message = f"No episode came back of {of}. The first failure: {failure.message}"
         raise PreprocessError(message, hint=failure.hint) from failure.__cause__
     raise PreprocessError(
-        f"{task.function.reference} returned None for all {of}.",
-        hint="a function returns the episode, also when it changed it in place; None drops it",
+        f"{task.function.reference} returned no episode for all {of}.",
+        hint="a function returns the episode, also when it changed it in place; None drops it, and so does False",
     )
 
 

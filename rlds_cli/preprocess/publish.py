@@ -191,7 +191,7 @@ def publish(
     finish(
         built,
         described,
-        metadata=_metadata(t),
+        metadata=_metadata(t, built),
         shared={} if plan.joined else _shared(t, plan),
         linked=_linked(t, plan, built) if plan.joined and plan.shared else None,
         locate=locate,
@@ -240,14 +240,14 @@ def _keeps_space(name: str, t: Task, plan: WritePlan) -> bool:
     return before == after and before <= plan.same
 
 
-def _metadata(t: Task) -> Iterable[tuple[str, Array | str]]:
+def _metadata(t: Task, built: Built) -> Iterable[tuple[str, Array | str]]:
     for name in t.dataset.manifest.metadata:
         path = t.dataset.store.beside("metadata", *(component(c) for c in name.split("/")))
         yield name, arrays.read(path) if arrays.is_array(path) else arrays.read_string(path)
     if t.state is not None:
         yield _state_name(t), t.state
-    if t.pinned:
-        yield reuse.METADATA, reuse.digests_of(t)
+    if t.pinned and built.episodes.origin is not None:
+        yield reuse.METADATA, reuse.digests_of(t)[built.episodes.origin]
 
 
 def _state_name(t: Task) -> str:

@@ -6,7 +6,7 @@ A block consists of whole episodes, or of pieces of episodes (`StepBlock`) whose
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
 
@@ -266,15 +266,16 @@ class SourceReader:
     def __init__(self, dataset: Dataset) -> None:
         self._index = dataset.episodes.index
         self.store = dataset.store.shared()
-        self._table, self._rows = self.store.whole_table(), Rows(Dataset(self.store, self._index))
+        self._rows = Rows(Dataset(self.store, self._index))
+        self._ends = self._rows.end
 
     def table(self, first: int, last: int) -> EpisodeTable:
-        """Return the table of episodes ``first`` to ``last`` of the selection."""
-        return self._table.take(self._index[first:last])
+        """Return the table of episodes ``first`` to ``last`` of the selection, each of which is its own origin."""
+        return replace(self.store.table(self._index[first:last]), origin=np.arange(first, last))
 
     def number(self, k: int) -> int:
-        """Return the number in the whole dataset of episode ``k`` of the selection."""
-        return int(self.store.places_of(self._index[k]))
+        """Return the number of episode ``k`` of the selection in the whole dataset, at its version."""
+        return int(self._index[k])
 
     def start(self, k: int) -> int:
         """Return the first row of episode ``k`` of the selection, whose rows lie end to end."""
@@ -290,10 +291,15 @@ class SourceReader:
 
     def seed_of(self, number: int, step: int | None = None) -> int | str:
         """Return the seed of a call that begins with an episode of the dataset, or with a step of it."""
-        kept = self.store.kept
-        if name := self.store.name_of(number if kept is None else int(kept[number])):
+        if name := self.store.name_of(number):
             return f"{name} {step or 0}"
-        return number if step is None else int(self._table.start[number]) + step
+        return number if step is None else int(self._first_rows[number]) + step
+
+    @cached_property
+    def _first_rows(self) -> IntArray:
+        """First row of each episode of the whole dataset, as if its episodes lay end to end."""
+        rows = self.store.episodes["length"] + 1
+        return np.asarray(np.cumsum(rows) - rows)
 
     def episode(self, k: int, names: Sequence[str], later: Collection[str] = ()) -> SourceEpisode:
         """Read episode ``k`` of the selection; the fields in ``later`` when they are used."""
@@ -341,7 +347,7 @@ class SourceReader:
         counts = {n: length + (observed and self.store.fields[n].placement == "both") for n in names}
         later = {n: partial(self.rows, n, [(start, start + counts[n])]) for n in names if n not in rows}
         original = FieldRows(names, {n: v[: counts[n]] for n, v in rows.items()}, later)
-        return SourceEpisode(self.number(k), start, length, observed, int(self._table.end[self._index[k]]), original)
+        return SourceEpisode(self.number(k), start, length, observed, int(self._ends[k]), original)
 
     def _blocks(self, first: int, last: int, rows: int) -> Iterator[RowRun]:
         a = first

@@ -2,15 +2,18 @@
 
 The result of a function of whole episodes depends on the episode alone and its columns, which a digest identifies. The
 result of a function of steps, batches or windows depends on the call, which begins with the episodes before it: so a
-beginning that both versions have in common is taken over, up to the last call that is the same. The digests of the
-episodes that an earlier run had are in the metadata of its result.
+beginning that both versions have in common is taken over, up to the last call that is the same.
+
+A result has, in its metadata, the digest of the source's episode that each of its episodes was made of. Which number an
+episode has in the source says nothing: a function may leave out episodes, or make several of one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -32,7 +35,7 @@ from rlds_cli.store.integrity import verify_directory
 from rlds_cli.store.opening import Store, field_of
 from rlds_cli.ted import BoolArray, Chunk, Column, EpisodeTable, IntArray
 
-METADATA = "source_episodes"  # the name of the digests in the metadata of a result
+METADATA = "source_episodes"  # in the metadata of a result: digests of the episodes that its episodes were made of
 _CHUNK_BYTES = 4 << 20
 Digests = npt.NDArray[np.uint8]  # [episodes, 32]
 
@@ -127,13 +130,21 @@ def find(task: Task, plan: WritePlan, steps: int, target: Path) -> tuple[Reuse |
         why = "episodes failed before"
     if not why and {f.name: field_of(f) for f in m.fields} != {f.name: f for f in plan.schema}:
         why = "its fields are others now"
-    if not why and (METADATA not in m.metadata or not verify_directory(target, progress=False).ok):
+    if not why and METADATA not in m.metadata:
+        why = "the earlier result does not say of which episodes it was made"
+    if not why and not verify_directory(target, progress=False).ok:
         why = "the earlier result is damaged"
     if why:
         return None, why
     old, new = arrays.read(target / "metadata" / METADATA), digests_of(task)
-    index = _matched(old, new) if task.unit == "episode" else _common(old, new, task.dataset.episodes["length"], steps)
-    found = Reuse(target, int(m.provenance[-1]["version"]), index)
+    e, results, step = task.dataset.episodes, Store(target).episodes, m.provenance[-1]
+    if task.unit == "episode":
+        index = _matched(old, new, bool(step["keeps_steps"]))
+    else:
+        index = _common(old, new, e["length"], steps)
+    for name in ("length", "num_observed"):  # else it is no result that the plan allows
+        index[index >= 0] = np.where(results[name][index[index >= 0]] == e[name][index >= 0], index[index >= 0], -1)
+    found = Reuse(target, int(step["version"]), index)
     return (found, "") if found.count else (None, "it has no episodes in common with the earlier result")
 
 
@@ -151,14 +162,19 @@ def _hindrance(task: Task, plan: WritePlan) -> str:
     return ""
 
 
-def _matched(old: Digests, new: Digests) -> IntArray:
-    """Return for each new episode the number of an equal old one, or -1."""
-    known: Mapping[bytes, int] = {d.tobytes(): k for k, d in reversed(list(enumerate(old)))}
+def _matched(old: Digests, new: Digests, single: bool) -> IntArray:
+    """Return for each new episode the number of the result of an equal one, or -1.
+
+    Where episodes did not each have one result, ``single`` is False: then several results may be of one episode.
+    """
+    keys = [d.tobytes() for d in old]
+    results = Counter(keys)
+    known = {key: k for k, key in reversed(list(enumerate(keys))) if single or results[key] == 1}
     return np.array([known.get(d.tobytes(), -1) for d in new], np.int64)
 
 
 def _common(old: Digests, new: Digests, lengths: IntArray, steps: int) -> IntArray:
-    """Return the numbers of a common beginning, up to the last call that is the same; -1 behind it."""
+    """Return the numbers of the results of a common beginning, up to the last call that is the same; -1 behind it."""
     both = min(len(old), len(new))
     differ = np.flatnonzero((old[:both] != new[:both]).any(axis=1))
     common = int(differ[0]) if len(differ) else both

@@ -305,7 +305,7 @@ def seen_of(dataset: Dataset) -> dict[str, str]:
 
 def is_whole(dataset: Dataset) -> bool:
     """Return whether a dataset contains all episodes of its store, in order."""
-    return bool(np.array_equal(dataset.episodes.index, dataset.store.counted))
+    return bool(np.array_equal(dataset.episodes.index, dataset.store.numbers))
 
 
 def id_of(dataset: Dataset, function: str, name: str | None) -> DatasetId:

@@ -178,7 +178,7 @@ class Proof:
     def _of(self, f: Field) -> list[_Column]:
         """Return the columns of a field; none of a field without bytes."""
         store = self._store
-        chosen = store.counted[np.argsort(store.episodes["start"][store.counted], kind="stable")]
+        chosen = np.argsort(store.episodes["start"], kind="stable")
         start = store.episodes["start"][chosen]
         count = digests.counted(f, store.episodes["length"][chosen], store.episodes["num_observed"][chosen])
         known = store.digests(f.name)[chosen]

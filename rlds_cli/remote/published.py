@@ -228,4 +228,4 @@ class PublishedStore(Remote):
 
     def proved_fingerprint(self) -> str:
         """Return the fingerprint that the digests of episodes and the episode table have."""
-        return self.fingerprint(self.counted)
+        return self.fingerprint(self.numbers)

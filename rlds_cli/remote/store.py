@@ -430,7 +430,7 @@ class RemoteStore(_Pushed):
 
     def proved_fingerprint(self) -> str:
         """Return the fingerprint that the digests of episodes and the episode table have."""
-        return self.fingerprint(self.counted)
+        return self.fingerprint(self.numbers)
 
     def _shards(self, e: Encoded) -> list[str]:
         """Return the files of a compressed array; raises DamagedDataset for one that is larger than its rows can be."""
@@ -697,7 +697,7 @@ class RemoteGrowingStore(_Pushed, GrowingStore):
 
     def proved_fingerprint(self) -> str:
         """Return the fingerprint that the digests of episodes and the episode table have."""
-        return super().fingerprint(self.counted)
+        return super().fingerprint(self.numbers)
 
     def _check_sizes(self) -> None:
         """Nothing: rows are not here. `_row_files` compares the index."""

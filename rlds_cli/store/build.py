@@ -395,6 +395,7 @@ def _to_json(w: WrittenRows) -> dict[str, Any]:
             "splits": {k: v.tolist() for k, v in e.splits.items()},
             "extra": e.extra,
             "id": None if e.id is None else e.id.tobytes().hex(),
+            "origin": None if e.origin is None else e.origin.tolist(),
         },
     }  # fmt: skip
 
@@ -408,6 +409,7 @@ def _from_json(d: Mapping[str, Any]) -> WrittenRows:
     e = dict(d["episodes"])
     e["splits"] = {k: np.array(v, bool) for k, v in e["splits"].items()}
     e["id"] = e["id"] and np.frombuffer(bytes.fromhex(e["id"]), np.uint8).reshape(-1, 16)
+    e["origin"] = None if e.get("origin") is None else np.array(e["origin"], np.int64)
     # Hashing needs the position alone: the strings before this part come from the parts before it.
     start = RowPosition(d["start"]["rows"], d["start"]["frame_bytes"], {})
     notes = tuple(Note(**n) for n in d["notes"])

@@ -122,7 +122,7 @@ def read_texts(directory: Path, count: int) -> list[str]:
     return found
 
 
-def read_missing(directory: Path, columns: dict[str, Array]) -> BoolArray:
+def read_missing(directory: Path, columns: Mapping[str, Array]) -> BoolArray:
     """Return the mask of episodes without a value in a user's column; all False without a mask on disk."""
     count = len(columns["start"])
     if not directory.exists():

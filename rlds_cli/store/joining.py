@@ -90,8 +90,7 @@ class _Source:
 
         Up to ``gap`` rows of no episode are among them between two episodes.
         """
-        e = self.store.episodes
-        start, count = (c[self.store.counted] for c in (e["start"], e["length"] + 1))
+        start, count = self.store.episodes["start"], self.store.episodes["length"] + 1
         order = np.argsort(start, kind="stable")
         start, behind = start[order], np.maximum.accumulate((start + count)[order])
         apart = np.flatnonzero(start[1:] > behind[:-1] + gap) + 1

@@ -38,6 +38,7 @@ from rlds_cli.store.videos import DIRECTORY, Videos
 from rlds_cli.ted import VIDEO, Array, EncodedFrames, EpisodeTable, Field, IntArray, Kind, Placement
 
 T = TypeVar("T")
+NAMES = 1 << 32  # of parts of an episode, see `Store.names_of`
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,6 @@ class Store(Followed):
 
     Attributes
     ----------
-    kept : int array or None
-        Numbers of the episodes that count, among those of `episodes`; None for all. Others are of growing datasets.
     address : str
         Where the rows are fetched from, without credentials; empty if they are in files of this disk.
     segment_rows : int
@@ -102,7 +101,6 @@ class Store(Followed):
         Versions of other datasets that rows of this one are stored in.
     """
 
-    kept: IntArray | None = None
     address = ""
     segment_rows = 0
     pinned_version: int | None = None
@@ -136,13 +134,9 @@ class Store(Followed):
         return _reopened, (self.path, self.version_id, self.manifest.version)
 
     @property
-    def counted(self) -> IntArray:
-        """Numbers of the episodes that count, see `kept`."""
-        return np.arange(len(self.episodes["start"])) if self.kept is None else self.kept
-
-    def places_of(self, index: IntArray) -> IntArray:
-        """Return where the episodes ``index`` [n] are among those that count."""
-        return index if self.kept is None else np.searchsorted(self.kept, index)
+    def numbers(self) -> IntArray:
+        """Numbers of all episodes [episodes]: k of ``ds.episode(k)``, in every table, column and digest."""
+        return np.arange(len(self.episodes["start"]))
 
     @property
     def unproved(self) -> str:
@@ -152,8 +146,13 @@ class Store(Followed):
         """
         return ""
 
-    first_episode = 0
-    """Number of the first episode, among all that were ever recorded."""
+    def names_of(self, index: IntArray) -> IntArray:
+        """Return what names the episodes ``index`` [n] in every version of the dataset: no numbers of episodes.
+
+        They ascend in the order in which the episodes were recorded. Each episode has `NAMES` names for its parts, of
+        which this is the first.
+        """
+        return (index + 1) * NAMES
 
     @property
     def version(self) -> int:
@@ -462,7 +461,7 @@ class Store(Followed):
         return self.guarded(read)
 
     @cached_property
-    def episodes(self) -> dict[str, Array]:
+    def episodes(self) -> Mapping[str, Array]:
         """Columns of the episode table, without texts and without the user's own, see `own_column`."""
         columns = self.guarded(lambda: episode_table.read_columns(self.path / "episodes", self.manifest))
         if self._checks:
@@ -501,12 +500,12 @@ class Store(Followed):
         texts = self.episode_strings(name)
         return StoredColumn(dtype, [None if m else t for t, m in zip(texts, missing.tolist(), strict=True)], missing)
 
-    def whole_table(self) -> EpisodeTable:
-        """Return the table of all episodes that `episodes` has, with those that left a growing dataset."""
-        return self._whole_table
+    def table(self, index: IntArray | None = None) -> EpisodeTable:
+        """Return the table of the episodes ``index`` [n], or of all; a copy."""
+        return self._table.take(self.numbers if index is None else index)
 
     @cached_property
-    def _whole_table(self) -> EpisodeTable:
+    def _table(self) -> EpisodeTable:
         e, nobody = self.episodes, np.zeros(len(self.episodes["start"]), bool)
         seeds = zip(e.get("seed", nobody).tolist(), e.get("has_seed", nobody).tolist(), strict=True)
         prefix = "split/"
@@ -532,13 +531,9 @@ class Store(Followed):
         """Return what names episode ``k`` in every version of the dataset; empty if its number does."""
         return ""
 
-    def table(self) -> EpisodeTable:
-        """Return the table of the episodes that count."""
-        return self.whole_table().take(self.counted)
-
     def stats_of(self, name: str, index: IntArray | None = None) -> Stats:
-        """Compute the statistics of a field over the steps of the episodes that count, or of the episodes ``index``."""
-        e, index = self.episodes, self.counted if index is None else index
+        """Compute the statistics of a field over the steps of all episodes, or of the episodes ``index``."""
+        e, index = self.episodes, self.numbers if index is None else index
         return statistics.of_episodes(self.rows(name), e["start"][index], e["length"][index])
 
     def digests(self, name: str) -> Digests:
@@ -556,7 +551,7 @@ class Store(Followed):
         if index is None and not ignored:
             return self.manifest.fingerprint
         of_fields = {f.name: self._digest_of(f, index) for f in self.manifest.fields}
-        return digests.fingerprint(of_fields, self.column_digests(self.counted if index is None else index, ignored))
+        return digests.fingerprint(of_fields, self.column_digests(self.numbers if index is None else index, ignored))
 
     def _digest_of(self, f: StoredField, index: IntArray | None) -> str:
         return self.field_digest(f.name) if index is None else digests.of_field(f, self.digests(f.name)[index])
@@ -572,7 +567,7 @@ class Store(Followed):
         )
 
     def field_digest(self, name: str) -> str:
-        """Return the digest of a field over the episodes that count."""
+        """Return the digest of a field over all episodes."""
         return self._stored[name].digest
 
     # -- what may be done with it

@@ -34,6 +34,7 @@ from rlds_cli.array_types import IntArray as IntArray
 from rlds_cli.errors import InvalidEpisode
 
 T = TypeVar("T")
+X = TypeVar("X", bound=np.generic)
 
 Placement = Literal["root", "next", "both"]
 Kind = Literal["array", "frames", "text"]
@@ -223,10 +224,10 @@ def _joined(columns: Sequence[Sequence[T]]) -> Sequence[T]:
     return [] if all(isinstance(c, Repeated) for c in columns) else [v for c in columns for v in c]
 
 
-def _joined_ids(tables: Sequence[EpisodeTable]) -> npt.NDArray[np.uint8] | None:
-    """Join ids; None if some episodes have none."""
-    known = [t.id for t in tables if t.id is not None]
-    return np.concatenate(known) if sum(map(len, known)) == sum(map(len, tables)) and known else None
+def _all_or_none(columns: Sequence[npt.NDArray[X] | None], count: int) -> npt.NDArray[X] | None:
+    """Join a column of ``count`` episodes; None if some episodes have no value."""
+    known = [c for c in columns if c is not None]
+    return np.concatenate(known) if sum(map(len, known)) == count and known else None
 
 
 def _taken(values: Sequence[T], index: IntArray) -> Sequence[T]:
@@ -241,7 +242,8 @@ class EpisodeTable:
     ``source`` index of the archive file; ``row`` first row there; ``group`` its group there (``episode_12``);
     ``seed`` unsigned 64-bit or None; ``options`` JSON text or None; ``splits`` one bool array per named split;
     ``extra`` columns of the user's own, one value or None per episode (names and types: `episode_columns`);
-    ``id`` uint8 [episodes, 16], or None where ids are yet to be given.
+    ``id`` uint8 [episodes, 16], or None where ids are yet to be given; ``origin`` which of the episodes that a function
+    got it was made of, None where no function made them. The origin is not stored.
     """
 
     length: IntArray
@@ -255,6 +257,7 @@ class EpisodeTable:
     splits: dict[str, BoolArray] = field(default_factory=dict)
     extra: dict[str, list[Scalar]] = field(default_factory=dict)
     id: npt.NDArray[np.uint8] | None = None
+    origin: IntArray | None = None
 
     def __post_init__(self) -> None:
         n = len(self.length)
@@ -313,7 +316,8 @@ class EpisodeTable:
             options=_joined([t.options for t in tables]),
             splits={n: np.concatenate([t.splits.get(n, np.zeros(len(t), bool)) for t in tables]) for n in names},
             extra={n: [v for t in tables for v in t.extra.get(n, [None] * len(t))] for n in own},
-            id=_joined_ids(tables),
+            id=_all_or_none([t.id for t in tables], sum(map(len, tables))),
+            origin=_all_or_none([t.origin for t in tables], sum(map(len, tables))),
         )
 
     def take(self, index: IntArray) -> EpisodeTable:
@@ -330,6 +334,7 @@ class EpisodeTable:
             splits={n: v[index] for n, v in self.splits.items()},
             extra={n: [v[i] for i in index.tolist()] for n, v in self.extra.items()},
             id=None if self.id is None else self.id[index],
+            origin=None if self.origin is None else self.origin[index],
         )
 
 
@@ -402,6 +407,7 @@ class EpisodeData:
     observed: bool = True
     notes: tuple[Note, ...] = ()
     id: bytes | None = None  # 16 bytes, where it has one
+    origin: int | None = None  # see `EpisodeTable`
 
 
 class HasLength(Protocol):
@@ -558,6 +564,7 @@ def _table(done: Sequence[EpisodeData], both: str | None) -> EpisodeTable:
         splits={s: np.array([s in e.splits for e in done], bool) for s in splits},
         extra={n: [_python(e.extra.get(n)) for e in done] for n in own},
         id=_ids(done),
+        origin=_origins(done),
     )
 
 
@@ -565,6 +572,11 @@ def _ids(done: Sequence[EpisodeData]) -> npt.NDArray[np.uint8] | None:
     """Return the ids of episodes [episodes, 16]; None if some have none."""
     known = [e.id for e in done if e.id is not None]
     return np.frombuffer(b"".join(known), np.uint8).reshape(-1, 16) if len(known) == len(done) else None
+
+
+def _origins(done: Sequence[EpisodeData]) -> IntArray | None:
+    known = [e.origin for e in done if e.origin is not None]
+    return np.array(known, np.int64) if len(known) == len(done) else None
 
 
 def _python(value: Scalar) -> Scalar:

@@ -3,7 +3,7 @@
 Windows get places in the order in which their episodes came, and keep them: later versions add places at the end. An
 episode that left keeps its places, with mass zero, until more than half of all places are empty.
 
-The number of a window, by which training reports priorities, is the same in every version: `WindowIndex.name`.
+The name of a window, by which training reports priorities, is the same in every version: `WindowIndex.name`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.errors import InvalidArgument, WrongState
-from rlds_cli.loader.index import NUMBER_BITS, NumberIndex, PrefixIndex, WindowIndex
+from rlds_cli.loader.index import NumberIndex, PrefixIndex, WindowIndex
 from rlds_cli.loader.tensors import host, portable
+from rlds_cli.store.opening import NAMES
 from rlds_cli.ted import BoolArray, IntArray
 
 _LEAST = 4096  # empty places below which it is not worth while to close the gaps
@@ -28,7 +29,7 @@ class Places:
     Attributes
     ----------
     episodes : int64 array [episodes]
-        Numbers of episodes among all that were ever recorded, ascending.
+        Names of the first windows of episodes, ascending.
     first : int64 array [episodes + 1]
         The first place of each, and the number of places.
     there : bool array [episodes]
@@ -36,7 +37,7 @@ class Places:
     version : int
         That of the windows.
     last : int
-        The largest number of an episode that had places.
+        The largest name of the first window of an episode that had places.
     """
 
     def __init__(self) -> None:
@@ -51,27 +52,27 @@ class Places:
         return int(self.first[-1])
 
     def names(self, places: IntArray) -> IntArray:
-        """Return the numbers of the windows at places [K]."""
+        """Return the names of the windows at places [K]."""
         episode, number = self._windows.find(places)
-        names: IntArray = (self.episodes.take(episode) << NUMBER_BITS) + number
+        names: IntArray = self.episodes.take(episode) + number
         return names
 
     def find(self, names: IntArray) -> tuple[IntArray, BoolArray | None]:
-        """Return the places of windows by their numbers [K], and which of them have one: others left. None for all.
+        """Return the places of windows by their names [K], and which of them have one: others left. None for all.
 
         Raises
         ------
         InvalidArgument
             An episode has no such window, or was not recorded yet.
         """
-        number, within = names >> NUMBER_BITS, names & ((1 << NUMBER_BITS) - 1)
-        episode = self._index.find(number)
+        within = names % NAMES
+        episode = self._index.find(names // NAMES)
         first = self.first.take(episode)
         wrong = within >= self.first.take(episode + 1) - first
         gone = episode < 0
         some_gone = gone.any()
         if some_gone:
-            wrong = np.where(gone, (number < 0) | (number > self.last), wrong)
+            wrong = np.where(gone, (names < NAMES) | (names - within > self.last), wrong)
         if wrong.any():
             place = int(wrong.argmax())
             raise InvalidArgument(
@@ -84,7 +85,7 @@ class Places:
 
     def has_returned(self, pool: WindowIndex) -> bool:
         """Return whether an episode of ``pool`` had left before: it was dropped, and restored."""
-        known = pool.ascending[: np.searchsorted(pool.ascending, self.last, "right")]
+        known = pool.names[: np.searchsorted(pool.names, self.last, "right")]
         return not np.isin(known, self.episodes[self.there], assume_unique=True).all()
 
     def leave(self, pool: WindowIndex) -> list[tuple[int, int]]:
@@ -102,11 +103,11 @@ class Places:
                 hint="a new Loader, or load_state_dict",
             )
         self.version = version
-        recorded = pool.ascending
-        if len(recorded) >= len(self.episodes) and (recorded[: len(self.episodes)] == self.episodes).all():
+        names = pool.names
+        if len(names) >= len(self.episodes) and (names[: len(self.episodes)] == self.episodes).all():
             return []
-        at = np.searchsorted(recorded, self.episodes)
-        gone = np.flatnonzero(self.there & (np.append(recorded, -1).take(at) != self.episodes))
+        at = np.searchsorted(names, self.episodes)
+        gone = np.flatnonzero(self.there & (np.append(names, -1).take(at) != self.episodes))
         self.there[gone] = False
         if not len(gone):
             return []
@@ -116,14 +117,14 @@ class Places:
 
     def come(self, pool: WindowIndex) -> IntArray:
         """Add places for the episodes of ``pool`` that are new; return their rows of its table, in this order."""
-        recorded = pool.ascending
-        new = np.arange(np.searchsorted(recorded, self.last, "right"), len(recorded))
+        names = pool.names
+        new = np.arange(np.searchsorted(names, self.last, "right"), len(names))
         rows = pool.rows_ascending(new)
         stops = self.first[-1] + np.cumsum(pool.prefix.counts.take(rows))
-        self.episodes = np.concatenate([self.episodes, recorded[new]])
+        self.episodes = np.concatenate([self.episodes, names[new]])
         self.first = np.concatenate([self.first, stops])
         self.there = np.concatenate([self.there, np.ones(len(new), bool)])
-        self.last = max(self.last, int(recorded.max(initial=-1)))
+        self.last = max(self.last, int(names.max(initial=-1)))
         self._forget()
         return rows
 
@@ -133,7 +134,7 @@ class Places:
 
     @cached_property
     def _index(self) -> NumberIndex:
-        return NumberIndex(self.episodes)
+        return NumberIndex(self.episodes // NAMES)
 
     @cached_property
     def _windows(self) -> PrefixIndex:
