@@ -387,6 +387,7 @@ class Plan:
     env: Mapping[str, Any] = field(default_factory=dict)  # "id", "spec" (JSON of a Gymnasium EnvSpec), ...
     notes: tuple[Note, ...] = ()
     episode_summary: EpisodeSummary | None = None
+    beside: tuple[int, ...] | None = None  # files that hold more than rows and columns; None if that is not known
     version: int = 0  # of the reader; `Guarded` fills in both
     stored: int = 0  # bytes of the files
 

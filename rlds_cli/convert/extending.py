@@ -12,11 +12,10 @@ from rlds_cli.dataset import Dataset, editing, provenance
 from rlds_cli.errors import InvalidArgument, NameTaken
 from rlds_cli.home import Home
 from rlds_cli.progress import Progress
-from rlds_cli.store import manifest, publishing, sealing, versions
+from rlds_cli.store import manifest, metadata, publishing, sealing, versions
 from rlds_cli.store.opening import Store
 from rlds_cli.text import plural
 
-_METADATA = "metadata"
 _MOST_NAMES = 3  # of files that the log of versions names
 _OF_THE_RESULT: tuple[str, ...] = ("format", "fields", "counts", "fingerprint", "created", "rlds_version", "stats")
 _OF_THE_RESULT += ("archive", "shared", "episode_columns")
@@ -71,7 +70,7 @@ def extend(there: Dataset, made: Dataset, files: Sequence[Path], place: Home, te
 
     def publish(built: Path) -> None:
         if m.metadata:
-            publishing.link_tree(there.path / _METADATA, built / _METADATA)
+            publishing.share_tree(there.path / metadata.DIRECTORY, built / metadata.DIRECTORY, within=built)
         joined = manifest.read(built)
         changed = {name: getattr(joined, name) for name in _OF_THE_RESULT}
         notes, provenance = (*m.reader_notes, *made.manifest.reader_notes), (*m.provenance, step)

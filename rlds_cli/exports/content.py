@@ -20,8 +20,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.formats import mp4_cut
 from rlds_cli.formats.mp4_cut import Excerpt
-from rlds_cli.store import arrays, compression, digests
-from rlds_cli.store.paths import components
+from rlds_cli.store import arrays, digests
 from rlds_cli.store.videos import Videos
 from rlds_cli.ted import (
     CUT,
@@ -402,16 +401,13 @@ class Content:
         if "metadata" in self.kinds:
             return
         for name in self.dataset.manifest.metadata:
-            directory = self._store.beside("metadata", *components(name))
-            texts = (directory / "offsets").exists()
-            yield name, arrays.read_string(directory) if texts else compression.open_column(directory)
+            yield name, self._store.metadata[name]
 
     def metadata_text(self, name: str) -> str:
         """Return a text of the dataset that is not per row; empty if there is none of this name."""
         if name not in self.dataset.manifest.metadata:
             return ""
-        found = arrays.read_strings(self._store.beside("metadata", *components(name)))
-        return found[0] if found else ""
+        return self._store.metadata.text(name)
 
     # -- fingerprint
 

@@ -33,7 +33,7 @@ from rlds_cli.errors import ReaderError, RldsError, UnknownLayout
 from rlds_cli.formats import camera_files, image_columns, tianshou
 from rlds_cli.formats.arrow_tables import MISSING as MISSING
 from rlds_cli.formats.arrow_tables import ArrowFile, is_arrow, is_nan, open_arrow
-from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plain, walk, whole
+from rlds_cli.formats.hdf5 import attribute_names, attributes, has_attributes, is_hdf5, open_file, plain, walk, whole
 from rlds_cli.formats.hdf5_rows import RowReader
 from rlds_cli.formats.image_columns import EncodedColumn
 from rlds_cli.formats.npz import NpzFile, is_npz, open_npz
@@ -45,6 +45,9 @@ NOT, ENDS, WITHOUT, STACK = "not:", "ends:", " without ", "[]"
 FIRST, LAST = "first:", "last:"
 STEP_TYPES = {FIRST: (0, "FIRST"), LAST: (2, "LAST")}  # of dm_env.StepType: the number, and the end of its name
 MAX_METADATA = 64 << 20
+# Attributes that PyTables writes, and HDF5 itself for scales of dimensions; one of them is always CLASS.
+OF_LIBRARIES = {"CLASS", "TITLE", "VERSION", "FILTERS", "FLAVOR", "EXTDIM", "NROWS", "PYTABLES_FORMAT_VERSION"}
+OF_LIBRARIES |= {"NAME", "DIMENSION_LIST", "REFERENCE_LIST"}
 TABLES = (*CSV, *JSON_LINES, ".npz", ".parquet", ".arrow", ".feather", ".h5", ".hdf5", ".hdf")
 EMPTY_ZIP = b"PK\x05\x06"  # an archive of no files, which begins with its end
 
@@ -78,10 +81,10 @@ class TableSource(Protocol):
 
 
 class Hdf5:
-    """An open HDF5 file as a source."""
+    """An open HDF5 file as a source; ``described`` are the groups and datasets below its root that have attributes."""
 
-    def __init__(self, path: Path, file: Any) -> None:
-        self.path, self.file = path, file
+    def __init__(self, path: Path, file: Any, described: Sequence[str] = ()) -> None:
+        self.path, self.file, self.described = path, file, described
         self.images: Collection[str] = ()  # columns of texts that are encoded images
 
     def rows(self, names: Collection[str]) -> TableRows:
@@ -301,17 +304,34 @@ class Table:
             for start in starts:
                 yield rows.read(start, start + size)[key]
 
-    def constants(self, keys: Collection[str]) -> Iterator[tuple[str, Array | str]]:
-        """Read whole columns that are not per row, and attributes."""
+    def constants(self, keys: Collection[str], used: Collection[str] = ()) -> Iterator[tuple[str, Array | str]]:
+        """Read whole columns that are not per row, and the attributes of all objects but those that are ``used``."""
         hdf5 = self.source.file if isinstance(self.source, Hdf5) else None
         for key in keys:
             value = _text_or_array(self.source.array(key)) if hdf5 is None else plain(hdf5[key])
             if value is not None:
                 yield key.removeprefix("metadata/"), value
-        if hdf5 is not None:
-            yield from attributes(hdf5)
-            for name, item in walk(hdf5):
-                yield from ((f"{name}/{key}", value) for key, value in attributes(item))
+        for prefix, item in self._described():
+            left = {f"attributes/{name}" for name in _own_attributes(item)}
+            yield from (
+                (prefix + key, value) for key, value in attributes(item) if key in left and prefix + key not in used
+            )
+
+    def attributes(self) -> list[str]:
+        """Return the attributes of all objects of an HDF5 file, as ``GROUP/attributes/NAME``; none are read."""
+        return [f"{prefix}attributes/{name}" for prefix, item in self._described() for name in _own_attributes(item)]
+
+    def _described(self) -> Iterator[tuple[str, Any]]:
+        """Yield the file and the objects in it that have attributes, after their paths with a slash."""
+        if isinstance(self.source, Hdf5):
+            yield "", self.source.file
+            yield from ((f"{name}/", self.source.file[name]) for name in self.source.described)
+
+
+def _own_attributes(item: Any) -> list[str]:
+    """Return the names of the attributes of a group or dataset, without those that libraries write for themselves."""
+    names = attribute_names(item)
+    return [name for name in names if name not in OF_LIBRARIES] if "CLASS" in names else names
 
 
 def _text_or_array(value: Array) -> Array | str:
@@ -446,8 +466,13 @@ def hdf5_table(path: Path, f: h5py.File) -> Table:
     """An open HDF5 file as a table."""
     if tianshou.is_buffer(f):
         return _ring_table(path, f)
-    columns = {n: TableColumn(n, d.shape or (), d.dtype, path.name) for n, d in datasets(f).items()}
-    return _table(path, Hdf5(path, f), columns)
+    columns, described = dict[str, TableColumn](), list[str]()
+    for name, item in walk(f):
+        if has_attributes(item):
+            described.append(name)
+        if isinstance(item, h5py.Dataset):
+            columns[name] = TableColumn(name, item.shape or (), item.dtype, path.name)
+    return _table(path, Hdf5(path, f, described), dict(sorted(columns.items())))
 
 
 def _ring_table(path: Path, f: h5py.File) -> Table:

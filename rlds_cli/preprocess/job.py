@@ -47,8 +47,6 @@ from rlds_cli.preprocess.steps import StepRunner
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, PART_ROWS, STEP_ROWS, Task
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Stage
-from rlds_cli.store import arrays
-from rlds_cli.store.paths import component
 from rlds_cli.store.workers import run_items
 from rlds_cli.ted import Chunk, Field, Part
 
@@ -420,11 +418,13 @@ def state(ds: Dataset, function: str | None = None) -> Any:
     """
     for step in reversed(ds.manifest.provenance):
         if "state" in step and function in (None, step.get("function")):
-            path = ds.store.beside("metadata", *map(component, step["state"]["metadata"].split("/")))
+            name = step["state"]["metadata"]
             try:
-                return decode_state(arrays.read_string(path))
+                return decode_state(ds.store.metadata.text(name))
             except (ValueError, TypeError, KeyError, RecursionError) as e:
-                raise DamagedDataset(f"{path} is not a valid state: {e}.", hint=f"rlds verify {ds.id}") from e
+                raise DamagedDataset(
+                    f"{name} of {ds.id} is not a valid state: {e}.", hint=f"rlds verify {ds.id}"
+                ) from e
     which = f"called {function} " if function else ""
     raise PreprocessError(f"{ds.id} was not made by a function {which}with a first pass (fit, merge).")
 

@@ -21,11 +21,10 @@ from rlds_cli.preprocess.task import Task
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import Settings
-from rlds_cli.store import arrays, joining, manifest, versions
+from rlds_cli.store import joining, manifest, versions
 from rlds_cli.store.build import FILMS, JOURNAL, Built, write_rows
 from rlds_cli.store.finish import Description, Linked, finish
 from rlds_cli.store.manifest import Stats
-from rlds_cli.store.paths import component
 from rlds_cli.store.publishing import Shared
 from rlds_cli.store.video_encoding import MADE
 from rlds_cli.store.videos import Extent
@@ -242,8 +241,7 @@ def _keeps_space(name: str, t: Task, plan: WritePlan) -> bool:
 
 def _metadata(t: Task, built: Built) -> Iterable[tuple[str, Array | str]]:
     for name in t.dataset.manifest.metadata:
-        path = t.dataset.store.beside("metadata", *(component(c) for c in name.split("/")))
-        yield name, arrays.read(path) if arrays.is_array(path) else arrays.read_string(path)
+        yield name, t.dataset.store.metadata[name]
     if t.state is not None:
         yield _state_name(t), t.state
     if t.pinned and built.episodes.origin is not None:

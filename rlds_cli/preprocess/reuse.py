@@ -29,7 +29,7 @@ from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.plan import WritePlan
 from rlds_cli.preprocess.reading import runs
 from rlds_cli.preprocess.task import Task
-from rlds_cli.store import arrays, manifest
+from rlds_cli.store import manifest, metadata
 from rlds_cli.store.build import FAILED
 from rlds_cli.store.integrity import verify_directory
 from rlds_cli.store.opening import Store, field_of
@@ -136,7 +136,7 @@ def find(task: Task, plan: WritePlan, steps: int, target: Path) -> tuple[Reuse |
         why = "the earlier result is damaged"
     if why:
         return None, why
-    old, new = arrays.read(target / "metadata" / METADATA), digests_of(task)
+    old, new = np.asarray(metadata.read(target)[METADATA]), digests_of(task)
     e, results, step = task.dataset.episodes, Store(target).episodes, m.provenance[-1]
     if task.unit == "episode":
         index = _matched(old, new, bool(step["keeps_steps"]))

@@ -118,7 +118,9 @@ def chunk_document(shape: tuple[int, ...], dtype: npt.DTypeLike, chunk: int) -> 
     return {**described, "chunk_grid": grid, "codecs": plain}
 
 
-def finish(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
+def finish(
+    directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike, attributes: dict[str, Any] | None = None
+) -> None:
     """Turn a file of raw rows into an array: pad, index, ``zarr.json``."""
     size = file_size(shape, dtype)
     file = data_file(directory, len(shape))
@@ -132,7 +134,7 @@ def finish(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Non
             f.write(index)
     else:
         file.unlink(missing_ok=True)
-    safe_files.write_bytes(directory / "zarr.json", json.dumps(document(shape, dtype)).encode())
+    safe_files.write_bytes(directory / "zarr.json", json.dumps(document(shape, dtype, attributes)).encode())
 
 
 def _index(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bytes:
@@ -463,6 +465,12 @@ def _load(directory: Path) -> dict[str, Any]:
     return found
 
 
+def attributes(directory: Path) -> dict[str, Any]:
+    """Return the attributes of an array or a group; raises DamagedDataset if its ``zarr.json`` cannot be read."""
+    found = _load(directory).get("attributes")
+    return found if isinstance(found, dict) else {}
+
+
 def is_array(directory: Path) -> bool:
     """Return whether ``directory`` holds an array, in segments too, and not a group."""
     try:
@@ -519,10 +527,11 @@ def check_offsets(directory: Path, offsets: Array, data: Array) -> None:
         raise DamagedDataset(f"{directory} do not increase from 0 to the {data.size:,} bytes beside them.", hint=_HINT)
 
 
-def write_group(directory: Path, attributes: dict[str, Any] | None = None) -> None:
-    """Write the ``zarr.json`` of a group."""
+def write_group(directory: Path, attributes: dict[str, Any] | None = None, *, lines: bool = True) -> None:
+    """Write the ``zarr.json`` of a group; with ``lines`` each value has a line of its own, for people."""
     directory.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes or {}}, indent=1)
+    described = {"zarr_format": 3, "node_type": "group", "attributes": attributes or {}}
+    text = json.dumps(described, indent=1 if lines else None)
     safe_files.write_bytes(directory / "zarr.json", text.encode())
 
 

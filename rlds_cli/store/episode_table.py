@@ -1,13 +1,16 @@
 """Read and check the episode table and the list of sources.
 
 Users add episode columns of their own (task, success, operator, ...): one number, flag or text per episode. They are
-stored beside TED's columns and must not have their names. The fingerprint covers them; each has a digest in the
-manifest as well.
+stored beside TED's columns and must not have their names: small ones as JSON values in the document of the table, so
+that they take no file of their own however many there are, and others as arrays. The fingerprint covers them; each has
+a digest in the manifest as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,6 +20,7 @@ import numpy as np
 
 from rlds_cli.errors import DamagedDataset, InvalidEpisode
 from rlds_cli.files import json as documents
+from rlds_cli.files import trees
 from rlds_cli.store import arrays
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.paths import component
@@ -33,6 +37,8 @@ _SPLITS, _MISSING = "split", "missing"
 _GROUP = "episode"  # of an episode's columns, among its fields
 _HINT = "rlds verify ID shows all damage"
 MOST_BYTES = 100  # of a name
+_ATTRIBUTE = "rlds_columns"  # of the table's document: the user's columns by name, a value for each episode
+_SMALL, _MOST_SMALL = 1 << 20, 4 << 20  # bytes of the text of a column in the document, and of all of them
 _PIECE = 1 << 15  # episodes that are checked at a time
 TEXT = "str"
 _WORDS = {"bool": "a flag", "int": "a whole number", "float": "a number", "str": "a text"}
@@ -401,14 +407,95 @@ def all_typed(extra: Mapping[str, Sequence[Scalar]]) -> dict[str, StoredColumn]:
     return {name: typed(values, name) for name, values in extra.items()}
 
 
-def write_own(directory: Path, own: Mapping[str, StoredColumn]) -> None:
-    """Write the user's columns, each with a mask of its missing values if it has any."""
+# -- the user's own columns on disk
+
+
+def write_own(directory: Path, own: Mapping[str, StoredColumn], apart: Collection[str] = ()) -> None:
+    """Write the document of the table, with the user's columns: small ones in it, others as arrays beside it.
+
+    An array has a mask of its missing values if it has any. Columns that are ``apart`` have their arrays already.
+    """
+    small, room = dict[str, list[Any]](), _MOST_SMALL
     for name, column in own.items():
-        if isinstance(column.values, list):
-            arrays.write_strings(directory / component(name), [v or "" for v in column.values])
+        if name in apart:
+            continue
+        values = _plain_values(column)
+        size = len(json.dumps(values)) if len(values) <= _SMALL else _SMALL + 1
+        if size <= min(_SMALL, room) and _is_same(column, _of_values(values, column.dtype)):
+            small[name], room = values, room - size
         else:
-            arrays.write(directory / component(name), column.values)
-        if column.missing.any():
-            arrays.write(directory / "missing" / component(name), column.missing)
-            (directory / "missing" / "zarr.json").unlink(missing_ok=True)  # it may be another dataset's, too
-            arrays.write_group(directory / "missing")
+            _write_apart(directory, name, column)
+    (directory / "zarr.json").unlink(missing_ok=True)  # it may be another dataset's, too
+    arrays.write_group(directory, {_ATTRIBUTE: small} if small else None, lines=not small)
+
+
+def _write_apart(directory: Path, name: str, column: StoredColumn) -> None:
+    if isinstance(column.values, list):
+        arrays.write_strings(directory / component(name), [v or "" for v in column.values])
+    else:
+        arrays.write(directory / component(name), column.values)
+    if column.missing.any():
+        arrays.write(directory / _MISSING / component(name), column.missing)
+        (directory / _MISSING / "zarr.json").unlink(missing_ok=True)  # it may be another dataset's, too
+        arrays.write_group(directory / _MISSING)
+
+
+def remove_own(directory: Path, name: str) -> None:
+    """Remove the arrays of a column, if it has any, from a directory that is being made."""
+    for place in (directory / component(name), directory / _MISSING / component(name)):
+        trees.discard(place)
+
+
+def is_apart(directory: Path, name: str) -> bool:
+    """Return whether a column of the user's own has arrays."""
+    return (directory / component(name)).is_dir()
+
+
+def read_small(directory: Path) -> dict[str, Any]:
+    """Read the columns in the document of the table, as lists of JSON values; raises DamagedDataset."""
+    found = arrays.attributes(directory).get(_ATTRIBUTE, {})
+    if not isinstance(found, dict):
+        raise DamagedDataset(f"{directory / 'zarr.json'}: {_ATTRIBUTE} is a {type(found).__name__}.", hint=_HINT)
+    return found
+
+
+def column_of(values: Any, dtype: str, count: int, where: str) -> StoredColumn:
+    """Return the column that `read_small` read; raises DamagedDataset for values of another type or number."""
+    try:
+        if not isinstance(values, list) or len(values) != count:
+            raise ValueError(f"{count:,} values expected")
+        return _of_values(values, dtype)
+    except (ValueError, TypeError, OverflowError) as e:
+        raise DamagedDataset(f"{where} is not a column of {dtype}: {e}.", hint=_HINT) from e
+
+
+def _plain_values(column: StoredColumn) -> list[Any]:
+    """Return a column as JSON values: null for a missing one, and what JSON has no number for as a text."""
+    if column.dtype != "float64":
+        return column.scalars()
+    return [
+        v if v is None or math.isfinite(v) else "NaN" if v != v else "Infinity" if v > 0 else "-Infinity"
+        for v in column.scalars()
+        if v is None or isinstance(v, float)
+    ]
+
+
+def _of_values(values: list[Any], dtype: str) -> StoredColumn:
+    """Return the column of JSON values; raises ValueError, or its like, for values of another type."""
+    missing = np.array([v is None for v in values], bool)
+    kinds = {TEXT: {str}, "bool": {bool}, "int64": {int}, "uint64": {int}, "float64": {float, str}}[dtype]
+    if not set(map(type, values)) <= {*kinds, type(None)}:
+        raise ValueError("a value of another type")
+    if dtype == TEXT:
+        return StoredColumn(TEXT, values, missing)
+    if dtype == "float64" and not {v for v in values if isinstance(v, str)} <= {"NaN", "Infinity", "-Infinity"}:
+        raise ValueError("a text")
+    filler = np.nan if dtype == "float64" else 0
+    return StoredColumn(dtype, np.array([filler if v is None else v for v in values], dtype), missing)
+
+
+def _is_same(a: StoredColumn, b: StoredColumn) -> bool:
+    """Return whether two columns have the same bytes."""
+    if isinstance(a.values, list) or isinstance(b.values, list):
+        return a.values == b.values and np.array_equal(a.missing, b.missing)
+    return a.values.tobytes() == b.values.tobytes() and np.array_equal(a.missing, b.missing)

@@ -18,9 +18,10 @@ import numpy.typing as npt
 
 from rlds_cli import __version__
 from rlds_cli.store import arrays, compression, digests, episode_table, publishing, rows, sealing, statistics, videos
+from rlds_cli.store import metadata as data_not_per_row
 from rlds_cli.store.build import Built
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField, read
-from rlds_cli.store.paths import assign_paths, component, components
+from rlds_cli.store.paths import assign_paths, component
 from rlds_cli.store.publishing import Shared
 from rlds_cli.ted import (
     CUT,
@@ -232,7 +233,7 @@ def complete(
         archive=_write_sources(directory, about.sources),
         options=dict(about.options),
         provenance=about.provenance,
-        metadata=tuple(_write_metadata(directory, metadata)),
+        metadata=tuple(data_not_per_row.write(directory, metadata)),
         notes=c.notes,
         shared=c.shared,
         episode_columns=digests.described(of_user),
@@ -366,7 +367,6 @@ def _write_episodes(directory: Path, c: FinishedContent) -> None:
         arrays.write_strings(directory / "group", list(table.group))
     if table.splits:
         arrays.write_group(directory / "split")
-    arrays.write_group(directory)
 
 
 def _computed(
@@ -430,7 +430,7 @@ def _counts(table: EpisodeTable, total: int, terminated: Array | None) -> Counts
     )
 
 
-# -- sources and metadata
+# -- sources
 
 
 def _write_sources(directory: Path, sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -456,16 +456,3 @@ def summarise_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "sha256": whole if all(hashes) else None,
         "first": dict(next((s for s in sources if not s.get("recorded")), sources[0])),
     }
-
-
-def _write_metadata(directory: Path, metadata: Iterable[tuple[str, Array | str]]) -> list[str]:
-    written = []
-    for name, value in metadata:
-        path = directory.joinpath("metadata", *components(name))
-        if isinstance(value, str):
-            arrays.write_strings(path, [value])
-        else:
-            # A Zarr array of our kind has rows; a single value is one row.
-            arrays.write(path, np.atleast_1d(value))
-        written.append(name)
-    return sorted(written)

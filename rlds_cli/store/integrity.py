@@ -26,6 +26,7 @@ from rlds_cli.store import (
     episode_table,
     files,
     manifest,
+    metadata,
     references,
     sealing,
     statistics,
@@ -169,9 +170,23 @@ def _check_others(path: Path, m: Manifest) -> Iterator[Problem]:
             arrays.read(array) if arrays.is_array(array) else arrays.check_group(array)
         except RldsError as e:
             yield Problem(array.relative_to(path).as_posix(), e.message)
-    for name in ("metadata", "sources"):
-        if (m.metadata if name == "metadata" else m.archive) and not (path / name).exists():
-            yield Problem(name, "is missing")
+    if m.archive and not (path / "sources").exists():
+        yield Problem("sources", "is missing")
+    yield from _check_metadata(path, m)
+
+
+def _check_metadata(path: Path, m: Manifest) -> Iterator[Problem]:
+    """Yield problems of the data that are not per row: each name of the manifest has a value."""
+    try:
+        values = metadata.read(path)
+        missing = sorted(set(m.metadata) - values.index.keys())
+        for name in values.index:
+            values[name]
+    except RldsError as e:
+        yield Problem(metadata.DIRECTORY, e.message)
+        return
+    if missing:
+        yield Problem(metadata.DIRECTORY, f"is missing {missing[0]!r}" if values.index else "is missing")
 
 
 # -- the rows of a field

@@ -19,6 +19,7 @@ from rlds_cli.store import (
     episode_table,
     files,
     manifest,
+    metadata,
     references,
     sealing,
     snapshots,
@@ -30,6 +31,7 @@ from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.following import Followed, version_removed
 from rlds_cli.store.frames import check_frames, decode_frames
 from rlds_cli.store.manifest import Manifest, Stats, StoredField
+from rlds_cli.store.metadata import Metadata
 from rlds_cli.store.paths import component
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.snapshots import LocalFile
@@ -451,6 +453,11 @@ class Store(Followed):
             )
 
     @cached_property
+    def metadata(self) -> Metadata:
+        """The data that are not per row, by name."""
+        return self.guarded(lambda: metadata.read(self.beside(metadata.DIRECTORY).parent))
+
+    @cached_property
     def sources(self) -> tuple[dict[str, Any], ...]:
         """Files of the archive: ``file size sha256``, and ``url revision`` of downloaded ones."""
 
@@ -490,7 +497,10 @@ class Store(Followed):
         return self._own_columns[name]
 
     def _read_own_column(self, name: str) -> StoredColumn:
-        dtype = self.manifest.episode_columns[name]["dtype"]
+        dtype, count = self.manifest.episode_columns[name]["dtype"], self.manifest.counts.episodes
+        if name in self._small_columns:
+            where = f"The episode column {name} of {self.manifest.id}"
+            return episode_table.column_of(self._small_columns[name], dtype, count, where)
         masks = ("episodes", "missing", component(name))
         missing = self.guarded(lambda: episode_table.read_missing(self.path.joinpath(*masks), self.episodes))
         if dtype != episode_table.TEXT:
@@ -499,6 +509,10 @@ class Store(Followed):
             return StoredColumn(dtype, self.episodes[name], missing)
         texts = self.episode_strings(name)
         return StoredColumn(dtype, [None if m else t for t, m in zip(texts, missing.tolist(), strict=True)], missing)
+
+    @cached_property
+    def _small_columns(self) -> dict[str, Any]:
+        return self.guarded(lambda: episode_table.read_small(self.path / "episodes"))
 
     def table(self, index: IntArray | None = None) -> EpisodeTable:
         """Return the table of the episodes ``index`` [n], or of all; a copy."""

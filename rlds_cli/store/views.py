@@ -7,7 +7,7 @@ table, digests, and fields whose rows change. Rows of no episode stay in the fil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,19 +17,19 @@ import numpy as np
 
 from rlds_cli import __version__
 from rlds_cli.files import trees
-from rlds_cli.store import arrays, digests, episode_table, publishing, sealing, videos
+from rlds_cli.store import arrays, digests, episode_table, metadata, publishing, sealing, videos
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.episode_table import StoredColumn, narrowed
+from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import Counts, Manifest, StoredField, read
 from rlds_cli.store.opening import Store
 from rlds_cli.store.paths import component
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED, Array, IntArray
 
-EPISODES, DIGESTS = "episodes", "digests"
+EPISODES, DIGESTS, SOURCES, MISSING = "episodes", "digests", "sources", "missing"
 _ROWS = ("", f"{digests.ROWS}/")  # directories with a part of each field: its rows, and what they refer to
 _TABLES = ("text/", f"{videos.DIRECTORY}/")
-_SHARED = ("metadata", "sources")
-_SMALL = {EPISODES, DIGESTS, *_SHARED}
+_SHARED = (metadata.DIRECTORY, SOURCES)
+_SMALL = {EPISODES, DIGESTS, SOURCES}
 Column = Array | list[str]
 
 
@@ -106,10 +106,11 @@ def write(
                 known |= _share(source, directory, root + f.path, listed, change)
     for name in _SHARED:
         known |= _share(source, directory, name, listed, change)
-    known |= _write_table(source, directory, change, listed)
+    own = _own_columns(source, change)
+    known |= _write_table(source, directory, change, own, listed)
     known |= _write_digests(source, directory, change, listed)
     arrays.write_groups(directory)
-    sealing.seal(directory, _described(source, directory, change, id, version, provenance), known=known)
+    sealing.seal(directory, _described(source, directory, change, own, id, version, provenance), known=known)
     read(directory)  # refuse now what would be refused on opening
 
 
@@ -135,11 +136,12 @@ def _share(source: Store, target: Path, name: str, listed: Mapping[str, str], ch
 # -- the episode table
 
 
-def read_table(directory: Path) -> dict[str, Column]:
-    """Read all columns below ``episodes`` of a dataset, by path: arrays, and texts as lists."""
+def read_table(directory: Path, own: Iterable[str]) -> dict[str, Column]:
+    """Read TED's columns below ``episodes`` of a dataset, by path: arrays, and texts as lists; none of the user's."""
     top, found, left = directory / EPISODES, dict[str, Column](), [directory / EPISODES]
+    apart = {top / MISSING, *(top / component(name) for name in own)}
     while left:
-        for path in sorted(p for p in left.pop().iterdir() if p.is_dir()):
+        for path in sorted(p for p in left.pop().iterdir() if p.is_dir() and p not in apart):
             name = path.relative_to(top).as_posix()
             if arrays.is_array(path):
                 found[name] = arrays.read(path)
@@ -155,29 +157,36 @@ def taken(column: Column, index: IntArray) -> Column:
     return [column[k] for k in index.tolist()] if isinstance(column, list) else np.asarray(column[index])
 
 
-def _write_table(source: Store, directory: Path, change: Change, listed: Mapping[str, str]) -> dict[str, str]:
-    known: dict[str, str] = {}
-    columns = dict(change.columns)
+def _own_columns(source: Store, change: Change) -> dict[str, StoredColumn]:
+    """Return the user's columns of the result."""
+    same = {name: source.own_column(name) for name in source.own_columns if name not in change.own}
+    if change.index is not None:
+        same = {name: column.take(change.index) for name, column in same.items()}
+    return same | {name: column for name, column in change.own.items() if column is not None}
+
+
+def _write_table(
+    source: Store, directory: Path, change: Change, own: Mapping[str, StoredColumn], listed: Mapping[str, str]
+) -> dict[str, str]:
+    """Write the episode table, and return the recorded digests of the files that it shares."""
+    top, columns, known, apart = directory / EPISODES, dict(change.columns), dict[str, str](), set[str]()
     if change.index is None:
         known = _share(source, directory, EPISODES, listed, change)
+        apart = {name for name in own if name not in change.own and episode_table.is_apart(top, name)}
+        for name in change.own:
+            episode_table.remove_own(top, name)
     else:
-        own = {component(name) for name in source.own_columns}
-        there = {n: taken(c, change.index) for n, c in read_table(source.path).items()}
-        columns = {n: narrowed(c) if n in own and not isinstance(c, list) else c for n, c in there.items()} | columns
-    gone = [*columns, "missing/zarr.json"]  # a link cannot be written
-    for name in change.own:
-        gone += [component(name), f"missing/{component(name)}"]
-        columns.pop(component(name), None)
-        columns.pop(f"missing/{component(name)}", None)
-    for name in gone:
-        place = f"{EPISODES}/{name}"
-        trees.discard(directory / place)
-        (directory / place).unlink(missing_ok=True)
-        known = {n: d for n, d in known.items() if n != place and not n.startswith(f"{place}/")}
+        there = read_table(source.path, source.own_columns)
+        columns = {name: taken(column, change.index) for name, column in there.items()} | columns
     for name, values in columns.items():
-        _write_column(directory / EPISODES / name, values)
-    episode_table.write_own(directory / EPISODES, {n: c for n, c in change.own.items() if c is not None})
-    return known
+        trees.discard(top / name)  # a link cannot be written
+        _write_column(top / name, values)
+    if change.own or change.index is not None:
+        episode_table.write_own(top, own, apart)
+    new = (*columns, *(p for name in change.own for p in (component(name), f"{MISSING}/{component(name)}")))
+    new = ("zarr.json", f"{MISSING}/zarr.json", *(f"{name}/" for name in new))
+    written = tuple(f"{EPISODES}/{name}" for name in new)
+    return {name: digest for name, digest in known.items() if not name.startswith(written)}
 
 
 def _write_column(path: Path, column: Column) -> None:
@@ -204,14 +213,14 @@ def _described(
     source: Store,
     directory: Path,
     change: Change,
+    own: Mapping[str, StoredColumn],
     id: str,
     version: int,
     provenance: Sequence[Mapping[str, Any]],
 ) -> Manifest:
     m = source.manifest
     fields = tuple(replace(f, digest=_digest(f, directory, change)) for f in m.fields)
-    columns = read_table(directory)
-    own = _own_columns(m, columns, change)
+    columns = read_table(directory, own)
     of_columns = digests.of_columns(columns, own)
     return replace(
         m,
@@ -235,21 +244,6 @@ def _digest(f: StoredField, directory: Path, change: Change) -> str:
     if change.index is None and f.name not in change.digests:
         return f.digest
     return digests.of_field(f, arrays.read(directory / DIGESTS / f.path))
-
-
-def _own_columns(m: Manifest, columns: Mapping[str, Column], change: Change) -> dict[str, StoredColumn]:
-    """Return the user's columns of the result."""
-    found = {}
-    count = len(columns["start"])
-    for name, about in m.episode_columns.items():
-        if name not in change.own:
-            missing = np.asarray(columns.get(f"missing/{component(name)}", np.zeros(count, bool)))
-            values: Any = columns[component(name)]
-            if isinstance(values, list):
-                values = [None if m else v for v, m in zip(values, missing.tolist(), strict=True)]
-            dtype = about["dtype"] if isinstance(values, list) else values.dtype.name
-            found[name] = StoredColumn(dtype, values, missing)
-    return found | {n: c for n, c in change.own.items() if c is not None}
 
 
 def _counts(before: Counts, total: int | None, columns: Mapping[str, Any]) -> Counts:

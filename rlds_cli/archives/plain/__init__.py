@@ -27,6 +27,7 @@ from rlds_cli.archives import (
     Replan,
     d4rl,
     every_file,
+    once,
     skipped_file,
 )
 from rlds_cli.archives.flat import FINAL, OWN, episodes_of, flag_fields, parts_of, same_schema, with_own_next
@@ -265,7 +266,7 @@ def _plan_flat(archive: Archive) -> Plan:
     recorded = all(s.layout.comparable or not s.layout.next_columns for s in seen)
     mode = None if not any(s.layout.next_columns for s in seen) or by_episode else FINAL if recorded else OWN
     per_episode = columns_per_episode(seen, joined)
-    per_file = {name: name for s in seen for name in s.once if name not in per_episode}
+    per_file = _columns_per_file(seen, per_episode)
     facts: dict[str, Any] = {
         "next_observations": mode,
         "fields": dict(first.meaning.fields),
@@ -299,7 +300,28 @@ def _plan_flat(archive: Archive) -> Plan:
         facts=facts,
         notes=(*dict.fromkeys(notes), *joined.notes, *check_final_rows(archive, first, joined), *bad),
         episode_summary=_summary(joined),
+        beside=tuple(i for i, s in enumerate(seen) if _has_more(s, per_episode)),
     )
+
+
+def _columns_per_file(seen: Sequence[FileSurvey], per_episode: Mapping[str, str]) -> dict[str, str]:
+    """Return what the columns are made of that have one value for a file: attributes, if all files that have it do."""
+    found: dict[str, str] = {}
+    for s in seen:
+        for name in s.once.columns:
+            if name not in per_episode and found.get(name, once.ATTRIBUTE) == once.ATTRIBUTE:
+                found[name] = once.origin(s.once, name)
+    return found
+
+
+def _of_episodes(s: FileSurvey, per_episode: Mapping[str, str]) -> set[str]:
+    """Return the columns and attributes of a file that columns of the episode table are made of."""
+    return {*per_episode.values(), *(key for name, key in s.once.keys.items() if name not in per_episode)}
+
+
+def _has_more(s: FileSurvey, per_episode: Mapping[str, str]) -> bool:
+    """Tell whether a file holds what is neither per row nor a column of the episode table."""
+    return s.left or not _of_episodes(s, per_episode).issuperset((*s.layout.metadata, *s.once.keys.values()))
 
 
 def _summary(joined: JoinedFiles) -> EpisodeSummary:
@@ -404,7 +426,12 @@ def _of_files(plan: Plan, part: Part, view: TableView) -> dict[str, list[Scalar]
         return {}
     begins = np.concatenate([[int(part.args["start"])], part.args["stops"][:-1]]).astype(np.int64)
     of = view.places(begins)[0].tolist()
-    values = {file: survey(plan.archive, plan.archive.files[file]).once for file in dict.fromkeys(of)}
+    attributes_alone = set(names.values()) == {once.ATTRIBUTE}
+    values = {}
+    for file in dict.fromkeys(of):
+        path = plan.archive.files[file]
+        found = once.attributes_of(path) if attributes_alone else survey(plan.archive, path).once
+        values[file] = found.columns
     return {name: [values[file].get(name) for file in of] for name in names}
 
 
@@ -474,12 +501,14 @@ def _frames(plan: Plan, view: TableView, key: str, rows: IntArray) -> VideoFrame
 def _metadata_flat(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     """Read columns without one value per row, and attributes; names begin with the file if there are several."""
     several = len(plan.archive.files) > 1
-    for index, path in enumerate(plan.archive.files):
+    for index in plan.beside or ():
+        path = plan.archive.files[index]
         prefix = f"{plan.archive.name_of(index)}/" if several else ""
-        kept = set(plan.facts["per_episode"].values())
-        found = [k for k in survey(plan.archive, path).layout.metadata if k not in kept]
+        s = survey(plan.archive, path)
+        used = _of_episodes(s, plan.facts["per_episode"])
+        keys = [k for k in s.layout.metadata if k not in used]
         with open_flat(path, check=False, fill=True) as table, reading(path, "its metadata"):
-            yield from ((prefix + name, value) for name, value in table.constants(found))
+            yield from ((prefix + name, value) for name, value in table.constants(keys, used))
 
 
 # -- episode by episode

@@ -108,8 +108,9 @@ class _GroupEpisode:
     """One episode of a file, as its headers describe it.
 
     ``keys`` maps fields to columns, ``next_keys`` next observations, ``once`` the columns of the episode table;
-    ``others`` are columns kept as metadata. ``trimmed``: the last row of the actions is not a step, but the row
-    of the final observation. ``rewards`` is as in `Archive`. ``videos`` are the rules by which frames belong to rows.
+    ``others`` are columns kept as metadata, ``used`` the attributes that columns are made of. ``trimmed``: the last row
+    of the actions is not a step, but the row of the final observation. ``rewards`` is as in `Archive`. ``videos`` are
+    the rules by which frames belong to rows.
     """
 
     group: str
@@ -122,6 +123,7 @@ class _GroupEpisode:
     done: str | None = None
     others: tuple[str, ...] = ()
     attributes: dict[str, Scalar] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
     trimmed: bool = False
     rewards: str | None = None
     videos: Mapping[str, str] = field(default_factory=dict)
@@ -158,15 +160,19 @@ class _GroupEpisode:
 def _open(path: Path, chosen: Mapping[str, str], rewards: str | None) -> Iterator[Iterator[_GroupEpisode]]:
     """Open a file and iterate over its episodes."""
     with open_flat(path, fill=True) as table:
-        found = groups_of(table, chosen)
-        if found is None:
-            yield iter([_episode(table, "", chosen, rewards, once.of_attributes(table))])
-            return
-        level, groups = found
-        local = {k: _local(v, level) for k, v in chosen.items()}
-        yield (
-            _episode(_sub(table, names), g, local, rewards, once.of_attributes(table, g)) for g, names in groups.items()
-        )
+        yield _episodes(table, chosen, rewards)
+
+
+def _episodes(table: Table, chosen: Mapping[str, str], rewards: str | None) -> Iterator[_GroupEpisode]:
+    """Iterate over the episodes of a file."""
+    found = groups_of(table, chosen)
+    if found is None:
+        yield _episode(table, "", chosen, rewards, once.of_attributes(table))
+        return
+    level, groups = found
+    local = {k: _local(v, level) for k, v in chosen.items()}
+    for g, names in groups.items():
+        yield _episode(_sub(table, names), g, local, rewards, once.of_attributes(table, g))
 
 
 def _local(key: str, level: str) -> str:
@@ -182,7 +188,7 @@ def _sub(table: Table, names: Mapping[str, str]) -> Table:
 
 
 def _episode(
-    table: Table, group: str, chosen: Mapping[str, str], rewards: str | None, said: Mapping[str, Scalar]
+    table: Table, group: str, chosen: Mapping[str, str], rewards: str | None, said: once.Once
 ) -> _GroupEpisode:
     name = f"{group} of {table.path.name}" if group else table.path.name
     what = meaning(table.columns, {k: v for k, v in chosen.items() if not k.startswith(EPISODE_PREFIX)}, name)
@@ -221,7 +227,8 @@ def _episode(
         videos=videos,
     )
     _sort_others(found, {*fields.values(), *what.fields.values()})
-    found.attributes |= {name: value for name, value in said.items() if name not in found.once}
+    found.attributes |= {name: value for name, value in said.columns.items() if name not in found.once}
+    found.used |= {said.keys[name] for name in found.attributes}
     _check_rows(found)
     return found
 
@@ -309,6 +316,38 @@ class _EpisodeEntry:
     nbytes: int
 
 
+def _above(key: str) -> list[str]:
+    """Return the groups above a column, the root of the file first: ``""``, ``data``, ``data/demo_0``."""
+    parts = key.split("/")
+    return ["/".join(parts[:depth]) for depth in range(len(parts))]
+
+
+@dataclass(slots=True)
+class _Held:
+    """What the episodes of a file hold of it: their groups, and the attributes that are columns of the episode table.
+
+    ``more`` says that one has values that are neither fields nor such columns.
+    """
+
+    groups: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
+    more: bool = False
+
+    def add(self, e: _GroupEpisode) -> None:
+        """Add an episode."""
+        self.groups.add(e.group)
+        self.used |= e.used if e.length else set()
+        self.more |= bool(e.others)
+
+    def columns_beside(self, table: Table) -> list[str]:
+        """Return the columns of the file that are in no episode. One without a group has all of them."""
+        return [k for k in table.columns if self.groups.isdisjoint(_above(k))]
+
+    def has_more(self, table: Table) -> bool:
+        """Tell whether the file holds anything else than fields and columns of the episode table."""
+        return self.more or bool(self.columns_beside(table)) or not self.used.issuperset(table.attributes())
+
+
 @dataclass(slots=True)
 class _Contents:
     """The contents of the files: the fields of all episodes, and an entry for each.
@@ -322,14 +361,17 @@ class _Contents:
     keys: dict[str, str] = field(default_factory=dict)
     once: dict[str, str] = field(default_factory=dict)
     videos: dict[str, str] = field(default_factory=dict)
+    beside: set[int] = field(default_factory=set)  # files with more than fields and columns of the episode table
     first: str = ""  # where the first episode is
     level: str = "file"
 
     def add_file(self, archive: Archive, index: int) -> None:
         """Add the episodes of a file; with ``skip_bad`` every row of them is read, too."""
         strict = archive.episodes_by != "file"
-        with _open(archive.files[index], archive.fields, archive.rewards) as found:
-            for number, e in enumerate(found):
+        with open_flat(archive.files[index], fill=True) as table:
+            held = _Held()
+            for number, e in enumerate(_episodes(table, archive.fields, archive.rewards)):
+                held.add(e)
                 self.level = "group" if e.group else self.level
                 check_steps(e.table, {**e.meaning.fields, **e.keys}, archive.episodes_by)
                 fields = e.fields()
@@ -343,11 +385,13 @@ class _Contents:
                 self._add(e, fields)
                 nbytes = (e.length + 1) * sum(f.row_bytes for f in fields.values())
                 self.entries.append(_EpisodeEntry(index, number, e.length, end, nbytes))
+            if held.has_more(table):
+                self.beside.add(index)
 
     def _add(self, e: _GroupEpisode, fields: dict[str, Field]) -> None:
         self.first = self.first if self.schema else e.where
         self.schema = _joint(self.schema, fields, e.where, self.first) if self.schema else fields
-        self.once |= dict.fromkeys(e.attributes, "attribute") | e.once
+        self.once |= dict.fromkeys(e.attributes, once.ATTRIBUTE) | e.once
         if not self.entries:
             self.notes += e.meaning.notes
             self.keys = {**e.keys, **e.next_keys}
@@ -389,6 +433,7 @@ def plan(archive: Archive) -> Plan:
         tuple(sorted({**found.schema, **flags}.values(), key=lambda f: f.name)),
         tuple(_parts(entries)),
         "file",
+        beside=tuple(k for k, i in enumerate(good) if i in found.beside),
         facts={
             "read": "grouped",
             "episode": found.level,
@@ -444,30 +489,18 @@ def _part(units: Sequence[_EpisodeEntry]) -> Part:
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     """Read the values that are neither fields nor columns of the episode table; names begin with file and group."""
     several = len(plan.archive.files) > 1
-    fields = set(plan.facts["fields"].values())
-    for index, path in enumerate(plan.archive.files):
-        with open_flat(path, fill=True) as table:
-            if fields.issuperset(table.columns):  # as in most archives of many files: there is nothing else
-                continue
-            yield from _beside(table, plan.archive.fields, f"{plan.archive.name_of(index)}/" if several else "")
-        with _open(path, plan.archive.fields, plan.archive.rewards) as found:
-            for e in found:
-                above = "/".join(part for part in (plan.archive.name_of(index) if several else "", e.group) if part)
+    for index in plan.beside or ():
+        prefix = f"{plan.archive.name_of(index)}/" if several else ""
+        with open_flat(plan.archive.files[index], fill=True) as table:
+            held = _Held()
+            for e in _episodes(table, plan.archive.fields, plan.archive.rewards):
+                held.add(e)
+                above = f"{prefix}{e.group}/" if e.group else prefix
                 for key in e.others:
                     if e.table[key].nbytes <= MAX_METADATA:
-                        yield f"{above}/{key}" if above else key, np.asarray(e.table.source.array(key))
-
-
-def _beside(table: Table, chosen: Mapping[str, str], prefix: str) -> Iterator[tuple[str, Array | str]]:
-    """Return the columns of a file outside its groups of episodes."""
-    found = groups_of(table, chosen)
-    if found is None:
-        return
-    inside = {k for names in found[1].values() for k in names.values()}
-    beside = [k for k, c in table.columns.items() if k not in inside and c.nbytes <= MAX_METADATA]
-    for name, value in table.constants(beside):
-        if not any(name.startswith(f"{g}/") for g in found[1]):
-            yield prefix + name, value
+                        yield above + key, np.asarray(e.table.source.array(key))
+            columns = [k for k in held.columns_beside(table) if table[k].nbytes <= MAX_METADATA]
+            yield from ((prefix + name, value) for name, value in table.constants(columns, held.used))
 
 
 # -- read

@@ -56,7 +56,6 @@ from rlds_cli.ted import (
     Field,
     IntArray,
     Note,
-    Scalar,
     Text,
 )
 from rlds_cli.text import is_below, natural
@@ -70,6 +69,7 @@ class FileSurvey:
 
     ``by`` are the columns that mark episodes, ``rows`` counts the actions and ``observations`` the observations;
     ``lists`` are columns that may have one value per episode, with their shapes, and ``once`` values of the whole file.
+    ``left`` says that there are attributes which are not among these.
     ``videos`` are the rules by which frames belong to rows, see `cameras.fit`.
     """
 
@@ -80,7 +80,8 @@ class FileSurvey:
     layout: FlatLayout
     observations: int
     lists: Mapping[str, tuple[int, ...]]
-    once: Mapping[str, Scalar]
+    once: once.Once
+    left: bool
     videos: Mapping[str, str]
 
     @property
@@ -109,7 +110,20 @@ def survey(archive: Archive, path: Path) -> FileSurvey:
             table.columns[key] = replace(table[key], shape=(rows, *table[key].shape[1:]))
         found = layouts.of(table, path.name, flags_of(what)[0])
         lists = {k: table[k].shape for k in (*found.metadata, *what.per_episode.values()) if _is_list(table[k])}
-        return FileSurvey(path, what, by, rows, found, observations, lists, once.of_file(table), rules)
+        said = once.of_file(table)
+        left = not set(said.keys.values()).issuperset(table.attributes())
+        return FileSurvey(
+            path=path,
+            meaning=what,
+            by=by,
+            rows=rows,
+            layout=found,
+            observations=observations,
+            lists=lists,
+            once=said,
+            left=left,
+            videos=rules,
+        )
 
 
 def _is_list(c: TableColumn) -> bool:
