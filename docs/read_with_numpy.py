@@ -127,9 +127,13 @@ def ordinary_table(dataset, manifest):
     """The episode table of an ordinary dataset, from the arrays in ``episodes/``."""
     table, none = dataset / "episodes", np.zeros(manifest["counts"]["episodes"], bool)
     own, columns = manifest.get("episode_columns", {}), {}
+    small = json.loads((table / "zarr.json").read_text())["attributes"].get("rlds_columns", {})  # the user's
     there = {unquote(str(path.relative_to(table))): path for path in (*table.glob("*/"), *table.glob("split/*/"))}
     for name in (*COLUMNS, *(n for n in there if n.startswith("split/")), *own):
         path = there.get(name, table / name)
+        if name in small:
+            columns[name] = own_column(small[name], own[name]["dtype"])
+            continue
         mask = table / "missing" / path.name
         missing = array(mask) if name in own and mask.exists() else none
         if (path / "bytes").exists():
@@ -188,14 +192,15 @@ def apply_edits(dataset, g, stays, known):
                 known[n].setdefault("extra", {})[name] = value[k] if isinstance(value, list) else value
 
 
-def own_column(values):
+def own_column(values, dtype=None):
     """A user's column of one type: texts, bool, float64, int64, or uint64 where int64 is too small."""
-    given, missing = [v for v in values if v is not None], np.array([v is None for v in values])
+    given, missing = [v for v in values if v is not None], np.array([v is None for v in values], bool)
     types = set(map(type, given))
-    if types == {str}:
+    if dtype is None:
+        dtype = "str" if types == {str} else "bool" if types == {bool} else "float64" if float in types else "int64"
+        dtype = "uint64" if dtype == "int64" and max(given) >= 1 << 63 else dtype
+    if dtype == "str":
         return values, missing
-    dtype = "bool" if types == {bool} else "float64" if float in types else "int64"
-    dtype = "uint64" if dtype == "int64" and max(given) >= 1 << 63 else dtype
     empty = np.nan if dtype == "float64" else 0
     return np.array([empty if v is None else v for v in values], dtype), missing
 

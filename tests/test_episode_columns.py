@@ -16,7 +16,6 @@ from rlds_cli.maintenance.reencode import convert
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.preprocess import run
 from rlds_cli.report import describe_episode, summarise, write_page
-from rlds_cli.store import arrays
 from rlds_cli.ted import EpisodeTable
 
 ABOUT: list[dict[str, Any]] = [
@@ -111,15 +110,14 @@ def test_they_count_in_the_fingerprint_and_none_leave_no_trace() -> None:
 @pytest.mark.parametrize("name", ["task", "success", "trial"])
 def test_verify_sees_that_one_was_changed(name: str) -> None:
     ds = dataset()
-    data = ds.path / "episodes" / name / ("bytes" if name == "task" else "")
-    file = arrays.data_file(data, 1)
-    file.chmod(0o644)
-    changed = bytearray(file.read_bytes())
-    changed[0] ^= 1
-    file.write_bytes(changed)
+    document = ds.path / "episodes" / "zarr.json"
+    content = json.loads(document.read_text())
+    values = content["attributes"]["rlds_columns"][name]
+    values[0] = {"task": "another", "success": False, "trial": 5}[name]
+    document.chmod(0o644)
+    document.write_text(json.dumps(content))
     found = verify("local/x")
-    assert found.problems[0].where == f"episodes/{name}"
-    assert all(p.where.startswith(f"episodes/{name}") for p in found.problems)
+    assert {p.where for p in found.problems} == {f"episodes/{name}", "episodes/zarr.json"}
 
 
 @pytest.mark.sampled(5)

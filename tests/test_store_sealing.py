@@ -179,10 +179,10 @@ def test_a_column_that_is_added_or_removed(tmp_path: Path) -> None:
     (directory / "notes.txt").write_text("of the user")
     assert check(directory) == ()
     arrays.write(directory / "episodes/extra", np.zeros(10))
-    shutil.rmtree(directory / "episodes/note")
+    shutil.rmtree(directory / "episodes/row")
     found = {str(p) for p in check(directory)}
     assert "episodes/extra/c/0: is not of this dataset" in found
-    assert "episodes/note/bytes/c/0: is missing" in found
+    assert "episodes/row/c/0: is missing" in found
 
 
 @pytest.mark.parametrize("store", ["memmap", pytest.param("zarr", marks=pytest.mark.thorough)])

@@ -483,8 +483,8 @@ def _plain_values(column: StoredColumn) -> list[Any]:
 def _of_values(values: list[Any], dtype: str) -> StoredColumn:
     """Return the column of JSON values; raises ValueError, or its like, for values of another type."""
     missing = np.array([v is None for v in values], bool)
-    kinds = {TEXT: {str}, "bool": {bool}, "int64": {int}, "uint64": {int}, "float64": {float, str}}[dtype]
-    if not set(map(type, values)) <= {*kinds, type(None)}:
+    kinds: dict[str, set[type]] = {TEXT: {str}, "bool": {bool}, "float64": {float, str}}
+    if not set(map(type, values)) <= kinds.get(dtype, {int}) | {type(None)}:
         raise ValueError("a value of another type")
     if dtype == TEXT:
         return StoredColumn(TEXT, values, missing)
