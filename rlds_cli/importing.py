@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlds_cli import home, ids, settings
-from rlds_cli.archives import REWARDS, Archive, Plan, planning, plugins
+from rlds_cli.archives import REWARDS, Archive, Plan, beside, planning, plugins
 from rlds_cli.convert import given, reading
 from rlds_cli.convert.archive import Conversion, check_plan, convert, identities, recognised
 from rlds_cli.convert.create import rate, texts
@@ -129,7 +129,8 @@ def plan_import(
         raise InvalidArgument(f"rewards={rewards!r} is neither of {', '.join(REWARDS)}.")
     named = None if reader is None else plugins.resolved(reader)
     with child.reading(planning.__name__):
-        files = given.files_to_import([paths] if isinstance(paths, str | os.PathLike) else paths, id)
+        chosen = given.files_to_import([paths] if isinstance(paths, str | os.PathLike) else paths, id)
+        files = chosen.files
         options = Archive(
             _root(files),
             files,
@@ -137,6 +138,7 @@ def plan_import(
             keys_of(fields),
             skip_bad,
             last_step,
+            left_out=tuple(beside.notes(chosen.without_data)),
             rewards=rewards,
             topics=tuple(topics or ()),
             hz=None if hz is None else rate(hz)["fps"],

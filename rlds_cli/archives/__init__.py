@@ -66,6 +66,7 @@ READERS = (
 # Readers that stop at the first damaged file.
 STOP_AT_DAMAGE = ("d3rlpy", "d4rl", "gen_dgrl", "ogbench", "robomimic", "roboset", "vd4rl")
 REWARDS = (ACTION, ARRIVE) = ("action", "arrive")  # the step that the reward of a row belongs to
+BAD_FILES = "bad-files"  # the code of the note about files that cannot be read like the others
 _SHOWN_FILES = 5  # of the files that were left out, in a note
 
 
@@ -577,7 +578,7 @@ def without_bad_files(name: str, archive: Archive) -> Archive:
     more = f"; and {len(bad) - _SHOWN_FILES:,} more" if len(bad) > _SHOWN_FILES else ""
     text = f"files were left out. {'; '.join(e.message for e in [*bad.values()][:_SHOWN_FILES])}{more}"
     first = next(iter(bad)).relative_to(archive.root).as_posix()
-    return replace(archive, files=good, left_out=(*archive.left_out, Note("bad-files", text, len(bad), first)))
+    return replace(archive, files=good, left_out=(*archive.left_out, Note(BAD_FILES, text, len(bad), first)))
 
 
 def _read_through(name: str, alone: Archive) -> RldsError | frozenset[tuple[Any, ...]]:

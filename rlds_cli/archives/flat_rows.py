@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -204,7 +205,9 @@ class Stretch:
     odd_values : callable
         Marks the values of a field, from a row on, that a note tells of; see `Flat.odd_values`.
     places : callable
-        Maps rows to the numbers of files, and to rows in them.
+        Maps rows to the numbers of files, and to rows in them, for the episode table.
+    said_places : callable, optional
+        The same for messages, where ``places`` leaves rows as they are counted through all files.
     videos : callable, optional
         Returns the frames of some rows, by the column of the video.
     """
@@ -221,7 +224,13 @@ class Stretch:
     flagged: bool = False
     odd_values: Callable[[Field, Array, int], tuple[str, str, BoolArray] | None] = noted_nan
     inside_notes: bool = True
+    said_places: Places | None = None
     videos: Callable[[str, IntArray], VideoFrames] | None = None
+
+    def where(self, row: int) -> tuple[str, int]:
+        """Return the name of the file of a row, and its number there, for messages."""
+        source, at = (self.said_places or self.places)(np.array([row]))
+        return self.name_of(int(source[0])), int(at[0])
 
     @property
     def stop(self) -> int:
@@ -424,9 +433,12 @@ class _Block:
         return found
 
     def _check_images(self, f: Field, images: Array) -> None:
-        source, row = self.stretch.places(np.array([self.start]))
-        where = f"{self.stretch.name_of(int(source[0]))}: {self.stretch.keys[f.name]}"
-        image_columns.check(images[: self.rows].tolist(), (f.codec, f.shape), where, int(row[0]))
+        stretch, rows = self.stretch, np.arange(self.start, self.start + self.rows)
+        source, row = (stretch.said_places or stretch.places)(rows)
+        edges = 1 + np.flatnonzero((np.diff(source) != 0) | (np.diff(row) != 1))  # of files, or where rows were sorted
+        for a, b in pairwise([0, *edges.tolist(), self.rows] if self.rows else []):
+            where = f"{stretch.name_of(int(source[a]))}: {stretch.keys[f.name]}"
+            image_columns.check(images[a:b].tolist(), (f.codec, f.shape), where, int(row[a]))
 
     def _episodes(self) -> tuple[EpisodeTable, int]:
         at = np.flatnonzero(self.ends)
@@ -458,12 +470,12 @@ class _Block:
         whole_file = self.start + self.rows == self.stretch.total
         if self.stretch.flagged and whole_file and len(table) and table.end[-1] == CUT and self.ends[-1]:
             text = f"the last episode ({table.length[-1]:,} steps) is cut short by the file"
-            source, _ = self.stretch.places(np.array([self.stretch.total - 1]))
-            self.notes.append(Note("open-end", text, 1, self.stretch.name_of(int(source[0]))))
+            file, _ = self.stretch.where(self.stretch.total - 1)
+            self.notes.append(Note("open-end", text, 1, file))
 
     def _note(self, code: str, text: str, rows: BoolArray, *, count: int | None = None) -> None:
         where = np.flatnonzero(rows)
         if len(where):
-            source, row = self.stretch.places(self.start + where[:1])
-            place = f"row {row[0]:,} of {self.stretch.name_of(int(source[0]))}"
+            file, row = self.stretch.where(self.start + int(where[0]))
+            place = f"row {row:,} of {file}"
             self.notes.append(Note(code, text, len(where) if count is None else count, place))

@@ -5,8 +5,9 @@ The functions are called with `files.child.ask`, and their results consist of ``
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,16 @@ from rlds_cli.archives import (
     reader,
     recognise,
     recognise_most,
+    skipped_file,
     without_bad_files,
 )
+from rlds_cli.archives.beside import is_beside
 from rlds_cli.errors import ArchiveError, InvalidArgument, UnknownLayout
 from rlds_cli.files import child
-from rlds_cli.formats.tables import is_empty, no_rows
+from rlds_cli.formats import git_lfs
+from rlds_cli.formats.camera_files import is_media
+from rlds_cli.formats.tables import is_empty, is_flat, no_rows
+from rlds_cli.formats.tfrecord import is_tfrecord
 from rlds_cli.ted import Field, Note, Part
 
 
@@ -57,12 +63,15 @@ ANSWERS = (Recognised, Plan, Archive, EpisodeSummary, Field, Note, Part, Archive
 def plan(archive: Archive, format: str | None) -> Recognised:
     """Find the reader of files, and plan to read them; raises as `reader_for` and `Reader.plan`.
 
+    Pointers of Git LFS are CorruptArchive; with ``skip_bad`` they are left out.
+
     Parameters
     ----------
     archive : Archive
     format : str or None
         The name of the reader; None recognises the files.
     """
+    archive = _without_pointers(archive)
     name, how = reader_for(archive.files, format, bool(archive.fields), archive.skip_bad, archive.rewards)
     archive = without_bad_files(name, archive) if archive.skip_bad else archive
     return Recognised(name, how, archive, plan_known(name, archive))
@@ -72,8 +81,20 @@ def plan_known(name: str, archive: Archive) -> Plan:
     """Plan to read an archive of the family ``name``; a process keeps its last plan, which imports ask for again."""
     key = (name, archive, [*map(_state, archive.files)])
     if not (child.is_apart() and _last and _last[0][0] == key):
+        git_lfs.check(archive.files)
         _last[:] = [(key, reader(name).plan(archive))]
     return _last[0][1]
+
+
+def _without_pointers(archive: Archive) -> Archive:
+    """Refuse pointers of Git LFS; with ``skip_bad``, leave them out with a note for each."""
+    pointers = [path for path in archive.files if git_lfs.is_pointer(path)]
+    rest = tuple(path for path in archive.files if path not in {*pointers})
+    if pointers and not (archive.skip_bad and rest):
+        raise git_lfs.not_fetched(pointers)
+    names = {path: archive.name_of(k) for k, path in enumerate(archive.files)}
+    notes = [skipped_file(names[path], git_lfs.not_fetched([path])) for path in pointers]
+    return replace(archive, files=rest, left_out=(*archive.left_out, *notes)) if pointers else archive
 
 
 def _state(file: Path) -> tuple[int, int, int]:
@@ -133,36 +154,72 @@ def reader_for(
         raise no_rows(empty.name)
     if mapped:
         return "plain", "columns of rows, by --map"
-    _blame_one(files)
-    raise UnknownLayout(
-        f"{files[0].name} has no layout that a reader recognises.", hint=f"rlds inspect {files[0]} shows what is in it"
+    raise _unknown(files, rewards)
+
+
+def telling(files: Sequence[Path]) -> Path:
+    """Return the file that says most of why no reader knows the files: a table, else data, else what describes them."""
+    data = [path for path in files if not is_beside(path)]
+    tables = (path for path in data if is_flat(path))
+    return next(tables, None) or next(iter(data), None) or next((p for p in files if not is_media(p)), files[0])
+
+
+def _unknown(files: Sequence[Path], rewards: str | None) -> ArchiveError:
+    """Return the error for files that no reader knows; it names the file because of which that is so."""
+    data = [path for path in files if not is_beside(path)]
+    tables = tuple(filter(is_flat, data))
+    if len(data) > 1 and (most := recognise_most(data)) is not None:
+        return _odd(data, most[0])
+    if tables:
+        root = Path(os.path.commonpath([path.parent for path in tables]))
+        try:
+            reader("plain").plan(Archive(root, tables, rewards=rewards))
+        except ArchiveError as e:
+            return e
+    file = telling(files)
+    inspect = f"rlds inspect {file} shows what is in it"
+    if is_tfrecord(file):
+        return UnknownLayout(
+            f"{file.name} is a TFRecord without features.json: nothing says what its records hold.",
+            hint="put features.json and dataset_info.json beside it, which TFDS writes, and import the directory",
+        )
+    if is_media(file):
+        return UnknownLayout(
+            f"{file.name} is an image or a video, and there is no table beside it, with a row for each step.",
+            hint="import the directory of both; rlds_cli.create takes lists of images, and videos",
+        )
+    if not data:
+        return UnknownLayout(
+            f"{file.name} describes data to all readers, and there is no table beside it, with a row for each step.",
+            hint="JSON lines (.jsonl, an object for each step) are read; rlds_cli.create takes what you read yourself",
+        )
+    return UnknownLayout(f"{file.name} has no layout that a reader recognises.", hint=inspect)
+
+
+def _odd(files: Sequence[Path], name: str) -> ArchiveError:
+    """Return the error for the first file that the reader called ``name``, which most have, does not recognise."""
+    readers = {path: _known_by(path) for path in files}
+    unknown = next((path for path, known in readers.items() if known is None), None)
+    if unknown is not None:
+        return ArchiveError(
+            f"{unknown.name} cannot be read like the other files ({name}): it is damaged, or has another layout.",
+            hint=f"--skip-bad leaves it out; rlds inspect {unknown} shows what is in it",
+        )
+    usual = next(path for path, known in readers.items() if known == name)
+    other = next((path for path, known in readers.items() if known != name), files[-1])
+    return UnknownLayout(
+        f"{usual.name} and {other.name} have different layouts.",
+        hint="import files of one layout: name them, or one of their directories",
     )
 
 
-def _blame_one(files: Sequence[Path]) -> None:
-    """Raise ArchiveError for the first file that no reader recognises, if one recognises most of the others.
-
-    If all are recognised alone, they have different layouts: UnknownLayout.
-    """
-    most = recognise_most(files) if len(files) > 1 else None
-    odd = next((f for f in files if most and not _is_known(f)), None)
-    if most and odd is not None:
-        raise ArchiveError(
-            f"{odd.name} cannot be read like the other files ({most[0]}): it is damaged, or has another layout.",
-            hint=f"--skip-bad leaves it out; rlds inspect {odd} shows what is in it",
-        )
-    if most:
-        raise UnknownLayout(
-            f"{files[0].name} and {files[-1].name} have different layouts.",
-            hint="import files of one layout: name them, or one of their directories",
-        )
-
-
-def _is_known(file: Path) -> bool:
+def _known_by(file: Path) -> str | None:
+    """Return the reader that recognises a file by itself; None if none does."""
     try:
-        return recognise([file]) is not None
+        found = recognise([file])
     except ArchiveError:
-        return False
+        return None
+    return found[0] if found else None
 
 
 def _recognised(files: Sequence[Path], skip_bad: bool) -> tuple[str, str] | None:

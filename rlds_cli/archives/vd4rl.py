@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rlds_cli.archives import Archive, ArchivedStep, Part, Plan
+from rlds_cli.archives import BAD_FILES, Archive, ArchivedStep, Part, Plan
 from rlds_cli.archives.flat import Flat, FlatEpisodes, FlatLayout
 from rlds_cli.archives.flat_rows import Stretch
 from rlds_cli.archives.names import row_field
@@ -213,7 +213,7 @@ class Shards(FrameFamily):
         numbers = [int(m[1]) for p in archive.files if (m := NUMBER.search(p.stem))]
         gaps = [i for i, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1]
         if len(numbers) < len(archive.files):  # without numbers nobody knows which shard is missing
-            gaps = [*range(1, len(archive.files))] if archive.left_out else []
+            gaps = [*range(1, len(archive.files))] if any(n.code == BAD_FILES for n in archive.left_out) else []
         starts = np.cumsum([0, *(x.rows for x in seen)])
         kind, over = (np.concatenate([x.about[key] for x in found]) for key in ("kind", "over"))
         joined = _episodes(kind, over, starts[[0, *gaps]])

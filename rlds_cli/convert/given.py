@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 
 from rlds_cli import ids, settings
+from rlds_cli.archives.beside import holds_no_data
 from rlds_cli.errors import ArchiveError
 from rlds_cli.files import trees
 from rlds_cli.files.names import is_unfinished
@@ -15,50 +17,78 @@ from rlds_cli.home import Home, locate
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import StrPath
 from rlds_cli.store import manifest
-
-# Suffixes of lock and backup files, which are not data.
-_NOT_DATA = (".lock", "~")
-# Texts about the data in a directory; imported only if they are named explicitly.
-_ABOUT = (".md", ".rst")
-_ABOUT_NAMES = ("readme", "license", "licence", "citation", "notice")
+from rlds_cli.text import natural
 
 
-def files_to_import(paths: Sequence[StrPath], id: DatasetId, *, most: int | None = None) -> tuple[Path, ...]:
-    """Return the files of paths, as `expand`; refuse addresses and datasets, with what to do instead."""
+@dataclass(frozen=True, slots=True)
+class GivenFiles:
+    """The files that a user names, and those in the same directories that hold no data, with names relative to them."""
+
+    files: tuple[Path, ...]
+    without_data: tuple[PurePath, ...] = ()
+
+
+def files_to_import(paths: Sequence[StrPath], id: DatasetId, *, most: int | None = None) -> GivenFiles:
+    """Return the files of paths, as `choose`; refuse addresses and datasets, with what to do instead."""
     for path in paths:
         if ids.address_hint(str(path)):
             _refuse_address(str(path), str(id))
         _refuse_dataset(settings.expanded(path).absolute())
-    return expand(paths, most=most)
+    return choose(paths, most=most)
 
 
 def expand(paths: Sequence[StrPath], *, most: int | None = None) -> tuple[Path, ...]:
+    """Return the files that paths, directories and patterns stand for, as `choose`."""
+    return choose(paths, most=most).files
+
+
+def choose(paths: Sequence[StrPath], *, most: int | None = None) -> GivenFiles:
     """Return the files that paths, directories and patterns stand for: absolute, in natural order, each once.
 
-    Directories that cannot be read are skipped.
+    Files that hold no data are left out, unless they are named or are all that there is. Directories that cannot be
+    read are skipped.
 
     Raises
     ------
     ArchiveError
         One of them stands for no file, or for more than ``most``.
     """
-    from rlds_cli.text import natural
-
     found: dict[Path, None] = {}
+    left_out: dict[Path, PurePath] = {}
     for given in paths:
         address = ids.address_hint(str(given))
         if address:
             raise ArchiveError(f'"{given}" is an address; only files on this machine can be imported.', hint=address)
         path = settings.expanded(given)
-        matches = [path] if path.exists() else _matches(path)
-        files = [f for m in matches for f in (_below(m, most) if m.is_dir() else [m] if m.is_file() else [])]
-        data = [f.absolute() for f in files if not f.name.endswith(_NOT_DATA) and not is_unfinished(f.name)]
+        files = {f.absolute(): name for f, name in _files(path, most)}
+        data = [f for f, name in files.items() if not (_is_unfinished(f) or (name and holds_no_data(name)))]
+        data = data or [f for f in files if not _is_unfinished(f)]
         if not data:
             raise ArchiveError(
                 f"{given}: there is no such file, and no file matches.", hint=f"paths are relative to {Path.cwd()}"
             )
         found.update(dict.fromkeys(sorted(data, key=lambda f: natural(f.as_posix()))))
-    return tuple(found)
+        left_out |= {f: files[f] or PurePath(f.name) for f in {*files}.difference(data)}
+    rest = sorted(name for f, name in left_out.items() if f not in found)
+    return GivenFiles(tuple(found), tuple(rest))
+
+
+def _files(path: Path, most: int | None) -> Iterator[tuple[Path, PurePath | None]]:
+    """Yield the regular files of a path, each with its name relative to a directory; None if it was named itself."""
+    if path.is_dir():
+        yield from ((f, f.relative_to(path)) for f in _below(path, most))
+    elif path.exists():
+        yield path, None
+    else:
+        for match in _matches(path):
+            if match.is_dir():
+                yield from ((f, f.relative_to(match)) for f in _below(match, most))
+            elif match.is_file():
+                yield match, PurePath(match.name)
+
+
+def _is_unfinished(path: Path) -> bool:
+    return path.name.endswith((".lock", "~")) or is_unfinished(path.name)
 
 
 def _matches(pattern: Path) -> list[Path]:
@@ -71,24 +101,14 @@ def _matches(pattern: Path) -> list[Path]:
 
 
 def _below(directory: Path, most: int | None) -> list[Path]:
-    """Return all regular files below a directory, sorted, except those that vanish or cannot be read.
-
-    Hidden files, and texts about the data, are left out.
-    """
+    """Return all regular files below a directory, sorted, except those that vanish or cannot be read."""
     found = trees.files(directory, most)
     if most is not None and len(found) > most:
         raise ArchiveError(
             f"{directory} holds more than {most:,} files: too many for one archive.",
             hint="name a directory that holds one archive and nothing else",
         )
-    shown = [f for f in found if not _is_about(f.relative_to(directory))]
-    return sorted(shown or found)
-
-
-def _is_about(path: Path) -> bool:
-    """Return whether a file is hidden, or a text about the data."""
-    hidden = any(part.startswith(".") for part in path.parts)
-    return hidden or path.suffix.lower() in _ABOUT or path.stem.lower() in _ABOUT_NAMES
+    return sorted(found)
 
 
 def _refuse_address(url: str, id: str) -> None:

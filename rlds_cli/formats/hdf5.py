@@ -78,7 +78,7 @@ def open_file(path: Path, *, check: bool = True) -> Iterator[h5py.File]:
     except PermissionError as e:
         raise NoPermission(f"{path} may not be read.") from e
     except OSError as e:
-        raise CorruptArchive(f"{path.name} cannot be opened as HDF5: {_why(path, e)}.", hint=_hint(path)) from e
+        raise CorruptArchive(f"{path.name} cannot be opened as HDF5: {_why(path, e)}.", hint=_hint(path, e)) from e
     with f:
         if check:
             _check(f, path)
@@ -141,12 +141,16 @@ def _why(path: Path, error: OSError) -> str:
     size = path.stat().st_size
     if size == 0:
         return "it is empty"
+    if "h5clear" in str(error):
+        return f"it was not closed: its writer died, or still writes it ({size:,} bytes; {error})"
     if is_hdf5(path):
         return f"it is truncated or damaged ({size:,} bytes; {error})"
     return f"it is not an HDF5 file ({size:,} bytes)"
 
 
-def _hint(path: Path) -> str:
+def _hint(path: Path, error: OSError | None = None) -> str:
+    if "h5clear" in str(error):
+        return f"if nothing writes it any more: h5clear -s {path} marks it as closed, and what was flushed can be read"
     if not is_hdf5(path) and path.is_file():  # which may be a sound file of another format
         return f"rlds inspect {path} shows what it is; if it was HDF5 before, fetch or write it again"
     return f"fetch or write {path} again; its content cannot be used"

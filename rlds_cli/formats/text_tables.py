@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ MAX_COLUMNS = 1 << 12
 MAX_HEAD = 16 << 20  # of the first line, by which a file is recognised
 DELIMITERS = ",\t;"
 
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|true|false|\[.*\]", re.IGNORECASE)
+_FILE = re.compile(r"\.(jpe?g|png|mp4|avi|mkv|npy|npz)$", re.IGNORECASE)
 _SCANS = 1 << 12  # files of which the types are remembered: an import may have thousands
 _FEW = 16  # values that are tried first
 
@@ -88,6 +91,7 @@ def _scan(path: Path, state: disk.State) -> _Scan:
     if len(names) > MAX_COLUMNS:
         raise _too_wide(path, len(names))
     if len(set(names)) < len(names):
+        _check_header(path, names, {})
         twice = next(n for n in names if names.count(n) > 1)
         raise UnknownLayout(f'{path.name} has two columns named "{twice}".', hint="rename one of them in the header")
     names = [n for n in names if n]  # pandas writes its index under no name
@@ -98,7 +102,26 @@ def _scan(path: Path, state: disk.State) -> _Scan:
             columns[name].add(values, rows)
         rows += len(batch)
     mixed = {n: found for n, c in columns.items() if (found := c.mixed()) is not None}
-    return _Scan({n: c.kind() for n, c in columns.items()}, rows, mixed, delimiter)
+    kinds = {n: c.kind() for n, c in columns.items()}
+    _check_header(path, names, kinds)
+    return _Scan(kinds, rows, mixed, delimiter)
+
+
+def _check_header(path: Path, names: Sequence[str], kinds: Mapping[str, Any]) -> None:
+    """Refuse a first line of values: it has numbers above numbers, or names of files, and no word above numbers.
+
+    pandas numbers columns without names, so that a header of 0, 1, 2, ... is one.
+    """
+    numbers = [n for n in names if _NUMBER.fullmatch(n.strip())]
+    files = [n for n in names if _FILE.search(n.strip())]
+    is_numbered = numbers in ([str(k) for k in range(a, a + len(names))] for a in (0, 1))
+    texts = [n for n in names if n and n not in numbers]
+    above_numbers = [n for n in texts if n in kinds and kinds[n] != pyarrow().string()]
+    if (numbers or files) and not is_numbered and not above_numbers and (files or 2 * len(numbers) >= len(names)):
+        raise UnknownLayout(
+            f"{path.name} has no header: its first line holds values ({', '.join(names)[:100]}), which would be lost.",
+            hint=f"add a line of names: sed -i '1i NAME,NAME,...' {path}",
+        )
 
 
 def _csv(path: Path, fill: bool) -> ArrowFile:

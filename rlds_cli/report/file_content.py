@@ -19,9 +19,10 @@ import numpy as np
 
 from rlds_cli.archives import Archive, Part, planning, recognise
 from rlds_cli.errors import CorruptArchive, MissingPackage, NoPermission, UnknownLayout, UnsafeArchive
-from rlds_cli.formats import hdf5
+from rlds_cli.formats import git_lfs, hdf5
 from rlds_cli.formats.arrow_tables import ArrowFile
 from rlds_cli.formats.tables import IN_WORDS, container_of, open_flat
+from rlds_cli.formats.tfrecord import is_tfrecord
 from rlds_cli.report.files import FileReport, Node, name_for
 from rlds_cli.text import natural
 
@@ -125,8 +126,10 @@ def _episodes(parts: Sequence[Part]) -> int | None:
 
 
 def _unknown(given: Path, files: Sequence[Path], size: int, error: UnknownLayout) -> FileReport:
-    found = tree(files[0])
-    what = found.what if len(files) == 1 else f"{len(files):,} files, the first ({files[0].name}) {found.what}"
+    file = planning.telling(files)
+    found = tree(file)
+    among = f"the first ({file.name})" if file == files[0] else f"among them {file.name},"
+    what = found.what if len(files) == 1 else f"{len(files):,} files, {among} {found.what}"
     level = episode_groups(found.nodes)
     fields = guess_fields(found.nodes)
     return FileReport(
@@ -276,6 +279,7 @@ def tree(file: Path) -> FileTree:
     NoPermission
         The file may not be read.
     """
+    git_lfs.check([file])
     head = _head(file)
     if hdf5.is_hdf5(file):
         return _hdf5(file)
@@ -366,6 +370,8 @@ def _by_magic(file: Path, head: bytes) -> str:
     for magic, what in _MAGIC.items():
         if head.startswith(magic):
             return what
+    if is_tfrecord(file):
+        return "a TFRecord"
     if head[257:262] == b"ustar":
         return "a tar archive: unpack it first"
     try:

@@ -75,7 +75,7 @@ def describe_file(path: StrPath, *, reader: str | None = None) -> FileReport:
         from rlds_cli.archives import plugins
         from rlds_cli.convert import given
 
-        files = given.files_to_import([path], ids.parse("local/x"), most=_MOST_FILES)
+        files = given.files_to_import([path], ids.parse("local/x"), most=_MOST_FILES).files
         asked: dict[str, Any] = {"names": files, "types": (FileReport, Node, Field)}
         named = None if reader is None else plugins.resolved(reader)
         found: FileReport = child.ask(f"{READER}.describe", Path(path), files, named, **asked)

@@ -30,6 +30,7 @@ from rlds_cli.archives import (
     once,
     skipped_file,
 )
+from rlds_cli.archives.beside import is_beside
 from rlds_cli.archives.flat import FINAL, OWN, episodes_of, flag_fields, parts_of, same_schema, with_own_next
 from rlds_cli.archives.flat_rows import (
     FlatEpisodes,
@@ -66,7 +67,6 @@ from rlds_cli.archives.plain.survey import (
     with_final,
 )
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
-from rlds_cli.files import json as documents
 from rlds_cli.formats import camera_files
 from rlds_cli.formats.hdf5 import reading
 from rlds_cli.formats.table_views import TableView
@@ -89,15 +89,13 @@ from rlds_cli.ted import (
 
 VERSION = 1
 choose = every_file
-# Files that describe the data beside them: they are left out, and a note names them.
-BESIDE = (".json", ".yaml", ".yml", ".toml", ".txt", ".log", ".cfg", ".ini", ".xml")
 CHECK_ROWS = 1 << 12
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
     """Describe the columns in one line; None if observations or actions are missing."""
     media = [p for p in paths if camera_files.is_media(p)]
-    paths = [p for p in paths if not _is_beside(p)]
+    paths = [p for p in paths if not is_beside(p)]
     if not paths or not all(map(is_flat, paths)):
         return None
     files = f"{len(paths)} {_kind(paths[0])} files, the first with " if len(paths) > 1 else f"{_kind(paths[0])}, "
@@ -125,18 +123,6 @@ def recognise(paths: Sequence[Path]) -> str | None:
     return f"columns of rows: {files}{rows:,} rows; {columns}"
 
 
-def _is_beside(path: Path) -> bool:
-    """Tell whether a file holds settings, logs, a description, images or a video, and no rows."""
-    if camera_files.is_media(path):
-        return True
-    if path.suffix.lower() not in BESIDE or is_flat(path):
-        return False
-    try:
-        return path.suffix.lower() != ".json" or documents.load(path) is not None
-    except (OSError, ValueError):
-        return False  # damaged, or made to harm
-
-
 def _kind(path: Path) -> str:
     return IN_WORDS[container_of(path) or "hdf5"]
 
@@ -149,13 +135,16 @@ def plan(archive: Archive) -> Plan:
     UnknownLayout
         A file has an unknown format or no observations or actions, or columns contradict each other about episodes.
     """
-    beside = [p for p in archive.files if _is_beside(p)]
+    beside = [p for p in archive.files if is_beside(p)]
     media = [p for p in beside if camera_files.is_media(p)]
     if len(beside) < len(archive.files):
-        archive = replace(archive, files=tuple(p for p in archive.files if not _is_beside(p)))
+        archive = replace(archive, files=tuple(p for p in archive.files if not is_beside(p)))
     if not archive.skip_bad and not all(map(is_flat, archive.files)):
         odd = next(p for p in archive.files if not is_flat(p))
-        raise UnknownLayout(f"{odd.name} is neither {' nor '.join(IN_WORDS.values())}.", hint=f"rlds inspect {odd}")
+        raise UnknownLayout(
+            f"{odd.name} is neither {' nor '.join(IN_WORDS.values())}.",
+            hint=f"rlds inspect {odd} shows what is in it; a pattern that matches the tables alone leaves it out",
+        )
     found = _cameras(archive, media)
     archive = replace(archive, fields=found.fields)
     if _is_grouped(archive):
@@ -481,6 +470,7 @@ def _stretch(plan: Plan, part: Part, first: FileSurvey, view: TableView) -> Stre
         cuts=plan.facts["next_observations"] == FINAL and first.layout.recorded,
         flagged=plan.episodes_by == "flags",
         places=lambda rows: (np.zeros(len(rows), np.int32), rows),
+        said_places=view.places,
         videos=partial(_frames, plan, view),
     )
 

@@ -82,11 +82,12 @@ def fit(table: Table, fields: Mapping[str, str], rows: int, where: str, *, final
                 rules[name] = "count"
             count = min(count, wanted) if others else count
         else:
-            what, counts = "frames" if is_video else "images", f"{wanted:,}{f' or {wanted + 1:,}' if final else ''}"
+            what, file = "frames" if is_video else "images", camera_files.named(table.path.name, key)
             by_time = f"a column of time stamps in seconds ({', '.join(TIMES)}) says which frame belongs to a row"
             raise UnknownLayout(
-                f"{where}: {key} has {count:,} {what}; {counts} expected, one for each row.",
-                hint=by_time if is_video else "rlds_cli.create takes lists of images",
+                f"{where}: {file} has {count:,} {what} for {wanted:,} rows; one for each row is expected"
+                f"{', or one more' if final else ''}.",
+                hint=by_time if is_video else "a column of their names says which image belongs to a row",
             )
         table.columns[key] = replace(table[key], shape=(count,))
     return rules

@@ -1,0 +1,76 @@
+"""Files that lie beside data and hold none: texts, programs, marks of other programs, settings and logs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePath
+
+from rlds_cli.files import json as documents
+from rlds_cli.formats import camera_files
+from rlds_cli.formats.tables import is_flat
+from rlds_cli.ted import Note
+from rlds_cli.text import plural
+
+# Which no reader reads, by name: texts, programs, checksums, and what file managers, editors and clusters write.
+NAMES = ("thumbs.db", "desktop.ini", "_success", "_metadata", "_common_metadata", "makefile", "dockerfile")
+STEMS = (
+    "readme",
+    "license",
+    "licence",
+    "citation",
+    "notice",
+    "changelog",
+    "md5sums",
+    "sha1sums",
+    "sha256sums",
+    "checksums",
+)
+SUFFIXES = (
+    *(".md", ".rst", ".pdf", ".html", ".htm", ".docx", ".bib"),
+    *(".py", ".pyc", ".ipynb", ".sh", ".bat"),
+    *(".md5", ".sha1", ".sha256", ".sha512", ".crc", ".asc"),
+    *(".lock", "~", ".bak", ".swp", ".tmp", ".gif", ".svg"),
+)
+# Which describe the data beside them: a reader of tables leaves them out.
+DESCRIPTIONS = (".json", ".yaml", ".yml", ".toml", ".txt", ".log", ".cfg", ".ini", ".xml")
+_SHOWN = 10
+
+
+def holds_no_data(path: PurePath) -> bool:
+    """Return whether a file is hidden, or has a name that no data has; ``path`` is relative to what the user named."""
+    name = path.name.lower()
+    hidden = any(part.startswith(".") for part in path.parts)
+    return hidden or name in NAMES or PurePath(name).stem in STEMS or name.endswith(SUFFIXES)
+
+
+def is_description(path: Path) -> bool:
+    """Return whether a file holds settings, a log or a description, and no rows."""
+    if path.suffix.lower() not in DESCRIPTIONS or is_flat(path):
+        return False
+    try:
+        return path.suffix.lower() != ".json" or documents.load(path) is not None
+    except (OSError, ValueError):
+        return False  # damaged, or made to harm
+
+
+def is_beside(path: Path) -> bool:
+    """Return whether a file holds settings, a log, a description, an image or a video, and no rows."""
+    return camera_files.is_media(path) or is_description(path)
+
+
+def notes(left_out: Iterable[PurePath]) -> Iterator[Note]:
+    """Yield the note about files without data, if there are any; those of a hidden directory count together."""
+    said: Counter[str] = Counter()
+    for path in left_out:
+        at = next((k for k, part in enumerate(path.parts[:-1], 1) if part.startswith(".")), None)
+        said[path.as_posix() if at is None else "/".join(path.parts[:at]) + "/"] += 1
+    if said:
+        names = [
+            name if not name.endswith("/") else f"{name} ({plural(count, 'file')})" for name, count in said.items()
+        ]
+        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN:,} more" if names[_SHOWN:] else "")
+        total = said.total()
+        yield Note(
+            "no-data", f"{plural(total, 'file')} without data {'was' if total == 1 else 'were'} left out: {shown}"
+        )
