@@ -279,3 +279,16 @@ def test_from_the_hub_and_from_stanford(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setenv("no_proxy", "")
         older = rlds_cli.download("robomimic/lift/ph/low_dim/v141")
     assert older.fingerprint == ds.fingerprint
+
+
+def test_files_of_several_environments_record_what_they_have_in_common(tmp_path: Path) -> None:
+    for k, robot in enumerate(("Panda", "Sawyer")):
+        with h5py.File(write(tmp_path / f"{k}.hdf5", {"demo_0": demo(k)}), "a") as f:
+            f["data"].attrs["env_args"] = json.dumps({**ENV_ARGS, "env_kwargs": {"robots": [robot]}})
+    files = (tmp_path / "0.hdf5", tmp_path / "1.hdf5")
+    plan = archives.reader("robomimic").plan(Archive(tmp_path, files))
+    assert plan.env == {"id": "Lift"}
+    assert any("args" in note.text for note in plan.notes)
+    assert archives.reader("robomimic").plan(Archive(tmp_path, files[:1])).env["args"]["env_kwargs"]["robots"] == [
+        "Panda"
+    ]

@@ -266,6 +266,32 @@ def test_a_name_that_leaves_the_directory_is_refused(data: Path) -> None:
     refused(data / "logs", UnsafeArchive)
 
 
+def test_a_name_of_the_video_of_another_table_is_refused(data: Path) -> None:
+    for k in range(2):
+        csv_file(data / f"run_{k}.csv", rows_of(6, video=[f"run_{1 - k}_cam.mp4"] * 6))
+        film(data / f"run_{k}_cam.mp4", [40 * k] * 6)
+    said = refused(data)
+    assert "run_1_cam.mp4" in said and "run_0_cam.mp4" in said
+
+
+def test_rows_without_an_image_are_refused_by_row(data: Path) -> None:
+    pictures(data / "images")
+    csv_file(data / "log.csv", rows_of(6, image=["", *(f"{name}.png" for name in NAMES)]))
+    with pytest.raises(UnknownLayout, match="row 0 has no image"):
+        imported(data)
+
+
+def test_a_column_of_images_of_16_bits_stays_text_and_is_said(data: Path) -> None:
+    pictures(data / "color")
+    for name in NAMES:
+        picture(data / f"depth/{name}.png", 1000, np.uint16)
+    color, depth = ([f"{folder}/{name}.png" for name in NAMES] for folder in ("color", "depth"))
+    csv_file(data / "log.csv", rows_of(5, color=color, depth=depth))
+    ds = imported(data)
+    assert cameras(ds) == ["color"] and seen(ds, "color") == VALUES
+    assert ds.schema["depth"].kind == "text" and "16 bits" in noted(ds) and "depth/" in noted(ds)
+
+
 @pytest.mark.parametrize("given", [4, 7])
 def test_images_that_are_not_one_for_each_row_are_refused(data: Path, given: int) -> None:
     pictures(data / "images", [f"{k}" for k in range(given)], values=range(given))
@@ -289,6 +315,17 @@ def test_a_video_that_is_too_short_is_left_out_with_its_episode(data: Path, bad:
         [40 * k + 40] * 6 for k in good
     ]
     assert f"ep_{bad}.npz" in noted(ds) and "5 frames" in noted(ds)
+
+
+@pytest.mark.parametrize("bad", [0, 1, 3])
+def test_the_episode_of_other_fields_than_most_is_left_out(data: Path, bad: int) -> None:
+    data.mkdir()
+    for k in range(4):
+        more = {"force": np.zeros((5, 3)), "operator": "A"} if k == bad else {}
+        np.savez(data / f"ep_{k}.npz", observations=np.full((5, 2), k), actions=np.ones((5, 1)), success=True, **more)
+    ds = imported(data, skip_bad=True)
+    assert [e["observation"][0, 0] for e in map(ds.episode, range(3))] == [k for k in range(4) if k != bad]
+    assert f"ep_{bad}.npz" in noted(ds) and "operator" not in ds.manifest.facts["per_episode"]
 
 
 @pytest.mark.parametrize("bad", [0, 1])

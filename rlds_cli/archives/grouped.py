@@ -277,17 +277,21 @@ class Grouped:
         self.check(archive)
         found: list[list[Group]] = []
         notes: list[Note] = []
-        env: dict[str, Any] = {}
+        envs: list[dict[str, Any]] = []
         for index, path in enumerate(archive.files):
             with self.open(path) as f:
                 found.append(self._described(f, path, archive))
-                env = env or self.environment(f)
+                envs.append(self.environment(f))
                 notes += self.notes(f, archive.name_of(index), found[-1])
         groups = [g for of_file in found for g in of_file]
         chance = _constant_in_some(groups, self.is_known) - {*archive.fields.values()}
         found = [[g.without(chance) for g in of_file] for of_file in found] if chance else found
         facts, more = self.facts(archive, found, sorted(chance))
         found = [[self.arranged(g, archive.name_of(i), facts) for g in of_file] for i, of_file in enumerate(found)]
+        env, odd = _common(envs)
+        if odd:
+            text = f"files differ in {' and '.join(odd)} of their environment, which is not recorded"
+            notes.append(Note("environments", text))
         first = _agreed(archive, found)
         empty = [f"{g.group} of {archive.name_of(i)}" for i, x in enumerate(found) for g in x if g.length < 1]
         if empty:
@@ -377,6 +381,13 @@ class Grouped:
             both = {n for n, at in found.fields.items() if at.placement == "both"} - {*found.next_keys}
             above = self.path(place.group, "")
             yield from looked_up(keys, seen, (place.step, place.step + 1), late=late, both=both, above=above)
+
+
+def _common(envs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+    """Return what the files that describe an environment say alike, and the keys in which they differ."""
+    said = [env for env in envs if env]
+    alike = {k: v for k, v in said[0].items() if all(env.get(k) == v for env in said)} if said else {}
+    return alike, sorted({key for env in said for key in env if key not in alike})
 
 
 def _schema(first: Group, *, own: bool) -> tuple[Field, ...]:

@@ -119,12 +119,13 @@ def find(table: Path, folder: str, text: str) -> Path:
 
 def is_absolute(text: str) -> bool:
     """Return whether a name is an absolute one, of this machine or another."""
-    return text.strip().startswith("/") or PureWindowsPath(text.strip()).is_absolute()
+    name = text.strip().removeprefix("file://")
+    return name.startswith("/") or PureWindowsPath(name).is_absolute()
 
 
 def plain(table: Path, text: str) -> str:
     """Return a name without blanks around it, with ``/`` between its folders."""
-    name = text.strip()
+    name = text.strip().removeprefix("file://")
     is_windows = "\\" in name and not (table.parent / name).is_file()
     return PureWindowsPath(name).as_posix() if is_windows else PurePosixPath(name).as_posix()
 

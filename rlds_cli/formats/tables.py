@@ -45,6 +45,7 @@ NOT, ENDS, WITHOUT, STACK = "not:", "ends:", " without ", "[]"
 FIRST, LAST = "first:", "last:"
 STEP_TYPES = {FIRST: (0, "FIRST"), LAST: (2, "LAST")}  # of dm_env.StepType: the number, and the end of its name
 MAX_METADATA = 64 << 20
+_FEW_ROWS = 1 << 10  # among which a column of names has one
 # Attributes that PyTables writes, and HDF5 itself for scales of dimensions; one of them is always CLASS.
 OF_LIBRARIES = {"CLASS", "TITLE", "VERSION", "FILTERS", "FLAVOR", "EXTDIM", "NROWS", "PYTABLES_FORMAT_VERSION"}
 OF_LIBRARIES |= {"NAME", "DIMENSION_LIST", "REFERENCE_LIST"}
@@ -230,7 +231,9 @@ class Table:
         path, name = self.path, names.name
         folder, _ = camera_files.named_by(key)
         with self.rows([name]) as rows:
-            first = str(rows.read(0, 1)[name].reshape(-1)[0])
+            first = next((str(v) for v in rows.read(0, _FEW_ROWS)[name].reshape(-1) if str(v).strip()), None)
+        if first is None:
+            raise UnknownLayout(f"{path.name}: {name} names no image in its first rows.", hint="every row needs one")
         image = camera_files.of_image(camera_files.find(path, folder, first))
         self._derivations[key] = _Derivation((name,), lambda seen, _: camera_files.images(path, folder, seen[name]))
         self.columns[key] = replace(names, name=key, shape=names.shape[:1], dtype=image_columns.DTYPE, image=image)

@@ -146,13 +146,16 @@ def plan(archive: Archive) -> Plan:
             hint=f"rlds inspect {odd} shows what is in it; a pattern that matches the tables alone leaves it out",
         )
     found = _cameras(archive, media)
-    archive = replace(archive, fields=found.fields)
+    skipped = [skipped_file(p.relative_to(archive.root).as_posix(), e) for p, e in found.bad.items()]
+    archive = replace(archive, fields=found.fields, files=tuple(p for p in archive.files if p not in found.bad))
+    if not archive.files:
+        raise next(iter(found.bad.values()))
     if _is_grouped(archive):
         made = grouped.plan(archive)
     else:
         made = _by_jumps(archive) if archive.episodes_by == "jumps" else _plan_flat(archive)
     left_out = {**dict.fromkeys((p for p in beside if p not in media), "not a table"), **found.left_out}
-    notes = (*found.notes, *camera_search.notes(archive.root, left_out))
+    notes = (*skipped, *found.notes, *camera_search.notes(archive.root, left_out))
     return replace(made, notes=(*made.notes, *notes)) if notes else made
 
 

@@ -13,26 +13,23 @@ several tables those that are called after it (`cameras`).
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
-import h5py
-
-from rlds_cli.archives.names import EPISODE_PREFIX, ROLES, Meaning, free_name, has_essentials, meaning
+from rlds_cli.archives.names import EPISODE_PREFIX, Meaning, free_name, has_essentials, meaning
 from rlds_cli.archives.plain import cameras
+from rlds_cli.archives.plain.camera_names import TEXT, NamedImages, check_apart, named_images, taken, texts_in, texts_of
+from rlds_cli.archives.plain.ownership import Ownership
 from rlds_cli.archives.plain.survey import groups_of
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.formats import camera_files
-from rlds_cli.formats.camera_files import AGE, FILES, FOLDER, SINCE, STEM, VIDEO, is_video_key
+from rlds_cli.formats.camera_files import AGE, FILES, FOLDER, SINCE, VIDEO, is_video_key
 from rlds_cli.formats.tables import Table, open_flat
 from rlds_cli.ted import FLAGS, Note
 from rlds_cli.text import plural
 
-BLOCK_ROWS = 1 << 16
-TEXT = "info/"  # fields below it are texts, even if they name images
 _SHOWN, _FILES = 10, 5  # of the files that are left out: groups, and files of a group
 _NUMBER = re.compile(r"(\d+)(?!.*\d)")  # the last one of a name
 
@@ -42,33 +39,13 @@ class CamerasFound:
     """Cameras beside tables.
 
     ``fields`` are all columns by field, those of the user among them, and ``notes`` say what was assumed. ``left_out``
-    says of each image and video that no row has why that is so.
+    says of each image and video that no row has why that is so. ``bad`` are tables to leave out with ``skip_bad``.
     """
 
     fields: Mapping[str, str]
     notes: tuple[Note, ...] = ()
     left_out: Mapping[Path, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NamedImages:
-    """The images that a column of texts names: ``rows`` by row, None where a row names none.
-
-    ``missing`` are the rows and the names that have no file, and ``above`` what names begin with that is not beside the
-    table.
-    """
-
-    key: str
-    column: str
-    rows: Sequence[Path | None]
-    missing: Sequence[tuple[int, str]]
-    above: str = ""
-
-    @property
-    def state(self) -> Literal["all", "some", "none"]:
-        """How many of the names have a file."""
-        found = any(path is not None for path in self.rows)
-        return "none" if not found else "some" if self.missing else "all"
+    bad: Mapping[Path, ArchiveError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +85,7 @@ class _TableCameras:
 
     path: Path
     what: Meaning
-    named: Sequence[_NamedImages]
+    named: Sequence[NamedImages]
     owned: Sequence[_OwnedFiles]
     times: str | None
     stamps: tuple[float, float]
@@ -133,18 +110,21 @@ def find(tables: Sequence[Path], media: Sequence[Path], chosen: Mapping[str, str
     CorruptArchive
         Some of the images that a table names are missing, or a video is damaged.
     """
-    seen = []
-    beside = _Beside(tables, media)
+    seen: list[_TableCameras] = []
+    bad: dict[Path, ArchiveError] = {}
+    beside = Ownership(tables, media)
     for path in tables:
         try:
             with open_flat(path, fill=True) as table:
                 if groups_of(table, chosen) is None:
                     seen.append(_of_table(table, beside, chosen, skip_bad=skip_bad))
-        except ArchiveError:
+        except ArchiveError as e:
             if not skip_bad:
                 raise
+            bad[path] = e
     if not seen:
-        return CamerasFound(fields=chosen, left_out=dict.fromkeys(media, "tables of groups have no files beside them"))
+        left_out = dict.fromkeys(media, "groups have no files beside them")
+        return CamerasFound(fields=chosen, left_out=left_out, bad=bad)
     notes: list[Note] = []
     named = _columns_of_names(seen, notes, skip_bad=skip_bad)
     owned, reasons = _folders_and_videos(seen, named, skip_bad=skip_bad)
@@ -154,80 +134,27 @@ def find(tables: Sequence[Path], media: Sequence[Path], chosen: Mapping[str, str
     videos = [p for p in left_out if camera_files.is_video(p)]
     if videos and not skip_bad and not any(map(is_video_key, fields.values())):
         raise _no_owner(videos[0], tables, left_out[videos[0]])
-    return CamerasFound(fields=fields, notes=tuple(notes), left_out=left_out)
+    return CamerasFound(fields=fields, notes=tuple(notes), left_out=left_out, bad=bad)
 
 
 # -- what lies beside one table
 
 
-class _Beside:
-    """Images and videos by the tables that own them, and by their names."""
-
-    def __init__(self, tables: Sequence[Path], media: Sequence[Path]) -> None:
-        self._stems: dict[Path, set[str]] = defaultdict(set)
-        for table in tables:
-            self._stems[table.parent].add(table.stem)
-        self.any = bool(media)
-        self._owned: dict[tuple[Path, str | None], list[tuple[str, Path]]] = defaultdict(list)
-        for path in dict.fromkeys(p if camera_files.is_video(p) else p.parent for p in media):
-            for directory in path.parents:
-                if directory in self._stems:
-                    stem, name = self._owner(directory, path.relative_to(directory).parts)
-                    self._owned[directory, stem].append((name, path))
-        self._named: dict[str, list[Path]] = defaultdict(list)
-        for path in filter(camera_files.is_image, media):
-            self._named[path.name].append(path)
-            self._named[path.stem].append(path)
-
-    def owned(self, table: Path) -> Sequence[tuple[str, Path]]:
-        """Return the folders and videos that a table owns, each with its name, in which `STEM` stands for the table."""
-        return self._owned[table.parent, self._owner_of(table)]
-
-    def folders(self, table: Path, name: str) -> set[str]:
-        """Return the folders below a table's directory in which there is an image of that relative name."""
-        parts, found = PurePosixPath(name).parts, set()
-        for path in self._named.get(parts[-1], ()) if parts else ():
-            own = path.parts if path.name == parts[-1] else (*path.parts[:-1], path.stem)
-            above = len(own) - len(parts)
-            if table.parent in path.parents and own[above:] == parts and above > len(table.parent.parts):
-                stem, folder = self._owner(table.parent, own[len(table.parent.parts) : above])
-                if stem in (None, self._owner_of(table)):
-                    found.add(folder)
-        return found
-
-    def _owner_of(self, table: Path) -> str | None:
-        return table.stem if len(self._stems[table.parent]) > 1 else None
-
-    def _owner(self, directory: Path, parts: Sequence[str]) -> tuple[str | None, str]:
-        """Find the table in a directory that a path is called after: its stem, and the path with `STEM` in its place.
-
-        Without one the path is of the only table, or of none.
-        """
-        stems = self._stems[directory]
-        for k, part in enumerate(parts if len(stems) > 1 else ()):
-            ends = (i for i in range(len(part), 0, -1) if part[i : i + 1] in ("", "_", "-", "."))
-            if (stem := next((part[:i] for i in ends if part[:i] in stems), None)) is not None:
-                return stem, "/".join([*parts[:k], STEM + part[len(stem) :], *parts[k + 1 :]])
-        return None, "/".join(parts)
-
-
-def _of_table(table: Table, beside: _Beside, chosen: Mapping[str, str], *, skip_bad: bool) -> _TableCameras:
+def _of_table(table: Table, beside: Ownership, chosen: Mapping[str, str], *, skip_bad: bool) -> _TableCameras:
     mapped = {k: v for k, v in chosen.items() if not k.startswith(EPISODE_PREFIX)}
     what = meaning(table.columns, mapped, table.path.name)
     rows = max((c.shape[0] for c in table.columns.values() if c.shape), default=0)
     explicit = cameras.of(mapped).values()
-    named = [] if explicit else list(_named(table, beside, mapped))
-    _check_apart(table.path, named)
+    texts = {} if explicit else dict(texts_of(table, mapped, any_column=beside.any))
+    named = list(named_images(table.path, beside, texts))
+    check_apart(table.path, named)
     keys = explicit or [(VIDEO if camera_files.is_video(p) else FOLDER) + name for name, p in beside.owned(table.path)]
     owned = [_owned(table, key, rows, skip_bad=skip_bad) for key in keys if not key.startswith(FILES)]
+    by_column = taken(named)
     for camera in owned:
-        if (
-            camera.fits
-            and not explicit
-            and not is_video_key(camera.key)
-            and not _taken(named).intersection(camera.files)
-        ):
+        if camera.fits and not (explicit or is_video_key(camera.key) or by_column.intersection(camera.files)):
             _check_order(table, camera, {*what.fields.values()})
+    _check_videos(table.path, owned, texts)
     times = cameras.times_of(table) if any(is_video_key(camera.key) for camera in owned) else None
     return _TableCameras(
         path=table.path,
@@ -237,11 +164,6 @@ def _of_table(table: Table, beside: _Beside, chosen: Mapping[str, str], *, skip_
         times=times,
         stamps=(0.0, 0.0) if times is None else _first_and_last(table, times),
     )
-
-
-def _taken(named: Sequence[_NamedImages]) -> set[Path]:
-    """Return the images that columns name."""
-    return {path for images in named for path in images.rows if path is not None}
 
 
 def _first_and_last(table: Table, times: str) -> tuple[float, float]:
@@ -268,107 +190,6 @@ def _owned(table: Table, key: str, rows: int, *, skip_bad: bool) -> _OwnedFiles:
     return _OwnedFiles(key=key, files=files, count=count, rows=rows, unread=unread)
 
 
-# -- columns that name images
-
-
-def _named(table: Table, beside: _Beside, chosen: Mapping[str, str]) -> Iterator[_NamedImages]:
-    """Find the columns of texts that name images."""
-    fixed = {key for name, key in chosen.items() if name in ROLES or name.startswith(TEXT)}
-    for column, c in table.own.items():
-        is_text = len(c.shape) in (1, 2) and c.shape[1:] in ((), (1,)) and h5py.check_string_dtype(c.dtype) is not None
-        # A table that was named alone has the images that the user calls an observation, and no others.
-        if not is_text or not c.shape[0] or column in fixed or not (beside.any or column in chosen.values()):
-            continue
-        values = [*_texts(table, column)]
-        names = {*filter(str.strip, values)}
-        images = sum(camera_files.is_image(name.strip()) for name in names)
-        if names and 2 * images >= len(names):
-            yield _images(table.path, beside, column, values)
-        elif 1 < len(names) == len(values) and not images and not any("\n" in name for name in names):
-            found = _images(table.path, beside, column, values)  # names without suffixes
-            if found.state == "all":
-                yield found
-
-
-def _texts(table: Table, column: str) -> Iterator[str]:
-    count = table[column].shape[0]
-    with table.rows([column]) as rows:
-        for start in range(0, count, BLOCK_ROWS):
-            for value in rows.read(start, min(start + BLOCK_ROWS, count))[column].reshape(-1):
-                yield (
-                    ""
-                    if value is None
-                    else value.decode("utf-8", "replace")
-                    if isinstance(value, bytes)
-                    else str(value)
-                )
-
-
-def _images(table: Path, beside: _Beside, column: str, values: Sequence[str]) -> _NamedImages:
-    """Find the images that a column names, relative to the table's directory, or to the one folder that has them."""
-    names = dict.fromkeys(filter(str.strip, values))
-    folder, found = "", _in(table, "", names)
-    if len(found) < len(names) and not any(map(camera_files.is_absolute, names)):
-        counts = Counter(f for name in names for f in beside.folders(table, camera_files.plain(table, name)))
-        best = max(counts.values(), default=0)
-        folders = [f for f, count in counts.items() if count == best > len(found)]
-        if len(folders) > 1:
-            _check_alike(table, column, values, folders)
-        elif folders:
-            folder, found = folders[0], _in(table, folders[0], names)
-    return _NamedImages(
-        key=f"{FILES}{folder}/{{{column}}}" if folder else FILES + column,
-        column=column,
-        rows=[found.get(v) for v in values],
-        missing=[(row, v) for row, v in enumerate(values) if v.strip() and v not in found],
-        above=max((_above(table, folder, *item) for item in found.items()), key=len, default=""),
-    )
-
-
-def _in(table: Path, folder: str, names: Iterable[str]) -> dict[str, Path]:
-    """Return the images that are there, by name."""
-    found = {name: camera_files.find(table, folder, name) for name in names}
-    return {name: path for name, path in found.items() if path.is_file()}
-
-
-def _above(table: Path, folder: str, name: str, path: Path) -> str:
-    """Return what a name begins with that is not beside the table."""
-    said, there = camera_files.plain(table, name), path.relative_to(table.parent.resolve()).as_posix()
-    there = there.removeprefix(folder.replace(STEM, table.stem) + "/") if folder else there
-    return said.removesuffix(there) if said != there else ""
-
-
-def _check_alike(table: Path, column: str, values: Sequence[str], folders: Sequence[str]) -> None:
-    """Refuse names that mean images of several folders, unless all of them are in that order in each of them."""
-    for folder in folders:
-        files = camera_files.in_folder(camera_files.beside(table, folder))
-        if [*files] != [camera_files.find(table, folder, v) for v in values]:
-            both = " or ".join(f"--map observation/{column}='{FILES}{f}/{{{column}}}'" for f in folders[:2])
-            raise UnknownLayout(
-                f"{table.name}: {column} names images, and there are images of these names in {', '.join(folders)}.",
-                hint=f"{both}; with both, under two names, each folder is a camera",
-            )
-
-
-def _check_apart(table: Path, named: list[_NamedImages]) -> None:
-    """Refuse columns that name the same images in different rows; of equal ones keep the first as a camera."""
-    for k, one in reversed([*enumerate(named)]):
-        for other in named[:k]:
-            if one.rows == other.rows and one.state != "none":
-                del named[k]
-                break
-            if not {*one.rows}.intersection({*other.rows} - {None}):
-                continue
-            row = next(r for r, (a, b) in enumerate(zip(other.rows, one.rows, strict=True)) if a != b)
-            a, b = other.rows[row], one.rows[row]
-            raise UnknownLayout(
-                f"{table.name}: {other.column} and {one.column} name the same images for different rows: row {row:,} "
-                f"has {a.name if a else 'none'} by {other.column} and {b.name if b else 'none'} by {one.column}.",
-                hint=f"--map 'observation/{other.column}={other.key}' or --map 'observation/{one.column}={one.key}'; "
-                "with both, each is a camera",
-            )
-
-
 def _check_order(table: Table, camera: _OwnedFiles, known: Collection[str]) -> None:
     """Refuse a folder whose images have the numbers of a column, in another order."""
     numbers = [int(m[1]) for path in camera.files if (m := _NUMBER.search(path.stem))]
@@ -388,20 +209,36 @@ def _check_order(table: Table, camera: _OwnedFiles, known: Collection[str]) -> N
             )
 
 
+def _check_videos(table: Path, owned: Sequence[_OwnedFiles], texts: Mapping[str, Sequence[str]]) -> None:
+    """Refuse names of videos, none of which the table owns, beside one that it owns."""
+    videos = [camera.files[0].name for camera in owned if is_video_key(camera.key)]
+    for column, values in texts.items():
+        names = {PurePosixPath(camera_files.plain(table, v)).name for v in values if v.strip()}
+        if videos and names and all(camera_files.is_video(Path(n)) for n in names) and names.isdisjoint(videos):
+            raise UnknownLayout(
+                f"{table.name}: {column} names {min(names)}, and the video of the table is {videos[0]}, by its name.",
+                hint="--map observation/NAME=video:FILE says which; or rename the videos",
+            )
+
+
 # -- what tables have in common
 
 
-def _columns_of_names(seen: Sequence[_TableCameras], notes: list[Note], *, skip_bad: bool) -> dict[str, _NamedImages]:
+def _columns_of_names(seen: Sequence[_TableCameras], notes: list[Note], *, skip_bad: bool) -> dict[str, NamedImages]:
     """Return the cameras that columns name, by key."""
-    by_column: dict[str, list[tuple[_TableCameras, _NamedImages]]] = defaultdict(list)
+    by_column: dict[str, list[tuple[_TableCameras, NamedImages]]] = defaultdict(list)
     for table in seen:
         for images in table.named:
             by_column[images.column].append((table, images))
-    found: dict[str, _NamedImages] = {}
+    found: dict[str, NamedImages] = {}
     for column, all_of in by_column.items():
-        there = [(t, i) for t, i in all_of if i.state != "none"]
+        there = [(t, i) for t, i in all_of if i.state in ("all", "some")]
         if not there:
-            _check_unnamed(column, all_of, notes)
+            if unread := next((i.unread for _, i in all_of if i.unread), ""):
+                text = f"{column} names images that are not read, and is kept as text"
+                notes.append(Note(f"image-names-{column}", text, 1, unread))
+            else:
+                _check_unnamed(column, all_of, notes)
             continue
         keys = {i.key: t for t, i in there}
         if len(keys) > 1:
@@ -423,7 +260,7 @@ def _columns_of_names(seen: Sequence[_TableCameras], notes: list[Note], *, skip_
     return found
 
 
-def _check_unnamed(column: str, all_of: Sequence[tuple[_TableCameras, _NamedImages]], notes: list[Note]) -> None:
+def _check_unnamed(column: str, all_of: Sequence[tuple[_TableCameras, NamedImages]], notes: list[Note]) -> None:
     """Note names of images that are not there; refuse them beside a folder that has an image for each row."""
     table, images = all_of[0]
     row, name = images.missing[0]
@@ -442,7 +279,7 @@ def _check_unnamed(column: str, all_of: Sequence[tuple[_TableCameras, _NamedImag
     notes.append(Note(f"image-names-{column}", text, 1, f"{name.strip()[:100]} in row {row:,} of {table.path.name}"))
 
 
-def _missing(table: _TableCameras, images: _NamedImages) -> CorruptArchive:
+def _missing(table: _TableCameras, images: NamedImages) -> CorruptArchive:
     row, name = images.missing[0]
     count = len({v for _, v in images.missing})
     said = plural(count, "image") + (" that is" if count == 1 else " that are")
@@ -455,14 +292,14 @@ def _missing(table: _TableCameras, images: _NamedImages) -> CorruptArchive:
 
 
 def _folders_and_videos(
-    seen: Sequence[_TableCameras], named: Mapping[str, _NamedImages], *, skip_bad: bool
+    seen: Sequence[_TableCameras], named: Mapping[str, NamedImages], *, skip_bad: bool
 ) -> tuple[list[str], dict[Path, str]]:
     """Return the keys of cameras in folders and videos, and why the files of others are left out."""
     by_key: dict[str, list[tuple[_TableCameras, _OwnedFiles]]] = defaultdict(list)
     for table in seen:
-        taken = _taken([images for images in table.named if images.key in named])
+        by_column = taken([images for images in table.named if images.key in named])
         for camera in table.owned:
-            if not taken.intersection(camera.files):
+            if not by_column.intersection(camera.files):
                 by_key[camera.key].append((table, camera))
     found: list[str] = []
     reasons: dict[Path, str] = {}
@@ -484,7 +321,7 @@ def _folders_and_videos(
 
 
 def _fields(
-    what: Meaning, chosen: Mapping[str, str], named: Mapping[str, _NamedImages], owned: Iterable[str]
+    what: Meaning, chosen: Mapping[str, str], named: Mapping[str, NamedImages], owned: Iterable[str]
 ) -> dict[str, str]:
     """Return all columns by field: those that the user mapped, and those of cameras."""
     fields = dict(chosen)
@@ -555,10 +392,13 @@ def _left_out(
     """Return the images and videos that no row has, and why."""
     keys = {*fields.values()}
     used: set[Path] = set()
+    unread: dict[Path, str] = {}
     for table in seen:
         for images in table.named:
+            there = {path for path in images.rows if path is not None}
             if images.key in keys:
-                used.update(path for path in images.rows if path is not None)
+                used |= there
+            unread |= dict.fromkeys(there, images.unread) if images.unread else {}
         for camera in table.owned:
             if camera.key in keys:
                 used.update(camera.files)
@@ -569,10 +409,10 @@ def _left_out(
     folders = {path.parent for path in used}
     found = {}
     for path in media:
-        there = path.resolve()
-        if there not in used:
-            named = there.parent in folders and camera_files.is_image(path)
-            found[path] = reasons.get(path) or ("no row names it" if named else "it belongs to no table")
+        target = path.resolve()
+        if target not in used:
+            why = "no row names it" if target.parent in folders and not camera_files.is_video(path) else ""
+            found[path] = reasons.get(path) or unread.get(target) or why or "it belongs to no table"
     return found
 
 
@@ -580,9 +420,8 @@ def _explicit(table: Path, key: str) -> Iterator[Path]:
     folder, column = camera_files.named_by(key)
     with open_flat(table, check=False, fill=True) as opened:
         if column in opened:
-            for name in dict.fromkeys(_texts(opened, column)):
-                if name.strip():
-                    yield camera_files.find(table, folder, name)
+            for name in {text for block in texts_in(opened, column) for text in block if text.strip()}:
+                yield camera_files.find(table, folder, name)
 
 
 def notes(root: Path, left_out: Mapping[Path, str]) -> Iterator[Note]:

@@ -8,8 +8,9 @@ group, of the groups above it or of the file, becomes a column of the episode ta
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -412,14 +413,17 @@ def plan(archive: Archive) -> Plan:
             hint="leave it out, or name the flat columns by --map",
         )
     found = _Contents()
-    for index in range(len(archive.files)):
+    for index in _usual_first(archive) if archive.skip_bad else range(len(archive.files)):
+        before = found.schema, found.keys, found.first, dict(found.once), dict(found.videos)
         try:
             found.add_file(archive, index)
         except ArchiveError as e:
             if not archive.skip_bad:
                 raise
+            found.schema, found.keys, found.first, found.once, found.videos = before
             found.entries = [u for u in found.entries if u.file != index]
             found.notes.append(skipped_file(archive.name_of(index), e))
+    found.entries.sort(key=lambda u: (u.file, u.number))
     if not found.entries:
         if len(archive.files) == 1:
             raise no_rows(archive.name_of(0))
@@ -448,6 +452,17 @@ def plan(archive: Archive) -> Plan:
             {name: sum(u.end == i for u in entries) for i, name in enumerate(END_NAMES)},
         ),
     )
+
+
+def _usual_first(archive: Archive) -> list[int]:
+    """Return the numbers of the files, those first that have the fields of most: others are left out beside them."""
+    fields: dict[int, frozenset[Any]] = {}
+    for index, path in enumerate(archive.files):
+        with suppress(ArchiveError), open_flat(path, fill=True) as table:
+            episodes = _episodes(table, archive.fields, archive.rewards)
+            fields[index] = frozenset((n, f.dtype, f.shape) for e in episodes for n, f in e.fields().items())
+    usual = Counter(fields.values()).most_common(1)
+    return sorted(range(len(archive.files)), key=lambda i: not usual or fields.get(i) != usual[0][0])
 
 
 def _joint(schema: dict[str, Field], fields: dict[str, Field], where: str, first: str) -> dict[str, Field]:

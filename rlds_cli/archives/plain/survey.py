@@ -488,7 +488,8 @@ def is_one_episode(table: Table, chosen: Mapping[str, str], files: int) -> bool:
     table.derive(list(fields.values()))
     shapes = {name: table[key].shape for name, key in fields.items()}
     rows = max((s[0] for n, s in shapes.items() if n.partition("/")[0] == "action" and s), default=0)
-    observed = {s[0] for n, s in shapes.items() if is_observation(n) and s}
+    seen, filmed = {name: s[0] for name, s in shapes.items() if is_observation(name) and s}, cameras.of(fields)
+    observed = {s for name, s in seen.items() if name not in filmed} or {*seen.values()}
     if what.ids is not None and (ids := table.get(what.ids)) is not None and ids.shape[:1] == (rows,):
         return False
     once = any(name in FLAGS and shape == () for name, shape in shapes.items())
