@@ -127,7 +127,7 @@ def _prepare_resize(dataset: Dataset, *, size: Size, fields: Names | None, codec
     return _prepared(dataset, images, [(*sides, *_sizes(f)[2:]) for f in images], codec, quality)
 
 
-@builtin(version=1, prepare=_prepare_resize, loader="Loader(ds, transform=Resize(field, size))")
+@builtin(version=2, prepare=_prepare_resize, loader="Loader(ds, transform=Resize(field, size))")
 def resize(episode: Batch, *, size: Size, fields: Names | None = None, codec: Keep = "raw", quality: int = 95) -> Any:
     """Resize frames to a height and width, bilinear and antialiased.
 
@@ -189,7 +189,7 @@ def _box(size: Size | None, box: Sequence[int] | None, shape: tuple[int, ...]) -
     return ((shape[0] - height) // 2, (shape[1] - width) // 2, height, width)
 
 
-@builtin(version=1, prepare=_prepare_crop)
+@builtin(version=2, prepare=_prepare_crop)
 def crop(
     episode: Batch,
     *,
@@ -247,7 +247,7 @@ def _prepare_grayscale(dataset: Dataset, *, fields: Names | None, codec: Keep, q
     return _prepared(dataset, images, [(*_sizes(f)[:2], 1)[: len(f.shape)] for f in images], codec, quality)
 
 
-@builtin(version=1, prepare=_prepare_grayscale)
+@builtin(version=2, prepare=_prepare_grayscale)
 def grayscale(episode: Batch, *, fields: Names | None = None, codec: Keep = "raw", quality: int = 95) -> Any:
     """Convert colours to grey: 0.299 red + 0.587 green + 0.114 blue (ITU-R BT.601), rounded.
 
@@ -293,7 +293,7 @@ def _prepare_encode(
     return prepared if codec != "raw" else replace(prepared, decoded=prepared.reads or ())
 
 
-@builtin(version=1, prepare=_prepare_encode)
+@builtin(version=2, prepare=_prepare_encode)
 def encode(
     episode: Batch,
     *,
