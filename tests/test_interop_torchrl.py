@@ -413,7 +413,7 @@ def test_preprocess(ds: rlds_cli.Dataset, tmp_path: Path) -> None:
         loaded = TensorDict.load_memmap(tmp_path / str(i))
         assert flat(loaded, "next", "reward") == flat(rb[:], "next", "reward")[:count]
     assert flat(rb[:], "observation") == AT
-    with pytest.raises(InvalidArgument, match="there already"):
+    with pytest.raises(InvalidArgument, match="already exists"):
         rb.preprocess(double, dest=tmp_path / "0")
     calls = iter(range(100))
     for function, error in (

@@ -17,7 +17,7 @@ from tensordict import NonTensorStack, TensorDict, is_non_tensor, is_tensor_coll
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.interop.torchrl.trajectories import Trajectories
-from rlds_cli.interop.torchrl.transitions import CPU, Transitions, Tree, as_numbers
+from rlds_cli.interop.torchrl.transitions import CPU, Transitions, Tree, as_numbers, in_shape
 from rlds_cli.ted import IntArray
 
 
@@ -163,16 +163,20 @@ class Contents(TensorDict):  # type: ignore[misc]  # untyped
         return leaves.waiting() if isinstance(leaves, _Leaves) else leaves
 
     def _index_tensordict(self, index: Any, new_batch_size: Any = None, names: Any = None) -> TensorDict:
-        index = index if isinstance(index, tuple) else (index,)
-        if not index or any(x is None or x is Ellipsis for x in index):
+        first, *rest = index if isinstance(index, tuple) and index else (index,)
+        if first is None or first is Ellipsis or isinstance(first, bool | tuple):
             return self.to_tensordict()[index]
-        numbers, single = as_numbers(index[0], len(self))
-        whole = self._rows(numbers)
-        part = whole[0] if single else whole
-        rest = index[1:]
+        if np.ndim(first) > 1 and (mask := torch.as_tensor(first)).dtype in (torch.bool, torch.uint8):
+            first, *more = mask.nonzero(as_tuple=True)
+            rest = [*more, *rest]
+        numbers = as_numbers(first, len(self))
         if not rest:
-            return part
-        return part[rest if single else (slice(None), *rest)]
+            return in_shape(self._rows(numbers.reshape(-1)), numbers)
+        if isinstance(first, slice):
+            return self._rows(numbers)[(slice(None), *rest)]
+        read, places = np.unique(numbers, return_inverse=True)  # indices of further axes go with those of the first
+        place = torch.from_numpy(places.reshape(numbers.shape)) if numbers.ndim else 0
+        return self._rows(read)[(place, *rest)]
 
     def _set_str(self, key: str, value: Any, *, inplace: bool, **how: Any) -> Contents:
         if inplace:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+import numpy as np
 import torch
 from torchrl.data.replay_buffers.checkpointers import TensorStorageCheckpointer
 from torchrl.data.replay_buffers.storages import TensorStorage
@@ -15,7 +16,7 @@ from rlds_cli.downloads.download import download
 from rlds_cli.errors import DatasetNotFound, WrongFingerprint
 from rlds_cli.interop.torchrl.contents import Contents, SelectedContents, read_only
 from rlds_cli.interop.torchrl.trajectories import Trajectories
-from rlds_cli.interop.torchrl.transitions import Transitions, as_numbers
+from rlds_cli.interop.torchrl.transitions import Transitions, as_numbers, in_shape
 from rlds_cli.loader.fields.fields import Names
 from rlds_cli.loader.windows.windows import Anchors
 from rlds_cli.settings import StrPath
@@ -131,17 +132,15 @@ class DatasetStorage(TensorStorage):  # type: ignore[misc]  # untyped
             return Contents.of(self.source)  # a new one: what a transform sets in it does not stay
         if isinstance(index, tuple) and len(index) == 1:
             return self.get(index[0])
-        if isinstance(index, str | tuple):
+        if index is None or index is Ellipsis or isinstance(index, str | tuple | bool) or np.ndim(index) > 1:
             return self._storage[index]
-        numbers, single = as_numbers(index, len(self))
-        rows = self.source.tensordict(numbers)
-        return rows[0] if single else rows
+        numbers = as_numbers(index, len(self))
+        return in_shape(self.source.tensordict(numbers.reshape(-1)), numbers)
 
     def __getitem__(self, item: Any) -> Any:
         if isinstance(item, tuple) and len(item) == 1 and isinstance(item[0], torch.Tensor) and item[0].ndim == 1:
             # A sampler of slices asks for rows to look at their flags, which would decode all their images.
-            numbers, _ = as_numbers(item[0], len(self))
-            return Contents.of(SelectedContents(self.source, numbers))
+            return Contents.of(SelectedContents(self.source, as_numbers(item[0], len(self))))
         return self.get(item)
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> NoReturn:

@@ -316,30 +316,41 @@ def as_leaf(values: Array) -> Any:
     return NonTensorStack.from_list(values.tolist()) if values.dtype == object else torch.from_numpy(values)
 
 
-def as_numbers(index: Any, length: int) -> tuple[IntArray, bool]:
-    """Return the numbers [n] that an index of one axis of ``length`` means, and whether it is a single number.
+def as_numbers(index: Any, length: int) -> IntArray:
+    """Return the numbers that an index of an axis of ``length`` means, int64, in the shape of what it gives.
+
+    That is the shape of the index: () for a single number. An ensemble of buffers asks for [n, 1].
 
     Raises
     ------
     IndexError
-        A number is out of range, or the index is not of one axis.
+        A number is negative beyond the first one, or it is no index of one axis.
     """
     if isinstance(index, slice):
-        return np.arange(*index.indices(length)), False
+        return np.arange(*index.indices(length))
     if isinstance(index, torch.Tensor):
         index = index.detach().cpu().numpy()
+    elif not isinstance(index, int | np.integer | np.ndarray | Sequence):
+        raise IndexError(f"transitions are indexed by integers, not by {type(index).__name__}")
     given: Array = np.asarray(index)
-    if given.dtype == bool:
+    if given.dtype in (bool, np.uint8):  # torch takes bytes for a mask, too
         if given.shape != (length,):
             raise IndexError(f"a mask of shape {list(given.shape)} for {length:,} transitions")
-        return np.flatnonzero(given), False
+        return np.flatnonzero(given)
     if given.size == 0:
         given = given.astype(np.int64)
-    if given.dtype.kind not in "iu" or given.ndim > 1:
-        raise IndexError(f"transitions are indexed by integers of one axis, not by {given.dtype}{list(given.shape)}")
-    numbers = given.reshape(-1).astype(np.int64, copy=False)
+    if given.dtype.kind not in "iu":
+        raise IndexError(f"transitions are indexed by integers, not by {given.dtype}{list(given.shape)}")
+    numbers = given.astype(np.int64, copy=False)
     if numbers.size and numbers.min() < 0:
         numbers = np.where(numbers < 0, numbers + length, numbers)
         if numbers.min() < 0:
             raise IndexError(f"number {int(given.min())} of {length:,}")
-    return numbers, given.ndim == 0
+    return numbers
+
+
+def in_shape(rows: TensorDict, numbers: IntArray) -> TensorDict:
+    """Return rows with batch size [n, ...], read by ``numbers``, with the shape of ``numbers`` in the place of [n]."""
+    if numbers.ndim == 1:
+        return rows
+    return rows.reshape(*numbers.shape, *rows.batch_size[1:]) if numbers.ndim else rows[0]
