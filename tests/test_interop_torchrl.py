@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import pickle
 import random
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -19,7 +21,14 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli.errors import DatasetNotFound, InvalidArgument, PreprocessError, RldsError, WrongFingerprint
+from rlds_cli.errors import (
+    DatasetNotFound,
+    InvalidArgument,
+    PreprocessError,
+    RldsError,
+    UnknownDataset,
+    WrongFingerprint,
+)
 
 torch = pytest.importorskip("torch")
 with warnings.catch_warnings():
@@ -429,6 +438,67 @@ def test_preprocess(ds: rlds_cli.Dataset, tmp_path: Path) -> None:
             rb.preprocess(double, dest=tmp_path / "new", **how)
 
 
+class Pool:
+    """Runs calls as a pool of processes does: of pickled functions and arguments."""
+
+    def imap_unordered(self, call: Any, items: Any) -> Iterator[Any]:
+        return map(pickle.loads(pickle.dumps(call)), pickle.loads(pickle.dumps(list(items))))
+
+
+def test_processes_that_could_not_open_the_dataset_are_not_waited_for(home: Path, tmp_path: Path) -> None:
+    """A process of a pool that dies at its start is started again, for ever."""
+    rb = RldsExperienceReplay("sample/mountaincar-robohive")
+    rlds_cli.download("sample/mountaincar-robohive", force=True)
+    for how in ({"num_workers": 2}, {"pool": Pool()}):
+        with pytest.raises(DatasetNotFound, match="was replaced"):
+            rb.preprocess(lambda td: td.select("action"), dest=tmp_path / "made", num_chunks=4, **how)
+    assert not list(tmp_path.glob("*made*"))
+    again = RldsExperienceReplay("sample/mountaincar-robohive")
+    made = again.preprocess(lambda td: td.select("action"), dest=tmp_path / "made", num_chunks=4, pool=Pool())
+    assert torch.equal(made[:]["action"], again[:]["action"])
+
+
+def kill(td: TensorDict) -> TensorDict:
+    if td.ndim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return td.select("action")
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_are_not_waited_for(ds: rlds_cli.Dataset, tmp_path: Path) -> None:
+    with pytest.raises(PreprocessError, match=r"transitions 0 to 12 was killed .* twice. Nothing was written"):
+        RldsExperienceReplay(ds, fields=TED).preprocess(kill, num_workers=2, num_chunks=1, dest=tmp_path / "made")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_torchrl_refuses_by_a_runtime_error(ds: rlds_cli.Dataset, here: None, tmp_path: Path) -> None:
+    rb = RldsExperienceReplay(ds, fields=TED)
+    rb.dumps(tmp_path / "dump")
+    other = RldsExperienceReplay(ds.select(episodes=[0]), fields=TED)
+    refused = {
+        "a dataset that is not here": (
+            DatasetNotFound,
+            lambda: datasets.load_dataset("rlds:sample/pendulum-d4rl", download=False),
+        ),
+        "no such dataset": (UnknownDataset, lambda: RldsExperienceReplay("d4rl/no-such-dataset")),
+        "order": (InvalidArgument, lambda: RldsExperienceReplay(ds, 4, slice_len=2, shuffle=False, replacement=True)),
+        "stream": (InvalidArgument, lambda: RldsExperienceReplay(ds, 4, replacement=True, streaming=True)),
+        "pad": (InvalidArgument, lambda: RldsExperienceReplay(ds, 4, pad=0)),
+        "dim": (InvalidArgument, lambda: rb.preprocess(lambda td: td, dim=1, dest=tmp_path / "x")),
+        "result": (PreprocessError, lambda: rb.preprocess(lambda td: td[:1] if td.ndim else td, dest=tmp_path / "x")),
+        "writing": (RldsError, lambda: rb.extend(rb[:2])),
+        "dump": (WrongFingerprint, lambda: other.loads(tmp_path / "dump")),
+        "state": (WrongFingerprint, lambda: other.storage.load_state_dict(rb.storage.state_dict())),
+    }
+    for what, (kind, call) in refused.items():
+        with pytest.raises(kind) as e:
+            call()
+        assert isinstance(e.value, RuntimeError) and isinstance(e.value, RldsError), what
+        assert type(pickle.loads(pickle.dumps(e.value))) is type(e.value)
+    with pytest.raises(FileNotFoundError):
+        rb.loads(tmp_path / "nothing")
+
+
 @pytest.mark.slow
 def test_preprocess_in_other_processes(ds: rlds_cli.Dataset, tmp_path: Path) -> None:
     rb = RldsExperienceReplay(ds, fields=TED)
@@ -614,3 +684,78 @@ def test_the_prefix_is_registered() -> None:
     assert torchrl.PREFIX == "rlds"
     with pytest.raises(KeyError, match="already registered"):
         datasets.register_dataset("rlds", RldsExperienceReplay)
+
+
+# -- ensembles, and indices of all shapes: as TorchRL's own storage
+
+
+def theirs(ds: rlds_cli.Dataset, **how: Any) -> Any:
+    """TorchRL's own buffer of the same transitions."""
+    storage = data.TensorStorage(RldsExperienceReplay(ds, **how)[:].to_tensordict())
+    storage._set_last_cursor(len(storage) - 1)
+    return storage
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        samplers.RandomSampler,
+        samplers.SamplerWithoutReplacement,
+        lambda: samplers.SliceSampler(slice_len=2),
+        lambda: samplers.SliceSampler(num_slices=2, traj_key="episode", cache_values=True),
+        lambda: samplers.SliceSamplerWithoutReplacement(slice_len=2),
+    ],
+)
+@pytest.mark.parametrize("how", [{"sample_from_all": True}, {}, {"p": [0.2, 0.8], "num_buffer_sampled": 4}], ids=str)
+def test_an_ensemble_gives_what_one_of_torchrls_buffers_gives(ds: rlds_cli.Dataset, sampler: Any, how: Any) -> None:
+    drawn = []
+    for storage in (DatasetStorage, theirs):
+        members = [data.TensorDictReplayBuffer(storage=storage(ds, fields=TED), sampler=sampler()) for _ in range(2)]
+        torch.manual_seed(2)
+        drawn.append(data.ReplayBufferEnsemble(*members, batch_size=8, **how).sample())
+    mine, other = drawn
+    assert mine.batch_size == other.batch_size and mine.numel() == 8
+    for key in ("observation", "action", ("next", "observation"), ("next", "done"), ("next", "truncated")):
+        assert torch.equal(mine[key], other[key]), key
+
+
+def test_an_ensemble_of_slices(ds: rlds_cli.Dataset) -> None:
+    """The snippet of pytorch/rl#1768. Consecutive steps of an episode, from each of the two buffers."""
+    members = [RldsExperienceReplay(ds, sampler=samplers.SliceSampler(slice_len=4)) for _ in range(2)]
+    td = data.ReplayBufferEnsemble(*members, sample_from_all=True, batch_size=16).sample()
+    assert td.batch_size == (2, 8, 1)
+    slices = td["observation"].reshape(4, 4)
+    assert (slices.diff(dim=1) == 1).all() and set(slices[:, 0].tolist()) <= {0.0, 200.0, 201.0}
+    numbers = torch.tensor([[4], [1]])
+    both = data.ReplayBufferEnsemble(*members, sample_from_all=True, batch_size=16)[:, numbers]
+    assert both["action"].tolist() == [[[AT[4]], [AT[1]]]] * 2
+
+
+def test_an_index_of_any_shape(ds: rlds_cli.Dataset) -> None:
+    rb, numbers = RldsExperienceReplay(ds), torch.tensor([[4, 1, 0], [12, 3, 3]])
+    for read in (rb, rb.storage, rb.storage.get, rb[:]):
+        get = read if callable(read) else read.__getitem__
+        for index in (numbers, numbers.numpy(), numbers.tolist(), (numbers,)):
+            td = get(index)
+            assert td.batch_size == (2, 3) and td["action"].tolist() == [[AT[i] for i in row] for row in numbers]
+            assert td["mission"][1][0] == "4-1" and td["next", "reward"].shape == (2, 3, 1)
+        assert get(None).batch_size == (1, 13) and get(...)["action"].tolist() == AT
+        with pytest.raises(IndexError):
+            get(torch.ones(2, dtype=torch.uint8))  # a mask, to torch, and of the wrong length
+        with pytest.raises(IndexError, match="TensorDict"):
+            get(TensorDict({}, [2]))
+
+
+def test_indices_of_several_axes_go_together(ds: rlds_cli.Dataset) -> None:
+    """Trajectories [5, 5]; actions are 100 k + t."""
+    rb = RldsExperienceReplay(ds, split_trajs=True)
+    pairs = torch.tensor([2, 0, 2]), torch.tensor([4, 1, 0])
+    mask = torch.zeros(len(rb), rb.storage.source.longest, dtype=torch.bool)
+    mask[0, 2] = mask[2, 3] = True
+    for read in (rb, rb.storage, rb[:]):
+        assert read[pairs]["action"].tolist() == [204, 1, 200]
+        assert read[torch.tensor([2, 0]), 1]["action"].tolist() == [201, 1]
+        assert read[2, torch.tensor([1, 3])]["action"].tolist() == [201, 203]
+        assert read[0:3:2, 1:3]["action"].tolist() == [[1, 2], [201, 202]]
+        assert read[mask]["action"].tolist() == [2, 203]
+        assert read[..., 0]["action"].tolist()[0] == 0

@@ -163,3 +163,15 @@ def test_the_module_itself_imports_nothing_of_the_current_directory(tmp_path):
         text=True,
     )
     assert done.returncode == 0 and done.stdout.startswith("rlds "), done.stderr
+
+
+def pid(shared, n):
+    return os.getpid()
+
+
+def test_a_process_ends_after_its_items():
+    items = {n: (n,) for n in range(5)}
+    executor = Processes(1, items_each=2)
+    found = run_items(pid, None, items, executor, id="local/x", name=str, progress=silent)
+    by = [p for _, p in found]
+    assert by[0] == by[1] and by[2] == by[3] and len(set(by)) == 3

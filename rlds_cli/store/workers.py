@@ -66,7 +66,14 @@ class Lost(Exception):
 
 
 class Died(RldsError):
-    """The processes that worked on an item died."""
+    """The processes that worked on an item died; ``what`` says which item, how and how often."""
+
+    what: str = ""
+
+    def of(self, what: str) -> Died:
+        """Return the error itself, with what died."""
+        self.what = what
+        return self
 
 
 class Workers(Protocol):
@@ -170,10 +177,11 @@ def run_items(
 
 
 def _given_up(id: str, what: str, times: int) -> Died:
+    what = f"{what}, {'twice' if times == 2 else f'{times} times'}"
     return Died(
-        f"{id}: {what}, {'twice' if times == 2 else f'{times} times'}. Finished work is kept.",
+        f"{id}: {what}. Finished work is kept.",
         hint="run the same command again: it resumes there; fewer workers (-j) need less memory",
-    )
+    ).of(what)
 
 
 # -- processes of this machine
@@ -181,16 +189,17 @@ def _given_up(id: str, what: str, times: int) -> Died:
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """Runs items in ``count`` processes on this machine."""
+    """Runs items in ``count`` processes on this machine; each ends after ``items_each`` items, if that is given."""
 
     count: int
     in_place: bool = True
+    items_each: int | None = None
 
     @contextmanager
     def start(self, call: Callable[..., Any], shared: Any) -> Iterator[Workers]:
         """See `Executor`."""
         check_started()
-        pool = _Pool(self.count, call, pickle.dumps(shared))
+        pool = _Pool(self, call, pickle.dumps(shared))
         try:
             yield pool
         except (KeyboardInterrupt, GeneratorExit):  # nobody waits for the running items
@@ -201,10 +210,10 @@ class Processes:
 
 
 class _Pool:
-    """Up to ``count`` processes, as `Workers`."""
+    """The processes of an executor, as `Workers`."""
 
-    def __init__(self, count: int, call: Callable[..., Any], shared: bytes) -> None:
-        self._count, self._call, self._shared = count, call, shared
+    def __init__(self, executor: Processes, call: Callable[..., Any], shared: bytes) -> None:
+        self._count, self._items_each, self._call, self._shared = executor.count, executor.items_each, call, shared
         self._idle: list[_Worker] = []
         self._busy: dict[Future[Any], _Worker] = {}
 
@@ -226,7 +235,10 @@ class _Pool:
             worker.stop()
             worker.check_began()
             raise Lost(worker.how_it_died())
-        self._idle.append(worker)
+        if worker.items == self._items_each:
+            worker.stop()
+        else:
+            self._idle.append(worker)
         if isinstance(error, RldsError):
             error.recall()
         return handle.result()
@@ -296,7 +308,7 @@ class _Worker:
     """One process in a pool of its own: a pool of several cannot tell which task ended a process."""
 
     def __init__(self, call: Callable[..., Any], shared: bytes) -> None:
-        self._call = call
+        self._call, self.items = call, 0
         self._shared: bytes | None = shared  # until the process has it
         self._context = _Spawn()
         with _without_this_directory():  # its queues start a process that tracks them
@@ -305,6 +317,7 @@ class _Worker:
 
     def submit(self, arguments: tuple[Any, ...]) -> Future[Any]:
         shared, self._shared = self._shared, None
+        self.items += 1
         try:
             if self._began is not None:
                 return self._pool.submit(_run, self._call, shared, arguments)

@@ -18,7 +18,8 @@ except ModuleNotFoundError as e:
         raise
     raise MissingPackage(f"{e.name} is not installed.", hint="pip install torchrl==0.14.1") from e
 
-from rlds_cli.interop.torchrl.contents import Contents, ReadOnly
+from rlds_cli.interop.torchrl.contents import Contents
+from rlds_cli.interop.torchrl.errors import ReadOnly
 from rlds_cli.interop.torchrl.replay import RldsExperienceReplay
 from rlds_cli.interop.torchrl.storage import DatasetStorage
 

@@ -15,7 +15,7 @@ import torch
 from tensordict import NonTensorStack, TensorDict, is_non_tensor, is_tensor_collection
 
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import RldsError
+from rlds_cli.interop.torchrl.errors import ReadOnly
 from rlds_cli.interop.torchrl.trajectories import Trajectories
 from rlds_cli.interop.torchrl.transitions import CPU, Transitions, Tree, as_numbers, in_shape
 from rlds_cli.ted import IntArray
@@ -60,10 +60,6 @@ class SelectedContents:
 
 
 Source = Transitions | Trajectories | SelectedContents
-
-
-class ReadOnly(RldsError, RuntimeError):
-    """Writing to a dataset through TorchRL."""
 
 
 def read_only(dataset: Dataset) -> ReadOnly:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
 from math import ceil
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,15 @@ import torch
 from tensordict import TensorDict
 from torchrl.data.utils import CloudpickleWrapper
 
-from rlds_cli.errors import InvalidArgument, PreprocessError
+from rlds_cli.interop.torchrl.errors import BadArgument, BadResult, Unfinished
 from rlds_cli.interop.torchrl.trajectories import Trajectories
 from rlds_cli.interop.torchrl.transitions import Transitions
-from rlds_cli.store.workers import check_started
+from rlds_cli.progress import silent
+from rlds_cli.store.workers import Died, Processes, run_items
 
 CHUNK_ROWS, CHUNK_BYTES = 65_536, 64 << 20
+Chunk = tuple[int, int | None]
+Chunks = Sequence[Chunk]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ class Job:
     count: int
     seed: int
 
-    def call(self, chunk: tuple[int, int | None]) -> TensorDict:
+    def call(self, chunk: Chunk) -> TensorDict:
         """Return the results of transitions ``start`` to ``stop``; without ``stop``, of one without an axis."""
         start, stop = chunk
         with _drawing_from(self.seed + start):
@@ -48,7 +53,7 @@ class Job:
         made = self.function(given)
         if not isinstance(made, TensorDict) or made.batch_size[: len(size)] != size:
             what = f"batch size {list(made.batch_size)}" if isinstance(made, TensorDict) else type(made).__name__
-            raise PreprocessError(f"the function made {what} of a TensorDict with batch size {list(size)}.")
+            raise BadResult(f"the function made {what} of a TensorDict with batch size {list(size)}.")
         return made
 
 
@@ -79,7 +84,6 @@ class MappingWorkers:
 
     number: int = 0
     pool: Any = None
-    start_method: str | None = None
     tasks_each: int | None = None
     threads: int = 1
 
@@ -97,32 +101,33 @@ def write(
 
     Raises
     ------
-    InvalidArgument
+    BadArgument
         ``dest`` already exists, or the arguments are not possible.
-    PreprocessError
+    BadResult
         Results differ in their keys or their batch size.
+    Unfinished
+        Two processes that worked on the same transitions died.
     """
     if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
-        raise InvalidArgument(f"{dest} already exists. Nothing was changed.", hint="dest= of a new directory")
+        raise BadArgument(f"{dest} already exists. Nothing was changed.", hint="dest= of a new directory")
     if not 0 < job.count <= len(job.source):
-        raise InvalidArgument(f"num_frames={job.count}: there are {len(job.source):,}.")
+        raise BadArgument(f"num_frames={job.count}: there are {len(job.source):,}.")
     example = job.call((0, None))
     text = [k for k, x in example.items(True, True) if not isinstance(x, torch.Tensor)]
     if text:
-        raise PreprocessError(f"{text[0]!r} of the result is not a tensor.", hint=f"td.exclude({text[0]!r})")
+        raise BadResult(f"{text[0]!r} of the result is not a tensor.", hint=f"td.exclude({text[0]!r})")
     chunks = _chunks(job, chunksize, num_chunks, workers.number)
     dest.parent.mkdir(parents=True, exist_ok=True)
     staged = dest.with_name(f".{dest.name}.{uuid.uuid4().hex}")
     try:
         example.expand((job.count, *example.shape)).memmap_like(staged)
-        with _runner(job, staged, workers) as run:
-            done = run(chunks)
-            if pbar:
-                from tqdm import tqdm
+        done: Iterable[None] = _run(job, staged, workers, chunks)
+        if pbar:
+            from tqdm import tqdm
 
-                done = tqdm(done, total=len(chunks))
-            for _ in done:
-                pass
+            done = tqdm(done, total=len(chunks))
+        for _ in done:
+            pass
         if dest.is_dir():
             dest.rmdir()
         staged.rename(dest)
@@ -132,9 +137,9 @@ def write(
     return TensorDict.load_memmap(dest)
 
 
-def _chunks(job: Job, chunksize: int | None, num_chunks: int | None, workers: int) -> list[tuple[int, int | None]]:
+def _chunks(job: Job, chunksize: int | None, num_chunks: int | None, workers: int) -> list[Chunk]:
     if chunksize is not None and num_chunks is not None:
-        raise InvalidArgument("chunksize= and num_chunks=: one of them.")
+        raise BadArgument("chunksize= and num_chunks=: one of them.")
     if chunksize == 0:
         return [(i, None) for i in range(job.count)]
     if num_chunks is not None:
@@ -146,46 +151,71 @@ def _chunks(job: Job, chunksize: int | None, num_chunks: int | None, workers: in
     return [(i, min(i + chunksize, job.count)) for i in range(0, job.count, chunksize)]
 
 
-Chunks = Iterable[tuple[int, int | None]]
-
-
-@contextmanager
-def _runner(job: Job, staged: Path, workers: MappingWorkers) -> Iterator[Callable[[Chunks], Iterable[None]]]:
-    """Give a function that runs chunks, in this process or in others."""
-    sent = job.source, CloudpickleWrapper(job.function), job.count, job.seed, staged
-    if workers.pool is not None:
-        yield lambda chunks: workers.pool.imap_unordered(_called, ((sent, chunk) for chunk in chunks))
-    elif workers.number < 2:
-        out = TensorDict.load_memmap(staged)
-        yield lambda chunks: map(partial(_fill, job, out), chunks)
+def _run(job: Job, staged: Path, workers: MappingWorkers, chunks: Chunks) -> Iterator[None]:
+    """Run the chunks in this process or in others; None for each that is finished."""
+    fill = Filling(job, staged)
+    if isinstance(workers.pool, ThreadPool):
+        yield from workers.pool.imap_unordered(fill, chunks)
+    elif workers.pool is None and workers.number < 2:
+        yield from map(fill, chunks)
     else:
-        check_started()
-        context = torch.multiprocessing.get_context(workers.start_method)
-        with context.Pool(workers.number, _begin, (sent, workers.threads), workers.tasks_each) as pool:
-            yield lambda chunks: pool.imap_unordered(_next, chunks)
+        sent = pickle.dumps(fill if workers.pool else Filling(job, staged, workers.threads))
+        pickle.loads(sent)  # what no process could open is an error before any of them starts
+        if workers.pool:  # unpickles in the call: an error before it ends a process, and the pool waits for ever
+            yield from workers.pool.imap_unordered(partial(_called, sent), chunks)
+        else:
+            yield from _in_processes(sent, job, workers, chunks)
 
 
-_mine: list[tuple[Job, TensorDict]] = []  # of a worker process
+def _in_processes(sent: bytes, job: Job, workers: MappingWorkers, chunks: Chunks) -> Iterator[None]:
+    executor = Processes(min(workers.number, len(chunks)), items_each=workers.tasks_each)
+    items = {number: (chunk,) for number, chunk in enumerate(chunks)}
+    id = job.source.dataset.id
+    try:
+        for _ in run_items(_called, sent, items, executor, id=id, name=partial(_named, chunks), progress=silent):
+            yield None
+    except Died as e:
+        raise Unfinished(
+            f"{id}: {e.what}. Nothing was written.", hint="fewer workers (num_workers=) need less memory"
+        ) from e
 
 
-def _begin(sent: tuple[Any, ...], threads: int) -> None:
-    source, function, count, seed, staged = sent
-    torch.set_num_threads(threads)
-    _mine[:] = [(Job(source, function, count, seed), TensorDict.load_memmap(staged))]
+def _named(chunks: Chunks, number: int) -> str:
+    start, stop = chunks[number]
+    return f"transition {start:,}" if stop is None else f"transitions {start:,} to {stop - 1:,}"
 
 
-def _next(chunk: tuple[int, int | None]) -> None:
-    _fill(*_mine[0], chunk)
+class Filling:
+    """A job and the directory of its results; ``threads`` are those of torch in each process that gets it."""
+
+    def __init__(self, job: Job, staged: Path, threads: int | None = None) -> None:
+        self.job, self._staged, self._threads = job, staged, threads
+
+    @cached_property
+    def _out(self) -> TensorDict:
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)
+        return TensorDict.load_memmap(self._staged)
+
+    def __call__(self, chunk: Chunk) -> None:
+        """Write the results of a chunk."""
+        (start, stop), out = chunk, self._out
+        made = self.job.call(chunk)
+        if set(made.keys(True, True)) != set(out.keys(True, True)):
+            differ = sorted(map(str, set(made.keys(True, True)) ^ set(out.keys(True, True))))
+            raise BadResult(f"transition {start:,} and those after it: results differ in {', '.join(differ)}.")
+        out[start if stop is None else slice(start, stop)].update_(made)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        job = replace(self.job, function=CloudpickleWrapper(self.job.function))
+        return Filling, (job, self._staged, self._threads)
 
 
-def _called(given: tuple[tuple[Any, ...], tuple[int, int | None]]) -> None:
-    (source, function, count, seed, staged), chunk = given
-    _fill(Job(source, function, count, seed), TensorDict.load_memmap(staged), chunk)
+def _called(sent: bytes, chunk: Chunk) -> None:
+    _opened(sent)(chunk)
 
 
-def _fill(job: Job, out: TensorDict, chunk: tuple[int, int | None]) -> None:
-    made, (start, stop) = job.call(chunk), chunk
-    if set(made.keys(True, True)) != set(out.keys(True, True)):
-        differ = sorted(map(str, set(made.keys(True, True)) ^ set(out.keys(True, True))))
-        raise PreprocessError(f"transition {start:,} and those after it: results differ in {', '.join(differ)}.")
-    out[start if stop is None else slice(start, stop)].update_(made)
+@lru_cache(maxsize=1)
+def _opened(sent: bytes) -> Filling:
+    made: Filling = pickle.loads(sent)
+    return made

@@ -18,9 +18,10 @@ from torchrl.envs.utils import _classproperty
 
 from rlds_cli import registry, settings
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import InvalidArgument, RldsError
+from rlds_cli.errors import RldsError
 from rlds_cli.interop.torchrl import mapping, sampling, specs
 from rlds_cli.interop.torchrl.contents import read_only
+from rlds_cli.interop.torchrl.errors import BadArgument
 from rlds_cli.interop.torchrl.sampling import Draws
 from rlds_cli.interop.torchrl.storage import DatasetStorage, opened
 from rlds_cli.interop.torchrl.transitions import Transitions
@@ -110,9 +111,9 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
 
     Raises
     ------
-    InvalidArgument
+    BadArgument
         An argument of another dataset that asks for something else, or arguments that contradict each other.
-    DatasetNotFound, UnknownDataset, DownloadFailed
+    NotHere, NoSuchDataset, DownloadFailed
         The dataset is not here, and cannot or may not be downloaded.
     """
 
@@ -152,18 +153,18 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
         for name in _ALIKE.keys() & more.keys():
             value = more.pop(name)
             if value not in _ALIKE[name]:
-                raise InvalidArgument(
+                raise BadArgument(
                     f"{name}={value!r} is not possible: datasets of rlds are read from their archives in one way.",
                     hint="docs/ted.md describes the values",
                 )
         strict = more.pop("strict_len", True) and strict_length
         draws = Draws(num_slices, slice_len, strict, pad, replacement, shuffle, bool(streaming))
         if sampler is not None and (draws.of_slices or draws != Draws(replacement=replacement)):
-            raise InvalidArgument("sampler= with arguments that describe another one.", hint="either of them")
+            raise BadArgument("sampler= with arguments that describe another one.", hint="either of them")
         if split_trajs and draws.of_slices:
-            raise InvalidArgument("split_trajs=True gives whole trajectories, and no slices.", hint="one of them")
+            raise BadArgument("split_trajs=True gives whole trajectories, and no slices.", hint="one of them")
         if streaming and download:
-            raise InvalidArgument(f"streaming=True with download={download!r}.", hint="one of them")
+            raise BadArgument(f"streaming=True with download={download!r}.", hint="one of them")
         self.root = root
         if isinstance(dataset_id, Dataset):
             dataset = dataset_id
@@ -417,15 +418,17 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
             Transitions in a call of ``fn``, 0 for one without an axis; or number of calls. By default a call gets
             at most 65,536 transitions and about 64 MiB.
         pool : multiprocessing.Pool, optional
-            Processes to use instead.
+            Processes to use instead. A pool waits for ever if one of its processes is killed.
         generator : torch.Generator, optional
             Gives a seed, from which a function that draws (by torch, NumPy or ``random``) is seeded for each of its
             calls: the same chunks then get the same numbers, whatever process works on them. Without it torch's own
             generator gives the seed.
         index_with_generator : bool
             Changes nothing: how TorchRL divides the source.
-        max_tasks_per_child, worker_threads, mp_start_method
+        max_tasks_per_child, worker_threads
             Of these processes.
+        mp_start_method : str, optional
+            Changes nothing: the processes are spawned.
         pbar : bool
             Show progress.
         num_frames : int, optional
@@ -440,16 +443,18 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
 
         Raises
         ------
-        InvalidArgument
+        BadArgument
             ``dest`` already exists, or an argument that is not possible.
-        PreprocessError
+        BadResult
             Results differ in their keys or their batch size.
+        Unfinished
+            Two processes that worked on the same transitions died. Nothing is left in ``dest``.
         """
         if dim != 0:
-            raise InvalidArgument(f"preprocess(dim={dim}): dim is 0, transition after transition.")
+            raise BadArgument(f"preprocess(dim={dim}): dim is 0, transition after transition.")
         count = len(self._source) if num_frames is None else num_frames
         job = mapping.Job(self._source, fn, count, mapping.seed_from(generator))
-        workers = mapping.MappingWorkers(num_workers or 0, pool, mp_start_method, max_tasks_per_child, worker_threads)
+        workers = mapping.MappingWorkers(num_workers or 0, pool, max_tasks_per_child, worker_threads)
         written = mapping.write(job, Path(dest), workers, chunksize=chunksize, num_chunks=num_chunks, pbar=pbar)
         return TensorStorage(written)
 

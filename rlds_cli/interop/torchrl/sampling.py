@@ -15,7 +15,7 @@ from torchrl.envs.transforms import ToTensorImage
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.transforms import MOST_CHANNELS, Resize, ToFloat
-from rlds_cli.errors import InvalidArgument
+from rlds_cli.interop.torchrl.errors import BadArgument
 from rlds_cli.interop.torchrl.transitions import as_leaf
 from rlds_cli.report.columns import is_image
 from rlds_cli.ted import join_name
@@ -61,7 +61,7 @@ class Draws:
 
     Raises
     ------
-    InvalidArgument
+    BadArgument
         The values contradict each other.
     """
 
@@ -75,12 +75,12 @@ class Draws:
 
     def __post_init__(self) -> None:
         if self.num_slices is not None and self.slice_len is not None:
-            raise InvalidArgument(f"num_slices={self.num_slices} and slice_len={self.slice_len}: one of them.")
+            raise BadArgument(f"num_slices={self.num_slices} and slice_len={self.slice_len}: one of them.")
         if self.replacement and (self.streaming or not self.shuffle):
             other = "streaming=True" if self.streaming else "shuffle=False"
-            raise InvalidArgument(f"replacement=True with {other}.", hint=f"{other} takes everything once")
+            raise BadArgument(f"replacement=True with {other}.", hint=f"{other} takes everything once")
         if self.value is not None and not self.of_slices:
-            raise InvalidArgument(f"pad={self.pad}: there are no slices to fill up.", hint="slice_len= or num_slices=")
+            raise BadArgument(f"pad={self.pad}: there are no slices to fill up.", hint="slice_len= or num_slices=")
 
     @property
     def of_slices(self) -> bool:
@@ -179,7 +179,7 @@ def images(dataset: Dataset, names: Iterable[str], size: int | Sequence[int] | N
 
     Raises
     ------
-    InvalidArgument
+    BadArgument
         None of the fields has images, or ``size`` is not a size.
     """
     if size is None and not to_tensor:
@@ -188,7 +188,7 @@ def images(dataset: Dataset, names: Iterable[str], size: int | Sequence[int] | N
     found = [name for name in names if name in fields or name.removeprefix("next/") in fields]
     asked = "totensor=True" if size is None else f"image_size={size}"
     if not found:
-        raise InvalidArgument(f"{asked}: no field of {dataset.id} that is read has images.")
+        raise BadArgument(f"{asked}: no field of {dataset.id} that is read has images.")
     keys = [unravel_key(tuple(name.split("/"))) for name in found]
     return Images(keys, to_tensor, None if size is None else _sides(size))
 
@@ -199,7 +199,7 @@ def _sides(size: int | Sequence[int]) -> tuple[int, int]:
     except TypeError:
         sides = []
     if len(sides) not in (1, 2) or min(sides) < 1:
-        raise InvalidArgument(f"image_size={size!r}: a number of pixels, or height and width.")
+        raise BadArgument(f"image_size={size!r}: a number of pixels, or height and width.")
     return sides[0], sides[-1]
 
 

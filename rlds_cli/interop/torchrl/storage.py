@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from errno import ENOENT
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -13,8 +15,9 @@ from torchrl.data.replay_buffers.storages import TensorStorage
 
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.downloads.download import download
-from rlds_cli.errors import DatasetNotFound, WrongFingerprint
+from rlds_cli.errors import DatasetNotFound, UnknownDataset
 from rlds_cli.interop.torchrl.contents import Contents, SelectedContents, read_only
+from rlds_cli.interop.torchrl.errors import NoSuchDataset, NotHere, OtherDataset
 from rlds_cli.interop.torchrl.trajectories import Trajectories
 from rlds_cli.interop.torchrl.transitions import Transitions, as_numbers, in_shape
 from rlds_cli.loader.fields.fields import Names
@@ -37,12 +40,16 @@ class ReferenceCheckpointer(TensorStorageCheckpointer):  # type: ignore[misc]  #
 
         Raises
         ------
-        WrongFingerprint
+        OtherDataset
             It is of another one, or of other rows.
+        FileNotFoundError
+            There is no dump.
         """
         file = Path(path) / REFERENCE
+        if not Path(path).exists():
+            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(path))
         if not file.is_file():
-            raise WrongFingerprint(
+            raise OtherDataset(
                 f"{path} holds the rows of a buffer, and the storage is the dataset {storage.reference['id']}.",
                 hint=f"rlds import {Path(path).parent} --as local/NAME makes a dataset of such a dump",
             )
@@ -116,7 +123,7 @@ class DatasetStorage(TensorStorage):  # type: ignore[misc]  # untyped
         if not isinstance(reference, dict) or {k: reference.get(k) for k in mine if k != "id"} != {
             k: v for k, v in mine.items() if k != "id"
         }:
-            raise WrongFingerprint(f"{path} is a dump of {reference}, and the storage is {mine}.")
+            raise OtherDataset(f"{path} is a dump of {reference}, and the storage is {mine}.")
 
     # As in TensorStorage, without the locks and wrappers that storages need which change: a quarter of a batch's time.
 
@@ -159,7 +166,7 @@ class DatasetStorage(TensorStorage):  # type: ignore[misc]  # untyped
 
         Raises
         ------
-        WrongFingerprint
+        OtherDataset
             It is of another one.
         """
         self.check(state_dict.get("rlds"), "The state")
@@ -170,15 +177,21 @@ def opened(ref: StrPath, *, fetch: bool | Literal["force"] = True, root: StrPath
 
     Raises
     ------
-    DatasetNotFound
+    NotHere
         It is not here, and not to be downloaded.
+    NoSuchDataset
+        There is none of this id.
     """
-    if fetch == "force":
-        return download(str(ref), force=True, cache_dir=root)
-    for place in (root, None):
-        try:
-            return open_dataset(ref, cache_dir=place)
-        except DatasetNotFound:
-            if place is None and not fetch:
-                raise
-    return download(str(ref), cache_dir=root)
+    try:
+        if fetch == "force":
+            return download(str(ref), force=True, cache_dir=root)
+        for place in (root, None):
+            try:
+                return open_dataset(ref, cache_dir=place)
+            except DatasetNotFound:
+                if place is None and not fetch:
+                    raise
+        return download(str(ref), cache_dir=root)
+    except (DatasetNotFound, UnknownDataset) as e:
+        kind = NotHere if isinstance(e, DatasetNotFound) else NoSuchDataset
+        raise kind(e.message, hint=e.hint) from e

@@ -20,7 +20,7 @@ from tensordict import NonTensorStack, TensorDict
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.batch import ROOT_FLAGS
-from rlds_cli.errors import InvalidArgument
+from rlds_cli.interop.torchrl.errors import BadArgument
 from rlds_cli.loader.build import pool
 from rlds_cli.loader.fields import columns
 from rlds_cli.loader.fields.columns import BatchColumn
@@ -65,7 +65,7 @@ class Transitions:
 
     Raises
     ------
-    InvalidArgument
+    BadArgument
         There is no such field, or no archive whose files could be numbered.
     """
 
@@ -253,7 +253,7 @@ def _seed(windows: WindowIndex) -> BatchColumn:
     """Return the column of the file of each episode, numbered in the order of names, as TorchRL's RoboSet does."""
     dataset = windows.dataset
     if "source" not in dataset.episodes or not dataset.sources:
-        raise InvalidArgument(f"seed=True: {dataset.id} has no archive, whose files it would number.")
+        raise BadArgument(f"seed=True: {dataset.id} has no archive, whose files it would number.")
     names = [str(source["file"]) for source in dataset.sources]
     number = np.argsort(np.argsort(np.array(names), stable=True))
     return columns.of_episode(number[dataset.episodes["source"].take(windows.table.number)])
