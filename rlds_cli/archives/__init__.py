@@ -22,6 +22,7 @@ import numpy as np
 
 from rlds_cli import text
 from rlds_cli.archives import plugins
+from rlds_cli.archives.account import Account
 from rlds_cli.errors import (
     ArchiveError,
     CorruptArchive,
@@ -266,6 +267,8 @@ class Archive:
         Steps per second of a recording; None makes a step of each message of the action.
     nearest : bool
         Of a topic each step has the nearest message, not the latest.
+    beside : mapping of str to str
+        Files that the user named and no reader is asked about, with the reasons.
     """
 
     root: Path
@@ -280,6 +283,7 @@ class Archive:
     topics: tuple[str, ...] = ()
     hz: float | None = None
     nearest: bool = False
+    beside: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def arrive(self) -> bool:
@@ -387,6 +391,8 @@ class Plan:
     spaces: Mapping[str, Any] = field(default_factory=dict)  # "observation", "action": spaces in Minari's JSON form
     env: Mapping[str, Any] = field(default_factory=dict)  # "id", "spec" (JSON of a Gymnasium EnvSpec), ...
     notes: tuple[Note, ...] = ()
+    computed: tuple[str, ...] = ()  # fields that the reader works out, such as ages
+    account: Account | None = None  # what becomes of all that the files hold; None of a reader that does not say
     episode_summary: EpisodeSummary | None = None
     beside: tuple[int, ...] | None = None  # files that hold more than rows and columns; None if that is not known
     version: int = 0  # of the reader; `Guarded` fills in both

@@ -28,6 +28,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, Plan
+from rlds_cli.archives.account import METADATA, SPLITS, Fate, used_as
 from rlds_cli.archives.grouped import FINAL, NEXT, OWN, Group, Grouped
 from rlds_cli.archives.names import free_name, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
@@ -40,6 +41,7 @@ from rlds_cli.formats.hdf5 import (
     keys_found,
     plain,
 )
+from rlds_cli.formats.inventory import Item
 from rlds_cli.ted import FLAGS, REWARD, Array, Note
 from rlds_cli.text import natural
 
@@ -168,6 +170,18 @@ class RobomimicFamily(Grouped):
                 )
             found[key] = set(map(str, np.ravel(d.asstr(errors="replace")[()])))
         return found
+
+    def fate(self, item: Item) -> Fate | None:
+        """Say what becomes of attributes, and of the masks."""
+        owner, at, key = item.name.rpartition("@")
+        if not at:
+            return used_as(SPLITS) if item.name.startswith(f"{MASK}/") else None
+        if (owner, key) in ((DATA, "env_args"), (DATA, "env")):
+            return used_as(f"{METADATA}, the environment")
+        group = owner.removeprefix(f"{DATA}/")
+        if group != owner and key == NUM_SAMPLES:
+            return used_as("a check of the steps")
+        return used_as(METADATA) if owner in ("", DATA) or GROUP.fullmatch(group) else None
 
     def constants(self, f: h5py.File, plan: Plan, name: str) -> Iterator[tuple[str, Array | str]]:
         """Return attributes, constants and model files.
