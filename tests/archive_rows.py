@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive, reader
+from rlds_cli.archives import Archive, Replan, reader
 from rlds_cli.ted import EncodedFrames, EpisodeTable, merge_notes
 
 
@@ -21,7 +21,11 @@ class Rows:
     def __init__(self, name: str, *files: Path, root: Path | None = None, **about: Any) -> None:
         module = reader(name)
         self.plan = module.plan(Archive(root or files[0].parent, files, **about))
-        parts = [[*module.read(self.plan, part)] for part in self.plan.parts]
+        try:
+            parts = [[*module.read(self.plan, part)] for part in self.plan.parts]
+        except Replan as better:
+            self.plan = better.plan
+            parts = [[*module.read(self.plan, part)] for part in self.plan.parts]
         for part, chunks in zip(self.plan.parts, parts, strict=True):
             assert part.rows in (None, sum(map(len, chunks)))
         self.chunks = [c for of_part in parts for c in of_part]

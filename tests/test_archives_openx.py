@@ -124,7 +124,7 @@ def test_every_value_of_every_step(tmp_path: Path) -> None:
         assert column(ds, "next/discount", i)[:-1].tolist() == [1] * n
         assert np.array_equal(column(ds, "next/terminated", i)[:-1], e["terminal"])
         assert column(ds, "next/truncated", i)[:-1].tolist() == [False] * (n - 1) + [not e["terminal"][-1]]
-        assert column(ds, "language_instruction", i)[:-1].tolist() == e["text"]
+        assert column(ds, "task", i)[:-1].tolist() == e["text"]
     dtypes = {n: f.dtype for n, f in ds.schema.items()}
     assert dtypes["observation/at/two"] == "int32"
     assert dtypes["action/grip"] == "bool"
@@ -362,7 +362,7 @@ def test_texts_that_are_no_utf8(tmp_path: Path) -> None:
     )
     (path / "dataset_info.json").unlink()
     ds = import_files(path, "local/a")
-    assert column(ds, "language_instruction").tolist() == ["caf�", "tea", None]
+    assert column(ds, "task_at").tolist() == ["caf�", "tea", None] and ds.episodes["task"].tolist() == ["caf�"]
     assert "not-utf8" in [n["code"] for n in ds.manifest.notes]
 
 
@@ -507,7 +507,7 @@ def test_the_bridge_sample_equals_its_file() -> None:
         assert column(ds, "next/reward", number)[:n].tolist() == lists["steps/reward"]
         assert column(ds, "next/terminated", number)[:n].tolist() == lists["steps/is_terminal"]
         texts = [b.decode() for b in lists["steps/language_instruction"]]
-        assert column(ds, "language_instruction", number)[:n].tolist() == texts
+        assert column(ds, "task", number)[:n].tolist() == texts
         for camera in range(4):
             wanted = np.stack(
                 [np.asarray(Image.open(io.BytesIO(b))) for b in lists[f"steps/observation/image_{camera}"]]

@@ -79,7 +79,8 @@ def test_every_value(tmp_path: Path, suffix: str, rows_at_a_time: int | None, mo
         for field, key in (("observation", "obs"), ("action", "action"), ("next/reward", "reward"), ("image", "image")):
             found = rows.of(k, field)[:5]
             np.testing.assert_array_equal(found, X[key][steps], strict=True)
-        assert rows.of(k, "task") == X["task"][steps].tolist()
+        assert rows.of(k, "task_at") == X["task"][steps].tolist()
+        assert rows.episodes.extra["task"][k] == X["task"][5 * k]
         assert rows.of(k, "next/terminated").tolist() == [0, 0, 0, 0, 1]
 
 
@@ -186,9 +187,9 @@ def test_columns_of_parquet_as_pandas_writes_them(tmp_path: Path) -> None:
     rows = Rows("plain", tmp_path / "a.parquet")
     np.testing.assert_array_equal(rows.of(0, "observation"), np.array([1.5, np.nan, 2.5, 2.5], "f4"), strict=True)
     np.testing.assert_array_equal(rows.of(0, "action"), np.array([1, 2, 3], "i1"), strict=True)
-    assert rows.of(0, "task") == ["push", "pull", "push"] and rows.of(0, "said") == ["a", None, "b"]
+    assert rows.of(0, "task_at") == ["push", "pull", "push"] and rows.of(0, "said") == ["a", None, "b"]
     assert "time" not in rows.schema
-    assert rows.codes == {"left-out": 1, "nan": 1, "open-end": 1, "rows": 1}
+    assert rows.codes == {"left-out": 1, "nan": 1, "open-end": 1, "rows": 1, "several-tasks": 1}
     pq.write_table(pa.table({"time": columns["time"]}), tmp_path / "b.parquet")
     assert archives.recognise([tmp_path / "b.parquet"]) is None
     assert [n.name for n in file_content.tree(tmp_path / "b.parquet").nodes] == ["time"]

@@ -455,7 +455,7 @@ def test_what_is_no_tensor(tmp_path: Path) -> None:
     td["b/c"] = torch.arange(5)
     td.memmap(tmp_path / "a")
     found = rows(tmp_path / "a")
-    assert found.of(0, "task") == texts[:3] and found.of(1, "task") == texts[3:]
+    assert found.episodes.extra == {"task": ["push", "pull"]}
     assert found.of(0, "mission") == ["push"] * 4 and found.of(1, "mission") == ["pull"] * 3
     assert found.of(1, "extra/observation/a").tolist() == [3, 4]
     assert found.metadata == {"robot": "xarm", "limits": "[1, 2]"}

@@ -16,7 +16,7 @@ import tfds_files
 from test_exports import episodes
 
 import rlds_cli
-from rlds_cli.errors import CorruptArchive, ExportError, LossyExport
+from rlds_cli.errors import CorruptArchive, ExportError, InvalidArgument, LossyExport
 from rlds_cli.exports.exporting import plan_export
 from rlds_cli.exports.format import Unit
 from rlds_cli.exports.tfds import Tfds
@@ -149,9 +149,12 @@ def test_lists_of_every_kind(home: Path, tmp_path: Path) -> None:
     }
     other = {**e, "episode": {"success": False, "score": None, "note": "m"}}
     ds = rlds_cli.create("local/kinds", [e, other])
-    done = rlds_cli.export(ds, "tfds", tmp_path / "out")
+    with pytest.raises(InvalidArgument, match="several texts that could be the instruction: note, said"):
+        rlds_cli.export(ds, "tfds", tmp_path / "out")
+    done = rlds_cli.export(ds, "tfds", tmp_path / "out", task="said")
     assert done.fingerprint == ds.fingerprint and not done.losses
     made = records(tmp_path / "out" / "out-train.tfrecord-00000-of-00001")
+    assert made[0]["steps/language_instruction"] == made[0]["steps/said"]
     assert made[0]["steps/action"] == [-1, 2**40, 0]
     assert made[0]["steps/large"] == [-1, 0, 5]  # as TFDS has them: 64 bits
     assert made[0]["steps/observation/half"] == [0, 0.5, 1]

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from rlds_cli import text
-from rlds_cli.archives import plugins
-from rlds_cli.archives.account import Account
+from rlds_cli.archives import plugins, tasks
 from rlds_cli.errors import (
     ArchiveError,
     CorruptArchive,
@@ -153,20 +152,27 @@ class Guarded:
         with untrusted(lambda: self._what(archive.files), self.code):
             plan: Plan = self.module.plan(archive)
             _check(plan, lambda: self._what(archive.files))
-            return replace(plan, reader=self.name, version=self.VERSION, stored=_stored(plan))
+            return self._planned(replace(plan, reader=self.name, version=self.VERSION, stored=_stored(plan)))
 
     def read(self, plan: Plan, part: Part) -> Iterator[Chunk]:
         """See `Reader`."""
         with untrusted(lambda: self._what(plan.archive.files), self.code):
             try:
-                yield from _within(self.module.read(plan, part), plan, lambda: self._what(plan.archive.files))
+                chunks = self.module.read(self._as_read(plan), part)
+                chunks = _within(chunks, plan, lambda: self._what(plan.archive.files))
+                if plan.task is not None:
+                    chunks = tasks.said(chunks, plan.task, plan.archive.name_of, steps=plan.several_tasks)
+                yield from chunks
+            except tasks.SeveralTasks:
+                raise Replan(replace(plan, schema=tasks.with_steps(plan.schema), several_tasks=True)) from None
             except Replan as better:
-                raise Replan(replace(better.plan, version=plan.version, stored=_stored(better.plan))) from None
+                found = replace(better.plan, version=plan.version, stored=_stored(better.plan))
+                raise Replan(self._planned(found)) from None
 
     def metadata(self, plan: Plan) -> Iterator[tuple[str, Array | str]]:
         """See `Reader`; names and texts are made writable as UTF-8."""
         with untrusted(lambda: self._what(plan.archive.files), self.code):
-            for name, value in self.module.metadata(plan):
+            for name, value in self.module.metadata(self._as_read(plan)):
                 yield _writable(name), _writable(value) if isinstance(value, str) else value
 
     def choose(
@@ -181,6 +187,19 @@ class Guarded:
         """See `Reader`."""
         with untrusted(lambda: self._what([place.file]), self.code):
             yield from self.module.look_up(place)
+
+    def _planned(self, plan: Plan) -> Plan:
+        """Return a plan in which what is said of episodes is no field of its own."""
+        names = getattr(self.module, "TASKS", ())
+        found = tasks.divided(plan.schema, plan.archive.files[0].name, names=names, mapped=plan.archive.fields)
+        several = plan.several_tasks and found.task is not None
+        schema = tasks.with_steps(found.others) if several else found.others
+        return replace(plan, schema=schema, task=found.task, several_tasks=several)
+
+    @staticmethod
+    def _as_read(plan: Plan) -> Plan:
+        """Return a plan as the reader made it."""
+        return replace(plan, schema=tasks.as_read(plan.schema, plan.task), task=None)
 
     def _what(self, paths: Sequence[Path]) -> str:
         more = f" and {text.plural(len(paths) - 1, 'other file')}" if len(paths) > 1 else ""
@@ -267,8 +286,6 @@ class Archive:
         Steps per second of a recording; None makes a step of each message of the action.
     nearest : bool
         Of a topic each step has the nearest message, not the latest.
-    beside : mapping of str to str
-        Files that the user named and no reader is asked about, with the reasons.
     """
 
     root: Path
@@ -283,7 +300,6 @@ class Archive:
     topics: tuple[str, ...] = ()
     hz: float | None = None
     nearest: bool = False
-    beside: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def arrive(self) -> bool:
@@ -391,10 +407,10 @@ class Plan:
     spaces: Mapping[str, Any] = field(default_factory=dict)  # "observation", "action": spaces in Minari's JSON form
     env: Mapping[str, Any] = field(default_factory=dict)  # "id", "spec" (JSON of a Gymnasium EnvSpec), ...
     notes: tuple[Note, ...] = ()
-    computed: tuple[str, ...] = ()  # fields that the reader works out, such as ages
-    account: Account | None = None  # what becomes of all that the files hold; None of a reader that does not say
     episode_summary: EpisodeSummary | None = None
     beside: tuple[int, ...] | None = None  # files that hold more than rows and columns; None if that is not known
+    several_tasks: bool = False  # the task of an episode changes
+    task: Field | None = None  # what is said of episodes, as the reader's field, which is none of the others
     version: int = 0  # of the reader; `Guarded` fills in both
     stored: int = 0  # bytes of the files
 
@@ -410,8 +426,9 @@ class Replan(Signal):
 class Reader(Protocol):
     """The functions and the constant that the module of a family has.
 
-    ``plan`` and ``read`` may raise any error of ``rlds_cli.errors``, and name the file and the key in it. A module that
-    has nothing of its own to say for ``choose`` or ``look_up`` takes the default by an assignment:
+    ``plan`` and ``read`` may raise any error of ``rlds_cli.errors``, and name the file and the key in it. What is said
+    of an episode, its instruction, is a field of texts called ``task``: `tasks` makes an episode column of it. A module
+    that has nothing of its own to say for ``choose`` or ``look_up`` takes the default by an assignment:
     ``choose = every_file`` and ``look_up = no_values``.
 
     Attributes

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -25,30 +26,18 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
-from rlds_cli.archives.account import (
-    EPISODES,
-    METADATA,
-    NO_STEPS,
-    Account,
-    Fate,
-    Ledger,
-    fates_of,
-    left_out,
-    used_as,
-)
 from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import differences, is_observation, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats import inventory
 from rlds_cli.formats.hdf5 import datasets, keys_found, open_file, plain, reading
 from rlds_cli.formats.hdf5_rows import nan_count
-from rlds_cli.formats.inventory import Item
 from rlds_cli.formats.table_datasets import open_datasets
 from rlds_cli.formats.tables import is_flat
 from rlds_cli.subset import Subset
 from rlds_cli.ted import (
     CUT,
     FLAGS,
+    TASK,
     TERMINATED,
     Array,
     BoolArray,
@@ -240,6 +229,10 @@ class Grouped:
         """Read the named splits of a file, with the groups in each."""
         return {}
 
+    def task(self, f: h5py.File, group: str) -> str | None:
+        """Return what a file says of an episode, in words; None if it does not."""
+        return None
+
     def constants(self, f: h5py.File, plan: Plan, name: str) -> Iterator[tuple[str, Array | str]]:
         """Read the values of one file that are not per row: by default the constants of its groups."""
         for group in self.groups(f):
@@ -319,29 +312,7 @@ class Grouped:
             facts=facts,
             env=env,
             notes=(*notes, *more),
-            account=self.account(archive, found),
         )
-
-    def account(self, archive: Archive, found: Sequence[Sequence[Group]]) -> Account:
-        """Say what becomes of all that the files hold, of which ``found`` are the groups of each."""
-        told = Ledger()
-        for index, (path, groups) in enumerate(zip(archive.files, found, strict=True)):
-            name = archive.name_of(index)
-            told.file(name, used_as(EPISODES))
-            items = inventory.items(path)
-            there = {i.name for i in items}
-            fates: dict[str, Fate] = {}
-            for g in groups:
-                fields = {**g.columns, **{f"next/{n}": key for n, key in g.next_keys.items()}}
-                of_group = fates_of({n: self.path(g.group, key) for n, key in fields.items()}, there)
-                fates |= of_group if g.length else dict.fromkeys(of_group, left_out(NO_STEPS))
-                fates |= {self.path(g.group, key): used_as(METADATA) for key in g.constants}
-            told.inside(items, fates, name, others=self.fate)
-        return told.account()
-
-    def fate(self, item: Item) -> Fate | None:
-        """Say what becomes of a thing in a file that is in no group; None leaves it out."""
-        return None
 
     def check(self, archive: Archive) -> None:
         """Refuse options that do not apply; raises UnknownLayout."""
@@ -385,8 +356,9 @@ class Grouped:
             compare = plan.facts.get(NEXT) == FINAL
             splits = self.splits(f, path.name)
             observed = first.late or first.longer or bool(finals)
+            said = partial(self.task, f)
             reader = _Reader(
-                f, path, number, self.path, plan.schema, keys, splits, finals, first.late, observed, compare
+                f, path, number, self.path, plan.schema, keys, splits, finals, first.late, observed, compare, said
             )
             try:
                 yield from reader.chunks(episodes)
@@ -507,6 +479,7 @@ class _Reader:
     late: bool
     observed: bool
     compare: bool
+    task: Callable[[str], str | None]
 
     def chunks(self, entries: Sequence[_Entry]) -> Iterator[Chunk]:
         """Read groups in chunks of bounded size: several short ones together, a long one in pieces."""
@@ -524,7 +497,7 @@ class _Reader:
         columns: dict[str, Array | LazyColumn] = {FLAGS[0]: terminated, FLAGS[1]: last & ~terminated}
         columns |= {f.name: _Rows(self, f, group, length, notes) for f in self.schema if f.name not in FLAGS}
         inside = int(terminated[:-1].sum())
-        text = "steps are terminated inside an episode"
+        text, task = "steps are terminated inside an episode", self.task(group)
         return EpisodeData(
             columns,
             length,
@@ -532,6 +505,7 @@ class _Reader:
             source=self.number,
             group=group,
             splits=tuple(s for s, groups in self.splits.items() if group in groups),
+            extra={} if task is None else {TASK: task},
             observed=self.observed,
             notes=(Note("terminated-inside", text, inside, group),) if inside else (),
         )

@@ -13,6 +13,9 @@ without one is cut::
                   anything else    [T, ...]   -> a root field of its own name (actions_abs, joint_torques)
     mask/<split>                              names of demonstrations
 
+What is said of a demonstration is its task: ``lang`` of the attribute ``ep_meta`` (RoboCasa), ``language_instruction``
+of ``problem_info`` of all (LIBERO), or an attribute of its own.
+
 Raw files of robosuite 0.3 have no ``actions``. The operator's commands stand in for them: joint velocities, gripper
 actuations, and the hands' ``dpos`` and ``dquat``, some of them of zero width.
 """
@@ -27,8 +30,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rlds_cli.archives import Archive, Plan
-from rlds_cli.archives.account import METADATA, SPLITS, Fate, used_as
+from rlds_cli.archives import Archive, Plan, tasks
 from rlds_cli.archives.grouped import FINAL, NEXT, OWN, Group, Grouped
 from rlds_cli.archives.names import free_name, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
@@ -41,13 +43,14 @@ from rlds_cli.formats.hdf5 import (
     keys_found,
     plain,
 )
-from rlds_cli.formats.inventory import Item
 from rlds_cli.ted import FLAGS, REWARD, Array, Note
 from rlds_cli.text import natural
 
 MODEL = "attributes/model_file"
 NUM_SAMPLES = "num_samples"
 DATA, MASK = "data", "mask"
+LANG = "lang"
+SAID = {"ep_meta": LANG, "problem_info": "language_instruction", "env_args": LANG}  # the members of attributes in JSON
 GROUP = re.compile(r"demo_\d+")
 MEANINGS = {"actions": "action", "rewards": REWARD, "dones": FLAGS[0], "states": "state"}
 OBSERVATION, NEXT_OBSERVATION = "obs/", "next_obs/"
@@ -171,17 +174,9 @@ class RobomimicFamily(Grouped):
             found[key] = set(map(str, np.ravel(d.asstr(errors="replace")[()])))
         return found
 
-    def fate(self, item: Item) -> Fate | None:
-        """Say what becomes of attributes, and of the masks."""
-        owner, at, key = item.name.rpartition("@")
-        if not at:
-            return used_as(SPLITS) if item.name.startswith(f"{MASK}/") else None
-        if (owner, key) in ((DATA, "env_args"), (DATA, "env")):
-            return used_as(f"{METADATA}, the environment")
-        group = owner.removeprefix(f"{DATA}/")
-        if group != owner and key == NUM_SAMPLES:
-            return used_as("a check of the steps")
-        return used_as(METADATA) if owner in ("", DATA) or GROUP.fullmatch(group) else None
+    def task(self, f: h5py.File, group: str) -> str | None:
+        """Return the instruction of a demonstration: its own, or that of all of a file."""
+        return _said(f[DATA][group]) or _said(f[DATA])
 
     def constants(self, f: h5py.File, plan: Plan, name: str) -> Iterator[tuple[str, Array | str]]:
         """Return attributes, constants and model files.
@@ -205,6 +200,23 @@ class RobomimicFamily(Grouped):
         yield from ((f"models/{k}", text) for text, k in models.items())
         if models:
             yield "model", np.array(which, np.int64)
+
+
+def _said(group: h5py.Group) -> str | None:
+    """Return the instruction that a group's attributes give: in JSON, or as a text."""
+    about = {key: value for key, value in attribute_values(group) if isinstance(value, str | bytes)}
+    for key, member in SAID.items():
+        try:
+            found = documents.loads(about.get(key, "null"))
+        except ValueError:
+            continue
+        text = found.get(member) if isinstance(found, dict) else None
+        if isinstance(text, list) and all(isinstance(part, str) for part in text):
+            text = "".join(text)  # as LIBERO reads it
+        if isinstance(text, str) and text.strip():
+            return text
+    plain = (about[name] for name in (*tasks.NAMES, LANG) if name in about)
+    return next((v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in plain if v.strip()), None)
 
 
 def _meanings(keys: list[str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -27,6 +27,10 @@ def export(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the exported dataset.")],
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="The format.", autocompletion=_formats)],
     form: Annotated[str | None, typer.Option("--form", help="A form of the format, if it has several.")] = None,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", metavar="NAME", help="The column or field of texts that is the instruction, not task."),
+    ] = None,
     split: Annotated[str | None, typer.Option("--split", help="Only the episodes of a named split.")] = None,
     where: Annotated[
         str | None, typer.Option("--where", metavar="EXPR", help="Only some episodes, as in --where 'length >= 500'.")
@@ -56,18 +60,27 @@ def export(
     ds = open_dataset(id, cache_dir=cache_dir)
     ds = ds if split is None and where is None else ds.select(split=split, where=where)
     if dry_run:
-        planned = exporting.plan_export(ds, to, directory, form=form)
+        planned = exporting.plan_export(ds, to, directory, form=form, task=task)
         out.result(planned, _plan(planned))
         return
     with resumable(), out.progress() as progress:
         made = exporting.export(
-            ds, to, directory, form=form, lossy=lossy, verify=verify, force=force, jobs=jobs, progress=progress
+            ds,
+            to,
+            directory,
+            form=form,
+            task=task,
+            lossy=lossy,
+            verify=verify,
+            force=force,
+            jobs=jobs,
+            progress=progress,
         )
     out.result(made, _report(made))
 
 
 def _plan(p: ExportPlan) -> str:
-    lines = [f"{p.id}  {_amount(p)}, about {out.size(p.bytes)}", *_losses(p)]
+    lines = [f"{p.id}  {_amount(p)}, about {out.size(p.bytes)}", *_losses(p), *p.notes]
     accepted = " with --lossy" if p.losses else ""
     return visible.lines([*lines, f"Run without --dry-run{accepted} to write {p.directory}"])
 

@@ -17,7 +17,7 @@ from rlds_cli.convert import extending
 from rlds_cli.convert.create import VideoSources, of_videos
 from rlds_cli.convert.decoding import decoded_field
 from rlds_cli.convert.merging import differences
-from rlds_cli.dataset import Dataset, provenance
+from rlds_cli.dataset import Dataset, provenance, tasks
 from rlds_cli.dataset.provenance import RECORDED
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, ReaderError, UnknownLayout
@@ -37,7 +37,7 @@ from rlds_cli.refs import Ref
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
-from rlds_cli.ted import VIDEO, Array, BoolArray, Chunk, Column, Field
+from rlds_cli.ted import TASK_AT, VIDEO, Array, BoolArray, Chunk, Column, Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def plan_append(
     frames = _frames(planned.fields, there)
     found = tuple(decoded_field(f, frames) if f.kind == "frames" else f for f in planned.fields)
     if there is not None:
-        _check_fields(str(id), schema, found)
+        _check_fields(str(id), schema, found, grows=there.keeps is not None)
     return AppendPlan(str(id), there is None, files, known, schema or found, planned, remembered, how)
 
 
@@ -257,7 +257,8 @@ def append(
         how = {**planned.options, **(about if planned.new else {})}
         with _converted(place, id, planned.files, frames, how, jobs, tell) as made:
             if not planned.new:  # a plan may be wrong about fields, where a reader finds more in the rows
-                _check_fields(str(id), planned.fields, tuple(made.schema.values()))
+                grows = there is not None and there.keeps is not None
+                _check_fields(str(id), planned.fields, tuple(made.schema.values()), grows=grows)
             if there is not None and there.keeps is None:
                 store = open_store(extending.extend(Dataset(there), made, planned.files, place, tell))
             else:
@@ -273,6 +274,8 @@ def _committed(path: Path, made: Dataset, protected: bool) -> Store:
         known = bool(writer_of.newest.sources)
         sources = provenance.sources_for_another(made.store)
         chunk, videos = _all_rows(made)
+        if TASK_AT in {f.name for f in writer_of.schema} - made.schema.keys():
+            chunk.columns[TASK_AT] = _tasks_of(made)
         if not known:  # earlier episodes that were recorded from values have source 0
             sources, chunk.episodes.source = (RECORDED, *sources), chunk.episodes.source + 1
         commit, _ = writer_of.commit(
@@ -319,9 +322,17 @@ def _known(there: Store, files: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(f for f, source in found.items() if source in of_episodes)
 
 
-def _check_fields(id: str, wanted: Sequence[Field], found: Sequence[Field]) -> None:
-    """Refuse fields that are not those of the dataset."""
-    wrong = differences({f.name: f for f in wanted}, {f.name: f for f in found})
+def _check_fields(id: str, wanted: Sequence[Field], found: Sequence[Field], *, grows: bool) -> None:
+    """Refuse fields that are not those of the dataset; ``task_at`` is filled, where one of both lacks it."""
+    there, given = ({f.name: f for f in fields} for fields in (wanted, found))
+    if grows and TASK_AT in given and TASK_AT not in there:
+        raise InvalidEpisode(
+            f"An episode of the files has several tasks, one after the other; {id} grows, and has one for each episode "
+            "alone. Nothing is appended.",
+            hint=f"rlds import FILES local/NEW, then rlds merge {id} local/NEW --as local/ALL: the result has both",
+        )
+    either = {n: f for fields in (there, given) for n, f in fields.items() if n == TASK_AT}
+    wrong = differences(either | there, either | given)
     if wrong:
         raise InvalidEpisode(
             f"The files do not fit {id}: {'; '.join(wrong)}. Nothing is appended.",
@@ -371,6 +382,12 @@ def _new(place: Home, id: DatasetId, made: Dataset, keep: Keep | None, how: Mapp
     finally:
         trees.discard(work)
     return target
+
+
+def _tasks_of(ds: Dataset) -> list[str | None]:
+    """Return the text of each row of a dataset that has one for each episode."""
+    known = tasks.are_known(ds.store)
+    return tasks.gather(ds.store, np.arange(ds.num_rows)).tolist() if known else [None] * ds.num_rows
 
 
 def _all_rows(ds: Dataset) -> tuple[Chunk, VideoSources]:

@@ -32,7 +32,7 @@ from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Progress, Stage, shown
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import episode_table, images, versions
-from rlds_cli.store.build import write_rows
+from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.frames import CHANNELS
 from rlds_cli.store.opening import Store
@@ -40,6 +40,8 @@ from rlds_cli.store.videos import Extent
 from rlds_cli.ted import (
     CUT,
     FLAGS,
+    TASK,
+    TASK_AT,
     VIDEO,
     Array,
     Chunk,
@@ -116,6 +118,8 @@ def create(
         Agents may be in groups: ``{"agents": {"observation": ..., "action": ...}, "next": {"agents": {"reward":
         ...}}}``.
         ``"episode": {"task": "press", "success": True}`` are columns of the episode table: a number, flag or text each.
+        Texts ``"task": [T]``, one for each step, become the column ``task``, the first of each episode, and the field
+        ``task_at`` where an episode has several.
     env_id : str, optional
         The environment of the episodes. If Gymnasium is installed and has it, its spaces are recorded too.
     fps : float, optional
@@ -170,7 +174,7 @@ def create(
             job = _EpisodesJob(str(id), episodes, codecs=CODECS if frames == "encoded" else ())
             found, notes = _spaces(told, env_id, job.schema)
             built = write_rows(job, work, jobs=0, progress=shown(progress))
-            built = replace(built, notes=(*built.notes, *notes))
+            built = replace(job.needed(built), notes=(*built.notes, *notes))
             about = Description(str(id), store, env=env, reader="create", spaces=found, facts=facts)
             finish(built, about, locate=job.videos.locate)
             record(built.directory)
@@ -281,6 +285,14 @@ class _EpisodesJob:
         """Return the name of the part for messages."""
         return "the episodes"
 
+    def needed(self, built: Built) -> Built:
+        """Return what was written without the texts of steps, where each episode has one."""
+        at = next((f for f in built.schema if f.name == TASK_AT), None)
+        if at is None or self._reader.several_tasks:
+            return built
+        trees.discard(built.directory / built.paths[TASK_AT])
+        return replace(built, schema=tuple(f for f in built.schema if f is not at))
+
 
 class EpisodeReader:
     """Reads trajectories as episodes of one schema, which the first of them defines where none is given.
@@ -301,6 +313,8 @@ class EpisodeReader:
     videos : VideoSources
     copies : bool
         Copy values, so that later writes into the given arrays do not change the episodes.
+    several_tasks : bool
+        An episode had several texts ``task``, one after the other.
     """
 
     copies = True
@@ -310,6 +324,7 @@ class EpisodeReader:
         self.videos = VideoSources()
         self.empty: list[str] = []
         self.splits: set[str] = set()
+        self.several_tasks = False
         self._codecs = codecs
         self._kinds: dict[str, str] = {}  # types of the episode columns so far
 
@@ -322,10 +337,11 @@ class EpisodeReader:
                 self.empty.append(t.name)
                 continue
             flat |= self._frames(flat, of, t.name)
+            about = {**of.extra, **self._tasks(flat, t), **t.about}
             if not self.schema:
                 self.schema = episode_dicts.infer_schema(flat, length, both=of.both, known=of.fields)
             self.splits.update(splits_of(t.origin.store) if t.origin else ())
-            about = {**of.extra, **t.about}
+            flat = self._filled(flat, about, length)
             self._check_types(about, t.name)
             fitting = episode_dicts.fit(flat, self.schema, t.name)
             yield EpisodeData(
@@ -340,6 +356,32 @@ class EpisodeReader:
                 observed=t.observed,
                 id=of.id,
             )
+
+    def _tasks(self, flat: Flat, t: Trajectory) -> dict[str, Scalar]:
+        """Make ``task_at`` of the texts of steps that are called ``task``; return the column that follows from them."""
+        texts = flat.pop(TASK) if isinstance(flat.get(TASK), list) else None
+        at: Any = flat.get(TASK_AT, texts)
+        if not isinstance(at, list):
+            return {}
+        there = TASK_AT in {f.name for f in self.schema}
+        several = len(set(at)) > 1
+        if several and self.schema and not there:
+            raise InvalidEpisode(
+                f"{t.name} has several texts {TASK}, one after the other, and the episodes before it one each.",
+                hint=f"give the {TASK} of the first episode for each step, too; or rlds merge joins both kinds",
+            )
+        if several or there or not (self.schema or t.origin):
+            flat[TASK_AT] = at
+        elif self.schema:
+            flat.pop(TASK_AT, None)  # all episodes have one
+        self.several_tasks |= several
+        return {TASK: next((text for text in at if text is not None), None)}
+
+    def _filled(self, flat: Flat, about: Mapping[str, Scalar], length: int) -> Flat:
+        """Return an episode with the text of each step, where only that of all is given and the schema has both."""
+        text: Any = about.get(TASK)
+        lacks = TASK_AT in {f.name for f in self.schema} and TASK_AT not in flat
+        return flat | {TASK_AT: [text] * length} if lacks and isinstance(text, str | None) else flat
 
     def _original(self, t: Trajectory) -> OriginalEpisode:
         """Return the trajectory, with facts of its dataset if it comes from one."""

@@ -16,7 +16,7 @@ import numpy as np
 from rlds_cli import ids, settings
 from rlds_cli.checks.run import record
 from rlds_cli.convert.create import VideoSources, check_free, of_videos
-from rlds_cli.dataset import Dataset, open_dataset, provenance
+from rlds_cli.dataset import Dataset, open_dataset, provenance, tasks
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, UnknownField
 from rlds_cli.files import disk, trees
@@ -30,7 +30,7 @@ from rlds_cli.store import episode_table, joining, publishing, versions
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.opening import Store
-from rlds_cli.ted import VIDEO, BoolArray, Chunk, Column, EpisodeTable, Field, Part
+from rlds_cli.ted import TASK_AT, VIDEO, BoolArray, Chunk, Column, EpisodeTable, Field, Part
 from rlds_cli.text import plural
 
 COLUMN = "dataset"  # the episode column that says where an episode came from
@@ -298,6 +298,8 @@ class MergeJob:
 
     def _column_of(self, rows: Rows, f: Field, start: int, stop: int) -> Column:
         """Return rows of a field as a chunk holds them: frames encoded, texts listed."""
+        if f.name not in rows.store.fields:
+            return _tasks_of(rows, start, stop)
         if f.kind == "frames" and f.codec != VIDEO:
             return replace(rows.encoded(f.name, np.arange(start, stop)), shape=f.shape, codec=f.codec)
         values = rows.between(f.name, start, stop)
@@ -404,7 +406,7 @@ class MergeJob:
         """The plan."""
         copied = [self._members[k] for k in self.copied]
         rows, all_rows = (sum(int((ds.episodes["length"] + 1).sum()) for ds in of) for of in (copied, self._members))
-        converted = [f for f in self.fields if any(ds.schema[f.name].dtype != f.dtype for ds in self._members)]
+        converted = [f for f in self.fields if any(ds.schema.get(f.name, f).dtype != f.dtype for ds in self._members)]
         return MergePlan(
             id=self.id,
             members=tuple(
@@ -442,6 +444,16 @@ class MergeJob:
         )
 
 
+def _tasks_of(rows: Rows, start: int, stop: int) -> list[str | None]:
+    """Return ``task_at`` of rows of a dataset that lacks it: for each step the text of its episode."""
+    if not tasks.is_column(rows.store):
+        return [None] * (stop - start)
+    found = tasks.gather(rows.store, rows.stored(np.arange(start, stop)))
+    found[rows.last_rows(start, stop) - start] = None
+    texts: list[str | None] = found.tolist()
+    return texts
+
+
 def _check_repeats(a: Dataset, b: Dataset) -> None:
     """Refuse two members that have episodes in common."""
     count = in_common(a, b)
@@ -472,19 +484,21 @@ def _agreed(members: Sequence[Dataset], wanted: Sequence[str] | None) -> tuple[F
     """Return the fields of the result; raises InvalidEpisode where the members disagree."""
     first, *others = members
     names = None if wanted is None else set(wanted)
+    at = {n: f for ds in members for n, f in ds.schema.items() if n == TASK_AT}  # filled where it is not there
+    schemas = {ds: {**at, **ds.schema} for ds in members}
     for ds in members if names else ():
         for name in sorted(names or ()):
-            if name not in ds.schema:
+            if name not in schemas[ds]:
                 raise UnknownField(f"{ds.id} has no field {name}.", hint=f"its fields: {', '.join(sorted(ds.schema))}")
-    chosen = {n: _common_field([ds.schema.get(n, f) for ds in members]) for n, f in first.schema.items()}
+    chosen = {n: _common_field([schemas[ds].get(n, f) for ds in members]) for n, f in schemas[first].items()}
     chosen = {n: f for n, f in chosen.items() if names is None or n in names}
     wrong = []
     for ds in others:
-        other = {n: f for n, f in ds.schema.items() if names is None or n in names}
+        other = {n: f for n, f in schemas[ds].items() if names is None or n in names}
         other = {n: chosen[n] if n in chosen and _holds(chosen[n], f) else f for n, f in other.items()}
         wrong += [f"in {ds.id}, {what}" for what in differences(chosen, other, first.id)]
     if wrong:
-        agreed = [n for n, f in chosen.items() if all(n in ds.schema and _holds(f, ds.schema[n]) for ds in others)]
+        agreed = [n for n, f in chosen.items() if all(n in schemas[ds] and _holds(f, schemas[ds][n]) for ds in others)]
         raise InvalidEpisode(
             f"The fields do not agree with those of {first.id}: {'; '.join(wrong)}.",
             hint=f"--fields {','.join(agreed)} takes those that do" if agreed else "they have no field in common",

@@ -11,7 +11,7 @@ import numpy as np
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.store import images
 from rlds_cli.store.images import CheckedFrames
-from rlds_cli.ted import FLAGS, REWARD, Array, Field, Scalar
+from rlds_cli.ted import FLAGS, REWARD, TASK, TASK_AT, Array, Field, Scalar
 from rlds_cli.ted.episodes import parts
 
 _FIRST_ROWS = 64  # of the buffers of a new episode
@@ -90,6 +90,8 @@ class OpenEpisode(Committed):
             They do not fit the steps before, or the fields ``schema`` of the dataset, if these are known.
         """
         leaves = dict(_leaves(step, ""))
+        if TASK not in schema and isinstance(leaves.get(TASK, ...), str | None):
+            leaves[TASK_AT] = leaves.pop(TASK)
         later = {} if after is None else dict(_leaves({"observation": after}, ""))
         for name in [n for n in leaves if n.startswith("next/") and n not in schema]:
             root = name.removeprefix("next/")
@@ -112,12 +114,13 @@ class OpenEpisode(Committed):
         return values, rows
 
     def _check_names(self, leaves: Leaves, later: Leaves, schema: Mapping[str, Field]) -> None:
-        there = self._buffers.keys() if self.steps else schema.keys() - set(FLAGS)
+        there = self._buffers.keys() if self.steps else schema.keys() - {*FLAGS, *({TASK_AT} - leaves.keys())}
         if there and leaves.keys() != there:
             lacks, new = sorted(there - leaves.keys()), sorted(leaves.keys() - there)
             said = [f"{what} {', '.join(names)}" for what, names in (("lacks", lacks), ("has", new)) if names]
             others = "the steps before" if self.steps else "the dataset"
-            raise InvalidEpisode(f"step {self.steps} {' and '.join(said)}, unlike {others}.")
+            way = f'the text of a whole episode: episode={{"{TASK}": ...}}' if TASK_AT in new else None
+            raise InvalidEpisode(f"step {self.steps} {' and '.join(said)}, unlike {others}.", hint=way)
         unknown = sorted(later.keys() - leaves.keys())
         if unknown:
             raise InvalidEpisode(f"step {self.steps}: next_observation has {', '.join(unknown)}, unlike observation.")

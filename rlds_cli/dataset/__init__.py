@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import refs
-from rlds_cli.dataset import counterparts, environments, html, layouts, partition, provenance, selection
+from rlds_cli.dataset import counterparts, environments, html, layouts, partition, provenance, selection, tasks
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.layouts import Layout
 from rlds_cli.dataset.opening import open_at
@@ -28,7 +28,7 @@ from rlds_cli.store import tags, versions
 from rlds_cli.store.manifest import Manifest, Stats
 from rlds_cli.store.opening import Store
 from rlds_cli.store.statistics import LazyStats
-from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray, join_name
+from rlds_cli.ted import FLAGS, REWARD, TASK, Array, Field, IntArray, join_name
 from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
@@ -342,19 +342,28 @@ class Dataset(Shortcuts):
         return self.store.rows(f.name)
 
     def gather(self, key: str | tuple[str, ...], rows: IntArray) -> Array:
-        """Read the values of any field at ``rows`` [n] -> [n, ...]; frames decoded, text as str or None."""
+        """Read the values of any field at ``rows`` [n] -> [n, ...]; frames decoded, text as str or None.
+
+        ``task`` is what is to be done at these steps, in words: ``task_at`` of a dataset that has it, else the text of
+        the episode.
+        """
+        if join_name(key) == TASK and tasks.are_known(self.store):
+            return tasks.gather(self.store, rows)
         return self.store.gather(self.field(key).name, rows)
 
     def episode(self, k: int) -> Batch:
         """Return episode ``k`` as a batch of its T steps: all fields, as NumPy arrays in the archive's dtypes.
 
-        ``next/observed`` [T, 1] is added if the final observation is not recorded.
+        ``next/observed`` [T, 1] is added if the final observation is not recorded; and ``task`` [T], the text of each
+        step, where the dataset has any.
         """
         k = selection.within(k, self.num_episodes, f"episodes in {self.id}")
         length = int(self.episodes["length"][k])
         batch = self._read(np.full(length, k), np.arange(length), list(self.schema))
         if self.episodes["num_observed"][k] == length:
             batch["next/observed"] = (np.arange(length) < length - 1)[:, None]
+        if tasks.are_known(self.store):
+            batch[TASK] = tasks.gather(self.store, int(self.episodes["start"][k]) + np.arange(length))
         return batch.told(origin=EpisodeOrigin(self.store, int(self.episodes.index[k])))
 
     def __getitem__(self, index: int | slice | npt.NDArray[Any] | Sequence[int]) -> Batch:

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import home, ids, registry, settings
-from rlds_cli.dataset import trimming
+from rlds_cli.dataset import retelling, tasks, trimming
 from rlds_cli.dataset.fixed import OpenDataset, Selected, fixed
 from rlds_cli.dataset.provenance import UNIT
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission, RldsError
 from rlds_cli.files import disk, trees
@@ -34,7 +35,8 @@ from rlds_cli.store.facts import FACTS, check_names, described_facts, facts_of
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
-from rlds_cli.ted import IntArray, Scalar
+from rlds_cli.ted import TASK, TASK_AT, IntArray, Scalar
+from rlds_cli.text import is_below, plural
 
 LABEL, COMPACT, RESTORE = "label", "compact", "restore"
 _SELECT, _TRIM, _DROP, _SYNC = "select", "trim", "drop", "sync"
@@ -97,8 +99,42 @@ def label(
             f"No label and no fact is given for {ds.id}.",
             hint=f'rlds label {ds.id} quality=bad; ds.label(quality="bad")',
         )
+    _check_no_fields(ds, columns)
     with _source(ds, to) as ds:
+        if TASK in columns and TASK_AT in ds.store.fields:
+            _check_one_task(ds, to)
         return _label(ds, columns, facts, how, to)
+
+
+def _check_no_fields(ds: OpenDataset, columns: Collection[str]) -> None:
+    """Refuse labels that are called as a field of the steps, which keeps its values."""
+    for name in columns:
+        if any(is_below(f, name) for f in ds.store.fields):
+            raise InvalidArgument(
+                f"{name} is a field of the steps of {ds.id}; a label is of a whole episode. Nothing was changed.",
+                hint=f"another name, such as my_{name.replace('/', '_')}; rlds preprocess changes fields",
+            )
+
+
+def _check_one_task(ds: OpenDataset, to: Target) -> None:
+    """Refuse one text for the steps of episodes that have several, or that a log has as they were recorded."""
+    way = (
+        f'rlds preprocess {ds.id} --fn FILE.py:FUNCTION, where FUNCTION sets episode["{TASK_AT}"], a text for each step'
+    )
+    several = np.flatnonzero(tasks.of_steps(Rows(ds)).several)
+    if len(several):
+        number = int(ds.episodes.index[several[0]])
+        what = f"{plural(len(several), 'episode')} of {ds.id}, the first with the number {number}"
+        raise InvalidArgument(
+            f"{TASK_AT} has several tasks, one after the other, of {what}; a label is one text for all steps. "
+            "Nothing was changed.",
+            hint=f"select the others; or {way}",
+        )
+    if to.name is None and ds.store.keeps is not None:
+        raise InvalidArgument(
+            f"{ds.id} grows, and its steps keep the texts of {TASK_AT} that were recorded. Nothing was changed.",
+            hint=f"--as NAME (name=) makes {ids.parse(ds.id).base}@NAME with the new ones",
+        )
 
 
 def _label(
@@ -112,10 +148,10 @@ def _label(
     described_facts(ds.manifest, facts)  # refuses wrong values, also of facts that do not change
     before = facts_of(ds.manifest)
     changed = {n: v for n, v in facts.items() if v != before[n]}
-    change = Change(own=own, facts=described_facts(ds.manifest, changed))
+    change = retelling.relabelled(ds.store, Change(own=own, facts=described_facts(ds.manifest, changed)))
     given = {c: v if isinstance(v, bool | int | float | str | None) else BY_EPISODE for c, v in columns.items()}
     step = {**step_of(ds, LABEL, {**_selection(ds, how), **given, **facts}), "columns": sorted(own)}
-    return _apply(ds, change, {**step, "facts": sorted(changed)}, to)
+    return _apply(ds, change, {**step, "changed": sorted(change.rows), "facts": sorted(changed)}, to)
 
 
 def drop(ds: OpenDataset, how: Mapping[str, Any], to: Target) -> Path:

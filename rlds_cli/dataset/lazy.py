@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_cli.dataset import tasks
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.errors import UnknownField
-from rlds_cli.ted import Array, IntArray, LazyColumn, Scalar, split_name
+from rlds_cli.ted import TASK, TASK_AT, Array, IntArray, LazyColumn, Scalar, split_name
 from rlds_cli.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -234,9 +235,12 @@ class StoredColumns:
         self.names = tuple(dict.fromkeys(["number", *self._table, "group", "options", "seed"]))
         self._known: dict[str, Array] = {}
 
-    def of_episode(self, number: int) -> Mapping[str, Any]:
-        """Return the columns of an episode: a number, flag or text each, None for none; the id has 32 hex digits."""
-        return _Columns(self, lambda name: self._scalar(name, number))
+    def of_episode(self, number: int, steps: int | None = None) -> Mapping[str, Any]:
+        """Return the columns of an episode: a number, flag or text each, None for none; the id has 32 hex digits.
+
+        ``steps`` is the number of its steps, where a batch has all of them.
+        """
+        return _Columns(self, lambda name: self._scalar(name, number), steps)
 
     def of_steps(self, numbers: IntArray) -> Mapping[str, Any]:
         """Return the columns of the episodes ``numbers`` [B]: floats [B, 1], others [B]."""
@@ -269,6 +273,14 @@ class StoredColumns:
         seeds = zip(e.get("seed", has).tolist(), has.tolist(), strict=True)
         return np.array([seed if known else None for seed, known in seeds], object)
 
+    def task_of(self, batch: Batch, columns: Mapping[str, Any], steps: int | None) -> Any:
+        """Return what is to be done at the steps of a batch with these columns; _ABSENT where nothing says so."""
+        if TASK_AT in self._store.fields:
+            return value_of(dict.get(batch, TASK_AT, _ABSENT))
+        if not tasks.is_column(self._store):
+            return _ABSENT
+        return columns[TASK] if steps is None else np.full(steps, columns[TASK], object)
+
     def unknown(self, name: str) -> UnknownField:
         """Return the error for a column that the table does not have."""
         there = ", ".join(self.names)
@@ -277,8 +289,12 @@ class StoredColumns:
 
 
 class _Columns(Mapping[str, Any]):
-    def __init__(self, of: StoredColumns, read: Callable[[str], Any]) -> None:
-        self._of, self._read = of, read
+    def __init__(self, of: StoredColumns, read: Callable[[str], Any], steps: int | None = None) -> None:
+        self._of, self._read, self._steps = of, read, steps
+
+    def task_of(self, batch: Batch) -> Any:
+        """Return what is to be done at the steps of a batch; _ABSENT where nothing says so."""
+        return self._of.task_of(batch, self, self._steps)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._of.names:
@@ -329,7 +345,8 @@ class EpisodeBatch(Batch):
     """A batch that knows the columns of its episode.
 
     They are reached as ``batch["episode/task"]`` and ``batch["episode"]["task"]``, and are not among the items of the
-    batch until one is set, so that a function that goes through all fields does not meet them.
+    batch until one is set, so that a function that goes through all fields does not meet them. ``batch["task"]`` is
+    what is to be done at the steps, also where that is a column.
     """
 
     __slots__ = ("columns",)
@@ -352,6 +369,9 @@ class EpisodeBatch(Batch):
     def _column(self, key: Any) -> Any:
         """Return the columns of the episode, or the one that ``key`` names; _ABSENT for the name of a field."""
         parts = split_name(key) if isinstance(key, str | tuple) else ()
+        columns = getattr(self, "columns", None)
+        if parts == (TASK,) and isinstance(columns, _Columns) and dict.get(self, TASK, _ABSENT) is _ABSENT:
+            return columns.task_of(self)
         if parts[:1] != (EPISODE,) or not isinstance(dict.get(self, EPISODE, {}), dict):
             return _ABSENT
         info, name = EpisodeInfo(self, getattr(self, "columns", {})), "/".join(parts[1:])

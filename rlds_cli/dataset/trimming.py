@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlds_cli.dataset import retelling
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.lazy import LazyArray, LazyBatch, StoredColumns, in_episode
 from rlds_cli.dataset.rows import Rows
@@ -157,7 +158,7 @@ def change(store: Store, ranges: Ranges) -> Change:
             columns[name] = column
     new = {name: _digests(rows, f, store.digests(name)[of], changed, truncated) for name, f in store.fields.items()}
     flags = {} if _TRUNCATED not in store.fields else {_TRUNCATED: _writer(store, start, length, truncated)}
-    return Change(of, columns, digests=new, rows=flags)
+    return retelling.of_ranges(store, Change(of, columns, digests=new, rows=flags), changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,4 +339,4 @@ def _episode(ds: _Dataset, k: int) -> Batch:
         for part in path:
             node = dict.setdefault(node, part, LazyBatch())
         dict.__setitem__(node, leaf, values)
-    return in_episode(episode, StoredColumns(ds.store).of_episode(int(ds.episodes.index[k])))
+    return in_episode(episode, StoredColumns(ds.store).of_episode(int(ds.episodes.index[k]), length))

@@ -16,7 +16,7 @@ from typing import Literal, TypeVar, cast
 
 import numpy as np
 
-from rlds_cli.dataset import Dataset
+from rlds_cli.dataset import Dataset, tasks
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.formats import mp4_cut
 from rlds_cli.formats.mp4_cut import Excerpt
@@ -25,6 +25,8 @@ from rlds_cli.store.videos import Videos
 from rlds_cli.ted import (
     CUT,
     FLAGS,
+    TASK,
+    TASK_AT,
     TRUNCATED,
     VIDEO,
     Array,
@@ -42,7 +44,7 @@ PIECE = 4 << 20  # bytes of rows that are read at once
 Kind = Literal[
     "field", "name", "placement", "shape", "type", "encoding", "missing", "added", "flags",
     "final", "unknown-final", "cut", "seeds", "options", "splits", "columns", "metadata",
-    "videos",
+    "videos", "task",
 ]  # fmt: skip
 
 # What ``becomes`` of `next/truncated` in a loss of flags.
@@ -65,7 +67,7 @@ class Loss:
         shape         its rows get the shape ``becomes``, as in ``2,3``
         type          its values are converted to the dtype ``becomes``
         encoding      its images are stored decoded
-        missing       texts that are missing become empty
+        missing       texts that are missing become empty; ``field`` may be the column ``task``
         added         the field, which the format needs, is added: zeros of the dtype ``becomes``
         flags         ``next/truncated`` becomes `AT_ENDS`, `EVERY_END` or `UNTERMINATED`
         final         final observations are left out, of all episodes
@@ -74,7 +76,8 @@ class Loss:
         seeds         seeds are left out
         options       reset options are left out
         splits        named splits are left out; only ``field``, if it is given
-        columns       episode columns of the user's own are left out
+        columns       episode columns of the user's own are left out; ``becomes`` is one that becomes ``task``
+        task          ``task`` becomes the first text of ``task_at``
         metadata      data that are not per row are left out
         videos        each episode gets a video of its own, cut out of the published one
         ============= ================================================================================
@@ -111,6 +114,8 @@ class Content:
     num_rows : int
     kinds : set of str
         Kinds of the losses.
+    of_steps : StepTasks or None
+        What the field ``task_at`` says of the episodes; it is left out where none has several tasks.
     """
 
     def __init__(self, ds: Dataset, losses: Iterable[Loss] = ()) -> None:
@@ -120,14 +125,15 @@ class Content:
         self._store = ds.store
         self.kinds = {loss.kind for loss in self.losses}
         self._flags = next((loss.becomes for loss in self.losses if loss.kind == "flags"), "")
-        self.table = self._table()
-        self.num_rows = int((self.table.length + 1).sum())
+        self.of_steps = tasks.of_steps(self.source) if TASK_AT in self._store.fields else None
         self._stored_as: dict[str, str] = {}
         self._last_row: dict[str, str] = {}  # fields whose last rows change, and how
         self._filled: set[str] = set()
         self._cut = {loss.field for loss in self.losses if loss.kind == "videos"}
         self._found_excerpts: dict[str, IntArray] = {}
         self.fields = dict(sorted(self._fields()))
+        self.table = self._table()
+        self.num_rows = int((self.table.length + 1).sum())
 
     def __reduce__(self) -> tuple[object, ...]:
         return Content, (self.dataset, self.losses)
@@ -161,8 +167,21 @@ class Content:
             {"splits": {n: v for n, v in whole.splits.items() if n not in gone}} if gone and "" not in gone else {}
         )
         changes |= {"splits": {}} if "" in gone else {}
-        changes |= {"extra": {}} if "columns" in self.kinds else {}
+        changes["extra"] = own = self._columns(whole.extra)
+        self._is_whole = own == whole.extra and self.fields.keys() == self._store.fields.keys()
         return replace(whole, **changes)  # type: ignore[arg-type]
+
+    def _columns(self, own: Mapping[str, list[Scalar]]) -> dict[str, list[Scalar]]:
+        """Return the user's own columns after the losses; ``task`` is what follows from ``task_at``."""
+        found = dict(own) | ({TASK: list[Scalar](self.of_steps.first)} if self.of_steps else {})
+        if "columns" in self.kinds:
+            used = next(loss.becomes for loss in self.losses if loss.kind == "columns")
+            kept = TASK if TASK_AT in self.fields else used
+            texts = found.get(kept) or (self.source.values(kept, self.source.start).tolist() if kept else None)
+            found = {TASK: texts} if texts else {}
+        if TASK in found and any(loss.kind == "missing" and loss.field in (TASK, TASK_AT) for loss in self.losses):
+            found[TASK] = ["" if text is None else text for text in found[TASK]]
+        return found
 
     @cached_property
     def own_columns(self) -> Mapping[str, list[Scalar]]:
@@ -178,7 +197,7 @@ class Content:
         names, types, shapes, placements = becomes("name"), becomes("type"), becomes("shape"), becomes("placement")
         left_out, decoded, filled = becomes("field"), becomes("encoding"), becomes("missing")
         for f in self._store.fields.values():
-            if f.name in left_out:
+            if f.name in left_out or (f.name == TASK_AT and self.of_steps and not self.of_steps.several.any()):
                 continue
             name = names.get(f.name, f.name)
             self._stored_as[name] = f.name
@@ -418,7 +437,7 @@ class Content:
 
     def fingerprint(self, threads: int = 2) -> str:
         """Return the fingerprint of the content: the dataset's own where nothing was left out."""
-        if not self.kinds - {"metadata"}:
+        if self._is_whole and not self.kinds - {"metadata"}:
             return self.dataset.fingerprint
         return digests.fingerprint(self.field_digests(threads), self.column_digests())
 

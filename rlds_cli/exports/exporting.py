@@ -64,6 +64,7 @@ class ExportPlan:
     steps: int
     bytes: int
     losses: tuple[Loss, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +94,15 @@ def plan_export(
     directory: StrPath,
     *,
     form: str | None = None,
+    task: str | None = None,
     cache_dir: StrPath | None = None,
 ) -> ExportPlan:
     """Say what an export would write and lose, and write nothing. For the parameters see `export`."""
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
     target = settings.expanded(directory).absolute()
-    made, losses = _made(ds, to, target, form)
-    return ExportPlan(ds.id, to, made.form, target, ds.num_episodes, ds.num_steps, made.size(), losses)
+    made, losses = _made(ds, to, target, form, task)
+    amount, notes = (ds.num_episodes, ds.num_steps, made.size()), tuple(made.notes())
+    return ExportPlan(ds.id, to, made.form, target, *amount, losses, notes)
 
 
 def export(
@@ -108,6 +111,7 @@ def export(
     directory: StrPath,
     *,
     form: str | None = None,
+    task: str | None = None,
     lossy: bool = False,
     verify: bool = True,
     force: bool = False,
@@ -129,6 +133,9 @@ def export(
         The exported dataset's own directory; it must not exist yet, or be empty, or be an earlier export.
     form : str, optional
         A form of the format, where it has several.
+    task : str, optional
+        The text that is the instruction, for formats that have any: an episode column, or a field of texts. Without it
+        ``task``, else the only text; an empty string for none.
     lossy : bool
         Accept that the format cannot represent everything.
     verify : bool
@@ -147,6 +154,8 @@ def export(
         or another export writes to it. Nothing was removed.
     ExportError
         Importing the files again gives other content. ``directory`` was not written.
+    InvalidArgument
+        The dataset has several texts that could be the instruction, or none of the name ``task``.
     """
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
     tell = watched(shown(progress), ds.store)
@@ -154,7 +163,7 @@ def export(
     home = next((h for h in settings.read(cache_dir).homes if target.is_relative_to(h)), None)
     if home is not None:
         raise NameTaken(f"{target} lies in the home {home}, which rlds keeps.", hint="name a directory outside of it")
-    made, losses = _made(ds, to, target, form)
+    made, losses = _made(ds, to, target, form, task)
     if losses and not lossy:
         raise LossyExport(
             f"{to} cannot represent all of {ds.id}. Lost would be: {'; '.join(loss.text for loss in losses)}.",
@@ -239,14 +248,14 @@ def format_of(name: str) -> type[Format]:
     return found
 
 
-def _made(ds: Dataset, to: str, target: Path, form: str | None) -> tuple[Format, tuple[Loss, ...]]:
+def _made(ds: Dataset, to: str, target: Path, form: str | None, task: str | None) -> tuple[Format, tuple[Loss, ...]]:
     """Return the format with the content that it will write, and what it lacks of the dataset."""
     cls = format_of(to)
     if not ds.num_episodes:
         raise ExportError(f"{ds.id} has no episodes that could be exported.")
     whole = Content(ds)
-    losses = tuple(cls(whole, target, form).losses())
-    made = cls(whole.after(losses), target, form)
+    losses = tuple(cls(whole, target, form, task).losses())
+    made = cls(whole.after(losses), target, form, task)
     made.check()
     return made, losses
 
@@ -363,8 +372,8 @@ def _write_unit(made: Format, unit: Unit, files: Path) -> Any:
 def _key(made: Format) -> str:
     """Return what tells this export from others: one with another key does not continue its files."""
     losses = [[loss.kind, loss.field, loss.becomes] for loss in made.content.losses]
-    ds = made.content.dataset
-    return json.dumps([__version__, made.name, made.form, ds.id, ds.fingerprint, losses, str(made.target)])
+    ds, said = made.content.dataset, made.instructions and made.instructions.name
+    return json.dumps([__version__, made.name, made.form, said, ds.id, ds.fingerprint, losses, str(made.target)])
 
 
 def _prove(made: Format, place: Path, expected: str, jobs: int | None, tell: Progress) -> None:

@@ -8,14 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from rlds_cli import text
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.exports.content import Content, Kind, Loss
-from rlds_cli.ted import CUT, Repeated
+from rlds_cli.exports.instructions import Instructions, chosen
+from rlds_cli.ted import CUT, TASK, Repeated
 
 UNIT_BYTES = 64 << 20
 EPISODES = frozenset[Kind](
@@ -53,24 +54,33 @@ class Format(ABC):
         The directory that will hold the files: formats whose metadata contain a name take it from there.
     form : str
         The chosen form.
+    instructed : {"", "episodes", "steps"}
+        Whether the format has a place for what is said of an episode: of each that has a text, or of every step.
+    instructions : Instructions or None
+        The texts for this place.
     """
 
     name: ClassVar[str]
     reader: ClassVar[str]
     can: ClassVar[frozenset[Kind]] = frozenset()
     forms: ClassVar[tuple[str, ...]] = ()
+    instructed: ClassVar[Literal["", "episodes", "steps"]] = ""
 
-    def __init__(self, content: Content, target: Path, form: str | None = None) -> None:
+    def __init__(self, content: Content, target: Path, form: str | None = None, task: str | None = None) -> None:
         self.content = content
         self.target = target
         if form is not None and form not in self.forms:
             known = f"--form {'|'.join(self.forms)}" if self.forms else f"{self.name} has no forms"
             raise InvalidArgument(f"{form} is not a form of {self.name}.", hint=known)
         self.form = form or (self.forms[0] if self.forms else "")
+        if task and not self.instructed:
+            raise InvalidArgument(f"{self.name} has no place for instructions.", hint="leave out --task (task=)")
+        self.instructions = Instructions(content, chosen(content, task)) if self.instructed else None
 
     def losses(self) -> list[Loss]:
         """Return what the format cannot represent of the content."""
-        return [*_losses_of_episodes(self.content, self.can, self.name), *self.losses_of_fields()]
+        of_texts = (self.instructions or Instructions(self.content, TASK)).losses(filled=self.instructed == "steps")
+        return [*_losses_of_episodes(self.content, self.can, self.name), *of_texts, *self.losses_of_fields()]
 
     def losses_of_fields(self) -> Iterator[Loss]:
         """Yield the losses of single fields: fields left out, renamed, of another type, or decoded."""
@@ -102,8 +112,12 @@ class Format(ABC):
         return
 
     def notes(self) -> Sequence[str]:
-        """Return what the user should know of the files: how their library finds them."""
-        return ()
+        """Return what the user should know of the files: how their library finds them, what their instructions are."""
+        said = self.instructions
+        if said is None or said.is_task or not said.name:
+            return ()
+        what = f"step is its {said.name}" if said.field else f"episode is its column {said.name}"
+        return (f"the instruction of each {what}",)
 
     def files(self, directory: Path) -> Sequence[Path]:
         """Return the files or directories to import again."""

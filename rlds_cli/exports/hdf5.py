@@ -234,6 +234,12 @@ class HDF5Layout:
             self._types[dtype] = h5py.h5t.py_create(np.dtype(dtype))
         h5py.h5a.create(group, name.encode(), self._types[dtype], self._one).write(np.array(value, dtype))
 
+    def text(self, group: h5py.h5g.GroupID, name: str, value: str) -> None:
+        """Write a text as an attribute of fixed length: others lie in a heap, for which readers search files."""
+        data = np.bytes_(value.encode())
+        kind = h5py.h5t.py_create(data.dtype)
+        h5py.h5a.create(group, name.encode(), kind, self._one).write(np.array(data))
+
 
 # -- losses that all of these formats have
 

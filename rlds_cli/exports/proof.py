@@ -63,8 +63,11 @@ def prove(made: Format, directory: Path, expected: str, jobs: int, tell: Progres
 
 def _differences(content: Content, found: Read, expected: str) -> list[str]:
     """Name the fields and columns that differ; empty if the content is the same."""
-    own = {} if "columns" in content.kinds else content.table.extra
-    odd = [f"episode column {n}" for n, values in own.items() if list(values) != list(found.table.extra.get(n, ()))]
+    odd = [
+        f"episode column {n}"
+        for n, values in content.table.extra.items()
+        if list(values) != list(found.table.extra.get(n, ()))
+    ]
     if found.fingerprint == expected:
         return odd
     fields = content.field_digests()

@@ -4,7 +4,7 @@
 
     <directory>/<name>.hdf5
         data/            attributes total, env_args
-            demo_<k>/    attribute num_samples
+            demo_<k>/    attributes num_samples, ep_meta: {"lang": what is said of it}
                 obs/<key>       [T, ...] of observation/<key>
                 next_obs/<key>  [T, ...] of the row after, where the final observation of every episode is recorded
                 actions rewards dones   [T]; dones are next/terminated
@@ -25,7 +25,8 @@ import numpy as np
 from rlds_cli.errors import ExportError
 from rlds_cli.exports.content import UNTERMINATED, Loss
 from rlds_cli.exports.hdf5 import Column, GroupedFormat, HDF5Layout, Names, OwnNext, fitting, losses_of_finals
-from rlds_cli.ted import FLAGS, REWARD, TRUNCATED, Array
+from rlds_cli.exports.instructions import Instructions
+from rlds_cli.ted import FLAGS, REWARD, TASK, TRUNCATED, Array
 from rlds_cli.text import is_below, plural
 
 _NAMES = Names(
@@ -43,7 +44,8 @@ class Robomimic(GroupedFormat):
 
     name = "robomimic"
     reader = "robomimic"
-    can = frozenset(("final", "unknown-final", "cut", "splits"))
+    can = frozenset(("final", "unknown-final", "cut", "splits", "columns"))
+    instructed = "episodes"
 
     def group(self, episode: int) -> str:
         """Return the group of an episode."""
@@ -58,6 +60,12 @@ class Robomimic(GroupedFormat):
         known = set(content.dataset.manifest.metadata) <= anew
         found = [loss for loss in super().losses() if not (known and loss.kind == "metadata")]
         found += losses_of_finals(content)
+        used = self._said.name
+        others = [n for n in content.table.extra if n != TASK or used != TASK]
+        if others or used not in ("", TASK):
+            lost = f"episode columns: {', '.join(others)}" if others else "that there is no task"
+            became = "" if used in ("", TASK) else f"; {used} will be {TASK}"
+            found.append(Loss("columns", lost + became, becomes=used))
         truncated = int((content.table.end == TRUNCATED).sum())
         terminated, both = (content.flag_at_ends(name) for name in FLAGS)
         if truncated or (terminated & both).any() or content.flags_inside[1]:
@@ -70,6 +78,11 @@ class Robomimic(GroupedFormat):
                     Loss("splits", f"the split {split}, which has no episodes or a name that HDF5 lacks", split)
                 )
         return found
+
+    @property
+    def _said(self) -> Instructions:
+        assert self.instructions is not None
+        return self.instructions
 
     def losses_of_fields(self) -> Iterator[Loss]:
         """Yield the losses of fields: names, placements, texts, images; ``next/truncated`` has none of its own."""
@@ -131,8 +144,10 @@ class Robomimic(GroupedFormat):
         )  # of fixed length: others lie in a heap, for which readers search files
 
     def describe(self, make: HDF5Layout, group: h5py.h5g.GroupID, episode: int) -> None:
-        """Write the number of steps."""
+        """Write the number of steps, and what is said of the demonstration, where RoboCasa has it."""
         make.number(group, "num_samples", int(self.content.table.length[episode]))
+        if text := self._said.of_episodes[episode] if self._said.name else "":
+            make.text(group, "ep_meta", json.dumps({"lang": text}))
 
     def close(self, f: h5py.File) -> None:
         """Write the splits."""

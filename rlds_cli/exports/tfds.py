@@ -28,10 +28,11 @@ from rlds_cli.archives.openx import steps as tfds_steps
 from rlds_cli.errors import ExportError
 from rlds_cli.exports.content import Loss
 from rlds_cli.exports.format import Format, Unit, absent_images, sync, units_of
+from rlds_cli.exports.instructions import Instructions
 from rlds_cli.files import json as documents
 from rlds_cli.formats import tfrecord_writing as records
 from rlds_cli.formats.tfrecord_writing import ListOfValues
-from rlds_cli.ted import CUT, FLAGS, REWARD, VIDEO, Array, Field, Repeated
+from rlds_cli.ted import CUT, FLAGS, REWARD, TASK, VIDEO, Array, Field, Repeated
 from rlds_cli.text import is_below
 
 _CLASSES = "tensorflow_datasets.core.features"
@@ -39,6 +40,7 @@ _KEYS = {REWARD: "reward", "next/discount": "discount"}
 _TAKEN = {"is_first", "is_last", "is_terminal", "reward", "discount"}
 _AS_BYTES = 64  # integers of a row from which they are stored as bytes
 _UNSPLIT = "train"
+_INSTRUCTION = "language_instruction"  # where Open X-Embodiment has it
 _SPLIT = re.compile(r"\w+")
 _VERSION = "1.0.0"
 _INFO = "tfds/dataset_info.json"  # metadata of a dataset that was imported from such a directory
@@ -52,6 +54,7 @@ class Tfds(Format):
     name = "tfds"
     reader = "openx"
     can = frozenset({"cut", "seeds", "options", "columns"})
+    instructed = "steps"
 
     # -- losses
 
@@ -82,7 +85,7 @@ class Tfds(Format):
                 yield Loss("field", f"{name}: its type {f.dtype} is not known", name)
             elif f.kind == "array" and not math.prod(f.shape):
                 yield Loss("field", f"{name}: its rows hold no values", name)
-            elif f.kind == "text" and (count := self.content.missing_texts(name)):
+            elif f.kind == "text" and not self._is_said(name) and (count := self.content.missing_texts(name)):
                 yield Loss("missing", f"{name}: {count:,} steps have no text, and get an empty one", name)
 
     def check(self) -> None:
@@ -157,6 +160,10 @@ class Tfds(Format):
         for name, f in self.content.fields.items():
             if key := self._keys.get(name):
                 yield f"steps/{key}", self._list(f, start, rows, steps)
+        if self._instruction:
+            texts = [text.encode() for text in self._told.of_steps(episode)]
+            texts += texts[-1:] * (rows - steps)
+            yield f"steps/{_INSTRUCTION}", records.byte_strings(np.array([len(t) for t in texts]), lambda: texts)
         at = np.arange(rows)
         terminal = np.zeros(rows, bool)
         terminal[self._with_final :] = self.content.rows(FLAGS[0], start, start + steps)
@@ -207,17 +214,35 @@ class Tfds(Format):
 
     # -- keys
 
+    @property
+    def _told(self) -> Instructions:
+        assert self.instructions is not None
+        return self.instructions
+
+    def _is_said(self, name: str) -> bool:
+        """Return whether a field has the instruction of each step, which has a key of its own."""
+        return self._told.is_task and name == self._told.field
+
+    @property
+    def _instruction(self) -> bool:
+        """Whether instructions are written beside the fields; one that is a field already is not."""
+        return bool(self._told.name) and self._told.name != _INSTRUCTION
+
     @cached_property
     def _keys(self) -> dict[str, str]:
         """Return the keys of fields below ``steps``; the flags have none."""
         flags = set(FLAGS) if not self._ends_twice else {FLAGS[0]}
         found: dict[str, str] = {}
-        names = [n for n in self.content.fields if n not in flags]
+        names = [n for n in self.content.fields if n not in flags and not self._is_said(n)]
         for name in names:
             key = _KEYS.get(name) or name
             if name not in _KEYS and name in _TAKEN:
                 key += "_"
-            while key in found.values() or any(other.startswith(f"{key}/") for other in names):
+            while (
+                (key == _INSTRUCTION and self._instruction)
+                or key in found.values()
+                or any(other.startswith(f"{key}/") for other in names)
+            ):
                 key += "_"
             found[name] = key
         return found
@@ -255,6 +280,8 @@ class Tfds(Format):
         """Return the keys of the user's own episode columns by their names."""
         found: dict[str, str] = {}
         for name in self.content.table.extra:
+            if name == TASK and self._told.is_task:
+                continue
             key = name.replace("/", "_")
             while key in found.values() or key in _PARTS or key.endswith("_missing"):
                 key += "_"
@@ -273,6 +300,8 @@ class Tfds(Format):
         leaves: dict[str, Any] = {}
         for name, key in self._keys.items():
             _put(leaves, key, _described(self.content.fields[name]))
+        if self._instruction:
+            _put(leaves, _INSTRUCTION, _described(Field(_INSTRUCTION, "str", kind="text")))
         for mark in ("is_first", "is_last", "is_terminal"):
             leaves[mark] = _tensor("bool", (), "none")
         steps = {
@@ -310,11 +339,12 @@ class Tfds(Format):
     def _said(self, directory: Path) -> dict[str, Any]:
         """Return what the reader of such directories would take otherwise."""
         rule: tfds_steps.LastStep = "observation" if self._with_final else "action"
-        leaves = tfds_directory.load(directory / tfds_directory.FEATURES).steps
+        found = tfds_directory.load(directory / tfds_directory.FEATURES)
+        leaves, usual = found.steps, {leaf.key: name for name, leaf in tfds_steps.columns(found, {}).items()}
         names = {f"steps/{key}": name for name, key in self._keys.items()}
         columns: dict[str, Any] = {}
         for key, name in names.items():
-            f, default = self.content.fields[name], tfds_steps.field_name(leaves[key])
+            f, default = self.content.fields[name], usual[key]
             read = tfds_steps.field(leaves[key], default, rule)
             odd: dict[str, Any] = {"field": name} if default != name else {}
             odd |= {"placement": f.placement} if odd or read.placement != f.placement else {}
@@ -323,8 +353,10 @@ class Tfds(Format):
                 columns[key] = odd
         episodes = {part: part for part in ("seed", "options") if part in self._about}
         own = {"columns": self._own_keys} if self._own_keys else {}
+        added = [_INSTRUCTION] if self._instruction and not self._told.is_task else []
         return {
             "columns": columns,
+            **({"added": added} if added else {}),
             "episodes": episodes | own,
             "last_step": rule,
             "unsplit": not self.content.table.splits,

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import ids
-from rlds_cli.dataset import Dataset, editing, provenance, trimming
+from rlds_cli.dataset import Dataset, editing, provenance, retelling, trimming
 from rlds_cli.dataset.fixed import fixed
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import DatasetNotFound, InvalidEpisode, RldsError
@@ -288,7 +288,7 @@ def _change(store: Store, edits: Mapping[str, Any], wrong: str) -> Change:
     change = Change() if ranges is None else trimming.change(store, ranges)
     count = store.manifest.counts.episodes if ranges is None else len(ranges)
     own = {name: None if c is None else _column(c, name, count, wrong) for name, c in edits["columns"].items()}
-    return replace(change, own=own, facts=described_facts(store.manifest, edits["facts"]))
+    return retelling.relabelled(store, replace(change, own=own, facts=described_facts(store.manifest, edits["facts"])))
 
 
 def _ranges(store: Store, entries: Sequence[Sequence[int]], wrong: str) -> Ranges:

@@ -29,6 +29,8 @@ from rlds_cli.store.episode_table import split_columns
 from rlds_cli.ted import (
     CUT,
     FLAGS,
+    TASK,
+    TASK_AT,
     TRUNCATED,
     Array,
     Chunk,
@@ -71,7 +73,7 @@ class EpisodeRunner:
 
     def _call(self, ep: SourceEpisode, given: Mapping[str, Any]) -> Any:
         calling.seed(self._task, self._reader.seed_of(ep.number))
-        data = forms.to_input(given, self._task.arrays, self._table.of_episode(ep.number))
+        data = forms.to_input(given, self._task.arrays, self._table.of_episode(ep.number, ep.length))
         value = self._caller(data, lambda: self._input(ep, given, None))
         if forms.is_bool(value):  # of a filter
             return data if value else None
@@ -99,7 +101,7 @@ class EpisodeRunner:
         first, last = part.args["first"], part.args["last"]
         for ep in self._reader.episodes(first, last, self._task.read, limit, self._task.later):
             given = self._given(ep)
-            data = forms.to_input(given, self._task.arrays, self._table.of_episode(ep.number))
+            data = forms.to_input(given, self._task.arrays, self._table.of_episode(ep.number, ep.length))
             yield self._input(ep, given, data)
 
     def _input(self, ep: SourceEpisode, given: Mapping[str, Array], data: Any) -> CallInput:
@@ -134,6 +136,7 @@ class EpisodeRunner:
             value, columns = split_columns(value, where, self._is_field)
         flat = forms.from_output(value, where, frames=self._task.arrays != "tensordict")
         flat = forms.settled(flat, where, given)
+        self._tell(flat, columns, ep, where)
         returned = flat
         if self._task.arrays == "tensordict":
             flat = self._joined(flat, ep, given, apart, where)
@@ -150,6 +153,27 @@ class EpisodeRunner:
             views = ((n, _rows_of(returned[n], value_of(given[n]), ep.original[n])) for n in used if n in returned)
             rows |= {n: r for n, r in views if r is not None}
         return EpisodeResult(flat, length, end, self._observed(flat, length, ep), rows, columns)
+
+    def _tell(self, flat: Flat, columns: dict[str, Scalar], ep: SourceEpisode, where: str) -> None:
+        """Let ``task`` be the first of the texts ``task_at``, where one of them was set and there are both.
+
+        Raises
+        ------
+        InvalidEpisode
+            One text was set for an episode whose steps have several.
+        """
+        at = flat.get(TASK_AT)
+        texts = at.tolist() if isinstance(at, np.ndarray) else at
+        before = ep.original[TASK_AT].tolist() if TASK_AT in ep.original else None
+        if isinstance(texts, list) and texts != before:
+            columns.setdefault(TASK, next((str(text) for text in texts if text is not None), None))
+        elif TASK in columns and TASK_AT in self._fields:
+            if before is None or len(set(before)) > 1:
+                raise InvalidEpisode(
+                    f"{where}: episode/{TASK} was set, and the steps have texts of their own, {TASK_AT}.",
+                    hint=f'set data["{TASK_AT}"] as well, a text for each step',
+                )
+            flat[TASK_AT] = [columns[TASK]] * ep.length  # type: ignore[assignment]
 
     def _is_field(self, name: str, value: Any) -> bool:
         """Return whether ``episode/NAME`` in a result is a field, with one row a step, and no column of episodes."""

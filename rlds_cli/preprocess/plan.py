@@ -21,7 +21,7 @@ from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.task import Task
 from rlds_cli.store import joining
 from rlds_cli.store.paths import assign_paths
-from rlds_cli.ted import VIDEO, Field, Placement, Scalar
+from rlds_cli.ted import TASK, TASK_AT, VIDEO, Field, Placement, Scalar
 from rlds_cli.ted.episodes import Flat, field_of
 
 
@@ -233,6 +233,11 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
     assert first.schema is not None
     source = task.dataset.schema
     schema = {f.name: f for f in first.schema}
+    if TASK in schema and schema[TASK].kind == "text":
+        raise PreprocessError(
+            f"{task.function.reference} returned a field {TASK}, which is what a column says of each episode.",
+            hint=f'data["episode/{TASK}"] = ... sets it; data["{TASK_AT}"] has a text for each step',
+        )
     kept = assumptions.kept and all(p.kept for p in (first, *probes)) and (task.whole or task.unit != "episode")
     rows, store = Rows(task.dataset), task.dataset.store
     linked = kept and task.whole and not store.address  # at an address, rows are in no file

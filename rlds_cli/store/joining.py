@@ -7,7 +7,7 @@
 
 A field whose dtype differs in the datasets is written anew, in a dtype that holds the values of all. So is what is
 small: the episode table, digests of episodes, tables of texts and videos with the rows that refer to them, and the
-first byte of each encoded frame.
+first byte of each encoded frame. A dataset without ``task_at`` gets the rows of one with it: the text of each episode.
 
 A growing dataset has its rows in several files, of which those are shared that hold rows of its episodes. Its writer
 continues in new files.
@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,7 @@ from rlds_cli.store.opening import Run, Store
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import NO_TEXT, stored_row
 from rlds_cli.store.videos import Tables
-from rlds_cli.ted import VIDEO, Array, EpisodeTable, Field, IntArray
+from rlds_cli.ted import TASK, VIDEO, Array, EpisodeTable, Field, IntArray
 
 _BLOCK = 1 << 20  # rows that are written at once
 _GAP = 1 << 8  # rows of no episode that are written, too
@@ -218,7 +219,7 @@ class _Result:
         if any(s.store.rows(name).dtype != stored_row(f)[0] for s in self._sources if f.kind == "array"):
             return self._converted(f, name, members)
         self._write_field(f, name)
-        of_episodes = np.concatenate([m.store.digests(name)[m.index] for m in members])
+        of_episodes = np.concatenate([_digests(m, name) for m in members])
         arrays.write(self._directory / "digests" / self.paths[f.name], of_episodes)
         return stored(f, self.paths[f.name], digests.of_field(f, of_episodes))
 
@@ -258,6 +259,9 @@ class _Result:
     def _write_field(self, f: Field, name: str) -> None:
         """Link the files of a field, and write its tables."""
         path = self.paths[f.name]
+        if f.kind == "text":
+            self._write_texts(name, path)
+            return
         of = [s.store.path_of(name) for s in self._sources]
         dtype, shape = stored_row(f)
         if f.codec == VIDEO:
@@ -265,8 +269,6 @@ class _Result:
         elif f.kind == "frames":
             placed = self._link(f"{path}/bytes", [f"{p}/bytes" for p in of], np.dtype(np.uint8), (), by_row=False)
             self._write_offsets(name, path, placed)
-        elif f.kind == "text":
-            self._write_texts(name, path)
         else:
             self._link(path, of, dtype, shape)
         if digests.has_row_digests(f):
@@ -339,9 +341,9 @@ class _Result:
 
         def pieces() -> Iterator[tuple[int, Array]]:
             for s in self._sources:
-                texts = s.store.strings(name)[:-1].tolist()
+                codes, texts = _texts(s.store, name)
                 new = np.array([*(known.setdefault(t, len(known)) for t in texts), NO_TEXT], np.int32)
-                yield from _renumbered(s, name, new, len(texts))
+                yield from _renumbered(s, codes, new, len(texts))
 
         self._write(path, np.dtype(np.int32), (self.rows,), pieces())
         arrays.write_strings(self._directory / "text" / path, list(known) or [""])  # rows of no episode have code 0
@@ -366,7 +368,7 @@ class _Result:
                 count = len(s.store.videos(name))
                 new = np.full(count + 1, -1, np.int32)
                 new[numbers] = np.arange(before, before + len(numbers))
-                yield from _renumbered(s, name, new, count)
+                yield from _renumbered(s, s.store.rows(name), new, count)
                 before += len(numbers)
 
         self._write(path, np.dtype(np.int32), (self.rows, 2), pieces())
@@ -395,12 +397,41 @@ def _videos_used(s: _Source, name: str) -> IntArray:
     return np.flatnonzero(found[:-1])
 
 
-def _renumbered(source: _Source, name: str, new: Array, count: int) -> Iterator[tuple[int, Array]]:
+class _Texts(NamedTuple):
+    """The codes of the rows of a field [rows], and the texts that they stand for."""
+
+    codes: Array
+    texts: list[str]
+
+
+def _texts(store: Store, name: str) -> _Texts:
+    """Return the rows of a field of texts; of ``task_at``, which a dataset may lack, the text of each episode."""
+    if name in store.fields:
+        return _Texts(store.rows(name), store.strings(name)[:-1].tolist())
+    codes, number = np.full(store.manifest.counts.rows, NO_TEXT, np.int32), dict[str, int]()
+    known = TASK in store.own_columns and store.own_column(TASK).dtype == "str"
+    e = store.episodes
+    for k in store.numbers.tolist() if known else ():
+        text, start = store.own_column(TASK).scalar(k), int(e["start"][k])
+        if isinstance(text, str):
+            codes[start : start + int(e["length"][k])] = number.setdefault(text, len(number))
+    return _Texts(codes, list(number))
+
+
+def _digests(m: JoinedMember, name: str) -> digests.Digests:
+    """Return the digests of the episodes of a field [episodes, 32], which the dataset may lack as `_texts` has it."""
+    if name in m.store.fields:
+        return m.store.digests(name)[m.index]
+    codes, texts = _texts(m.store, name)
+    start, length = (m.store.episodes[c][m.index] for c in ("start", "length"))
+    return digests.of_text_episodes(codes, [*texts, None], start, length)
+
+
+def _renumbered(source: _Source, rows: Array, new: Array, count: int) -> Iterator[tuple[int, Array]]:
     """Yield the rows of a field that are, or begin with, a number below ``count`` or -1, with ``new`` numbers.
 
     What is not such a number becomes -1: verification finds it, where it is of an episode.
     """
-    rows = source.store.rows(name)
     for first, stop, to in source.blocks():
         values = np.array(rows[first:stop])
         numbers = values.reshape(len(values), -1)[:, 0]

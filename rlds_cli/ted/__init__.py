@@ -47,6 +47,9 @@ CHUNK_ROWS, CHUNK_BYTES = 1 << 16, 16 << 20  # approximate size of the pieces th
 TEXT_BYTES = 8  # of a text in a column: a reference
 
 REWARD, FLAGS = "next/reward", ("next/terminated", "next/truncated")
+# What an episode is about, in words: an episode column. Where that changes within an episode, the column has the first
+# text, and the field that of each step.
+TASK, TASK_AT = "task", "task_at"
 # TED's own columns of the episode table, and reserved names beside them on disk or in expressions.
 EPISODE_COLUMNS = frozenset(
     """start length end num_observed num_transitions num_done num_terminated total_reward source row group seed has_seed

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan
-from rlds_cli.archives.lerobot import accounting, depth, description, rows
+from rlds_cli.archives.lerobot import depth, description, rows
 from rlds_cli.archives.lerobot.description import TASK, Info, LerobotFeature, ListedEpisode
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.files import trees
@@ -266,8 +266,21 @@ def _plan(archive: Archive, info: Info) -> Plan:
         facts=_facts(info, archive, found) | ({"depth": depths} if depths else {}),
         env={"fps": info.fps} | ({"robot": info.robot} if info.robot else {}),
         notes=tuple(notes),
-        account=accounting.account_of(archive, info, kept, found, without=without),
+        several_tasks=any(f.key == TASK for f in found) and _has_several_tasks(info, kept),
     )
+
+
+def _has_several_tasks(info: Info, kept: Sequence[ListedEpisode]) -> bool:
+    """Return whether an episode has several tasks, by the rows of those of which ``meta/`` says so."""
+    for e in kept:
+        if e.tasks > 1:
+            table = description.read_table(info.root / e.data, ["episode_index", TASK])
+            numbers = table[TASK].to_numpy()
+            if "episode_index" in table.column_names:
+                numbers = numbers[table["episode_index"].to_numpy() == e.number]
+            if len(np.unique(numbers)) > 1:
+                return True
+    return False
 
 
 def _facts(info: Info, archive: Archive, found: Sequence[LerobotFeature]) -> dict[str, Any]:

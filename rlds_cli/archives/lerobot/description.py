@@ -11,7 +11,7 @@ The features of ``info.json`` become TED fields; Parquet and JSON lines are read
     next.success              next/success               next
     next.done                 next/info/done             next     says that, not why, an episode ended; see `rows`
     timestamp and others      timestamp                  root
-    task_index                task                       root     the text
+    task_index                task                       -        the text: a column of episodes, see `archives.tasks`
     language_events           language_events            root     lists of structs, as the text of their JSON
     episode_index, frame_index, index                    -        count; checked, not kept
 """
@@ -76,7 +76,8 @@ class Info:
 class ListedEpisode:
     """An episode as ``meta/`` lists it; ``videos`` are (file, start in seconds) by feature.
 
-    ``about`` are its ``seed``, its ``options`` and the user's own columns, ``own``, of exported datasets.
+    ``about`` are its ``seed``, its ``options`` and the user's own columns, ``own``, of exported datasets. ``tasks`` is
+    the number of its tasks.
     """
 
     number: int
@@ -84,6 +85,7 @@ class ListedEpisode:
     data: str
     videos: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
+    tasks: int = 1
 
 
 def candidates(paths: Sequence[Path]) -> list[Path]:
@@ -202,7 +204,7 @@ def _v2(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[L
             raise CorruptArchive(f"meta/episodes.jsonl: {e!r} in a line.") from e
         slots = {"episode_chunk": number // info.chunks_size, "episode_index": number}
         videos = {key: (fill(info.video_path, slots | {"video_key": key}), 0.0) for key in cameras}
-        yield ListedEpisode(number, length, fill(info.data_path, slots), videos, about)
+        yield ListedEpisode(number, length, fill(info.data_path, slots), videos, about, _num_tasks(line))
 
 
 def _v3(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[ListedEpisode]:
@@ -210,7 +212,7 @@ def _v3(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[L
     if not lists:
         raise CorruptArchive(f"{info.root} has no meta/episodes/.", hint="fetch it again")
     per_camera = ("chunk_index", "file_index", "from_timestamp")
-    wanted = ["episode_index", "length", "data/chunk_index", "data/file_index"]
+    wanted = ["episode_index", "length", "data/chunk_index", "data/file_index", "tasks"]
     wanted += [f"videos/{key}/{name}" for key in cameras for name in per_camera]
     said = before(info)
     wanted += [key for key in (said.seed, said.options, *said.own.values()) if key]
@@ -220,9 +222,15 @@ def _v3(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[L
                 slots = {"chunk_index": int(row["data/chunk_index"]), "file_index": int(row["data/file_index"])}
                 videos = {key: _v3_video(info, row, key) for key in cameras}
                 number, length = int(row["episode_index"]), int(row["length"])
-                yield ListedEpisode(number, length, fill(info.data_path, slots), videos, _about(said, row))
+                about, data = _about(said, row), fill(info.data_path, slots)
+                yield ListedEpisode(number, length, data, videos, about, _num_tasks(row))
             except (KeyError, TypeError, ValueError, OverflowError) as e:
                 raise CorruptArchive(f"{path}: {e!r} in a row.") from e
+
+
+def _num_tasks(row: Mapping[str, Any]) -> int:
+    listed = row.get("tasks")
+    return len(listed) if isinstance(listed, list) else 1
 
 
 def _v3_video(info: Info, row: Mapping[str, Any], key: str) -> tuple[str, float]:

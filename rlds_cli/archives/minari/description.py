@@ -272,12 +272,11 @@ class NamedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class ScannedEpisodes:
-    """The findings of a format's ``scan`` about one episode: number, name and steps, columns, attributes."""
+    """The findings of a format's ``scan`` about one episode: number, name and steps, columns."""
 
     number: int
     episode: NamedEpisode
     leaves: Signature
-    attributes: tuple[str, ...] = ()  # of the group and what lies in it, as ``PATH@NAME``
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlds_cli.archives import tasks
 from rlds_cli.archives.exported import NOTHING, ExportedFile
 from rlds_cli.archives.openx.directory import STEPS, FeatureLeaf, Features
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
@@ -34,6 +35,7 @@ from rlds_cli.ted import (
     CUT,
     FLAGS,
     REWARD,
+    TASK,
     TERMINATED,
     TRUNCATED,
     Array,
@@ -86,6 +88,8 @@ def columns(found: Features, chosen: Mapping[str, str]) -> dict[str, FeatureLeaf
         if not below:
             raise UnknownLayout(f'The steps have no "{key}".', hint=f"they hold {', '.join(sorted(usable))}")
         named |= {name + k[len(key) :]: usable.pop(k) for k in below}
+    if TASK not in named and (said := _said(usable)) is not None:
+        named[TASK] = usable.pop(said)
     named |= {name: x for x in usable.values() if (name := field_name(x)) not in named}
     if not any(name.split("/")[0] == "observation" for name in named):
         raise UnknownLayout(
@@ -93,6 +97,12 @@ def columns(found: Features, chosen: Mapping[str, str]) -> dict[str, FeatureLeaf
             hint="name the key: --map observation=KEY",
         )
     return named
+
+
+def _said(usable: Mapping[str, FeatureLeaf]) -> str | None:
+    """Return the key of the text that says what an episode is about; None without one."""
+    keys = (f"{above}/{name}" for above in (STEPS, f"{STEPS}/observation") for name in tasks.NAMES)
+    return next((key for key in keys if key in usable and usable[key].kind == "text" and not usable[key].shape), None)
 
 
 def field_name(leaf: FeatureLeaf) -> str:

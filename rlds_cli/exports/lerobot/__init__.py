@@ -35,7 +35,7 @@ from rlds_cli.exports.lerobot.statistics import EpisodeStatistics, Statistics
 from rlds_cli.exports.lerobot.videos import Camera
 from rlds_cli.files import trees
 from rlds_cli.formats import parquet
-from rlds_cli.ted import CUT, FLAGS, VIDEO, Array, Repeated
+from rlds_cli.ted import CUT, FLAGS, TASK, VIDEO, Array, Repeated
 
 FILES = 1000  # in a chunk, as lerobot has it
 TOGETHER = 4 << 20  # bytes of short episodes that share a row group
@@ -68,11 +68,13 @@ class _LeRobot(Format):
 
     reader = "lerobot"
     can = frozenset({"unknown-final", "cut", "seeds", "options", "columns"})
+    instructed = "steps"
     version: str
 
-    def __init__(self, content: Content, target: Path, form: str | None = None) -> None:
-        super().__init__(content, target, form)
-        self.layout = FeatureColumns(content)
+    def __init__(self, content: Content, target: Path, form: str | None = None, task: str | None = None) -> None:
+        super().__init__(content, target, form, task)
+        assert self.instructions is not None
+        self.layout = FeatureColumns(content, self.instructions)
         steps = content.table.length
         self._first = np.cumsum(steps) - steps  # step with which an episode begins
 
@@ -107,6 +109,12 @@ class _LeRobot(Format):
         elif not camera.is_readable():
             text = f"{camera.name}: its frames do not follow the time of the rows: will be stored decoded"
             yield Loss("encoding", text, camera.name)
+
+    def notes(self) -> Sequence[str]:
+        """Return which text the tasks are, if they are another one than the dataset's own."""
+        if self.layout.instructions.name:
+            return super().notes()
+        return (f"no text says what the episodes are about: their task is the name {self.layout.tasks[0]}",)
 
     # -- work
 
@@ -281,9 +289,10 @@ class _LeRobot(Format):
 
     @cached_property
     def _own_keys(self) -> dict[str, str]:
-        """Return the keys of the user's own episode columns by their names."""
-        odd = {*_STANDARD, "seed", "options"}
-        return {n: f"own.{n.replace('/', '.')}" if n in odd or "/" in n else n for n in self.content.table.extra}
+        """Return the keys of the user's own episode columns by their names; the task is said by its number."""
+        odd, said = {*_STANDARD, "seed", "options"}, {TASK} if self.layout.instructions.is_task else set()
+        names = [n for n in self.content.table.extra if n not in said]
+        return {n: f"own.{n.replace('/', '.')}" if n in odd or "/" in n else n for n in names}
 
     def _info(self, **more: Any) -> dict[str, Any]:
         """Return ``info.json``; what LeRobot knew of the dataset before stays."""
@@ -306,7 +315,7 @@ class _LeRobot(Format):
         table, said = self.content.table, self.layout.said()
         episodes: dict[str, Any] = {} if isinstance(table.seed, Repeated) else {"seed": "seed"}
         episodes |= {} if isinstance(table.options, Repeated) else {"options": "options"}
-        episodes |= {"columns": self._own_keys} if table.extra else {}
+        episodes |= {"columns": self._own_keys} if self._own_keys else {}
         _write_json(directory / "meta" / "info.json", info)
         _write_json(directory / "meta" / exported.FILE, said | ({"episodes": episodes} if episodes else {}))
 

@@ -17,6 +17,7 @@ import numpy as np
 from rlds_cli.archives.lerobot import description
 from rlds_cli.archives.lerobot.description import COUNTED, LANGUAGE, TASK
 from rlds_cli.exports.content import Content
+from rlds_cli.exports.instructions import Instructions
 from rlds_cli.exports.lerobot import statistics
 from rlds_cli.files import json as documents
 from rlds_cli.formats import parquet
@@ -24,10 +25,9 @@ from rlds_cli.ted import VIDEO, Array, Field, IntArray
 
 TIME, DONE = "timestamp", "next.done"
 MOST_SIDES = 5  # of an array in `datasets`
-_OWN_KEYS = {"task": TASK, "next/info/done": DONE}
+_DONE = "next/info/done"  # what it is called here
 FACTS = "lerobot/info.json"  # metadata of a dataset that was imported from LeRobot
 _RESERVED = {*COUNTED, *LANGUAGE, TASK, TIME, DONE, "task", "subtask"}
-_LAST_CODE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ def problem(f: Field) -> str | None:
 class FeatureColumns:
     """The columns that hold a content."""
 
-    def __init__(self, content: Content) -> None:
-        self.content = content
+    def __init__(self, content: Content, instructions: Instructions) -> None:
+        self.content, self.instructions = content, instructions
         self.columns = {c.key: c for c in self._columns()}
         self.columns |= {c.key: c for c in self._added() if c.key not in self.columns}
 
@@ -71,11 +71,11 @@ class FeatureColumns:
     def _columns(self) -> Iterator[ExportColumn]:
         taken: set[str] = set()
         for name, f in self.content.fields.items():
+            if self.instructions.is_task and name == self._task_field:
+                continue  # LeRobot has it as numbers
             key = self._key(name, f, taken)
             taken.add(key)
-            if key == TASK:
-                yield ExportColumn(key, f, "int64", (1,))
-            elif f.kind == "text":
+            if f.kind == "text":
                 yield ExportColumn(key, f, "string", (1,))
             elif f.kind == "frames":
                 yield ExportColumn(key, f, "video" if f.codec == VIDEO else "image", f.shape)
@@ -84,11 +84,8 @@ class FeatureColumns:
 
     def _key(self, name: str, f: Field, taken: set[str]) -> str:
         """Return the key of a field: its name with dots, unless LeRobot means something else by that."""
-        own = _OWN_KEYS.get(name)
-        if own == TASK and f.kind == "text" and f.placement == "root" and self._is_complete(name):
-            return own
         scalar = f.kind == "array" and f.shape == ()
-        if own == DONE and scalar and f.dtype == "bool":
+        if name == _DONE and scalar and f.dtype == "bool":
             return DONE
         if name == TIME and scalar and np.dtype(f.dtype).kind in "iuf" and f.placement == "root":
             return TIME
@@ -123,13 +120,25 @@ class FeatureColumns:
 
     # -- tasks
 
-    def _is_complete(self, name: str) -> bool:
-        """Return whether every step has a text."""
-        return _LAST_CODE not in self._used(name)
+    @cached_property
+    def tasks(self) -> list[str]:
+        """Texts by task number, in the order of their first use; one that names the dataset if nothing says more."""
+        if self._task_field is not None:
+            texts = self.content.strings(self._task_field)
+            return ["" if code < 0 else texts[code] for code in self._used]
+        about = self.content.dataset
+        named = [str(about.manifest.env.get("id") or about.id)]
+        return list(dict.fromkeys(self.instructions.of_episodes)) if self.instructions.name else named
 
-    def _used(self, name: str) -> list[int]:
-        """Return the codes of the steps of a text field, in order."""
-        used = np.zeros(0, np.int64)
+    @property
+    def _task_field(self) -> str | None:
+        return self.instructions.field
+
+    @cached_property
+    def _used(self) -> list[int]:
+        """The codes of the texts of steps, in order; -1 for none."""
+        used, name = np.zeros(0, np.int64), self._task_field
+        assert name is not None
         for a, b in self.content.pieces(name):
             steps = np.ones(b - a, bool)
             steps[self.content.last_rows(a, b) - a] = False
@@ -138,41 +147,20 @@ class FeatureColumns:
         return found
 
     @cached_property
-    def tasks(self) -> list[str]:
-        """Texts by task number: of the field ``task`` or the episode column ``task``, or one that names the dataset."""
-        column, about = self.columns[TASK], self.content.dataset
-        if column.field is not None:
-            texts = self.content.strings(column.field.name)
-            return [texts[code] for code in self._used(column.field.name)]
-        own = self._task_column
-        if own is not None:
-            return list(dict.fromkeys(own))
-        return [str(about.manifest.env.get("id") or about.id)]
-
-    @cached_property
-    def _task_column(self) -> list[str] | None:
-        own = self.content.own_columns.get("task")
-        return own if own and all(isinstance(v, str) for v in own) else None  # type: ignore[return-value]
-
-    @cached_property
     def _number_of_code(self) -> IntArray:
-        column = self.columns[TASK].field
-        assert column is not None
-        used = self._used(column.name)
-        numbers = np.zeros(max(used, default=0) + 1, np.int64)
-        numbers[used] = np.arange(len(used))
+        numbers = np.zeros(max(self._used, default=0) + 2, np.int64)  # the last one is that of -1
+        numbers[self._used] = np.arange(len(self._used))
         return numbers
 
     def task_numbers(self, steps: StepGroup) -> IntArray:
         """Return the number of the task of each step."""
-        column = self.columns[TASK].field
-        if column is not None:
-            return self._number_of_code[steps.among(self.content.codes(column.name, steps.start, steps.stop))]
+        if self._task_field is not None:
+            return self._number_of_code[steps.among(self.content.codes(self._task_field, steps.start, steps.stop))]
         return steps.each(self._task_of_episode)
 
     def tasks_in(self, episode: int) -> list[int]:
         """Return the numbers of the tasks of an episode, in order."""
-        if self.columns[TASK].field is None:
+        if self._task_field is None:
             return [int(self._task_of_episode[episode])]
         steps = StepGroup.of(self.content, range(episode, episode + 1))
         found: list[int] = np.unique(self.task_numbers(steps)).tolist()
@@ -180,9 +168,7 @@ class FeatureColumns:
 
     @cached_property
     def _task_of_episode(self) -> IntArray:
-        own = self._task_column or [self.tasks[0]] * len(self.content.table)
-        number = {text: k for k, text in enumerate(self.tasks)}
-        return np.array([number[text] for text in own], np.int64)
+        return self.instructions.codes() if self.instructions.name else np.zeros(len(self.content.table), np.int64)
 
     # -- descriptions
 
@@ -224,6 +210,8 @@ class FeatureColumns:
         features = self.features()
         added = [c.key for c in self.columns.values() if c.field is None and c.key not in COUNTED]
         chosen = {key: f for key, f in features.items() if key not in added}
+        if self.instructions.is_task:
+            added.remove(TASK)
         found, _ = description.read_features(chosen, self.schema, {})
         columns: dict[str, Any] = {}
         for read in found:

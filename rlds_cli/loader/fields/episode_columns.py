@@ -13,10 +13,10 @@ import numpy as np
 
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader import kernel
-from rlds_cli.loader.fields.columns import INT64, BatchColumn, Memo
+from rlds_cli.loader.fields.columns import INT64, BatchColumn, Grid, Memo
 from rlds_cli.loader.index import EpisodeIndex
 from rlds_cli.loader.kernel import Output, Place, Value
-from rlds_cli.ted import Array, BoolArray, IntArray
+from rlds_cli.ted import TASK, Array, BoolArray, IntArray
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -66,6 +66,21 @@ class EpisodeFields:
         shape = (1,) if values.dtype.kind == "f" else ()
         source = np.ascontiguousarray(values)
         return BatchColumn((Output(value, dtype, shape, place=Place.EPISODE, source=source),), values.dtype.itemsize)
+
+    def task(self, grid: Grid | None, mask: int) -> BatchColumn:
+        """Return ``task``: the text of a step's episode, [B], [B, L], or at the offsets of a ``grid`` [B, k].
+
+        Places that count as outside by ``mask``, see `BatchColumn`, have none.
+        """
+        texts = self._of(f"{EPISODE}/{TASK}").values.astype(object)
+        numbers, where = np.arange(len(texts)), {"place": Place.HERE} if grid is None else grid.where
+
+        def finish(memo: Memo, rows: Array, at: IntArray) -> Array:
+            found = texts[at].reshape(at.shape + (1,) * (rows.ndim - at.ndim))
+            return np.broadcast_to(found, rows.shape).copy()
+
+        outputs = Output(Value.ROW, INT64, **where), Output(Value.COPY, INT64, place=Place.EPISODE, source=numbers)
+        return BatchColumn(outputs, 8, finish, mask=mask)
 
     def mask(self, name: str) -> BatchColumn:
         """Return the mask of the field ``name``: False where the episode has no value."""

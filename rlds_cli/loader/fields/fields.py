@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from rlds_cli.dataset import tasks
 from rlds_cli.dataset.batch import ROOT_FLAGS
 from rlds_cli.dataset.rewards import other_rewards
 from rlds_cli.errors import InvalidArgument, LoaderError, NoReward, UnknownField
@@ -22,7 +23,7 @@ from rlds_cli.loader.storage import blocks, grown, memory
 from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Transition, Window
-from rlds_cli.ted import FLAGS, REWARD, Array, join_name
+from rlds_cli.ted import FLAGS, REWARD, TASK, TASK_AT, Array, join_name
 from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ class Fields:
             for f in schema.values()
             if f.placement == "both" and f"next/{f.name}" not in schema
         }
+        if TASK_AT in schema:
+            self.behind.setdefault(TASK, TASK_AT)
         self.left_out = [n for n in self.behind if not window.gives_next and self._needs_next(n)]
         self.n_step = window.n_step
         self._summed = (DISCOUNT, STEPS) if self.n_step > 1 else ()
@@ -115,7 +118,7 @@ class Fields:
 
     def _after(self, name: str) -> bool:
         """Return whether ``name`` is a field placed ``both``, read one row later."""
-        return self.behind[name] != name
+        return name == f"next/{self.behind[name]}"
 
     # -- names
 
@@ -138,7 +141,7 @@ class Fields:
             everything = item == ALL and not self.below(ALL)
             if item is ... or everything:
                 chosen += [name for usual in USUAL for name in self.below(usual)]
-                chosen += self.behind if everything else [] if member else self._preprocessed()
+                chosen += [*self.behind, *self._task] if everything else [] if member else self._preprocessed()
             else:
                 named = self._made(item) if isinstance(item, Extra) else listed("fields", [item])
                 chosen += [name for key in named for name in expand(key)]
@@ -149,6 +152,11 @@ class Fields:
             raise InvalidArgument("A batch of no fields.", hint="fields=None gives the usual ones")
         episode_columns.check(chosen)
         return list(dict.fromkeys([*chosen, *self._added(chosen)]))
+
+    @cached_property
+    def _task(self) -> tuple[str, ...]:
+        """``task``, if it is what the episode table says alone: the text of each episode, for all of its steps."""
+        return (TASK,) if TASK not in (*self.behind, *self.shadowed) and tasks.is_column(self.dataset.store) else ()
 
     def _preprocessed(self) -> list[str]:
         """Return the fields that preprocess functions added or changed."""
@@ -200,7 +208,7 @@ class Fields:
         do not have the same rows, one for each of these.
         """
         groups: dict[str, list[str]] = {}
-        for name in (*self.behind, DONE):
+        for name in (*self.behind, DONE, *self._task):
             if self._grid(name) is not None:
                 groups.setdefault(str(self._named(name)), []).append(name)
         masks: dict[str, list[str]] = {}
@@ -257,7 +265,7 @@ class Fields:
     def _offered(self, name: str, rows: bool) -> list[str]:
         """Return the names that could be meant by ``name``."""
         if rows:
-            return [*self.behind, *(n for n in self._computed() if n == DONE)]
+            return [*self.behind, *(n for n in self._computed() if n == DONE or n in self._task)]
         group = name.partition("/")[0]
         hidden = {MASK, episode_columns.EPISODE} - {group}
         computed = [n for n in self._computed() if n.partition("/")[0] not in hidden or "/" not in n]
@@ -297,6 +305,7 @@ class Fields:
             found["source"] = lambda: columns.of_episode(self.dataset.episodes["source"].take(table.number))
         if all(name in self.dataset.schema for name in FLAGS):
             found[DONE] = self._done
+        found |= {name: lambda: self._episodes.task(self._grid(TASK), self._mask) for name in self._task}
         if self.window.masked:
             found |= {MASK: columns.mask, STEP_MASK: columns.mask}
         for name in self._episodes.names:
@@ -408,7 +417,9 @@ class Fields:
 
     def _named(self, name: str) -> str | None:
         """Return the key of `Offsets` that a field read from rows belongs to; None without one."""
-        read = name in self.behind or (name == DONE and all(flag in self.behind for flag in FLAGS))
+        read = (
+            name in self.behind or (name == DONE and all(flag in self.behind for flag in FLAGS)) or name in self._task
+        )
         return self.window.named(name) if isinstance(self.window, Offsets) and read else None
 
     def _grid(self, name: str) -> Grid | None:
@@ -416,7 +427,7 @@ class Fields:
         if self._named(name) is None:
             return None
         assert isinstance(self.window, Offsets)
-        later, stored = (0, "") if name == DONE else (int(self._after(name)), self.behind[name])
+        later, stored = (0, "") if name not in self.behind else (int(self._after(name)), self.behind[name])
         offsets = tuple(x + later for x in self.window.of(name) or ())
         observed = max(offsets) > 0 and stored != "" and self.dataset.schema[stored].placement == "both"
         return Grid(offsets, self.table.observed if observed else self.table.steps)

@@ -1,0 +1,86 @@
+"""Changes of what episodes are about: the column ``task`` stays the first of the texts of the steps, ``task_at``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.dataset import tasks
+from rlds_cli.dataset.rows import Rows
+from rlds_cli.store import arrays, compression, digests, episode_table
+from rlds_cli.store.opening import Store
+from rlds_cli.store.views import Change
+from rlds_cli.ted import TASK, TASK_AT, Array, IntArray, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Some of the episodes that a change makes of a dataset, as a dataset for `Rows`."""
+
+    store: Store
+    change: Change
+    index: IntArray
+
+    @property
+    def episodes(self) -> Places:
+        """The episodes themselves."""
+        return self
+
+    def __getitem__(self, name: str) -> Array:
+        if name in self.change.columns:
+            return np.asarray(self.change.columns[name])[self.index]
+        of = self.index if self.change.index is None else self.change.index[self.index]
+        return np.asarray(self.store.episodes[name])[of]
+
+
+def of_ranges(store: Store, change: Change, changed: IntArray) -> Change:
+    """Return a change of a dataset in which ``changed`` episodes, parts of others, have the first of their texts."""
+    if TASK_AT not in store.fields or not tasks.is_column(store) or change.index is None:
+        return change
+    values = store.own_column(TASK).take(change.index).scalars()
+    for k, text in zip(changed.tolist(), tasks.of_steps(Rows(Places(store, change, changed))).first, strict=True):
+        values[k] = text
+    return replace(change, own={**change.own, TASK: episode_table.typed(values, TASK)})
+
+
+def relabelled(store: Store, change: Change) -> Change:
+    """Return a change of the column ``task`` in which the steps have the new texts, too.
+
+    Episodes of several texts keep those of their steps.
+    """
+    new = change.own.get(TASK)
+    if TASK_AT not in store.fields or TASK not in change.own:
+        return change
+    index = np.arange(len(store.episodes["start"])) if change.index is None else change.index
+    texts: list[Scalar] = [None] * len(index) if new is None else new.scalars()
+    before = store.own_column(TASK).take(index).scalars() if TASK in store.own_columns else [None] * len(index)
+    other = np.flatnonzero([a != b for a, b in zip(before, texts, strict=True)])
+    other = other[~tasks.of_steps(Rows(Places(store, change, other))).several]
+    known: list[Any] = [*store.strings(TASK_AT)[:-1].tolist(), *(texts[k] for k in other.tolist())]
+    number = {text: k for k, text in enumerate(dict.fromkeys(text for text in known if text is not None))}
+    codes = np.array(store.rows(TASK_AT))
+    places = Places(store, change, other)
+    start, length = places["start"], places["length"]
+    for k, a, n in zip(other.tolist(), start.tolist(), length.tolist(), strict=True):
+        codes[a : a + n] = number.get(texts[k], -1)
+    of_episodes = np.array(change.digests[TASK_AT] if TASK_AT in change.digests else store.digests(TASK_AT)[index])
+    of_episodes[other] = digests.of_text_episodes(codes, [*number, None], start, length)
+    written = {TASK_AT: _writer(store, codes, list(number))}
+    return replace(change, rows={**change.rows, **written}, digests={**change.digests, TASK_AT: of_episodes})
+
+
+def _writer(store: Store, codes: Array, texts: list[str]) -> Callable[[Path], None]:
+    """Return the function that writes the rows of ``task_at``, and the table of its texts."""
+
+    def write(dataset: Path) -> None:
+        path = store.path_of(TASK_AT)
+        arrays.write(dataset / path, codes)
+        arrays.write_strings(dataset / "text" / path, texts or [""])
+        if store.manifest.encoding == "zarr":
+            compression.compress(dataset / path, store.fields[TASK_AT])
+
+    return write
