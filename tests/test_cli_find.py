@@ -267,6 +267,13 @@ def test_a_variant_has_a_card_of_its_own(rlds):
     assert err.startswith("DatasetNotFound: d4rl/pen-human-v1@other is not in ")
 
 
+def test_the_card_of_a_variant_does_not_say_the_content_of_another(rlds):
+    rlds_cli.create("sample/pendulum-d4rl@five", [episode(5)])
+    out = rlds("info", "sample/pendulum-d4rl@five")[1]
+    assert "\narchive   sample/pendulum-d4rl: 5,100 steps, 26 episodes" in out and "\ncontent" not in out
+    assert "\ncontent   5,100 steps, 26 episodes" in rlds("info", "sample/pendulum-d4rl")[1]
+
+
 def test_fingerprint(rlds):
     ds = rlds_cli.create("local/press", [episode()])
     assert rlds("info", "local/press", "--fingerprint")[1] == f"{ds.fingerprint}\n"

@@ -178,6 +178,33 @@ def test_a_second_run_takes_over_results_of_the_same_episodes_alone() -> None:
     assert made.fingerprint == run(rlds_cli.open_dataset("local/g"), clean, "clean", force=True).fingerprint
 
 
+def test_a_function_of_numbers_is_called_again_where_they_changed() -> None:
+    """Also one that reads the number of a late episode alone, which the episodes that are tried do not show."""
+    add("local/g", range(6))
+    calls: list[int] = []
+
+    def numbered(ep: Any) -> Any:
+        k = int(ep["episode/k"])
+        calls.append(k)
+        ep["x"] = np.full(len(ep["action"]), float(ep["episode/number"] if k == 4 else k))
+        return ep
+
+    def expect(which: list[int], number: int) -> None:
+        calls.clear()
+        made = run(rlds_cli.open_dataset("local/g"), numbered, "numbered")
+        assert [float(made.episode(k)["x"][0, 0]) for k in range(made.num_episodes)] == [
+            float(number if k == 4 else k) for k in which
+        ]
+
+    expect([0, 1, 2, 3, 4, 5], 4)
+    add("local/g", range(6, 9))
+    expect([0, 1, 2, 3, 4, 5, 6, 7, 8], 4)
+    assert 1 not in calls
+    rlds_cli.open_dataset("local/g").select(where="k == 2").drop()
+    expect([0, 1, 3, 4, 5, 6, 7, 8], 3)
+    assert 1 not in calls
+
+
 # -- rows of a selection
 
 
@@ -280,3 +307,24 @@ def test_no_function_of_another_room_and_none_that_they_use_has_places_of_the_lo
     ]
     assert len(crossing) > 50 and not [f.name for f in crossing if has_places(f)]
     assert any(has_places(f) for tree in inside.values() for f in functions(tree))  # of other files of the room
+
+
+# -- whole numbers beside missing ones
+
+
+def test_long_whole_numbers_are_exact_where_an_episode_has_none() -> None:
+    more: list[dict[str, Any]] = [{"stamp": STAMP}, {}, {"stamp": STAMP + 2}, {"few": 3}]
+    ds = rlds_cli.create("local/o", (episode(k, **m) for k, m in enumerate(more)))
+    assert ds.episodes["stamp"].tolist() == [STAMP, None, STAMP + 2, None]
+    assert ds.episodes["few"].dtype == np.float64 and ds.episodes["few"][3] == 3  # as documented: NaN for the others
+    some = ds.select(episodes=[2, 0])
+    assert some.episodes["stamp"].dtype == np.int64 and some.episodes["stamp"].tolist() == [STAMP + 2, STAMP]
+    for where, wanted in (
+        (f"stamp == {STAMP + 2}", [2]),
+        (f"stamp > {STAMP}", [2]),
+        (f"stamp - 1 < {STAMP}", [0]),
+        (f"stamp in ({STAMP + 2}, 7)", [2]),
+        ("stamp is None", [1, 3]),
+        (f"stamp != {STAMP}", [1, 2, 3]),
+    ):
+        assert ds.select(where=where).episodes["k"].tolist() == wanted, where

@@ -91,7 +91,7 @@ def _defects(card: Card) -> str:
 def _page(card: Card, ref: str) -> str:
     lines = [_headline(card, ref)]
     if card.entry:
-        lines += [_line(*pair) for pair in _source(card.entry)]
+        lines += [_line(*pair) for pair in _source(card.entry, whole=_is_whole(card, card.entry))]
     if card.here and card.here.manifest:
         line = card.here.manifest.options.get("entry")
         if card.entry is None and isinstance(line, dict):
@@ -129,7 +129,13 @@ def _absent(entry: Entry | None) -> str:
     return f"not here; {out.size(entry.size)} to download, about {out.size(entry.store_size)} of cache"
 
 
-def _source(e: Entry) -> Iterator[tuple[str, str]]:
+def _is_whole(card: Card, e: Entry) -> bool:
+    """Return whether a dataset has the content that the registry says: it is neither derived nor a part."""
+    options = card.here.manifest.options if card.here and card.here.manifest else {}
+    return card.id == e.id and not subset.described(options)
+
+
+def _source(e: Entry, *, whole: bool) -> Iterator[tuple[str, str]]:
     if e.files or e.tree:
         yield "source", _origin(e)
     if e.status == "closed":
@@ -141,7 +147,7 @@ def _source(e: Entry) -> Iterator[tuple[str, str]]:
     if task := "; ".join(_task(e)):
         yield "task", task
     if content := "; ".join(_content(e)):
-        yield "content", content
+        yield ("content", content) if whole else ("archive", f"{e.id}: {content}")
 
 
 def _origin(e: Entry) -> str:

@@ -352,6 +352,8 @@ class _Expression:
             return _Value(node, "missing", np.zeros(len(column), bool), missing)
         if any(isinstance(v, bool) for v in column):
             return _Value(node, "flag", column.astype(bool), missing)
+        if any(isinstance(v, int) for v in column):  # of more than 53 bits; Python compares them exactly
+            return _Value(node, "number", np.where(missing, np.nan, column), missing)
         return _Value(node, "text", np.where(missing, "", column).astype(object), missing, _CLOSED.get(name, ()))
 
     # -- operands
@@ -537,8 +539,8 @@ def _computed(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     rough = compute(x.astype(np.float64), y.astype(np.float64))
     if compute is operator.truediv or _is_float(x) or _is_float(y):
         return rough
-    greatest = max((float(np.abs(v.astype(np.float64)).max(initial=0)) for v in (x, y, rough)), default=0.0)
-    if greatest < _EXACT:
+    greatest = max(float(np.nanmax(np.abs(v.astype(np.float64)), initial=0)) for v in (x, y, rough))
+    if greatest < _EXACT and object not in (x.dtype, y.dtype):
         return compute(x.astype(np.int64), y.astype(np.int64))
     return compute(x.astype(object), y.astype(object)) if greatest < _WIDEST else rough
 

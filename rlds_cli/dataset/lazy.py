@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rlds_cli.store.opening import Store
 
 EPISODE = "episode"
+_BY_NUMBER = ("number", "start")
 ALL = slice(None)
 _ABSENT = object()
 
@@ -227,6 +228,8 @@ class StoredColumns:
     """The columns of the episode table of a source, each read once.
 
     ``names`` are those of all columns: ``stored`` in the table, and ``number``, that of the episode in the source.
+    ``by_number`` is True once something was read that an episode has another one of in another version: its number, or
+    its first row.
     """
 
     def __init__(self, store: Store) -> None:
@@ -234,6 +237,7 @@ class StoredColumns:
         self.stored = frozenset(self._table)
         self.names = tuple(dict.fromkeys(["number", *self._table, "group", "options", "seed"]))
         self._known: dict[str, Array] = {}
+        self.by_number = False
 
     def of_episode(self, number: int, steps: int | None = None) -> Mapping[str, Any]:
         """Return the columns of an episode: a number, flag or text each, None for none; the id has 32 hex digits.
@@ -247,6 +251,7 @@ class StoredColumns:
         return _Columns(self, lambda name: self._rows(name, numbers))
 
     def _scalar(self, name: str, number: int) -> Scalar:
+        self.by_number |= name in _BY_NUMBER
         if name == "number":
             return number
         if name in self._store.own_columns:
@@ -258,6 +263,7 @@ class StoredColumns:
         return None if found == "" else found  # of `group` and `options`
 
     def _rows(self, name: str, numbers: IntArray) -> Array:
+        self.by_number |= name in _BY_NUMBER
         values = numbers.copy() if name == "number" else self._column(name)[numbers]
         return values[:, None] if values.dtype.kind == "f" else values
 

@@ -34,7 +34,8 @@ class EpisodeColumns(Mapping[str, Array]):
 
     ``end`` is text: ``terminated``, ``truncated`` or ``cut``. Named splits are bool columns under their own names,
     and as ``split/NAME`` where a column has that name. Columns of the user's own (``task``, ``success``) are bool,
-    int64, float64, or texts as objects; where an episode has no value it is None, and NaN in numbers (float64 then).
+    int64, float64, or texts as objects; where an episode has no value it is None, and NaN in numbers: float64 then,
+    which whole numbers of more than 53 bits do not become: those are objects beside None.
     """
 
     def __init__(self, store: Store, index: IntArray | None) -> None:
@@ -103,7 +104,8 @@ class EpisodeColumns(Mapping[str, Array]):
         if name in _TEXT:
             column: Array = np.array(self._store.episode_strings(name), object)
         elif name in self._store.own_columns:
-            column = self._store.own_column(name).shown()
+            own = self._store.own_column(name)
+            return (own if self._index is None else own.take(self._index)).shown()
         elif name in stored:
             column = np.array(END_NAMES)[stored["end"]] if name == "end" else stored[name]
         elif name in self.splits:

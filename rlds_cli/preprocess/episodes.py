@@ -64,6 +64,11 @@ class EpisodeRunner:
         self._table = StoredColumns(reader.store)
         self._partial = bool((task.dataset.episodes["num_observed"] == task.dataset.episodes["length"]).any())
 
+    @property
+    def by_number(self) -> bool:
+        """True if the function has read numbers of episodes, or may have: a TensorDict has them as a field."""
+        return self._task.arrays == "tensordict" or self._table.by_number
+
     # -- one episode
 
     def results(self, ep: SourceEpisode, apart: frozenset[str]) -> list[EpisodeResult]:

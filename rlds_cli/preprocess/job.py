@@ -42,13 +42,13 @@ from rlds_cli.preprocess.calling import Caller, accepted_arguments, undisturbed
 from rlds_cli.preprocess.episodes import EpisodeRunner
 from rlds_cli.preprocess.plan import Assumptions, WritePlan, make_plan
 from rlds_cli.preprocess.reading import SourceReader, runs
-from rlds_cli.preprocess.reuse import Reuse
+from rlds_cli.preprocess.reuse import BY_NUMBER, Reuse
 from rlds_cli.preprocess.steps import StepRunner
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, PART_ROWS, STEP_ROWS, Task
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Stage
 from rlds_cli.store.workers import run_items
-from rlds_cli.ted import Chunk, Field, Part
+from rlds_cli.ted import Chunk, Field, Part, lay_out
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -104,6 +104,9 @@ class PreprocessJob:
                     else:
                         stretch = Part(None, {**part.args, "first": first, "last": last})
                         yield from runner.chunks(stretch, self.plan)
+                if runner.by_number or (self.reuse is not None and self.reuse.by_number):
+                    nothing = lay_out(self.plan.written, [])
+                    yield replace(nothing, notes=(BY_NUMBER,))
 
     def _stretches(self, part: Part) -> Iterator[tuple[int, int, bool]]:
         first, last = part.args["first"], part.args["last"]

@@ -178,7 +178,8 @@ def publish(
     """Complete the dataset and move it to ``target`` in one step, unless one of ``checks`` raises."""
     t.dataset.store.check_readable()
     task.write_failures(built.directory, tuple(task.failures_of(built.notes)))
-    built = replace(built, notes=task.notes_for_manifest(built.notes))
+    metadata = tuple(_metadata(t, built))
+    built = replace(built, notes=task.notes_for_manifest(n for n in built.notes if n != reuse.BY_NUMBER))
     store = t.dataset.store
 
     def locate(field: str, number: str) -> Extent:
@@ -190,7 +191,7 @@ def publish(
     finish(
         built,
         described,
-        metadata=_metadata(t, built),
+        metadata=metadata,
         shared={} if plan.joined else _shared(t, plan),
         linked=_linked(t, plan, built) if plan.joined and plan.shared else None,
         locate=locate,
@@ -245,7 +246,9 @@ def _metadata(t: Task, built: Built) -> Iterable[tuple[str, Array | str]]:
     if t.state is not None:
         yield _state_name(t), t.state
     if t.pinned and built.episodes.origin is not None:
-        yield reuse.METADATA, reuse.digests_of(t)[built.episodes.origin]
+        numbers = reuse.BY_NUMBER in built.notes
+        found = reuse.digests_of(t, numbers=numbers)[built.episodes.origin]
+        yield reuse.WITH_NUMBERS if numbers else reuse.DIGESTS, found
 
 
 def _state_name(t: Task) -> str:

@@ -1,6 +1,8 @@
 """Take over results of an earlier run: of episodes that a growing dataset had already.
 
-The result of a function of whole episodes depends on the episode alone and its columns, which a digest identifies. The
+The result of a function of whole episodes depends on the episode alone and its columns, which a digest identifies:
+that of the episode, its id and place in the archive, and the user's columns. Numbers of episodes and of their first
+rows, which other versions have others of, belong to it where the function has read them. The
 result of a function of steps, batches or windows depends on the call, which begins with the episodes before it: so a
 beginning that both versions have in common is taken over, up to the last call that is the same.
 
@@ -33,22 +35,26 @@ from rlds_cli.store import manifest, metadata
 from rlds_cli.store.build import FAILED
 from rlds_cli.store.integrity import verify_directory
 from rlds_cli.store.opening import Store, field_of
-from rlds_cli.ted import BoolArray, Chunk, Column, EpisodeTable, IntArray
+from rlds_cli.ted import BoolArray, Chunk, Column, EpisodeTable, IntArray, Note
 
-METADATA = "source_episodes"  # in the metadata of a result: digests of the episodes that its episodes were made of
+# In the metadata of a result, one of them: digests of the episodes that its episodes were made of.
+DIGESTS, WITH_NUMBERS = "source_episodes", "numbered_source_episodes"
+BY_NUMBER = Note("by-number", "the function has read numbers of episodes")  # of a part of a job
 _CHUNK_BYTES = 4 << 20
 Digests = npt.NDArray[np.uint8]  # [episodes, 32]
 
 
-def digests_of(task: Task) -> Digests:
-    """Return the digests of the episodes of a task, whose dataset grows: of their rows and their own columns."""
+def digests_of(task: Task, *, numbers: bool) -> Digests:
+    """Return the digests of the episodes of a task, whose dataset grows; with their ``numbers`` or without."""
     store = task.dataset.store
     own = {name: store.own_column(name).scalars() for name in sorted(store.own_columns)}
+    e, groups = store.episodes, store.episode_strings("group")
 
     def digest(k: int) -> bytes:
         columns = {name: values[k] for name, values in own.items() if values[k] is not None}
-        rows = bytes.fromhex(store.name_of(k))
-        return hashlib.sha256(rows + json.dumps(columns).encode()).digest() if columns else rows
+        place = [groups[k], int(e["source"][k]), int(e["row"][k]), *((k, int(e["start"][k])) if numbers else ())]
+        rows = bytes.fromhex(store.name_of(k)) + e["id"][k].tobytes()
+        return hashlib.sha256(rows + json.dumps([place, columns]).encode()).digest()
 
     found = b"".join(map(digest, task.dataset.episodes.index.tolist()))
     return np.frombuffer(found, np.uint8).reshape(-1, 32)
@@ -56,11 +62,15 @@ def digests_of(task: Task) -> Digests:
 
 @dataclass(frozen=True)
 class Reuse:
-    """Results that are taken over: for each episode the number of its result in the dataset ``path``, or -1."""
+    """Results that are taken over: for each episode the number of its result in the dataset ``path``, or -1.
+
+    ``by_number`` is True if the function has read numbers of episodes.
+    """
 
     path: Path
     version: int
     index: IntArray
+    by_number: bool
 
     @property
     def count(self) -> int:
@@ -80,7 +90,7 @@ class Reuse:
         return Rows(Dataset(self._store))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "version": self.version, "index": self.index}
+        return {"path": self.path, "version": self.version, "index": self.index, "by_number": self.by_number}
 
     def stretches(self, first: int, last: int) -> Iterator[tuple[int, int, bool]]:
         """Divide episodes into stretches to compute, and stretches whose results lie end to end (True)."""
@@ -130,21 +140,20 @@ def find(task: Task, plan: WritePlan, steps: int, target: Path) -> tuple[Reuse |
         why = "episodes failed before"
     if not why and {f.name: field_of(f) for f in m.fields} != {f.name: f for f in plan.schema}:
         why = "its fields are others now"
-    if not why and METADATA not in m.metadata:
+    name = next((n for n in (DIGESTS, WITH_NUMBERS) if n in m.metadata), "")
+    if not why and not name:
         why = "the earlier result does not say of which episodes it was made"
     if not why and not verify_directory(target, progress=False).ok:
         why = "the earlier result is damaged"
     if why:
         return None, why
-    old, new = np.asarray(metadata.read(target)[METADATA]), digests_of(task)
-    e, results, step = task.dataset.episodes, Store(target).episodes, m.provenance[-1]
-    if task.unit == "episode":
-        index = _matched(old, new, bool(step["keeps_steps"]))
-    else:
-        index = _common(old, new, e["length"], steps)
+    by_number = name == WITH_NUMBERS
+    old, new = np.asarray(metadata.read(target)[name]), digests_of(task, numbers=by_number)
+    e, results = task.dataset.episodes, Store(target).episodes
+    index = _matched(old, new) if task.unit == "episode" else _common(old, new, e["length"], steps)
     for name in ("length", "num_observed"):  # else it is no result that the plan allows
         index[index >= 0] = np.where(results[name][index[index >= 0]] == e[name][index >= 0], index[index >= 0], -1)
-    found = Reuse(target, int(step["version"]), index)
+    found = Reuse(target, int(m.provenance[-1]["version"]), index, by_number)
     return (found, "") if found.count else (None, "it has no episodes in common with the earlier result")
 
 
@@ -162,14 +171,11 @@ def _hindrance(task: Task, plan: WritePlan) -> str:
     return ""
 
 
-def _matched(old: Digests, new: Digests, single: bool) -> IntArray:
-    """Return for each new episode the number of the result of an equal one, or -1.
-
-    Where episodes did not each have one result, ``single`` is False: then several results may be of one episode.
-    """
+def _matched(old: Digests, new: Digests) -> IntArray:
+    """Return for each new episode the number of the one result of an equal one, or -1."""
     keys = [d.tobytes() for d in old]
     results = Counter(keys)
-    known = {key: k for k, key in reversed(list(enumerate(keys))) if single or results[key] == 1}
+    known = {key: k for k, key in enumerate(keys) if results[key] == 1}
     return np.array([known.get(d.tobytes(), -1) for d in new], np.int64)
 
 

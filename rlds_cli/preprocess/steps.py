@@ -65,6 +65,11 @@ class StepRunner:
         self._table = StoredColumns(reader.store)
         self._partial = bool((task.dataset.episodes["num_observed"] == task.dataset.episodes["length"]).any())
 
+    @property
+    def by_number(self) -> bool:
+        """True if the function has read numbers of episodes, or may have: a TensorDict has them as a field."""
+        return self._task.arrays == "tensordict" or self._table.by_number
+
     # -- one block
 
     def run(self, block: StepBlock) -> tuple[Flat, Mapping[str, Array], Array]:

@@ -40,6 +40,7 @@ MOST_BYTES = 100  # of a name
 _ATTRIBUTE = "rlds_columns"  # of the table's document: the user's columns by name, a value for each episode
 _SMALL, _MOST_SMALL = 1 << 20, 4 << 20  # bytes of the text of a column in the document, and of all of them
 _PIECE = 1 << 15  # episodes that are checked at a time
+_EXACT = 1 << 53  # up to here float64 has every whole number
 TEXT = "str"
 _WORDS = {"bool": "a flag", "int": "a whole number", "float": "a number", "str": "a text"}
 
@@ -202,10 +203,22 @@ class StoredColumn:
         return values.view(f"u{values.dtype.itemsize}")
 
     def shown(self) -> Array:
-        """Return the column for users: texts as objects; missing values as None, or as NaN in numbers (float64)."""
-        if isinstance(self.values, list) or (self.dtype == "bool" and self.missing.any()):  # NaN would count as True
+        """Return the column for users: texts as objects; missing values as None, or as NaN in numbers (float64).
+
+        Whole numbers of which a float64 has not all digits are objects, too, where some are missing.
+        """
+        if isinstance(self.values, list):
+            return np.array(self.values, object)
+        if not self.missing.any():
+            return self.values
+        if self.dtype == "bool" or (self.dtype != "float64" and not self._fits_floats):  # NaN would count as True
             return np.array(self.scalars(), object)
-        return np.where(self.missing, np.nan, self.values.astype(np.float64)) if self.missing.any() else self.values
+        return np.where(self.missing, np.nan, self.values.astype(np.float64))
+
+    @property
+    def _fits_floats(self) -> bool:
+        values = self.values[~self.missing] if not isinstance(self.values, list) else np.zeros(0)
+        return not len(values) or -_EXACT <= int(values.min()) <= int(values.max()) <= _EXACT
 
 
 def narrowed(values: Array) -> Array:
