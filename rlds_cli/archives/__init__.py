@@ -22,6 +22,7 @@ import numpy as np
 
 from rlds_cli import text
 from rlds_cli.archives import plugins, tasks
+from rlds_cli.archives.account import Account
 from rlds_cli.errors import (
     ArchiveError,
     CorruptArchive,
@@ -164,7 +165,9 @@ class Guarded:
                     chunks = tasks.said(chunks, plan.task, plan.archive.name_of, steps=plan.several_tasks)
                 yield from chunks
             except tasks.SeveralTasks:
-                raise Replan(replace(plan, schema=tasks.with_steps(plan.schema), several_tasks=True)) from None
+                told = _retold(plan.account, tasks.COLUMN, tasks.BOTH)
+                schema = tasks.with_steps(plan.schema)
+                raise Replan(replace(plan, schema=schema, account=told, several_tasks=True)) from None
             except Replan as better:
                 found = replace(better.plan, version=plan.version, stored=_stored(better.plan))
                 raise Replan(self._planned(found)) from None
@@ -192,9 +195,12 @@ class Guarded:
         """Return a plan in which what is said of episodes is no field of its own."""
         names = getattr(self.module, "TASKS", ())
         found = tasks.divided(plan.schema, plan.archive.files[0].name, names=names, mapped=plan.archive.fields)
-        several = plan.several_tasks and found.task is not None
+        if found.task is None:
+            return replace(plan, several_tasks=False)
+        several = plan.several_tasks
         schema = tasks.with_steps(found.others) if several else found.others
-        return replace(plan, schema=schema, task=found.task, several_tasks=several)
+        told = _retold(plan.account, found.task.name, tasks.BOTH if several else tasks.COLUMN)
+        return replace(plan, schema=schema, task=found.task, account=told)
 
     @staticmethod
     def _as_read(plan: Plan) -> Plan:
@@ -204,6 +210,14 @@ class Guarded:
     def _what(self, paths: Sequence[Path]) -> str:
         more = f" and {text.plural(len(paths) - 1, 'other file')}" if len(paths) > 1 else ""
         return f"{paths[0] if paths else 'nothing'}{more}, read as {self.name}"
+
+
+def _retold(account: Account | None, name: str, becomes: str) -> Account | None:
+    """Return an account in which what is used as ``name`` is used as something else."""
+    if account is None:
+        return None
+    uses = ((e, [becomes if use == name else use for use in e.used_as.split(", ")]) for e in account.things)
+    return replace(account, things=tuple(replace(e, used_as=", ".join(of)) for e, of in uses))
 
 
 def _stored(plan: Plan) -> int:
@@ -286,6 +300,8 @@ class Archive:
         Steps per second of a recording; None makes a step of each message of the action.
     nearest : bool
         Of a topic each step has the nearest message, not the latest.
+    beside : mapping of str to str
+        Files that the user named and no reader is asked about, with the reasons.
     """
 
     root: Path
@@ -300,6 +316,7 @@ class Archive:
     topics: tuple[str, ...] = ()
     hz: float | None = None
     nearest: bool = False
+    beside: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def arrive(self) -> bool:
@@ -407,6 +424,8 @@ class Plan:
     spaces: Mapping[str, Any] = field(default_factory=dict)  # "observation", "action": spaces in Minari's JSON form
     env: Mapping[str, Any] = field(default_factory=dict)  # "id", "spec" (JSON of a Gymnasium EnvSpec), ...
     notes: tuple[Note, ...] = ()
+    computed: tuple[str, ...] = ()  # fields that the reader works out, such as ages
+    account: Account | None = None  # what becomes of all that the files hold; None of a reader that does not say
     episode_summary: EpisodeSummary | None = None
     beside: tuple[int, ...] | None = None  # files that hold more than rows and columns; None if that is not known
     several_tasks: bool = False  # the task of an episode changes

@@ -32,6 +32,7 @@ observation after it is not recorded. Older files have no ``episode_terminals``:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,14 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, Plan
+from rlds_cli.archives.account import METADATA, Fate, used_as
 from rlds_cli.archives.flat import Flat, FlatEpisodes, FlatLayout, nonzero, stops_of
 from rlds_cli.archives.grouped import Group, Grouped
 from rlds_cli.archives.names import common_rows, free_name, row_field
 from rlds_cli.archives.variants import Variants
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import attributes, whole
+from rlds_cli.formats.inventory import Item
 from rlds_cli.formats.tables import Table
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, Note
 from rlds_cli.text import is_below
@@ -57,6 +60,7 @@ ENDS = "episode_terminals"
 # Version 2: the columns that are not per episode, the column of ends, the version that is read, observations of a step.
 MARKS = ("columns", "num_episodes", "version")
 END = "terminated"
+ENDED = re.compile(rf"{END}_\d+")
 KNOWN = "2.1"
 MAX_TUPLE = 256
 
@@ -73,6 +77,7 @@ class Version1(Flat):
     """Flat columns, and a row of padding behind each episode that terminated."""
 
     name, title, container, flag = "d3rlpy", "d3rlpy", "hdf5", "terminals"
+    marks = ("terminals", ENDS)
 
     def describe(self, table: Table, paths: Sequence[Path]) -> tuple[str, str] | None:
         """Tell d3rlpy's columns, which it alone has together."""
@@ -161,6 +166,14 @@ class Version2(Grouped):
     ) -> tuple[dict[str, Any], list[Note]]:
         """Record the version."""
         return {"d3rlpy": [2]}, []
+
+    def fate(self, item: Item) -> Fate | None:
+        """Say what becomes of attributes, of what a dump says about itself, and of the flag that ends an episode."""
+        if item.name in MARKS:
+            return used_as("the layout")
+        if item.name.startswith("@"):
+            return used_as(METADATA)
+        return used_as(FLAGS[0]) if ENDED.fullmatch(item.name) else None
 
     def constants(self, f: h5py.File, plan: Plan, name: str) -> Iterator[tuple[str, Array | str]]:
         """Return attributes and the version."""

@@ -34,6 +34,7 @@ from rlds_cli.archives import (
     Replan,
     every_file,
 )
+from rlds_cli.archives.account import ENDS, EPISODES, METADATA, Account, Fate, Ledger, fates_of, used_as
 from rlds_cli.archives.flat_rows import (
     FlatEpisodes as FlatEpisodes,
 )
@@ -49,7 +50,9 @@ from rlds_cli.archives.flat_rows import (
 from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import differences
 from rlds_cli.errors import ArchiveError, CorruptArchive, ReaderError, UnknownLayout
+from rlds_cli.formats import inventory
 from rlds_cli.formats.hdf5 import reading
+from rlds_cli.formats.inventory import Item
 from rlds_cli.formats.table_views import TableView
 from rlds_cli.formats.tables import Table, is_flat, open_flat
 from rlds_cli.subset import Subset
@@ -131,6 +134,7 @@ class Flat(ABC):
     joined: ClassVar[bool] = False
     unlike: ClassVar[type[ArchiveError]] = UnknownLayout  # files that do not hold the same fields
     inside_notes: ClassVar[bool] = True  # a step that terminates inside an episode is noted
+    marks: ClassVar[tuple[str, ...]] = ()  # columns that `episodes` alone reads
     flag: ClassVar[str | None] = None  # the column that shows where a step terminates, if `episodes` alone reads it
 
     # What a family says
@@ -246,7 +250,27 @@ class Flat(ABC):
         width = sum(f.row_bytes for f in seen[0].fields)
         parts = [p for i, e in enumerate(found) for p in self.parts(i, e, width, known=mode != FINAL)]
         facts = {**self.facts(archive, seen, found, mode), **({SHARDS: rows} if self.joined else {})}
-        return Plan(self.name, archive, schema, tuple(parts), rule, facts=facts, notes=tuple(notes))
+        account = self.account(archive, seen)
+        return Plan(self.name, archive, schema, tuple(parts), rule, facts=facts, notes=tuple(notes), account=account)
+
+    def account(self, archive: Archive, seen: Sequence[FlatLayout]) -> Account:
+        """Say what becomes of all that the files hold."""
+        told = Ledger()
+        kind, _, key = (archive.episodes_by or "").partition(":")
+        marks = (*self.marks, *([key] if kind == "field" else []))
+        for index, (path, found) in enumerate(zip(archive.files, seen, strict=True)):
+            items = inventory.items(path)
+            there = {i.name for i in items}
+            told.file(archive.name_of(index), used_as(EPISODES))
+            fates = {key: used_as(ENDS) for key in marks if key in there}
+            fates |= {key: used_as(METADATA) for key in found.metadata} | fates_of(found.named, there)
+            told.inside(items, fates, archive.name_of(index), others=self.fate)
+        return told.account()
+
+    def fate(self, item: Item) -> Fate | None:
+        """Say what becomes of a thing that is no column; None leaves it out."""
+        kept = item.kind == inventory.ATTRIBUTE and not item.why and type(self).metadata is Flat.metadata
+        return used_as(METADATA) if kept else None
 
     def check(self, archive: Archive) -> None:
         """Refuse options that do not apply; raises UnknownLayout."""

@@ -72,6 +72,13 @@ class FlatLayout:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def named(self) -> dict[str, str]:
+        """The keys of fields, of next observations and of flags, by name."""
+        flags = {FLAGS[0]: self.terminals, FLAGS[1]: self.timeouts}
+        following = {f"next/{n}": k for n, k in self.next_columns.items()}
+        return {**self.columns, **following, **{n: k for n, k in flags.items() if k}}
+
+    @property
     def recorded(self) -> bool:
         """True if there are next observations with the fields and shapes of the observations."""
         return bool(self.own_next) and {f.name: f.shape for f in self._observations} == {

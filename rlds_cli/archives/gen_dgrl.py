@@ -27,9 +27,11 @@ from typing import IO, Any
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
+from rlds_cli.archives.account import EPISODES, Account, Ledger, used_as
 from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import differences
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
+from rlds_cli.formats import inventory
 from rlds_cli.formats.compressed import ArchiveMember, is_tar, members, open_unpacked
 from rlds_cli.formats.npz import MAGIC, NPY_MAGIC, NpzFile, NpzRows, open_npz, parse_header
 from rlds_cli.ted import (
@@ -120,7 +122,18 @@ def _plan(archive: Archive, *, exact: bool) -> Plan:
         parts=tuple(Part(None, {"file": i, "exact": exact}) for i in range(len(archive.files))),
         episodes_by="file",
         facts={"observations": stored, "kept": _kept(schema)},
+        account=_account(archive, schema),
     )
+
+
+def _account(archive: Archive, schema: Sequence[Field]) -> Account:
+    """Say what becomes of the files, and of the arrays of an episode; a note names members that are no episodes."""
+    told, keys = Ledger(), {name: key for key, name in NAMES.items()}
+    told.all_files(archive.files, archive.root, dict.fromkeys(archive.files, used_as(EPISODES)))
+    for f in schema:
+        if f.name != FLAGS[1]:
+            told.add(inventory.ARRAY, keys.get(f.name) or f.name.removeprefix("info/"), used_as(f.name))
+    return told.account()
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:

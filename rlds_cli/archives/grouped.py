@@ -26,11 +26,24 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
+from rlds_cli.archives.account import (
+    EPISODES,
+    METADATA,
+    NO_STEPS,
+    Account,
+    Fate,
+    Ledger,
+    fates_of,
+    left_out,
+    used_as,
+)
 from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import differences, is_observation, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.formats import inventory
 from rlds_cli.formats.hdf5 import datasets, keys_found, open_file, plain, reading
 from rlds_cli.formats.hdf5_rows import nan_count
+from rlds_cli.formats.inventory import Item
 from rlds_cli.formats.table_datasets import open_datasets
 from rlds_cli.formats.tables import is_flat
 from rlds_cli.subset import Subset
@@ -312,7 +325,29 @@ class Grouped:
             facts=facts,
             env=env,
             notes=(*notes, *more),
+            account=self.account(archive, found),
         )
+
+    def account(self, archive: Archive, found: Sequence[Sequence[Group]]) -> Account:
+        """Say what becomes of all that the files hold, of which ``found`` are the groups of each."""
+        told = Ledger()
+        for index, (path, groups) in enumerate(zip(archive.files, found, strict=True)):
+            name = archive.name_of(index)
+            told.file(name, used_as(EPISODES))
+            items = inventory.items(path)
+            there = {i.name for i in items}
+            fates: dict[str, Fate] = {}
+            for g in groups:
+                fields = {**g.columns, **{f"next/{n}": key for n, key in g.next_keys.items()}}
+                of_group = fates_of({n: self.path(g.group, key) for n, key in fields.items()}, there)
+                fates |= of_group if g.length else dict.fromkeys(of_group, left_out(NO_STEPS))
+                fates |= {self.path(g.group, key): used_as(METADATA) for key in g.constants}
+            told.inside(items, fates, name, others=self.fate)
+        return told.account()
+
+    def fate(self, item: Item) -> Fate | None:
+        """Say what becomes of a thing in a file that is in no group; None leaves it out."""
+        return None
 
     def check(self, archive: Archive) -> None:
         """Refuse options that do not apply; raises UnknownLayout."""

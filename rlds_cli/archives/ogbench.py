@@ -45,6 +45,7 @@ class OGBench(Flat):
     name, title, container = "ogbench", "OGBench", "npz"
     no_rule = "OGBench flags the last row of every trajectory"
     whole_files = True
+    marks = ("terminals", VALIDS)
     inside_notes = False  # masks are 0 wherever the goal is reached
 
     def describe(self, table: Table, paths: Sequence[Path]) -> tuple[str, str] | None:

@@ -23,9 +23,12 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import Archive, Plan
+from rlds_cli.archives.account import EPISODES, Account, Ledger, used_as
 from rlds_cli.archives.flat import Flat, FlatEpisodes, FlatLayout
 from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.formats import inventory
 from rlds_cli.formats.categories import CategoryColumn, CategoryTable, Values, is_arff, open_table
+from rlds_cli.formats.inventory import Item
 from rlds_cli.formats.parquet import is_parquet
 from rlds_cli.formats.tables import Table, TableColumn
 from rlds_cli.ted import TERMINATED, Array, BoolArray, Field
@@ -85,6 +88,17 @@ class OpenML(Flat):
         """End an episode with each row."""
         rows = found.rows
         return FlatEpisodes(np.arange(1, rows + 1), np.zeros(rows, bool), np.full(rows, TERMINATED, np.uint8))
+
+    def account(self, archive: Archive, seen: Sequence[FlatLayout]) -> Account:
+        """Say which field each column of the table is a part of."""
+        told = Ledger()
+        (path,), columns = archive.files, seen[0].facts["columns"]
+        told.file(archive.name_of(0), used_as(EPISODES))
+        with open_table(path) as table:
+            items = [Item(inventory.COLUMN, c.name) for c in table.columns]
+        fates = {key: used_as(name) for name, keys in columns.items() for key in keys}
+        told.inside(items, fates, path.name)
+        return told.account()
 
     def odd_values(self, f: Field, values: Array, start: int) -> tuple[str, str, BoolArray] | None:
         """Mark missing numbers and categories."""

@@ -6,7 +6,7 @@ The functions are called with `files.child.ask`, and their results consist of ``
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,15 @@ from rlds_cli.archives import (
     skipped_file,
     without_bad_files,
 )
+from rlds_cli.archives.account import NOT_READ, Account, Entry, Fate, left_out, used_as
 from rlds_cli.archives.beside import is_beside
-from rlds_cli.errors import ArchiveError, InvalidArgument, UnknownLayout
+from rlds_cli.errors import ArchiveError, InvalidArgument, ReaderError, UnknownLayout
 from rlds_cli.files import child
 from rlds_cli.formats import git_lfs
 from rlds_cli.formats.camera_files import is_media
 from rlds_cli.formats.tables import is_empty, is_flat, no_rows
 from rlds_cli.formats.tfrecord import is_tfrecord
-from rlds_cli.ted import Field, Note, Part
+from rlds_cli.ted import FLAGS, Field, Note, Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Recognised:
     how: str
     archive: Archive
     plan: Plan
+    account: tuple[Entry, ...]
 
     @property
     def rows(self) -> int | None:
@@ -57,7 +59,7 @@ class Recognised:
 
 
 _last: list[tuple[Any, Plan]] = []  # what the last plan was made of, and the plan
-ANSWERS = (Recognised, Plan, Archive, EpisodeSummary, Field, Note, Part, ArchivedValue)
+ANSWERS = (Recognised, Plan, Archive, EpisodeSummary, Field, Note, Part, ArchivedValue, Account, Entry, Fate)
 
 
 def plan(archive: Archive, format: str | None) -> Recognised:
@@ -73,8 +75,41 @@ def plan(archive: Archive, format: str | None) -> Recognised:
     """
     archive = _without_pointers(archive)
     name, how = reader_for(archive.files, format, bool(archive.fields), archive.skip_bad, archive.rewards)
+    given = archive
     archive = without_bad_files(name, archive) if archive.skip_bad else archive
-    return Recognised(name, how, archive, plan_known(name, archive))
+    made = plan_known(name, archive)
+    return Recognised(name, how, archive, made, account_of(made, given))
+
+
+def account_of(plan: Plan, given: Archive) -> tuple[Entry, ...]:
+    """Return what becomes of all files that a user gave, and of all that they hold.
+
+    Raises
+    ------
+    ReaderError
+        The reader gives an account that lacks a file that it reads, or the source of a field.
+    """
+    told = plan.account
+    read = {plan.archive.name_of(i) for i in range(len(plan.archive.files))}
+    if told is None:
+        told = Account(dict.fromkeys(read, used_as(f"files of the reader {plan.reader}, which gives no account")))
+    else:
+        _check(plan, told, read)
+    files = dict(told.files)
+    for index in range(len(given.files)):
+        files.setdefault(given.name_of(index), left_out(NOT_READ))
+    files |= {name: left_out(why) for name, why in given.beside.items()}
+    return replace(told, files=files).entries
+
+
+def _check(plan: Plan, told: Account, read: Collection[str]) -> None:
+    """Refuse an account without a file that is read, or without the source of a field."""
+    if missing := read - told.files.keys():
+        raise ReaderError(f"The account of the reader {plan.reader} lacks {min(missing)}.")
+    uses = {name for e in told.entries for name in e.used_as.split(", ")}
+    made = {f.name for f in plan.schema if f.name not in FLAGS and f.name not in plan.computed}
+    if unknown := made - uses:
+        raise ReaderError(f"The account of the reader {plan.reader} does not say what {min(unknown)} is made of.")
 
 
 def plan_known(name: str, archive: Archive) -> Plan:

@@ -36,9 +36,10 @@ from rlds_cli.archives import (
     skipped_file,
     tasks,
 )
+from rlds_cli.archives.account import EPISODES, Account, Ledger, left_out, used_as
 from rlds_cli.archives.names import is_observation, meaning
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
-from rlds_cli.formats import image_columns
+from rlds_cli.formats import image_columns, inventory
 from rlds_cli.formats.recordings import SECOND, Message, Recording, codec_of, is_recording, open_recording
 from rlds_cli.ted import (
     CUT,
@@ -96,11 +97,16 @@ class TopicColumn:
 
 @dataclass(slots=True)
 class Survey:
-    """The columns of a recording by key, the times of each topic, and why some values are left out."""
+    """The columns of a recording by key, the times of each topic, and why some values are left out.
+
+    ``wanted`` are the topics that were looked at, ``unread`` those and columns that are left out, with the reasons.
+    """
 
     columns: dict[str, TopicColumn]
     times: dict[str, IntArray]
     notes: list[Note]
+    wanted: Sequence[str]
+    unread: dict[str, str]
 
 
 def survey(recording: Recording, topics: Sequence[str] = ()) -> Survey:
@@ -113,6 +119,7 @@ def survey(recording: Recording, topics: Sequence[str] = ()) -> Survey:
             raise UnknownLayout(f"{name} has no topic {pattern}.{near}", hint=f"it has {_listed(recording)}")
     odd = [recording.topics[t] for t in wanted if recording.topics[t].why_not]
     notes = [Note("not-understood", f"{t.name} ({t.type}) is left out: {t.why_not}") for t in odd]
+    unread = {t.name: t.why_not for t in odd}
     times: dict[str, list[int]] = {t: [] for t in wanted}
     columns: dict[str, dict[str, TopicColumn | None]] = {}
     for m in recording.messages([t for t in wanted if not recording.topics[t].why_not]):
@@ -127,9 +134,13 @@ def survey(recording: Recording, topics: Sequence[str] = ()) -> Survey:
         for leaf, c in leaves.items():
             if c is None:
                 notes.append(Note("varies", f"{topic}/{leaf} is left out: its values have different shapes or kinds"))
+                unread[f"{topic}/{leaf}"] = "its values have different shapes or kinds"
             elif 0 not in c.shape:
                 found[c.key] = c
-    return Survey(found, {t: np.array(n, np.int64) for t, n in times.items() if n}, notes)
+            else:
+                unread[c.key] = "it holds no values"
+    unread |= {t: "it has no messages" for t in wanted if not times[t] and t not in unread}
+    return Survey(found, {t: np.array(n, np.int64) for t, n in times.items() if n}, notes, wanted, unread)
 
 
 def _column(topic: str, leaf: str, value: Any) -> TopicColumn | None:
@@ -313,8 +324,27 @@ def plan(archive: Archive) -> Plan:
         facts={"fields": first.fields, "columns": first.columns, "hz": archive.hz, "nearest": archive.nearest},
         env={"fps": archive.hz} if archive.hz else {},
         notes=(*dict.fromkeys(n for s in seen for n in s.notes), *notes),
+        computed=tuple(f.name for f in first.schema if f.name.startswith(AGE)),
+        account=_account(archive, files, seen),
         episode_summary=EpisodeSummary(lengths, {**dict.fromkeys(END_NAMES, 0), END_NAMES[CUT]: len(seen)}),
     )
+
+
+def _account(archive: Archive, files: Sequence[Path], seen: Sequence[_Planned]) -> Account:
+    """Say what becomes of the files, of their topics, and of the columns of these."""
+    told = Ledger()
+    told.all_files(archive.files, archive.root, dict.fromkeys(files, used_as(EPISODES)))
+    for one in seen:
+        names = {key: name for name, key in one.fields.items()}
+        for topic, why in one.unread.items():
+            told.add(inventory.TOPIC, topic, left_out(why))
+        for key in one.known:
+            told.add(
+                inventory.COLUMN, key, used_as(names[key]) if key in names else left_out("no field is mapped to it")
+            )
+        for kind, name in one.beside:
+            told.add(kind, name, left_out("records beside the messages are not read"))
+    return told.account()
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +357,9 @@ class _Planned:
     times: IntArray
     sent: dict[str, IntArray]
     notes: list[Note]
+    known: list[str]  # columns, also those that become no fields
+    unread: dict[str, str]  # topics and columns that are left out, with the reasons
+    beside: tuple[tuple[str, str], ...]
 
 
 def _planned(archive: Archive, path: Path) -> _Planned:
@@ -346,6 +379,9 @@ def _planned(archive: Archive, path: Path) -> _Planned:
         times,
         {topic: seen.times[topic] for topic in topics},
         seen.notes,
+        [*seen.columns],
+        seen.unread | {t: "--topics does not name it" for t in recording.topics if t not in seen.wanted},
+        recording.beside,
     )
 
 

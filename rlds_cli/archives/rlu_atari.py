@@ -19,17 +19,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
+from rlds_cli.archives.account import EPISODES, UNREAD, Account, Ledger, left_out, used_as
 from rlds_cli.archives.openx import example_of, row, steps
 from rlds_cli.archives.openx.directory import FeatureLeaf
 from rlds_cli.archives.openx.steps import RULES
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
-from rlds_cli.formats import tfrecord
+from rlds_cli.formats import inventory, tfrecord
 from rlds_cli.formats.tfrecord import ExampleFeature, parse
 from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Array, Chunk, EpisodeData, Field, Note, chunks, lay_out
 
@@ -38,7 +40,7 @@ choose = every_file
 
 FRAME = (84, 84, 1)
 LOOKED_AT = 4  # files whose first episodes are compared with their returns
-EPISODES = 4
+LOOKED_AT_EACH = 4
 
 _STEPS = {
     "action": FeatureLeaf("actions", "array", "int64"),
@@ -100,7 +102,23 @@ def plan(archive: Archive) -> Plan:
         parts=tuple(Part(None, {"file": i}) for i in range(len(archive.files))),
         episodes_by="file",
         facts={"last_step": rule, "last_step_by": decided},
+        account=_account(archive),
     )
+
+
+def _account(archive: Archive) -> Account:
+    """Say what becomes of the files, and of the lists of their first records."""
+    told, fields = Ledger(), {**_STEPS, "observation": _OBSERVATIONS}
+    fates = {leaf.key: used_as(name) for name, leaf in fields.items()} | dict.fromkeys(_EPISODE, used_as("options"))
+    told.all_files(archive.files, archive.root, dict.fromkeys(archive.files, used_as(EPISODES)))
+    keys = {leaf.key for leaf in fields.values()}
+    for index, path in enumerate(archive.files):
+        with suppress(ArchiveError) if archive.skip_bad else nullcontext():
+            for _, example in islice(_examples(path, archive.name_of(index)), 1):
+                keys |= {*example}
+    for key in sorted(keys):
+        told.add(inventory.FEATURE, key, fates.get(key) or left_out(UNREAD))
+    return told.account()
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
@@ -155,7 +173,7 @@ def _rule(archive: Archive) -> tuple[str, str]:
     for index in range(0, len(archive.files), every)[:LOOKED_AT]:
         try:
             name = archive.name_of(index)
-            for number, example in islice(_examples(archive.files[index], name), EPISODES):
+            for number, example in islice(_examples(archive.files[index], name), LOOKED_AT_EACH):
                 if _counts_last_reward(example, f"{name}: record {number:,}"):
                     return "action", "episode_return counts the last reward"
         except ArchiveError:

@@ -31,6 +31,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, Plan, tasks
+from rlds_cli.archives.account import METADATA, SPLITS, Fate, used_as
 from rlds_cli.archives.grouped import FINAL, NEXT, OWN, Group, Grouped
 from rlds_cli.archives.names import free_name, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
@@ -43,6 +44,7 @@ from rlds_cli.formats.hdf5 import (
     keys_found,
     plain,
 )
+from rlds_cli.formats.inventory import Item
 from rlds_cli.ted import FLAGS, REWARD, Array, Note
 from rlds_cli.text import natural
 
@@ -177,6 +179,20 @@ class RobomimicFamily(Grouped):
     def task(self, f: h5py.File, group: str) -> str | None:
         """Return the instruction of a demonstration: its own, or that of all of a file."""
         return _said(f[DATA][group]) or _said(f[DATA])
+
+    def fate(self, item: Item) -> Fate | None:
+        """Say what becomes of attributes, and of the masks."""
+        owner, at, key = item.name.rpartition("@")
+        if not at:
+            return used_as(SPLITS) if item.name.startswith(f"{MASK}/") else None
+        if (owner, key) in ((DATA, "env_args"), (DATA, "env")):
+            return used_as(f"{METADATA}, the environment")
+        if key in (*SAID, *tasks.NAMES, LANG):
+            return used_as(f"{METADATA}, {tasks.COLUMN}")
+        group = owner.removeprefix(f"{DATA}/")
+        if group != owner and key == NUM_SAMPLES:
+            return used_as("a check of the steps")
+        return used_as(METADATA) if owner in ("", DATA) or GROUP.fullmatch(group) else None
 
     def constants(self, f: h5py.File, plan: Plan, name: str) -> Iterator[tuple[str, Array | str]]:
         """Return attributes, constants and model files.

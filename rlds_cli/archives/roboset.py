@@ -33,11 +33,13 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, Plan
+from rlds_cli.archives.account import METADATA, Fate, used_as
 from rlds_cli.archives.grouped import Group, Grouped
 from rlds_cli.archives.names import common_rows, expand, free_name, is_observation, row_field
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.formats.hdf5 import attributes, keys_found, plain, reading
 from rlds_cli.formats.hdf5_rows import components
+from rlds_cli.formats.inventory import Item
 from rlds_cli.ted import FLAGS, REWARD, Array, Field, Note
 from rlds_cli.text import is_below, natural
 
@@ -132,6 +134,11 @@ class RoboSet(Grouped):
         fields = {f.name: f for f in made.values()}
         columns = {f.name: key for key, f in made.items()}
         return replace(g, columns=columns, fields=fields, late=rows[name] == TRACE, about=None)
+
+    def fate(self, item: Item) -> Fate | None:
+        """Say what becomes of attributes: those of the file and of trials are kept."""
+        owner, at, _ = item.name.rpartition("@")
+        return used_as(METADATA) if at and (not owner or GROUP.fullmatch(owner)) else None
 
     def constants(self, f: h5py.File, plan: Plan, name: str) -> Iterator[tuple[str, Array | str]]:
         """Return constants and attributes by trial."""

@@ -59,10 +59,10 @@ class ArrowFile:
         kinds = {name: kind for field in schema for name, kind in leaves(field)}
         self.tops.update({name: field.name for field in schema for name, _ in leaves(field)})
         for name, column in self._examples(kinds).items():
-            if column is None or not _is_known(column.type):
+            if column is None or not is_known(column.type):
                 self.left_out[name] = str(kinds[name])
                 continue
-            if _is_binary(column.type) or _is_image(column.type):
+            if _is_binary(column.type) or is_image(column.type):
                 self.columns[name] = ((num_rows,), np.dtype("V"))
                 continue
             values, _ = self.values(name, column, None)
@@ -107,7 +107,7 @@ class ArrowFile:
 
         column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
         missing = column.is_null().to_numpy(zero_copy_only=False)
-        if _is_image(column.type):
+        if is_image(column.type):
             column = pa.compute.struct_field(column, "bytes")
         if _is_binary(column.type):
             return np.array(column.to_pylist(), object), missing
@@ -249,7 +249,7 @@ def _flat(field: Any, column: Any, above: str = "") -> Iterator[tuple[str, Any]]
     import pyarrow as pa
 
     name = f"{above}{field.name}"
-    if not pa.types.is_struct(field.type) or _is_image(field.type):
+    if not pa.types.is_struct(field.type) or is_image(field.type):
         yield name, column
         return
     for member, values in zip(field.type, column.flatten(), strict=True):
@@ -260,20 +260,20 @@ def leaves(field: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """Names and types of a column, or of the members of a struct."""
     import pyarrow as pa
 
-    if not pa.types.is_struct(field.type) or _is_image(field.type):
+    if not pa.types.is_struct(field.type) or is_image(field.type):
         yield f"{above}{field.name}", field.type
         return
     for member in field.type:
         yield from leaves(member, f"{above}{field.name}/")
 
 
-def _is_known(kind: Any) -> bool:
+def is_known(kind: Any) -> bool:
     """Return whether values are texts, numbers or flags, or lists of numbers or flags."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_binary(kind) or _is_image(kind):
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_binary(kind) or is_image(kind):
         return True
     while _is_list(kind):
         kind = kind.value_type
@@ -286,7 +286,7 @@ def _is_binary(kind: Any) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _is_image(kind: Any) -> bool:
+def is_image(kind: Any) -> bool:
     """Return whether a struct is the one in which the ``datasets`` library keeps images: ``bytes`` and ``path``."""
     import pyarrow as pa
 
@@ -392,7 +392,7 @@ def _joined(some: Sequence[Any]) -> Sequence[Any]:
 
 def schema(path: Path) -> Any:
     """The columns of a file."""
-    with _opened(path) as reader:
+    with reading(path, "Arrow"), _opened(path) as reader:
         return reader.schema
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +41,23 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 
 _SINGLE = {h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.STRING, h5py.h5t.ENUM}  # classes of types of attributes
 _TEXT = h5py.string_dtype()
-MOST_KNOWN = 1 << 16
-_checked: set[tuple[Path, disk.State]] = set()  # files that are safe to read, as they were
+MOST_KNOWN, MOST_NAMES = 1 << 16, 1 << 20  # files, and names in all of them
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a file holds, by path: datasets, groups without members, and attributes as ``PATH@NAME``."""
+
+    datasets: tuple[str, ...]
+    empty: tuple[str, ...]
+    attributes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.datasets) + len(self.empty) + len(self.attributes)
+
+
+_checked: dict[tuple[Path, disk.State], Contents] = {}  # files that are safe to read, as they were
+_names = 0  # in all of these
 
 
 def is_hdf5(path: Path) -> bool:
@@ -156,22 +173,51 @@ def _hint(path: Path, error: OSError | None = None) -> str:
     return f"fetch or write {path} again; its content cannot be used"
 
 
-def _check(f: h5py.File, path: Path) -> None:
+def _check(f: h5py.File, path: Path) -> Contents:
     """Refuse a file that is not safe to read; a file that was checked and has not changed is not checked again."""
+    global _names
     known = path, disk.state(path)
     if known in _checked:
-        return
+        return _checked[known]
+    seen: dict[str, list[str]] = {"datasets": [], "empty": [], "attributes": _paths("", f)}
     try:
         for name, item in walk(f):
+            seen["attributes"] += _paths(name, item)
             if isinstance(item, h5py.Dataset):
                 check_dataset(name, item, path)
+                seen["datasets"].append(name)
+            elif not len(item):
+                seen["empty"].append(name)
     except ArchiveError:
         raise
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, zlib.error) as e:
         raise CorruptArchive(f"{path.name} is damaged: {e}", hint=_hint(path)) from e
-    if len(_checked) >= MOST_KNOWN:
+    found = Contents(**{kind: tuple(map(sys.intern, names)) for kind, names in seen.items()})
+    if len(_checked) >= MOST_KNOWN or _names + len(found) > MOST_NAMES:
         _checked.clear()
-    _checked.add(known)
+        _names = 0
+    _checked[known] = found
+    _names += len(found)
+    return found
+
+
+def _paths(name: str, item: h5py.Group | h5py.Dataset) -> list[str]:
+    return [f"{name}@{key}" for key in attribute_names(item)]
+
+
+def contents(path: Path) -> Contents:
+    """List what a file holds, by its headers.
+
+    Raises
+    ------
+    CorruptArchive, UnsafeArchive, NoPermission
+        As `open_file`.
+    """
+    found = _checked.get((path, disk.state(path)))
+    if found is not None:
+        return found
+    with open_file(path, check=False) as f:
+        return _check(f, path)
 
 
 def walk(group: h5py.Group) -> Iterator[tuple[str, h5py.Group | h5py.Dataset]]:

@@ -57,6 +57,13 @@ def open_parquet(path: Path, *, fill: bool = False) -> Iterator[ArrowFile]:
         yield found
 
 
+def schema(path: Path) -> Any:
+    """The columns of a file, by its footer; raises as `open_parquet`."""
+    child.note(path)
+    with reading(path):
+        return pyarrow().parquet.read_schema(path)
+
+
 @contextmanager
 def opened(path: Path, **how: Any) -> Iterator[Any]:
     """A ``pyarrow.parquet.ParquetFile`` that compares the checksums of pages, where the file has them.

@@ -66,6 +66,7 @@ class Recording:
         self, path: Path, topics: Sequence[Topic], messages: Callable[[Collection[str], int, int], Iterator[Message]]
     ) -> None:
         self.path, self.topics = path, {t.name: t for t in topics}
+        self.beside: tuple[tuple[str, str], ...] = ()  # kind and name of records that are no messages
         self._messages = messages
 
     def messages(self, topics: Collection[str], first: int = 0, last: int = (1 << 63) - 1) -> Iterator[Message]:
@@ -157,7 +158,10 @@ def _mcap(path: Path, file: Any) -> Recording:
                     where = f"{path.name}: {channel.topic} at {m.log_time / SECOND:.3f} s"
                     yield Message(channel.topic, m.log_time, _decoded(decoders[channel.id], m.data, where))
 
-    return Recording(path, topics, messages)
+    found = Recording(path, topics, messages)
+    records = {"attachment": summary.attachment_indexes, "metadata": summary.metadata_indexes}
+    found.beside = tuple((kind, str(record.name)) for kind, of in records.items() for record in of)
+    return found
 
 
 @contextmanager

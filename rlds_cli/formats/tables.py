@@ -155,6 +155,11 @@ class Table:
         """The columns of the file that are not hidden."""
         return {k: c for k, c in self.columns.items() if k not in self._derivations and k not in self.hidden}
 
+    @property
+    def stored(self) -> list[str]:
+        """The columns of the file."""
+        return [k for k in self.columns if k not in self._derivations]
+
     def made_of(self, key: str) -> tuple[str, ...]:
         """The inputs of a derived column; none for a column of the file."""
         return self._derivations[key].inputs if key in self._derivations else ()
@@ -403,6 +408,17 @@ def _parse_derived(key: str) -> tuple[str, tuple[str, ...]] | None:
         return kind, (camera_files.named_by(key)[1],)
     known = kind in (NOT, ENDS, MISSING, FIRST, LAST, camera_files.SINCE, *camera_files.KINDS)
     return (kind, (key.removeprefix(kind),)) if known else None
+
+
+def made_of(key: str, there: Collection[str]) -> tuple[str, ...]:
+    """Return the columns of a file, ``there``, that a column is made of; cameras beside the file are none."""
+    found = None if key in there else _parse_derived(key)
+    if found is None:
+        return (key,)
+    kind, inputs = found
+    if kind in (camera_files.FOLDER, camera_files.VIDEO):
+        return ()
+    return tuple(dict.fromkeys(part for name in inputs for part in made_of(name, there)))
 
 
 def _stacked(columns: Sequence[TableColumn], file: str) -> tuple[tuple[int, ...], np.dtype[Any]]:

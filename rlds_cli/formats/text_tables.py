@@ -71,6 +71,21 @@ def open_text(path: Path, *, fill: bool = False) -> Iterator[ArrowFile]:
             yield _json_lines(path, fill)
 
 
+def schema(path: Path) -> Any:
+    """The columns of a file, by a scan of all of it that is remembered; raises as `open_text`."""
+    pa = pyarrow()
+    if path.suffix.lower() in CSV:
+        with reading(path, "CSV"):
+            return pa.schema(list(_scan(path, disk.state(path)).kinds.items()))
+    with reading(path, "JSON lines"):
+        return _json_scan(path, disk.state(path))[0]
+
+
+def unnamed(path: Path) -> int:
+    """Count the columns of a CSV file that have no name, and so are not read."""
+    return _header(path).count("") if path.suffix.lower() in CSV else 0
+
+
 # -- CSV
 
 
@@ -125,8 +140,7 @@ def _check_header(path: Path, names: Sequence[str], kinds: Mapping[str, Any]) ->
 
 
 def _csv(path: Path, fill: bool) -> ArrowFile:
-    pa = pyarrow()
-    found = _scan(path, disk.state(path))
+    pa, found = pyarrow(), _scan(path, disk.state(path))
 
     def batches(wanted: Sequence[str] | None) -> Iterator[Any]:
         names = [n for n in found.kinds if wanted is None or n in wanted]
@@ -134,8 +148,7 @@ def _csv(path: Path, fill: bool) -> ArrowFile:
             columns = [_listed(path, c, found.kinds[n]) for n, c in zip(batch.schema.names, batch.columns, strict=True)]
             yield pa.record_batch(columns, names=batch.schema.names)
 
-    schema = pa.schema(list(found.kinds.items()))
-    file = ArrowFile(path, schema, found.rows, lambda wanted, start: from_row(batches(wanted), start), fill=fill)
+    file = ArrowFile(path, schema(path), found.rows, lambda wanted, start: from_row(batches(wanted), start), fill=fill)
     file.mixed = found.mixed
     return file
 
@@ -299,14 +312,14 @@ def _first_line(path: Path) -> str:
 
 def _json_lines(path: Path, fill: bool) -> ArrowFile:
     pa = pyarrow()
-    schema, rows = _json_scan(path, disk.state(path))
+    columns, rows = _json_scan(path, disk.state(path))
 
     def batches(wanted: Sequence[str] | None) -> Iterator[Any]:
-        chosen = schema if wanted is None else pa.schema([f for f in schema if f.name in wanted])
+        chosen = columns if wanted is None else pa.schema([f for f in columns if f.name in wanted])
         for block in _blocks(path):
             yield from map(partial(_all_columns, chosen), _json(block, chosen).to_batches())
 
-    return ArrowFile(path, schema, rows, lambda wanted, start: from_row(batches(wanted), start), fill=fill)
+    return ArrowFile(path, columns, rows, lambda wanted, start: from_row(batches(wanted), start), fill=fill)
 
 
 @lru_cache(_SCANS)

@@ -27,7 +27,7 @@ import numpy as np
 
 from rlds_cli.array_types import Array, IntArray
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats.hdf5 import attribute, datasets, whole
+from rlds_cli.formats.hdf5 import Contents, attribute, datasets, whole
 from rlds_cli.formats.hdf5_rows import RowReader
 
 ROWS = "_meta"
@@ -35,6 +35,7 @@ ENDS = "episode_ends"  # a list of the ends of episodes, which no file holds
 NEXT = ("_index", "_insertion_idx")
 RINGS = ("_offset", "_lengths", "last_index")
 FLAGS = ("terminated", "truncated", "done")
+OF_RINGS = ("maxsize", "_size", *NEXT, *RINGS)  # attributes and lists
 STORED = ("ndarray", "Tensor")  # values of ``__data_type__`` of members that are no pickles
 MAX_RINGS = 1 << 16
 _TYPE = "__data_type__"
@@ -70,6 +71,12 @@ def is_buffer(f: h5py.File) -> bool:
     """Tell whether an HDF5 file is a replay buffer of tianshou."""
     known = {"maxsize", "_size"} <= set(f.attrs) and isinstance(f.get(ROWS), h5py.Group)
     return known and (any(key in f.attrs for key in NEXT) or all(key in f for key in RINGS))
+
+
+def is_of_buffer(found: Contents) -> bool:
+    """Tell by what an HDF5 file holds whether it is a replay buffer of tianshou."""
+    there = {"@maxsize", "@_size"} <= set(found.attributes) and any(n.startswith(f"{ROWS}/") for n in found.datasets)
+    return there and (any(f"@{key}" in found.attributes for key in NEXT) or set(RINGS) <= set(found.datasets))
 
 
 def read(path: Path, f: h5py.File) -> Buffer:

@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
+from rlds_cli.archives.account import Account, Fate, Ledger, used_as
 from rlds_cli.archives.atari_dqn import logs
 from rlds_cli.archives.atari_dqn.logs import NAME, Checkpoint, open_column, rows
 from rlds_cli.errors import CorruptArchive, UnknownLayout
@@ -106,7 +107,19 @@ def plan(archive: Archive) -> Plan:
         episodes_by="flags",
         facts={"checkpoints": [f"{c.where}{c.number}" for c in checkpoints], "capacity": checkpoints[0].capacity},
         notes=(*notes, *said),
+        account=_account(archive, checkpoints),
     )
+
+
+def _account(archive: Archive, checkpoints: Sequence[logs.Checkpoint]) -> Account:
+    """Say what becomes of the files: each holds one column of a checkpoint."""
+    told, fates = Ledger(), dict[Path, Fate]()
+    for c in checkpoints:
+        for store, index in c.files.items():
+            field = NAMES.get(store) or f"info/{store}"
+            fates[archive.files[index]] = used_as(field if store in c.kinds else "how far the log was written")
+    told.all_files(archive.files, archive.root, fates)
+    return told.account()
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan
-from rlds_cli.archives.lerobot import depth, description, rows
+from rlds_cli.archives.lerobot import accounting, depth, description, rows
 from rlds_cli.archives.lerobot.description import TASK, Info, LerobotFeature, ListedEpisode
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.files import trees
@@ -266,6 +266,7 @@ def _plan(archive: Archive, info: Info) -> Plan:
         facts=_facts(info, archive, found) | ({"depth": depths} if depths else {}),
         env={"fps": info.fps} | ({"robot": info.robot} if info.robot else {}),
         notes=tuple(notes),
+        account=accounting.account_of(archive, info, kept, found, without=without),
         several_tasks=any(f.key == TASK for f in found) and _has_several_tasks(info, kept),
     )
 

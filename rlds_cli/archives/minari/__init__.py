@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -20,6 +21,17 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan
+from rlds_cli.archives.account import (
+    EPISODES,
+    METADATA,
+    NOT_A_FIELD,
+    OF_DATASETS,
+    UNREAD,
+    Account,
+    Ledger,
+    left_out,
+    used_as,
+)
 from rlds_cli.archives.minari import arrow_storage, description, hdf5_storage
 from rlds_cli.archives.minari.description import (
     EPISODE,
@@ -32,7 +44,7 @@ from rlds_cli.archives.minari.description import (
     locate,
 )
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
-from rlds_cli.formats import image_header
+from rlds_cli.formats import image_header, inventory
 from rlds_cli.formats.hdf5 import open_file
 from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.formats.parquet import pyarrow
@@ -195,11 +207,12 @@ def _column(file: Path, name: str) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """The steps of each episode, the numbers of empty episodes, and the first episode of each layout."""
+    """The steps of episodes, the numbers of empty ones, the first episode of each layout, and how many are alike."""
 
     lengths: Mapping[int, int]
     empty: Sequence[int]
     signatures: Mapping[Signature, NamedEpisode]
+    alike: Mapping[tuple[Signature, tuple[str, ...]], int]  # episodes by their columns and attributes
 
 
 def _plan(archive: Archive, located: MinariFiles) -> Plan:
@@ -228,7 +241,32 @@ def _plan(archive: Archive, located: MinariFiles) -> Plan:
         spaces={which: space or inferred[which] for which, space in known.items()},
         env=description.env(metadata),
         notes=(*bad, *_notes(located, metadata, survey, list(inferred)), *columns.notes),
+        account=_account(archive, located, survey, columns),
     )
+
+
+def _account(archive: Archive, located: MinariFiles, survey: _Survey, columns: Columns) -> Account:
+    """Say what becomes of files, and of the columns and attributes of episodes, which are counted as they are alike."""
+    told, in_hdf5 = Ledger(), located.format == "hdf5"
+    data = [located.main] if in_hdf5 else [i for of in located.parts.values() for i in of]
+    fates = dict.fromkeys((archive.files[i] for i in data), used_as(EPISODES))
+    fates |= dict.fromkeys((archive.files[i] for i in located.described.values()), used_as("seed, options"))
+    fates |= {located.metadata: used_as(METADATA)} if located.metadata else {}
+    told.all_files(archive.files, archive.root, fates)
+    fields = {"/".join(path): used_as(name) for name, path in columns.paths.items()}
+    fields |= {"@seed": used_as("seed")}
+    kind, above = (inventory.DATASET, "episode_*/") if in_hdf5 else (inventory.COLUMN, "")
+    for (leaves, attributes), count in survey.alike.items():
+        for leaf in leaves:
+            name = "/".join(leaf.path)
+            told.add(kind, above + name, fields.get(name) or left_out(NOT_A_FIELD), count)
+        for name in attributes:
+            fate = used_as("options") if name.startswith("@options") else fields.get(name) or left_out(OF_DATASETS)
+            told.add(inventory.ATTRIBUTE, f"episode_*{name}" if name.startswith("@") else above + name, fate, count)
+    for item in hdf5_storage.beside(archive.files[located.main]) if in_hdf5 else ():
+        old = item.kind == inventory.ATTRIBUTE and located.metadata is None
+        told.add(item.kind, item.name, used_as(METADATA) if old else left_out(UNREAD))
+    return told.account()
 
 
 def describe(files: Sequence[Path], located: MinariFiles) -> dict[str, Any]:
@@ -272,13 +310,15 @@ def _survey(scanned: Iterator[ScannedEpisodes]) -> _Survey:
     lengths: dict[int, int] = {}
     empty: list[int] = []
     signatures: dict[Signature, NamedEpisode] = {}
+    alike: Counter[tuple[Signature, tuple[str, ...]]] = Counter()
     for s in scanned:
+        alike[s.leaves, s.attributes] += 1
         if s.episode.steps:
             lengths[s.number] = s.episode.steps
             signatures.setdefault(s.leaves, s.episode)
         else:
             empty.append(s.number)
-    return _Survey(lengths, empty, signatures)
+    return _Survey(lengths, empty, signatures, alike)
 
 
 def _require_all(survey: _Survey, metadata: Mapping[str, Any]) -> None:

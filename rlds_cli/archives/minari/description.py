@@ -272,11 +272,12 @@ class NamedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class ScannedEpisodes:
-    """The findings of a format's ``scan`` about one episode: number, name and steps, columns."""
+    """The findings of a format's ``scan`` about one episode: number, name and steps, columns, attributes."""
 
     number: int
     episode: NamedEpisode
     leaves: Signature
+    attributes: tuple[str, ...] = ()  # of the group and what lies in it, as ``PATH@NAME``
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import numpy as np
 from rlds_cli.archives.minari import description
 from rlds_cli.archives.minari.description import MinariColumn, NamedEpisode, ScannedEpisodes
 from rlds_cli.errors import CorruptArchive, UnsafeArchive
-from rlds_cli.formats import hdf5_limits
+from rlds_cli.formats import hdf5_limits, inventory
 from rlds_cli.formats.hdf5 import (
     MAX_DEPTH,
     UNWRITTEN_BYTES,
@@ -28,6 +28,7 @@ from rlds_cli.formats.hdf5 import (
     open_file,
     reading,
 )
+from rlds_cli.formats.inventory import Item
 from rlds_cli.ted import Array, EncodedFrames, Kind, Text, spaces
 
 _GROUP = re.compile(r"episode_(0|[1-9][0-9]{0,17})")
@@ -68,10 +69,29 @@ def scan(path: Path, known: Mapping[str, Any]) -> Iterator[ScannedEpisodes]:
     seen = _Leaves(known)
     with open_file(path, check=False) as f, reading(path, "an episode"):
         for number in episodes(f, path):
-            found = datasets(_group(f, path, number), path)
+            group = _group(f, path, number)
+            found = datasets(group, path)
             steps = _steps(found)
             leaves = tuple(seen.leaf(name, d, steps) for name, d in found.items())
-            yield ScannedEpisodes(number, NamedEpisode(f"{path.name}: episode_{number}", steps), leaves)
+            names = [*_attribute_names("", group.id)]
+            names += [n for name, d in found.items() for n in _attribute_names(name, d)]
+            yield ScannedEpisodes(number, NamedEpisode(f"{path.name}: episode_{number}", steps), leaves, tuple(names))
+
+
+def beside(path: Path) -> list[Item]:
+    """List what a file holds beside its episodes: attributes, and other groups and datasets."""
+    with open_file(path, check=False) as f, reading(path, "its groups"):
+        attributes = [Item(inventory.ATTRIBUTE, name) for name in _attribute_names("", f.id)]
+        others = [(name, inventory.GROUP if isinstance(f[name], h5py.Group) else inventory.DATASET) for name in f]
+        return attributes + [Item(kind, name) for name, kind in others if not _GROUP.fullmatch(name)]
+
+
+def _attribute_names(name: str, item: Any) -> list[str]:
+    if not h5py.h5a.get_num_attrs(item):
+        return []
+    found: list[str] = []
+    h5py.h5a.iterate(item, lambda key: found.append(f"{name}@{key.decode('utf-8', 'replace')}"))
+    return found
 
 
 def first_frame(path: Path, number: int, column: tuple[str, ...]) -> bytes:

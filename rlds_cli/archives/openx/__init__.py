@@ -18,20 +18,21 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, exported
+from rlds_cli.archives.account import ENDS, EPISODES, METADATA, UNREAD, Account, Ledger, left_out, used_as
 from rlds_cli.archives.exported import ExportedFile
 from rlds_cli.archives.openx import directory, steps
 from rlds_cli.archives.openx.directory import INFO, SHARD, FeatureLeaf, Features, TfdsDirectory, TfdsShard
 from rlds_cli.archives.openx.steps import LastStep, OtherImages, RecordLayout, RecordOrigin
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.files import json as documents
-from rlds_cli.formats import image_header, tfrecord
+from rlds_cli.formats import image_header, inventory, tfrecord
 from rlds_cli.formats.tfrecord import ExampleFeature, parse
 from rlds_cli.subset import Subset
 from rlds_cli.ted import FLAGS, Array, Chunk, EpisodeData, Field, Note, chunks, lay_out
 
 VERSION = 1
 LOOKED_AT = 4  # shards whose first episodes say what is not described
-EPISODES = 2  # of each
+LOOKED_AT_EACH = 2  # of each
 _VARY = "images of different sizes; --frames HxW makes them one"
 
 
@@ -95,7 +96,24 @@ def plan(archive: Archive) -> Plan:
         episodes_by="file",
         facts=_facts(located) | {"last_step": rule, "last_step_by": decided},
         notes=tuple(notes),
+        account=_account(archive, located, found, columns),
     )
+
+
+def _account(archive: Archive, located: TfdsDirectory, found: Features, columns: Mapping[str, FeatureLeaf]) -> Account:
+    """Say what becomes of the files, and of the features that they are said to hold."""
+    told, beside = Ledger(), located.features.with_name
+    fates = {archive.files[s.file]: used_as(EPISODES) for s in located.shards}
+    fates |= {beside(name): used_as(f"{METADATA}, the layout") for name in (directory.FEATURES, directory.INFO)}
+    told.all_files(archive.files, archive.root, fates | {beside(exported.FILE): used_as("names of an export")})
+    features = {key: used_as(ENDS) for key in steps.MARKS} | {x.key: used_as(name) for name, x in columns.items()}
+    for leaf in found.steps.values():
+        fate = left_out(leaf.problem) if leaf.problem else features.get(leaf.key) or left_out(UNREAD)
+        told.add(inventory.FEATURE, leaf.key, fate)
+    for leaf in found.episode.values():
+        why = leaf.problem or ("images of an episode are not read" if leaf.kind == "frames" else "")
+        told.add(inventory.FEATURE, leaf.key, left_out(why) if why else used_as("options"))
+    return told.account()
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
@@ -171,7 +189,7 @@ def _look(archive: Archive, located: TfdsDirectory, found: Features) -> _Seen:
     for shard in located.shards[:: max(1, len(located.shards) // LOOKED_AT)][:LOOKED_AT]:
         name = archive.name_of(shard.file)
         try:
-            for record in islice(tfrecord.records(archive.files[shard.file]), EPISODES):
+            for record in islice(tfrecord.records(archive.files[shard.file]), LOOKED_AT_EACH):
                 where = f"{name}: record {record.number:,}"
                 example = parse(record.data, where=where)
                 filler = steps.last_action_is_filler(example, found.steps, where)

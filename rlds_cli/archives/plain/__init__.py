@@ -31,6 +31,7 @@ from rlds_cli.archives import (
     skipped_file,
     tasks,
 )
+from rlds_cli.archives.account import Ledger
 from rlds_cli.archives.beside import is_beside
 from rlds_cli.archives.flat import FINAL, OWN, episodes_of, flag_fields, parts_of, same_schema, with_own_next
 from rlds_cli.archives.flat_rows import (
@@ -49,7 +50,7 @@ from rlds_cli.archives.names import (
     meaning,
     scalar,
 )
-from rlds_cli.archives.plain import arriving, camera_search, cameras, grouped
+from rlds_cli.archives.plain import accounting, arriving, camera_search, cameras, grouped
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
 from rlds_cli.archives.plain.camera_search import CamerasFound
 from rlds_cli.archives.plain.survey import (
@@ -158,6 +159,9 @@ def plan(archive: Archive) -> Plan:
         made = _by_jumps(archive) if archive.episodes_by == "jumps" else _plan_flat(archive)
     left_out = {**dict.fromkeys((p for p in beside if p not in media), "not a table"), **found.left_out}
     notes = (*skipped, *found.notes, *camera_search.notes(archive.root, left_out))
+    if made.account is not None:
+        fates = accounting.of_beside(archive, beside, left_out)
+        made = replace(made, account=replace(made.account, files={**made.account.files, **fates}))
     return replace(made, notes=(*made.notes, *notes)) if notes else made
 
 
@@ -276,6 +280,9 @@ def _plan_flat(archive: Archive) -> Plan:
     }
     episodes = FlatEpisodes(joined.view.stops, joined.finals)
     width = sum(f.row_bytes for f in first.layout.fields)
+    told = Ledger()
+    for index, s in enumerate(seen):
+        accounting.of_table(told, archive.name_of(index), s, per_episode, _of_episodes(s, per_episode))
     listed = set(per_episode.values())
     notes = [n for s in seen for n in (*s.meaning.notes, *(n for n in s.layout.notes if not _is_about(n, listed)))]
     if any(s.meaning.ignored for s in seen):
@@ -293,6 +300,8 @@ def _plan_flat(archive: Archive) -> Plan:
         archive.episodes_by or joined.rule,
         facts=facts,
         notes=(*dict.fromkeys(notes), *joined.notes, *check_final_rows(archive, first, joined), *bad),
+        computed=cameras.computed(first.meaning.fields),
+        account=told.account(),
         episode_summary=_summary(joined),
         beside=tuple(i for i, s in enumerate(seen) if _has_more(s, per_episode)),
     )

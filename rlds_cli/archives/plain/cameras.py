@@ -40,6 +40,11 @@ def of(fields: Mapping[str, str]) -> dict[str, str]:
     return {name: key for name, key in fields.items() if key.startswith(camera_files.KINDS)}
 
 
+def computed(fields: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the fields that are worked out from the times of frames: ages."""
+    return tuple(name for name, key in fields.items() if key.startswith(AGE))
+
+
 def name_of(key: str) -> str:
     """Return what a camera is called by its folder or video, in whose name `STEM` stands for the table."""
     name = key.partition(":")[2]

@@ -29,6 +29,18 @@ from rlds_cli.archives import (
     once,
     skipped_file,
 )
+from rlds_cli.archives.account import (
+    COLUMN,
+    ENDS,
+    EPISODES,
+    METADATA,
+    NO_STEPS,
+    Fate,
+    Ledger,
+    fates_of,
+    left_out,
+    used_as,
+)
 from rlds_cli.archives.flat_rows import differs, is_set
 from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import (
@@ -47,12 +59,13 @@ from rlds_cli.archives.names import (
     row_field,
     scalar,
 )
-from rlds_cli.archives.plain import arriving, cameras
+from rlds_cli.archives.plain import accounting, arriving, cameras
 from rlds_cli.archives.plain.boundaries import is_count, signed
 from rlds_cli.archives.plain.survey import ended, groups_of, is_pattern, shaped, with_final
 from rlds_cli.archives.steps import check_steps
 from rlds_cli.errors import ArchiveError, UnknownLayout
-from rlds_cli.formats.tables import MISSING, Table, TableRows, TableSource, no_rows, open_flat
+from rlds_cli.formats import inventory
+from rlds_cli.formats.tables import MISSING, Table, TableRows, TableSource, made_of, no_rows, open_flat
 from rlds_cli.ted import (
     END_NAMES,
     FLAGS,
@@ -143,6 +156,20 @@ class _GroupEpisode:
     def where(self) -> str:
         """The name of the episode in messages."""
         return f"{self.group} of {self.table.path.name}" if self.group else self.table.path.name
+
+    def fates(self) -> dict[str, Fate]:
+        """Say what becomes of the columns of the file that are those of the episode."""
+        names = {**self.keys, **self.next_keys, **{COLUMN + n: key for n, key in self.once.items()}}
+        what = self.meaning
+        marks = (what.ids, what.steps, what.starts, what.lasts, self.done)
+        there = self.table.stored
+        fates = {key: used_as(ENDS) for mark in marks if mark for key in made_of(mark, there)}
+        fates |= {key: left_out(accounting.ROOT_FLAGS) for key in what.ignored}
+        for key in self.others:
+            kept = self.table[key].nbytes <= MAX_METADATA
+            fates[key] = used_as(METADATA) if kept else left_out(accounting.TOO_LARGE)
+        fates |= fates_of(names, there) if self.length else dict.fromkeys(fates_of(names, there), left_out(NO_STEPS))
+        return {f"{self.group}/{key}" if self.group else key: fate for key, fate in fates.items()}
 
     def fields(self) -> dict[str, Field]:
         """Describe the fields by name; a column with one row more than there are steps is placed ``both``."""
@@ -363,6 +390,7 @@ class _Contents:
     once: dict[str, str] = field(default_factory=dict)
     videos: dict[str, str] = field(default_factory=dict)
     beside: set[int] = field(default_factory=set)  # files with more than fields and columns of the episode table
+    told: Ledger = field(default_factory=Ledger)
     first: str = ""  # where the first episode is
     level: str = "file"
 
@@ -371,10 +399,12 @@ class _Contents:
         strict = archive.episodes_by != "file"
         with open_flat(archive.files[index], fill=True) as table:
             held = _Held()
+            fates: dict[str, Fate] = {}
             for number, e in enumerate(_episodes(table, archive.fields, archive.rewards)):
                 held.add(e)
                 self.level = "group" if e.group else self.level
                 check_steps(e.table, {**e.meaning.fields, **e.keys}, archive.episodes_by)
+                fates |= e.fates()
                 fields = e.fields()
                 if not e.length:
                     self.notes.append(Note("empty-episodes", "episodes without steps were left out", 1, e.where))
@@ -388,6 +418,10 @@ class _Contents:
                 self.entries.append(_EpisodeEntry(index, number, e.length, end, nbytes))
             if held.has_more(table):
                 self.beside.add(index)
+            items = inventory.items(archive.files[index])
+            told = accounting.of_episodes(items, held.used, held.groups) | fates
+            self.told.file(archive.name_of(index), used_as(EPISODES))
+            self.told.inside(items, told, archive.name_of(index))
 
     def _add(self, e: _GroupEpisode, fields: dict[str, Field]) -> None:
         self.first = self.first if self.schema else e.where
@@ -447,6 +481,8 @@ def plan(archive: Archive) -> Plan:
             **cameras.facts(found.keys, found.videos),
         },
         notes=merge_notes(found.notes),
+        computed=cameras.computed(found.keys),
+        account=found.told.account(),
         episode_summary=EpisodeSummary(
             np.array([u.length for u in entries], np.int64),
             {name: sum(u.end == i for u in entries) for i, name in enumerate(END_NAMES)},

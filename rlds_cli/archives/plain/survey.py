@@ -87,9 +87,7 @@ class FileSurvey:
     @property
     def keys(self) -> dict[str, str]:
         """Columns by the fields that are made of them."""
-        flags = {FLAGS[0]: self.layout.terminals, FLAGS[1]: self.layout.timeouts}
-        following = {f"next/{n}": k for n, k in self.layout.next_columns.items()}
-        return {**self.layout.columns, **following, **{n: k for n, k in flags.items() if k}}
+        return self.layout.named
 
 
 def survey(archive: Archive, path: Path) -> FileSurvey:

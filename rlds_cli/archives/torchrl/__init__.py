@@ -29,7 +29,7 @@ import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
 from rlds_cli.archives.names import differences, free_name, is_observation
-from rlds_cli.archives.torchrl import described, stores
+from rlds_cli.archives.torchrl import accounting, described, stores
 from rlds_cli.archives.torchrl.boundaries import (
     EpisodeReading,
     KeyRoles,
@@ -155,8 +155,18 @@ def _plan(archive: Archive, own: Sequence[str]) -> Plan:
     if own:
         text = "next values differ from the rows after at most steps: they are kept as fields of their own"
         notes.append(Note("next-observation", text, 1, ", ".join(NEXT + k for k in own)))
-    facts = {"own_next": list(own), "keys": layouts[0].keys, "stored": _stored(archive, found[0])}
-    return Plan("torchrl", archive, layouts[0].fields, tuple(parts), rules[0], facts=facts, notes=tuple(notes))
+    stored = _stored(archive, found[0])
+    facts = {"own_next": list(own), "keys": layouts[0].keys, "stored": stored}
+    return Plan(
+        "torchrl",
+        archive,
+        layouts[0].fields,
+        tuple(parts),
+        rules[0],
+        facts=facts,
+        notes=tuple(notes),
+        account=accounting.account_of(archive, found, layouts[0].keys, stored),
+    )
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:

@@ -21,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 
 from rlds_cli.archives import Archive, Part, Plan
-from rlds_cli.archives.torchrl import stores
+from rlds_cli.archives.torchrl import accounting, stores
 from rlds_cli.archives.torchrl.boundaries import LaneEpisode, place
 from rlds_cli.archives.torchrl.lanes import NEXT, Lane, Lanes, opened
 from rlds_cli.errors import CorruptArchive
@@ -84,7 +84,8 @@ def plan(archive: Archive, file: Path) -> Plan:
         first = stop
     facts = {"own_next": [], "keys": keys, "stored": {}, "described": archive.files.index(file)}
     spaces, env = (_object(file, about.get(key, {}), key) for key in ("spaces", "env"))
-    return Plan("torchrl", archive, fields, tuple(parts), "field:episode", facts, spaces, env)
+    account = accounting.account_of(archive, found, keys, {}, exported=True)
+    return Plan("torchrl", archive, fields, tuple(parts), "field:episode", facts, spaces, env, account=account)
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:

@@ -1,0 +1,198 @@
+"""The account of an archive: what becomes of each file, and of each column, key, attribute and group in it.
+
+A reader fills a `Ledger` as it plans. Each thing is used, as a field, a column of the episode table or a fact, or is
+left out for a reason. What a file holds is listed by `formats.inventory`, which knows no reader, so that nothing is
+missing because nobody thought of it::
+
+    file       ep_0.hdf5                    used as episodes
+    file       notes.txt                    left out: no table of rows
+    dataset    ep_*.hdf5: action            used as action
+    attribute  ep_*.hdf5: action@unit       left out: attributes of datasets are not read
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rlds_cli.errors import ReaderError
+from rlds_cli.formats import inventory
+from rlds_cli.formats.inventory import Item
+from rlds_cli.formats.tables import made_of
+from rlds_cli.text import natural
+
+FILE = "file"
+EPISODES, METADATA, SPLITS = "episodes", "metadata", "splits"  # what things are used as beside fields and columns
+ENDS = "ends of episodes"
+COLUMN = "episode/"  # a column of the episode table, by its name behind it
+UNREAD = "the layout gives it no meaning"
+OF_DATASETS = "such attributes are not read"
+EMPTY = "it is empty"
+NO_PLACE = "the layout has no such file"
+NOT_READ = "the reader does not read it; a note says why if it is damaged"
+NOT_A_FIELD = "it has no value of one kind at each step of every episode; a note says why"
+NO_STEPS = "its episode has no steps"
+MOST_ENTRIES = 4096  # in a manifest
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of a thing: it is used as something, or left out for a reason."""
+
+    used_as: str = ""
+    left_out: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Things of one kind and one fate.
+
+    ``name`` is that of the thing; of several with names that differ in numbers alone, a pattern with ``*`` for these.
+    """
+
+    kind: str
+    name: str
+    count: int = 1
+    used_as: str = ""
+    left_out: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the entry for a manifest, without what is empty."""
+        return {k: v for k, v in asdict(self).items() if v != ""}
+
+
+def used_as(name: str) -> Fate:
+    """Return the fate of what is used."""
+    return Fate(used_as=name)
+
+
+def left_out(why: str) -> Fate:
+    """Return the fate of what is left out."""
+    return Fate(left_out=why)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What becomes of an archive: of its files, by name as the manifest names them, and of the things in them."""
+
+    files: Mapping[str, Fate]
+    things: tuple[Entry, ...] = ()
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Files first, then what they hold; what is used before what is left out."""
+        told = Ledger()
+        for name, fate in self.files.items():
+            told.add(FILE, name, fate)
+        return tuple(sorted((*told.account().things, *self.things), key=_order))
+
+
+class Ledger:
+    """Makes an `Account`, as a reader plans."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, Fate] = {}
+        self._counts: Counter[tuple[str, str, Fate]] = Counter()
+        self._names: dict[tuple[str, str, Fate], str] = {}  # of the one thing that an entry stands for so far
+
+    def file(self, name: str, fate: Fate) -> None:
+        """Say what becomes of a file."""
+        self._files[name] = fate
+
+    def all_files(self, files: Iterable[Path], root: Path, fates: Mapping[Path, Fate]) -> None:
+        """Say what becomes of the files of an archive below ``root``; those that ``fates`` lacks are left out."""
+        for path in files:
+            self.file(path.relative_to(root).as_posix(), fates.get(path) or left_out(NO_PLACE))
+
+    def add(self, kind: str, name: str, fate: Fate, count: int = 1) -> None:
+        """Say what becomes of things of one name."""
+        if not count:
+            return
+        key = kind, _pattern(name, whole=kind == FILE), fate
+        self._counts[key] += count
+        self._names[key] = name if self._names.get(key, name) == name else key[1]
+
+    def inside(
+        self,
+        items: Iterable[Item],
+        fates: Mapping[str, Fate],
+        file: str,
+        *,
+        others: Callable[[Item], Fate | None] = lambda _: None,
+    ) -> None:
+        """Say what becomes of all that a file holds.
+
+        Parameters
+        ----------
+        items : iterable of Item
+            What the file holds, as `formats.inventory.items` lists it.
+        fates : mapping of str to Fate
+            By the names of items.
+        file : str
+            For messages.
+        others : callable, optional
+            Returns the fate of another thing; None leaves it out.
+
+        Raises
+        ------
+        ReaderError
+            ``fates`` names what the file does not hold.
+        """
+        there = set[str]()
+        for item in items:
+            there.add(item.name)
+            self.add(item.kind, item.name, fates.get(item.name) or others(item) or unread(item))
+        if odd := fates.keys() - there:
+            raise ReaderError(f"{file}: the account of the reader names {min(odd)!r}, which the file does not hold.")
+
+    def account(self) -> Account:
+        """Return what was said."""
+        things = [
+            Entry(kind=kind, name=self._names[kind, name, f], count=n, used_as=f.used_as, left_out=f.left_out)
+            for (kind, name, f), n in self._counts.items()
+        ]
+        return Account(dict(self._files), tuple(sorted(things, key=_order)))
+
+
+def fates_of(fields: Mapping[str, str], there: Collection[str]) -> dict[str, Fate]:
+    """Return the fates of columns, by the keys of fields; a derived key stands for what it is made of."""
+    names: dict[str, list[str]] = {}
+    for field, key in fields.items():
+        for part in made_of(key, there):
+            names.setdefault(part, []).append(field)
+    return {key: used_as(", ".join(dict.fromkeys(of))) for key, of in names.items()}
+
+
+def _order(e: Entry) -> tuple[bool, bool, str, Any]:
+    return e.kind != FILE, bool(e.left_out), e.kind, natural(e.name)
+
+
+def unread(item: Item) -> Fate:
+    """Return the fate of a thing that a reader does not know."""
+    if item.use:
+        return used_as(item.use)
+    if item.kind == inventory.GROUP:
+        return left_out(EMPTY)
+    return left_out(item.why or (OF_DATASETS if item.kind == inventory.ATTRIBUTE else UNREAD))
+
+
+def _pattern(name: str, *, whole: bool) -> str:
+    """Put ``*`` for the numbers in the folders and groups of a name; with ``whole`` for those behind them, too."""
+    if whole:
+        return _NUMBER.sub("*", name)
+    above, mark, last = name.rpartition("@") if "@" in name else name.rpartition("/")
+    return _NUMBER.sub("*", above) + mark + last
+
+
+def counts(entries: Iterable[Entry]) -> dict[str, dict[str, int]]:
+    """Count things by fate and kind: ``{"used": {"file": 3}, "left out": {"group": 1}}``."""
+    found: dict[str, dict[str, int]] = {"used": {}, "left out": {}}
+    for e in entries:
+        of = found["left out" if e.left_out else "used"]
+        of[e.kind] = of.get(e.kind, 0) + e.count
+    return found

@@ -1,0 +1,109 @@
+"""The account of a LeRobot dataset: its files, the columns of its tables, and the features of ``info.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from rlds_cli.archives import Archive, exported
+from rlds_cli.archives.account import EPISODES, METADATA, Account, Fate, Ledger, left_out, used_as
+from rlds_cli.archives.lerobot import description
+from rlds_cli.archives.lerobot.description import Info, LerobotFeature, ListedEpisode
+from rlds_cli.formats import inventory
+from rlds_cli.formats.inventory import Item
+from rlds_cli.ted import VIDEO
+
+LAYOUT = "the layout"
+STATS = "stats/"
+STATISTICS = "statistics are computed from the rows"
+NO_EPISODE = "no episode that is read needs it"
+NO_FEATURE = "no feature describes it"
+NO_VIDEOS = "its videos are not here"
+_LISTED = ("episode_index", "length", "data/chunk_index", "data/file_index")
+_PER_CAMERA = ("chunk_index", "file_index", "from_timestamp")
+
+
+def account_of(
+    archive: Archive,
+    info: Info,
+    kept: Sequence[ListedEpisode],
+    found: Sequence[LerobotFeature],
+    *,
+    without: Collection[str],
+) -> Account:
+    """Say what becomes of a dataset.
+
+    Parameters
+    ----------
+    kept : sequence of ListedEpisode
+        The episodes that are read.
+    found : sequence of LerobotFeature
+    without : collection of str
+        The cameras whose videos are not here.
+    """
+    told, fields = Ledger(), {f.key: used_as(f.field.name) for f in found}
+    videos = {f.key for f in found if f.field.codec == VIDEO}
+    fates: dict[Path, Fate] = {info.root / e.data: used_as(EPISODES) for e in kept}
+    fates |= {info.root / e.videos[key][0]: fields[key] for e in kept for key in videos}
+    fates |= {path: _beside(path, info) for path in archive.files if path not in fates}
+    told.all_files(archive.files, archive.root, fates)
+    for key in sorted(info.features):
+        if key in videos or key in without:
+            told.add(inventory.FEATURE, key, fields.get(key) or left_out(NO_VIDEOS))
+    fields |= {key: used_as(LAYOUT) for key in description.COUNTED if key not in fields}
+    fields |= {key: used_as("names of an export") for key in description.before(info).added if key not in fields}
+    for name in dict.fromkeys(e.data for e in kept):
+        told.inside(inventory.items(info.root / name), {}, name, others=lambda item: _of_column(item, fields))
+    of_list = partial(_of_list, info)
+    for path in archive.files:
+        if fates[path] == used_as(LAYOUT) and path.suffix in (".parquet", ".jsonl"):
+            items = _items(path)
+            told.inside([i for i in items if not i.name.startswith(STATS)], {}, path.name, others=of_list)
+            told.add(inventory.COLUMN, f"{STATS}*", left_out(STATISTICS), sum(i.name.startswith(STATS) for i in items))
+    return told.account()
+
+
+def _beside(path: Path, info: Info) -> Fate:
+    """Return the fate of a file that holds no rows and no frames of the episodes that are read."""
+    parts = path.relative_to(info.root).parts if path.is_relative_to(info.root) else ()
+    if parts[:1] != ("meta",):
+        return left_out(NO_EPISODE if parts[:1] in (("data",), ("videos",)) else "the layout has no such file")
+    if parts[1] == "info.json":
+        return used_as(f"{METADATA}, {LAYOUT}")
+    if parts[1] == exported.FILE:
+        return used_as("names of an export")
+    if parts[1].startswith("tasks."):
+        return used_as("task")
+    if "stats" in parts[1]:
+        return left_out(STATISTICS)
+    return used_as(LAYOUT) if parts[1] == "episodes" or parts[1] == "episodes.jsonl" else left_out("it is not read")
+
+
+def _of_column(item: Item, fields: Mapping[str, Fate]) -> Fate | None:
+    """Return the fate of a column of rows; a member of a struct has that of the column."""
+    if item.kind != inventory.COLUMN or item.name.endswith("/path"):
+        return None
+    top = item.name.partition("/")[0]
+    return fields.get(item.name) or fields.get(top) or left_out(NO_FEATURE)
+
+
+def _items(path: Path) -> Sequence[Item]:
+    """List the columns of a table of episodes."""
+    if path.suffix == ".parquet":
+        return inventory.items(path)
+    keys = dict.fromkeys(key for line in description.json_lines(path) for key in line)
+    return [Item(inventory.COLUMN, key) for key in keys]
+
+
+def _of_list(info: Info, item: Item) -> Fate | None:
+    """Return the fate of a column of a table of episodes."""
+    if item.kind != inventory.COLUMN:
+        return None
+    said = description.before(info)
+    if item.name in (said.seed, said.options, *said.own.values()):
+        return used_as("columns of episodes")
+    above, _, last = item.name.rpartition("/")
+    if item.name in _LISTED or (above.startswith("videos/") and last in _PER_CAMERA):
+        return used_as(LAYOUT)
+    return left_out("the rows say the same" if item.name == "tasks" else "the rows tell it")

@@ -1,0 +1,92 @@
+"""The account of a user's own files: tables, groups of episodes, and the files beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from rlds_cli.archives import Archive
+from rlds_cli.archives.account import COLUMN, ENDS, EPISODES, METADATA, Fate, Ledger, left_out, used_as
+from rlds_cli.archives.names import episode_column
+from rlds_cli.archives.plain import cameras
+from rlds_cli.archives.plain.survey import FileSurvey
+from rlds_cli.formats import camera_files, inventory, tianshou
+from rlds_cli.formats.inventory import ATTRIBUTE, GROUP, Item
+from rlds_cli.formats.tables import made_of
+
+ROOT_FLAGS = "flags at the root are False in TED"
+TOO_LARGE = "it is too large to be kept as metadata"
+
+
+def of_table(told: Ledger, name: str, s: FileSurvey, per_episode: Mapping[str, str], used: Collection[str]) -> None:
+    """Say what becomes of a flat file, which the manifest calls ``name``, and of all that it holds.
+
+    Parameters
+    ----------
+    per_episode : mapping of str to str
+        The columns of the episode table that have a value for each episode, with their keys.
+    used : collection of str
+        What columns of the episode table are made of: keys, and attributes as ``GROUP/attributes/NAME``.
+    """
+    items = inventory.items(s.path)
+    there = {i.name for i in items}
+    once = {COLUMN + column: key for column, key in s.once.keys.items() if key in used}
+    uses: dict[str, list[str]] = {}
+    for field, key in {**s.keys, **once, **{COLUMN + column: key for column, key in per_episode.items()}}.items():
+        for part in made_of(key, there) if "attributes/" not in key else ():
+            uses.setdefault(part, []).append(field)
+    for part in {part for key in s.by.keys for part in made_of(key, there)} - {*s.by.actions}:
+        uses.setdefault(part, []).append(ENDS)
+    is_buffer = any(item.use for item in items)
+    if is_buffer:
+        uses.pop(tianshou.ENDS, None)  # which no file holds
+    fates = {key: used_as(METADATA) for key in s.layout.metadata if key in there}
+    fates |= {key: left_out(ROOT_FLAGS) for key in s.meaning.ignored}
+    fates |= {key: used_as(", ".join(dict.fromkeys(of))) for key, of in uses.items()}
+    told.file(name, used_as(EPISODES))
+    told.inside(items, fates, name, others=lambda item: None if is_buffer else _of_attribute(item, used))
+
+
+def of_episodes(items: Sequence[Item], used: Collection[str], groups: Collection[str]) -> dict[str, Fate]:
+    """Return the fates of what a file holds beside the columns of its episodes.
+
+    Parameters
+    ----------
+    items : sequence of Item
+        All that the file holds.
+    used : collection of str
+        The attributes that columns of the episode table are made of, as ``GROUP/attributes/NAME``.
+    groups : collection of str
+        The groups of the episodes; the empty name stands for the file.
+    """
+    beside = [] if "" in groups else [i for i in items if not i.name.startswith(tuple(f"{g}/" for g in groups))]
+    fates = {i.name: used_as(METADATA) for i in beside if i.kind not in (GROUP, ATTRIBUTE)}
+    return fates | {i.name: fate for i in items if (fate := _of_attribute(i, used)) is not None}
+
+
+def _of_attribute(item: Item, used: Collection[str]) -> Fate | None:
+    """Return the fate of an attribute: a column of the episode table, or metadata; None for other things."""
+    if item.kind != ATTRIBUTE or item.why or item.use:
+        return None
+    owner, _, name = item.name.rpartition("@")
+    path = f"{owner}/attributes/{name}" if owner else f"attributes/{name}"
+    return used_as(COLUMN + episode_column(name) if path in used else METADATA)
+
+
+def of_beside(archive: Archive, beside: Iterable[Path], reasons: Mapping[Path, str]) -> dict[str, Fate]:
+    """Return the fates of the files beside tables by name; ``reasons`` say why some are left out."""
+    used: dict[Path, list[str]] = {}  # videos, and folders of images
+    named: list[str] = []
+    for field, key in cameras.of(archive.fields).items():
+        if key.startswith(camera_files.FILES):
+            named.append(field)
+            continue
+        for table in archive.files:
+            path = camera_files.beside(table, key.partition(":")[2])
+            used.setdefault(path, []).append(field)
+    fates = {}
+    for path in beside:
+        of = used.get(path.resolve()) or used.get(path.parent.resolve()) or named
+        fate = left_out(reasons[path]) if path in reasons else used_as(", ".join(dict.fromkeys(of)))
+        fates[path.relative_to(archive.root).as_posix()] = fate
+    return fates
