@@ -360,3 +360,14 @@ def test_the_example_of_the_documentation(lab: Lab, tmp_path: Path, monkeypatch:
     (other,) = re.findall(r"`rlds (sync rlds.lock --allow-address \S+)`", page)
     done = run_rlds(*other.replace("lab.example.org", lab.host).split())
     assert done.returncode == 0, done.stderr
+
+
+def test_a_registry_of_very_many_lines_is_refused_before_they_are_read(tmp_path: Path, monkeypatch: Any) -> None:
+    """Each command reads a registry: 99,000 lines took 6.4 s in each."""
+    line = '{"id": "lab/a-%d", "urls": ["https://h.org/a.hdf5"]}\n'
+    (tmp_path / "lab.jsonl").write_text("".join(line % k for k in range(10_001)))
+    with pytest.raises(RldsError, match=r"10,001 lines are too many; at most 10,000"):
+        own.add(str(tmp_path / "lab.jsonl"), registry.reserved)
+    monkeypatch.setenv("RLDS_REGISTRY", str(tmp_path / "lab.jsonl"))
+    (found,) = registry.own_registries()
+    assert not found.entries and "10,001 lines are too many" in found.problems[0]
