@@ -81,6 +81,7 @@ def plan_import(
     topics: Sequence[str] | None = None,
     hz: float | None = None,
     nearest: bool | None = None,
+    progress: Progress | bool | None = None,
 ) -> ImportPlan:
     """Recognise files and plan their import. Reads no bulk data and writes nothing.
 
@@ -112,6 +113,8 @@ def plan_import(
         Steps per second of recordings; by default each message of the action makes a step.
     nearest : bool, optional
         Of each topic of a recording a step has the nearest message; by default the latest.
+    progress : callable or bool, optional
+        As in ``import_files``; it is told which file is being read, while that takes long.
 
     Raises
     ------
@@ -128,7 +131,7 @@ def plan_import(
     if rewards not in (None, *REWARDS):
         raise InvalidArgument(f"rewards={rewards!r} is neither of {', '.join(REWARDS)}.")
     named = None if reader is None else plugins.resolved(reader)
-    with child.reading(planning.__name__):
+    with child.reading(planning.__name__, id=str(id), progress=shown(progress)):
         chosen = given.files_to_import([paths] if isinstance(paths, str | os.PathLike) else paths, id)
         files = chosen.files
         options = Archive(
@@ -209,7 +212,7 @@ def import_files(
     keys = keys_of(fields)
     how: dict[str, Any] = {"reader": reader, "fields": keys, "episodes_by": episodes_by, "skip_bad": skip_bad}
     how |= {"last_step": last_step, "rewards": rewards, "topics": topics, "hz": hz, "nearest": nearest}
-    with child.reading(reading.__name__):
+    with child.reading(reading.__name__, id=str(ids.parse(ref)), progress=tell):
         planned = plan_import(paths, ref, **how)
         where = settings.read(cache_dir)
         place, id = Home(where.home), ids.parse(planned.id)

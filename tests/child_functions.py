@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,3 +72,10 @@ class Trojan:
 
 def trojan() -> Trojan:
     return Trojan()
+
+
+def wait_for(path: Path, file: Path) -> None:
+    """Read a file for as long as another one is not there."""
+    child.note(file)
+    while not path.exists():
+        time.sleep(0.01)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -14,6 +15,7 @@ import child_functions as functions
 import h5py
 import numpy as np
 import pytest
+from conftest import run_rlds
 from hypothesis import given
 from hypothesis import strategies as st
 from server import Server
@@ -221,3 +223,32 @@ def test_skip_bad_of_a_download(tmp_path: Path) -> None:
         ds = rlds_cli.download(f"{server.url}/runs/*.h5", as_="local/runs", skip_bad=True)
     assert [s["file"] for s in ds.sources] == [*files]
     assert any("signal" in n["where"] + n["text"] for n in ds.manifest.notes)
+
+
+def test_a_file_that_takes_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second note comes after as long again as the first, and ends the wait here."""
+    monkeypatch.setattr(child, "_WORD", 0.5)
+    events: list[Event] = []
+
+    def told(event: Event) -> None:
+        events.append(event)
+        if len(events) > 1 and event.what == "some/a.h5":
+            (tmp_path / "enough").touch()
+
+    with child.reading(id="local/x", progress=told):
+        child.ask(functions.wait_for, tmp_path / "enough", Path("some/a.h5"), names=(Path("b.h5"), Path("c.h5")))
+    assert events[0].what in ("b.h5 and 1 other file", "some/a.h5") and events[-1].what == "some/a.h5"
+    assert events[1].note == "it has been read for 1 s so far" and {e.stage for e in events} == {"note"}
+
+
+@pytest.mark.parametrize("command", ["import", "import --dry-run", "inspect", "append"])
+def test_commands_name_the_file_that_takes_long(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To start a process takes longer than a thousandth of a second."""
+    monkeypatch.setattr(child, "_WORD", 0.001)
+    path, (name, *more) = table(tmp_path / "a.h5"), command.split()
+    given = {"import": [path, "--as", "local/a"], "append": ["local/a", path], "inspect": [path]}[name]
+    done = run_rlds(name, *given, *more)
+    assert done.returncode == 0
+    assert re.search(rb"note +\S*a\.h5: it has been read for 0 s so far\n", done.stderr)
+    if more:
+        assert b"has been read" not in run_rlds(name, *given, *more, "--quiet").stderr

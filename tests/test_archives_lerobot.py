@@ -18,7 +18,7 @@ from PIL import Image
 from rlds_cli.archives import recognise
 from rlds_cli.archives.lerobot import description
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.importing import import_files, plan_import
 
 SAMPLES = Path(__file__).parent / "data" / "lerobot"
@@ -408,3 +408,12 @@ def test_a_png_that_disagrees_with_its_checksum(tmp_path: Path) -> None:
     pq.write_table(table.set_column(at, key, pa.array(images, table.schema.field(key).type)), path)
     with pytest.raises(CorruptArchive, match="row 4 of a block: a PNG image is damaged"):
         import_files(root, "local/a")
+
+
+def test_very_many_features_are_refused(tmp_path: Path) -> None:
+    root = write_v3(tmp_path / "a", Content())
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"] |= {f"x{k}": {"dtype": "float32", "shape": [1], "names": None} for k in range(5_000)}
+    (root / "meta/info.json").write_text(json.dumps(info))
+    with pytest.raises(UnsafeArchive, match=r"5,0\d\d features; at most 4,096"):
+        import_files(root, "local/x")

@@ -50,11 +50,23 @@ def test_brackets_in_texts_are_no_nesting(tmp_path: Path) -> None:
     assert import_files(tmp_path / "a.jsonl", "local/fine").num_episodes == 3
 
 
-@pytest.mark.slow
-def test_json_lines_each_with_a_column_of_its_own(tmp_path: Path) -> None:
-    lines = [f'{ROW}, "x{k}": 1}}' for k in range(20_000)]  # 20,000 columns of 20,000 rows
+@pytest.mark.parametrize("count", [4_200, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_json_lines_each_with_a_column_of_its_own(count: int, tmp_path: Path) -> None:
+    lines = [f'{ROW}, "x{k}": 1}}' for k in range(count)]  # as many columns as rows
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
     refused(tmp_path / "a.jsonl", UnsafeArchive, "columns or more; at most 4,096|takes more than 1.0 GiB")
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_json_lines_of_very_many_keys(nested: bool, tmp_path: Path) -> None:
+    keys = ", ".join(f'"x{k}": {{"v": 1}}' if nested else f'"x{k}": 1' for k in range(20_000))
+    (tmp_path / "a.jsonl").write_text(f"{ROW}, {keys}}}\n")
+    refused(tmp_path / "a.jsonl", UnsafeArchive, "20,003 columns")
+
+
+def test_a_table_of_very_many_columns(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", observations=np.zeros((5, 2)), **{f"x{k}": np.zeros(5) for k in range(5_000)})
+    refused(tmp_path / "a.npz", UnsafeArchive, "5,001 columns")
 
 
 def test_a_csv_of_very_many_columns(tmp_path: Path) -> None:

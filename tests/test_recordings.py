@@ -6,6 +6,7 @@ What is expected is worked out from the messages that were written: for each ste
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from robot_recordings import CAMERA, COMMAND, DEPTH, JOINTS, Sent, record, write
 import rlds_cli
 from rlds_cli import Loader, append, import_files, verify
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import CorruptArchive, InvalidArgument, NameTaken, UnknownLayout
+from rlds_cli.errors import CorruptArchive, InvalidArgument, NameTaken, UnknownLayout, UnsafeArchive
 from rlds_cli.maintenance.verification import trace
 
 
@@ -171,3 +172,69 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
             import_files(tmp_path / "bad.mcap", "local/bad")
     ds = import_files([path, tmp_path / "bad.mcap"], "local/good", skip_bad=True)
     assert ds.num_episodes == 1 and "bad.mcap" in str(ds.manifest.notes)
+
+
+# -- files that were made to do harm
+
+
+def mcap(path: Path, topics: dict[str, tuple[str, list[bytes]]]) -> Path:
+    """Write an MCAP file by hand: of each topic the definition of its messages, and these, 20 ms apart."""
+    with path.open("wb") as f:
+        writer = PlainWriter(f)
+        writer.start()
+        for topic, (definition, messages) in topics.items():
+            schema = writer.register_schema("lab/msg/Any", "ros2msg", definition.encode())
+            channel = writer.register_channel(topic, "cdr", schema)
+            for k, data in enumerate(messages):
+                writer.add_message(channel, 20_000_000 * k, b"\0\1\0\0" + data, 20_000_000 * k)
+        writer.finish()
+    return path
+
+
+NUMBERS = {topic: ("float64 x\n", [struct.pack("<d", k) for k in range(4)]) for topic in ("/state", "/cmd")}
+
+
+@pytest.mark.parametrize("stated", [8, 600, 3, 0xFFFFFFFF])
+def test_a_text_that_lies_about_its_length_is_refused(stated: int, tmp_path: Path) -> None:
+    text = struct.pack("<I", 6) + b"press\0"
+    good = mcap(tmp_path / "good.mcap", NUMBERS | {"/task": ("string data\n", [text])})
+    assert import_files(good, "local/good").episode(0)["observation/task"][0] == "press"
+    bad = mcap(tmp_path / "bad.mcap", NUMBERS | {"/task": ("string data\n", [struct.pack("<I", stated) + text[4:]])})
+    with pytest.raises(CorruptArchive, match=r"bad\.mcap: /task at 0\.000 s cannot be decoded"):
+        import_files(bad, "local/bad")
+
+
+def test_bytes_that_lie_about_their_number_are_refused(tmp_path: Path) -> None:
+    for stated, error in ((4, None), (9, CorruptArchive)):
+        messages = [struct.pack("<I4B", stated, k, 2, 3, 4) for k in range(4)]
+        path = mcap(tmp_path / f"{stated}.mcap", NUMBERS | {"/touch": ("uint8[] data\n", messages)})
+        if error is None:
+            assert import_files(path, f"local/b{stated}").episode(0)["observation/touch"].tolist()[2] == [2, 2, 3, 4]
+            continue
+        with pytest.raises(error, match="/touch"):
+            import_files(path, f"local/b{stated}")
+
+
+def test_definitions_columns_and_keys_have_bounds(tmp_path: Path) -> None:
+    many = "".join(f"float64 f{k}\n" for k in range(70_000))
+    with pytest.raises(UnsafeArchive, match="70,000 lines"):
+        import_files(mcap(tmp_path / "a.mcap", {"/cmd": (many, [bytes(8)])}), "local/a")
+    some = "".join(f"float64 f{k}\n" for k in range(2_100))
+    topics = {topic: (some, [bytes(8 * 2_100)] * 2) for topic in ("/state", "/cmd")}
+    with pytest.raises(UnsafeArchive, match="more than 4,096 columns"):
+        import_files(mcap(tmp_path / "b.mcap", topics), "local/b")
+    keys = {f"k{k}": k for k in range(5_000)}
+    lines = [{"topic": topic, "time": k / 50, **keys} for k in range(2) for topic in ("state", "cmd")]
+    (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(UnsafeArchive, match="more than 4,096 values"):
+        import_files(tmp_path / "c.jsonl", "local/c")
+
+
+def test_a_gap_of_time_is_said_and_is_no_lack_of_memory(tmp_path: Path) -> None:
+    """Of 40 messages at 50 Hz, 20 are of a day that is 20,000 days later: 86.4e9 rows."""
+    times = [k / 50 + 20_000 * 86_400 * (k >= 10) for k in range(20)]
+    lines = [{"topic": topic, "time": t, "x": k} for k, t in enumerate(times) for topic in ("state", "cmd")]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(UnknownLayout, match=r"40 messages would make 86,400,000,0\d\d rows .* from 0\.180 to 17280000"):
+        import_files(tmp_path / "a.jsonl", "local/a", hz=50)
+    assert import_files(tmp_path / "a.jsonl", "local/b").num_steps == 19, "without a rate, each message is a step"

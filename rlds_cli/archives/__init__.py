@@ -34,6 +34,7 @@ from rlds_cli.errors import (
     UnsafeArchive,
 )
 from rlds_cli.files.disk import is_full
+from rlds_cli.formats.text_tables import MAX_COLUMNS
 from rlds_cli.ted import CHUNK_BYTES as CHUNK_BYTES
 from rlds_cli.ted import CHUNK_ROWS as CHUNK_ROWS
 from rlds_cli.ted import Array, Chunk, Column, Field, IntArray, Note
@@ -243,6 +244,8 @@ def _check(plan: Plan, what: Callable[[], str]) -> None:
     rows, stored = sum(part.rows or 0 for part in plan.parts), _stored(plan)
     if rows > FREE_ROWS + MAX_RATIO * stored:
         raise UnsafeArchive(f"{what()}: it claims {rows:,} rows, and has {stored:,} bytes.")
+    if len(plan.schema) > MAX_COLUMNS:
+        raise UnsafeArchive(f"{what()}: it has {len(plan.schema):,} fields; at most {MAX_COLUMNS:,} are read.")
     size = sum(_row_bytes(f.shape, f.dtype) for f in plan.schema if f.kind == "array")
     if size > MAX_ROW:
         raise UnsafeArchive(f"{what()}: it claims rows of {size:,} bytes; at most {MAX_ROW:,} are read.")

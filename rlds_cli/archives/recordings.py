@@ -38,9 +38,10 @@ from rlds_cli.archives import (
 )
 from rlds_cli.archives.account import EPISODES, Account, Ledger, left_out, used_as
 from rlds_cli.archives.names import is_observation, meaning
-from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
+from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import image_columns, inventory
 from rlds_cli.formats.recordings import SECOND, Message, Recording, codec_of, is_recording, open_recording
+from rlds_cli.formats.text_tables import MAX_COLUMNS
 from rlds_cli.ted import (
     CUT,
     END_NAMES,
@@ -66,6 +67,7 @@ choose = every_file
 AGE = "info/age/"
 _ACTION = re.compile(r"(^|[/_])(cmd|command|commands|action|actions|target|targets|setpoint|setpoints)($|[/_])", re.I)
 HEAVY = 1 << 14  # bytes of a value that is an image
+_FEW_ROWS, _MOST_ROWS = 1 << 20, 100  # rows; rows for a message
 _SHOWN = 12  # topics that a message lists
 
 
@@ -137,6 +139,11 @@ def survey(recording: Recording, topics: Sequence[str] = ()) -> Survey:
                 unread[f"{topic}/{leaf}"] = "its values have different shapes or kinds"
             elif 0 not in c.shape:
                 found[c.key] = c
+                if len(found) > MAX_COLUMNS:
+                    raise UnsafeArchive(
+                        f"{name} has more than {MAX_COLUMNS:,} columns; no more are read.",
+                        hint="--topics names those that are wanted",
+                    )
             else:
                 unread[c.key] = "it holds no values"
     unread |= {t: "it has no messages" for t in wanted if not times[t] and t not in unread}
@@ -193,18 +200,22 @@ def fields_of(recording: Recording, seen: Survey, chosen: Mapping[str, str]) -> 
                 )
         fields = {"next/" + f if f in ("reward", *(n[5:] for n in FLAGS)) else f: key for f, key in chosen.items()}
     else:
-        plain = {key.strip("/"): c for key, c in seen.columns.items()}
+        keys: dict[str, str] = {}
+        for key in seen.columns:
+            keys.setdefault(key.strip("/"), key)
+        plain = {k: seen.columns[key] for k, key in keys.items()}
         known = meaning({k: c for k, c in plain.items() if c.kind != "frames"}, {}, name).fields
-        fields = {f: _key(seen, k) for f, k in known.items() if k in plain and f.partition("/")[0] != "info"}
+        fields = {f: keys[k] for f, k in known.items() if k in keys and f.partition("/")[0] != "info"}
         if (said := _said(plain)) is not None:
-            fields[TASK] = _key(seen, said)
-        rest = {k: c for k, c in plain.items() if _key(seen, k) not in fields.values()}
-        actions = [k for k in rest if _ACTION.search(k)] if not any(is_action(f) for f in fields) else []
-        for k in rest:
+            fields[TASK] = keys[said]
+        used = {*fields.values()}
+        rest = {k: key for k, key in keys.items() if key not in used}
+        actions = {k for k in rest if _ACTION.search(k)} if not any(is_action(f) for f in fields) else set()
+        for k, key in rest.items():
             if k not in actions:
-                fields[f"observation/{k}"] = _key(seen, k)
+                fields[f"observation/{k}"] = key
             else:
-                fields["action" if len(actions) == 1 else f"action/{k}"] = _key(seen, k)
+                fields["action" if len(actions) == 1 else f"action/{k}"] = key
         if "observation" in fields and any(f.startswith("observation/") for f in fields):
             key = fields.pop("observation")
             fields[f"observation/{key.strip('/')}"] = key
@@ -229,10 +240,6 @@ def is_action(field: str) -> bool:
     return field.partition("/")[0] == "action"
 
 
-def _key(seen: Survey, plain: str) -> str:
-    return next(key for key in seen.columns if key.strip("/") == plain)
-
-
 def rows_of(recording: Recording, seen: Survey, fields: Mapping[str, str], hz: float | None) -> IntArray:
     """Return the time of each row in nanoseconds [rows].
 
@@ -246,6 +253,7 @@ def rows_of(recording: Recording, seen: Survey, fields: Mapping[str, str], hz: f
     last = min((int(seen.times[t][-1]) for t in used if len(seen.times[t]) > 1), default=first)
     if hz is not None:
         count = int((last - first) * hz / SECOND + 1e-6) + 1 if last >= first else 0
+        _check_gap(recording.path.name, {t: seen.times[t] for t in used}, count, hz)
         times = first + np.rint(np.arange(count) * SECOND / hz).astype(np.int64)
     else:
         clock = seen.times[seen.columns[next(key for f, key in fields.items() if is_action(f))].topic]
@@ -257,6 +265,20 @@ def rows_of(recording: Recording, seen: Survey, fields: Mapping[str, str], hz: f
             hint="--topics or --map without the topic that lacks messages; --hz makes more rows",
         )
     return times
+
+
+def _check_gap(name: str, times: Mapping[str, IntArray], count: int, hz: float) -> None:
+    """Refuse far more rows than messages: a clock that was set, or a file of two days, makes billions of them."""
+    messages = sum(map(len, times.values()))
+    if count <= max(_FEW_ROWS, _MOST_ROWS * messages):
+        return
+    every = np.unique(np.concatenate([*times.values()]))
+    k = int(np.argmax(np.diff(every)))
+    raise UnknownLayout(
+        f"{name}: {plural(messages, 'message')} would make {count:,} rows at {hz:g} Hz, for its times have a gap of "
+        f"{(every[k + 1] - every[k]) / SECOND:,.1f} s, from {every[k] / SECOND:.3f} to {every[k + 1] / SECOND:.3f} s.",
+        hint="cut the recording there; or --topics without the topic whose times are wrong, or a lower --hz",
+    )
 
 
 def at(times: IntArray, rows: IntArray, *, nearest: bool) -> IntArray:

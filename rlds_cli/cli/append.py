@@ -11,6 +11,7 @@ from rlds_cli import text, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 from rlds_cli.cli.import_ import mapping, plan_lines
+from rlds_cli.files import child
 from rlds_cli.files.hashing import short
 
 if TYPE_CHECKING:
@@ -63,11 +64,11 @@ def append(
     what |= {"skip_bad": skip_bad, "again": again, "cache_dir": cache_dir}
     what |= {"topics": topics.split(",") if topics else None, "hz": hz, "nearest": nearest}
     what |= selecting.facts(facts or [])
-    if dry_run:
-        planned = appending.plan_append(id, path, **what)
-        out.page(_plan(planned), planned.summary())
-        return
-    with out.progress() as progress:
+    with out.progress() as progress, child.reading("rlds_cli.convert.reading", id=id, progress=progress):
+        if dry_run:
+            planned = appending.plan_append(id, path, **what)
+            out.page(_plan(planned), planned.summary())
+            return
         done = appending.append(id, path, **what, protected=protected, jobs=jobs, progress=progress)
     out.result(done, _appended(done))
     _tell_skipped(done.skipped)

@@ -49,7 +49,8 @@ def import_(
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     # The process that reads the files starts while this one imports what it needs.
-    with child.reading("rlds_cli.archives.planning" if dry_run else "rlds_cli.convert.reading"):
+    module = "rlds_cli.archives.planning" if dry_run else "rlds_cli.convert.reading"
+    with out.progress() as progress, child.reading(module, id=as_, progress=progress):
         from rlds_cli import importing
         from rlds_cli.cli import selecting
 
@@ -71,9 +72,8 @@ def import_(
             out.page(_plan(planned), planned.summary())
             return
         del planned  # with millions of episodes it is large
-        with out.progress() as progress:
-            ds = importing.import_files(path, as_, **what, **how, **about, cache_dir=cache_dir, progress=progress)
-        out.new_dataset(ds)
+        ds = importing.import_files(path, as_, **what, **how, **about, cache_dir=cache_dir, progress=progress)
+    out.new_dataset(ds)
 
 
 def _is_known(paths: list[str]) -> bool:

@@ -135,7 +135,7 @@ def _show_file(path: Path, reader: str | None) -> None:
     from rlds_cli.files import child
     from rlds_cli.report.files import READER, describe_file
 
-    with child.reading(READER), out.progress():
+    with out.progress() as progress, child.reading(READER, progress=progress):
         from rlds_cli.cli.pages.files import FilePage
 
         found = describe_file(path, reader=reader)

@@ -102,7 +102,7 @@ def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> 
         The disk is full or not writable; finished parts are kept.
     """
     c = replace(c, seen=c.seen or identities(c.archive.files), reader_source=plugins.source(c.reader))
-    with child.reading(reading.__name__):
+    with child.reading(reading.__name__, id=str(c.id), progress=progress):
         try:
             plan = child.ask(planning.plan_known, c.reader, c.archive, names=c.archive.files, types=reading.ANSWERS)
         except ArchiveError:

@@ -184,7 +184,7 @@ def make(
                 Event(str(id), "note", note=f"{f.file.path} has changed: its sha256 is {f.record.sha256}, was {old}")
             )
     place = Home(where.home)
-    with child.reading("rlds_cli.convert.reading"):
+    with child.reading("rlds_cli.convert.reading", id=str(id), progress=progress):
         try:
             work = replace(_conversion(request, id, entry, transfer, fetched), check=check)
             convert(work, place, jobs=jobs, progress=progress)

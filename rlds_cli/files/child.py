@@ -43,6 +43,7 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # for algebra, which no reader does
 _SHOWN = 1 << 14  # bytes of what it wrote to standard error that are passed on
 _LONGEST = 1 << 16  # bytes of the name of a file
 _PATIENCE = 2.0  # seconds for a process to end by itself
+_WORD = 10.0  # seconds without an answer after which a note names the file; the next one comes after as many again
 _NO_MEMORY = re.compile(
     r"(?i)memory allocation|(un|not )able to allocate|can't allocate|insufficient memory|out of memory|bad_alloc|malloc"
     r"|Error -4 while"  # of zlib
@@ -55,13 +56,16 @@ _local = threading.local()  # ``child``: the process of this thread's `reading`
 
 
 @contextmanager
-def reading(*modules: str) -> Iterator[None]:
-    """Keep one process for all calls inside. It starts at once, and imports ``modules`` meanwhile."""
+def reading(*modules: str, id: str = "rlds", progress: Progress = silent) -> Iterator[None]:
+    """Keep one process for all calls inside. It starts at once, and imports ``modules`` meanwhile.
+
+    ``progress`` receives a note of ``id`` while a file takes long to be read.
+    """
     outer: _Child | None = getattr(_local, "child", None)
     if _server is not None or (outer is not None and outer.is_ours):
         yield
         return
-    _local.child = _Child(modules)
+    _local.child = _Child(modules, id, progress)
     try:
         yield
     finally:
@@ -129,9 +133,9 @@ def _function(function: Callable[..., Any] | str) -> Callable[..., Any]:
 
 def _running(function: Callable[..., Any] | str) -> _Child:
     """Return the process of this thread, or another one if it has ended."""
-    if _local.child.has_ended:
-        _local.child = _Child((_module(function),))
     child: _Child = _local.child
+    if child.has_ended:
+        child = _local.child = _Child((_module(function),), child.id, child.progress)
     return child
 
 
@@ -149,9 +153,11 @@ class _Call:
 class _Child:
     """A process, from the side that asks."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self, modules: Sequence[str], id: str, progress: Progress) -> None:
         import subprocess
         import tempfile
+
+        self.id, self.progress = id, progress
 
         ours, its = socket.socketpair()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  (what libraries write to standard error)
@@ -188,6 +194,7 @@ class _Child:
             data = pickle.dumps(call, protocol=5)
             self._socket.sendall(_SIZE.pack(len(data)) + data)
             while not answered:
+                self._wait(names)
                 kind, value = self._receive(known)
                 answered = kind in ("end", "error")
                 if kind == "value":
@@ -198,12 +205,28 @@ class _Child:
                     raise _restored(value)
         except (EOFError, ConnectionError):
             file = self._file()
-            error = self._died(names, memory, file)
+            error = self._died(self._being_read(names), memory)
             error.ended_at = file
             raise error from None
         finally:
             if not answered:  # nobody waits for the rest
                 self.kill()
+
+    def _wait(self, names: Sequence[Path]) -> None:
+        """Wait for an answer; say now and then which file is being read."""
+        import select
+
+        poll, waited, word = select.poll(), 0.0, _WORD
+        poll.register(self._socket, select.POLLIN)
+        while not poll.poll(1000 * word):
+            waited, word = waited + word, waited + word
+            self.progress(
+                Event(self.id, "note", self._being_read(names), note=f"it has been read for {waited:.0f} s so far")
+            )
+
+    def _being_read(self, names: Sequence[Path]) -> str:
+        more = f" and {text.plural(len(names) - 1, 'other file')}" if len(names) > 1 else ""
+        return self._file() or f"{names[0] if names else 'the archive'}{more}"
 
     def end(self) -> None:
         """Let the process end."""
@@ -263,15 +286,13 @@ class _Child:
             data += some
         return data
 
-    def _died(self, names: Sequence[Path], memory: int, file: str) -> ArchiveError:
-        """Say what the end of the process means."""
+    def _died(self, what: str, memory: int) -> ArchiveError:
+        """Say what the end of the process means, which read ``what``."""
         code = self._process.wait()
         lacks_memory = code == -signal.SIGABRT and _NO_MEMORY.search(self._last_words())
         if lacks_memory:
             self._said.truncate(0)
         self.end()
-        more = f" and {text.plural(len(names) - 1, 'other file')}" if len(names) > 1 else ""
-        what = file or f"{names[0] if names else 'the archive'}{more}"
         if lacks_memory:
             return _too_much(what, memory)
         if code == -signal.SIGKILL:

@@ -19,6 +19,7 @@ import numpy as np
 
 from rlds_cli.array_types import BoolArray, IntArray
 from rlds_cli.errors import CorruptArchive, DamagedDataset, UnknownLayout
+from rlds_cli.files import child
 
 _PIECE = 1 << 20
 _MOST_TABLES = 1 << 28  # bytes of the box that holds the tables
@@ -187,6 +188,7 @@ def read(file: Path | Extent) -> Track:
     """
     try:
         of = file if isinstance(file, Extent) else Extent.whole(file)
+        child.note(of.name)
         return _track(_children(_tables(of)), of.size, of.name)
     except (struct.error, ValueError, IndexError, KeyError, OverflowError) as e:
         where = file.name if isinstance(file, Extent) else file

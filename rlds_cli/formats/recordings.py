@@ -27,14 +27,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_cli.array_types import Array
-from rlds_cli.errors import CorruptArchive, MissingPackage, RldsError, UnknownLayout
+from rlds_cli.errors import CorruptArchive, MissingPackage, RldsError, UnknownLayout, UnsafeArchive
+from rlds_cli.files import child
 from rlds_cli.formats import image_header
-from rlds_cli.formats.text_tables import JSON_LINES
+from rlds_cli.formats.text_tables import JSON_LINES, MAX_COLUMNS
 
 MAGIC = b"\x89MCAP0\r\n"
 TOPIC, TIMES = "topic", ("time", "timestamp", "t")  # keys of a line of JSON; times are seconds
 MAX_RECORD = 1 << 30  # bytes of one record of an MCAP file
 MAX_LINE = 32 << 20
+MAX_TOPICS = 1 << 12
+# Bytes and lines of the definitions of all messages of an MCAP file: parsing takes 0.1 ms a line.
+MAX_DEFINITIONS, MAX_LINES = 16 << 20, 1 << 16
 SECOND = 1_000_000_000  # nanoseconds
 _PIXELS = {"rgb8": 3, "bgr8": 3, "mono8": 1, "8UC1": 1, "8UC3": 3, "16UC1": 1, "mono16": 1}
 _RAW = frozenset(("height", "width", "encoding", "step", "data"))  # of sensor_msgs/Image
@@ -108,6 +112,7 @@ def open_recording(path: Path) -> Iterator[Recording]:
     CorruptArchive
         The file is damaged.
     """
+    child.note(path)
     if is_mcap(path):
         with path.open("rb") as f:
             yield _mcap(path, f)
@@ -131,6 +136,7 @@ def _mcap(path: Path, file: Any) -> Recording:
         raise CorruptArchive(
             f"{path.name} has no index of its messages: it was not finished.", hint=f"mcap recover {path.name}"
         )
+    _check_definitions(path, summary)
     factory = DecoderFactory()
     decoders: dict[int, Callable[[bytes], Any]] = {}
     topics = []
@@ -164,6 +170,21 @@ def _mcap(path: Path, file: Any) -> Recording:
     return found
 
 
+def _check_definitions(path: Path, summary: Any) -> None:
+    """Refuse more topics, or longer definitions of their messages, than anybody writes: Python parses them."""
+    if len(summary.channels) > MAX_TOPICS:
+        raise UnsafeArchive(f"{path.name} has {len(summary.channels):,} topics; at most {MAX_TOPICS:,} are read.")
+    if (size := sum(len(s.data) for s in summary.schemas.values())) > MAX_DEFINITIONS:
+        raise UnsafeArchive(
+            f"{path.name}: the definitions of its messages have {size:,} bytes; at most {MAX_DEFINITIONS:,} are read."
+        )
+    lines = (line.strip() for s in summary.schemas.values() for line in bytes(s.data).splitlines())
+    if (count := sum(bool(line) and not line.startswith(b"#") for line in lines)) > MAX_LINES:
+        raise UnsafeArchive(
+            f"{path.name}: the definitions of its messages have {count:,} lines; at most {MAX_LINES:,} are read."
+        )
+
+
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
     """Turn the errors of damaged files, which have many types, into one that names the file."""
@@ -178,12 +199,43 @@ def _readable(path: Path) -> Iterator[None]:
 def _decoded(decode: Callable[[bytes], Any], data: bytes, where: str) -> Callable[[], dict[str, Any]]:
     def leaves() -> dict[str, Any]:
         try:
-            value = decode(data)
+            value = decode(_Whole(data))
         except Exception as e:  # of a message that does not follow its definition
             raise CorruptArchive(f"{where} cannot be decoded ({type(e).__name__}: {e}).") from e
         return leaves_of(value, where)
 
     return leaves
+
+
+class _Whole(bytes):
+    """The bytes of a message. A text or an array of bytes that states more of them than there are is refused.
+
+    The decoder takes both as slices: one that reaches beyond the end is short without a word.
+    """
+
+    def __getitem__(self, key: Any) -> Any:
+        taken = super().__getitem__(key)
+        if not isinstance(key, slice):
+            return taken
+        if key.stop is not None and key.stop > len(self):
+            raise ValueError(f"it states {key.stop - key.start:,} bytes where {len(taken):,} are left")
+        return _Taken(taken, super().__getitem__(slice(key.stop, (key.stop or 0) + 1)) == b"\0")
+
+
+class _Taken(bytes):
+    """A slice of a message; a text is followed by a zero, or its length is wrong."""
+
+    closed: bool
+
+    def __new__(cls, data: bytes, closed: bool) -> _Taken:
+        taken = super().__new__(cls, data)
+        taken.closed = closed
+        return taken
+
+    def decode(self, *how: Any) -> str:
+        if not self.closed:
+            raise ValueError(f"a text of {len(self):,} bytes does not end there")
+        return super().decode(*how)
 
 
 # -- JSON lines
@@ -236,7 +288,11 @@ def _read_line(path: Path, number: int, line: bytes) -> tuple[str, int, dict[str
 
 def leaves_of(value: Any, where: str) -> dict[str, Any]:
     """Return the leaves of a decoded message: numbers and arrays of them, texts, and the bytes of images."""
-    found = dict(_walk(value, ()))
+    found: dict[str, Any] = {}
+    for name, leaf in _walk(value, ()):
+        found[name] = leaf
+        if len(found) > MAX_COLUMNS:
+            raise UnsafeArchive(f"{where}: a message of more than {MAX_COLUMNS:,} values; no more are read.")
     for name, leaf in found.items():
         if isinstance(leaf, UnknownLayout):
             raise UnknownLayout(f"{where}: {name or 'it'} {leaf.message}")

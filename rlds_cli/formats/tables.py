@@ -29,7 +29,7 @@ import numpy as np
 
 from rlds_cli import text
 from rlds_cli.array_types import Array, IntArray
-from rlds_cli.errors import ReaderError, RldsError, UnknownLayout
+from rlds_cli.errors import ReaderError, RldsError, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import camera_files, image_columns, tianshou
 from rlds_cli.formats.arrow_tables import MISSING as MISSING
 from rlds_cli.formats.arrow_tables import ArrowFile, is_arrow, is_nan, open_arrow
@@ -39,7 +39,7 @@ from rlds_cli.formats.image_columns import EncodedColumn
 from rlds_cli.formats.npz import NpzFile, is_npz, open_npz
 from rlds_cli.formats.parquet import is_parquet, open_parquet
 from rlds_cli.formats.text_numbers import Mixed
-from rlds_cli.formats.text_tables import CSV, JSON_LINES, is_csv, is_json_lines, open_text
+from rlds_cli.formats.text_tables import CSV, JSON_LINES, MAX_COLUMNS, is_csv, is_json_lines, open_text
 
 NOT, ENDS, WITHOUT, STACK = "not:", "ends:", " without ", "[]"
 FIRST, LAST = "first:", "last:"
@@ -516,6 +516,8 @@ def _table(
     path: Path, source: TableSource, columns: Mapping[str, TableColumn], left_out: tuple[str, ...] = ()
 ) -> Table:
     """Make a table, whose columns of encoded images are known by their first rows."""
+    if len(columns) > MAX_COLUMNS:
+        raise UnsafeArchive(f"{path.name} has {len(columns):,} columns; at most {MAX_COLUMNS:,} are read.")
     found = {n: _with_image(source, c) for n, c in columns.items()}
     if isinstance(source, Hdf5):
         source.images = {n for n, c in found.items() if c.image}

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli.errors import UnknownLayout, UnsafeArchive
-from rlds_cli.files import disk
+from rlds_cli.files import child, disk
 from rlds_cli.formats import text_numbers
 from rlds_cli.formats.arrow_tables import ArrowFile, from_row, leaves, pyarrow, reading
 
@@ -33,6 +33,7 @@ DELIMITERS = ",\t;"
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|true|false|\[.*\]", re.IGNORECASE)
 _FILE = re.compile(r"\.(jpe?g|png|mp4|avi|mkv|npy|npz)$", re.IGNORECASE)
 _SCANS = 1 << 12  # files of which the types are remembered: an import may have thousands
+_SHORTEST = 5  # bytes of a key and its value
 _FEW = 16  # values that are tried first
 
 
@@ -63,6 +64,7 @@ def open_text(path: Path, *, fill: bool = False) -> Iterator[ArrowFile]:
         A column of JSON lines holds values of several kinds.
     """
     pyarrow()
+    child.note(path)
     if path.suffix.lower() in CSV:
         with reading(path, "CSV"):
             yield _csv(path, fill)
@@ -328,6 +330,7 @@ def _json_scan(path: Path, state: disk.State) -> tuple[Any, int]:
     pa = pyarrow()
     schema, rows, long = pa.schema([]), 0, text_numbers.LongIntegers()
     for block in _blocks(path):
+        _check_keys(path, block)
         try:
             found = _json(block, None)
             long.add(block, rows)
@@ -394,6 +397,22 @@ def _without_times(kind: Any) -> Any:
 
 def _too_wide(path: Path, count: int) -> UnsafeArchive:
     return UnsafeArchive(f"{path.name} has {count:,} columns or more; at most {MAX_COLUMNS:,} are read.")
+
+
+def _check_keys(path: Path, block: bytes) -> None:
+    """Refuse a line with more keys than columns are read, before pyarrow makes a column of each."""
+    for line in block.splitlines() if len(block) > _SHORTEST * MAX_COLUMNS else ():
+        if len(line) > _SHORTEST * MAX_COLUMNS and line.count(b":") > MAX_COLUMNS:
+            try:
+                count = _leaves(json.loads(line))
+            except (ValueError, RecursionError):
+                return  # pyarrow says what is wrong
+            if count > MAX_COLUMNS:
+                raise _too_wide(path, count)
+
+
+def _leaves(value: Any) -> int:
+    return sum(map(_leaves, value.values())) if isinstance(value, dict) else 1
 
 
 def _width(kind: Any) -> int:

@@ -25,7 +25,7 @@ import numpy as np
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan
 from rlds_cli.archives.lerobot import accounting, depth, description, rows
 from rlds_cli.archives.lerobot.description import TASK, Info, LerobotFeature, ListedEpisode
-from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout
+from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
 from rlds_cli.files import trees
 from rlds_cli.formats import image_header, mp4, parquet
 from rlds_cli.formats.mp4 import Track
@@ -47,7 +47,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
         return None
     try:
         info = description.read(found[0])
-    except UnknownLayout:
+    except (UnknownLayout, UnsafeArchive):
         return "LeRobot dataset of a layout that is not read"  # `plan` says which, and what to do
     except RldsError:
         return None

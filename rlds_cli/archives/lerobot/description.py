@@ -37,6 +37,7 @@ from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.files import json as documents
 from rlds_cli.formats import image_header, parquet
 from rlds_cli.formats.image_header import MAX_PIXELS
+from rlds_cli.formats.text_tables import MAX_COLUMNS
 from rlds_cli.ted import FLAGS, REWARD, VIDEO, Array, EncodedFrames, Field, Placement
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
@@ -136,6 +137,8 @@ def read(path: Path) -> Info:
             )
         if not all(isinstance(f, dict) and "dtype" in f for f in features.values()):
             raise ValueError("features without a dtype")
+        if len(features) > MAX_COLUMNS:
+            raise UnsafeArchive(f"{path} has {len(features):,} features; at most {MAX_COLUMNS:,} are read.")
         return Info(
             root=path.parents[1],
             version=version,
