@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import sys
 
 from rlds_cli.cli import out
@@ -20,6 +21,7 @@ _UNUSABLE_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS)
 
 def main() -> None:
     """Run the command line; exit 0 done, 1 expected failure, 2 usage, 130 interrupted."""
+    os.umask(os.umask(0o077) | stat.S_IWOTH)  # also where there is none, a new home is not for everybody to write
     try:
         with out.escaped_warnings():
             _run()
@@ -36,12 +38,15 @@ def main() -> None:
         _discard_stdout()
         sys.exit(1)
     except OSError as e:
-        from rlds_cli.files.disk import is_full
+        from rlds_cli.files import disk
 
         if e.errno in _UNUSABLE_PATH:
             out.error(NoPermission(f"{e.filename} cannot be used as a path: {e.strerror}."))
             sys.exit(1)
-        if not is_full(e):
+        if disk.is_failing(e):
+            out.error(disk.failure(e))
+            sys.exit(1)
+        if not disk.is_full(e):
             out.crash(e)
             sys.exit(1)
         out.error(NoSpace(f"The disk is full: {e.filename or 'the output'} could not be written."))

@@ -565,7 +565,7 @@ class Writer:
         work = self._home.partial(self._id, f"writer-{secrets.token_hex(4)}")
         safe_files.work_directory(work, self._home.root)  # for this user alone, unlike the dataset in it
         try:
-            (work / "dataset").mkdir()
+            (work / "dataset").mkdir(safe_files.DIRECTORY)
             making.make(work / "dataset", str(self._id), self._reader.schema, keep=self._keep, about=self._about)
             safe_files.directory(target.parent, self._home.root)
             (work / "dataset").rename(target)

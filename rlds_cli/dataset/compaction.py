@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlds_cli.dataset.rows import Rows
+from rlds_cli.files import safe as safe_files
 from rlds_cli.store import arrays, compression, digests, videos
 from rlds_cli.store.frames import laid_out
 from rlds_cli.store.opening import Store
@@ -56,7 +57,7 @@ def _write(rows: Rows, f: Field, dataset: Path) -> None:
     else:
         dtype, shape = stored_row(f)
         file = arrays.data_file(directory, 1 + len(shape))
-        file.parent.mkdir(parents=True, exist_ok=True)
+        safe_files.make(file.parent)
         with file.open("wb") as written:
             for _, values in rows.blocks(f.name):
                 written.write(arrays.raw(arrays.little_endian(values)))
@@ -72,7 +73,7 @@ def _write(rows: Rows, f: Field, dataset: Path) -> None:
 
 def _write_frames(rows: Rows, f: Field, directory: Path) -> None:
     offsets, file, at = np.zeros((len(rows), 2), np.int64), arrays.data_file(directory / "bytes", 1), 0
-    file.parent.mkdir(parents=True, exist_ok=True)
+    safe_files.make(file.parent)
     with file.open("wb") as written:
         for a in range(0, len(rows), _FRAMES):
             found = rows.encoded(f.name, np.arange(a, min(a + _FRAMES, len(rows))))

@@ -384,7 +384,8 @@ def _apply(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target)
     if ds.store.commit_change(ds.episodes.index, step, change.own, dropped=change.index is not None):
         return ds.path
     try:
-        return _publish(ds, change, step)
+        with disk.errors(ds.path):
+            return _publish(ds, change, step)
     except NoPermission as e:
         hint = f"--as NAME (name=) makes {ids.parse(ds.id).base}@NAME, in your home"
         raise NoPermission(f"{e.message} {ds.id} is as it was.", hint=hint) from e
@@ -456,7 +457,7 @@ def _write(
     trees.discard(work)
     safe_files.work_directory(work, place.root)  # for this user alone, unlike the dataset in it
     built = work / "dataset"
-    built.mkdir()
+    built.mkdir(safe_files.DIRECTORY)
     views.write(ds.store, built, change, id=str(id), version=version, provenance=steps)
     return built
 

@@ -28,6 +28,7 @@ from rlds_cli.dataset.lazy import LazyArray, LazyBatch, StoredColumns, in_episod
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.errors import InvalidArgument
+from rlds_cli.files import safe as safe_files
 from rlds_cli.store import arrays, compression, digests
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.opening import Store
@@ -266,7 +267,7 @@ def _writer(store: Store, start: IntArray, length: IntArray, truncated: IntArray
     def write(dataset: Path) -> None:
         directory = dataset / store.path_of(_TRUNCATED)
         file = arrays.data_file(directory, 1)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        safe_files.make(file.parent)
         flagged = np.sort(np.concatenate([truncated, *_flagged(store, start, length)]))
         with file.open("wb") as sparse:
             sparse.truncate(rows)

@@ -7,6 +7,8 @@ import os
 import shutil
 import stat
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -15,6 +17,16 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.text import size_of
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_FAILING = {  # of a disk or the connection to one, and of limits of the system: not of this program
+    getattr(errno, name)
+    for name in (
+        *("EIO", "ENXIO", "ENODEV", "ESTALE", "EREMOTEIO", "ETIMEDOUT", "ENOTCONN", "ESHUTDOWN", "EHOSTDOWN"),
+        *("EHOSTUNREACH", "ENETDOWN", "ENETUNREACH", "EBADMSG", "EUCLEAN", "ENOMEDIUM", "EPROTO", "ECOMM", "EFBIG"),
+        *("EMFILE", "ENFILE", "ENOLCK", "ENOMEM", "EDEADLK", "EINTR", "EBUSY", "ETXTBSY", "EOPNOTSUPP", "ENOSYS"),
+    )
+    if hasattr(errno, name)
+}
+_LOOK = "the disk or the connection to it fails, or a limit of the system is reached: dmesg may say more"
 How = Literal["link", "reflink", "copy"]
 _FICLONE = 0x40049409
 
@@ -59,6 +71,26 @@ def is_full(exc: OSError) -> bool:
     return exc.errno in _FULL
 
 
+def is_failing(exc: OSError) -> bool:
+    """Return whether a read or a write failed by the disk or the system, and not by what was asked of it."""
+    return exc.errno in _FAILING
+
+
+def failure(exc: OSError, *, kept: str = "What was there before is as it was.") -> RldsError:
+    """Return the error for an error of `is_failing` of which nothing more is known than what the system says."""
+    what = os.fsdecode(exc.filename) if isinstance(exc.filename, str | bytes) else "A file"
+    return RldsError(f"{what} could not be read or written: {exc.strerror or exc}. {kept}", hint=_LOOK)
+
+
+@contextmanager
+def errors(path: Path, *, kept: str = "") -> Iterator[None]:
+    """Turn errors of the file system into those for people, as `disk_error`."""
+    try:
+        yield
+    except OSError as e:
+        raise disk_error(e, path, kept=kept) from e
+
+
 def disk_error(exc: OSError, path: Path, *, kept: str = "") -> RldsError:
     """Return the error for a failed write: NoSpace, NoPermission, or the system's own message."""
     if is_full(exc):
@@ -71,7 +103,10 @@ def disk_error(exc: OSError, path: Path, *, kept: str = "") -> RldsError:
             f"{path} may not be written: {exc.strerror}. {kept}".rstrip(),
             hint="use a directory of your own: --home DIR, or RLDS_HOME",
         )
-    return RldsError(f"{path} could not be written: {exc.strerror or exc}. {kept}".rstrip())
+    return RldsError(
+        f"{path} could not be written: {exc.strerror or exc}. {kept}".rstrip(),
+        hint=_LOOK if is_failing(exc) else None,
+    )
 
 
 def share(source: Path, target: Path, *, sealed: bool = False) -> How:

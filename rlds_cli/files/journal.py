@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli.files import safe
+from rlds_cli.files import safe as safe_files
 
 
 class Journal:
@@ -47,7 +48,7 @@ class Journal:
         """Return the records, and cut off a torn last line; replace a file that is not valid by an empty journal."""
         records = self.records()
         if records is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            safe_files.make(self.path.parent)
             safe.replace_text(self.path, json.dumps({"key": self.key}) + "\n")
             return []
         with safe.updating(self.path) as file:

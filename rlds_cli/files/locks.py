@@ -71,13 +71,15 @@ def file_lock(path: Path, *, soft: bool = True) -> FileLock:
     NoPermission
         A link, or something else that is not a regular file, has this name.
     """
+    own = safe_files.FILE
     with suppress(FileNotFoundError, NotADirectoryError):
+        own |= path.parent.stat().st_mode & stat.S_IWOTH  # filelock gives this mode, whatever the umask is
         mode = path.lstat().st_mode  # one call: whoever holds the lock may remove the file at any moment
         if stat.S_ISLNK(mode):
             raise safe_files.refused(path, "is a symbolic link")
         if not stat.S_ISREG(mode):
             raise safe_files.refused(path, "is not a regular file")
-    return _announced_lock()(path, mode=0o666, thread_local=False, fallback_to_soft=soft)
+    return _announced_lock()(path, mode=own, thread_local=False, fallback_to_soft=soft)
 
 
 def flock(descriptor: int, path: Path, *, shared: bool = False) -> None:

@@ -19,6 +19,7 @@ from rlds_cli.errors import NoPermission
 
 _CAREFUL = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # the last: a FIFO must not make us wait
 _HINT = "remove it if it is not yours, or use a home of your own: --home DIR, or RLDS_HOME"
+FILE, DIRECTORY = 0o664, 0o775  # modes of what is new, before the umask: nothing is for everybody to write
 _LONGEST = 200  # bytes of a name that its temporary name keeps
 
 
@@ -38,7 +39,7 @@ def is_own(path: Path) -> bool:
 # -- files
 
 
-def open_own(path: Path, flags: int, mode: int = 0o666) -> int:
+def open_own(path: Path, flags: int, mode: int = FILE) -> int:
     """Open a file for writing: a new one, or a regular one with a single name.
 
     Parameters
@@ -70,7 +71,7 @@ def open_own(path: Path, flags: int, mode: int = 0o666) -> int:
     return descriptor
 
 
-def open_shared(path: Path, flags: int, mode: int = 0o666) -> int:
+def open_shared(path: Path, flags: int, mode: int = FILE) -> int:
     """Open a regular file with any number of names; otherwise as `open_own`."""
     try:
         descriptor = os.open(path, flags | _CAREFUL, mode)
@@ -104,7 +105,7 @@ def write_bytes(path: Path, data: bytes | memoryview) -> None:
 
 
 @contextmanager
-def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, mode: int = FILE) -> Iterator[BinaryIO]:
     """Write a new file that replaces ``path`` in one step, unless an error occurs; a link itself is replaced.
 
     The new file gives no permission that the old one did not give.
@@ -120,7 +121,7 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-def replace_text(path: Path, text: str, *, mode: int = 0o666) -> None:
+def replace_text(path: Path, text: str, *, mode: int = FILE) -> None:
     """Write a text file in one step, as `replacing` does."""
     with replacing(path, mode=mode) as file:
         file.write(text.encode())
@@ -169,8 +170,17 @@ def directory(path: Path, root: Path) -> Path:
         The file system refuses.
     """
     check_directories(path, root)
-    path.mkdir(parents=True, exist_ok=True)
+    make(path)
     return path
+
+
+def make(path: Path) -> None:
+    """Make a directory with all those above it; also without a umask, not everybody may write there."""
+    try:
+        path.mkdir(DIRECTORY, exist_ok=True)
+    except FileNotFoundError:
+        make(path.parent)
+        path.mkdir(DIRECTORY, exist_ok=True)
 
 
 def work_directory(path: Path, root: Path) -> Path:

@@ -60,7 +60,8 @@ def make(
     )
     layout = segments.Layout.of(directory, head)
     for array in layout.all:
-        array.directory.mkdir(parents=True)
+        safe_files.make(array.directory.parent)
+        array.directory.mkdir(safe_files.DIRECTORY)
         safe_files.write_bytes(array.directory / "zarr.json", json.dumps(array.document(0)).encode())
     arrays.write_groups(directory)
     for name in (*logs.ALL, logs.READERS, logs.WRITERS, logs.COMMIT):

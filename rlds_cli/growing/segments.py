@@ -323,7 +323,7 @@ class SegmentWriter:
         for old in [n for n in self._open if n < number - 1 or n == number]:
             self._close(old)
         file = self.array.file(number)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        safe_files.make(file.parent)
         descriptor = self._open[number] = safe_files.open_own(file, os.O_RDWR | os.O_CREAT)
         if os.fstat(descriptor).st_size != self.array.size:
             os.ftruncate(descriptor, self.array.size)

@@ -142,7 +142,7 @@ def _share_the_rest(store: Store, work: Path) -> None:
     for name, file in references.files(store.path).items():
         if fields.isdisjoint((store.path / name).parents) and file not in apart:
             place = work / name
-            place.parent.mkdir(parents=True, exist_ok=True)
+            safe_files.make(place.parent)
             disk.share(file, place, sealed=True)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rlds_cli.files import safe as safe_files
 from rlds_cli.files.journal import Journal
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.reading import SourceReader
@@ -98,7 +99,8 @@ def _moved(
     paths = assign_paths(f.name for f in now.schema)
     for f in before.schema:
         source, target = (rows.files(work / d, f, paths[f.name])["rows"] for d in (PLACE, where))
-        target.parent.mkdir(parents=True)
+        safe_files.make(target.parent.parent)
+        target.parent.mkdir(safe_files.DIRECTORY)
         target.touch()
         width = arrays.row_bytes((0, *f.shape), f.dtype)
         build.copy_range(source, target, 0, written.rows * width, start=written.start.rows * width)

@@ -268,7 +268,7 @@ def _fitted(t: Task, work: Path, pool: WorkerPool) -> Task:
         note = "the file system has no locks: each shard runs the first pass itself"
         pool.progress(Event(str(t.id), "note", note=note))
         alone = work / f"first-pass-{build.name_attempt()}"
-        alone.mkdir()
+        alone.mkdir(safe_files.DIRECTORY)
         return job.with_state(t, alone, pool)
     try:
         return job.with_state(t, work, pool)
@@ -367,7 +367,7 @@ class SharedPlan:
 def shared_plan(t: Task, work: Path) -> tuple[SharedPlan, float]:
     """Return the current plan of all shards, and the seconds per step."""
     plan, seconds = _shared_plan_under(t, work, _recall(work))
-    plan.below.mkdir(parents=True, exist_ok=True)
+    safe_files.make(plan.below)
     write_once(plan.below / "known.json", plan.assumptions.to_json())
     return plan, seconds
 

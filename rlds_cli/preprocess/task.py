@@ -462,5 +462,5 @@ def write_failures(directory: Path, found: Iterable[Failure]) -> None:
     """Write ``errors.jsonl``, one failure per line; no file if there are no failures."""
     lines = [json.dumps(asdict(failure)) + "\n" for failure in found]
     if lines:
-        directory.mkdir(parents=True, exist_ok=True)
+        safe_files.make(directory)
         safe_files.write_bytes(directory / FAILURES, "".join(lines).encode())

@@ -57,7 +57,7 @@ def bring(address: Address, where: Settings, fingerprint: str, dataset: Path, id
                 _seal(blocks.path_of(number))
         for file in index.files:
             path = dataset / file.path
-            path.parent.mkdir(parents=True, exist_ok=True)
+            safe_files.make(path.parent)
             if file.path in rows:
                 take_over(blocks.path_of(rows[file.path]), path)
             else:

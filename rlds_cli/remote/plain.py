@@ -176,7 +176,7 @@ def fetch(objects: Objects, plain: Plain, work: Path, id: str, tell: Progress) -
     if not (work / "key").is_file() or (work / "key").read_bytes() != key:
         trees.discard(dataset)
         safe_files.write_bytes(work / "key", key)
-    dataset.mkdir(exist_ok=True)
+    dataset.mkdir(safe_files.DIRECTORY, exist_ok=True)
     publishing.unseal(dataset)  # a download that was killed while it was published
     sizes = _describe(objects, plain, dataset)
     listed = sealing.listed(dataset)
@@ -213,7 +213,7 @@ def _bring(
     objects: Objects, path: str, size: int, file: Path, arrived: Callable[[int], None], *, sparse: bool = False
 ) -> None:
     """Fetch the part of a file that has not arrived; ``sparse`` leaves holes where all bytes are zero."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    safe_files.make(file.parent)
     with os.fdopen(safe_files.open_own(file, os.O_RDWR | os.O_CREAT), "r+b") as out:
         at = min(out.seek(0, os.SEEK_END), size)
         out.seek(at)
@@ -278,7 +278,7 @@ def _ordinary(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | 
     if found is None or hashlib.sha256(found.data).hexdigest() != plain.manifest.files:
         what = "is missing" if found is None else "is not what the manifest says"
         raise DamagedDataset(f"{objects.address}/{sealing.LISTING} {what}.", hint=HINT)
-    (dataset / sealing.LISTING).parent.mkdir(exist_ok=True)
+    (dataset / sealing.LISTING).parent.mkdir(safe_files.DIRECTORY, exist_ok=True)
     safe_files.write_bytes(dataset / sealing.LISTING, found.data)
     listed = sealing.listed(dataset)
     strange = next((path for path in listed if not is_path(path)), None)
@@ -347,7 +347,7 @@ def _growing(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | N
     for array, numbers in zip(stored, needed, strict=True):
         for group in reversed(array.directory.relative_to(dataset).parents[:-1]):
             arrays.write_group(dataset / group)
-        array.directory.mkdir(exist_ok=True)
+        array.directory.mkdir(safe_files.DIRECTORY, exist_ok=True)
         described = json.dumps(array.document(store.end_of(array))).encode()
         safe_files.write_bytes(array.directory / sealing.MANIFEST, described)
         for number in numbers if array.width else ():

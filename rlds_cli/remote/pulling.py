@@ -54,6 +54,7 @@ from rlds_cli.store import commits, manifest, publishing, sealing, versions
 _AT_ONCE = 8  # requests
 _RANGE = 8  # groups of blocks in a request
 _SYNCED = 64 << 20  # bytes after which groups are synced and noted; a kill loses at most these
+_KEPT = "What has arrived is kept; the same command continues."
 _PIN = "ADDRESS#rlds1:... says what it must be"
 
 
@@ -140,7 +141,7 @@ def pull(
             if here is not None:
                 _check_replaceable(here, place, id, address, there, force)
             target = place.dataset(id)
-            with disk_errors(target), _not_written(here):
+            with disk.errors(target, kept=_KEPT), _not_written(here):
                 if isinstance(there, Plain):
                     _copy(objects, there, id, place, expect, progress)
                 elif blocks:
@@ -230,15 +231,6 @@ def _not_written(here: Path | None) -> Iterator[None]:
         os.close(lock)
 
 
-@contextmanager
-def disk_errors(target: Path) -> Iterator[None]:
-    """Turn errors of the file system into those for people."""
-    try:
-        yield
-    except OSError as e:
-        raise disk.disk_error(e, target, kept="What has arrived is kept; the same command continues.") from e
-
-
 def _fetch_and_publish(
     objects: Objects, index: Index, id: DatasetId, place: Home, here: Path | None, tell: Progress
 ) -> None:
@@ -248,7 +240,7 @@ def _fetch_and_publish(
         raise DamagedDataset(f"The index at {objects.address} names another manifest than it has.")
     work = safe_files.work_directory(place.partial(id, "pull"), place.root)
     if not index.grows:  # refuse now what would be refused later
-        (work / "head").mkdir(exist_ok=True)
+        (work / "head").mkdir(safe_files.DIRECTORY, exist_ok=True)
         safe_files.write_bytes(work / "head" / indexes.MANIFEST, head)
         manifest.read(work / "head")
     _Arriving(objects, index, hashes, work, str(id), tell).run(here)
@@ -355,7 +347,7 @@ class _Arriving:
 
     def run(self, here: Path | None) -> None:
         """Make the files, take what the dataset ``here`` has of them, and fetch the rest."""
-        self._dataset.mkdir(exist_ok=True)
+        self._dataset.mkdir(safe_files.DIRECTORY, exist_ok=True)
         publishing.unseal(self._dataset)  # a pull that was killed while it was published
         needed = self._index.size
         disk.check_space(needed - self._bytes_there(), self._dataset, kept="What has arrived is kept.")
@@ -391,7 +383,7 @@ class _Arriving:
     def _make_files(self) -> None:
         for file in self._index.files:
             path = self._dataset / file.path
-            path.parent.mkdir(parents=True, exist_ok=True)
+            safe_files.make(path.parent)
             descriptor = safe_files.open_own(path, os.O_RDWR | os.O_CREAT)
             try:
                 if os.fstat(descriptor).st_size != file.size:

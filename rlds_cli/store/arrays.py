@@ -124,7 +124,7 @@ def finish(
     """Turn a file of raw rows into an array: pad, index, ``zarr.json``."""
     size = file_size(shape, dtype)
     file = data_file(directory, len(shape))
-    directory.mkdir(parents=True, exist_ok=True)
+    safe_files.make(directory)
     if size:
         index = _index(shape, dtype)
         with safe_files.updating(file) as f:
@@ -159,7 +159,7 @@ def write(directory: Path, values: Array) -> None:
     values = little_endian(values)
     file = data_file(directory, values.ndim)
     if values.size:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        safe_files.make(file.parent)
         safe_files.write_bytes(file, raw(values))
     finish(directory, values.shape, values.dtype)
 
@@ -529,7 +529,7 @@ def check_offsets(directory: Path, offsets: Array, data: Array) -> None:
 
 def write_group(directory: Path, attributes: dict[str, Any] | None = None, *, lines: bool = True) -> None:
     """Write the ``zarr.json`` of a group; with ``lines`` each value has a line of its own, for people."""
-    directory.mkdir(parents=True, exist_ok=True)
+    safe_files.make(directory)
     described = {"zarr_format": 3, "node_type": "group", "attributes": attributes or {}}
     text = json.dumps(described, indent=1 if lines else None)
     safe_files.write_bytes(directory / "zarr.json", text.encode())

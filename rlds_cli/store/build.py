@@ -313,7 +313,7 @@ def _splice(
     """Copy the rows of a segment to their place, with text codes and frame offsets of the whole dataset."""
     source, target = rows.files(segment, f, path), rows.files(place, f, path)
     for file in target.values():
-        file.parent.mkdir(parents=True, exist_ok=True)
+        safe_files.make(file.parent)
         file.touch()
     if "offsets" in source:
         base = before.frame_bytes.get(f.name, 0)

@@ -11,6 +11,7 @@ import numpy as np
 
 from rlds_cli.errors import DamagedDataset, NeedsMemory
 from rlds_cli.files import disk, trees
+from rlds_cli.files import safe as safe_files
 from rlds_cli.store import arrays, files, references
 from rlds_cli.store.arrays import COMPRESSED_INNER_BYTES as INNER_BYTES
 from rlds_cli.store.arrays import SHARD_BYTES, ArrayLayout
@@ -78,7 +79,8 @@ def _write_compressed(source: Path, target: Path) -> None:
 def _write_plain(source: Path, target: Path) -> None:
     values = Compressed(source)
     file = arrays.data_file(target, values.ndim)
-    file.parent.mkdir(parents=True)
+    safe_files.make(file.parent.parent)
+    file.parent.mkdir(safe_files.DIRECTORY)
     step = max(1, SHARD_BYTES // max(1, arrays.row_bytes(values.shape, values.dtype)))
     with file.open("wb") as out:
         for a in range(0, values.shape[0], step):

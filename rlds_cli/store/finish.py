@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import __version__
+from rlds_cli.files import safe as safe_files
 from rlds_cli.store import arrays, compression, digests, episode_table, publishing, rows, sealing, statistics, videos
 from rlds_cli.store import metadata as data_not_per_row
 from rlds_cli.store.build import Built
@@ -160,7 +161,7 @@ def _spread(directory: Path, first: IntArray, to: Linked) -> None:
     begins = np.flatnonzero(np.diff(to.start - first, prepend=-1))  # of runs of episodes that stay end to end
     runs = list(zip(begins.tolist(), [*begins[1:].tolist(), None], strict=True))
     if width:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        safe_files.make(file.parent)
         with (moved := file.with_name("moved")).open("wb") as f:
             f.truncate(shape[0] * width)
             for k, then in sorted(runs, key=lambda run: int(to.start[run[0]])):

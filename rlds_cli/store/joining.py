@@ -310,7 +310,8 @@ class _Result:
         def share() -> None:
             if source.store.segment_rows:
                 trees.discard(target)
-                target.mkdir(parents=True)
+                safe_files.make(target.parent)
+                target.mkdir(safe_files.DIRECTORY)
                 document = arrays.chunk_document(segment.shape, segment.dtype, segment.chunk)
                 safe_files.write_bytes(target / "zarr.json", json.dumps(document).encode())
                 if segment.size:
@@ -379,7 +380,7 @@ class _Result:
         """Write an array of ``pieces``: (first row, rows). The file has holes between them."""
         directory = self._directory / path
         file, width = arrays.data_file(directory, len(shape)), arrays.row_bytes(shape, dtype)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        safe_files.make(file.parent)
         with os.fdopen(safe_files.open_own(file, os.O_WRONLY | os.O_CREAT), "wb") as f:
             for first, values in pieces:
                 arrays.write_at(f.fileno(), first * width, arrays.little_endian(values))

@@ -33,7 +33,7 @@ def publish(built: Path, target: Path, *, growing: bool = False) -> None:
     ``growing`` stay writable.
     """
     seal(built, sync_file if growing else _seal_file)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    safe_files.make(target.parent)
     if target.is_symlink():
         raise safe_files.refused(target, "is a symbolic link, and no dataset")
     if target.exists():
@@ -76,8 +76,15 @@ def seal(directory: Path, of_file: Callable[[Path], None] | None = None) -> None
     with ThreadPoolExecutor(_SYNCED_AT_ONCE) as pool:
         for _ in pool.map(of_file or _seal_file, (Path(e.path) for e in below if not e.is_dir(follow_symlinks=False))):
             pass
-        for _ in pool.map(sync_directory, reversed(directories)):
+        for _ in pool.map(_seal_directory, reversed(directories)):
             pass
+
+
+def _seal_directory(directory: Path) -> None:
+    """Sync a directory, which not everybody may write to, whatever the umask was."""
+    if (mode := directory.stat().st_mode) & stat.S_IWOTH:
+        directory.chmod(stat.S_IMODE(mode) & ~stat.S_IWOTH)
+    sync_directory(directory)
 
 
 def sync_file(file: Path) -> None:
@@ -172,7 +179,7 @@ def share_tree(source: Path, target: Path, *, sealed: bool = True, within: Path 
         trees.discard(target)
     for name, file in sorted(references.files(source).items()):
         place = target / name
-        place.parent.mkdir(parents=True, exist_ok=True)
+        safe_files.make(place.parent)
         how = max(how, order.index(disk.share(file, place, sealed=sealed)))
     return order[how]
 
@@ -192,7 +199,7 @@ def link_tree(source: Path, target: Path, *, apart: Collection[str] = ()) -> Non
 
 def link_file(file: Path, target: Path) -> None:
     """Give a file of a dataset a second name; raises as `link_tree`."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    safe_files.make(target.parent)
     if not disk.link(file, target):
         raise NoPermission(
             f"{file} cannot be linked to {target}: that is another disk, or the file belongs to another user.",

@@ -205,7 +205,8 @@ def refer(source: ReferencedVersion, name: str, directory: Path) -> None:
     store_files.check_tree(top / name)
     for below in _arrays(top / name):
         target = directory / below.relative_to(top / name)
-        target.mkdir(parents=True)
+        safe_files.make(target.parent)
+        target.mkdir(safe_files.DIRECTORY)
         if is_reference(below) or _is_group(below):
             document = FILE if is_reference(below) else _DOCUMENT
             safe_files.write_bytes(target / document, (below / document).read_bytes())

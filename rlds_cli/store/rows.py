@@ -148,7 +148,7 @@ class RowWriter:
         self._fds: dict[tuple[str, str], int] = {}
         for f in schema:
             for part, file in files(directory, f, paths[f.name]).items():
-                file.parent.mkdir(parents=True, exist_ok=True)
+                safe_files.make(file.parent)
                 self._fds[f.name, part] = safe_files.open_own(file, os.O_RDWR | os.O_CREAT)
 
     def __enter__(self) -> RowWriter:
@@ -206,7 +206,7 @@ class RowWriter:
         """Return the index with new numbers of videos, counted in the order in which rows refer to them."""
         for film, data in column.made.items():
             assert self._films is not None
-            self._films.mkdir(exist_ok=True)
+            self._films.mkdir(safe_files.DIRECTORY, exist_ok=True)
             with safe_files.replacing(self._films / film) as out:
                 out.write(data)
                 out.flush()

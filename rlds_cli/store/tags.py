@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rlds_cli import refs, visible
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidId, NameTaken, NoPermission
+from rlds_cli.files import disk
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.locks import flock
@@ -123,7 +124,7 @@ def _changing(dataset: Path) -> Iterator[dict[str, int]]:
         safe_files.replace_text(dataset / FILE, documents.dumps(dict(sorted(tags.items())), FILE))
     except OSError as e:
         if e.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise
+            raise disk.disk_error(e, dataset / FILE, kept="The tags are as they were.") from e
         raise NoPermission(f"{dataset} may not be written, and its tags are kept there.") from e
     finally:
         os.close(descriptor)

@@ -21,6 +21,7 @@ from typing import Any
 
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, NameTaken, RldsError
 from rlds_cli.files import disk, trees
+from rlds_cli.files import safe as safe_files
 from rlds_cli.files.hashing import short
 from rlds_cli.refs import Ref
 from rlds_cli.store import commits, manifest, paths, publishing, tags
@@ -218,7 +219,7 @@ def _carry(path: Path, newer: Path) -> None:
     for file in trees.files(path):
         name = file.relative_to(path).as_posix()
         if paths.INDEXED.fullmatch(name):
-            (newer / name).parent.mkdir(exist_ok=True)
+            (newer / name).parent.mkdir(safe_files.DIRECTORY, exist_ok=True)
             disk.share(file, newer / name, sealed=True)
 
 

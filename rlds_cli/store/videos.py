@@ -182,7 +182,7 @@ class Videos:
 def write(directory: Path, extents: Sequence[Extent]) -> digests.Digests:
     """Write the videos of a field and their tables; return the sha256 of each video [videos, 32]."""
     target = arrays.data_file(directory / "bytes", 1)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    safe_files.make(target.parent)
     hashes = []
     try:
         with os.fdopen(safe_files.open_own(target, os.O_WRONLY | os.O_CREAT), "wb") as out:
@@ -217,7 +217,7 @@ def write_whole(directory: Path, of: Videos) -> None:
     tables = of.tables()
     edges = np.cumsum([0, *(tables.spans[:, 1] - tables.spans[:, 0])], dtype=np.int64)
     target = arrays.data_file(directory / "bytes", 1)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    safe_files.make(target.parent)
     with target.open("wb") as out:
         for number in range(len(of)):
             for piece in of.extent(number).pieces():

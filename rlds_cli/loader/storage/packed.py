@@ -311,7 +311,7 @@ class _File:
         with _refusals(self.path):
             self._sweep()
             beside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.part")
-            fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL, safe_files.FILE)
         try:
             self._fill(fd, parts)
             with _refusals(self.path):
