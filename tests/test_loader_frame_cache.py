@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import signal
 import subprocess
@@ -302,6 +303,14 @@ def test_a_record_that_was_not_finished_is_none(filmed: Filmed, home: Path) -> N
     for torn in (whole[:-7], whole[:-32] + bytes(32)):
         index.write_bytes(torn)
         check(filmed)
+
+
+@pytest.mark.parametrize("size", [1 << 41, (1 << 41) + 7])
+def test_an_index_that_is_a_hole_of_two_tebibytes(size: int, filmed: Filmed, home: Path) -> None:
+    check(filmed)
+    (index,) = (home / "frames").glob("*/index")
+    os.truncate(index, size)
+    check(filmed)
 
 
 def test_after_a_restart_frames_are_compared(filmed: Filmed, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ from rlds_cli.ted import Array, BoolArray, IntArray
 FORMAT = 1
 ABOUT, INDEX, ROWS, LOCK = "about.json", "index", "rows", "lock"
 RECORD = np.dtype([("name", "<u8", 2), ("crc", "<u4"), ("boot", "<u4"), ("check", "<u8")])
+_MOST, _PIECE = 1 << 26, 1 << 20  # records that are read at all, and at once
 _LATEST = 4096  # frames that are sorted by themselves, until they are more than a sixteenth of the others
 _ODD = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)  # to mix bits with
 
@@ -100,18 +101,21 @@ class FrameCache:
         return found
 
     def _refresh(self) -> None:
-        """Read the records that were added since the last call; of threads that do so at once, the last one counts."""
-        known, count = self._known, self._count()
-        first = len(known.unproved)
-        if count <= first:
-            return
-        data = os.pread(self._index, (count - first) * RECORD.itemsize, first * RECORD.itemsize)
-        records = np.frombuffer(data, RECORD, len(data) // RECORD.itemsize)
-        unproved = np.concatenate([known.unproved, (records["boot"] != self._boot) | (self._boot == 0)])
-        latest, older = known.latest.joined(_places(records, first)), known.sorted
-        if len(latest) > max(_LATEST, len(older) // 16):
-            older, latest = older.joined(latest), _places(records[:0], 0)
-        self._known = _Known(older, latest, unproved)
+        """Read the records that were added since the last call; of threads that do so at once, the last one counts.
+
+        Records that are more than the frames of the other file are none: an index may be a hole of any size.
+        """
+        known = self._known
+        count = min(self._count(), os.fstat(self._rows).st_size // max(1, self.frame_bytes), _MOST)
+        while (first := len(known.unproved)) < count:
+            data = os.pread(self._index, min(count - first, _PIECE) * RECORD.itemsize, first * RECORD.itemsize)
+            if not len(records := np.frombuffer(data, RECORD, len(data) // RECORD.itemsize)):
+                return
+            unproved = np.concatenate([known.unproved, (records["boot"] != self._boot) | (self._boot == 0)])
+            latest, older = known.latest.joined(_places(records, first)), known.sorted
+            if len(latest) > max(_LATEST, len(older) // 16):
+                older, latest = older.joined(latest), _places(records[:0], 0)
+            self._known = known = _Known(older, latest, unproved)
 
     def _count(self) -> int:
         """Return the number of records in the file."""
