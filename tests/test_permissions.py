@@ -55,3 +55,18 @@ def test_of_the_command(tmp_path: Path, home: Path) -> None:
     assert run_rlds("download", "sample/pendulum-d4rl").returncode == 0
     assert run_rlds("export", "sample/pendulum-d4rl", "--to", "d4rl", tmp_path / "out.hdf5").returncode == 0
     assert open_to_all(home) == [] and open_to_all(tmp_path) == []
+
+
+ROOMS = ("store", "growing", "remote", "dataset", "preprocess", "maintenance", "convert", "home", "loader", "files")
+
+
+def test_directories_of_a_home_are_made_by_one_function() -> None:
+    package = Path(rlds_cli.__file__).parent
+    made = [
+        f"{file.relative_to(package)}: {line.strip()}"
+        for room in ROOMS
+        for file in (package / room).rglob("*.py")
+        for line in file.read_text().splitlines()
+        if ".mkdir(" in line or "makedirs(" in line
+    ]
+    assert [m for m in made if "DIRECTORY" not in m and "0o700" not in m] == []

@@ -145,7 +145,7 @@ def _video_source(f: RemoteFile) -> dict[str, object]:
 def _fetch_tables(objects: Objects, videos: Sequence[RemoteFile], archive: Path, id: str, tell: Progress) -> None:
     """Write a sparse file for each video, which holds its tables alone. Another process says where these lie."""
     _check_sizes(objects.address, videos)
-    with child.reading(mp4.__name__), ThreadPoolExecutor(_AT_ONCE, "tables") as pool:
+    with child.reading(mp4.__name__, id=id, progress=tell), ThreadPoolExecutor(_AT_ONCE, "tables") as pool:
         budget = _MOST_BYTES
         try:
             for first in range(0, len(videos), _TOGETHER):

@@ -57,7 +57,7 @@ def write(dataset: Path, values: Iterable[tuple[str, Array | str]]) -> list[str]
         return []
     directory, index = dataset / DIRECTORY, dict[str, _Entry]()
     file = arrays.data_file(directory, 1)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    safe_files.make(file.parent)
     with os.fdopen(safe_files.open_own(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as f:
         known: dict[bytes, int] = {}  # the first bytes of values, by their hashes
         for name, value in chain([first], given):
