@@ -197,10 +197,10 @@ NUMBERS = {topic: ("float64 x\n", [struct.pack("<d", k) for k in range(4)]) for 
 @pytest.mark.parametrize("stated", [8, 600, 3, 0xFFFFFFFF])
 def test_a_text_that_lies_about_its_length_is_refused(stated: int, tmp_path: Path) -> None:
     text = struct.pack("<I", 6) + b"press\0"
-    good = mcap(tmp_path / "good.mcap", NUMBERS | {"/task": ("string data\n", [text])})
-    assert import_files(good, "local/good").episode(0)["observation/task"][0] == "press"
-    bad = mcap(tmp_path / "bad.mcap", NUMBERS | {"/task": ("string data\n", [struct.pack("<I", stated) + text[4:]])})
-    with pytest.raises(CorruptArchive, match=r"bad\.mcap: /task at 0\.000 s cannot be decoded"):
+    good = mcap(tmp_path / "good.mcap", NUMBERS | {"/mode": ("string data\n", [text])})
+    assert import_files(good, "local/good").episode(0)["observation/mode"][0] == "press"
+    bad = mcap(tmp_path / "bad.mcap", NUMBERS | {"/mode": ("string data\n", [struct.pack("<I", stated) + text[4:]])})
+    with pytest.raises(CorruptArchive, match=r"bad\.mcap: /mode at 0\.000 s cannot be decoded"):
         import_files(bad, "local/bad")
 
 
