@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from rlds_cli.maintenance.doctor import Diagnosis
 
 
+_NO_LINKS = (
+    "no hard links: versions and selections refer to the files of earlier versions, which rlds compact ID copies; a "
+    "selection of a growing dataset is a copy, by --copy"
+)
+
+
 @app.command("doctor")
 def doctor(
     cache_dir: options.CacheDir = None,
@@ -39,12 +45,14 @@ def doctor(
 def _found(d: Diagnosis) -> str:
     missing = f"; missing: {', '.join(d.missing)}  (pip install 'rlds-cli[NAME]')" if d.missing else ""
     shared = f"; also reads {', '.join(map(str, d.shared))}" if d.shared else ""
+    links = "hard links: versions and selections share files" if d.links else _NO_LINKS
     rows = [
         ("rlds", f"{__version__}, Python {d.python}, {d.system}"),
         ("kernel", "compiled" if d.compiled else "not compiled"),
         ("torch", d.torch or 'not installed: batches of NumPy and JAX, backend="numpy"'),
         ("extras", f"{', '.join(d.extras) or 'none'}{missing}"),
         ("home", f"{d.home}: {text.plural(d.datasets, 'dataset')}, {out.size(d.free)} free{shared}"),
+        ("sharing", links),
         ("network", "off (RLDS_OFFLINE)" if d.offline else "on"),
     ]
     lines = [f"{name:<9}{value}" for name, value in rows]

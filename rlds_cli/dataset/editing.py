@@ -170,7 +170,7 @@ def _source(ds: OpenDataset, to: Target) -> AbstractContextManager[OpenDataset]:
     ds.store.check_changeable()
     if to.name is None:
         return _at_newest(ds)
-    return fixed(ds, ids.parse(ds.id).with_variant(to.name), to.cache_dir)
+    return fixed(ds, ids.parse(ds.id).with_variant(to.name), to.cache_dir, copy=to.copy)
 
 
 def restore(ds: OpenDataset) -> Path:
@@ -233,7 +233,7 @@ def _origins(store: Store, index: IntArray) -> dict[str, views.Column]:
 def compact(ds: OpenDataset, change: Change, *, needed: int, kept: Collection[int] = ()) -> Path:
     """Write the episodes of a dataset end to end: its next version. Earlier ones without a tag are removed.
 
-    Those of the numbers ``kept`` stay as well.
+    Those of the numbers ``kept`` stay as well, and those whose rows one that stays refers to.
     """
     id = ids.parse(ds.id)
     place = _home_of(ds.path, id)
@@ -241,6 +241,8 @@ def compact(ds: OpenDataset, change: Change, *, needed: int, kept: Collection[in
     path = _publish(ds, change, step_of(ds, COMPACT, {}))
     with exclusive(place, id, shown(None)):
         stay = {*kept, *tags.read(path).values()}
+        there = {number: references.sources(versions.at(path, number)) for number in versions.earlier(path)}
+        stay |= {s.version for number in stay & there.keys() for s in there[number] if Path(s.dataset) == path}
         for number in versions.earlier(path):
             if number not in stay:
                 publishing.remove(versions.at(path, number))
@@ -427,7 +429,8 @@ def _derive(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target
         raise NameTaken(f"{id} cannot be made of itself.", hint="another name; label and drop change it in its place")
     where = settings.read(to.cache_dir)
     place = Home(where.home)
-    if to.copy:
+    temporary = ds.path.is_relative_to(place.root / "partial")  # of a growing dataset, and copied where it was to be
+    if to.copy and not temporary:
         disk.check_space(sum(size_on_disk(file) for file in references.files(ds.path).values()), place.root)
     with exclusive(place, id, shown(None)):
         found = home.find(id, where)
@@ -436,7 +439,8 @@ def _derive(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target
                 f"{id} exists already, in {found}.", hint="another name, or --force (force=True) replaces it"
             )
         versions.check_replaceable(place.dataset(id))
-        built = _write(ds, place, id, 1, replace(change, copies=to.copy), step)
+        change = replace(change, copies=to.copy, moves=to.copy and temporary)
+        built = _write(ds, place, id, 1, change, step)
         versions.replace(built, place.dataset(id))
         _discard(built)
     return place.dataset(id)

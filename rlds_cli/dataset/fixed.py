@@ -1,6 +1,7 @@
 """A version of a growing dataset as a dataset that does not grow, over the same files of rows.
 
-Its writer continues in files of its own.
+Its writer continues in files of its own. Files that cannot get second names are copied if that is asked for: nobody
+refers to them, since the writer frees them.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from typing import Protocol
 from rlds_cli import settings
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.errors import NoPermission
+from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
-from rlds_cli.files import trees
 from rlds_cli.home import Home
 from rlds_cli.home.locks import writing
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import StrPath
-from rlds_cli.store import joining, publishing
+from rlds_cli.store import arrays, joining, publishing
 from rlds_cli.store.finish import Description
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import Field, IntArray
+from rlds_cli.text import size_of
 
 
 class OpenDataset(Protocol):
@@ -77,7 +79,7 @@ class Selected:
 
 
 @contextmanager
-def fixed(ds: OpenDataset, id: DatasetId, cache_dir: StrPath | None) -> Iterator[OpenDataset]:
+def fixed(ds: OpenDataset, id: DatasetId, cache_dir: StrPath | None, *, copy: bool = False) -> Iterator[OpenDataset]:
     """Yield a dataset that does not grow, with the same selection: that of a growing one is removed afterwards.
 
     Parameters
@@ -86,11 +88,15 @@ def fixed(ds: OpenDataset, id: DatasetId, cache_dir: StrPath | None) -> Iterator
         One whose files others may refer to is yielded itself.
     id : DatasetId
         Of what will be made of it, in the home of ``cache_dir``.
+    copy : bool
+        Copy files that cannot get second names in that home.
 
     Raises
     ------
     NoPermission
-        The files cannot get second names in that home.
+        They cannot, and ``copy`` is not set.
+    NoSpace
+        There is no room for a copy.
     """
     if ds.store.identity is not None:
         yield ds
@@ -99,15 +105,24 @@ def fixed(ds: OpenDataset, id: DatasetId, cache_dir: StrPath | None) -> Iterator
     work = place.partial(id, f"fixed-{secrets.token_hex(4)}")
     try:
         with writing(place):
+            if copy and not joining.can_link(ds.store, place.root):
+                disk.check_space(_bytes(ds.store), place.root)
             safe_files.work_directory(work, place.root)
-            store = _written(ds, work)
+            store = _written(ds, work, copy=copy)
         of_version = replace(store.manifest, version=ds.store.version)
         yield Selected(ds, store, ds.episodes.index, of_version)
     finally:
         trees.discard(work)
 
 
-def _written(ds: OpenDataset, work: Path) -> Store:
+def _bytes(store: Store) -> int:
+    """Return the bytes of the rows that have files."""
+    names = (directory.relative_to(store.path).as_posix() for directory in store.places())
+    segments = (s for name in names for run in store.runs(name) for s in run.segments)
+    return sum(s.rows * arrays.row_bytes(s.shape, s.dtype) for s in segments)
+
+
+def _written(ds: OpenDataset, work: Path, *, copy: bool) -> Store:
     store, m = ds.store, ds.manifest
     about = Description(
         id=ds.id,
@@ -123,9 +138,10 @@ def _written(ds: OpenDataset, work: Path) -> Store:
     )
     fields = sorted(store.fields.values(), key=lambda f: f.name)
     try:
-        joining.join([joining.JoinedMember(store, store.numbers, store.table())], fields, work, about)
+        member = joining.JoinedMember(store, store.numbers, store.table(), copies=copy)
+        joining.join([member], fields, work, about)
     except NoPermission as e:
-        hint = f"rlds merge {ds.id} --as local/NAME copies its episodes"
-        raise NoPermission(e.message, hint=hint) from e
+        hint = f"--copy (copy=True) copies the rows: {size_of(_bytes(store))}"
+        raise NoPermission(f"{e.message} Nothing was made.", hint=hint) from e
     publishing.seal(work)
     return Store(work)

@@ -152,6 +152,37 @@ def link(source: Path, target: Path) -> bool:
         return _link(read, source, target, sealed=False) is not None
 
 
+def takes_links(directory: Path) -> bool:
+    """Return whether files in a directory, which need not exist, can get second names.
+
+    exFAT and some network file systems have none. It is tried with a file that is removed again; where none can be
+    written, the answer is True.
+    """
+    file = existing(directory) / safe_files.temporary_name("links")
+    second = file.with_name(f"{file.name}.2")
+    try:
+        safe_files.write_bytes(file, b"")
+    except (OSError, NoPermission):
+        return True
+    try:
+        os.link(file, second)
+    except OSError:
+        return False
+    finally:
+        file.unlink(missing_ok=True)
+        second.unlink(missing_ok=True)
+    return True
+
+
+def why_no_link(file: Path, target: Path) -> str:
+    """Say why a file cannot have a second name at ``target``, after ``because`` or a colon."""
+    if file.lstat().st_dev != existing(target).stat().st_dev:
+        return "that is another disk"
+    if not safe_files.is_own(file):
+        return "the file belongs to another user"
+    return "its file system has no hard links"
+
+
 def _link(read: BinaryIO, source: Path, target: Path, sealed: bool) -> How | None:
     if not safe_files.is_own(source) or (sealed and os.fstat(read.fileno()).st_mode & 0o222):
         return None

@@ -26,10 +26,13 @@ from pathlib import Path
 from rlds_cli import ids, settings
 from rlds_cli.errors import InvalidId
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files.locks import file_lock
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import Settings
+from rlds_cli.store import paths
 
 _REMOTE = "remote"
+_PATIENCE = 1.0  # seconds in which a version is in its place that is being published
 _log = logging.getLogger(__name__)
 
 
@@ -150,9 +153,30 @@ def find(id: DatasetId, where: Settings) -> Path | None:
     """Return the published dataset in the first home that has it, in any case of letters, or None."""
     for root in where.homes:
         path = Home(root).dataset(id)
-        if is_dataset(path):
+        if is_dataset(path) or _is_back(Home(root), id):
             return path
         for entry in _entries(path.parent):
             if entry.name.lower() == path.name.lower() and is_dataset(entry):
                 return entry
     return None
+
+
+def _is_back(home: Home, id: DatasetId) -> bool:
+    """Return whether a dataset is in its place again that a killed process has moved to its earlier versions."""
+    path = home.dataset(id)
+    if not (paths.earlier_versions(path) / paths.MOVING).exists():
+        return False
+    from rlds_cli.store import versions
+
+    lock = file_lock(home.lock(id))
+    try:
+        lock.acquire(timeout=_PATIENCE)
+    except OSError:
+        return is_dataset(path)
+    try:
+        versions.restore(path)
+    except OSError:  # this user may not write there
+        _log.warning("%s is in %s: a process ended while it moved there", id, paths.earlier_versions(path))
+    finally:
+        lock.release()
+    return is_dataset(path)

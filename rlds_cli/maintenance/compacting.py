@@ -60,7 +60,7 @@ def _compact_files(path: Path, cache_dir: StrPath | None) -> Compaction:
     ds = Dataset(open_store(path))
     changed = not Rows(ds).is_dense or ds.store.is_segmented or bool(ds.store.refers_to or versions.earlier(path))
     if changed:
-        kept = {source.version for _, source in referring.to(path, cache_dir)}
+        kept = {source.version for other, source in referring.to(path, cache_dir) if other != path}
         editing.compact(ds, compaction.change(ds), needed=compaction.size(ds), kept=kept)
     return Compaction(changed, 0)
 

@@ -35,7 +35,7 @@ class Diagnosis:
     """What `examine` found.
 
     ``extras`` and ``missing`` are names of extras of the package, ``problems`` sentences, each with what to do.
-    ``torch`` is its version, None if it is not installed.
+    ``torch`` is its version, None if it is not installed. ``links`` is False if the disk of the home has no hard links.
     """
 
     python: str
@@ -46,6 +46,7 @@ class Diagnosis:
     missing: tuple[str, ...]
     home: Path
     free: int
+    links: bool
     datasets: int
     shared: tuple[Path, ...]
     offline: bool
@@ -53,7 +54,10 @@ class Diagnosis:
 
 
 def examine(*, cache_dir: StrPath | None = None) -> Diagnosis:
-    """Examine the installation and the home; nothing is written, and nothing is asked of the network."""
+    """Examine the installation and the home, and ask nothing of the network.
+
+    Whether the disk of the home has hard links is tried with a file that is removed again.
+    """
     where = settings.read(cache_dir)
     present = {name: find_spec(module) is not None for name, module in EXTRAS.items()}
     free = disk.free(where.home)
@@ -66,6 +70,7 @@ def examine(*, cache_dir: StrPath | None = None) -> Diagnosis:
         missing=tuple(name for name, there in present.items() if not there),
         home=where.home,
         free=free,
+        links=disk.takes_links(where.home),
         datasets=sum(len(found) for found in locate.here(where).values()),
         shared=where.search,
         offline=where.offline,

@@ -49,7 +49,8 @@ def bring(address: Address, where: Settings, fingerprint: str, dataset: Path, id
     rows = {f.path: number for number, f in enumerate(blocks.files)}
     access.content.need(*(f.path for f in index.files if f.path not in rows))
     trees.discard(dataset)
-    take_over = _copy if index.grows else os.link  # a writer changes files that have one name only
+    # A writer changes files that have one name only.
+    take_over = _copy if index.grows or not disk.takes_links(dataset) else os.link
     with access.room.locked():
         if not index.grows:
             blocks.map.leave()

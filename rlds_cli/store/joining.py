@@ -39,6 +39,7 @@ from rlds_cli.store.videos import Tables
 from rlds_cli.ted import TASK, VIDEO, Array, EpisodeTable, Field, IntArray
 
 _BLOCK = 1 << 20  # rows that are written at once
+_COPIED = 4 << 20  # bytes that are copied at once
 _GAP = 1 << 8  # rows of no episode that are written, too
 _COMPUTED = ("total_reward", "num_done", "num_terminated")
 
@@ -56,12 +57,15 @@ class JoinedMember:
         What the result says of them.
     refer : bool
         Refer to files that cannot be linked; else copy them.
+    copies : bool
+        Copy files of a growing dataset that cannot be linked, which are not referred to: its writer frees them.
     """
 
     store: Store
     index: IntArray
     table: EpisodeTable
     refer: bool = True
+    copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ class _Source:
     placed: tuple[_Placed, ...]
     listed: Mapping[str, str]
     refer: bool
+    copies: bool
 
     def blocks(self, gap: int = _GAP) -> Iterator[tuple[int, int, int]]:
         """Yield rows [first, stop) of episodes, a few at a time, and the row of the result to which they go.
@@ -107,7 +112,7 @@ def join(members: Sequence[JoinedMember], fields: Sequence[Field], directory: Pa
     Raises
     ------
     NoPermission
-        A file of a growing dataset cannot get a second name: it is on another disk, or belongs to another user.
+        A file of a growing dataset cannot get a second name, and ``copies`` is not set.
     DamagedDataset
         A dataset is damaged.
     """
@@ -131,11 +136,15 @@ def join(members: Sequence[JoinedMember], fields: Sequence[Field], directory: Pa
 
 
 def can_link(store: Store, home: Path) -> bool:
-    """Return whether the rows of a dataset can get second names in a home: plain files, of this disk and this user."""
+    """Return whether the rows of a dataset can get second names in a home: plain files, of this disk and this user.
+
+    The disk must have hard links.
+    """
     if store.address or store.refers_to or store.manifest.encoding != "memmap":
         return False
     status = store.path.stat()
-    return status.st_dev == disk.existing(home).stat().st_dev and status.st_uid == os.geteuid()
+    own = status.st_dev == disk.existing(home).stat().st_dev and status.st_uid == os.geteuid()
+    return own and disk.takes_links(home)
 
 
 def link(member: JoinedMember, fields: Mapping[str, Field], directory: Path) -> Linked:
@@ -180,7 +189,7 @@ def _sources(members: Sequence[JoinedMember]) -> dict[str, _Source]:
         if m.store.version_id not in found:
             m.store.check_recorded()  # new digests would hide damage
             placed = _place(m.store.row_runs(), base)
-            found[m.store.version_id] = _Source(m.store, placed, sealing.listed(m.store.path), m.refer)
+            found[m.store.version_id] = _Source(m.store, placed, sealing.listed(m.store.path), m.refer, m.copies)
             base = _behind(placed[-1].end)
     return found
 
@@ -315,7 +324,11 @@ class _Result:
                 document = arrays.chunk_document(segment.shape, segment.dtype, segment.chunk)
                 safe_files.write_bytes(target / "zarr.json", json.dumps(document).encode())
                 if segment.size:
-                    publishing.link_file(segment.file, replace(segment, directory=target, number=0).file)
+                    file = replace(segment, directory=target, number=0).file
+                    if source.copies and not disk.takes_links(target):
+                        _copy_rows(segment, file)
+                    else:
+                        publishing.link_file(segment.file, file)
             elif source.refer and (identity := source.store.identity):
                 publishing.link_or_refer(identity, name, target)
             else:
@@ -385,6 +398,17 @@ class _Result:
             for first, values in pieces:
                 arrays.write_at(f.fileno(), first * width, arrays.little_endian(values))
         arrays.finish(directory, shape, dtype)
+
+
+def _copy_rows(segment: arrays.Segment, target: Path) -> None:
+    """Copy the rows of a segment to a file of the same size, which has a hole where there are none."""
+    left = segment.rows * arrays.row_bytes(segment.shape, segment.dtype)
+    target.parent.mkdir(parents=True)
+    with safe_files.reading(segment.file) as source, target.open("xb") as file:
+        while data := source.read(min(left, _COPIED)):
+            file.write(data)
+            left -= len(data)
+        file.truncate(segment.size)
 
 
 def _videos_used(s: _Source, name: str) -> IntArray:

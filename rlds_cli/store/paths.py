@@ -12,6 +12,7 @@ from rlds_cli.errors import RldsError
 
 REFERENCE = "reference.json"  # in the place of an array whose rows are stored in another dataset, see `references`
 VERSIONS = "versions"
+MOVING = ".moving"  # beside the earlier versions of a dataset, while the newest one moves to them
 FAILURES = "errors.jsonl"  # episodes that are left out, a line each
 # Names beside the fields in a dataset's directory.
 RESERVED = frozenset({"episodes", "metadata", "text", "video", "digests", "rows", "sources", "tags.json", VERSIONS})

@@ -190,7 +190,8 @@ def link_tree(source: Path, target: Path, *, apart: Collection[str] = ()) -> Non
     Raises
     ------
     NoPermission
-        A file cannot have one: ``target`` is on another disk, or the file belongs to another user. No row was copied.
+        A file cannot have one: ``target`` is on another disk, the file belongs to another user, or the file system has
+        no hard links. No row was copied.
     """
     files.check_tree(source)
     for file in sorted(f for f in trees.files(source) if f.name not in apart):
@@ -201,10 +202,15 @@ def link_file(file: Path, target: Path) -> None:
     """Give a file of a dataset a second name; raises as `link_tree`."""
     safe_files.make(target.parent)
     if not disk.link(file, target):
-        raise NoPermission(
-            f"{file} cannot be linked to {target}: that is another disk, or the file belongs to another user.",
-            hint="--copy (copy=True) copies the rows",
-        )
+        raise NoPermission(f"{file} cannot be linked to {target}: {disk.why_no_link(file, target)}.")
+
+
+def move_tree(source: Path, target: Path) -> None:
+    """Move all files below ``source``, a directory of the caller's own on the same disk."""
+    for file in sorted(trees.files(source)):
+        place = target / file.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        file.rename(place)
 
 
 def link_or_refer(source: references.ReferencedVersion, name: str, target: Path) -> None:

@@ -5,7 +5,8 @@ A version is a whole dataset of its own, whose files of rows are shared with the
     <home>/datasets/<family>/<name>/           the newest version
     <home>/versions/<family>/<name>/<number>/  each earlier one
 
-So whatever opens, checks or copies a dataset does the same with a version. A change is published as any dataset is: the
+So whatever opens, checks or copies a dataset does the same with a version. On a disk without hard links the newest one
+refers to the earlier one that has the files. A change is published as any dataset is: the
 new directory takes the place of the newest one in one step, after that one has got a place among the earlier ones.
 
 A growing dataset keeps all versions in its own directory: one for each record of its log of commits.
@@ -154,27 +155,53 @@ def _numbers(path: Path) -> range | list[int]:
 def publish(built: Path, path: Path) -> None:
     """Make the dataset in ``built`` the newest version of the one in ``path``, which becomes an earlier one.
 
-    The caller holds the lock of the dataset. A crash at any moment leaves the one or the other as the newest.
+    The caller holds the lock of the dataset. A crash at any moment leaves the one or the other as the newest. Where
+    files cannot get second names, the directory of the newest version moves to the earlier ones, and references of
+    others follow it. A crash before the new one is in its place leaves a mark, and `restore` moves it back.
     """
-    keep(path, path)
+    moving = paths.earlier_versions(path) / paths.MOVING
     _carry(path, built)
+    if not disk.takes_links(path.parent):
+        publishing.seal(built)  # so that the place is empty for two renames alone
+        moving.parent.mkdir(parents=True, exist_ok=True)
+        safe_files.write_bytes(moving, b"")
+    keep(path, path)
     publishing.publish(built, path)
+    moving.unlink(missing_ok=True)
+
+
+def restore(path: Path) -> None:
+    """Move the newest version back to ``path`` if the process that was to publish the next one has ended before.
+
+    The caller holds the lock of the dataset.
+    """
+    top = paths.earlier_versions(path)
+    numbers = [int(p.name) for p in top.iterdir() if p.name.isdecimal()]
+    if not path.exists() and numbers:
+        (top / str(max(numbers))).rename(path)
+    (top / paths.MOVING).unlink(missing_ok=True)
 
 
 def keep(version: Path, path: Path) -> Path:
     """Give a version of the dataset in ``path`` a place among the earlier ones, by its number; return the place.
 
-    Its files get second names there. The caller holds the lock of the dataset.
+    Its files get second names there; where they cannot, its directory moves there. The caller holds the lock of the
+    dataset.
     """
     m, version_id = manifest.read_with_version_id(version)
     place = paths.earlier_versions(path) / str(m.version)
     if not _holds(place, version_id):
         aside = place.with_name(f".{place.name}.new")
         trees.discard(aside)
-        publishing.link_tree(version, aside, apart=(tags.FILE,))
+        if disk.takes_links(place):
+            publishing.link_tree(version, aside, apart=(tags.FILE,))
+        else:
+            aside = version
         if place.is_dir():  # of a dataset that this one has replaced
             publishing.remove(place)
+        place.parent.mkdir(parents=True, exist_ok=True)
         aside.rename(place)
+        (place / tags.FILE).unlink(missing_ok=True)
     return place
 
 

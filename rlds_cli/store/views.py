@@ -56,6 +56,8 @@ class Change:
         The number of rows, where it is not the source's.
     copies : bool
         Copy files of rows that cannot get a second name, and those that the source refers to.
+    moves : bool
+        The source is removed afterwards: its files of rows move.
     facts : mapping
         Members of the manifest that change.
     """
@@ -67,6 +69,7 @@ class Change:
     rows: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
     total: int | None = None
     copies: bool = False
+    moves: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -124,7 +127,9 @@ def _share(source: Store, target: Path, name: str, listed: Mapping[str, str], ch
         if not (source.path / name).is_dir():
             return
         identity = source.identity
-        if change.copies or identity is None or name.split("/")[0] in _SMALL:
+        if change.moves and name.split("/")[0] not in _SMALL:
+            publishing.move_tree(source.path / name, target / name)
+        elif change.copies or identity is None or name.split("/")[0] in _SMALL:
             publishing.share_tree(source.path / name, target / name, within=target)
         else:
             publishing.link_or_refer(identity, name, target / name)
