@@ -59,7 +59,10 @@ def place(path):
     if not (path / "reference.json").exists():
         return path
     to = json.loads((path / "reference.json").read_text())
-    places = Path(to["dataset"]), earlier(Path(to["dataset"]), to["version"])
+    was = Path(to["dataset"])
+    tops = [p.parent for p in path.absolute().parents if p.name in ("datasets", "versions")]  # of a home that moved
+    there = [was, *(top / "datasets" / was.parent.name / was.name for top in tops)]
+    places = [*there, *(earlier(dataset, to["version"]) for dataset in there)]
     known = {hashlib.sha256((d / "zarr.json").read_bytes()).hexdigest(): d for d in places if d.exists()}
     return known[to["version_id"]] / to["array"]
 

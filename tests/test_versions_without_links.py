@@ -20,6 +20,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import NoPermission
 from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader
+from rlds_cli.maintenance import remove
 from rlds_cli.maintenance.compacting import compact
 from rlds_cli.maintenance.doctor import examine
 from rlds_cli.maintenance.verification import verify
@@ -158,6 +159,20 @@ def test_a_merge_refers_to_its_members_and_copies_those_that_grow() -> None:
     merged = rlds_cli.merge([ID, "local/grown"], "local/all", progress=False)
     assert numbers(merged) == [0, 1, 2, 3, 4, 5, 7] and verify(merged.id).ok
     assert {s.id for s in references.sources(merged.path)} == {ID}
+
+
+def test_a_home_may_move(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a disk does that is mounted elsewhere: no reference leads to the place of before."""
+    made().label(quality="good").select(episodes=[4, 1]).save("some")
+    moved = home.with_name("moved")
+    home.rename(moved)
+    monkeypatch.setenv("RLDS_HOME", str(moved))
+    for id, wanted in ((ID, [*range(6)]), (f"{ID}@some", [4, 1])):
+        assert numbers(rlds_cli.open_dataset(id)) == wanted and verify(id).ok
+    rlds_cli.open_dataset(ID).label(quality="bad")
+    assert versions.earlier(compact(ID).path) == [1]
+    assert numbers(rlds_cli.open_dataset(f"{ID}@some")) == [4, 1]
+    assert remove.plan([ID])[0].referring == (moved / "datasets/local/x@some",)
 
 
 @pytest.mark.parametrize("published", [False, True])

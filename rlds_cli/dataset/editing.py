@@ -242,7 +242,7 @@ def compact(ds: OpenDataset, change: Change, *, needed: int, kept: Collection[in
     with exclusive(place, id, shown(None)):
         stay = {*kept, *tags.read(path).values()}
         there = {number: references.sources(versions.at(path, number)) for number in versions.earlier(path)}
-        stay |= {s.version for number in stay & there.keys() for s in there[number] if Path(s.dataset) == path}
+        stay |= {s.version for number in stay & there.keys() for s in there[number] if path in s.datasets(path)}
         for number in versions.earlier(path):
             if number not in stay:
                 publishing.remove(versions.at(path, number))

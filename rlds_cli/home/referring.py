@@ -29,5 +29,6 @@ def to(dataset: Path, cache_dir: StrPath | None = None) -> Iterator[tuple[Path, 
         for _, path in Home(root).datasets():
             for place in (path, *(paths.earlier_versions(path) / str(n) for n in versions.earlier(path))):
                 with suppress(DamagedDataset):
-                    found = (s for s in references.sources(place) if Path(s.dataset).resolve() == top)
+                    every = references.sources(place)
+                    found = (s for s in every if top in (d.resolve() for d in s.datasets(place / "zarr.json")))
                     yield from ((path, source) for source in found)

@@ -94,7 +94,7 @@ class Followed:
 
     def _places(self) -> list[Path]:
         """Return where this version is now, and those that it refers to; raises as `guarded`."""
-        return [self._follow(), *(source.place(self.manifest.id) for source in self.refers_to)]
+        return [self._follow(), *(source.place(self.manifest.id, self.path) for source in self.refers_to)]
 
     def _follow(self) -> Path:
         """Return where this version is now; raises as `guarded`."""

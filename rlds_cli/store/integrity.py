@@ -79,7 +79,7 @@ def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress 
     try:
         m = manifest.read(path)
         for source in references.sources(path):
-            files.check_tree(source.place(m.id))
+            files.check_tree(source.place(m.id, path))
         _check_rows(path, m)
     except RldsError as e:
         return Verification(path.name, path, False, None, 0, 0, (Problem("manifest", e.message),), ())

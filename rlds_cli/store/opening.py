@@ -200,7 +200,7 @@ class Store(Followed):
 
     def _check_sizes(self) -> None:
         for source in self.refers_to:
-            files.check_tree(source.place(self.manifest.id))
+            files.check_tree(source.place(self.manifest.id, self.path))
         for f in self.fields.values():
             if f.codec == VIDEO:
                 films = self.path / DIRECTORY / self._stored[f.name].path / "bytes"

@@ -225,7 +225,7 @@ def link_or_refer(source: references.ReferencedVersion, name: str, target: Path)
     """
     trees.discard(target)
     try:
-        link_tree(source.place(target) / name, target)
+        link_tree(source.place(target, target) / name, target)
     except NoPermission:
         trees.discard(target)
         references.refer(source, name, target)

@@ -6,7 +6,8 @@ Where files of rows cannot get a second name, the directory of an array holds on
                                    "version_id": "5f0e...", "array": "observation"}
 
 It names a version of a dataset, and an array in it. The version is looked for where it was, and among the earlier
-versions of that dataset; another one, also of the same number, is refused.
+versions of that dataset, and at the same places of the home that the reference lies in, which may have moved; another
+version, also of the same number, is refused.
 
 Neither the manifest nor the list of digests knows of references: they describe the files of a dataset as if all of them
 were its own, so that its version id does not depend on where its rows lie. Who reads an array asks `place`, and who
@@ -32,6 +33,8 @@ from rlds_cli.store import manifest, paths
 
 FILE = paths.REFERENCE
 _DOCUMENT = "zarr.json"
+_DATASETS = "datasets"
+_IN_HOME = (_DATASETS, paths.VERSIONS, "partial")  # directories of a home
 _LONGEST = 64 << 10  # bytes of a reference
 _HINT = "rlds verify ID"
 
@@ -58,8 +61,24 @@ class ReferencedVersion:
     def __str__(self) -> str:
         return f"{self.id}#v{self.version} in {self.dataset}"
 
-    def place(self, of: object) -> Path:
-        """Return the directory in which the version is now; ``of`` is what refers to it, for the message.
+    def datasets(self, near: Path) -> list[Path]:
+        """Return where the dataset may be: where it was, and in the home that ``near`` lies in, which may have moved.
+
+        ``near`` is a directory of what refers to it.
+        """
+        there = Path(self.dataset)
+        tops = [p.parent for p in near.absolute().parents if p.name in _IN_HOME]
+        return list(dict.fromkeys([there, *(top / _DATASETS / there.parent.name / there.name for top in tops)]))
+
+    def place(self, of: object, near: Path) -> Path:
+        """Return the directory in which the version is now.
+
+        Parameters
+        ----------
+        of : object
+            What refers to it, for the message.
+        near : Path
+            As of `datasets`.
 
         Raises
         ------
@@ -67,10 +86,11 @@ class ReferencedVersion:
             It is not there, may not be read, or another one has replaced it.
         """
         there = Path(self.dataset)
-        earlier = [paths.earlier_versions(there) / str(self.version)] if len(there.parents) > 2 else []
-        for place in (there, *earlier):
-            if _version_id(place) == self.version_id:
-                return place
+        for dataset in self.datasets(near):
+            earlier = [paths.earlier_versions(dataset) / str(self.version)] if len(dataset.parents) > 2 else []
+            for place in (dataset, *earlier):
+                if _version_id(place) == self.version_id:
+                    return place
         gone = "is not there or may not be read" if _version_id(there) is None else "was removed or replaced"
         raise DatasetNotFound(
             f"{of} refers to the rows of version {self.version:,} of {self.id} in {self.dataset}, which {gone}.",
@@ -105,7 +125,7 @@ def place(directory: Path) -> Path:
     found = _read(directory) if is_reference(directory) else None
     if found is None:
         return directory
-    array = found.source.place(directory) / found.array
+    array = found.source.place(directory, directory) / found.array
     if is_reference(array):
         raise DamagedDataset(f"{directory / FILE} leads to another reference: {array}.", hint=_HINT)
     return array
@@ -201,7 +221,7 @@ def refer(source: ReferencedVersion, name: str, directory: Path) -> None:
     DatasetNotFound, DamagedDataset
         The version is not there, or holds what no dataset holds.
     """
-    top = source.place(directory)
+    top = source.place(directory, directory)
     store_files.check_tree(top / name)
     for below in _arrays(top / name):
         target = directory / below.relative_to(top / name)
