@@ -134,6 +134,27 @@ def test_names_in_tables_of_other_formats(data: Path, kind: str) -> None:
     assert seen(imported(data), "image") == VALUES
 
 
+def test_structs_of_the_datasets_library_that_have_paths_alone(data: Path) -> None:
+    pictures(data / "images")
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    cells = pa.array([{"bytes": None, "path": f"images/{name}.png"} for name in NAMES], kind)
+    pa.parquet.write_table(pa.table({**rows_of(5), "image": cells}), data / "log.parquet")
+    assert seen(imported(data), "image") == VALUES
+
+
+def test_names_that_are_in_the_folders_of_several_episodes_are_refused(data: Path) -> None:
+    for k, length in enumerate((2, 3)):
+        pictures(
+            data / f"images/ep_{k}", [f"{t}" for t in range(length)], values=[50 * k + 10 * t for t in range(length)]
+        )
+    csv_file(data / "log.csv", rows_of(5, episode=[0, 0, 1, 1, 1], image=[f"{t}.png" for t in (1, 0, 2, 0, 1)]))
+    assert "images/ep_0, images/ep_1" in refused(data)
+    names = [f"ep_{e}/{t}.png" for e, t in ((0, 1), (0, 0), (1, 2), (1, 0), (1, 1))]
+    csv_file(data / "log.csv", rows_of(5, episode=[0, 0, 1, 1, 1], image=names))
+    ds = imported(data)
+    assert [seen(ds, "image", k) for k in (0, 1)] == [[10, 0], [70, 50, 60]]
+
+
 def test_several_columns_name_images_of_one_folder(data: Path) -> None:
     for k, side in enumerate(("left", "right")):
         pictures(data / "IMG", [f"{side}_{name}" for name in NAMES], values=[v + 20 * k for v in VALUES])
@@ -191,7 +212,8 @@ def test_images_in_the_order_of_names_on_request(data: Path) -> None:
 def test_a_table_named_alone_names_no_images(data: Path) -> None:
     pictures(data)
     csv_file(data / "log.csv", rows_of(5, image=[f"{name}.png" for name in NAMES]))
-    assert not cameras(imported(data / "log.csv"))
+    ds = imported(data / "log.csv")
+    assert not cameras(ds) and "image names images or videos, which were not named" in noted(ds)
 
 
 # -- statements that differ

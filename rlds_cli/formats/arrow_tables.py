@@ -54,6 +54,7 @@ class ArrowFile:
         self.left_out: dict[str, str] = {}
         self.mixed: Mapping[str, Mixed] = {}  # texts of a column that holds numbers, too
         self.tops: dict[str, str] = {}  # top-level column of each column
+        self.paths: set[str] = set()  # structs of ``bytes`` and ``path`` that are read as paths
         if not num_rows:
             return
         kinds = {name: kind for field in schema for name, kind in leaves(field)}
@@ -91,6 +92,23 @@ class ArrowFile:
         """Read the rows of some columns, among them ``missing:NAME``."""
         return ArrowRows(self, sorted(names))
 
+    def read_paths(self, name: str) -> bool:
+        """Read a struct of ``bytes`` and ``path`` as its paths, if its first row has a path; return whether it has."""
+        if name not in self.tops or not self._is_struct_of_images(name):
+            return False
+        kept = self.columns[name]
+        self.paths.add(name)
+        self.columns[name] = (kept[0], np.dtype(object))
+        if self.rows([name]).read(0, 1)[name][0]:
+            return True
+        self.paths.discard(name)
+        self.columns[name] = kept
+        return False
+
+    def _is_struct_of_images(self, name: str) -> bool:
+        batch = next(self.batches([self.tops[name]], 0), None)
+        return batch is not None and is_image(flatten(batch)[name].type)
+
     def array(self, name: str, *, most: int = MAX_COLUMN) -> Array:
         """Read a whole column of at most ``most`` bytes."""
         shape, dtype = self.columns[name]
@@ -108,7 +126,7 @@ class ArrowFile:
         column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
         missing = column.is_null().to_numpy(zero_copy_only=False)
         if is_image(column.type):
-            column = pa.compute.struct_field(column, "bytes")
+            column = pa.compute.struct_field(column, "path" if name in self.paths else "bytes")
         if _is_binary(column.type):
             return np.array(column.to_pylist(), object), missing
         text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)

@@ -536,6 +536,8 @@ def _with_image(source: TableSource, c: TableColumn) -> TableColumn:
         with source.rows([c.name]) as rows:
             first = rows.read(0, 1)[c.name]
     kind = image_columns.kind(first)
+    if kind is None and isinstance(source, ArrowFile) and source.read_paths(c.name):
+        return replace(c, dtype=np.dtype(object))
     return c if kind is None else replace(c, shape=c.shape[:1], dtype=image_columns.DTYPE, image=kind)
 
 

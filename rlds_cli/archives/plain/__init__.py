@@ -50,7 +50,7 @@ from rlds_cli.archives.names import (
     meaning,
     scalar,
 )
-from rlds_cli.archives.plain import accounting, arriving, camera_search, cameras, grouped
+from rlds_cli.archives.plain import accounting, arriving, camera_names, camera_search, cameras, grouped
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
 from rlds_cli.archives.plain.camera_search import CamerasFound
 from rlds_cli.archives.plain.survey import (
@@ -157,7 +157,7 @@ def plan(archive: Archive) -> Plan:
         made = grouped.plan(archive)
     else:
         made = _by_jumps(archive) if archive.episodes_by == "jumps" else _plan_flat(archive)
-    left_out = {**dict.fromkeys((p for p in beside if p not in media), "not a table"), **found.left_out}
+    left_out = {**dict.fromkeys((p for p in beside if not camera_files.is_media(p)), "not a table"), **found.left_out}
     notes = (*skipped, *found.notes, *camera_search.notes(archive.root, left_out))
     if made.account is not None:
         fates = accounting.of_beside(archive, beside, left_out)
@@ -167,9 +167,14 @@ def plan(archive: Archive) -> Plan:
 
 def _cameras(archive: Archive, media: Sequence[Path]) -> CamerasFound:
     """Find the cameras among the images and videos that lie beside the files."""
-    if not media and not any(map(is_observation, archive.fields)):
-        return CamerasFound(fields=archive.fields)
-    return camera_search.find(archive.files, media, archive.fields, skip_bad=archive.skip_bad)
+    notes: tuple[Note, ...] = ()
+    if not media:
+        with _first_readable(archive) as table:
+            notes = tuple(camera_names.not_given(table, archive.fields))
+    if media or any(map(is_observation, archive.fields)):
+        found = camera_search.find(archive.files, media, archive.fields, skip_bad=archive.skip_bad)
+        return replace(found, notes=(*found.notes, *notes))
+    return CamerasFound(fields=archive.fields, notes=notes)
 
 
 def _is_grouped(archive: Archive) -> bool:

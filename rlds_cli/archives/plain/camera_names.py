@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -16,8 +17,11 @@ from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.formats import camera_files
 from rlds_cli.formats.camera_files import FILES, STEM
 from rlds_cli.formats.tables import Table
+from rlds_cli.ted import Note
+from rlds_cli.text import natural
 
 BLOCK_ROWS = 1 << 16
+FEW_ROWS, MOST_COLUMNS = 1 << 8, 64  # that are looked at where no images were given
 TEXT = "info/"  # fields below it are texts, even if they name images
 
 
@@ -54,9 +58,8 @@ def texts_of(table: Table, chosen: Mapping[str, str], *, any_column: bool) -> It
     Of a table that was named alone these are the ones that the user calls an observation.
     """
     fixed = {key for name, key in chosen.items() if name in ROLES or name.startswith(TEXT)}
-    for column, c in table.own.items():
-        is_text = len(c.shape) in (1, 2) and c.shape[1:] in ((), (1,)) and h5py.check_string_dtype(c.dtype) is not None
-        if is_text and c.shape[0] and column not in fixed and (any_column or column in chosen.values()):
+    for column in filter(partial(_is_text, table), table.own):
+        if column not in fixed and (any_column or column in chosen.values()):
             values: list[str] = []
             shared: dict[str, str] = {}
             for block in texts_in(table, column):
@@ -65,6 +68,29 @@ def texts_of(table: Table, chosen: Mapping[str, str], *, any_column: bool) -> It
                     break
             else:
                 yield column, values
+
+
+def _is_text(table: Table, column: str) -> bool:
+    c = table[column]
+    return (
+        c.shape[1:] in ((), (1,))
+        and c.shape[:1] != (0,)
+        and c.shape != ()
+        and h5py.check_string_dtype(c.dtype) is not None
+    )
+
+
+def not_given(table: Table, chosen: Mapping[str, str]) -> Iterator[Note]:
+    """Yield notes about columns that name images or videos, none of which was named with the table."""
+    for column in islice(filter(partial(_is_text, table), table.own), MOST_COLUMNS):
+        if column in chosen.values():
+            continue
+        with table.rows([column]) as rows:
+            values = [str(value).strip() for value in rows.read(0, FEW_ROWS)[column].reshape(-1) if value is not None]
+        names = [*filter(None, values)]
+        if names and 2 * sum(camera_files.is_media(Path(name)) for name in names) >= len(names):
+            text = f"{column} names images or videos, which were not named with the table, and is kept as text"
+            yield Note(f"image-names-{column}", text)
 
 
 def _may_name_files(values: Sequence[str]) -> bool:
@@ -79,12 +105,12 @@ def named_images(table: Path, beside: Ownership, texts: Mapping[str, Sequence[st
     for column, values in texts.items():
         names = {*filter(str.strip, values)}
         images = sum(camera_files.is_image(name.strip()) for name in names)
-        if names and 2 * images >= len(names):
-            yield _images(table, beside, column, values)
-        elif 1 < len(names) == len(values) and not images and not any("\n" in name for name in names):
-            found = _images(table, beside, column, values)  # names without suffixes
-            if found.state == "all":
-                yield found
+        bare = 1 < len(names) == len(values) and not images and not any("\n" in name for name in names)
+        if not bare and 2 * images < max(1, len(names)):
+            continue
+        found = _images(table, beside, column, values)
+        if found is not None and (found.state == "all" or not bare):
+            yield found
 
 
 def texts_in(table: Table, column: str) -> Iterator[list[str]]:
@@ -97,17 +123,20 @@ def texts_in(table: Table, column: str) -> Iterator[list[str]]:
             yield ["" if text is None else str(text) for text in texts]
 
 
-def _images(table: Path, beside: Ownership, column: str, values: Sequence[str]) -> NamedImages:
-    """Find the images that a column names, relative to the table's directory, or to the one folder that has them."""
+def _images(table: Path, beside: Ownership, column: str, values: Sequence[str]) -> NamedImages | None:
+    """Find the images that a column names, relative to the table's directory, or to the one folder that has some.
+
+    None if they are in several folders, in the order of their names: each of these is a camera by itself.
+    """
     names = dict.fromkeys(filter(str.strip, values))
     folder, found = "", _in(table, "", names)
-    if len(found) < len(names) and not any(map(camera_files.is_absolute, names)):
-        counts = Counter(f for name in names for f in beside.folders(table, camera_files.plain(table, name)))
-        best = max(counts.values(), default=0)
-        folders = [f for f, count in counts.items() if count == best > len(found)]
+    if not found and not any(map(camera_files.is_absolute, names)):
+        plain = [camera_files.plain(table, name) for name in names]
+        folders = sorted({folder for name in plain for folder in beside.folders(table, name)}, key=natural)
         if len(folders) > 1:
             _check_alike(table, column, values, folders)
-        elif folders:
+            return None
+        if folders:
             folder, found = folders[0], _in(table, folders[0], names)
     unread = ""
     try:

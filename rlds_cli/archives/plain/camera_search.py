@@ -255,7 +255,7 @@ def _columns_of_names(seen: Sequence[_TableCameras], notes: list[Note], *, skip_
         first = there[0][1]
         found[first.key] = first
         if above := next((i.above for _, i in there if i.above), ""):
-            text = f"{column} names images below {above}: they are read beside the table"
+            text = f"{column} names images below {above}, which are read beside the table"
             notes.append(Note(f"image-names-{column}", text))
     return found
 
@@ -405,12 +405,12 @@ def _left_out(
         for key in keys:
             if key.startswith(FILES) and all(images.key != key for images in table.named):
                 used.update(_explicit(table.path, key))
-    used = {path.resolve() for path in used}
     folders = {path.parent for path in used}
+    directories = {directory: directory.resolve() for directory in {path.parent for path in media}}
     found = {}
     for path in media:
-        target = path.resolve()
-        if target not in used:
+        target = directories[path.parent] / path.name
+        if target not in used and path.resolve() not in used:
             why = "no row names it" if target.parent in folders and not camera_files.is_video(path) else ""
             found[path] = reasons.get(path) or unread.get(target) or why or "it belongs to no table"
     return found
