@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlds_cli import home, ids, settings
-from rlds_cli.archives import REWARDS, Archive, Plan, beside, planning, plugins
+from rlds_cli.archives import LACKING, REFUSE, REWARDS, Archive, Plan, beside, planning, plugins
 from rlds_cli.convert import given, reading
 from rlds_cli.convert.archive import Conversion, check_plan, convert, identities, recognised
 from rlds_cli.convert.create import rate, texts
@@ -78,6 +78,7 @@ def plan_import(
     skip_bad: bool = False,
     last_step: str | None = None,
     rewards: str | None = None,
+    missing: str | None = None,
     topics: Sequence[str] | None = None,
     hz: float | None = None,
     nearest: bool | None = None,
@@ -107,6 +108,10 @@ def plan_import(
         The step that the reward and the flags of a row of a table belong to: the action of that row, or, as in dm_env,
         the action of the row before. By default the action of that row; a last row with a reward and no action is
         then refused.
+    missing : {"fill", "drop", "refuse"}, optional
+        What becomes of a field of tables, or of files and groups of an episode each, that some of them or some of
+        their rows do not have: ``fill`` writes NaN, 0, False or no text there, and ``drop`` leaves the field out. By
+        default it is refused, in words that name the file and the column.
     topics : sequence of str, optional
         Topics of recordings, or patterns of them; by default all. See docs/recordings.md.
     hz : float, optional
@@ -119,7 +124,7 @@ def plan_import(
     Raises
     ------
     InvalidArgument
-        ``rewards`` or ``hz`` is not valid, or the files are not tables or recordings.
+        ``rewards``, ``missing`` or ``hz`` is not valid, or the files are not tables or recordings.
     UnknownLayout
         No reader recognises the files; the hint is a command to try.
     ArchiveError
@@ -130,6 +135,8 @@ def plan_import(
         raise InvalidId(f"{id} cannot be imported: only ids of the family local can.", hint=f"--as local/{id.name}")
     if rewards not in (None, *REWARDS):
         raise InvalidArgument(f"rewards={rewards!r} is neither of {', '.join(REWARDS)}.")
+    if missing not in (None, *LACKING):
+        raise InvalidArgument(f"missing={missing!r} is neither of {', '.join(LACKING)}.")
     named = None if reader is None else plugins.resolved(reader)
     with child.reading(planning.__name__, id=str(id), progress=shown(progress)):
         chosen = given.files_to_import([paths] if isinstance(paths, str | os.PathLike) else paths, id)
@@ -143,6 +150,7 @@ def plan_import(
             last_step,
             left_out=tuple(beside.notes(chosen.without_data)),
             rewards=rewards,
+            missing=missing,
             topics=tuple(topics or ()),
             hz=None if hz is None else rate(hz)["fps"],
             nearest=bool(nearest),
@@ -150,6 +158,11 @@ def plan_import(
         found = recognised(options, named)
     plan = found.plan
     check_plan(plan, files, named)
+    if found.reader != "plain" and missing not in (None, REFUSE):
+        raise InvalidArgument(
+            f"missing is for tables and files of an episode each; {files[0].name} is read as {found.reader}.",
+            hint="leave out --missing",
+        )
     if found.reader != "recordings" and (topics or hz is not None or nearest is not None):
         raise InvalidArgument(
             f"topics, hz and nearest are for recordings; {files[0].name} is read as {found.reader}.",
@@ -181,6 +194,7 @@ def import_files(
     skip_bad: bool = False,
     last_step: str | None = None,
     rewards: str | None = None,
+    missing: str | None = None,
     topics: Sequence[str] | None = None,
     hz: float | None = None,
     nearest: bool | None = None,
@@ -211,7 +225,8 @@ def import_files(
     about = stated(fps=fps, license=license, description=description)
     keys = keys_of(fields)
     how: dict[str, Any] = {"reader": reader, "fields": keys, "episodes_by": episodes_by, "skip_bad": skip_bad}
-    how |= {"last_step": last_step, "rewards": rewards, "topics": topics, "hz": hz, "nearest": nearest}
+    how |= {"last_step": last_step, "rewards": rewards, "missing": missing}
+    how |= {"topics": topics, "hz": hz, "nearest": nearest}
     with child.reading(reading.__name__, id=str(ids.parse(ref)), progress=tell):
         planned = plan_import(paths, ref, **how)
         where = settings.read(cache_dir)
@@ -222,6 +237,7 @@ def import_files(
         given: dict[str, Any] = {
             "last_step": last_step,
             "rewards": rewards,
+            "missing": missing,
             "fps": fps,
             "license": license,
             "description": description,

@@ -347,7 +347,7 @@ def test_whole_numbers_may_be_missing_in_the_row_of_a_final_observation_only(tmp
 
 def test_a_reward_missing_at_a_step_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("episode,obs,action,reward\n0,1.5,3,1\n0,2.5,4,\n0,3.5,,\n")
-    with pytest.raises(UnknownLayout, match=r"row 0 of a\.csv has no reward at step 1"):
+    with pytest.raises(UnknownLayout, match=r"row 1 of a\.csv has no reward"):
         Rows("plain", tmp_path / "a.csv")
 
 

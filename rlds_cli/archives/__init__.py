@@ -69,6 +69,7 @@ READERS = (
 STOP_AT_DAMAGE = ("d3rlpy", "d4rl", "gen_dgrl", "ogbench", "robomimic", "roboset", "vd4rl")
 REWARDS = (ACTION, ARRIVE) = ("action", "arrive")  # the step that the reward of a row belongs to
 BAD_FILES = "bad-files"  # the code of the note about files that cannot be read like the others
+LACKING = (FILL, DROP, REFUSE) = ("fill", "drop", "refuse")  # what becomes of fields that some rows do not have
 _SHOWN_FILES = 5  # of the files that were left out, in a note
 
 
@@ -297,6 +298,11 @@ class Archive:
     rewards : str or None
         The step that the reward of a row belongs to: ``action``, the action of the row; ``arrive``, the action of the
         row before. None is ``action``, unless the last row of an episode has a reward and no action.
+    missing : str or None
+        What becomes of a field that some episodes, files or rows do not have: ``fill`` writes NaN, 0, False or no text
+        there, ``drop`` leaves the field out, and ``refuse``, as None, is an error.
+    without : tuple of str
+        Columns that were dropped so.
     topics : tuple of str
         The topics of a recording that are read, or patterns of them; all without any.
     hz : float or None
@@ -316,6 +322,8 @@ class Archive:
     partial: bool = False
     left_out: tuple[Note, ...] = ()
     rewards: str | None = None
+    missing: str | None = None
+    without: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     hz: float | None = None
     nearest: bool = False

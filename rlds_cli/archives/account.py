@@ -36,6 +36,7 @@ NO_PLACE = "the layout has no such file"
 NOT_READ = "the reader does not read it; a note says why if it is damaged"
 NOT_A_FIELD = "it has no value of one kind at each step of every episode; a note says why"
 NO_STEPS = "its episode has no steps"
+NOT_ALL = "some files, episodes or rows do not have it"
 MOST_ENTRIES = 4096  # in a manifest
 _NUMBER = re.compile(r"\d+")
 
@@ -116,6 +117,18 @@ class Ledger:
         key = kind, _pattern(name, whole=kind == FILE), fate
         self._counts[key] += count
         self._names[key] = name if self._names.get(key, name) == name else key[1]
+
+    def drop(self, fields: Collection[str], why: str) -> None:
+        """Leave out what was used as some fields alone, and say why."""
+        for key in [*self._counts]:
+            kind, name, fate = key
+            used = fate.used_as.split(", ")
+            if not fields or not set(used) & set(fields):
+                continue
+            kept = ", ".join(field for field in used if field not in fields)
+            after = kind, name, used_as(kept) if kept else left_out(why)
+            self._counts[after] += self._counts.pop(key)
+            self._names[after] = self._names.pop(key) if after not in self._names else name
 
     def inside(
         self,

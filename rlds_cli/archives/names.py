@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import h5py
 import numpy as np
 
+from rlds_cli.archives import DROP, FILL, Archive
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats import camera_files
 from rlds_cli.formats.tables import NOT, WITHOUT, Table
@@ -329,6 +330,30 @@ def check_key(columns: Mapping[str, Shaped], key: str, file: str) -> None:
 def _missing(columns: Mapping[str, Shaped], key: str, file: str) -> UnknownLayout:
     shown = ", ".join(f"{n} {list(c.shape or ())}" for n, c in list(columns.items())[:12])
     return UnknownLayout(f'{file} has no "{key}".{did_you_mean(key, columns)}', hint=f"it holds {shown or 'nothing'}")
+
+
+def chosen_of(
+    archive: Archive, columns: Mapping[str, Shaped], keys: Mapping[str, str] | None = None
+) -> Mapping[str, str]:
+    """Return the choices of a user, without those of columns that are not there, where these may be missing.
+
+    ``keys`` are those of the archive, as a group of it has them.
+    """
+    chosen = archive.fields if keys is None else keys
+    return present(columns, chosen) if archive.missing in (FILL, DROP) else chosen
+
+
+def present(columns: Mapping[str, Shaped], chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return the choices of a user whose columns are there, and those of what every step needs."""
+    return {
+        name: key
+        for name, key in chosen.items()
+        if name in (*ROLES, *SHORT_NAMES, *SHORT_NAMES.values())
+        or is_below(name, "action")
+        or key.startswith("[")
+        or any(c in key for c in "*?: ")
+        or expand(columns, name, key.strip("/"))
+    }
 
 
 def episode_column(key: str) -> str:

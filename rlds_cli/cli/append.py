@@ -32,6 +32,7 @@ def append(
     episodes_by: options.EpisodesBy = None,
     last_step: options.LastStep = None,
     rewards: options.Rewards = None,
+    missing: options.Missing = None,
     topics: options.Topics = None,
     hz: options.Hz = None,
     nearest: options.Nearest = None,
@@ -60,7 +61,8 @@ def append(
     from rlds_cli.cli import selecting
     from rlds_cli.convert import appending
 
-    what: dict[str, Any] = {"reader": reader, **mapping(map or [], episodes_by, rewards), "last_step": last_step}
+    what: dict[str, Any] = {"reader": reader, **mapping(map or [], episodes_by, rewards)}
+    what |= {"last_step": last_step, "missing": missing}
     what |= {"skip_bad": skip_bad, "again": again, "cache_dir": cache_dir}
     what |= {"topics": topics.split(",") if topics else None, "hz": hz, "nearest": nearest}
     what |= selecting.facts(facts or [])

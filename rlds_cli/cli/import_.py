@@ -28,6 +28,7 @@ def import_(
     episodes_by: options.EpisodesBy = None,
     last_step: options.LastStep = None,
     rewards: options.Rewards = None,
+    missing: options.Missing = None,
     topics: options.Topics = None,
     hz: options.Hz = None,
     nearest: options.Nearest = None,
@@ -55,7 +56,13 @@ def import_(
         from rlds_cli.cli import selecting
 
         mapped = mapping(map or [], episodes_by, rewards)
-        what: dict[str, Any] = {"reader": reader, **mapped, "skip_bad": skip_bad, "last_step": last_step}
+        what: dict[str, Any] = {
+            "reader": reader,
+            **mapped,
+            "skip_bad": skip_bad,
+            "last_step": last_step,
+            "missing": missing,
+        }
         what |= {"topics": topics.split(",") if topics else None, "hz": hz, "nearest": nearest}
         how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
         about = selecting.facts(facts or [])

@@ -91,6 +91,16 @@ Rewards = Annotated[
         show_default=False,
     ),
 ]
+Missing = Annotated[
+    str | None,
+    typer.Option(
+        "--missing",
+        metavar="fill|drop|refuse",
+        help="What becomes of a field that some files, episodes or rows lack: NaN, 0, False or no text there; the "
+        "dataset goes without it; or an error.",
+        show_default="refuse",
+    ),
+]
 Topics = Annotated[
     str | None,
     typer.Option("--topics", metavar="A,B", help="Topics of a recording, or patterns of them.", show_default=False),

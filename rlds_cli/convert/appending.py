@@ -103,6 +103,7 @@ def plan_append(
     skip_bad: bool = False,
     last_step: str | None = None,
     rewards: str | None = None,
+    missing: str | None = None,
     topics: Sequence[str] | None = None,
     hz: float | None = None,
     nearest: bool | None = None,
@@ -115,7 +116,8 @@ def plan_append(
     """Recognise files and plan to append them. Nothing is written. Parameters and errors are those of `append`."""
     id = ids.parse(ref)
     how: dict[str, Any] = {"reader": reader, "fields": importing.keys_of(fields), "episodes_by": episodes_by}
-    how |= {"last_step": last_step, "rewards": rewards, "topics": topics, "hz": hz, "nearest": nearest}
+    how |= {"last_step": last_step, "rewards": rewards, "missing": missing}
+    how |= {"topics": topics, "hz": hz, "nearest": nearest}
     about = importing.stated(fps=fps, license=license, description=description)
     there = _there(id, cache_dir)
     remembered: dict[str, Any] = {}
@@ -148,7 +150,7 @@ def plan_append(
     return AppendPlan(str(id), there is None, files, known, schema or found, planned, remembered, how)
 
 
-_REMEMBERED = ("reader", "fields", "episodes_by", "last_step", "rewards", "topics", "hz", "nearest")
+_REMEMBERED = ("reader", "fields", "episodes_by", "last_step", "rewards", "missing", "topics", "hz", "nearest")
 
 
 def _frames(given: Sequence[Field], there: Store | None) -> str:
@@ -187,6 +189,7 @@ def append(
     skip_bad: bool = False,
     last_step: str | None = None,
     rewards: str | None = None,
+    missing: str | None = None,
     topics: Sequence[str] | None = None,
     hz: float | None = None,
     nearest: bool | None = None,
@@ -204,8 +207,8 @@ def append(
 
     The files are read as ``rlds import`` reads them, and their episodes are committed together: readers see all of them
     or none. A file that was appended before is left out, by its sha256. Options of reading that are not given are those
-    of the import or append that made the dataset: ``reader``, ``episodes_by``, ``last_step``, ``rewards``, ``topics``,
-    ``hz``, ``nearest``, and each of ``fields``.
+    of the import or append that made the dataset: ``reader``, ``episodes_by``, ``last_step``, ``rewards``,
+    ``missing``, ``topics``, ``hz``, ``nearest``, and each of ``fields``.
 
     Images and videos stay encoded, unless the dataset holds arrays. The result for a dataset that does not grow is its
     next version, which shares the files of rows of the one before.
@@ -216,7 +219,7 @@ def append(
         Id of the dataset, ``local/NAME``.
     paths : path or paths
         Files, directories or glob patterns.
-    reader, fields, episodes_by, skip_bad, last_step, rewards, topics, hz, nearest, jobs
+    reader, fields, episodes_by, skip_bad, last_step, rewards, missing, topics, hz, nearest, jobs
         As in ``importing.import_files``.
     fps, license, description : optional
         As in ``rlds_cli.create``; they belong to the dataset, and an append that does not make it may repeat them.
@@ -241,7 +244,7 @@ def append(
     """
     tell, id = shown(progress), ids.parse(ref)
     how: dict[str, Any] = {"reader": reader, "fields": importing.keys_of(fields), "episodes_by": episodes_by}
-    how |= {"skip_bad": skip_bad, "last_step": last_step, "rewards": rewards}
+    how |= {"skip_bad": skip_bad, "last_step": last_step, "rewards": rewards, "missing": missing}
     how |= {"topics": topics, "hz": hz, "nearest": nearest}
     about: dict[str, Any] = {"fps": fps, "license": license, "description": description}
     where = settings.read(cache_dir)

@@ -297,6 +297,7 @@ def _key(c: Conversion, plan: Plan) -> str:
         **({"skip_bad": True} if plan.archive.skip_bad else {}),
         **({"last_step": plan.archive.last_step} if plan.archive.last_step else {}),
         **({"rewards": plan.archive.rewards} if plan.archive.rewards else {}),
+        **({"missing": plan.archive.missing} if plan.archive.missing else {}),
         **({"topics": [*plan.archive.topics]} if plan.archive.topics else {}),
         **({"hz": plan.archive.hz} if plan.archive.hz else {}),
         **({"nearest": True} if plan.archive.nearest else {}),

@@ -55,6 +55,7 @@ class ArrowFile:
         self.mixed: Mapping[str, Mixed] = {}  # texts of a column that holds numbers, too
         self.tops: dict[str, str] = {}  # top-level column of each column
         self.paths: set[str] = set()  # structs of ``bytes`` and ``path`` that are read as paths
+        self.filled: set[str] = set()  # columns that are read as if ``fill`` were set
         if not num_rows:
             return
         kinds = {name: kind for field in schema for name, kind in leaves(field)}
@@ -130,7 +131,8 @@ class ArrowFile:
         if _is_binary(column.type):
             return np.array(column.to_pylist(), object), missing
         text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-        if missing.any() and not (self.fill or text or pa.types.is_floating(column.type)):
+        filled = self.fill or name in self.filled
+        if missing.any() and not (filled or text or pa.types.is_floating(column.type)):
             raise UnknownLayout(
                 f"{self.path.name}: {name} has {int(missing.sum()):,} rows without a value.",
                 hint="only the last row of an episode may lack its action, reward and flags: it then holds the "

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ class TableView:
         Rows, counted through all files, in the order of reading; None reads them as they stand.
     fill : bool
         Read rows without a value as 0.
+    filled : mapping of str to (shape, dtype)
+        Columns that some files or rows do not have, with the shape of a row: they read as NaN, 0, False or None there.
     """
 
     paths: tuple[Path, ...]
@@ -45,6 +47,7 @@ class TableView:
     stops: IntArray
     order: IntArray | None = None
     fill: bool = False
+    filled: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]] = field(default_factory=dict)
 
     def rows(self, keys: Collection[str]) -> TableRows:
         """Read the rows of some columns, forward."""
@@ -72,6 +75,7 @@ class _FileRows:
         self._starts = np.cumsum([0, *view.counts]).tolist()
         self._at, self._stack = -1, ExitStack()
         self._rows: TableRows | None = None
+        self._absent: set[str] = set()  # columns that the open file does not have
 
     def __enter__(self) -> _FileRows:
         return self
@@ -97,9 +101,14 @@ class _FileRows:
             self._stack.close()
             table = self._stack.enter_context(open_flat(self._view.paths[file], check=False, fill=self._view.fill))
             table.derive(self._view.derived)
-            self._rows, self._at = self._stack.enter_context(table.rows(self._keys)), file
+            table.fill(self._view.filled)
+            self._absent = {k for k in self._view.filled if k not in table or not table[k].shape[0]}
+            there = [k for k in self._keys if k not in self._absent]
+            self._rows, self._at = self._stack.enter_context(table.rows(there)), file
         assert self._rows is not None
-        return self._rows.read(start, stop)
+        found = dict(self._rows.read(start, stop))
+        count = max(min(stop, self._view.counts[file]) - start, 0)
+        return found | {k: nothing(*self._view.filled[k], count) for k in self._keys if k in self._absent}
 
     @property
     def num_rows(self) -> int:
@@ -113,7 +122,14 @@ class _FileRows:
             return sum(_row_bytes(table, k) for k in self._keys)
 
 
+def nothing(shape: tuple[int, ...], dtype: np.dtype[Any], rows: int) -> Array:
+    """Return rows without a value: NaN, 0, False or None."""
+    return np.full((rows, *shape), {"f": np.nan, "c": np.nan, "O": None}.get(dtype.kind, 0), dtype)
+
+
 def _row_bytes(table: Table, key: str) -> int:
+    if key not in table:
+        return 0
     c = table[key]
     return int(np.prod(c.shape[1:], dtype=np.int64)) * c.dtype.itemsize
 

@@ -175,6 +175,11 @@ class Table:
             return False  # derived columns have a value in every row
         return self.columns[key].dtype.kind in "biu"
 
+    def fill(self, keys: Collection[str]) -> None:
+        """Read rows of columns that have no value as 0."""
+        if isinstance(self.source, ArrowFile):
+            self.source.filled.update(key for key in keys if key in self.source.columns)
+
     def derive(self, keys: Collection[str]) -> None:
         """Add the derived columns among ``keys``.
 

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import (
+    DROP,
+    FILL,
     Archive,
     ArchivedStep,
     ArchivedValue,
@@ -44,17 +46,19 @@ from rlds_cli.archives.flat_rows import (
 )
 from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import (
+    chosen_of,
     flags_of,
     has_essentials,
     is_observation,
     meaning,
     scalar,
 )
-from rlds_cli.archives.plain import accounting, arriving, camera_names, camera_search, cameras, grouped
+from rlds_cli.archives.plain import accounting, arriving, camera_names, camera_search, cameras, grouped, lacking
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
 from rlds_cli.archives.plain.camera_search import CamerasFound
 from rlds_cli.archives.plain.survey import (
     FileSurvey,
+    Filled,
     JoinedFiles,
     are_longer,
     check_final_rows,
@@ -172,7 +176,8 @@ def _cameras(archive: Archive, media: Sequence[Path]) -> CamerasFound:
         with _first_readable(archive) as table:
             notes = tuple(camera_names.not_given(table, archive.fields))
     if media or any(map(is_observation, archive.fields)):
-        found = camera_search.find(archive.files, media, archive.fields, skip_bad=archive.skip_bad)
+        lenient = archive.missing in (FILL, DROP)
+        found = camera_search.find(archive.files, media, archive.fields, skip_bad=archive.skip_bad, lenient=lenient)
         return replace(found, notes=(*found.notes, *notes))
     return CamerasFound(fields=archive.fields, notes=notes)
 
@@ -184,7 +189,7 @@ def _is_grouped(archive: Archive) -> bool:
             return True
         if archive.episodes_by not in (None, "file"):
             return False
-        return is_one_episode(table, archive.fields, len(archive.files))
+        return is_one_episode(table, chosen_of(archive, table.columns), len(archive.files))
 
 
 @contextmanager
@@ -256,9 +261,10 @@ def _plan_flat(archive: Archive) -> Plan:
     bad: tuple[Note, ...] = ()
     if archive.skip_bad:
         archive, bad = _without_bad(archive)
-    seen = [survey(archive, path) for path in archive.files]
-    joined = join(archive, seen)
-    first = seen[0]
+    settled = lacking.settle(archive, [survey(archive, path) for path in archive.files])
+    settled = lacking.settle_rows(settled, join(settled.archive, settled.seen))
+    archive, seen, first = settled.archive, settled.seen, settled.seen[0]
+    joined = join(archive, seen, _filled(settled.filled, first.layout.fields))
     longer = are_longer(archive, seen, joined)
     by_episode = longer or bool(joined.finals.any())
     if longer and archive.arrive:
@@ -281,13 +287,17 @@ def _plan_flat(archive: Archive) -> Plan:
         "per_episode": per_episode,
         **({"per_file": per_file} if per_file else {}),
         **({"rewards": archive.rewards} if archive.rewards else {}),
+        **({"without": list(archive.without)} if archive.without else {}),
+        **({"filled": dict(settled.filled)} if settled.filled else {}),
         **cameras.facts(first.meaning.fields, {n: rule for s in seen for n, rule in s.videos.items()}),
     }
     episodes = FlatEpisodes(joined.view.stops, joined.finals)
     width = sum(f.row_bytes for f in first.layout.fields)
     told = Ledger()
     for index, s in enumerate(seen):
-        accounting.of_table(told, archive.name_of(index), s, per_episode, _of_episodes(s, per_episode))
+        used = _of_episodes(s, per_episode)
+        lacks = {"without": archive.without, "filled": settled.filled}
+        accounting.of_table(told, archive.name_of(index), s, per_episode, used, **lacks)
     listed = set(per_episode.values())
     notes = [n for s in seen for n in (*s.meaning.notes, *(n for n in s.layout.notes if not _is_about(n, listed)))]
     if any(s.meaning.ignored for s in seen):
@@ -304,7 +314,7 @@ def _plan_flat(archive: Archive) -> Plan:
         tuple(parts_of(episodes, width, known=mode != FINAL, whole=joined.view.order is not None)),
         archive.episodes_by or joined.rule,
         facts=facts,
-        notes=(*dict.fromkeys(notes), *joined.notes, *check_final_rows(archive, first, joined), *bad),
+        notes=(*dict.fromkeys(notes), *joined.notes, *settled.notes, *check_final_rows(archive, first, joined), *bad),
         computed=cameras.computed(first.meaning.fields),
         account=told.account(),
         episode_summary=_summary(joined),
@@ -330,6 +340,13 @@ def _of_episodes(s: FileSurvey, per_episode: Mapping[str, str]) -> set[str]:
 def _has_more(s: FileSurvey, per_episode: Mapping[str, str]) -> bool:
     """Tell whether a file holds what is neither per row nor a column of the episode table."""
     return s.left or not _of_episodes(s, per_episode).issuperset((*s.layout.metadata, *s.once.keys.values()))
+
+
+def _filled(keys: Mapping[str, str], fields: Sequence[Field]) -> Filled:
+    """Return the shapes and dtypes of rows of the columns that are filled."""
+    known = {f.name: f for f in fields}
+    made = {key: known[name] for name, key in keys.items()}
+    return {key: (f.shape, np.dtype(object if f.kind == "text" else f.dtype)) for key, f in made.items()}
 
 
 def _summary(joined: JoinedFiles) -> EpisodeSummary:
@@ -374,11 +391,14 @@ def _schema(archive: Archive, seen: Sequence[FileSurvey], mode: str | None, late
     schema, keys = same_schema(archive, schemas), seen[0].keys
     for index, s in enumerate(seen):
         if s.keys != keys:
-            name = next(n for n in keys if keys[n] != s.keys[n])
-            raise UnknownLayout(
-                f"{name} is called {s.keys[name]} in {archive.name_of(index)}, {keys[name]} in {archive.name_of(0)}.",
-                hint="import them one by one, each with its own name",
+            name = next(n for n in {**keys, **s.keys} if keys.get(n) != s.keys.get(n))
+            with_it, without = (0, index) if name in keys else (index, 0)
+            says = (
+                f"{name} is called {s.keys[name]} in {archive.name_of(index)}, {keys[name]} in {archive.name_of(0)}."
+                if name in keys and name in s.keys
+                else f"{archive.name_of(without)} has no {name}, and {archive.name_of(with_it)} has one."
             )
+            raise UnknownLayout(says, hint="import them one by one, each with its own name")
     return schema
 
 
@@ -392,7 +412,8 @@ def _read_flat(plan: Plan, part: Part) -> Iterator[Chunk]:
     CorruptArchive
         A file is damaged.
     """
-    first = survey(plan.archive, plan.archive.files[0])
+    filled = plan.facts.get("filled", {})
+    first = lacking.completed(survey(plan.archive, plan.archive.files[0]), plan.schema, filled)
     view = _view(plan, part, first)
     extra = _extra(plan, part, view)
     if plan.facts["read"] == "episodes":
@@ -469,12 +490,14 @@ def _constant(part: Part, view: TableView, name: str, key: str) -> list[Scalar]:
 
 
 def _view(plan: Plan, part: Part, first: FileSurvey) -> TableView:
+    filled = _filled(plan.facts.get("filled", {}), plan.schema)
     if plan.facts["ordered"]:
-        return join(plan.archive, [first, *(survey(plan.archive, p) for p in plan.archive.files[1:])]).view
+        return join(plan.archive, [first, *(survey(plan.archive, p) for p in plan.archive.files[1:])], filled).view
     derived = tuple(dict.fromkeys((*first.keys.values(), *first.by.keys)))
     stops = part.args["stops"]
     fill = plan.facts["read"] == "episodes"
-    return TableView(plan.archive.files, tuple(plan.facts["counts"]), derived, stops, fill=fill)
+    counts = tuple(plan.facts["counts"])
+    return TableView(plan.archive.files, counts, derived, stops, fill=fill, filled=filled)
 
 
 def _stretch(plan: Plan, part: Part, first: FileSurvey, view: TableView) -> Stretch:
@@ -557,7 +580,8 @@ def _observation_counts(plan: Plan) -> tuple[int, ...]:
 def _missing_keys(plan: Plan, stepwise: Mapping[str, str]) -> set[str]:
     """Return the ``missing:`` columns for the columns that may lack values."""
     with open_flat(plan.archive.files[0], check=False, fill=True) as table:
-        return {MISSING + key for key in stepwise.values() if table.may_miss(key)}
+        filled = {*plan.facts.get("filled", {}).values()}
+        return {MISSING + key for key in stepwise.values() if table.may_miss(key) and key not in filled}
 
 
 def _episode(
@@ -627,7 +651,9 @@ def _join_next(columns: dict[str, Any], first: FileSurvey, steps: Mapping[str, A
 def _look_up_flat(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """Look up the values of one step and the next; steps in another file are left out."""
     fields = cameras.mapped(place)
-    archive = Archive(place.root, (place.file,), fields=fields, rewards=place.facts.get("rewards"))
+    without = tuple(place.facts.get("without", ()))
+    fields = {name: key for name, key in fields.items() if key not in without}
+    archive = Archive(place.root, (place.file,), fields=fields, rewards=place.facts.get("rewards"), without=without)
     found = survey(archive, place.file)
     with open_flat(place.file, check=False, fill=True) as table:
         table.derive([*found.keys.values(), *found.by.keys])

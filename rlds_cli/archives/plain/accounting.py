@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rlds_cli.archives import Archive
-from rlds_cli.archives.account import COLUMN, ENDS, EPISODES, METADATA, Fate, Ledger, left_out, used_as
+from rlds_cli.archives.account import COLUMN, ENDS, EPISODES, METADATA, NOT_ALL, Fate, Ledger, left_out, used_as
 from rlds_cli.archives.names import episode_column
 from rlds_cli.archives.plain import cameras
 from rlds_cli.archives.plain.survey import FileSurvey
@@ -18,7 +18,16 @@ ROOT_FLAGS = "flags at the root are False in TED"
 TOO_LARGE = "it is too large to be kept as metadata"
 
 
-def of_table(told: Ledger, name: str, s: FileSurvey, per_episode: Mapping[str, str], used: Collection[str]) -> None:
+def of_table(
+    told: Ledger,
+    name: str,
+    s: FileSurvey,
+    per_episode: Mapping[str, str],
+    used: Collection[str],
+    *,
+    without: Collection[str] = (),
+    filled: Collection[str] = (),
+) -> None:
     """Say what becomes of a flat file, which the manifest calls ``name``, and of all that it holds.
 
     Parameters
@@ -27,20 +36,26 @@ def of_table(told: Ledger, name: str, s: FileSurvey, per_episode: Mapping[str, s
         The columns of the episode table that have a value for each episode, with their keys.
     used : collection of str
         What columns of the episode table are made of: keys, and attributes as ``GROUP/attributes/NAME``.
+    without : collection of str
+        Columns that are left out, since not all files or rows have them.
+    filled : collection of str
+        Fields that the file may not have.
     """
     items = inventory.items(s.path)
     there = {i.name for i in items}
     once = {COLUMN + column: key for column, key in s.once.keys.items() if key in used}
     uses: dict[str, list[str]] = {}
     for field, key in {**s.keys, **once, **{COLUMN + column: key for column, key in per_episode.items()}}.items():
-        for part in made_of(key, there) if "attributes/" not in key else ():
+        lacks = field in filled and key not in there
+        for part in made_of(key, there) if "attributes/" not in key and not lacks else ():
             uses.setdefault(part, []).append(field)
     for part in {part for key in s.by.keys for part in made_of(key, there)} - {*s.by.actions}:
         uses.setdefault(part, []).append(ENDS)
     is_buffer = any(item.use for item in items)
     if is_buffer:
         uses.pop(tianshou.ENDS, None)  # which no file holds
-    fates = {key: used_as(METADATA) for key in s.layout.metadata if key in there}
+    fates = {key: left_out(NOT_ALL) for key in without if key in there}
+    fates |= {key: used_as(METADATA) for key in s.layout.metadata if key in there}
     fates |= {key: left_out(ROOT_FLAGS) for key in s.meaning.ignored}
     fates |= {key: used_as(", ".join(dict.fromkeys(of))) for key, of in uses.items()}
     told.file(name, used_as(EPISODES))

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from rlds_cli.archives.names import EPISODE_PREFIX, Meaning, free_name, has_essentials, meaning
+from rlds_cli.archives.names import EPISODE_PREFIX, Meaning, free_name, has_essentials, meaning, present
 from rlds_cli.archives.plain import cameras
 from rlds_cli.archives.plain.camera_names import TEXT, NamedImages, check_apart, named_images, taken, texts_in, texts_of
 from rlds_cli.archives.plain.ownership import Ownership
@@ -91,7 +91,9 @@ class _TableCameras:
     stamps: tuple[float, float]
 
 
-def find(tables: Sequence[Path], media: Sequence[Path], chosen: Mapping[str, str], *, skip_bad: bool) -> CamerasFound:
+def find(
+    tables: Sequence[Path], media: Sequence[Path], chosen: Mapping[str, str], *, skip_bad: bool, lenient: bool = False
+) -> CamerasFound:
     """Find the cameras of tables.
 
     Parameters
@@ -102,6 +104,8 @@ def find(tables: Sequence[Path], media: Sequence[Path], chosen: Mapping[str, str
         The fields that the user mapped. Where one is a folder, a video or ``files:KEY``, no others are looked for.
     skip_bad : bool
         A table whose camera does not fit is left out later: a camera is one that fits half of the tables.
+    lenient : bool
+        Tables may lack columns that the user mapped.
 
     Raises
     ------
@@ -117,7 +121,8 @@ def find(tables: Sequence[Path], media: Sequence[Path], chosen: Mapping[str, str
         try:
             with open_flat(path, fill=True) as table:
                 if groups_of(table, chosen) is None:
-                    seen.append(_of_table(table, beside, chosen, skip_bad=skip_bad))
+                    mapped = present(table.columns, chosen) if lenient else chosen
+                    seen.append(_of_table(table, beside, mapped, skip_bad=skip_bad))
         except ArchiveError as e:
             if not skip_bad:
                 raise

@@ -20,6 +20,8 @@ import numpy as np
 
 from rlds_cli.archives import (
     ARRIVE,
+    DROP,
+    FILL,
     Archive,
     ArchivedStep,
     ArchivedValue,
@@ -35,6 +37,7 @@ from rlds_cli.archives.account import (
     EPISODES,
     METADATA,
     NO_STEPS,
+    NOT_ALL,
     Fate,
     Ledger,
     fates_of,
@@ -49,6 +52,7 @@ from rlds_cli.archives.names import (
     Meaning,
     check_key,
     check_numbers,
+    chosen_of,
     differences,
     episode_column,
     flags_of,
@@ -59,12 +63,14 @@ from rlds_cli.archives.names import (
     row_field,
     scalar,
 )
-from rlds_cli.archives.plain import accounting, arriving, cameras
+from rlds_cli.archives.plain import accounting, arriving, cameras, lacking
 from rlds_cli.archives.plain.boundaries import is_count, signed
+from rlds_cli.archives.plain.lacking import Lacking
 from rlds_cli.archives.plain.survey import ended, groups_of, is_pattern, shaped, with_final
 from rlds_cli.archives.steps import check_steps
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.formats import inventory
+from rlds_cli.formats.table_views import nothing
 from rlds_cli.formats.tables import MISSING, Table, TableRows, TableSource, made_of, no_rows, open_flat
 from rlds_cli.ted import (
     END_NAMES,
@@ -141,6 +147,7 @@ class _GroupEpisode:
     trimmed: bool = False
     rewards: str | None = None
     videos: Mapping[str, str] = field(default_factory=dict)
+    odd: dict[str, Lacking] = field(default_factory=dict)  # fields that have too few or too many rows
 
     def late(self, name: str) -> int:
         """Return the rows between an action and its result in a column."""
@@ -165,6 +172,7 @@ class _GroupEpisode:
         there = self.table.stored
         fates = {key: used_as(ENDS) for mark in marks if mark for key in made_of(mark, there)}
         fates |= {key: left_out(accounting.ROOT_FLAGS) for key in what.ignored}
+        fates |= {one.key: left_out(NOT_ALL) for one in self.odd.values()}
         for key in self.others:
             kept = self.table[key].nbytes <= MAX_METADATA
             fates[key] = used_as(METADATA) if kept else left_out(accounting.TOO_LARGE)
@@ -185,22 +193,24 @@ class _GroupEpisode:
 
 
 @contextmanager
-def _open(path: Path, chosen: Mapping[str, str], rewards: str | None) -> Iterator[Iterator[_GroupEpisode]]:
+def _open(path: Path, archive: Archive) -> Iterator[Iterator[_GroupEpisode]]:
     """Open a file and iterate over its episodes."""
     with open_flat(path, fill=True) as table:
-        yield _episodes(table, chosen, rewards)
+        yield _episodes(table, archive)
 
 
-def _episodes(table: Table, chosen: Mapping[str, str], rewards: str | None) -> Iterator[_GroupEpisode]:
+def _episodes(table: Table, archive: Archive) -> Iterator[_GroupEpisode]:
     """Iterate over the episodes of a file."""
+    chosen, rewards = archive.fields, archive.rewards
     found = groups_of(table, chosen)
     if found is None:
-        yield _episode(table, "", chosen, rewards, once.of_attributes(table))
+        yield _episode(table, "", chosen_of(archive, table.columns), rewards, once.of_attributes(table))
         return
     level, groups = found
     local = {k: _local(v, level) for k, v in chosen.items()}
     for g, names in groups.items():
-        yield _episode(_sub(table, names), g, local, rewards, once.of_attributes(table, g))
+        sub = _sub(table, names)
+        yield _episode(sub, g, chosen_of(archive, sub.columns, local), rewards, once.of_attributes(table, g))
 
 
 def _local(key: str, level: str) -> str:
@@ -299,15 +309,21 @@ def _sort_others(e: _GroupEpisode, claimed: set[str]) -> None:
 
 
 def _check_rows(e: _GroupEpisode) -> None:
-    for name, key in e.keys.items():
+    """Take out the fields that have too few or too many rows, and say why; raises UnknownLayout for a needed one."""
+    for name, key in [*e.keys.items()]:
         rows = e.table[key].shape[0] if e.table[key].shape else None
         both = not name.startswith("next/") and not is_below(name, "action")
         allowed: set[int | None] = {e.length + 1} if e.late(name) else {e.length}
         allowed |= {e.length, e.length + 1} if both else {e.length + 1} if e.trimmed else set()
         allowed |= {None} if name in FLAGS else set()
         if rows not in allowed:
+            why = f"{e.where}: {key} has {f'{rows:,}' if rows else 'no'} rows; there are {e.length:,} actions"
+            if lacking.can_drop(name):
+                e.odd[name] = Lacking(name, key, why, can_fill=rows == 0)
+                del e.keys[name]
+                continue
             raise UnknownLayout(
-                f"{e.where}: {key} has {'no' if rows is None else f'{rows:,}'} rows; there are {e.length:,} actions.",
+                f"{why}.",
                 hint="--rewards arrive is for rewards and flags that stand in the rows of the T+1 observations"
                 if e.late(name)
                 else "an episode of T actions has T or T+1 observations, and T rewards and flags; if it has T+1 of "
@@ -391,6 +407,7 @@ class _Contents:
     videos: dict[str, str] = field(default_factory=dict)
     beside: set[int] = field(default_factory=set)  # files with more than fields and columns of the episode table
     told: Ledger = field(default_factory=Ledger)
+    lacking: dict[str, Lacking] = field(default_factory=dict)
     first: str = ""  # where the first episode is
     level: str = "file"
 
@@ -400,7 +417,7 @@ class _Contents:
         with open_flat(archive.files[index], fill=True) as table:
             held = _Held()
             fates: dict[str, Fate] = {}
-            for number, e in enumerate(_episodes(table, archive.fields, archive.rewards)):
+            for number, e in enumerate(_episodes(table, archive)):
                 held.add(e)
                 self.level = "group" if e.group else self.level
                 check_steps(e.table, {**e.meaning.fields, **e.keys}, archive.episodes_by)
@@ -413,7 +430,7 @@ class _Contents:
                 _, _, end = _ends(e, strict=strict)
                 if archive.skip_bad:
                     _read(e, fields, index, archive.name_of(index), strict=strict)
-                self._add(e, fields)
+                self._add(e, fields, archive.missing)
                 nbytes = (e.length + 1) * sum(f.row_bytes for f in fields.values())
                 self.entries.append(_EpisodeEntry(index, number, e.length, end, nbytes))
             if held.has_more(table):
@@ -423,14 +440,33 @@ class _Contents:
             self.told.file(archive.name_of(index), used_as(EPISODES))
             self.told.inside(items, told, archive.name_of(index))
 
-    def _add(self, e: _GroupEpisode, fields: dict[str, Field]) -> None:
+    def _add(self, e: _GroupEpisode, fields: dict[str, Field], missing: str | None) -> None:
+        found = dict(e.odd)
+        if self.schema:
+            found |= {one.name: one for one in _lacking(e, fields, self.schema, self.first)}
+        if missing not in (FILL, DROP):
+            lacking.check(found.values(), missing)
+        self.lacking = found | self.lacking
         self.first = self.first if self.schema else e.where
-        self.schema = _joint(self.schema, fields, e.where, self.first) if self.schema else fields
+        self.schema = _joint(self.schema, fields)
         self.once |= dict.fromkeys(e.attributes, once.ATTRIBUTE) | e.once
         if not self.entries:
             self.notes += e.meaning.notes
-            self.keys = {**e.keys, **e.next_keys}
+        self.keys = {**e.keys, **e.next_keys, **self.keys}
         self.videos |= {n: rule for n, rule in e.videos.items() if rule != "count" or n not in self.videos}
+
+    def settle(self, missing: str | None) -> None:
+        """Leave out the fields that not all episodes have, or say that they are filled; raises UnknownLayout."""
+        for name, one in self.lacking.items():
+            known = self.schema.get(name)
+            if known is None or known.kind == "frames":
+                self.lacking[name] = replace(one, can_fill=False)
+        lacking.check(self.lacking.values(), missing)
+        if missing == DROP:
+            self.schema = {n: f for n, f in self.schema.items() if n not in self.lacking}
+            self.keys = {n: key for n, key in self.keys.items() if n not in self.lacking}
+            self.told.drop([*self.lacking], NOT_ALL)
+        self.notes += lacking.notes([*self.lacking.values()], missing)
 
 
 def plan(archive: Archive) -> Plan:
@@ -462,6 +498,7 @@ def plan(archive: Archive) -> Plan:
         if len(archive.files) == 1:
             raise no_rows(archive.name_of(0))
         raise UnknownLayout(f"None of {len(archive.files):,} files holds an episode with steps.")
+    found.settle(archive.missing)
     flags = {name: Field(name, "bool", (), "next") for name in FLAGS}
     good = sorted({u.file for u in found.entries})
     entries = [replace(u, file=good.index(u.file)) for u in found.entries]
@@ -478,6 +515,7 @@ def plan(archive: Archive) -> Plan:
             "fields": found.keys,
             "per_episode": found.once,
             **({"rewards": archive.rewards} if archive.rewards else {}),
+            **({"missing": archive.missing} if archive.missing else {}),
             **cameras.facts(found.keys, found.videos),
         },
         notes=merge_notes(found.notes),
@@ -495,29 +533,35 @@ def _usual_first(archive: Archive) -> list[int]:
     fields: dict[int, frozenset[Any]] = {}
     for index, path in enumerate(archive.files):
         with suppress(ArchiveError), open_flat(path, fill=True) as table:
-            episodes = _episodes(table, archive.fields, archive.rewards)
+            episodes = _episodes(table, archive)
             fields[index] = frozenset((n, f.dtype, f.shape) for e in episodes for n, f in e.fields().items())
     usual = Counter(fields.values()).most_common(1)
     return sorted(range(len(archive.files)), key=lambda i: not usual or fields.get(i) != usual[0][0])
 
 
-def _joint(schema: dict[str, Field], fields: dict[str, Field], where: str, first: str) -> dict[str, Field]:
-    """Join the fields of all episodes so far; a field placed ``both`` in one episode is so in all.
+def _lacking(
+    e: _GroupEpisode, fields: Mapping[str, Field], schema: Mapping[str, Field], first: str
+) -> Iterator[Lacking]:
+    """Find the fields that an episode or one before it lacks, or that they have in different shapes."""
+    for name in [n for n in schema if n not in fields and n not in e.odd]:
+        yield Lacking(name, name, f"{e.where} has no {name}, which {first} has", can_fill=_can_fill(e, schema[name]))
+    for name, f in fields.items():
+        if name not in schema:
+            yield Lacking(name, name, f"{first} has no {name}, which {e.where} has", can_fill=f.kind != "frames")
+        elif replace(f, placement=schema[name].placement) != schema[name]:
+            said = next(differences([f], [schema[name]]))
+            yield Lacking(name, name, f"{e.where} and {first} do not hold the same fields: {said}", can_fill=False)
 
-    Raises
-    ------
-    UnknownLayout
-        An episode has another dtype, shape or set of fields.
-    """
-    joint = {n: replace(f, placement="both") if schema.get(n, f).placement == "both" else f for n, f in fields.items()}
-    known = {n: replace(f, placement="both") if joint.get(n, f).placement == "both" else f for n, f in schema.items()}
-    if joint != known:
-        found = "; ".join(differences(joint.values(), known.values()))
-        raise UnknownLayout(
-            f"{where} and {first} do not hold the same fields: {found}.",
-            hint="import them one by one, each with its own name, or choose the fields with --map",
-        )
-    return known | joint
+
+def _can_fill(e: _GroupEpisode, f: Field) -> bool:
+    """Tell whether rows of a field can be made up: not those of an image, or of a column with some of the rows."""
+    return f.kind != "frames" and not any(key == f.name or f"extra/{key}" == f.name for key in e.others)
+
+
+def _joint(schema: Mapping[str, Field], fields: Mapping[str, Field]) -> dict[str, Field]:
+    """Join the fields of all episodes so far; a field placed ``both`` in one episode is so in all."""
+    both = {n for known in (schema, fields) for n, f in known.items() if f.placement == "both"}
+    return {n: replace(f, placement="both") if n in both else f for n, f in {**fields, **schema}.items()}
 
 
 def _parts(units: Sequence[_EpisodeEntry]) -> Iterator[Part]:
@@ -544,7 +588,7 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
         prefix = f"{plan.archive.name_of(index)}/" if several else ""
         with open_flat(plan.archive.files[index], fill=True) as table:
             held = _Held()
-            for e in _episodes(table, plan.archive.fields, plan.archive.rewards):
+            for e in _episodes(table, plan.archive):
                 held.add(e)
                 above = f"{prefix}{e.group}/" if e.group else prefix
                 for key in e.others:
@@ -574,7 +618,7 @@ def _read_all(plan: Plan, part: Part) -> Iterator[EpisodeData]:
     schema = {f.name: f for f in plan.schema}
     for file, units in groupby(part.args["units"], key=lambda u: int(u[0])):
         wanted = {int(number) for _, number in units}
-        with _open(plan.archive.files[file], plan.archive.fields, plan.archive.rewards) as found:
+        with _open(plan.archive.files[file], plan.archive) as found:
             for number, e in enumerate(found):
                 if number in wanted:
                     name, strict = plan.archive.name_of(file), plan.archive.episodes_by != "file"
@@ -586,7 +630,7 @@ def _read_all(plan: Plan, part: Part) -> Iterator[EpisodeData]:
 
 def _read(e: _GroupEpisode, schema: Mapping[str, Field], file: int, name: str, *, strict: bool) -> EpisodeData:
     """Read an episode of the file that the archive calls ``name``."""
-    columns_of = {n: k for n, k in e.keys.items() if n not in FLAGS}
+    columns_of = {n: k for n, k in e.keys.items() if n not in FLAGS and n in schema}
     with e.table.rows(sorted({*columns_of.values(), *e.next_keys.values()})) as rows:
         seen = rows.read(0, e.length + 1)
     columns: dict[str, Any] = {}
@@ -599,6 +643,11 @@ def _read(e: _GroupEpisode, schema: Mapping[str, Field], file: int, name: str, *
             values = seen[key][:count][e.steps(field_name)]
             columns[field_name] = shaped(values, schema[field_name], f"{e.where}: {key}")
     _join_next(e, columns, seen)
+    observed = max((len(v) for n, v in columns.items() if is_observation(n)), default=e.length)
+    for f in schema.values():
+        if f.name not in columns and f.name not in FLAGS:
+            count = observed if f.placement == "both" else e.length
+            columns[f.name] = [None] * count if f.kind == "text" else nothing(f.shape, np.dtype(f.dtype), count)
     columns[FLAGS[0]], columns[FLAGS[1]], end = _ends(e, strict=strict)
     extra = {name: scalar(e.table.source.array(key)) for name, key in e.once.items()}
     return EpisodeData(columns, e.length, end, source=file, group=e.group, extra={**e.attributes, **extra})
@@ -694,7 +743,9 @@ def _join_next(e: _GroupEpisode, columns: dict[str, Any], seen: Mapping[str, Arr
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """Look up the values of one step and the next observation."""
-    with _open(place.file, cameras.mapped(place), place.facts.get("rewards")) as found:
+    rewards, missing = place.facts.get("rewards"), place.facts.get("missing")
+    archive = Archive(place.root, (place.file,), fields=cameras.mapped(place), rewards=rewards, missing=missing)
+    with _open(place.file, archive) as found:
         e = next(e for e in found if e.group == place.group)
         per_row = {k for n, k in e.keys.items() if e.table[k].shape and n not in e.videos}
         with e.table.rows(sorted(per_row)) as rows:

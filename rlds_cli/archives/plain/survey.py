@@ -22,6 +22,7 @@ from rlds_cli.archives.names import (
     NEXT_OBSERVATION,
     Meaning,
     check_numbers,
+    chosen_of,
     episode_column,
     flags_of,
     has_essentials,
@@ -61,6 +62,7 @@ from rlds_cli.ted import (
 from rlds_cli.text import is_below, natural
 
 GROUP_DEPTH = 3
+Filled = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]  # of `TableView`
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,8 @@ class FileSurvey:
     ``by`` are the columns that mark episodes, ``rows`` counts the actions and ``observations`` the observations;
     ``lists`` are columns that may have one value per episode, with their shapes, and ``once`` values of the whole file.
     ``left`` says that there are attributes which are not among these.
-    ``videos`` are the rules by which frames belong to rows, see `cameras.fit`.
+    ``videos`` are the rules by which frames belong to rows, see `cameras.fit`. ``odd`` are observations with another
+    number of rows than the others, with it, by field.
     """
 
     path: Path
@@ -83,6 +86,7 @@ class FileSurvey:
     once: once.Once
     left: bool
     videos: Mapping[str, str]
+    odd: Mapping[str, tuple[str, int]]
 
     @property
     def keys(self) -> dict[str, str]:
@@ -93,18 +97,24 @@ class FileSurvey:
 def survey(archive: Archive, path: Path) -> FileSurvey:
     """Look at the names, shapes and dtypes of the columns of one file; reads no rows."""
     with open_flat(path, fill=True) as table:
-        what = understood(table, archive.fields, arrive=archive.arrive, rule=archive.episodes_by)
+        for key in archive.without:
+            table.columns.pop(key, None)
+        what = understood(table, chosen_of(archive, table.columns), arrive=archive.arrive, rule=archive.episodes_by)
         by = boundary_columns(what, table, strict=not archive.episodes_by, arrive=archive.arrive)
         if archive.episodes_by:
             layouts.check_ends(table)
             by = by_rule(by, archive.episodes_by, table)
         rows = max((table[a].shape[0] for a in by.actions if table[a].shape), default=0)
         rules = cameras.fit(table, flags_of(what)[0], rows, path.name, final=False)
-        observed = [key for name, key in what.fields.items() if is_observation(name) and table[key].shape]
-        observations = max((table[key].shape[0] for key in observed), default=rows)
+        observed = {name: key for name, key in what.fields.items() if is_observation(name) and table[key].shape}
+        counts = {name: table[key].shape[0] for name, key in observed.items()}
+        observations = rows if rows in counts.values() else max(counts.values(), default=rows)
         if not rows and not observations:
             raise no_rows(path.name)
-        for key in observed:  # for the layout, which wants as many rows of all
+        odd = {name: (key, counts[name]) for name, key in observed.items() if counts[name] != observations}
+        what = replace(what, fields={name: key for name, key in what.fields.items() if name not in odd})
+        table.hidden.update(key for key, _ in odd.values())
+        for key in observed.values():  # for the layout, which wants as many rows of all
             table.columns[key] = replace(table[key], shape=(rows, *table[key].shape[1:]))
         found = layouts.of(table, path.name, flags_of(what)[0])
         lists = {k: table[k].shape for k in (*found.metadata, *what.per_episode.values()) if _is_list(table[k])}
@@ -121,6 +131,7 @@ def survey(archive: Archive, path: Path) -> FileSurvey:
             once=said,
             left=left,
             videos=rules,
+            odd=odd,
         )
 
 
@@ -182,7 +193,7 @@ class JoinedFiles:
     ends: IntArray  # how many are terminated, truncated, cut
 
 
-def join(archive: Archive, seen: Sequence[FileSurvey]) -> JoinedFiles:
+def join(archive: Archive, seen: Sequence[FileSurvey], filled: Filled | None = None) -> JoinedFiles:
     """Find the boundaries in all files.
 
     Raises
@@ -192,7 +203,12 @@ def join(archive: Archive, seen: Sequence[FileSurvey]) -> JoinedFiles:
     """
     derived = tuple(dict.fromkeys(k for s in seen for k in (*s.keys.values(), *s.by.keys)))
     view = TableView(
-        tuple(s.path for s in seen), tuple(s.rows for s in seen), derived, np.zeros(0, np.int64), fill=True
+        tuple(s.path for s in seen),
+        tuple(s.rows for s in seen),
+        derived,
+        np.zeros(0, np.int64),
+        fill=True,
+        filled=filled or {},
     )
 
     def place(row: int) -> str:
@@ -368,7 +384,8 @@ def check_final_rows(archive: Archive, first: FileSurvey, joined: JoinedFiles) -
     width = {f.name: f.row_bytes for f in first.layout.fields}
     steps = {n: k for n, k in first.keys.items() if not (is_observation(n) or is_below(n, NEXT_OBSERVATION))}
     wide = [k for n, k in steps.items() if width.get(n, 0) > arriving.WIDE]
-    narrow = {n: k for n, k in steps.items() if k not in wide and (n in FLAGS or k not in marks)}
+    known = {n: k for n, k in steps.items() if k not in wide and k not in joined.view.filled}
+    narrow = {n: k for n, k in known.items() if n in FLAGS or k not in marks}
     view = replace(joined.view, derived=(*joined.view.derived, *(MISSING + k for k in narrow.values())))
     begins = np.concatenate([[0], view.stops[:-1]]).astype(np.int64)
     rows = arriving.read_final_rows(view, begins[joined.finals], view.stops[joined.finals] - 1, narrow.values())
