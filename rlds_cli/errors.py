@@ -40,6 +40,7 @@ RldsError
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 from rlds_cli import visible
@@ -51,7 +52,8 @@ class RldsError(Exception):
     """An expected failure: what happened, with the values, and what to type next.
 
     Both texts are made fit to print: without control characters, without user, password and secret parameters of
-    addresses, and with long values cut short.
+    addresses, and with long values cut short. The lines of an error that is being handled, which a message quotes,
+    become one. In another text, ``f"{error}"``, an error is its message, without the hint.
 
     Parameters
     ----------
@@ -62,13 +64,16 @@ class RldsError(Exception):
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        self.message = visible.message(message)
+        self.message = visible.message(_in_one_line(message))
         self.hint = hint and visible.message(hint)
         self.led_by: tuple[Led, ...] = ()
         super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+    def __format__(self, spec: str) -> str:
+        return format(self.message, spec)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, self.hint, _led_by(self))
@@ -82,6 +87,13 @@ class RldsError(Exception):
         if cause is not None:
             self.__cause__ = cause
         return self
+
+
+def _in_one_line(message: str) -> str:
+    """Return a message in which the text of the error that is being handled, as libraries write it, is one line."""
+    handled = sys.exception()
+    quoted = "" if handled is None or isinstance(message, visible.Lines) else str(handled).strip()
+    return message.replace(quoted, " ".join(quoted.split())) if "\n" in quoted else message
 
 
 def _rebuild(kind: type[RldsError], message: str, hint: str | None, led_by: tuple[Led, ...] = ()) -> RldsError:

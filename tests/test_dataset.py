@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,7 @@ def test_a_mask_of_another_length_is_an_error(four: Dataset) -> None:
 
 def test_indices_that_are_no_integers_are_an_error(four: Dataset) -> None:
     for bad in (1.5, [0.5, 1.5], "1", np.array([[0, 1]])):
-        with pytest.raises((IndexError, TypeError, ValueError)):
+        with pytest.raises((IndexError, TypeError, ValueError, UnknownField)):
             four[bad]  # type: ignore[index]
 
 
@@ -470,3 +471,20 @@ def test_statistics_of_a_field_that_is_not_there(four: Dataset) -> None:
         assert stats.get("observations") is None
         assert "observations" not in stats
     assert pickle.loads(pickle.dumps(four.stats)) == four.stats
+
+
+@pytest.mark.parametrize("selected", [False, True])
+def test_what_the_error_of_a_name_in_the_place_of_numbers_says_works(selected: bool) -> None:
+    nested = {"arm": np.zeros((3, 2)), "camera": np.zeros((3, 8, 8, 3), np.uint8)}
+    e = {"observation": nested, "action": np.zeros(2), "note": ["a", "b"], "info": {"x": np.zeros(2)}}
+    ds = create("local/names", [{**e, "next": {"terminated": True}, "episode": {"take": k}} for k in range(3)])
+    if selected:
+        ds = ds.select(episodes=[0, 2])
+    names = ("observation", "observation/arm", "action", "note", "info/x", "take", "length", "episode", "next/done")
+    for name in (*names, ("observation", "camera"), "next/observation/arm"):
+        with pytest.raises(IndexError) as told:
+            ds[name]  # type: ignore[index]
+        (call,) = re.findall(r"ds\S*\[\".*\"\]", str(told.value))
+        assert len(eval(call, {"ds": ds, "k": 1})) > 0, name
+    with pytest.raises(UnknownField, match='Did you mean "action"'):
+        ds["acton"]  # type: ignore[index]

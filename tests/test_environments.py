@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -17,6 +19,8 @@ from rlds_cli import preprocess, registry
 from rlds_cli.dataset import Dataset, environments
 from rlds_cli.dataset.environments import Recipe
 from rlds_cli.errors import MissingPackage, NoEnvironment, RldsError
+from rlds_cli.importing import import_files
+from rlds_cli.interop import minari
 from rlds_cli.store.manifest import Manifest
 
 PENDULUM, CARTPOLE, MOUNTAINCAR = "sample/pendulum-d4rl", "sample/cartpole-minari", "sample/mountaincar-robohive"
@@ -313,3 +317,24 @@ def test_scores_are_the_archives_or_the_registrys(any_manifest: Manifest) -> Non
     assert environments.reference_scores(own) == (1.0, 3.0)
     with pytest.raises(RldsError, match="No reference scores are known for local/press"):
         press().normalized_score(1.0)
+
+
+# -- packages that an archive requires
+
+
+def test_requirements_that_are_not_met_are_said_as_minari_says_them(tmp_path: Path) -> None:
+    archive = tmp_path / "cartpole" / "sample-v0"
+    shutil.copytree(Path(rlds_cli.__file__).parent / "samples" / "cartpole-minari", archive)
+    described = archive / "data" / "metadata.json"
+    wanted = ["numpy>=1", "numpy<1", "no-such-package-of-rlds==3", "not a requirement"]
+    described.write_text(json.dumps({**json.loads(described.read_text()), "requirements": wanted}))
+    ds = import_files(archive, "local/cartpole")
+    with pytest.warns(UserWarning) as told:
+        ds.make_env()
+    texts = [str(w.message) for w in told]
+    assert [t for t in texts if "requires numpy<1, and numpy" in t] and not [t for t in texts if "numpy>=1" in t]
+    assert [t for t in texts if "no-such-package-of-rlds==3, which is not installed" in t]
+    assert [t for t in texts if "'not a requirement'" in t] and len(texts) == 3
+    with pytest.warns(UserWarning) as again:
+        minari.MinariDataset(ds).recover_environment()
+    assert [str(w.message) for w in again] == texts

@@ -28,7 +28,7 @@ from rlds_cli.archives.account import NOT_READ, Account, Entry, Fate, left_out, 
 from rlds_cli.archives.beside import is_beside
 from rlds_cli.errors import ArchiveError, InvalidArgument, ReaderError, UnknownLayout
 from rlds_cli.files import child
-from rlds_cli.formats import git_lfs
+from rlds_cli.formats import git_lfs, unfit
 from rlds_cli.formats.camera_files import is_media
 from rlds_cli.formats.tables import is_empty, is_flat, no_rows
 from rlds_cli.formats.tfrecord import is_tfrecord
@@ -212,6 +212,10 @@ def _unknown(files: Sequence[Path], rewards: str | None) -> ArchiveError:
         except ArchiveError as e:
             return e
     file = telling(files)
+    try:
+        unfit.check(file)
+    except ArchiveError as e:
+        return e
     inspect = f"rlds inspect {file} shows what is in it"
     if is_tfrecord(file):
         return UnknownLayout(

@@ -148,12 +148,18 @@ def _episodes(seen: Mapping[str, Any]) -> list[str]:
 
 
 def _unknown_layout(path: str, id: str, error: UnknownLayout) -> UnknownLayout:
-    """Print the contents of files that no reader knows; return the error with a command to try as its hint."""
+    """Print the contents of files that no reader knows; return the error with a command to try as its hint.
+
+    It is the error of the library, also where the files have no contents to be printed.
+    """
     from rlds_cli.cli.pages.files import FilePage
     from rlds_cli.report import describe_file
     from rlds_cli.report.files import name_for
 
-    found = describe_file(path)
+    try:
+        found = describe_file(path)
+    except RldsError:
+        return error
     out.aside(FilePage(replace(found, suggestion=None)))
     command = found.suggestion and found.suggestion.replace(f" --as local/{name_for(found.path)} ", f" --as {id} ")
     return UnknownLayout(error.message, hint=command or error.hint)

@@ -374,6 +374,8 @@ class Dataset(Shortcuts):
         such a step ends its episode, ``next/done`` is True at the transition before it, so that splitting behind each
         ``next/done`` yields episodes. ``next/terminated`` and ``next/truncated`` are always the archive's.
         """
+        if (name := selection.name_in(index)) is not None:
+            raise self._not_by_name(name)
         if isinstance(index, int | np.integer):
             one = self[np.array([selection.within(index, len(self), f"transitions in {self.id}")])]
             return one.map(lambda values: values[0])
@@ -390,6 +392,19 @@ class Dataset(Shortcuts):
             batch["next/done"] |= (step == self.episodes["num_transitions"][episode] - 1)[:, None]
         batch["episode"] = episode
         return batch.told(left_out=self._left_out(episode) if isinstance(index, slice) else 0)
+
+    def _not_by_name(self, name: str) -> Exception:
+        """Return the error of ``ds["observation"]``: it names the call that gives the field, of a selection, too."""
+        what = "transitions are chosen by number"
+        try:
+            _ = self[:0][name]
+        except KeyError:
+            if any(is_below(n, name) for n in self.schema):
+                return IndexError(f'{what}; ds.episode(k)["{name}"] has the values of an episode')
+            if name in self.episodes:
+                return IndexError(f'{what}; ds.episodes["{name}"] has a value for each episode')
+            return selection.no_field(name, [*self.schema, *self.episodes], self.id)
+        return IndexError(f'{what}; ds[:]["{name}"] has their values')
 
     def rows_of(self, index: IntArray) -> IntArray:
         """Return the rows of transitions [n] in ``column()``."""

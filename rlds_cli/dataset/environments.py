@@ -6,6 +6,7 @@ from it. ``registry/environments.json`` lists replacements for environments that
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import warnings
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -74,12 +75,14 @@ def make(manifest: Manifest, fields: Sequence[Field], **kwargs: Any) -> gymnasiu
     Warns
     -----
     UserWarning
-        The environment replaces one that Gymnasium does not have; the text says how they differ.
+        The environment replaces one that Gymnasium does not have; the text says how they differ. Or a package that the
+        archive requires for it is not installed, or in another version.
     """
     gym = _gymnasium()
     recipe = plan(manifest, gym.registry)
-    if recipe.note:
-        warnings.warn(f"{manifest.id}: {recipe.id} is made. {recipe.note}.", UserWarning, stacklevel=3)
+    unmet = [f"{manifest.id}: {text}." for text in _unmet(manifest.facts.get("requirements"))]
+    for text in [*([f"{manifest.id}: {recipe.id} is made. {recipe.note}."] if recipe.note else []), *unmet]:
+        warnings.warn(text, UserWarning, stacklevel=3)
     limit = kwargs.pop("max_episode_steps", recipe.max_episode_steps)
     try:
         env = _made(gym, recipe, limit, kwargs)
@@ -96,6 +99,23 @@ def make(manifest: Manifest, fields: Sequence[Field], **kwargs: Any) -> gymnasiu
         ) from e
     _check(manifest, fields, env, recipe.id)
     return env
+
+
+def _unmet(requirements: Any) -> Iterator[str]:
+    """Say which requirements of an archive (``mujoco>=3.1``, as pip has them) the installed packages do not meet."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    for text in (r for r in ([requirements] if isinstance(requirements, str) else requirements or ())):
+        try:
+            wanted = Requirement(text)
+            there = importlib.metadata.version(wanted.name)
+        except (InvalidRequirement, TypeError):
+            yield f"{text!r} of its requirements is not one that pip knows"
+        except importlib.metadata.PackageNotFoundError:
+            yield f"its environment requires {text}, which is not installed"
+        else:
+            if not wanted.specifier.contains(there, prereleases=True):
+                yield f"its environment requires {text}, and {wanted.name} {there} is installed"
 
 
 def _made(gym: Any, recipe: Recipe, limit: int | None, kwargs: Json) -> gymnasium.Env[Any, Any]:

@@ -185,15 +185,15 @@ def _none_or_all(id: str, where: str, mask: BoolArray) -> str:
 # -- numbers of episodes
 
 
+def name_in(index: object) -> str | None:
+    """Return the name that stands in the place of numbers: ``ds["observation"]``, ``ds["observation", "x"]``."""
+    parts = index if isinstance(index, tuple | list) else (index,)
+    return "/".join(map(str, parts)) if parts and all(isinstance(p, str) for p in parts) else None
+
+
 def numbers(given: npt.NDArray[Any], count: int, id: str) -> IntArray:
     """Return transition numbers, given as an array of numbers or as one bool for each of ``count`` transitions."""
     if given.ndim != 1 or (given.size and given.dtype.kind not in "biu"):
-        if given.dtype.kind == "U":
-            name = "/".join(given.ravel().tolist())
-            raise IndexError(
-                f'transitions are chosen by number, and "{name}" by ds[:]["{name}"]; T+1 rows an episode: '
-                f'ds.column("{name}")'
-            )
         raise IndexError(f"transitions are chosen by integers or bools [n], not by {given.dtype} {list(given.shape)}")
     if given.dtype != bool:
         return given.astype(np.int64)

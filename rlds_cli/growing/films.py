@@ -231,7 +231,7 @@ class GrowingVideos(Videos):
         try:
             return video_files.read(self.extent(number))
         except (CorruptArchive, UnknownLayout, OSError) as e:
-            text = f"{self.directory}: video {number:,} cannot be read: {str(e)[:200]}"
+            text = f"{self.directory}: video {number:,} cannot be read: {f'{e}'[:200]}"
             raise DamagedDataset(text, hint=logs.HINT) from e
 
     def tables(self, numbers: IntArray | None = None) -> Tables:

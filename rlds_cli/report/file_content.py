@@ -15,11 +15,10 @@ from shlex import quote
 from typing import IO, cast
 
 import h5py
-import numpy as np
 
 from rlds_cli.archives import Archive, Part, planning, recognise
-from rlds_cli.errors import CorruptArchive, MissingPackage, NoPermission, UnknownLayout, UnsafeArchive
-from rlds_cli.formats import git_lfs, hdf5
+from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout
+from rlds_cli.formats import git_lfs, hdf5, unfit
 from rlds_cli.formats.arrow_tables import ArrowFile
 from rlds_cli.formats.tables import IN_WORDS, container_of, open_flat
 from rlds_cli.formats.tfrecord import is_tfrecord
@@ -65,8 +64,6 @@ EPISODE = ("episode", "episode_id", "episode_index", "episodes", "traj", "traj_i
 _MAX_DEPTH = 3
 _SCALARS = ("next/reward", "next/terminated", "next/truncated")
 _SHORT = {"next/terminated": "terminated", "next/truncated": "truncated"}
-_PICKLE_HINT = "if you trust it, read it yourself and pass the episodes to rlds_cli.create(ID, episodes)"
-_HTML = (b"<!doctype", b"<html", b"<?xml")
 _MAGIC: Mapping[bytes, str] = {
     b"PAR1": "a Parquet file without its end",
     b"ARROW1": "an Arrow file without its end",
@@ -280,32 +277,16 @@ def tree(file: Path) -> FileTree:
         The file may not be read.
     """
     git_lfs.check([file])
-    head = _head(file)
+    head = unfit.check(file)
     if hdf5.is_hdf5(file):
         return _hdf5(file)
-    if head.startswith(b"\x93NUMPY"):
+    if head.startswith(unfit.NPY):
         with file.open("rb") as stream:
             return FileTree("npy", "a NumPy array", (_header(stream, "array", file),))
     if head.startswith(b"PK\x03\x04"):
         return _zip(file)
     kind = container_of(file)
     return _arrow(file, kind) if kind else FileTree("other", _by_magic(file, head))
-
-
-def _head(file: Path) -> bytes:
-    try:
-        with file.open("rb") as stream:
-            head = stream.read(512)
-    except PermissionError as e:
-        raise NoPermission(f"{file} may not be read.") from e
-    if not head:
-        raise CorruptArchive(f"{file.name} is empty.", hint=f"fetch or write {file} again")
-    if head.lstrip().lower().startswith(_HTML):
-        raise CorruptArchive(
-            f"{file.name} is an HTML page (a server's error or log-in page saved under the archive's name).",
-            hint=f"fetch {file} again; this file cannot be used",
-        )
-    return head
 
 
 def _hdf5(file: Path) -> FileTree:
@@ -350,23 +331,11 @@ def _arrow(file: Path, kind: str) -> FileTree:
 
 
 def _header(stream: IO[bytes], name: str, file: Path) -> Node:
-    """Read shape and dtype from the header of a ``.npy``."""
-    try:
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(stream)
-    except (ValueError, EOFError) as e:
-        raise CorruptArchive(f"{file.name}: {name} is not a NumPy array: {e}") from e
-    if dtype.hasobject:
-        raise UnsafeArchive(
-            f"{file.name}: {name} holds pickled Python objects, which are never read.", hint=_PICKLE_HINT
-        )
+    shape, dtype = unfit.npy_header(stream, name, file)
     return Node(name, shape, str(dtype))
 
 
 def _by_magic(file: Path, head: bytes) -> str:
-    if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
-        raise UnsafeArchive(f"{file.name} is a Python pickle, which is never read.", hint=_PICKLE_HINT)
     for magic, what in _MAGIC.items():
         if head.startswith(magic):
             return what

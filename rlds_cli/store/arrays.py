@@ -330,7 +330,7 @@ def layout(directory: Path) -> ArrayLayout:
             return ArrayLayout(shape, dtype, False, shard, inner, (Segment(0, directory, shape, dtype),))
         return _compressed(shape, dtype, grid, codecs)
     except (KeyError, TypeError, ValueError, IndexError) as e:
-        why = f"lacks {e}" if isinstance(e, KeyError) else str(e)[:200]
+        why = f"lacks {e}" if isinstance(e, KeyError) else f"{e}"[:200]
         raise DamagedDataset(f"{directory / 'zarr.json'} does not describe the file: {why}.", hint=_HINT) from e
 
 
@@ -408,7 +408,7 @@ def _described(directory: Path) -> tuple[dict[str, Any], tuple[int, ...], np.dty
         if not shape:
             raise ValueError("an array without rows")
     except (KeyError, TypeError, ValueError) as e:
-        why = f"lacks {e}" if isinstance(e, KeyError) else str(e)[:200]
+        why = f"lacks {e}" if isinstance(e, KeyError) else f"{e}"[:200]
         raise DamagedDataset(f"{directory / 'zarr.json'} cannot be read: {why}.", hint=_HINT) from e
     return d, shape, np.dtype(kind)
 

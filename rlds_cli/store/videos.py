@@ -125,7 +125,7 @@ class Videos:
         try:
             return _track(self._tracks[number], packets, len(data))
         except (ValueError, TypeError, KeyError) as e:
-            text = f"{self.directory}: the tables of video {number:,} cannot be read: {str(e)[:200]}"
+            text = f"{self.directory}: the tables of video {number:,} cannot be read: {f'{e}'[:200]}"
             raise DamagedDataset(text, hint="rlds verify ID") from e
 
     def tables(self, numbers: IntArray | None = None) -> Tables:
