@@ -13,7 +13,7 @@ import pytest
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.cli import selecting
-from rlds_cli.errors import InvalidArgument, PreprocessError
+from rlds_cli.errors import InvalidArgument, InvalidEpisode, PreprocessError
 from rlds_cli.growing.places import LogPlaces
 
 PACKAGE = Path(rlds_cli.__file__).parent
@@ -328,3 +328,42 @@ def test_long_whole_numbers_are_exact_where_an_episode_has_none() -> None:
         (f"stamp != {STAMP}", [1, 2, 3]),
     ):
         assert ds.select(where=where).episodes["k"].tolist() == wanted, where
+
+
+@pytest.mark.parametrize(
+    ("before", "later", "joint"),
+    [
+        (STAMP, 0.5, None),
+        (0.5, STAMP, None),
+        (1, "text", None),
+        (True, 1, None),
+        (1, 0.5, "float64"),
+        (0.5, 1, "float64"),
+        (1, STAMP, "int64"),
+    ],
+)
+def test_a_column_stays_of_one_type_whoever_writes(before: Any, later: Any, joint: str | None) -> None:
+    """A writer that did not write the episodes before, an ordinary dataset, and a label: the same types fit."""
+    with rlds_cli.writer("local/g") as w:
+        w.add_episodes([episode(0, mixed=before), episode(1)])
+        w.commit()
+
+    def write() -> None:
+        with rlds_cli.writer("local/g") as w:
+            w.add_episodes([episode(2, mixed=later)])
+
+    for change in (
+        lambda: rlds_cli.open_dataset("local/g").select(episodes=[1]).label(mixed=later),
+        lambda: rlds_cli.create("local/o", [episode(0, mixed=before), episode(2, mixed=later)]),
+        write,
+    ):
+        if joint is None:
+            with pytest.raises((InvalidEpisode, InvalidArgument)):
+                change()
+        else:
+            change()
+    found = rlds_cli.open_dataset("local/g").episodes["mixed"]
+    if joint is None:
+        assert found.tolist()[0] == before  # it can be read, and nothing was changed
+    else:
+        assert found.dtype == joint and found.tolist() == [before, later, later]

@@ -35,7 +35,7 @@ from rlds_cli.growing.standing import Standing
 from rlds_cli.store import arrays, commits, manifest
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.episode_table import joint_kind
+from rlds_cli.store.episode_table import joint_kind, kind_of
 from rlds_cli.store.opening import field_of
 from rlds_cli.store.videos import Locate
 from rlds_cli.ted import (
@@ -45,6 +45,7 @@ from rlds_cli.ted import (
     EncodedFrames,
     EpisodeTable,
     IntArray,
+    Scalar,
     VideoFrames,
 )
 
@@ -63,7 +64,7 @@ class _State:
     kept: retention.Kept
     standing: Standing
     edits: Edits
-    kinds: dict[str, str]  # types of the columns that labels set
+    kinds: dict[str, str]  # types of columns, as far as they are known; "int" where others may be floats or longer
     seen_freed: int  # departures whose rows are not counted any more
     codes: dict[str, dict[str, int]] = field(default_factory=dict)  # of the texts of each field
     ends: list[int] = field(default_factory=list)  # the rows, and the bytes of frames, that are committed
@@ -183,12 +184,11 @@ class Appender:
         return s
 
     def _hide(self, s: _State) -> None:
-        """Note which episodes are dropped, and the types of labels."""
+        """Note which episodes are dropped."""
         first, stop = s.commit.first_episode, s.commit.episodes
         kept = s.standing.between(first, stop) == Standing.KEPT
         dropped = kept & s.edits.dropped(LogPlaces(range(first, stop)))
         s.standing.set((np.flatnonzero(dropped) + first).tolist(), Standing.DROPPED)
-        s.kinds = s.edits.kinds(LogPlaces(np.flatnonzero(kept & ~dropped) + first))
 
     def _ends(self, g: Commit) -> list[int]:
         """Return the rows, and the bytes of the frames of each field, that a version has in all."""
@@ -261,6 +261,7 @@ class Appender:
             self._take(s, stays + a, e[stays])
             _learn_ids(s, a, e)
         s.kept.forget(left)
+        s.kinds.clear()
         self._learn(s.codes, old.strings, new.strings)
         self._count_films(s, old.videos, new.videos)
         s.commit, s.ends[0] = new, new.rows
@@ -438,11 +439,43 @@ class Appender:
         return new, numbers
 
     def _check_kinds(self, table: EpisodeTable) -> None:
-        """Refuse values of another type than the labels of their column."""
-        for name, kind in self._state.kinds.items():
-            for value in table.extra.get(name, ()):
+        """Refuse values of another type than those of their column, which then could not be read."""
+        known = self._state.kinds
+        for name, values in table.extra.items():
+            given = {kind_of(v) for v in values if v is not None}
+            kind = known.get(name)
+            if given and (kind is None or (kind == "int" and given != {"int"})):
+                kind = self._kind_of_column(name, given)
+            for value in values:
                 if value is not None:
-                    joint_kind(kind, value, name, f"a label of {self.path.name}")
+                    kind = known[name] = joint_kind(kind, value, name, f"an episode for {self.path.name}")
+
+    def _kind_of_column(self, name: str, given: set[str]) -> str | None:
+        """Return the type of a column of kept and dropped episodes, as far as it matters for types ``given``."""
+        s, g, kind = self._state, self._state.commit, None
+        for a in reversed(range(g.first_episode, g.episodes, _BLOCK)):
+            e = self._records(a, min(a + _BLOCK, g.episodes))
+            standing = s.standing.between(a, a + len(e))
+            stored = LogPlaces(np.flatnonzero(np.isin(standing, (Standing.KEPT, Standing.DROPPED))) + a)
+            recorded = stored.pick_list(self._recorded(e, name), a)
+            for value in s.edits.labelled(name, recorded, stored):
+                if value is not None:
+                    kind = joint_kind(kind, value, name, self.path.name)
+            if kind is not None and (kind != "int" or given == {"int"}):
+                break
+        return kind
+
+    def _recorded(self, e: Records, name: str) -> list[Scalar]:
+        """Return the values of a column that were recorded with episodes, which follow each other."""
+        found: list[Scalar] = [None] * len(e)
+        first, stop = int(e["about"][0]), int(e["about"][-1]) + int(e["about_bytes"][-1])
+        lines = logs.read_part(self.path / logs.ABOUT, first, stop)
+        if json.dumps(name).encode() in lines:
+            for k in np.flatnonzero(e["about_bytes"]).tolist():
+                at = int(e["about"][k]) - first
+                line = lines[at : at + int(e["about_bytes"][k])]
+                found[k] = logs.about_of(line, self.path).get("extra", {}).get(name)
+        return found
 
     def _earlier(self, records: Records, replaced: Sequence[int]) -> dict[int, int]:
         """Return the numbers of episodes that continue, each with the one that it replaces, if there are edits."""

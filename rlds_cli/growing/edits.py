@@ -103,9 +103,12 @@ class Edits:
         return of.pick(found, first)
 
     def labelled(self, name: str, values: list[Any], of: LogPlaces) -> list[Any]:
-        """Return the values [n] of a column of episodes, with those of the labels in their place."""
+        """Return the values [n] of a column of episodes, which ascend, with those of the labels in their place."""
         if name not in self.names:
             return values
+        first, stop = _window(of)
+        if stop - first == len(of):  # no call for each of a million episodes
+            return self._set(name, list(values), first)
         return [v if label is _UNSET else label for v, label in zip(values, self._labels(name, of), strict=True)]
 
     def has_values(self, name: str, of: LogPlaces) -> bool:
@@ -124,22 +127,16 @@ class Edits:
     def _labels(self, name: str, of: LogPlaces) -> list[Any]:
         """Return the labels of the episodes [n] in a column; _UNSET where there is none."""
         first, stop = _window(of)
-        labels: list[Any] = [_UNSET] * (stop - first)
+        return of.pick_list(self._set(name, [_UNSET] * (stop - first), first), first)
+
+    def _set(self, name: str, values: list[Any], first: int) -> list[Any]:
+        """Put the labels of a column in the place of values of episodes that follow each other, from ``first`` on."""
         for line in self.lines:
             if name in line.columns:
                 given = line.columns[name]
-                for a, b, at in line.within(first, stop):
-                    labels[a:b] = given[at : at + b - a] if isinstance(given, list) else [given] * (b - a)
-        return of.pick_list(labels, first)
-
-    def kinds(self, of: LogPlaces) -> dict[str, str]:
-        """Return the types of the labels of episodes, by column."""
-        found: dict[str, str] = {}
-        for name in self.names:
-            for value in self._labels(name, of):
-                if value is not _UNSET and value is not None:
-                    found[name] = episode_table.joint_kind(found.get(name), value, name, "a label")
-        return found
+                for a, b, at in line.within(first, first + len(values)):
+                    values[a:b] = given[at : at + b - a] if isinstance(given, list) else [given] * (b - a)
+        return values
 
 
 def _window(of: LogPlaces) -> Span:

@@ -42,7 +42,13 @@ _SMALL, _MOST_SMALL = 1 << 20, 4 << 20  # bytes of the text of a column in the d
 _PIECE = 1 << 15  # episodes that are checked at a time
 _EXACT = 1 << 53  # up to here float64 has every whole number
 TEXT = "str"
-_WORDS = {"bool": "a flag", "int": "a whole number", "float": "a number", "str": "a text"}
+_WORDS = {
+    "bool": "a flag",
+    "int": "a whole number",
+    "long": "a whole number of more than 53 bits",
+    "float": "a number",
+    "str": "a text",
+}
 
 
 # -- reading
@@ -360,22 +366,31 @@ def scalars(values: Sequence[Any], name: str, where: str) -> list[Scalar]:
     return [scalar(v, name, where) for v in values]
 
 
-def joint_kind(known: str | None, value: Scalar, name: str, where: str) -> str:
-    """Return the type of a column of type ``known`` once it holds ``value`` too: ``bool``, ``int``, ``float``, ``str``.
+def kind_of(value: Scalar) -> str:
+    """Return the type of a value: ``bool``, ``int``, ``long`` (more than 53 bits), ``float`` or ``str``."""
+    return "long" if type(value) is int and not -_EXACT <= value <= _EXACT else type(value).__name__
 
-    Whole numbers fit into a column of floats.
+
+def joint_kind(known: str | None, value: Scalar, name: str, where: str) -> str:
+    """Return the type of a column of type ``known`` once it holds ``value`` too, see `kind_of`.
+
+    Whole numbers fit into a column of floats, unless they have more than 53 bits.
 
     Raises
     ------
     InvalidEpisode
         No type holds both.
     """
-    new = type(value).__name__
+    new = kind_of(value)
     if known in (None, new):
         return new
-    if {known, new} == {"int", "float"}:
-        return "float"
-    raise InvalidEpisode(f'{where}: the episode column "{name}" is {_WORDS[new]} here, {_WORDS[str(known)]} before.')
+    for pair in (("int", "float"), ("int", "long")):
+        if {known, new} == set(pair):
+            return pair[1]
+    raise InvalidEpisode(
+        f'{where}: the episode column "{name}" is {_WORDS[new]} here, {_WORDS[str(known)]} before.',
+        hint="texts keep all digits" if {known, new} == {"long", "float"} else None,
+    )
 
 
 def _kind(values: Sequence[Scalar], name: str) -> str:
@@ -396,13 +411,13 @@ def typed(values: Sequence[Scalar], name: str) -> StoredColumn:
     Raises
     ------
     InvalidEpisode
-        Values of several types, or a whole number of more than 64 bits.
+        Values of several types, or a whole number of more than 64 bits, or of more than 53 beside fractions.
     """
     missing = np.array([v is None for v in values], bool)
     what = _kind(values, name)
     if what == "str":
         return StoredColumn(TEXT, [None if v is None else str(v) for v in values], missing)
-    if what == "int":
+    if what in ("int", "long"):
         whole = [v for v in values if isinstance(v, int)]
         dtype = "uint64" if max(whole) > np.iinfo(np.int64).max else "int64"
         limits = np.iinfo(dtype)
