@@ -28,7 +28,7 @@ def episode(k: int) -> dict[str, Any]:
 def check(ds: rlds_cli.Dataset, numbers: list[int]) -> None:
     """Compare a dataset with the episodes that it should have."""
     assert ds.episodes["length"].tolist() == [3 + k % 5 for k in numbers]
-    assert ds.column("action")[ds.episodes["start"], 0].tolist() == numbers
+    assert ds.column("action", gaps=True)[ds.episodes["start"], 0].tolist() == numbers
     assert [int(ds.episode(i)["observation"][-1, 0]) for i in range(ds.num_episodes)] == numbers
     if any(k % 2 for k in numbers):
         assert [int(v) if v == v else None for v in ds.episodes["k"]] == [k if k % 2 else None for k in numbers]
@@ -127,12 +127,12 @@ def test_a_reader_that_goes_on_lets_go_of_segments_that_were_removed(tmp_path: P
         w.add_episodes([long(0)])
         w.commit()
         first = ds = rlds_cli.open_dataset("local/f", cache_dir=tmp_path)
-        rows = first.column("observation")
+        rows = first.column("observation", gaps=True)
         for k in range(1, 40):
             w.add_episodes([long(k)])
             w.commit()
             ds = ds.refresh()
-            assert ds.column("observation")[ds.episodes["start"][-1]][0] == k
+            assert ds.column("observation", gaps=True)[ds.episodes["start"][-1]][0] == k
         assert (rows == 0).all()  # a version that is still used stays
         mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line]
         assert mapped and not [line for line in mapped if "(deleted)" in line]

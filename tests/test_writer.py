@@ -38,7 +38,7 @@ def observations(ds: Dataset) -> list[list[float]]:
     """Observations of each episode, with the final one where it is known."""
     e = ds.episodes
     places = zip(e["start"].tolist(), e["num_observed"].tolist(), strict=True)
-    return [ds.column("observation")[a : a + n, 0].tolist() for a, n in places]
+    return [ds.column("observation", gaps=True)[a : a + n, 0].tolist() for a, n in places]
 
 
 # -- steps
