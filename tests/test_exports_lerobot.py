@@ -216,6 +216,56 @@ def test_v3_copies_videos_and_says_when_episodes_begin(home: Path, tmp_path: Pat
     assert (shown(tmp_path / "out" / files.format(1), times) == everything[0][12:19]).all()
 
 
+@pytest.mark.parametrize("version", ["lerobot", "lerobot2.1"])
+def test_recorded_times_that_find_no_frames_make_room_for_counted_ones(
+    home: Path, tmp_path: Path, version: str
+) -> None:
+    c = lerobot_archives.Content(video=("top",))  # all episodes in one file
+    source = lerobot_archives.write_v3(tmp_path / "in", c)
+    recorded = (1000 + c.column("frame_index") * 1.37 / FPS).astype(np.float64)  # of a clock that runs too fast
+
+    def clock(e: Any) -> Any:
+        first = c.starts[e["episode/number"]]
+        return {**e, "timestamp": recorded[first : first + len(e["action"])]}
+
+    ds = import_files(source, "local/video").map(clock, name="clock")
+    with pytest.raises(LossyExport, match="frame_index / 10") as e:
+        rlds_cli.export(ds, version, tmp_path / "out")
+    assert [loss.kind for loss in e.value.losses] == ["time", *(["videos"] if version == "lerobot2.1" else [])]
+    done = rlds_cli.export(ds, version, tmp_path / "out", lossy=True)
+    assert done.proved
+    rows = data(tmp_path / "out")
+    assert rows["timestamp"] == pytest.approx((c.column("frame_index") / FPS).tolist())
+    assert rows["timestamp_"] == recorded.tolist() and "observation.images.top" not in rows
+    again = import_files(tmp_path / "out", "local/again")
+    assert [again.episode(k)["timestamp"].tolist() for k in range(3)] == [
+        ds.episode(k)["timestamp"].tolist() for k in range(3)
+    ]
+    assert (again.episode(1)["observation/images/top"] == ds.episode(1)["observation/images/top"]).all()
+
+
+def test_frames_that_no_times_find_are_images_and_no_lists(home: Path, tmp_path: Path) -> None:
+    source = lerobot_archives.write_v3(tmp_path / "in", lerobot_archives.Content(lengths=(8, 6), video=("top",)))
+    ds = import_files(source, "local/video").map(
+        lambda e: {
+            "observation": {"images": {"top": e["observation", "images", "top"][::2]}},
+            "action": e["action"][::2],
+            "next": {"terminated": e["next/terminated"][::2], "truncated": e["next/truncated"][::2]},
+        },
+        name="halved",
+    )
+    assert ds.schema["observation/images/top"].codec == "mp4"
+    with pytest.raises(LossyExport, match="do not follow the time of the rows: will be PNG images"):
+        rlds_cli.export(ds, "lerobot", tmp_path / "out")
+    assert rlds_cli.export(ds, "lerobot", tmp_path / "out", lossy=True).proved
+    assert described(tmp_path / "out")["features"]["observation.images.top"]["dtype"] == "image"
+    images = data(tmp_path / "out")["observation.images.top"]
+    assert all(image["bytes"].startswith(b"\x89PNG") for image in images)
+    again = import_files(tmp_path / "out", "local/again")
+    for k in range(2):
+        assert (again.episode(k)["observation/images/top"] == ds.episode(k)["observation/images/top"]).all()
+
+
 def test_v21_cuts_videos_without_decoding(home: Path, tmp_path: Path) -> None:
     c = lerobot_archives.Content(video=("top",), options={"g": "8", "bf": "2"})
     source = lerobot_archives.write_v3(tmp_path / "in", c)

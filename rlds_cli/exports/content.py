@@ -8,6 +8,7 @@ one without.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from rlds_cli.dataset.rows import Rows
 from rlds_cli.formats import mp4_cut
 from rlds_cli.formats.mp4_cut import Excerpt
 from rlds_cli.store import arrays, digests
+from rlds_cli.store.frames import Codec, encode_frames
 from rlds_cli.store.videos import Videos
 from rlds_cli.ted import (
     CUT,
@@ -31,6 +33,7 @@ from rlds_cli.ted import (
     VIDEO,
     Array,
     BoolArray,
+    EncodedFrames,
     EpisodeTable,
     Field,
     IntArray,
@@ -44,7 +47,7 @@ PIECE = 4 << 20  # bytes of rows that are read at once
 Kind = Literal[
     "field", "name", "placement", "shape", "type", "encoding", "missing", "added", "flags",
     "final", "unknown-final", "cut", "seeds", "options", "splits", "columns", "metadata",
-    "videos", "task",
+    "videos", "task", "time",
 ]  # fmt: skip
 
 # What ``becomes`` of `next/truncated` in a loss of flags.
@@ -66,7 +69,7 @@ class Loss:
         placement     the field is placed ``becomes``; last rows repeat the row before (``both``), or are empty
         shape         its rows get the shape ``becomes``, as in ``2,3``
         type          its values are converted to the dtype ``becomes``
-        encoding      its images are stored decoded
+        encoding      its images are stored decoded; or as images of the codec ``becomes``, decoded and encoded anew
         missing       texts that are missing become empty; ``field`` may be the column ``task``
         added         the field, which the format needs, is added: zeros of the dtype ``becomes``
         flags         ``next/truncated`` becomes `AT_ENDS`, `EVERY_END` or `UNTERMINATED`
@@ -78,6 +81,7 @@ class Loss:
         splits        named splits are left out; only ``field``, if it is given
         columns       episode columns of the user's own are left out; ``becomes`` is one that becomes ``task``
         task          ``task`` becomes the first text of ``task_at``
+        time          the field keeps its values, and is not what the library takes for the time of steps
         metadata      data that are not per row are left out
         videos        each episode gets a video of its own, cut out of the published one
         ============= ================================================================================
@@ -206,7 +210,9 @@ class Content:
             if f.name in filled:
                 self._filled.add(name)
             shape = tuple(int(n) for n in shapes[f.name].split(",") if n) if f.name in shapes else f.shape
-            kind, codec = ("array", None) if f.name in decoded else (f.kind, f.codec)
+            kind, codec = (f.kind, f.codec) if f.name not in decoded else ("array", None)
+            if codec_of := decoded.get(f.name):
+                kind, codec = "frames", codec_of
             placement = cast(Placement, placements.get(f.name, f.placement))
             yield name, Field(name, types.get(f.name, f.dtype), shape, placement, kind, codec)
         for name, dtype in becomes("added").items():
@@ -283,7 +289,11 @@ class Content:
 
     def frames(self, name: str, start: int, stop: int) -> list[bytes]:
         """Return the encoded images of rows; empty for rows without one."""
-        found = self.source.frames(self._stored_as[name], np.arange(start, stop))
+        if (anew := self._encoded_anew(name, start, stop)) is not None:
+            ends = np.cumsum(anew.lengths)
+            found = [anew.data[b - n : b].tobytes() for n, b in zip(anew.lengths.tolist(), ends.tolist(), strict=True)]
+        else:
+            found = self.source.frames(self._stored_as[name], np.arange(start, stop))
         for last in self.last_rows(start, stop).tolist() if name in self._last_row else ():
             before = found[last - start - 1] if last > start else self.frames(name, last - 1, last)[0]
             found[last - start] = b"" if self._last_row[name] == "zeros" else before
@@ -294,8 +304,16 @@ class Content:
 
         They are views of the mapped file where the rows follow each other. Last rows that change must not be there.
         """
-        found = self.source.encoded(self._stored_as[name], np.arange(start, stop))
+        anew = self._encoded_anew(name, start, stop)
+        found = self.source.encoded(self._stored_as[name], np.arange(start, stop)) if anew is None else anew
         return found.data, np.concatenate([np.zeros(1, np.int64), np.cumsum(found.lengths)])
+
+    def _encoded_anew(self, name: str, start: int, stop: int) -> EncodedFrames | None:
+        """Return the images of rows in the codec that a loss gives them; None for images that stay as they are."""
+        stored, f = self._store.fields[self._stored_as[name]], self.fields[name]
+        if f.codec == stored.codec or f.codec is None or f.kind != "frames":
+            return None
+        return encode_frames(self.source.values(stored.name, np.arange(start, stop)), cast(Codec, f.codec), name=name)
 
     def codes(self, name: str, start: int, stop: int) -> IntArray:
         """Return the codes of a text field's rows, which are places in `strings`; -1 for a row without text."""
@@ -352,6 +370,8 @@ class Content:
         stored = self._store.fields[self._stored_as[name]]
         if stored.kind == "array":
             return stored.row_bytes
+        if stored.codec != self.fields[name].codec:
+            return math.prod(stored.shape)  # encoded anew, at most
         rows = self._store.manifest.counts.rows
         if stored.codec == VIDEO and rows:
             return 8 + int(np.diff(self.videos(name).spans).sum()) // rows

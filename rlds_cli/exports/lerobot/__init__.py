@@ -93,22 +93,42 @@ class _LeRobot(Format):
 
     def losses_of_fields(self) -> Iterator[Loss]:
         """Yield fields that the files cannot hold."""
+        if self._own_time_fails:
+            text = f"that {TIME} is the recorded time, which does not find the frames of the videos: {TIME} will be "
+            yield Loss("time", f"{text}frame_index / {self.fps:g}, and {TIME}_ the recorded one", TIME)
         for name, f in self.content.fields.items():
             if why := features.problem(f):
                 yield Loss("field", f"{name}: {why}", name)
             elif f.codec == VIDEO:
-                yield from self._losses_of_videos(Camera(self.content, name, self._times, self.fps))
+                yield from self._losses_of_videos(self._camera(name, counted=self._own_time_fails))
             elif f.kind == "frames" and f.codec in ("png", "jpeg") and (count := absent_images(self.content, name)):
                 yield Loss("field", f"{name}: {count:,} steps have no image", name)
 
+    def _camera(self, name: str, *, counted: bool) -> Camera:
+        """Return a field in videos whose times are those of the rows, or ``counted``."""
+        return Camera(self.content, name, self._counted_times if counted else self._times, self.fps)
+
+    @cached_property
+    def _own_time_fails(self) -> bool:
+        """Whether more cameras are found by counting than by the times of the dataset's own."""
+        if self.layout.columns[TIME].field is None:
+            return False
+        names = [n for n, f in self.content.fields.items() if f.codec == VIDEO]
+        lost = [sum(not self._finds(self._camera(n, counted=counted)) for n in names) for counted in (False, True)]
+        return lost[1] < lost[0]
+
+    def _finds(self, camera: Camera) -> bool:
+        """Return whether times find the frames of a camera in files as this version has them."""
+        return camera.is_mp4() and camera.is_readable()
+
     def _losses_of_videos(self, camera: Camera) -> Iterator[Loss]:
         """Yield a loss if the videos are not MP4, or no times find the frames."""
-        if not camera.is_mp4():
-            text = f"{camera.name}: its videos are not MP4 files: will be stored decoded"
-            yield Loss("encoding", text, camera.name)
-        elif not camera.is_readable():
-            text = f"{camera.name}: its frames do not follow the time of the rows: will be stored decoded"
-            yield Loss("encoding", text, camera.name)
+        if self._finds(camera):
+            return
+        why = "its frames do not follow the time of the rows" if camera.is_mp4() else "its videos are not MP4 files"
+        deep = self.content.fields[camera.name].dtype != "uint8"
+        how, becomes = ("stored decoded", "") if deep else ("PNG images", "png")
+        yield Loss("encoding", f"{camera.name}: {why}: will be {how}", camera.name, becomes)
 
     def notes(self) -> Sequence[str]:
         """Return which text the tasks are, if they are another one than the dataset's own."""
@@ -250,6 +270,11 @@ class _LeRobot(Format):
         """Return the seconds of the rows of an episode, as they are read."""
         steps = StepGroup.of(self.content, range(episode, episode + 1))
         return self._numbers(self.layout.columns[TIME], steps).astype(np.float64)
+
+    def _counted_times(self, episode: int) -> Array:
+        """Return the seconds of the rows of an episode by their number."""
+        counted = np.arange(int(self.content.table.length[episode])) / self.fps
+        return counted.astype(np.float32).astype(np.float64)
 
     def _add_statistics_of_videos(self, unit: Unit, into: EpisodeStatistics) -> None:
         """Add the statistics of the first frame of some episodes, if the package that decodes it is installed."""
@@ -401,13 +426,15 @@ class LeRobot21(_LeRobot):
 
     def _losses_of_videos(self, camera: Camera) -> Iterator[Loss]:
         """Yield a loss if episodes share videos, or begin inside them."""
-        if camera.is_apart():
-            return
-        if camera.can_be_cut():
+        if camera.is_mp4() and not camera.is_apart() and camera.can_be_cut():
             text = f"{camera.name}: videos of several episodes: one will be cut out for each episode"
             yield Loss("videos", text, camera.name)
         else:
             yield from super()._losses_of_videos(camera)
+
+    def _finds(self, camera: Camera) -> bool:
+        """Return whether times find the frames of a camera, in a file for each episode."""
+        return camera.is_mp4() and (camera.is_apart() or camera.can_be_cut())
 
     def _write_videos(self, camera: Camera, unit: Unit, directory: Path) -> None:
         for episode in range(unit.first, unit.stop):

@@ -87,7 +87,8 @@ class FeatureColumns:
         scalar = f.kind == "array" and f.shape == ()
         if name == _DONE and scalar and f.dtype == "bool":
             return DONE
-        if name == TIME and scalar and np.dtype(f.dtype).kind in "iuf" and f.placement == "root":
+        timed = scalar and np.dtype(f.dtype).kind in "iuf" and f.placement == "root"
+        if name == TIME and timed and "time" not in self.content.kinds:
             return TIME
         key = name.replace("/", ".")
         while key in _RESERVED or key in taken:

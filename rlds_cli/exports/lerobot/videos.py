@@ -93,7 +93,7 @@ class Camera:
             if last >= len(seconds):
                 return False
             apart = seconds[first : last + 1] - seconds[first]
-            if not self._finds(apart, 0.0, times, rows[:, 1] - first):
+            if not self._finds(apart, 0.0, times, rows[:, 1] - first, counting=False):
                 return False
         return True
 
@@ -121,8 +121,11 @@ class Camera:
     def _known(self) -> dict[int, Array]:
         return {}
 
-    def _finds(self, seconds: Array, begin: float, times: Array, frames: Array) -> bool:
-        """Return whether the frames nearest to some times are these, within half a frame; or all frames, counted."""
+    def _finds(self, seconds: Array, begin: float, times: Array, frames: Array, *, counting: bool = True) -> bool:
+        """Return whether the frames nearest to some times are these, within half a frame; or all frames, counted.
+
+        Frames are counted by rlds alone, and only in a video as it was published: a recorder may have two clocks.
+        """
         wanted = begin + times
         if np.abs(seconds[frames] - wanted).max() <= 0.5 / self.fps:
             after = np.clip(np.searchsorted(seconds, wanted), 1, max(1, len(seconds) - 1))
@@ -130,6 +133,6 @@ class Camera:
             after = np.minimum(after, len(seconds) - 1)
             nearest = np.where(wanted - seconds[before] <= seconds[after] - wanted, before, after)
             return bool((nearest == frames).all())
-        if begin != 0 or len(seconds) != len(frames) or (frames != np.arange(len(frames))).any():
+        if not counting or begin != 0 or len(seconds) != len(frames) or (frames != np.arange(len(frames))).any():
             return False
         return not (np.abs(seconds - wanted) <= 0.5 / self.fps).all()
