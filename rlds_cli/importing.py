@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from rlds_cli import home, ids, settings
 from rlds_cli.archives import LACKING, REFUSE, REWARDS, Archive, Plan, beside, planning, plugins
+from rlds_cli.archives.account import Entry
 from rlds_cli.convert import given, reading
 from rlds_cli.convert.archive import Conversion, check_plan, convert, identities, recognised
 from rlds_cli.convert.create import rate, texts
@@ -47,7 +48,7 @@ class ImportPlan:
 
     ``rows`` is the number of rows (T+1 per episode) if it is known in advance. ``episodes`` holds statistics as far as
     known: ``episodes``, ``steps``, ``shortest``, ``median``, ``longest`` and ``ends``. ``notes`` are remarks of the
-    reader.
+    reader, ``account`` what becomes of each file, and of each column, key, attribute and group in it.
     """
 
     id: str
@@ -60,6 +61,7 @@ class ImportPlan:
     rows: int | None
     facts: Mapping[str, Any]
     notes: tuple[str, ...]
+    account: tuple[Entry, ...]
     plan: Plan = field(repr=False)
     episodes: Mapping[str, Any] | None = None
 
@@ -149,6 +151,7 @@ def plan_import(
             skip_bad,
             last_step,
             left_out=tuple(beside.notes(chosen.without_data)),
+            beside=beside.entries(chosen.without_data),
             rewards=rewards,
             missing=missing,
             topics=tuple(topics or ()),
@@ -179,6 +182,7 @@ def plan_import(
         rows=found.rows,
         facts=plan.facts,
         notes=found.notes,
+        account=found.account,
         plan=plan,
         episodes=plan.episode_summary.numbers() if plan.episode_summary else None,
     )
@@ -253,6 +257,7 @@ def import_files(
             id=id,
             reader=planned.reader,
             archive=planned.plan.archive,
+            account=planned.account,
             encoding=store,
             frames=frames,
             sources=sources,

@@ -22,7 +22,7 @@ import numpy as np
 
 from rlds_cli import text
 from rlds_cli.archives import plugins, tasks
-from rlds_cli.archives.account import Account
+from rlds_cli.archives.account import Account, Entry
 from rlds_cli.errors import (
     ArchiveError,
     CorruptArchive,
@@ -309,8 +309,8 @@ class Archive:
         Steps per second of a recording; None makes a step of each message of the action.
     nearest : bool
         Of a topic each step has the nearest message, not the latest.
-    beside : mapping of str to str
-        Files that the user named and no reader is asked about, with the reasons.
+    beside : tuple of Entry
+        Files beside those that were named, which no reader is asked about: the first entries of the account.
     """
 
     root: Path
@@ -327,7 +327,7 @@ class Archive:
     topics: tuple[str, ...] = ()
     hz: float | None = None
     nearest: bool = False
-    beside: Mapping[str, str] = field(default_factory=dict)
+    beside: tuple[Entry, ...] = ()
 
     @property
     def arrive(self) -> bool:

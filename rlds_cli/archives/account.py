@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,9 @@ NOT_READ = "the reader does not read it; a note says why if it is damaged"
 NOT_A_FIELD = "it has no value of one kind at each step of every episode; a note says why"
 NO_STEPS = "its episode has no steps"
 NOT_ALL = "some files, episodes or rows do not have it"
-MOST_ENTRIES = 4096  # in a manifest
-_NUMBER = re.compile(r"\d+")
+MOST_ENTRIES = 1 << 12  # in a manifest
+MORE = "others, of which there are too many to list"
+_NUMBER, _SUFFIX = re.compile(r"\d+"), re.compile(r"\.[A-Za-z]+\d?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,9 @@ class Entry:
     left_out: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the entry for a manifest, without what is empty."""
-        return {k: v for k, v in asdict(self).items() if v != ""}
+        """Return the entry for a manifest, without what is empty; half surrogate pairs become question marks."""
+        texts = {k: v.encode("utf-8", "replace").decode() for k, v in asdict(self).items() if isinstance(v, str) and v}
+        return {**texts, "count": self.count}
 
 
 def used_as(name: str) -> Fate:
@@ -90,7 +92,7 @@ class Account:
         told = Ledger()
         for name, fate in self.files.items():
             told.add(FILE, name, fate)
-        return tuple(sorted((*told.account().things, *self.things), key=_order))
+        return sorted_entries((*told.account().things, *self.things))
 
 
 class Ledger:
@@ -169,7 +171,7 @@ class Ledger:
             Entry(kind=kind, name=self._names[kind, name, f], count=n, used_as=f.used_as, left_out=f.left_out)
             for (kind, name, f), n in self._counts.items()
         ]
-        return Account(dict(self._files), tuple(sorted(things, key=_order)))
+        return Account(dict(self._files), sorted_entries(things))
 
 
 def fates_of(fields: Mapping[str, str], there: Collection[str]) -> dict[str, Fate]:
@@ -179,6 +181,11 @@ def fates_of(fields: Mapping[str, str], there: Collection[str]) -> dict[str, Fat
         for part in made_of(key, there):
             names.setdefault(part, []).append(field)
     return {key: used_as(", ".join(dict.fromkeys(of))) for key, of in names.items()}
+
+
+def sorted_entries(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """Sort entries: files first, then what they hold; what is used before what is left out."""
+    return tuple(sorted(entries, key=_order))
 
 
 def _order(e: Entry) -> tuple[bool, bool, str, Any]:
@@ -197,15 +204,23 @@ def unread(item: Item) -> Fate:
 def _pattern(name: str, *, whole: bool) -> str:
     """Put ``*`` for the numbers in the folders and groups of a name; with ``whole`` for those behind them, too."""
     if whole:
-        return _NUMBER.sub("*", name)
+        end = _SUFFIX.search(name)
+        stem = name[: end.start()] if end else name
+        return _NUMBER.sub("*", stem) + name[len(stem) :]
     above, mark, last = name.rpartition("@") if "@" in name else name.rpartition("/")
     return _NUMBER.sub("*", above) + mark + last
 
 
-def counts(entries: Iterable[Entry]) -> dict[str, dict[str, int]]:
-    """Count things by fate and kind: ``{"used": {"file": 3}, "left out": {"group": 1}}``."""
-    found: dict[str, dict[str, int]] = {"used": {}, "left out": {}}
-    for e in entries:
-        of = found["left out" if e.left_out else "used"]
-        of[e.kind] = of.get(e.kind, 0) + e.count
-    return found
+def recorded(entries: Sequence[Entry]) -> tuple[dict[str, Any], ...]:
+    """Return an account as a manifest keeps it; of a very long one, what is left out first, and counts of the rest."""
+    if len(entries) > MOST_ENTRIES:
+        first = sorted(entries, key=lambda e: not e.left_out)
+        kept, rest = first[: MOST_ENTRIES - 64], Counter[tuple[str, bool]]()
+        for e in first[len(kept) :]:
+            rest[e.kind, bool(e.left_out)] += e.count
+        more = [
+            Entry(kind=kind, name=MORE, count=n, **({"left_out": MORE} if lost else {"used_as": MORE}))
+            for (kind, lost), n in rest.items()
+        ]
+        entries = [*kept, *more]
+    return tuple(e.as_json() for e in entries)

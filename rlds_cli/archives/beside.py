@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 
+from rlds_cli.archives.account import FILE, Entry
 from rlds_cli.files import json as documents
 from rlds_cli.formats import camera_files
 from rlds_cli.formats.tables import is_flat
@@ -34,6 +35,7 @@ SUFFIXES = (
 )
 # Which describe the data beside them: a reader of tables leaves them out.
 DESCRIPTIONS = (".json", ".yaml", ".yml", ".toml", ".txt", ".log", ".cfg", ".ini", ".xml")
+NO_DATA = "by its name it holds no data"
 _SHOWN = 10
 
 
@@ -59,12 +61,16 @@ def is_beside(path: Path) -> bool:
     return camera_files.is_media(path) or is_description(path)
 
 
+def entries(left_out: Iterable[PurePath]) -> tuple[Entry, ...]:
+    """Return the entries of an account of files without data; those of a hidden directory are one."""
+    said = _counted(left_out)
+    names = {name: f"{name}*" if name.endswith("/") else name for name in said}
+    return tuple(Entry(kind=FILE, name=names[name], count=n, left_out=NO_DATA) for name, n in said.items())
+
+
 def notes(left_out: Iterable[PurePath]) -> Iterator[Note]:
     """Yield the note about files without data, if there are any; those of a hidden directory count together."""
-    said: Counter[str] = Counter()
-    for path in left_out:
-        at = next((k for k, part in enumerate(path.parts[:-1], 1) if part.startswith(".")), None)
-        said[path.as_posix() if at is None else "/".join(path.parts[:at]) + "/"] += 1
+    said = _counted(left_out)
     if said:
         names = [
             name if not name.endswith("/") else f"{name} ({plural(count, 'file')})" for name, count in said.items()
@@ -74,3 +80,12 @@ def notes(left_out: Iterable[PurePath]) -> Iterator[Note]:
         yield Note(
             "no-data", f"{plural(total, 'file')} without data {'was' if total == 1 else 'were'} left out: {shown}"
         )
+
+
+def _counted(left_out: Iterable[PurePath]) -> Counter[str]:
+    """Count files by name; those of a hidden directory together, by its name with a slash."""
+    said: Counter[str] = Counter()
+    for path in left_out:
+        at = next((k for k, part in enumerate(path.parts[:-1], 1) if part.startswith(".")), None)
+        said[path.as_posix() if at is None else "/".join(path.parts[:at]) + "/"] += 1
+    return said

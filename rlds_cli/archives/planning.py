@@ -24,7 +24,7 @@ from rlds_cli.archives import (
     skipped_file,
     without_bad_files,
 )
-from rlds_cli.archives.account import NOT_READ, Account, Entry, Fate, left_out, used_as
+from rlds_cli.archives.account import NOT_READ, Account, Entry, Fate, left_out, sorted_entries, used_as
 from rlds_cli.archives.beside import is_beside
 from rlds_cli.errors import ArchiveError, InvalidArgument, ReaderError, UnknownLayout
 from rlds_cli.files import child
@@ -98,8 +98,7 @@ def account_of(plan: Plan, given: Archive) -> tuple[Entry, ...]:
     files = dict(told.files)
     for index in range(len(given.files)):
         files.setdefault(given.name_of(index), left_out(NOT_READ))
-    files |= {name: left_out(why) for name, why in given.beside.items()}
-    return replace(told, files=files).entries
+    return sorted_entries((*replace(told, files=files).entries, *given.beside))
 
 
 def _check(plan: Plan, told: Account, read: Collection[str]) -> None:

@@ -10,7 +10,7 @@ import typer
 from rlds_cli import text, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
-from rlds_cli.cli.import_ import mapping, plan_lines
+from rlds_cli.cli.import_ import mapping, plan_lines, tell_account
 from rlds_cli.files import child
 from rlds_cli.files.hashing import short
 
@@ -74,6 +74,7 @@ def append(
         done = appending.append(id, path, **what, protected=protected, jobs=jobs, progress=progress)
     out.result(done, _appended(done))
     _tell_skipped(done.skipped)
+    tell_account(done.account, "--dry-run --again --json lists all")
 
 
 def _tell_skipped(files: tuple[Path, ...]) -> None:

@@ -16,6 +16,7 @@ from rlds_cli.errors import RldsError, UnknownLayout
 from rlds_cli.files import child
 
 if TYPE_CHECKING:
+    from rlds_cli.archives.account import Entry
     from rlds_cli.importing import ImportPlan
 
 
@@ -53,6 +54,7 @@ def import_(
     module = "rlds_cli.archives.planning" if dry_run else "rlds_cli.convert.reading"
     with out.progress() as progress, child.reading(module, id=as_, progress=progress):
         from rlds_cli import importing
+        from rlds_cli.archives.account import Entry
         from rlds_cli.cli import selecting
 
         mapped = mapping(map or [], episodes_by, rewards)
@@ -81,6 +83,15 @@ def import_(
         del planned  # with millions of episodes it is large
         ds = importing.import_files(path, as_, **what, **how, **about, cache_dir=cache_dir, progress=progress)
     out.new_dataset(ds)
+    tell_account(tuple(Entry(**e) for e in ds.manifest.account), f"rlds inspect {ds.id} --source lists all")
+
+
+def tell_account(entries: tuple[Entry, ...], more: str) -> None:
+    """Say what became of an archive; ``more`` says where all of it is listed."""
+    from rlds_cli.cli.pages import account
+
+    for said in account.lines(entries, more=more):
+        out.note(said)
 
 
 def _is_known(paths: list[str]) -> bool:
@@ -121,6 +132,7 @@ def _plan(p: ImportPlan) -> str:
 
 def plan_lines(p: ImportPlan) -> list[str]:
     """The files, fields and episodes that the import would read."""
+    from rlds_cli.cli.pages import account
     from rlds_cli.report.order import rank
 
     lines = [f"{p.files[0].name}{f' and {len(p.files) - 1} more' if len(p.files) > 1 else ''}: {p.recognised}"]
@@ -137,7 +149,7 @@ def plan_lines(p: ImportPlan) -> list[str]:
     if columns := {**p.facts.get("per_episode", {}), **p.facts.get("per_file", {})}:
         lines.append(f"columns per episode: {', '.join(columns)}")
     lines += [f"note: {n}" for n in p.notes]
-    return lines
+    return [*lines, *account.lines(p.account)]
 
 
 def _episodes(seen: Mapping[str, Any]) -> list[str]:

@@ -51,6 +51,10 @@ def inspect(
     episode: Annotated[
         int | None, typer.Option("--episode", metavar="N", help="Show one episode; -1 is the last.", show_default=False)
     ] = None,
+    source: Annotated[
+        bool,
+        typer.Option("--source", help="Show what became of each file, column, key and attribute of the source."),
+    ] = False,
     html: Annotated[
         str | None,
         typer.Option(
@@ -97,6 +101,11 @@ def inspect(
     if (episode is not None or plot is not None) and not is_dataset:
         option = "--plot" if episode is None else "--episode"
         raise typer.BadParameter(f"{option} needs a dataset; {ref} is a file (rlds import makes a dataset of it)")
+    if source and not is_dataset:
+        hint = f"rlds import {ref} --as local/NAME --dry-run says what would become of it"
+        raise typer.BadParameter(f"--source is for datasets; {ref} is a file ({hint})")
+    if source and (stats or episode is not None or plot is not None or html is not None):
+        raise typer.BadParameter("--source cannot be combined with --stats, --episode, --plot or --html")
     if html is not None and plot is not None:
         raise typer.BadParameter("--html cannot be combined with --plot")
     if html is not None:
@@ -108,7 +117,9 @@ def inspect(
     from rlds_cli.dataset import open_dataset
 
     ds = there or open_dataset(str(found))
-    if plot is None and html is None:
+    if source:
+        _show_source(ds)
+    elif plot is None and html is None:
         _show(ds, ref, episode, stats)
     if plot is not None:
         _write_plot(ds, plot, output, episode=episode)
@@ -128,6 +139,15 @@ def _show(dataset: Dataset, ref: str, episode: int | None, elements: bool) -> No
     else:
         whole = report.summarise(dataset, elements=elements)
         out.page(SummaryPage(whole, dataset.store.address or None, ref), whole)
+
+
+def _show_source(dataset: Dataset) -> None:
+    """Print the page of the source of a dataset."""
+    from rlds_cli import report
+    from rlds_cli.cli.pages.source import SourcePage
+
+    found = report.describe_source(dataset)
+    out.page(SourcePage(found), found)
 
 
 def _show_file(path: Path, reader: str | None) -> None:

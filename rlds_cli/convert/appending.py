@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import home, ids, importing, settings
-from rlds_cli.archives import plugins
-from rlds_cli.convert import extending
+from rlds_cli.archives import beside, plugins
+from rlds_cli.archives.account import Entry
+from rlds_cli.convert import extending, given
 from rlds_cli.convert.create import VideoSources, of_videos
 from rlds_cli.convert.decoding import decoded_field
 from rlds_cli.convert.merging import differences
@@ -81,7 +82,10 @@ class AppendPlan:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The result of an append: its version, and the numbers of episodes and steps that it added."""
+    """The result of an append: its version, and the numbers of episodes and steps that it added.
+
+    ``account`` says what became of the files that were appended and of all that they hold.
+    """
 
     id: str
     path: Path
@@ -91,6 +95,7 @@ class Appended:
     steps: int
     files: tuple[Path, ...]
     skipped: tuple[Path, ...]
+    account: tuple[Entry, ...] = ()
 
 
 def plan_append(
@@ -130,9 +135,9 @@ def plan_append(
                 hint=f"--reader {how['reader']}, with its directory if it is another one; --reader NAME names another",
             )
     how["skip_bad"] = skip_bad
-    given = importing.expand([paths] if isinstance(paths, str) or not isinstance(paths, Sequence) else paths)
-    known = () if there is None or again else _known(there, given)
-    files = tuple(f for f in given if f not in known)
+    chosen = given.choose([paths] if isinstance(paths, str) or not isinstance(paths, Sequence) else paths)
+    known = () if there is None or again else _known(there, chosen.files)
+    files = tuple(f for f in chosen.files if f not in known)
     schema = () if there is None else tuple(there.fields.values())
     if not files:
         return AppendPlan(str(id), there is None, (), known, schema, None)
@@ -143,6 +148,8 @@ def plan_append(
             raise
         said = "; the options of the first append hold for this one, too, unless others are given"
         raise UnknownLayout(e.message, hint=f"{e.hint}{said}" if e.hint else said.removeprefix("; ")) from e
+    notes = (*planned.notes, *(n.text for n in beside.notes(chosen.without_data)))
+    planned = replace(planned, notes=notes, account=(*planned.account, *beside.entries(chosen.without_data)))
     frames = _frames(planned.fields, there)
     found = tuple(decoded_field(f, frames) if f.kind == "frames" else f for f in planned.fields)
     if there is not None:
@@ -293,7 +300,17 @@ def _appended(planned: AppendPlan, store: Store, made: Dataset | None) -> Append
     """Describe a dataset after an append of the episodes of ``made``."""
     episodes, steps = (made.num_episodes, made.num_steps) if made else (0, 0)
     fingerprint = store.fingerprint()
-    return Appended(planned.id, store.path, store.version, fingerprint, episodes, steps, planned.files, planned.skipped)
+    return Appended(
+        planned.id,
+        store.path,
+        store.version,
+        fingerprint,
+        episodes,
+        steps,
+        planned.files,
+        planned.skipped,
+        account=planned.reader.account if planned.reader else (),
+    )
 
 
 def _there(id: DatasetId, cache_dir: StrPath | None) -> Store | None:

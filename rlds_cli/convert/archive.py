@@ -18,6 +18,7 @@ import numpy as np
 
 from rlds_cli import text
 from rlds_cli.archives import Archive, Plan, planning, plugins, skipped_file
+from rlds_cli.archives.account import Entry, recorded
 from rlds_cli.checks.run import record
 from rlds_cli.convert import reading
 from rlds_cli.convert.decoding import decoded_field, is_raw_frame
@@ -55,6 +56,7 @@ class Conversion:
     options: Mapping[str, Any] = field(default_factory=dict)
     stated: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # facts and env by the user, for the manifest
     portion: Subset = EVERYTHING  # the part of the archive's rows to convert
+    account: tuple[Entry, ...] | None = None  # what becomes of the archive, if it was planned before
     check: Callable[[Path], None] | None = None  # raises if the finished dataset must not be published
     seen: tuple[Identity, ...] = ()  # identities of the archive's files when their hashes were computed
     reader_source: str = ""  # the code of the reader, see `plugins.source`; `convert` fills it in
@@ -108,6 +110,9 @@ def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> 
         except ArchiveError:
             _check_unchanged(c)  # a changed file explains the error better
             raise
+        if c.account is None:
+            told = child.ask(planning.account_of, plan, c.archive, names=c.archive.files, types=reading.ANSWERS)
+            c = replace(c, account=told)
         while True:
             check_plan(plan, c.archive.files, c.reader)
             work = home.partial(c.id, _key(c, plan)[:16])
@@ -266,6 +271,7 @@ def _finish(
         spaces=plan.spaces,
         env={**c.env, **plan.env, **c.stated.get("env", {})},
         options=c.options,
+        account=recorded(c.account or ()),
         sources=c.sources,
     )
     finish(built, about, metadata=metadata, locate=partial(_video, c, plan), threads=threads)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rlds_cli.report.html import write_page as write_page
     from rlds_cli.report.inspecting import inspect as inspect
     from rlds_cli.report.plots import plot as plot
+    from rlds_cli.report.source import SourceReport as SourceReport
+    from rlds_cli.report.source import describe_source as describe_source
     from rlds_cli.report.summary import EpisodeReport as EpisodeReport
     from rlds_cli.report.summary import Summary as Summary
     from rlds_cli.report.summary import describe_episode as describe_episode
@@ -26,10 +28,12 @@ __all__ = [
     "EpisodeReport",
     "FileReport",
     "PageReport",
+    "SourceReport",
     "Summary",
     "compare",
     "describe_episode",
     "describe_file",
+    "describe_source",
     "inspect",
     "plot",
     "summarise",
@@ -41,10 +45,12 @@ _HOMES = {
     "EpisodeReport": "summary",
     "FileReport": "files",
     "PageReport": "html",
+    "SourceReport": "source",
     "Summary": "summary",
     "compare": "diff",
     "describe_episode": "summary",
     "describe_file": "files",
+    "describe_source": "source",
     "inspect": "inspecting",
     "plot": "plots",
     "summarise": "summary",

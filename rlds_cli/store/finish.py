@@ -59,6 +59,7 @@ class Description:
     env: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     provenance: tuple[Mapping[str, Any], ...] = ()
+    account: tuple[Mapping[str, Any], ...] = ()  # what became of the archive
     sources: tuple[Mapping[str, Any], ...] = ()  # one per archive file: file, size, sha256, url, revision
 
 
@@ -236,6 +237,7 @@ def complete(
         provenance=about.provenance,
         metadata=tuple(data_not_per_row.write(directory, metadata)),
         notes=c.notes,
+        account=about.account,
         shared=c.shared,
         episode_columns=digests.described(of_user),
     )

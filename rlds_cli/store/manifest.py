@@ -98,6 +98,7 @@ class Manifest:
     provenance: tuple[Mapping[str, Any], ...] = ()  # the chain of preprocess steps, oldest first
     metadata: tuple[str, ...] = ()
     notes: tuple[Mapping[str, Any], ...] = ()
+    account: tuple[Mapping[str, Any], ...] = ()  # what became of the archive and all that it holds
     shared: Mapping[str, str] = field(default_factory=dict)  # field -> how it came from the source: link, reflink, copy
     episode_columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # the user's own: dtype and digest
     files: str = ""  # sha256 of the list of the digests of files, see `sealing`
@@ -125,7 +126,7 @@ class Manifest:
         known = self.stats if isinstance(self.stats, dict) else {}  # others are computed when they are asked for
         result = _encode(replace(self, stats=known))
         assert isinstance(result, dict)
-        for name in ("episode_columns", "growing", "reader_source"):
+        for name in ("account", "episode_columns", "growing", "reader_source"):
             if not result[name]:
                 del result[name]  # most datasets have none
         return result
@@ -137,8 +138,8 @@ def from_json(d: Mapping[str, Any]) -> Manifest:
     d = {k: v for k, v in d.items() if k in known}
     stored = tuple(StoredField(**{**f, "shape": tuple(f["shape"])}) for f in d.pop("fields"))
     counts = Counts(**d.pop("counts"))
-    for name in ("provenance", "metadata", "notes"):
-        d[name] = tuple(d[name])
+    for name in ("provenance", "metadata", "notes", "account"):
+        d[name] = tuple(d.get(name, ()))
     return Manifest(fields=stored, counts=counts, **{**d, "stats": _decode(d["stats"])})
 
 

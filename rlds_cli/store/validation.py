@@ -25,7 +25,7 @@ NUMERIC: Mapping[str, int] = {  # dtypes of arrays, and their bytes
     "float16": 2, "float32": 4, "float64": 8, "float128": 16, "complex64": 8, "complex128": 16,
 }  # fmt: skip
 _MOST_EMPTY_ROWS = 1 << 24  # of a dataset without a byte of rows: no file bounds them
-_MOST_FIELDS = 1 << 14
+_MOST_FIELDS, _MOST_ENTRIES = 1 << 14, 1 << 12
 _PAGE, _MOST_SEGMENT = 1 << 12, 1 << 30  # rows of a segment
 _MOST_PIXELS, _MOST_CHANNELS = 1 << 26, 4  # of a frame
 _DEEPEST = 64
@@ -366,6 +366,7 @@ _ARCHIVE = _record(
         "first": _record({}, {"file": _or_none(_text), "url": _or_none(_text)}),
     },
 )
+_ENTRY = _record({"kind": _text, "name": _text, "count": _whole(1)}, {"used_as": _text, "left_out": _text})
 _COLUMN = _record(
     {
         "dtype": _one_of("bool", "int64", "uint64", "float64", "str"),
@@ -411,6 +412,7 @@ _MANIFEST = _record(
         "shared": _mapping(_one_of("link", "reflink", "copy")),
     },
     {
+        "account": _list(_ENTRY, most=_MOST_ENTRIES),
         "episode_columns": _mapping(_COLUMN, _column_name),
         "growing": _record({}, {"segment_rows": _segment, "segment_bytes": _segment, "keep": _KEEP}),
         "version": _whole(1, 1 << 53),
