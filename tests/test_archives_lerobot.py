@@ -227,6 +227,17 @@ def test_videos_need_timestamps(tmp_path: Path) -> None:
         plan_import(root, "local/a")
 
 
+def test_a_merge_that_names_the_video_of_other_episodes_is_refused(tmp_path: Path) -> None:
+    c = Content(video=("top",), per_video=1)
+    root = write_v3(tmp_path / "a", c)
+    listed = root / "meta/episodes/chunk-000/file-000.parquet"
+    rows = pq.read_table(listed).to_pylist()
+    rows[2]["videos/observation.images.top/file_index"] = 0  # which is that of episode 0
+    pq.write_table(pa.Table.from_pylist(rows), listed)
+    with pytest.raises(CorruptArchive, match=r"gives 2 episodes frames of one another, first episode 0"):
+        plan_import(root, "local/a")
+
+
 @pytest.mark.thorough
 def test_axes_of_images_are_those_of_the_files(tmp_path: Path) -> None:
     root = write_v3(tmp_path / "a", Content(image=("top",), video=("side",)))

@@ -409,6 +409,18 @@ def test_columns_of_steps_that_start_again(name: str) -> None:
     assert places(f) == [(0, 30), (1, 12)]
 
 
+def test_steps_that_were_cut_out_leave_a_gap_in_times() -> None:
+    cut = np.r_[0:5, 8:13]  # of one recording of 13 frames
+
+    def at(k: int, n: int) -> Any:
+        return (cut if k == 1 else np.arange(n)).astype(np.float32) / 10
+
+    f = found(counted([8, 10], timestamp=at))["step-gap"]
+    assert (f.severity, f.count, places(f)) == ("warning", 1, [(1, 4)])
+    jitter = np.random.default_rng(0).normal(scale=0.01, size=400)
+    assert "step-gap" not in found(counted([200, 150], time=lambda k, n: np.arange(n) / 10 + jitter[:n]))
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "of",

@@ -38,6 +38,7 @@ _FEW_SHARE = 0.1  # at most this share of the episodes is longer than the usual 
 _MOST_ROWS = 1 << 16
 _MERGED = "where trajectories were merged, import them again with another --episodes-by"
 _TERMINATED, _TRUNCATED = FLAGS
+_GAP, _JITTER, _JITTER_SHARE = 1.5, 4.0, 90  # times the usual growth of a counter, and times what it varies by
 _FEWEST = 3  # episodes of full length that tell something
 _SPARSE_SHARE = 0.05  # of the steps
 _KEYS_AT_ONCE = 1 << 14  # episodes whose keys are computed at a time
@@ -82,16 +83,24 @@ def _neighbours(s: Subject, f: Field) -> Iterator[tuple[IntArray, Array, Array]]
 
 
 def _step_column(s: Subject, f: Field) -> Iterator[Finding]:
-    unit = _increment(s, f)
-    if unit is None:
+    growth = _growth(s, f)
+    if growth is None:
         return
+    unit, limit = growth
     first = s.at(f.name, s.start).reshape(-1).astype(np.float64)
-    seen = Sightings(s)
+    seen, gaps, widest, pairs = Sightings(s), Sightings(s), 0.0, 0
     for rows, before, after in _neighbours(s, f):
         episode = s.rows.episodes_at(rows)
         x, y = before.astype(np.float64), after.astype(np.float64)
         again = (y < x - unit / 2) & (y <= first[episode] + 1.5 * unit) & ~_at_maximum(before)
         seen.add(rows[again])
+        wide = (y - x) > limit
+        gaps.add(rows[wide] - 1)  # the step that is followed by less than there was
+        widest, pairs = max(widest, float((y - x).max(initial=0))), pairs + len(rows)
+    if 0 < gaps.count <= max(1, _FEW_SHARE * pairs):
+        text = f"{f.name} grows by up to {_short_number(widest)} at {plural(gaps.count, 'step')} inside episodes, and"
+        text += f" usually by {_short_number(unit)}: steps were left out there"
+        yield finding("step-gap", "warning", text, gaps.count, f.name, gaps.seen)
     if seen.count:
         text = f"{f.name} starts again at {plural(seen.count, 'step')} inside episodes: {_MERGED}"
         yield finding("step-restarts", "warning", text, seen.count, f.name, seen.seen)
@@ -102,8 +111,8 @@ def _step_column(s: Subject, f: Field) -> Iterator[Finding]:
         yield finding("step-offset", "warning", text, len(late), f.name, whole(late))
 
 
-def _increment(s: Subject, f: Field) -> float | None:
-    """The usual growth of a column from row to row; None where it is not a counter."""
+def _growth(s: Subject, f: Field) -> tuple[float, float] | None:
+    """The usual growth of a column from row to row, and the most by which it varies; None where it is no counter."""
     grown, pairs = list[Array](), 0
     for _, before, after in _neighbours(s, f):
         step = after.astype(np.float64) - before.astype(np.float64)
@@ -112,7 +121,10 @@ def _increment(s: Subject, f: Field) -> float | None:
         if pairs >= _MOST_ROWS:
             break
     counts = np.concatenate(grown) if grown else np.zeros(0)
-    return float(np.median(counts)) if len(counts) and len(counts) >= pairs / 2 else None
+    if not len(counts) or len(counts) < pairs / 2:
+        return None
+    unit = float(np.median(counts))
+    return unit, _GAP * unit + _JITTER * float(np.percentile(np.abs(counts - unit), _JITTER_SHARE))
 
 
 def _at_maximum(values: Array) -> BoolArray:

@@ -18,6 +18,7 @@ _MOST_NOTED = 1000  # episodes that a note of a manifest lists: they take up to 
 CODES = (  # of the checks; readers and the registry have codes of their own
     *("no-frame", "broken-frame", "not-finite", "final-not-finite", "truncated-inside", "unflagged-end", "end-differs"),
     *("constant", "no-reward", "saturated", "out-of-bounds", "jump", "step-restarts", "step-offset", "id-changes"),
+    "step-gap",
     *("length-multiple", "length-outlier", "duplicate", "terminated-inside", "never-flagged", "too-long"),
     *("limit-terminated", "counts-differ", "reward-isolated", "age-gap"),
     *("constant-element", "constant-reward", "constant-info", "spike", "never-terminated", "both-flags"),

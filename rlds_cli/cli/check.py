@@ -59,7 +59,7 @@ def check(
     Errors: not-finite, final-not-finite, no-frame, broken-frame, truncated-inside,
     unflagged-end, end-differs.
 
-    Warnings: constant, no-reward, saturated, out-of-bounds, jump, step-restarts, step-offset, id-changes,
+    Warnings: constant, no-reward, saturated, out-of-bounds, jump, step-restarts, step-offset, step-gap, id-changes,
     length-multiple, length-outlier, duplicate, terminated-inside, never-flagged, too-long, limit-terminated,
     counts-differ, reward-isolated, age-gap.
 

@@ -234,7 +234,8 @@ def _plan(archive: Archive, info: Info) -> Plan:
     listed, moved = settle(info, [f for f in archive.files if f not in bad], listed)
     kept, missing = _complete(info, archive, listed, cameras)
     notes += missing
-    notes += [*moved, *shared_frames(info, kept, cameras)]
+    _check_frames_apart(info, kept, cameras)
+    notes += moved
     if not kept:
         raise CorruptArchive(f"{info.root}: no episode with steps has all of its files.")
     columns = description.schema(info.root / kept[0].data)
@@ -463,13 +464,24 @@ def _episodes(path: Path) -> list[int]:
     return numbers
 
 
-def shared_frames(info: Info, listed: Sequence[ListedEpisode], cameras: Sequence[str]) -> list[Note]:
-    """Find the episodes that begin in a video before the previous episode ends."""
-    overlapping: list[str] = []
+def _check_frames_apart(info: Info, listed: Sequence[ListedEpisode], cameras: Sequence[str]) -> None:
+    """Refuse episodes that begin in a video before the previous one ends: a merge has named another dataset's video.
+
+    Raises
+    ------
+    CorruptArchive
+        There are some. Which of the episodes have the right frames cannot be known.
+    """
+    shared: dict[int, str] = {}
     for key in cameras:
         spans = sorted((*e.videos[key], e.length / info.fps, e.number) for e in listed)
-        for (file, start, length, _), (other, begin, _, number) in pairwise(spans):
+        for (file, start, length, before), (other, begin, _, number) in pairwise(spans):
             if file == other and begin < start + length - 0.5 / info.fps:
-                overlapping.append(f"episode {number}: {file}")
-    text = "episodes that meta/ gives frames of another one; a known fault of merged datasets"
-    return [Note("shared-frames", text, len(overlapping), overlapping[0])] if overlapping else []
+                shared |= {before: file, number: file}
+    if shared:
+        first, file = min(shared.items())
+        raise CorruptArchive(
+            f"{info.root}: meta/ gives {len(shared):,} episodes frames of one another, first episode {first}: {file}. "
+            "Which of them are right cannot be known.",
+            hint="merges of older versions of lerobot do so: merge the datasets again",
+        )
