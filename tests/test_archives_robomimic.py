@@ -292,3 +292,16 @@ def test_files_of_several_environments_record_what_they_have_in_common(tmp_path:
     assert archives.reader("robomimic").plan(Archive(tmp_path, files[:1])).env["args"]["env_kwargs"]["robots"] == [
         "Panda"
     ]
+
+
+def test_attributes_of_demonstrations_are_columns_of_the_episode_table(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as f:
+        for k, n in enumerate((4, 6, 3)):  # as Isaac Lab records them
+            g = f.create_group(f"data/demo_{k}")
+            g.attrs.update(num_samples=n, seed=7 + k, success=k != 1, scale=np.ones(2))
+            g["actions"], g["obs/eef_pos"] = np.full((n, 7), k, "f4"), np.ones((n, 3), "f4")
+            g["states/robot"] = np.ones((n, 9), "f4")
+    ds = import_files(tmp_path / "a.hdf5", "local/x")
+    assert ds.episodes["seed" if "seed" in ds.episodes else "own_seed"].tolist() == [7, 8, 9]
+    assert ds.select(where="success").episodes["length"].tolist() == [4, 3]
+    assert "num_samples" not in ds.episodes and "scale" not in ds.episodes

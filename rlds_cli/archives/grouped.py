@@ -59,6 +59,7 @@ from rlds_cli.ted import (
     Field,
     LazyColumn,
     Note,
+    Scalar,
     chunks,
 )
 from rlds_cli.text import is_below, natural
@@ -246,6 +247,10 @@ class Grouped:
         """Return what a file says of an episode, in words; None if it does not."""
         return None
 
+    def once(self, f: h5py.File, group: str) -> Mapping[str, Scalar]:
+        """Return the values of the episode table that a file holds of an episode, by column."""
+        return {}
+
     def constants(self, f: h5py.File, plan: Plan, name: str) -> Iterator[tuple[str, Array | str]]:
         """Read the values of one file that are not per row: by default the constants of its groups."""
         for group in self.groups(f):
@@ -391,9 +396,20 @@ class Grouped:
             compare = plan.facts.get(NEXT) == FINAL
             splits = self.splits(f, path.name)
             observed = first.late or first.longer or bool(finals)
-            said = partial(self.task, f)
             reader = _Reader(
-                f, path, number, self.path, plan.schema, keys, splits, finals, first.late, observed, compare, said
+                file=f,
+                source=path,
+                number=number,
+                path=self.path,
+                schema=plan.schema,
+                keys=keys,
+                splits=splits,
+                finals=finals,
+                late=first.late,
+                observed=observed,
+                compare=compare,
+                task=partial(self.task, f),
+                once=partial(self.once, f),
             )
             try:
                 yield from reader.chunks(episodes)
@@ -515,6 +531,7 @@ class _Reader:
     observed: bool
     compare: bool
     task: Callable[[str], str | None]
+    once: Callable[[str], Mapping[str, Scalar]]
 
     def chunks(self, entries: Sequence[_Entry]) -> Iterator[Chunk]:
         """Read groups in chunks of bounded size: several short ones together, a long one in pieces."""
@@ -540,7 +557,7 @@ class _Reader:
             source=self.number,
             group=group,
             splits=tuple(s for s, groups in self.splits.items() if group in groups),
-            extra={} if task is None else {TASK: task},
+            extra={**self.once(group), **({} if task is None else {TASK: task})},
             observed=self.observed,
             notes=(Note("terminated-inside", text, inside, group),) if inside else (),
         )

@@ -42,11 +42,11 @@ def of_attributes(table: Table, group: str = "") -> Once:
         return found
     parts = group.split("/") if group else []
     for depth in range(len(parts) + 1):
-        found |= _of_object(table.source.file, table.path, "/".join(parts[:depth]))
+        found |= of_object(table.source.file, table.path, "/".join(parts[:depth]))
     return found
 
 
-def _of_object(file: h5py.File, path: Path, name: str) -> Once:
+def of_object(file: h5py.File, path: Path, name: str) -> Once:
     """Read the single values among the attributes of a group; of two that make one column, the first."""
     found = Once({}, {})
     with reading(path, f"attributes of {name or 'the file'}"):
@@ -87,7 +87,7 @@ def attributes_of(path: Path) -> Once:
     if not is_hdf5(path):
         return Once({}, {})
     with open_file(path, check=False) as f:
-        return _of_object(f, path, "")
+        return of_object(f, path, "")
 
 
 def has_attributes(table: Table) -> bool:

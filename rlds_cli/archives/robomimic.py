@@ -30,10 +30,10 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rlds_cli.archives import Archive, Plan, tasks
-from rlds_cli.archives.account import METADATA, SPLITS, Fate, used_as
+from rlds_cli.archives import Archive, Plan, once, tasks
+from rlds_cli.archives.account import COLUMN, METADATA, SPLITS, Fate, used_as
 from rlds_cli.archives.grouped import FINAL, NEXT, OWN, Group, Grouped
-from rlds_cli.archives.names import free_name, row_field
+from rlds_cli.archives.names import episode_column, free_name, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.files import json as documents
 from rlds_cli.formats.hdf5 import (
@@ -45,7 +45,7 @@ from rlds_cli.formats.hdf5 import (
     plain,
 )
 from rlds_cli.formats.inventory import Item
-from rlds_cli.ted import FLAGS, REWARD, Array, Note
+from rlds_cli.ted import FLAGS, REWARD, Array, Note, Scalar
 from rlds_cli.text import natural
 
 MODEL = "attributes/model_file"
@@ -53,6 +53,7 @@ NUM_SAMPLES = "num_samples"
 DATA, MASK = "data", "mask"
 LANG = "lang"
 SAID = {"ep_meta": LANG, "problem_info": "language_instruction", "env_args": LANG}  # the members of attributes in JSON
+NOT_COLUMNS = {NUM_SAMPLES, "model_file", *SAID, *tasks.NAMES, LANG}  # attributes of demonstrations with a meaning
 GROUP = re.compile(r"demo_\d+")
 MEANINGS = {"actions": "action", "rewards": REWARD, "dones": FLAGS[0], "states": "state"}
 OBSERVATION, NEXT_OBSERVATION = "obs/", "next_obs/"
@@ -180,6 +181,10 @@ class RobomimicFamily(Grouped):
         """Return the instruction of a demonstration: its own, or that of all of a file."""
         return _said(f[DATA][group]) or _said(f[DATA])
 
+    def once(self, f: h5py.File, group: str) -> Mapping[str, Scalar]:
+        """Return the single values among the attributes of a demonstration, such as the success and the seed."""
+        return _once(f, group).columns
+
     def fate(self, item: Item) -> Fate | None:
         """Say what becomes of attributes, and of the masks."""
         owner, at, key = item.name.rpartition("@")
@@ -192,6 +197,8 @@ class RobomimicFamily(Grouped):
         group = owner.removeprefix(f"{DATA}/")
         if group != owner and key == NUM_SAMPLES:
             return used_as("a check of the steps")
+        if GROUP.fullmatch(group) and key not in NOT_COLUMNS:
+            return used_as(f"{COLUMN}{episode_column(key)}")
         return used_as(METADATA) if owner in ("", DATA) or GROUP.fullmatch(group) else None
 
     def constants(self, f: h5py.File, plan: Plan, name: str) -> Iterator[tuple[str, Array | str]]:
@@ -209,6 +216,8 @@ class RobomimicFamily(Grouped):
             model = about.pop(MODEL, None)
             which.append(models.setdefault(str(model), len(models)) if model is not None else -1)
             about.pop("attributes/num_samples", None)
+            for key in _once(f, group).keys.values():
+                about.pop(key.removeprefix(f"{DATA}/{group}/"), None)
             yield from ((f"{group}/{key}", value) for key, value in about.items())
             for key in self.arranged(self.described(f, group, plan.archive), name, plan.facts).constants:
                 if (value := plain(f[DATA][group][key])) is not None:
@@ -216,6 +225,13 @@ class RobomimicFamily(Grouped):
         yield from ((f"models/{k}", text) for text, k in models.items())
         if models:
             yield "model", np.array(which, np.int64)
+
+
+def _once(f: h5py.File, group: str) -> once.Once:
+    """Read the attributes of a demonstration that become columns of the episode table."""
+    found = once.of_object(f, Path(f.filename), f"{DATA}/{group}")
+    kept = {c: key for c, key in found.keys.items() if key.rpartition("/")[2] not in NOT_COLUMNS}
+    return once.Once({column: found.columns[column] for column in kept}, kept)
 
 
 def _said(group: h5py.Group) -> str | None:
