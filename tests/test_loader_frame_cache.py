@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import signal
@@ -24,7 +25,7 @@ from rlds_cli.loader import Loader, Mixture, Offsets, Resize, Shuffled, Slice, T
 from rlds_cli.loader.storage.frame_cache import FrameCache
 from rlds_cli.maintenance import gc
 from rlds_cli.settings import StrPath
-from rlds_cli.store import frames
+from rlds_cli.store import arrays, frames
 from rlds_cli.store.videos import Videos
 
 torch = pytest.importorskip("torch")
@@ -313,17 +314,93 @@ def test_an_index_that_is_a_hole_of_two_tebibytes(size: int, filmed: Filmed, hom
     check(filmed)
 
 
-def test_after_a_restart_frames_are_compared(filmed: Filmed, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_are_compared(filmed: Filmed, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(filmed)
     (rows,) = (home / "frames").glob("*/rows")
     damaged = bytearray(rows.read_bytes())
     for at in (0, 5 * 12 * 16 * 3 + 7):
         damaged[at] ^= 255
     rows.write_bytes(damaged)
-    monkeypatch.setattr("rlds_cli.files.disk.boot_id", lambda: b"another start")
     check(filmed)
     no_decoding(monkeypatch)
     check(filmed)
+
+
+def test_frames_whose_bytes_were_lost_are_decoded_again(filmed: Filmed, home: Path) -> None:
+    loader = check(filmed)  # stays open, as the loader of another process
+    (rows,) = (home / "frames").glob("*/rows")
+    os.truncate(rows, rows.stat().st_size // 2)
+    for _ in range(2):  # what is added comes after a hole, which reads as zeros
+        check(filmed)
+        for batch in loader:
+            np.testing.assert_array_equal(batch[CAMERA], filmed.expected[batch["action"][:, 0].astype(int)])
+
+
+# -- datasets that claim the digests of another one
+
+
+def copied(ds: Dataset, to: Path) -> Path:
+    """A copy of a dataset as a plain directory, which may be changed."""
+    shutil.copytree(ds.path, to)
+    for file in [to, *to.rglob("*")]:
+        file.chmod(file.stat().st_mode | 0o200)
+    return to
+
+
+def brightness(ds: StrPath | Dataset) -> float:
+    loader = Loader(ds, 32, sampler=Shuffled(), transform=Resize(CAMERA, SIZE, cache="1GiB"), **EACH_STEP)
+    return float(np.mean([batch[CAMERA].mean() for batch in loader]))
+
+
+@pytest.mark.parametrize("cache", ["first", "second"])
+def test_pixels_of_a_stranger_are_not_kept_for_another(filmed: Filmed, tmp_path: Path, cache: str) -> None:
+    """A plain directory has the id and the digests of a dataset of the home, and black pictures."""
+    codec = filmed.ds.schema[CAMERA].codec
+    black = np.zeros(SHAPE, np.uint8)
+    camera: Any = [jpeg(black)] * STEPS
+    if codec == "mp4":
+        with av.open(str(tmp_path / "black.mp4"), "w") as container:
+            stream = container.add_stream("libx264", rate=30)
+            stream.height, stream.width, stream.pix_fmt = SHAPE[0], SHAPE[1], "yuv420p"
+            for _ in range(STEPS):
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(black, format="rgb24")))
+            container.mux(stream.encode())
+        camera = rlds_cli.Video(tmp_path / "black.mp4")
+    other = rlds_cli.create("local/black", [episode(camera, k * (STEPS - 1)) for k in range(2)])
+    stray = copied(other, tmp_path / "stray")
+    claims = Path("video", CAMERA, "sha256") if codec == "mp4" else Path("rows", CAMERA)
+    shutil.rmtree(stray / claims)
+    shutil.copytree(filmed.ds.path / claims, stray / claims)
+    (stray / "zarr.json").write_text((stray / "zarr.json").read_text().replace("local/black", "local/filmed"))
+    if cache == "second":
+        check(filmed)
+    assert rlds_cli.open_dataset(stray).id == "local/filmed"
+    brightness(stray)
+    check(filmed)
+    if cache == "first":
+        assert brightness(copied(other, tmp_path / "again")) < 20
+
+
+def test_tables_of_a_stranger_name_other_frames(tmp_path: Path) -> None:
+    """The videos are those of the dataset, but a table beside them says that their colours have the full range."""
+    filmed = Filmed("local/filmed", tmp_path, "video")
+    stray = copied(filmed.ds, tmp_path / "stray")
+    tracks = stray / "video" / CAMERA / "tracks"
+    said = [{**json.loads(text), "matrix": 1, "full_range": True} for text in arrays.read_strings(tracks)]
+    shutil.rmtree(tracks)
+    arrays.write_strings(tracks, [json.dumps(text) for text in said])
+    assert abs(brightness(stray) - filmed.expected.mean()) > 1
+    check(filmed)
+
+
+def test_frames_at_an_address_are_kept_apart(filmed: Filmed, tmp_path: Path) -> None:
+    shelf, other = str(tmp_path / "shelf"), tmp_path / "other"
+    rlds_cli.push(filmed.ds, shelf)
+    for _ in range(2):
+        check(filmed, rlds_cli.open_dataset(shelf, cache_dir=other))
+    assert len(list((other / "frames").iterdir())) == 1
+    check(filmed, rlds_cli.download(shelf, cache_dir=other))
+    assert len(list((other / "frames").iterdir())) == 2
 
 
 # -- what is refused

@@ -234,6 +234,10 @@ class GrowingVideos(Videos):
             text = f"{self.directory}: video {number:,} cannot be read: {f'{e}'[:200]}"
             raise DamagedDataset(text, hint=logs.HINT) from e
 
+    def stored_track(self, number: int) -> bytes:
+        """Return nothing: tracks are read from the bytes."""
+        return b""
+
     def tables(self, numbers: IntArray | None = None) -> Tables:
         """Return the tables of videos by their numbers, which are read from their bytes."""
         chosen = np.arange(len(self)) if numbers is None else numbers

@@ -128,6 +128,12 @@ class Videos:
             text = f"{self.directory}: the tables of video {number:,} cannot be read: {f'{e}'[:200]}"
             raise DamagedDataset(text, hint="rlds verify ID") from e
 
+    def stored_track(self, number: int) -> bytes:
+        """Return what is stored of a video's track beside its bytes; nothing where it is read from these."""
+        self._check_number(number)
+        packets = self._packets[self._first[number] : self._first[number + 1]]
+        return self._tracks[number].encode() + packets.tobytes()
+
     def tables(self, numbers: IntArray | None = None) -> Tables:
         """Return the tables of videos by their numbers, of all by default."""
         chosen = np.arange(len(self)) if numbers is None else numbers

@@ -20,6 +20,7 @@ from rlds_cli.dataset.transforms import Resize
 from rlds_cli.errors import FrameError, NoPermission
 from rlds_cli.formats.mp4 import Track
 from rlds_cli.loader.fields.columns import BatchColumn, Decoding, decoded_by
+from rlds_cli.loader.fields.frame_names import ImageNames, VideoNames
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.frame_cache import FrameCache
 from rlds_cli.store.frames import copy_repeated
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 _LOCKS = 16
 _AT_ONCE = 16  # frames that are in memory in their own size
 _MOST_FRAMES = 256  # of a group of pictures that is decoded whole; of a longer one, those up to the last wanted
-_STRIDE = np.array([0x9E3779B97F4A7C15, 0], np.uint64)  # the names of two neighbouring frames of a video differ by it
 _FILTER = "bilinear, torch"  # what else values depend on
 
 
@@ -70,10 +70,12 @@ class CachedFrames(Decoding):
         self._busy, self._process = list[threading.Lock](), 0
 
     @cached_property
-    def _names(self) -> Array:
-        """Half of the sha256 of each video, or of the image of each row, uint64 [n, 2]."""
-        of = self._store.video_digests if self._field.codec == VIDEO else self._store.row_digests
-        return np.asarray(of(self.name)[:, :16]).view("<u8")
+    def _videos(self) -> VideoNames:
+        return VideoNames(self._store, self.name)
+
+    @cached_property
+    def _images(self) -> ImageNames:
+        return ImageNames(self._store, self.name)
 
     def _claim(self, number: int, group: int) -> threading.Lock:
         """Return the lock that is held while a group of pictures is decoded."""
@@ -97,11 +99,13 @@ class CachedFrames(Decoding):
         there = starts < ends
         self._store.check_absent(self._field, rows[~there])
         rows, place = rows[there], place[there]
-        names = np.asarray(self._names[rows])
+        names = self._images.of(rows)
         missing = self._read(names, out, place)
         for part in _parts(missing):
             out[place[part]] = frames = self._resized(super()._gather(rows[part]))
-            self._add(names[part], frames)
+            proved = self._images.are_proved(rows[part]) if self._takes_more else np.zeros(0, bool)
+            if proved.any():
+                self._add(names[part][proved], frames[proved])
 
     def _read_videos(self, rows: IntArray, out: Array, place: IntArray) -> None:
         """Write the frames of distinct rows [n] to ``out[place]``, with zeros for rows without one."""
@@ -110,16 +114,12 @@ class CachedFrames(Decoding):
         self._store.check_absent(self._field, rows[~there])
         index, place = index[there], place[there]
         number, frame = index[:, 0], index[:, 1]
-        if number.max(initial=-1) >= len(self._names):
+        if number.max(initial=-1) >= len(self._videos):
             self._store.videos(self.name).video(int(number.max()))  # raises DamagedDataset
-        missing = self._read(self._named(number, frame), out, place)
+        missing = self._read(self._videos.of(number, frame), out, place)
         for n in np.unique(number[missing]).tolist():
             of = missing[number[missing] == n]
             self._read_video(n, frame[of], out, place[of])
-
-    def _named(self, number: IntArray | int, frame: IntArray) -> Array:
-        """Return the names of frames [n] of videos by their numbers, uint64 [n, 2]."""
-        return np.asarray(self._names[number] + frame.astype(np.uint64)[:, None] * _STRIDE)
 
     def _read_video(self, number: int, wanted: IntArray, out: Array, place: IntArray) -> None:
         """Write frames of a video that are not cached to ``out[place]``."""
@@ -130,7 +130,7 @@ class CachedFrames(Decoding):
         for g in np.unique(track.groups[wanted]).tolist():
             of = np.flatnonzero(track.groups[wanted] == g)
             with self._claim(number, g):
-                missing = self._read(self._named(number, wanted[of]), out, place[of])
+                missing = self._read(self._videos.of(np.full(len(of), number), wanted[of]), out, place[of])
                 of = of[missing]  # another thread may have decoded the others
                 if len(of):
                     self._decode_group(number, track, g, wanted[of], out, place[of])
@@ -140,7 +140,7 @@ class CachedFrames(Decoding):
     ) -> None:
         """Decode a group of pictures for the frames ``wanted`` of it; these alone where there is no room for more."""
         whole = wanted
-        if self._cache is not None and not self._cache.full:
+        if self._takes_more and self._videos.is_proved(number):
             whole, last = np.flatnonzero(track.groups == group), track.frames[wanted].max()
             whole = whole if len(whole) <= _MOST_FRAMES else whole[track.frames[whole] <= last]
         try:
@@ -155,7 +155,8 @@ class CachedFrames(Decoding):
             made = self._resized(self._store.videos(self.name).gather(self._field, index))
             here = np.flatnonzero(np.isin(wanted, part))
             out[place[here]] = made[np.searchsorted(part, wanted[here])]
-            self._add(self._named(number, part), made)
+            if self._takes_more and self._videos.is_proved(number):
+                self._add(self._videos.of(index[:, 0], part), made)
 
     def _read(self, names: Array, out: Array, place: IntArray) -> IntArray:
         """Read frames by their names [n, 2] into ``out[place]``; return which of them are not cached."""
@@ -170,8 +171,12 @@ class CachedFrames(Decoding):
 
         return np.asarray(self._resize.apply(self.name, torch.from_numpy(frames)))
 
+    @property
+    def _takes_more(self) -> bool:
+        return self._cache is not None and not self._cache.full
+
     def _add(self, names: Array, frames: Array) -> None:
-        if self._cache is not None and not self._cache.full:
+        if self._cache is not None:
             self._cache.add(names, frames)
 
 
@@ -181,7 +186,7 @@ _open: WeakValueDictionary[tuple[Any, ...], FrameCache] = WeakValueDictionary() 
 def _opened(dataset: Dataset, name: str, shape: tuple[int, ...], limit: int) -> tuple[FrameCache | None, str]:
     """Open the cache of a field in the first home that takes it; return it and its place, or the reason for none."""
     reasons = []
-    key: dict[str, str] = {"dataset": dataset.id.partition("@")[0], "field": name, "filter": _FILTER}
+    key = {"dataset": dataset.id.partition("@")[0], "field": name, "filter": _FILTER, "seen": dataset.store.unproved}
     for home in packed.homes(dataset):
         try:
             known = home.root, *key.values(), shape, limit
