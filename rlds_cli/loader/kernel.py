@@ -181,9 +181,10 @@ class BatchMemory:
 
     def take(self, lead: tuple[int, ...], batches: int) -> tuple[list[Array], bytes]:
         """Return arrays [*lead, ...] for some batches, one batch after the other, and their addresses: 8 bytes each."""
-        if self._given[0] != lead:
-            self._given = lead, deque()
-        given = self._given[1]
+        of = self._given  # read once: another thread may set it to other sizes
+        if of[0] != lead:
+            of = self._given = lead, deque()
+        given = of[1]
         taken: list[tuple[list[Array], bytes]] = []
         held: list[tuple[list[Array], bytes]] = []
         while len(taken) < batches:

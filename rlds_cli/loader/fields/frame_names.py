@@ -42,7 +42,9 @@ class ImageNames:
             return np.ones(len(rows), bool)
         spans = np.stack(self._store.frame_spans(self._name, rows), 1)
         data = self._store.frame_bytes(self._name)
-        hashed = digests.as_array([hashlib.sha256(data[a:b]).digest() for a, b in spans.tolist()])
+        hashed = digests.as_array(
+            [hashlib.sha256(np.ascontiguousarray(data[a:b]).data).digest() for a, b in spans.tolist()]
+        )
         return np.asarray((hashed == self._digests[rows]).all(1))
 
 
@@ -78,6 +80,6 @@ class VideoNames:
             if number not in self._proved:
                 data, h = self._videos.published(number), hashlib.sha256()
                 for at in range(0, len(data), _STEP):
-                    h.update(data[at : at + _STEP])
+                    h.update(np.ascontiguousarray(data[at : at + _STEP]).data)
                 self._proved[number] = h.digest() == self._digests[number].tobytes()
             return self._proved[number]

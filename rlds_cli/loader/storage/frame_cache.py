@@ -79,7 +79,7 @@ class FrameCache:
         self._own(_joined(self.directory, home, about))
         self._index, self._rows = (self._own(_opened(self.directory / name)) for name in (INDEX, ROWS))
         nothing = _places(np.zeros(0, RECORD), 0)
-        self._known = _Known(sorted=nothing, latest=nothing, count=0)
+        self._known = _Known(sorted=nothing, latest=nothing, read=0)
         self._damaged = set[int]()
         self._refresh()
 
@@ -107,14 +107,14 @@ class FrameCache:
         """
         known = self._known
         count = min(self._count(), os.fstat(self._rows).st_size // max(1, self.frame_bytes), _MOST)
-        while (first := known.count) < count:
+        while (first := known.read) < count:
             data = os.pread(self._index, min(count - first, _PIECE) * RECORD.itemsize, first * RECORD.itemsize)
             if not len(records := np.frombuffer(data, RECORD, len(data) // RECORD.itemsize)):
                 return
             latest, older = known.latest.joined(_places(records, first)), known.sorted
             if len(latest) > max(_LATEST, len(older) // 16):
                 older, latest = older.joined(latest), _places(records[:0], 0)
-            self._known = known = _Known(sorted=older, latest=latest, count=first + len(records))
+            self._known = known = _Known(sorted=older, latest=latest, read=first + len(records))
 
     def _count(self) -> int:
         """Return the number of records in the file."""
@@ -245,11 +245,11 @@ class _Places:
 
 
 class _Known(NamedTuple):
-    """The records that were read, by number: places that are sorted rarely, and the latest ones."""
+    """The records that were read, how many they are, and their places: of most, sorted rarely, and of the latest."""
 
     sorted: _Places
     latest: _Places
-    count: int
+    read: int
 
 
 def _places(records: Array, first: int) -> _Places:

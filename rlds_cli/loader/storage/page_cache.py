@@ -250,6 +250,15 @@ class ReadAhead:
         return self._pool
 
 
+def _major_faults(
+    # held here: the interpreter's exit closes iterators after it has set the names of modules to None
+    usage: Callable[[int], resource.struct_rusage] = resource.getrusage,
+    who: int = _WHO,
+) -> int:
+    """Return the page faults that waited for the disk: of this thread, or on macOS of the process."""
+    return usage(who).ru_majflt
+
+
 class _Gather:
     """A gather in a ``with`` statement: a context manager in half the time of one made of a generator."""
 
@@ -261,19 +270,14 @@ class _Gather:
     def __enter__(self) -> None:
         self._before = _major_faults()
 
-    def __exit__(self, *_: object) -> None:
-        if _major_faults() > self._before:
+    def __exit__(self, *_: object, major_faults: Callable[[], int] = _major_faults) -> None:
+        if major_faults() > self._before:
             self._of.note_wait()
 
 
 def _tell(file: RandomRows, start: Sequence[int], length: Sequence[int]) -> None:
     for at, size in zip(start, length, strict=True):
         file.will_need(at, size)
-
-
-def _major_faults() -> int:
-    """Return the page faults that waited for the disk: of this thread, or on macOS of the process."""
-    return resource.getrusage(_WHO).ru_majflt
 
 
 LARGE = 16 << 10  # bytes of a sample from which a thread pays: for less, handing over costs more than it saves
