@@ -199,7 +199,6 @@ def test_what_breaks_off_is_truncated(tmp_path: Path, share: float) -> None:
         assert "fetch it again" in str(e.value.hint)
 
 
-@pytest.mark.thorough
 def test_members_that_reach_out_are_refused(tmp_path: Path) -> None:
     good = npz_bytes(dgrl_episode(4, 0))
     link = tarfile.TarInfo("1.npz")
@@ -211,7 +210,6 @@ def test_members_that_reach_out_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "home/datasets").exists()
 
 
-@pytest.mark.thorough
 def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compressed, "FREE_BYTES", 1 << 20)
     e = dgrl_episode(4, 0) | {"observations": np.zeros((5, 3, 64, 64), "u1")}

@@ -47,7 +47,7 @@ def test_several_streams_and_padding_are_one_content(tmp_path: Path, kind: str) 
         assert f.read(100) == b"one two"
 
 
-@pytest.mark.thorough
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["gzip", "xz"])
 @pytest.mark.parametrize("ahead", [0, 1 << 30])
 def test_what_breaks_off_is_truncated(tmp_path: Path, kind: str, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,6 @@ def test_damage_is_said(tmp_path: Path, kind: str) -> None:
         f.skip(len(CONTENT) + 1)
 
 
-@pytest.mark.thorough
 def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compressed, "FREE_BYTES", 1 << 20)
     path = tmp_path / "bomb"

@@ -137,7 +137,7 @@ def test_a_chunk_that_states_another_size_is_refused_before_it_is_decoded(
     assert len(frames) not in decoded
 
 
-@pytest.mark.thorough
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["one frame", "a second frame"])
 def test_a_local_chunk_that_states_another_size_is_refused(kind: str) -> None:
     ds = create([episode(k, 6) for k in range(3)], store="zarr")
@@ -173,7 +173,6 @@ def growing(store: Path) -> Dataset:
     return rlds_cli.open_dataset("local/grows")
 
 
-@pytest.mark.thorough
 def test_segments_that_no_episode_needs_get_no_blocks(tmp_path: Path, far: Path) -> None:
     store, other = tmp_path / "store", tmp_path / "forged"
     here = growing(store)
@@ -239,7 +238,6 @@ def allocated(file: Path) -> bool:
     return status.st_blocks * 512 >= status.st_size
 
 
-@pytest.mark.thorough
 def test_what_is_written_through_maps_has_its_room_on_the_disk(tmp_path: Path, far: Path) -> None:
     store = tmp_path / "store"
     pushed(store)

@@ -147,7 +147,7 @@ def test_a_stranger_cannot_have_a_directory_removed(dataset: Path, tmp_path: Pat
     assert (precious / "work").read_text() == "mine"
 
 
-@pytest.mark.thorough
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "place", ["action", "action/c/0/0", "episodes", "episodes/length/c/0", "digests", "info", "text"]
 )

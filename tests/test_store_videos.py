@@ -107,7 +107,6 @@ def test_frames_of_long_groups_of_pictures(tmp_path: Path, codec: str, options: 
         np.testing.assert_array_equal(decode_video(index, lambda _: video, FIELD, "test"), expected[order])
 
 
-@pytest.mark.thorough
 def test_decoders_do_not_read_behind_a_packet(tmp_path: Path) -> None:
     """What lies in memory behind a packet must not enter: MPEG-4's decoder looks at it."""
     for turn in range(7):

@@ -49,7 +49,6 @@ def test_spaces_that_would_take_the_memory() -> None:
             spaces.from_json(space)
 
 
-@pytest.mark.thorough
 def test_a_range_of_episodes_that_is_none() -> None:
     path = rlds_cli.download(CARTPOLE).path
     for episodes in ([None, None], [5, 2], [3, 3]):

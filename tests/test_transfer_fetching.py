@@ -426,7 +426,6 @@ def test_a_page_that_was_wanted_is_a_file(server: Server, place: Place) -> None:
     assert came.path.read_bytes() == b"<!doctype html>"
 
 
-@pytest.mark.thorough
 def test_packed_bytes_are_refused_where_plain_ones_were_asked_for(server: Server, place: Place) -> None:
     packed = gzip.compress(CONTENT)
     server.add("/d/x.h5", packed, headers={"Content-Encoding": "gzip"})

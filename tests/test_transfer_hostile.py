@@ -106,7 +106,15 @@ def fails(place: Place, server: Hostile, scheme: str = "http", **more: Any) -> D
 BEYOND = [name for name in BEHAVIOURS if name.startswith("beyond-")]
 
 
-@pytest.mark.parametrize("name", [*BEYOND, "length-without-end"])
+WITHOUT_END = (
+    "length-without-end",
+    "redirect-with-endless-body",
+    "redirect-with-packed-body",
+    "error-with-endless-body",
+)
+
+
+@pytest.mark.parametrize("name", BEYOND)
 def test_no_more_bytes_are_taken_than_were_promised(name: str, place: Place) -> None:
     with Hostile(name, CONTENT) as server:
         fails(place, server, size=len(CONTENT))

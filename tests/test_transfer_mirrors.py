@@ -194,7 +194,6 @@ def test_links_that_leave_the_directory_are_not_followed(server: Server, tmp_pat
         listed(where, f"{server.url}/bad/")
 
 
-@pytest.mark.thorough
 def test_a_directory_that_links_to_itself_ends(server: Server, tmp_path: Path) -> None:
     where = server.settings(tmp_path)
     path = "/data/"

@@ -88,7 +88,6 @@ def test_a_file_of_authorities_that_is_not_there(https: Server, place: Place, mo
         place.fetch(wanted(https))
 
 
-@pytest.mark.thorough
 def test_there_is_no_option_to_leave_verification_out() -> None:
     package = Path(__file__).parents[1] / "rlds_cli"
     assert not [

@@ -21,7 +21,7 @@ from loader_data import create, episode
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, parts, planning
 from rlds_cli.downloads.remote_file import RemoteFile
-from rlds_cli.errors import RldsError
+from rlds_cli.errors import RldsError, WrongHash
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.remote import pulling
 from rlds_cli.settings import Settings
@@ -172,6 +172,15 @@ def test_what_is_sent_without_end_is_not_taken(
         bound = (64 << 20) + (16 << 20) if way == "document" else 40 << 20  # sockets hold some MiB of each attempt
         assert 0 < len(server.requests) <= 4 and server.sent < bound
     assert largest(where.home) <= (POLICY.unsized if way == "archive of unknown size" else len(CONTENT))
+
+
+def test_wrong_bytes_are_not_given_as_blocks(where: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        server_of(lambda talk: answer(talk, bytes(len(CONTENT))), monkeypatch) as server,
+        pytest.raises(WrongHash, match="150,000"),
+    ):
+        blocks(server, where)
+    assert len(server.requests) == 3
 
 
 @pytest.mark.parametrize("indexed", [True, False], ids=["pushed", "copied"])

@@ -378,7 +378,7 @@ def test_a_reference_to_a_reference_is_refused(source: Dataset) -> None:
         rlds_cli.open_dataset(few.id)
 
 
-@pytest.mark.thorough
+@pytest.mark.sampled(1)
 def test_links_in_the_source_are_refused(there: Elsewhere, source: Dataset, tmp_path: Path) -> None:
     few = part(source)
     (source.path / "metadata").mkdir(exist_ok=True)
