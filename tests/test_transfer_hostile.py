@@ -114,7 +114,7 @@ WITHOUT_END = (
 )
 
 
-@pytest.mark.parametrize("name", BEYOND)
+@pytest.mark.parametrize("name", [*BEYOND, *WITHOUT_END])
 def test_no_more_bytes_are_taken_than_were_promised(name: str, place: Place) -> None:
     with Hostile(name, CONTENT) as server:
         fails(place, server, size=len(CONTENT))
