@@ -270,3 +270,13 @@ def test_a_truncated_hdf5_file_does_not_name_h5clear(data: Path) -> None:
     whole = (data / "run.h5").read_bytes()
     (data / "run.h5").write_bytes(whole[: len(whole) // 2])
     assert "h5clear" not in str(refused(data).hint)
+
+
+def test_all_remarks_of_a_plan_are_in_the_dataset(data: Path) -> None:
+    columns = {"observation_0": [0.0, 1.0], "observation_1": [0.0, 1.0], "action_0": [1.0, 1.0], "action_1": [1.0, 2.0]}
+    pa.parquet.write_table(pa.table(columns), data / "rows.parquet")
+    planned = [note for note in plan_import(data, "local/own").notes if "is made of the columns" in note]
+    made = [
+        n["text"] for n in import_files(data, "local/own", progress=False).manifest.notes if n["code"] == "gathered"
+    ]
+    assert len(planned) == 2 and sorted(made) == sorted(planned)

@@ -73,9 +73,8 @@ def plan(archive: Archive, format: str | None) -> Recognised:
     format : str or None
         The name of the reader; None recognises the files.
     """
-    archive = _without_pointers(archive)
+    given, archive = archive, _without_pointers(archive)
     name, how = reader_for(archive.files, format, bool(archive.fields), archive.skip_bad, archive.rewards)
-    given = archive
     archive = without_bad_files(name, archive) if archive.skip_bad else archive
     made = plan_known(name, archive)
     return Recognised(name, how, archive, made, account_of(made, given))

@@ -170,9 +170,12 @@ Scalar = bool | int | float | str | None  # of one episode, in a column of the u
 Column = Array | EncodedFrames | VideoFrames | Text
 
 
+MOST_TEXTS = 32  # of notes with one code
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A remark of a reader for the user; notes with equal codes are added up."""
+    """A remark of a reader for the user; notes with equal codes and texts are added up."""
 
     code: str
     text: str
@@ -181,11 +184,19 @@ class Note:
 
 
 def merge_notes(notes: Iterable[Note]) -> tuple[Note, ...]:
-    """Add up notes with equal codes, in order of first appearance; the first ``where`` is kept as an example."""
-    merged: dict[str, Note] = {}
+    """Add up notes with equal codes and texts, in order of first appearance; the first ``where`` is kept as an example.
+
+    Notes beyond ``MOST_TEXTS`` texts of one code are added up with the last of these.
+    """
+    merged: dict[tuple[str, str], Note] = {}
+    last: dict[str, list[str]] = {}
     for note in notes:
-        seen = merged.get(note.code)
-        merged[note.code] = replace(seen, count=seen.count + note.count) if seen else note
+        texts = last.setdefault(note.code, [])
+        if note.text not in texts and len(texts) < MOST_TEXTS:
+            texts.append(note.text)
+        key = note.code, note.text if note.text in texts else texts[-1]
+        seen = merged.get(key)
+        merged[key] = replace(seen, count=seen.count + note.count) if seen else note
     return tuple(merged.values())
 
 
