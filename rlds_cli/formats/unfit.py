@@ -52,7 +52,7 @@ def npy_header(stream: IO[bytes], name: str, file: Path) -> tuple[tuple[int, ...
     Raises
     ------
     CorruptArchive
-        It is no such header.
+        It is not such a header.
     UnsafeArchive
         The array holds pickled objects.
     """

@@ -105,7 +105,12 @@ def plan(archive: Archive) -> Plan:
         schema=schema,
         parts=tuple(parts),
         episodes_by="flags",
-        facts={"checkpoints": [f"{c.where}{c.number}" for c in checkpoints], "capacity": checkpoints[0].capacity},
+        facts={
+            "checkpoints": [f"{c.where}{c.number}" for c in checkpoints],
+            "capacity": checkpoints[0].capacity,
+            "add_count": [c.add_count for c in checkpoints],
+            "invalid_range": [[*c.invalid] for c in checkpoints],
+        },
         notes=(*notes, *said),
         account=_account(archive, checkpoints),
     )

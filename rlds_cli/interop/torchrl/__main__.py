@@ -32,6 +32,7 @@ MODULES = {
 }
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "D4RLExperienceReplay": {"root_reward": True, "next_info": True},  # as these have them
+    "OpenMLExperienceReplay": {"replacement": False},
     "VD4RLExperienceReplay": {"totensor": True},
 }
 

@@ -54,6 +54,8 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
     before it has ``("next", "done")``. Where a step terminates and no final observation is recorded,
     a field ``("next", "observed")`` is False at this step.
 
+    Datasets of V-D4RL, OpenML and Atari DQN have the keys of TorchRL's classes, see `families`.
+
     Parameters
     ----------
     dataset_id : str, path or Dataset
@@ -181,7 +183,7 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
             split_trajs=split_trajs,
         )
         to_tensor = totensor and not sampling.makes_tensors(transform)
-        images = sampling.images(dataset, storage.source.names, image_size, to_tensor)
+        images = sampling.images(dataset, storage.source.fields, image_size, to_tensor)
         self._draws = draws if sampler is None and not split_trajs else None
         super().__init__(
             storage=storage,
@@ -255,17 +257,17 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
     @property
     def observation_spec(self) -> Any:
         """Spec of the fields observed at t and at t+1, a Composite."""
-        return specs.observation_spec(self.dataset, self._source.names)
+        return specs.observation_spec(self.dataset, self._source.fields)
 
     @property
     def action_spec(self) -> Any:
         """Spec of actions."""
-        return specs.action_spec(self.dataset, self._source.names)
+        return specs.action_spec(self.dataset, self._source.fields)
 
     @property
     def reward_spec(self) -> Any:
         """Spec of rewards."""
-        return specs.reward_spec(self.dataset, self._source.names)
+        return specs.reward_spec(self.dataset, self._source.fields)
 
     @property
     def done_spec(self) -> Any:
@@ -276,6 +278,13 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
     def specs(self) -> Any:
         """All specs, as ``env.specs`` has them."""
         return specs.specs(self.observation_spec, self.action_spec, self.reward_spec)
+
+    @property
+    def max_outcome_val(self) -> int:
+        """The largest class of a table of OpenML, in ``y``."""
+        if "y" not in self._source.names:
+            raise AttributeError(f"{self.dataset.id} is not a table of OpenML: it has no y")
+        return int(self._storage[:]["y"].max())
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from torchrl.envs.transforms import ToTensorImage
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.transforms import MOST_CHANNELS, Resize, ToFloat
 from rlds_cli.interop.torchrl.errors import BadArgument
-from rlds_cli.interop.torchrl.transitions import as_leaf
+from rlds_cli.interop.torchrl.transitions import as_leaf, as_list
 from rlds_cli.report.columns import is_image
 from rlds_cli.ted import join_name
 
@@ -135,7 +135,7 @@ def fill(td: Any, value: float) -> None:
             of_rows = outside.view(-1, *(1,) * (x.ndim - 1))
             td.set(key, x.masked_fill(of_rows, False if x.dtype == torch.bool else value))
         else:
-            text = np.array([*x.tolist(), None], object)[:-1]
+            text = np.array([*as_list(x), None], object)[:-1]
             text[outside.numpy()] = None
             td.set(key, as_leaf(text))
 
@@ -174,8 +174,12 @@ class Images:
         return x.movedim(-1, -3).contiguous() if self.to_tensor and last else x
 
 
-def images(dataset: Dataset, names: Iterable[str], size: int | Sequence[int] | None, to_tensor: bool) -> Images | None:
+def images(
+    dataset: Dataset, names: Mapping[str, str], size: int | Sequence[int] | None, to_tensor: bool
+) -> Images | None:
     """Return the transform that ``image_size`` and ``totensor`` ask for; None where they ask for nothing.
+
+    ``names`` are those of fields, by their keys.
 
     Raises
     ------
@@ -185,11 +189,11 @@ def images(dataset: Dataset, names: Iterable[str], size: int | Sequence[int] | N
     if size is None and not to_tensor:
         return None
     fields = {name for name, f in dataset.schema.items() if is_image(f)}
-    found = [name for name in names if name in fields or name.removeprefix("next/") in fields]
+    found = [key for key, name in names.items() if name in fields or name.removeprefix("next/") in fields]
     asked = "totensor=True" if size is None else f"image_size={size}"
     if not found:
         raise BadArgument(f"{asked}: no field of {dataset.id} that is read has images.")
-    keys = [unravel_key(tuple(name.split("/"))) for name in found]
+    keys = [unravel_key(tuple(key.split("/"))) for key in found]
     return Images(keys, to_tensor, None if size is None else _sides(size))
 
 

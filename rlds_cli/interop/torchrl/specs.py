@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,20 +16,25 @@ from rlds_cli.text import is_below
 Json = Mapping[str, Any]
 
 
-def observation_spec(dataset: Dataset, names: Sequence[str]) -> Composite:
-    """Return the spec of all fields that are observed at t and at t+1, of those among ``names``."""
-    seen = [f for f in dataset.schema.values() if f.placement == "both" and f.name in names]
+def observation_spec(dataset: Dataset, fields: Mapping[str, str]) -> Composite:
+    """Return the spec of all fields that are observed at t and at t+1, of those among ``fields``, by their keys."""
+    seen = {key: f for key, f in _known(dataset, fields).items() if f.placement == "both"}
     return _composite(dataset, seen, 0)
 
 
-def action_spec(dataset: Dataset, names: Sequence[str]) -> Any:
+def action_spec(dataset: Dataset, fields: Mapping[str, str]) -> Any:
     """Return the spec of actions: a Composite where they have several parts, None where there are none."""
-    return _below(dataset, "action", names)
+    return _below(dataset, "action", fields)
 
 
-def reward_spec(dataset: Dataset, names: Sequence[str]) -> Any:
+def reward_spec(dataset: Dataset, fields: Mapping[str, str]) -> Any:
     """Return the spec of rewards, unbounded: a Composite where there are several, None where there are none."""
-    return _below(dataset, REWARD, names)
+    return _below(dataset, REWARD, fields)
+
+
+def _known(dataset: Dataset, fields: Mapping[str, str]) -> dict[str, Field]:
+    there = {name: key for key, name in fields.items()}
+    return {there[f.name]: f for f in dataset.schema.values() if f.name in there}
 
 
 def done_spec() -> Composite:
@@ -46,19 +51,18 @@ def specs(observation: Composite, action: Any, reward: Any) -> Composite:
     return Composite(output_spec=Composite(full), input_spec=Composite(inputs))
 
 
-def _below(dataset: Dataset, root: str, names: Sequence[str]) -> Any:
-    fields = [f for f in dataset.schema.values() if is_below(f.name, root) and f.name in names]
-    if not fields:
+def _below(dataset: Dataset, root: str, fields: Mapping[str, str]) -> Any:
+    found = {key: f for key, f in _known(dataset, fields).items() if is_below(f.name, root)}
+    if not found:
         return None
-    if fields[0].name == root:
-        return _leaf(dataset, fields[0])
-    return _composite(dataset, fields, root.count("/") + 1)
+    first = next(iter(found.values()))
+    return _leaf(dataset, first) if first.name == root else _composite(dataset, found, root.count("/") + 1)
 
 
-def _composite(dataset: Dataset, fields: Sequence[Field], depth: int) -> Composite:
+def _composite(dataset: Dataset, fields: Mapping[str, Field], depth: int) -> Composite:
     tree: dict[str, Any] = {}
-    for f in fields:
-        *path, leaf = f.name.split("/")[depth:]
+    for key, f in fields.items():
+        *path, leaf = key.split("/")[depth:]
         node = tree
         for part in path:
             node = node.setdefault(part, {})

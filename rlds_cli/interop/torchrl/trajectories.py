@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from rlds_cli.interop.torchrl.transitions import Transitions, Tree, as_leaf
+from rlds_cli.interop.torchrl.transitions import Transitions, Tree, as_leaf, as_list
 from rlds_cli.ted import IntArray
 
 MASK, TRAJ_IDS = "mask", "traj_ids"
@@ -29,7 +29,7 @@ class Trajectories:
     def __init__(self, transitions: Transitions) -> None:
         self.transitions, self.dataset = transitions, transitions.dataset
         self.tree = Tree([*(n for n in transitions.names if n not in (MASK, TRAJ_IDS)), MASK, TRAJ_IDS])
-        self.names = self.tree.names
+        self.names, self.fields = self.tree.names, transitions.fields
         self.longest = int(transitions.counts.max())
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class Trajectories:
 def _padded(values: Any, mask: Any) -> Any:
     if not isinstance(values, torch.Tensor):
         text = np.full(mask.shape, None, object)
-        text[mask] = values.tolist()
+        text[mask] = np.array([*as_list(values), None], object)[:-1]
         return as_leaf(text)
     out = torch.zeros((*mask.shape, *values.shape[1:]), dtype=values.dtype)
     out[torch.from_numpy(mask)] = values

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import NonTensorStack, TensorDict
+from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.batch import ROOT_FLAGS
 from rlds_cli.interop.torchrl.errors import BadArgument
+from rlds_cli.interop.torchrl.families import placed
 from rlds_cli.loader.build import pool
 from rlds_cli.loader.fields import columns
 from rlds_cli.loader.fields.columns import BatchColumn
@@ -61,7 +62,9 @@ class Transitions:
     Attributes
     ----------
     names : tuple of str
-        Full names of the fields.
+        Keys of the fields, joined by ``/``: their names, or those of TorchRL's class of the family, see `families`.
+    fields : mapping of str to str
+        Name of the field behind a key; computed ones are left out.
 
     Raises
     ------
@@ -93,6 +96,8 @@ class Transitions:
             self._columns |= {f"next/{n}": _following(offered, n) for n in infos if _is_float(dataset, n)}
         if _has_seed(dataset) and fields is None if seed is None else seed:
             self._columns.setdefault(SEED, _seed(self._windows))
+        made = placed(self._windows, self._columns, whole=fields is None)
+        self._columns, self.fields, self._computed = dict(made.columns), made.fields, made.computed
         self.tree = Tree(tuple(self._columns))
         self.names = self.tree.names
         self._compiled: dict[tuple[str, ...], CompiledColumns] = {}
@@ -120,10 +125,13 @@ class Transitions:
 
     def row_of(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Return shape and dtype of one value of a field; text has the dtype of objects."""
+        if name in self._computed:
+            return self._computed[name]
         column = self._columns[name]
         if column.finish is None or len(column.outputs) > 1:
             return column.outputs[0].shape, column.outputs[0].dtype
-        f = self.dataset.schema[name if name in self.dataset.schema else name.removeprefix("next/")]
+        stored = self.fields[name]
+        f = self.dataset.schema[stored if stored in self.dataset.schema else stored.removeprefix("next/")]
         return (), np.dtype(object) if f.kind == "text" else np.dtype(f.dtype)
 
     def read(self, numbers: IntArray, names: tuple[str, ...] | None = None) -> list[Any]:
@@ -312,8 +320,18 @@ class Tree:
 
 
 def as_leaf(values: Array) -> Any:
-    """Return an array as a tensor, and text as a ``NonTensorStack``."""
-    return NonTensorStack.from_list(values.tolist()) if values.dtype == object else torch.from_numpy(values)
+    """Return an array as a tensor, and text as a ``NonTensorStack``; one dict of all as ``NonTensorData``."""
+    if values.dtype != object:
+        return torch.from_numpy(values)
+    first = values.flat[0] if values.size else None
+    if isinstance(first, dict) and all(x is first for x in values.flat):
+        return NonTensorData(first, batch_size=values.shape)
+    return NonTensorStack.from_list(values.tolist())
+
+
+def as_list(leaf: Any) -> list[Any]:
+    """Return the values [n] of what `as_leaf` made of objects."""
+    return [leaf.data] * len(leaf) if isinstance(leaf, NonTensorData) else list(leaf.tolist())
 
 
 def as_numbers(index: Any, length: int) -> IntArray:
@@ -324,7 +342,7 @@ def as_numbers(index: Any, length: int) -> IntArray:
     Raises
     ------
     IndexError
-        A number is negative beyond the first one, or it is no index of one axis.
+        A number is negative beyond the first one, or it is not an index of one axis.
     """
     if isinstance(index, slice):
         return np.arange(*index.indices(length))

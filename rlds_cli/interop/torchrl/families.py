@@ -1,0 +1,131 @@
+"""Keys of TorchRL's dataset classes for fields of their families: ``pixels`` of V-D4RL, ``X`` and ``y`` of OpenML.
+
+A dataset is of a family if the family's reader has read its archive; what preprocess functions make has its own names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlds_cli.loader.fields import columns
+from rlds_cli.loader.fields.columns import BatchColumn
+from rlds_cli.loader.index import WindowIndex
+from rlds_cli.loader.kernel import Output, Value
+from rlds_cli.ted import Array
+from rlds_cli.text import is_below
+
+_RENAMED: Mapping[str, Mapping[str, str]] = {"vd4rl": {"observation": "pixels"}}
+_CHECKPOINT = re.compile(r"([^$]*)\$store\$.*_ckpt\.(\d+)\.gz")
+_OBJECT = np.dtype(object)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Columns by their keys.
+
+    ``fields`` has the name of the field behind each key, and ``computed`` shape and dtype of a value of the others.
+    """
+
+    columns: Mapping[str, BatchColumn]
+    fields: Mapping[str, str]
+    computed: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]] = field(default_factory=dict)
+
+
+def placed(windows: WindowIndex, given: Mapping[str, BatchColumn], *, whole: bool) -> Placed:
+    """Place columns, by names of fields, under the keys of TorchRL's class; ``whole`` if no fields were asked for."""
+    dataset = windows.dataset
+    reader = dataset.manifest.reader
+    if whole and reader == "openml":
+        return _bandit(given)
+    keys = {name: _key(name, _RENAMED.get(reader, {})) for name in given}
+    made = Placed({keys[name]: c for name, c in given.items()}, {key: name for name, key in keys.items()})
+    if whole and reader == "vd4rl":
+        return Placed({**made.columns, "is_init": _starts()}, made.fields, {"is_init": ((), np.dtype(bool))})
+    if whole and reader == "atari_dqn" and "add_count" in dataset.manifest.facts and "source" in dataset.episodes:
+        return Placed({**made.columns, "metadata": _metadata(windows)}, made.fields, {"metadata": ((), _OBJECT)})
+    return made
+
+
+def _key(name: str, renamed: Mapping[str, str]) -> str:
+    after = "next/" if name.startswith("next/") else ""
+    plain = name.removeprefix(after)
+    return after + next((key + plain[len(old) :] for old, key in renamed.items() if is_below(plain, old)), plain)
+
+
+# -- V-D4RL
+
+
+def _starts() -> BatchColumn:
+    return BatchColumn((Output(Value.STEP, columns.INT64),), 1, _is_first)
+
+
+def _is_first(memo: columns.Memo, step: Array) -> Array:
+    return np.asarray(step == 0)
+
+
+# -- OpenML: X [N, F] float64, the numbers before the categories; y [N] int64
+
+
+def _bandit(given: Mapping[str, BatchColumn]) -> Placed:
+    parts = [given[n] for n in sorted(given, reverse=True) if is_below(n, "observation")]
+    outputs = tuple(o for part in parts for o in part.outputs)
+
+    def join(memo: columns.Memo, *values: Array) -> Array:
+        return np.concatenate([v.astype(np.float64) for v in values], axis=-1)
+
+    joined = BatchColumn(outputs, sum(part.row_bytes for part in parts), join)
+    shape = (sum(o.shape[-1] for o in outputs),)
+    return Placed({"X": joined, "y": given["action"]}, {"y": "action"}, {"X": (shape, np.dtype(np.float64))})
+
+
+# -- Atari: what the files of a checkpoint say of the log
+
+
+def _metadata(windows: WindowIndex) -> BatchColumn:
+    """Return the column of the metadata of the checkpoint that holds a step: a dict for each."""
+    dataset, facts = windows.dataset, windows.dataset.manifest.facts
+    numbers = windows.table.number
+    labels = [_CHECKPOINT.fullmatch(str(source["file"])) for source in dataset.sources]
+    of_source = np.array([-1 if m is None else int(m[2]) for m in labels])
+    where = ["" if m is None else m[1] for m in labels]
+    id = dataset.id.removeprefix("atari_dqn/")
+    source = dataset.episodes["source"][numbers]
+    row = dataset.episodes["row"][numbers]
+    said = {
+        label: {"add_count": _tensor(count), "invalid_range": _tensor(invalid), "dataset_id": id}
+        for label, count, invalid in zip(facts["checkpoints"], facts["add_count"], facts["invalid_range"], strict=True)
+    }
+    outputs = (
+        Output(Value.STEP, columns.INT64),
+        columns.of_episode(source).outputs[0],
+        columns.of_episode(row).outputs[0],
+    )
+    return BatchColumn(outputs, 8, partial(_of_checkpoints, said, where, of_source, int(facts["capacity"])))
+
+
+def _tensor(value: Any) -> Any:
+    return None if value is None else torch.tensor(value)
+
+
+def _of_checkpoints(
+    said: Mapping[str, Any],
+    where: list[str],
+    of_source: Array,
+    capacity: int,
+    memo: columns.Memo,
+    step: Array,
+    source: Array,
+    row: Array,
+) -> Array:
+    """Look up the checkpoint of each step; in each of them the last row comes first."""
+    number = of_source[source] + ((row + 1) % capacity + step) // capacity
+    found = np.empty(len(number), object)
+    found[:] = [said.get(f"{where[s]}{n}") for s, n in zip(source.tolist(), number.tolist(), strict=True)]
+    return found
