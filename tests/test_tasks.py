@@ -281,3 +281,10 @@ def test_texts_that_an_export_has_no_place_for_are_lost_only_if_that_is_accepted
     assert odd.episodes["task"].tolist() == ["both"]
     with pytest.raises(LossyExport, match="task of 1 episode, which is not the first text of task_at"):
         rlds_cli.export(odd, "tfds", tmp_path / "out")
+
+
+def test_a_trace_compares_the_texts_of_steps(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("obs,action,done,task\n1,0,0,lift\n2,0,0,drop\n3,0,1,drop\n")
+    ds = import_files(tmp_path / "a.csv", "local/a")
+    done = run_rlds("verify", ds.id, "--trace", "3", "--json")
+    assert done.returncode == 0 and b"task_at" in done.stdout

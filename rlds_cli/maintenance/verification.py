@@ -29,7 +29,7 @@ from rlds_cli.settings import StrPath
 from rlds_cli.store.digests import PREFIX
 from rlds_cli.store.integrity import Verification
 from rlds_cli.store.sealing import Problem
-from rlds_cli.ted import CUT, FLAGS, IntArray
+from rlds_cli.ted import CUT, FLAGS, TASK, TASK_AT, IntArray
 
 _REST = "in Python ds.select(episodes=...) opens the others; rlds_cli.merge([that], ...) copies them into a new dataset"
 _SHORTEST = 8  # digits that a fingerprint may be cut to
@@ -252,7 +252,7 @@ def _look_up(
     found: list[ArchivedValue] = child.ask(
         planning.look_up, named, spot, all_files, names=(files[number],), types=planning.ANSWERS
     )
-    return found
+    return [replace(c, field=TASK_AT) if c.field == TASK and TASK_AT in ds.schema else c for c in found]
 
 
 def _files(ds: Dataset, wanted: Collection[int], archive: StrPath | None) -> dict[int, Path]:
