@@ -183,3 +183,19 @@ def test_a_dataset_is_answered_with_its_episodes() -> None:
     assert "(ds.episode(k) for k in range(ds.num_episodes))" in str(e.value.hint)
     with pytest.raises(InvalidArgument, match="a single Batch"):
         create("local/copy", ds.episode(0))  # type: ignore[arg-type]
+
+
+def test_flags_of_agents_do_not_end_an_episode_silently() -> None:
+    flags = np.zeros((3, 2), bool)
+    flags[2, 0] = True
+    agents = {"observation": np.zeros((4, 2, 3)), "action": np.zeros((3, 2, 1))}
+    after = {"agents": {"reward": np.zeros((3, 2)), "terminated": flags}}
+    with pytest.raises(InvalidEpisode, match="next/agents/terminated is set, which is a flag of agents") as e:
+        create("local/x", [{"agents": agents, "next": after}])
+    assert '"terminated"' in str(e.value.hint)
+    with pytest.raises(InvalidEpisode, match=r"as the flags are \[3, 2\]") as e:
+        create("local/x", [{"agents": agents, "next": {**after, "terminated": flags}}])
+    assert "belong to their group" in str(e.value.hint)
+    ds = create("local/x", [{"agents": agents, "next": {**after, "terminated": flags.any(1)}}])
+    assert ds.episodes["end"].tolist() == ["terminated"]
+    assert ds.schema["next/agents/terminated"].shape == (2,)

@@ -154,3 +154,9 @@ def test_a_row_for_each_episode_or_batch_is_said(
     with pytest.raises(UnknownLayout) as e:
         import_files(path, "local/x")
     assert "episode or a batch of steps" in str(e.value.hint) or "a batch of steps" in str(e.value)
+
+
+def test_a_single_numbered_column_is_a_field_of_one_component(tmp_path: Path) -> None:
+    rows = Rows("plain", write(tmp_path / "a.csv", {"obs_0": [1.5, 2.5], "action_0": [0.5, 0.25], "done": [0, 1]}))
+    assert rows.of(0, "observation")[:2].tolist() == [[1.5], [2.5]]
+    assert rows.of(0, "action").tolist() == [[0.5], [0.25]]

@@ -268,7 +268,7 @@ def _found(
     if field in ("observation", "action", NEXT_OBSERVATION):
         for base in NAMES[field]:
             names = [n for head, all_of in heads.items() if _is_numbered(head, base) for n in all_of if n not in taken]
-            if len(names) > 1:
+            if len(names) > 1 or (names and names[0][-1:] in "01"):
                 return _gathered(field, sorted(names, key=natural), notes)
     return {}
 

@@ -58,6 +58,7 @@ from rlds_cli.ted import (
 )
 from rlds_cli.ted import episodes as episode_dicts
 from rlds_cli.ted.episodes import Flat, Value, is_bytes, is_single, parts
+from rlds_cli.text import is_below
 
 # Names of other libraries. Stored as they are, they would be fields that no loader uses.
 _MEANT = {
@@ -412,6 +413,7 @@ class EpisodeReader:
 
     def _read(self, of: OriginalEpisode, t: Trajectory) -> tuple[Flat, int, int]:
         flat = dict(of.flat)
+        _check_flags_of_agents(flat, t.name)
         if any(flag in flat for flag in FLAGS):
             for flag in _ROOT_FLAGS:  # False on every step, by TED
                 flat.pop(flag, None)
@@ -441,6 +443,24 @@ class EpisodeReader:
         for column, value in about.items():
             if value is not None:
                 self._kinds[column] = episode_table.joint_kind(self._kinds.get(column), value, column, name)
+
+
+_DONE = "next/done"
+
+
+def _check_flags_of_agents(flat: Flat, where: str) -> None:
+    """Refuse an episode in which flags of agents are set, and no flag says how all of it ends."""
+    if any(name in flat for name in (*FLAGS, _DONE)):
+        return
+    last = {name.rpartition("/")[2] for name in (*FLAGS, _DONE)}
+    for name, value in flat.items():
+        group, _, flag = name.removeprefix("next/").rpartition("/")
+        is_agent = any(is_below(n, f"{group}/action") or is_below(n, f"next/{group}/reward") for n in flat)
+        if name.startswith("next/") and group and flag in last and is_agent and np.asarray(value).astype(bool).any():
+            raise InvalidEpisode(
+                f"{where}: {name} is set, which is a flag of agents, and no flag says how the episode ends.",
+                hint='"next": {"terminated": ..., "truncated": ...} holds those of the episode, [T] or one of each',
+            )
 
 
 def _meant(name: str, flat: Flat) -> str | None:

@@ -195,7 +195,12 @@ def _row(flat: Flat, row: int, lead: tuple[int, ...], mask: str | None, where: s
     for key, value in flat.items():
         if key != EPISODE and _shape(value)[:2] != lead:
             shape = list(_shape(value))
-            raise InvalidEpisode(f"{where}: {key} has shape {shape}; [{lead[0]}, {lead[1]}, ...] expected.")
+            raise InvalidEpisode(
+                f"{where}: {key} has shape {shape}; [{lead[0]}, {lead[1]}, ...] expected, as the flags are "
+                f"[{lead[0]}, {lead[1]}].",
+                hint='flags of each agent belong to their group, "next": {"agents": {"terminated": [T, agents]}}, '
+                'beside those of the episode, "next": {"terminated": [T]}',
+            )
     steps = np.arange(lead[1]) if mask is None else np.flatnonzero(np.asarray(flat[mask])[row])
     if len(steps) and steps[-1] - steps[0] + 1 != len(steps):
         raise InvalidEpisode(f"{where}: {mask} masks steps in the middle of an episode.")
