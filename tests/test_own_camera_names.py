@@ -109,7 +109,7 @@ def test_names_relative_to_the_folder_of_the_images(data: Path, folder: str, suf
     pictures(data / folder)
     csv_file(data / "metadata.csv", rows_of(5, file_name=[name + suffix for name in NAMES]), "utf-8-sig")
     ds = imported(data)
-    assert cameras(ds) == ["file_name"] and seen(ds, "file_name") == VALUES
+    assert cameras(ds) == ["file_name"] and seen(ds, "file_name") == VALUES and "kept as text" not in noted(ds)
     assert ds.manifest.facts["cameras"]["file_name"]["files"] == f"files:{folder}/{{file_name}}"
     assert trace(ds, 5).ok
 

@@ -172,7 +172,8 @@ def plan(archive: Archive) -> Plan:
 def _cameras(archive: Archive, media: Sequence[Path]) -> CamerasFound:
     """Find the cameras among the images and videos that lie beside the files."""
     notes: tuple[Note, ...] = ()
-    if not media:
+    known = cameras.of(archive.fields) or any(n.code == camera_search.LEFT_OUT for n in archive.left_out)
+    if not media and not known:  # a second plan knows them by the first
         with _first_readable(archive) as table:
             notes = tuple(camera_names.not_given(table, archive.fields))
     if media or any(map(is_observation, archive.fields)):

@@ -30,6 +30,7 @@ from rlds_cli.formats.tables import Table, open_flat
 from rlds_cli.ted import FLAGS, Note
 from rlds_cli.text import plural
 
+LEFT_OUT = "left-out-files"  # the code of the note about files that no row has
 _SHOWN, _FILES = 10, 5  # of the files that are left out: groups, and files of a group
 _NUMBER = re.compile(r"(\d+)(?!.*\d)")  # the last one of a name
 
@@ -439,7 +440,7 @@ def notes(root: Path, left_out: Mapping[Path, str]) -> Iterator[Note]:
     if said:
         text = "; ".join(said[:_SHOWN]) + (f"; and {len(said) - _SHOWN:,} more" if said[_SHOWN:] else "")
         were = "was" if len(left_out) == 1 else "were"
-        yield Note("left-out-files", f"{plural(len(left_out), 'file')} {were} left out: {text}")
+        yield Note(LEFT_OUT, f"{plural(len(left_out), 'file')} {were} left out: {text}")
 
 
 def _several(names: Sequence[str], why: str) -> str:
