@@ -48,7 +48,7 @@ class ImportPlan:
 
     ``rows`` is the number of rows (T+1 per episode) if it is known in advance. ``episodes`` holds statistics as far as
     known: ``episodes``, ``steps``, ``shortest``, ``median``, ``longest`` and ``ends``. ``notes`` are remarks of the
-    reader, ``account`` what becomes of each file, and of each column, key, attribute and group in it.
+    reader, ``account`` the fate of each file, and of each column, key, attribute and group in it.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Random archives of each declared family, with its traps, for ``compare_readers.py``."""
+"""Random archives of each declared family, with its traps, for ``compare_readers.py`` and the test of accounts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ import h5py
 import numpy as np
 
 Rng = np.random.Generator
+PNG = bytes.fromhex(  # 2x2, grey
+    "89504e470d0a1a0a0000000d494844520000000200000002080000000057dd52f80000000e49444154789c6360"
+    "646260660100001d000b0db552060000000049454e44ae426082"
+)
 Options = dict[str, Any]  # of an import
 
 
@@ -478,3 +482,87 @@ def _write(rng: Rng, directory: Path, name: str, kind: str, columns: dict[str, A
 FAMILIES: dict[str, Callable[[Rng, Path], Options]] = {
     f.__name__: f for f in (openml, d3rlpy, ogbench, d4rl, robomimic, roboset, gen_dgrl, vd4rl, plain)
 }
+
+
+# -- strangers: what an archive holds beside what its layout knows
+
+
+def add_stranger(rng: Rng, directory: Path) -> str:
+    """Add a file, a column, a dataset, a group, an attribute or a camera to an archive; return what it is.
+
+    Its name contains ``stranger``. Files whose form allows nothing else get a file beside them.
+    """
+    path = files[int(rng.integers(0, len(files)))] if (files := _changeable(directory)) else None
+    if path is None or chance(rng, 0.2):
+        return _beside(rng, directory)
+    return {".npz": _array, ".csv": _csv_column, ".jsonl": _json_key, ".parquet": _parquet_column}.get(
+        path.suffix, _hdf5_object
+    )(rng, path)
+
+
+def _changeable(directory: Path) -> list[Path]:
+    known = (".npz", ".csv", ".jsonl", ".parquet", ".h5", ".hdf5")
+    return sorted(p for p in directory.rglob("*") if p.suffix in known)
+
+
+def _beside(rng: Rng, directory: Path) -> str:
+    kind = str(rng.choice(["text", "json", "hidden", "image", "video"]))
+    names = {"text": "stranger.txt", "json": "stranger.json", "hidden": ".stranger", "video": "stranger.mp4"}
+    path = directory / names.get(kind, "stranger/0.png")
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes({"json": b'{"success": true}', "image": PNG, "video": b"no video"}.get(kind, b"operator: A"))
+    return kind
+
+
+def _hdf5_object(rng: Rng, path: Path) -> str:
+    kind = str(rng.choice(["attribute", "attribute of a dataset", "scalar", "array", "rows", "group"]))
+    with h5py.File(path, "a") as f:
+        inside: list[str] = []
+        f.visititems(lambda name, item: inside.append(name) if isinstance(item, h5py.Dataset) else None)
+        if kind.startswith("attribute"):
+            owner = f[str(rng.choice(inside))] if kind != "attribute" and inside else f
+            owner.attrs["stranger"] = str(rng.choice(["rad", "deg"])) if chance(rng, 0.5) else np.arange(3)
+        elif kind == "group":
+            f.create_group("stranger")
+        else:
+            rows = max((len(f[n]) for n in inside if f[n].shape), default=1)
+            f["stranger"] = {"scalar": 5.0, "array": np.zeros((rows + 7, 2))}.get(kind, np.zeros((rows, 2)))
+    return kind
+
+
+def _array(rng: Rng, path: Path) -> str:
+    with np.load(path) as found:
+        columns = dict(found)
+    rows = max((len(v) for v in columns.values() if v.ndim), default=1)
+    kind = str(rng.choice(["scalar", "array", "rows"]))
+    columns["stranger"] = {"scalar": np.array("pick"), "array": np.zeros((rows + 7, 2))}.get(kind, np.zeros(rows))
+    np.savez(path, **columns)
+    return kind
+
+
+def _csv_column(rng: Rng, path: Path) -> str:
+    lines = path.read_text().splitlines()
+    values = ["stranger", *(str(k) for k in range(len(lines) - 1))]
+    path.write_text("".join(f"{line},{value}\n" for line, value in zip(lines, values, strict=True)))
+    return "column"
+
+
+def _json_key(rng: Rng, path: Path) -> str:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    kind = str(rng.choice(["number", "nested", "null"]))
+    lines[-1]["stranger"] = {"number": 1.5, "nested": {"a": [1, 2]}}.get(kind)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return kind
+
+
+def _parquet_column(rng: Rng, path: Path) -> str:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    if chance(rng, 0.3):
+        pq.write_table(table.replace_schema_metadata({"stranger": "x"}), path)
+        return "key"
+    kind = pa.map_(pa.string(), pa.int64()) if chance(rng, 0.3) else pa.float64()
+    pq.write_table(table.append_column("stranger", pa.nulls(len(table), kind)), path)
+    return str(kind)

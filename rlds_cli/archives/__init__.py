@@ -69,7 +69,7 @@ READERS = (
 STOP_AT_DAMAGE = ("d3rlpy", "d4rl", "gen_dgrl", "ogbench", "robomimic", "roboset", "vd4rl")
 REWARDS = (ACTION, ARRIVE) = ("action", "arrive")  # the step that the reward of a row belongs to
 BAD_FILES = "bad-files"  # the code of the note about files that cannot be read like the others
-LACKING = (FILL, DROP, REFUSE) = ("fill", "drop", "refuse")  # what becomes of fields that some rows do not have
+LACKING = (FILL, DROP, REFUSE) = ("fill", "drop", "refuse")  # the fate of fields that some rows do not have
 _SHOWN_FILES = 5  # of the files that were left out, in a note
 
 
@@ -436,7 +436,7 @@ class Plan:
     env: Mapping[str, Any] = field(default_factory=dict)  # "id", "spec" (JSON of a Gymnasium EnvSpec), ...
     notes: tuple[Note, ...] = ()
     computed: tuple[str, ...] = ()  # fields that the reader works out, such as ages
-    account: Account | None = None  # what becomes of all that the files hold; None of a reader that does not say
+    account: Account | None = None  # the fate of all that the files hold; None of a reader that does not say
     episode_summary: EpisodeSummary | None = None
     beside: tuple[int, ...] | None = None  # files that hold more than rows and columns; None if that is not known
     several_tasks: bool = False  # the task of an episode changes

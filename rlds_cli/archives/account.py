@@ -1,4 +1,4 @@
-"""The account of an archive: what becomes of each file, and of each column, key, attribute and group in it.
+"""The account of an archive: the fate of each file, and of each column, key, attribute and group in it.
 
 A reader fills a `Ledger` as it plans. Each thing is used, as a field, a column of the episode table or a fact, or is
 left out for a reason. What a file holds is listed by `formats.inventory`, which knows no reader, so that nothing is
@@ -104,16 +104,16 @@ class Ledger:
         self._names: dict[tuple[str, str, Fate], str] = {}  # of the one thing that an entry stands for so far
 
     def file(self, name: str, fate: Fate) -> None:
-        """Say what becomes of a file."""
+        """State the fate of a file."""
         self._files[name] = fate
 
     def all_files(self, files: Iterable[Path], root: Path, fates: Mapping[Path, Fate]) -> None:
-        """Say what becomes of the files of an archive below ``root``; those that ``fates`` lacks are left out."""
+        """State the fate of the files of an archive below ``root``; those that ``fates`` lacks are left out."""
         for path in files:
             self.file(path.relative_to(root).as_posix(), fates.get(path) or left_out(NO_PLACE))
 
     def add(self, kind: str, name: str, fate: Fate, count: int = 1) -> None:
-        """Say what becomes of things of one name."""
+        """State the fate of things of one name."""
         if not count:
             return
         key = kind, _pattern(name, whole=kind == FILE), fate
@@ -140,7 +140,7 @@ class Ledger:
         *,
         others: Callable[[Item], Fate | None] = lambda _: None,
     ) -> None:
-        """Say what becomes of all that a file holds.
+        """State the fate of all that a file holds.
 
         Parameters
         ----------

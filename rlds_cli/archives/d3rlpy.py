@@ -168,7 +168,7 @@ class Version2(Grouped):
         return {"d3rlpy": [2]}, []
 
     def fate(self, item: Item) -> Fate | None:
-        """Say what becomes of attributes, of what a dump says about itself, and of the flag that ends an episode."""
+        """State the fate of attributes, of what a dump says about itself, and of the flag that ends an episode."""
         if item.name in MARKS:
             return used_as("the layout")
         if item.name.startswith("@"):

@@ -254,7 +254,7 @@ class Flat(ABC):
         return Plan(self.name, archive, schema, tuple(parts), rule, facts=facts, notes=tuple(notes), account=account)
 
     def account(self, archive: Archive, seen: Sequence[FlatLayout]) -> Account:
-        """Say what becomes of all that the files hold."""
+        """State the fate of all that the files hold."""
         told = Ledger()
         kind, _, key = (archive.episodes_by or "").partition(":")
         marks = (*self.marks, *([key] if kind == "field" else []))
@@ -268,7 +268,7 @@ class Flat(ABC):
         return told.account()
 
     def fate(self, item: Item) -> Fate | None:
-        """Say what becomes of a thing that is no column; None leaves it out."""
+        """State the fate of anything but a column; None leaves it out."""
         kept = item.kind == inventory.ATTRIBUTE and not item.why and type(self).metadata is Flat.metadata
         return used_as(METADATA) if kept else None
 

@@ -127,7 +127,7 @@ def _plan(archive: Archive, *, exact: bool) -> Plan:
 
 
 def _account(archive: Archive, schema: Sequence[Field]) -> Account:
-    """Say what becomes of the files, and of the arrays of an episode; a note names members that are no episodes."""
+    """State the fate of the files, and of the arrays of an episode; a note names other members."""
     told, keys = Ledger(), {name: key for key, name in NAMES.items()}
     told.all_files(archive.files, archive.root, dict.fromkeys(archive.files, used_as(EPISODES)))
     for f in schema:

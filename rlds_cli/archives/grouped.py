@@ -334,7 +334,7 @@ class Grouped:
         )
 
     def account(self, archive: Archive, found: Sequence[Sequence[Group]]) -> Account:
-        """Say what becomes of all that the files hold, of which ``found`` are the groups of each."""
+        """State the fate of all that the files hold, of which ``found`` are the groups of each."""
         told = Ledger()
         for index, (path, groups) in enumerate(zip(archive.files, found, strict=True)):
             name = archive.name_of(index)
@@ -351,7 +351,7 @@ class Grouped:
         return told.account()
 
     def fate(self, item: Item) -> Fate | None:
-        """Say what becomes of a thing in a file that is in no group; None leaves it out."""
+        """State the fate of a thing in a file that is in no group; None leaves it out."""
         return None
 
     def check(self, archive: Archive) -> None:

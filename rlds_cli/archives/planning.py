@@ -81,7 +81,7 @@ def plan(archive: Archive, format: str | None) -> Recognised:
 
 
 def account_of(plan: Plan, given: Archive) -> tuple[Entry, ...]:
-    """Return what becomes of all files that a user gave, and of all that they hold.
+    """Return the fate of all files that a user gave, and of all that they hold.
 
     Raises
     ------

@@ -353,7 +353,7 @@ def plan(archive: Archive) -> Plan:
 
 
 def _account(archive: Archive, files: Sequence[Path], seen: Sequence[_Planned]) -> Account:
-    """Say what becomes of the files, of their topics, and of the columns of these."""
+    """State the fate of the files, of their topics, and of the columns of these."""
     told = Ledger()
     told.all_files(archive.files, archive.root, dict.fromkeys(files, used_as(EPISODES)))
     for one in seen:

@@ -107,7 +107,7 @@ def plan(archive: Archive) -> Plan:
 
 
 def _account(archive: Archive) -> Account:
-    """Say what becomes of the files, and of the lists of their first records."""
+    """State the fate of the files, and of the lists of their first records."""
     told, fields = Ledger(), {**_STEPS, "observation": _OBSERVATIONS}
     fates = {leaf.key: used_as(name) for name, leaf in fields.items()} | dict.fromkeys(_EPISODE, used_as("options"))
     told.all_files(archive.files, archive.root, dict.fromkeys(archive.files, used_as(EPISODES)))

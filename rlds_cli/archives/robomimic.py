@@ -186,7 +186,7 @@ class RobomimicFamily(Grouped):
         return _once(f, group).columns
 
     def fate(self, item: Item) -> Fate | None:
-        """Say what becomes of attributes, and of the masks."""
+        """State the fate of attributes, and of the masks."""
         owner, at, key = item.name.rpartition("@")
         if not at:
             return used_as(SPLITS) if item.name.startswith(f"{MASK}/") else None

@@ -136,7 +136,7 @@ class RoboSet(Grouped):
         return replace(g, columns=columns, fields=fields, late=rows[name] == TRACE, about=None)
 
     def fate(self, item: Item) -> Fate | None:
-        """Say what becomes of attributes: those of the file and of trials are kept."""
+        """State the fate of attributes: those of the file and of trials are kept."""
         owner, at, _ = item.name.rpartition("@")
         return used_as(METADATA) if at and (not owner or GROUP.fullmatch(owner)) else None
 

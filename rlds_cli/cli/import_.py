@@ -87,7 +87,7 @@ def import_(
 
 
 def tell_account(entries: tuple[Entry, ...], more: str) -> None:
-    """Say what became of an archive; ``more`` says where all of it is listed."""
+    """Print the account of an archive; ``more`` says where all of it is listed."""
     from rlds_cli.cli.pages import account
 
     for said in account.lines(entries, more=more):

@@ -53,7 +53,7 @@ def inspect(
     ] = None,
     source: Annotated[
         bool,
-        typer.Option("--source", help="Show what became of each file, column, key and attribute of the source."),
+        typer.Option("--source", help="Show how each file, column, key and attribute of the source is used."),
     ] = False,
     html: Annotated[
         str | None,

@@ -84,7 +84,7 @@ class AppendPlan:
 class Appended:
     """The result of an append: its version, and the numbers of episodes and steps that it added.
 
-    ``account`` says what became of the files that were appended and of all that they hold.
+    ``account`` states the fate of the files that were appended and of all that they hold.
     """
 
     id: str

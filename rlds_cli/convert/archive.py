@@ -56,7 +56,7 @@ class Conversion:
     options: Mapping[str, Any] = field(default_factory=dict)
     stated: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # facts and env by the user, for the manifest
     portion: Subset = EVERYTHING  # the part of the archive's rows to convert
-    account: tuple[Entry, ...] | None = None  # what becomes of the archive, if it was planned before
+    account: tuple[Entry, ...] | None = None  # the fate of the archive, if it was planned before
     check: Callable[[Path], None] | None = None  # raises if the finished dataset must not be published
     seen: tuple[Identity, ...] = ()  # identities of the archive's files when their hashes were computed
     reader_source: str = ""  # the code of the reader, see `plugins.source`; `convert` fills it in

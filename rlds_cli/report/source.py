@@ -1,4 +1,4 @@
-"""The source of a dataset: its archive, and what became of each file, column, key, attribute and group in it."""
+"""The source of a dataset: its archive, and the fate of each file, column, key, attribute and group in it."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Description:
     env: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     provenance: tuple[Mapping[str, Any], ...] = ()
-    account: tuple[Mapping[str, Any], ...] = ()  # what became of the archive
+    account: tuple[Mapping[str, Any], ...] = ()  # the fate of the archive
     sources: tuple[Mapping[str, Any], ...] = ()  # one per archive file: file, size, sha256, url, revision
 
 

@@ -98,7 +98,7 @@ class Manifest:
     provenance: tuple[Mapping[str, Any], ...] = ()  # the chain of preprocess steps, oldest first
     metadata: tuple[str, ...] = ()
     notes: tuple[Mapping[str, Any], ...] = ()
-    account: tuple[Mapping[str, Any], ...] = ()  # what became of the archive and all that it holds
+    account: tuple[Mapping[str, Any], ...] = ()  # the fate of the archive and all that it holds
     shared: Mapping[str, str] = field(default_factory=dict)  # field -> how it came from the source: link, reflink, copy
     episode_columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # the user's own: dtype and digest
     files: str = ""  # sha256 of the list of the digests of files, see `sealing`

@@ -117,7 +117,7 @@ def plan(archive: Archive) -> Plan:
 
 
 def _account(archive: Archive, checkpoints: Sequence[logs.Checkpoint]) -> Account:
-    """Say what becomes of the files: each holds one column of a checkpoint."""
+    """State the fate of the files: each holds one column of a checkpoint."""
     told, fates = Ledger(), dict[Path, Fate]()
     for c in checkpoints:
         for store, index in c.files.items():

@@ -32,7 +32,7 @@ def account_of(
     *,
     without: Collection[str],
 ) -> Account:
-    """Say what becomes of a dataset.
+    """State the fate of a dataset.
 
     Parameters
     ----------

@@ -246,7 +246,7 @@ def _plan(archive: Archive, located: MinariFiles) -> Plan:
 
 
 def _account(archive: Archive, located: MinariFiles, survey: _Survey, columns: Columns) -> Account:
-    """Say what becomes of files, and of the columns and attributes of episodes, which are counted as they are alike."""
+    """State the fate of files, and of the columns and attributes of episodes, which are counted as they are alike."""
     told, in_hdf5 = Ledger(), located.format == "hdf5"
     data = [located.main] if in_hdf5 else [i for of in located.parts.values() for i in of]
     fates = dict.fromkeys((archive.files[i] for i in data), used_as(EPISODES))

@@ -101,7 +101,7 @@ def plan(archive: Archive) -> Plan:
 
 
 def _account(archive: Archive, located: TfdsDirectory, found: Features, columns: Mapping[str, FeatureLeaf]) -> Account:
-    """Say what becomes of the files, and of the features that they are said to hold."""
+    """State the fate of the files, and of the features that they are said to hold."""
     told, beside = Ledger(), located.features.with_name
     fates = {archive.files[s.file]: used_as(EPISODES) for s in located.shards}
     fates |= {beside(name): used_as(f"{METADATA}, the layout") for name in (directory.FEATURES, directory.INFO)}

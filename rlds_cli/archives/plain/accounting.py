@@ -28,7 +28,7 @@ def of_table(
     without: Collection[str] = (),
     filled: Collection[str] = (),
 ) -> None:
-    """Say what becomes of a flat file, which the manifest calls ``name``, and of all that it holds.
+    """State the fate of a flat file, which the manifest calls ``name``, and of all that it holds.
 
     Parameters
     ----------

@@ -165,7 +165,7 @@ class _GroupEpisode:
         return f"{self.group} of {self.table.path.name}" if self.group else self.table.path.name
 
     def fates(self) -> dict[str, Fate]:
-        """Say what becomes of the columns of the file that are those of the episode."""
+        """State the fate of the columns of the file that are those of the episode."""
         names = {**self.keys, **self.next_keys, **{COLUMN + n: key for n, key in self.once.items()}}
         what = self.meaning
         marks = (what.ids, what.steps, what.starts, what.lasts, self.done)

@@ -51,12 +51,12 @@ class Settled:
 
 
 def settle(archive: Archive, seen: Sequence[FileSurvey]) -> Settled:
-    """Decide what becomes of the columns that some of the files do not have.
+    """Decide the fate of the columns that some of the files do not have.
 
     Raises
     ------
     UnknownLayout
-        A file lacks a column, and ``missing`` does not say what becomes of it, or cannot.
+        A file lacks a column, and ``missing`` does not state their fate, or cannot.
     """
     found: dict[str, Lacking] = {}
     for one in _of_files(archive, seen):
@@ -65,7 +65,7 @@ def settle(archive: Archive, seen: Sequence[FileSurvey]) -> Settled:
 
 
 def settle_rows(settled: Settled, joined: JoinedFiles) -> Settled:
-    """Decide what becomes of columns that have no value in some rows of steps; reads narrow columns.
+    """Decide the fate of columns that have no value in some rows of steps; reads narrow columns.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def can_drop(name: str) -> bool:
 
 
 def check(found: Iterable[Lacking], missing: str | None) -> None:
-    """Refuse fields that are not everywhere, unless ``missing`` says what becomes of them, and can.
+    """Refuse fields that are not everywhere, unless ``missing`` states the fate of them, and can.
 
     Raises
     ------

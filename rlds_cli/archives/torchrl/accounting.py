@@ -15,7 +15,7 @@ from rlds_cli.text import is_below
 
 LAYOUT = "the layout"
 FLAGS = ("done", "terminated", "truncated", "is_init")
-NO_FIELD = "it is no value of a step; a note says why"
+NO_FIELD = "it has no value at each step; a note says why"
 
 
 def account_of(
@@ -26,7 +26,7 @@ def account_of(
     *,
     exported: bool = False,
 ) -> Account:
-    """Say what becomes of the files of TensorDicts and of their entries.
+    """State the fate of the files of TensorDicts and of their entries.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def account_of(
 
 
 def _fate(name: str, names: Mapping[str, str]) -> Fate:
-    """Return the fate of an entry: of next values, and of the root's reward beside the next one, it is no field's."""
+    """Return the fate of an entry; next values, and a reward at the root beside the next one, are special."""
     if name in names:
         return used_as(names[name])
     last = name.rpartition("/")[2]
