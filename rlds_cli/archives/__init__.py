@@ -37,7 +37,7 @@ from rlds_cli.files.disk import is_full
 from rlds_cli.formats.text_tables import MAX_COLUMNS
 from rlds_cli.ted import CHUNK_BYTES as CHUNK_BYTES
 from rlds_cli.ted import CHUNK_ROWS as CHUNK_ROWS
-from rlds_cli.ted import Array, Chunk, Column, Field, IntArray, Note
+from rlds_cli.ted import Array, Chunk, Column, Field, IntArray, Note, Scalar
 from rlds_cli.ted import Part as Part
 
 if TYPE_CHECKING:
@@ -439,6 +439,7 @@ class Plan:
     account: Account | None = None  # the fate of all that the files hold; None of a reader that does not say
     episode_summary: EpisodeSummary | None = None
     beside: tuple[int, ...] | None = None  # files that hold more than rows and columns; None if that is not known
+    once: tuple[Mapping[str, Scalar], ...] = ()  # of each file its values for the episode table; empty: read again
     several_tasks: bool = False  # the task of an episode changes
     task: Field | None = None  # what is said of episodes, as the reader's field, which is none of the others
     version: int = 0  # of the reader; `Guarded` fills in both

@@ -397,28 +397,31 @@ def attribute_values(item: h5py.Group | h5py.Dataset) -> Iterator[tuple[str, Any
     path, checked = _path_of(item), False
     for name in _attribute_names(item):
         found = h5py.h5a.open(item.id, name)
-        if not checked and hdf5_limits.is_variable(found.get_type()):
+        kind = found.get_type()
+        if not checked and hdf5_limits.is_variable(kind):
             hdf5_limits.check_heap(item.id, path)
             checked = True
-        yield _text(name), _attribute(item, name, found, path)
+        yield _text(name), _attribute(item, name, found, kind, path)
 
 
 def attribute(item: h5py.Group | h5py.Dataset, key: str | bytes) -> Any:
     """Read one attribute; raises KeyError if there is none. Names that are not UTF-8 are bytes."""
     path, name = _path_of(item), key if isinstance(key, bytes) else key.encode()
     found = h5py.h5a.open(item.id, name)
-    if hdf5_limits.is_variable(found.get_type()):
+    kind = found.get_type()
+    if hdf5_limits.is_variable(kind):
         hdf5_limits.check_heap(item.id, path)
-    return _attribute(item, name, found, path)
+    return _attribute(item, name, found, kind, path)
 
 
 def _path_of(item: h5py.Group | h5py.Dataset) -> Path:
     return Path(os.fsdecode(h5py.h5f.get_name(item.id)))
 
 
-def _attribute(item: h5py.Group | h5py.Dataset, name: bytes, found: h5py.h5a.AttrID, path: Path) -> Any:
+def _attribute(
+    item: h5py.Group | h5py.Dataset, name: bytes, found: h5py.h5a.AttrID, kind: h5py.h5t.TypeID, path: Path
+) -> Any:
     """Read one attribute as ``item.attrs[name]`` does; of one value in a fifth of the time, since files have many."""
-    kind = found.get_type()
     with reading(path, f"the attribute {_text(name)}"):
         if kind.get_class() not in _SINGLE or found.get_space().get_simple_extent_type() != h5py.h5s.SCALAR:
             return item.attrs[name]

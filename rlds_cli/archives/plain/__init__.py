@@ -97,6 +97,7 @@ VERSION = 1
 TASKS = tasks.NAMES  # columns of texts that say what an episode is about
 choose = every_file
 CHECK_ROWS = 1 << 12
+_MOST_CARRIED = 8 << 20  # characters of the values that files hold once, which go to the processes that read them
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -320,7 +321,14 @@ def _plan_flat(archive: Archive) -> Plan:
         account=told.account(),
         episode_summary=_summary(joined),
         beside=tuple(i for i, s in enumerate(seen) if _has_more(s, per_episode)),
+        once=_carried(seen) if per_file else (),
     )
+
+
+def _carried(seen: Sequence[FileSurvey]) -> tuple[Mapping[str, Scalar], ...]:
+    """Return the values that each file holds once, so that no file is opened for them again; none if they are long."""
+    size = sum(len(str(value)) for s in seen for value in s.once.columns.values())
+    return tuple(s.once.columns for s in seen) if size <= _MOST_CARRIED else ()
 
 
 def _columns_per_file(seen: Sequence[FileSurvey], per_episode: Mapping[str, str]) -> dict[str, str]:
@@ -456,13 +464,18 @@ def _of_files(plan: Plan, part: Part, view: TableView) -> dict[str, list[Scalar]
         return {}
     begins = np.concatenate([[int(part.args["start"])], part.args["stops"][:-1]]).astype(np.int64)
     of = view.places(begins)[0].tolist()
-    attributes_alone = set(names.values()) == {once.ATTRIBUTE}
-    values = {}
-    for file in dict.fromkeys(of):
-        path = plan.archive.files[file]
-        found = once.attributes_of(path) if attributes_alone else survey(plan.archive, path).once
-        values[file] = found.columns
+    values = {file: _held_once(plan, file) for file in dict.fromkeys(of)}
     return {name: [values[file].get(name) for file in of] for name in names}
+
+
+def _held_once(plan: Plan, file: int) -> Mapping[str, Scalar]:
+    """Return the values that a file holds once."""
+    if plan.once:
+        return plan.once[file]
+    path = plan.archive.files[file]
+    if set(plan.facts["per_file"].values()) == {once.ATTRIBUTE}:
+        return once.attributes_of(path).columns
+    return survey(plan.archive, path).once.columns
 
 
 def _constant(part: Part, view: TableView, name: str, key: str) -> list[Scalar]:
