@@ -5,6 +5,8 @@
 cameras     episodes of JPEG images, of which a selection and a trim share the files; also in a growing dataset
 table       a million episodes of two steps and eight fields, for what is done by the episode table alone; also in a
             growing dataset
+attributes  5,000 HDF5 files of an episode each, without attributes and with eight: the processor's time of the import,
+            the files of a selection, and the times of changes
 loading     a million rows in one dataset, 95 % of them in a selection, in a merge of ten, and in one that grows; their
             loaders take turns
 conversion  D4RL files of a million steps, and of 200,000 episodes of two steps, beside h5py, tofile, fsync, one sha256
@@ -21,6 +23,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import resource
 import shutil
 import statistics
 import sys
@@ -46,7 +49,8 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts: dict[str, Callable[[Path, float], None]]
-    parts = {"cameras": cameras, "table": table, "loading": loading, "conversion": conversion}
+    parts = {"cameras": cameras, "table": table, "attributes": attributes}
+    parts |= {"loading": loading, "conversion": conversion}
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(parts))
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of episodes and rows")
     parser.add_argument("--before", metavar="CHECKOUT", help="a directory or a commit")
@@ -143,6 +147,52 @@ def table(home: Path, scale: float) -> None:
     seconds("fingerprint after a label", lambda: opened.store.fingerprint(opened.episodes.index), at_most=1)
     seconds("open", lambda: rlds_cli.open_dataset("local/grown"))
     seconds("open, first batch", lambda: next(iter(Loader("local/grown", 256, seed=0))))
+
+
+def attributes(home: Path, scale: float) -> None:
+    """Print the figures of files with attributes, beside the same files without."""
+    import h5py
+
+    import rlds_cli
+    from rlds_cli.importing import import_files
+
+    count, costs, files = round(5_000 * scale), dict[int, float](), dict[int, int]()
+    for number in (0, 8):
+        directory, id = home / f"archive/a{number}", f"local/a{number}"
+        directory.mkdir(parents=True)
+        for k in range(count):
+            with h5py.File(directory / f"episode_{k}.hdf5", "w") as f:
+                f["observations/qpos"] = f["action"] = np.full((20, 7), k, np.float32)
+                f.attrs.update({f"x{i}": f"text {k}" for i in range(number)})
+        print(f"attributes: {count:,} files with {number}")
+        before = processor()
+        import_files(directory, id, progress=False)
+        costs[number] = processor() - before
+        whole = used(home)
+        keep = np.flatnonzero(np.random.default_rng(0).random(count) < 0.95)
+        select = partial(rlds_cli.open_dataset(id).select(episodes=keep).save, "part", force=True)
+        measure("select 95 %", home, whole, select, at_most=1)
+        labels = iter(range(RUNS))
+        label = lambda ids=id, n=labels: rlds_cli.open_dataset(ids).select(episodes=[0]).label(quality=next(n))  # noqa: E731
+        measure("label one episode", home, whole, label, at_most=1)
+        measure(
+            "drop one", home, whole, lambda ids=id: rlds_cli.open_dataset(ids).select(episodes=[0]).drop(), at_most=1
+        )
+        files[number] = sum(p.is_file() for p in rlds_cli.open_dataset(f"{id}@part").path.rglob("*"))
+    print(
+        f"  files of a selection             {files[8]} with attributes, {files[0]} without{reached(files[8], files[0])}"
+    )
+    ratio = costs[8] / costs[0]
+    print(
+        f"  processor's time of the import   {costs[8]:.1f} s, {costs[0]:.1f} s without{reached(ratio, 1.3)}: {ratio:.2f}"
+    )
+
+
+def processor() -> float:
+    """Return the seconds of the processor of this process and of those that it has waited for."""
+    return sum(
+        r.ru_utime + r.ru_stime for r in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
 
 
 def short(count: int) -> Iterator[dict[str, Any]]:
