@@ -103,11 +103,15 @@ def read_lerobot21(directory: Path) -> list[Episode]:
 def expected_lerobot(ds: Any, k: int) -> Values:
     """The T steps of an episode: without the final observation, and without the flag that rlds sets where it cut."""
     episode, steps = ds.episode(k), int(ds.episodes["length"][k])
+    if "task" in episode:
+        yield "task", np.asarray(episode["task"])
     for name, f in ds.schema.items():
+        if name == "task_at":
+            continue  # LeRobot has it as the task of each row
         values = _column(episode, name, steps)
         if name == "next/truncated" and ds.episodes["end"][k] == "cut":
             values = np.zeros_like(values)
-        key = {"task": "task", "next/info/done": "next.done"}.get(name, name.replace("/", "."))
+        key = {"next/info/done": "next.done"}.get(name, name.replace("/", "."))
         yield key, values.reshape(steps, *(f.shape or ()))
     yield "frame_index", np.arange(steps)
     yield "next.done", np.arange(steps) == steps - 1
