@@ -441,10 +441,52 @@ def _tables(read: Callable[[Path], mp4.Track], content: bytes) -> None:
     _in_file("x.mp4", content, use)
 
 
+def _arriving(content: bytes) -> None:
+    """Have the tables of a video arrive in the pieces that are asked for."""
+
+    def use(path: Path) -> None:
+        held: list[tuple[int, int]] = []
+        while (wanted := mp4.missing([mp4.Partial(path, len(content), tuple(held))])[0]) is not None:
+            first, size = wanted
+            assert size > 0 and first >= 0 and first + size <= len(content) and len(held) < 1000
+            held.append((first, first + size))
+
+    _in_file("x.mp4", content, use)
+
+
+def _mcap() -> bytes:
+    """A recording of joints, a text and commands, as ROS 2 makes it."""
+    from mcap.writer import CompressionType
+    from mcap_ros2.writer import Writer
+
+    file = io.BytesIO()
+    writer = Writer(file, compression=CompressionType.NONE)
+    kinds = {"/state": "float64[] data\nuint8[] raw\n", "/mode": "string data\n", "/cmd": "float32 x\nbool on\n"}
+    schemas = {topic: writer.register_msgdef(f"lab/msg/T{k}", text) for k, (topic, text) in enumerate(kinds.items())}
+    for k in range(4):
+        values = {
+            "/state": {"data": [k, 1.5], "raw": bytes([k, 2])},
+            "/mode": {"data": "go"},
+            "/cmd": {"x": k, "on": 1},
+        }
+        for topic, value in values.items():
+            writer.write_message(topic, schemas[topic], value, log_time=k * 10**7, publish_time=k * 10**7)
+    writer.finish()
+    return file.getvalue()
+
+
+_LINES = b"".join(
+    json.dumps({"topic": topic, "time": k / 50, "x": [k, 0.5], "on": {"a": k}}).encode() + b"\n"
+    for k in range(4)
+    for topic in ("state", "cmd")
+)
 _MINARI_DATA = _minari_hdf5()
 
 TARGETS = {
     "mp4": Target((_mp4("mpeg4", 6), _mp4("libx264", 4)), partial(_tables, mp4.read)),
+    "mp4_arriving": Target((_mp4("mpeg4", 6), _video("mpeg4", 6, "mp4")), _arriving),
+    "recording": Target((_mcap(),), importing("recordings", "x.mcap"), slow=True),
+    "recording_lines": Target((_LINES,), importing("recordings", "x.jsonl"), slow=True),
     "video": Target(
         (_video("libx264", 4, "matroska"), _video("mpeg4", 6, "avi"), _video("libvpx", 4, "webm")),
         partial(_tables, video_files.read),
