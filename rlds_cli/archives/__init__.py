@@ -194,7 +194,7 @@ class Guarded:
             yield from self.module.look_up(place)
 
     def _planned(self, plan: Plan) -> Plan:
-        """Return a plan in which what is said of episodes is no field of its own."""
+        """Return a plan in which what is said of episodes is not a field of its own."""
         names = getattr(self.module, "TASKS", ())
         found = tasks.divided(plan.schema, plan.archive.files[0].name, names=names, mapped=plan.archive.fields)
         if found.task is None:

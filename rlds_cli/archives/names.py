@@ -344,7 +344,7 @@ def chosen_of(
 
 
 def present(columns: Mapping[str, Shaped], chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return the choices of a user whose columns are there, and those of what every step needs."""
+    """Return the choices of a user whose columns exist, and those of what every step needs."""
     return {
         name: key
         for name, key in chosen.items()

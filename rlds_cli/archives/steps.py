@@ -57,7 +57,7 @@ def _no_step(table: Table, c: TableColumn, rules: str = "") -> UnknownLayout:
     option = f"; if each row is one step nevertheless: --episodes-by {rules}" if rules else ""
     return UnknownLayout(
         f"{table.path.name}: {c.name} is {c.dtype} {list(c.shape)}, with {c.shape[1]:,} values in a row, so a row is "
-        "no step, but an episode, a batch of steps, or a step of several environments or agents.",
+        "not a step, but an episode, a batch of steps, or a step of several environments or agents.",
         hint="write a row for each step, with a column of episode ids, or pass the episodes to rlds_cli.create"
         + option,
     )

@@ -47,7 +47,7 @@ def divided(schema: Sequence[Field], where: str, *, names: Sequence[str] = (), m
     where : str
         The archive, for messages.
     names : sequence of str
-        Further names that the reader gives such texts; the first that is there counts.
+        Further names that the reader gives such texts; the first that the archive has counts.
     mapped : collection of str
         Names that the user gave, for which ``names`` do not count.
 
@@ -60,7 +60,7 @@ def divided(schema: Sequence[Field], where: str, *, names: Sequence[str] = (), m
     at = fields.get(TASK_AT)
     texts = [fields[n] for n in (TASK, TASK_AT) if n in fields and fields[n].kind == "text"]
     if at is not None and (at not in texts or at.placement == "next" or len(texts) > 1):
-        odd = f"is there beside {TASK}" if len(texts) > 1 else f"is {at.dtype} {list(at.shape)}"
+        odd = f"stands beside {TASK}" if len(texts) > 1 else f"is {at.dtype} {list(at.shape)}"
         raise UnknownLayout(
             f"{where}: {TASK_AT} {odd}; it is the name of the text that says what is to be done at a step.",
             hint=f"another name: --map NAME={TASK_AT}",

@@ -112,7 +112,7 @@ def _step_column(s: Subject, f: Field) -> Iterator[Finding]:
 
 
 def _growth(s: Subject, f: Field) -> tuple[float, float] | None:
-    """The usual growth of a column from row to row, and the most by which it varies; None where it is no counter."""
+    """The usual growth of a column from row to row, and the most by which it varies; None where it does not count."""
     grown, pairs = list[Array](), 0
     for _, before, after in _neighbours(s, f):
         step = after.astype(np.float64) - before.astype(np.float64)

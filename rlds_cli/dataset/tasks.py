@@ -36,7 +36,7 @@ def are_known(store: Store) -> bool:
 
 
 def gather(store: Store, rows: IntArray) -> Array:
-    """Return the texts at rows of a dataset of which they are known, as objects; None at rows that are no step [n]."""
+    """Return the texts at rows of a dataset of which they are known, as objects; None at rows without a step [n]."""
     if TASK_AT in store.fields:
         return store.gather(TASK_AT, rows)
     rows = np.asarray(rows, np.int64)

@@ -76,7 +76,7 @@ def is_failing(exc: OSError) -> bool:
     return exc.errno in _FAILING
 
 
-def failure(exc: OSError, *, kept: str = "What was there before is as it was.") -> RldsError:
+def failure(exc: OSError, *, kept: str = "What existed before is as it was.") -> RldsError:
     """Return the error for an error of `is_failing` of which nothing more is known than what the system says."""
     what = os.fsdecode(exc.filename) if isinstance(exc.filename, str | bytes) else "A file"
     return RldsError(f"{what} could not be read or written: {exc.strerror or exc}. {kept}", hint=_LOOK)

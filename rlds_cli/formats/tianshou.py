@@ -103,7 +103,7 @@ def read(path: Path, f: h5py.File) -> Buffer:
 def _count(f: h5py.File, key: str) -> int:
     value = np.asarray(attribute(f, key))
     if value.size != 1 or value.dtype.kind not in "iu" or int(value.reshape(-1)[0]) < 0:
-        raise CorruptArchive(f"{Path(f.filename).name}: the attribute {key} is no number of rows.")
+        raise CorruptArchive(f"{Path(f.filename).name}: the attribute {key} is not a number of rows.")
     return int(value.reshape(-1)[0])
 
 

@@ -63,7 +63,7 @@ class LogPlaces:
         return LogPlaces(self.logged[numbers])
 
     def without(self, others: LogPlaces) -> LogPlaces:
-        """Return those of the episodes that are not among others; of either, each is there once."""
+        """Return those of the episodes that are not among others; of either, each occurs once."""
         return self.take(~np.isin(self.logged, others.logged, assume_unique=True))
 
     def has(self, place: int) -> bool:

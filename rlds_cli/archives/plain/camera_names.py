@@ -155,7 +155,7 @@ def _images(table: Path, beside: Ownership, column: str, values: Sequence[str]) 
 
 
 def _in(table: Path, folder: str, names: Iterable[str]) -> dict[str, Path]:
-    """Return the images that are there, by name."""
+    """Return the images that exist, by name."""
     found = {name: camera_files.find(table, folder, name) for name in names}
     return {name: path for name, path in found.items() if path.is_file()}
 

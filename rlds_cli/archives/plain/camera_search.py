@@ -75,7 +75,7 @@ class _OwnedFiles:
 
     @property
     def problem(self) -> str:
-        """Why it is no camera."""
+        """Why it is not a camera."""
         what = "frame" if is_video_key(self.key) else "image"
         return self.unread or f"{plural(self.count, what)} for {plural(self.rows, 'row')}"
 
