@@ -113,7 +113,7 @@ GRID = {"obs": np.zeros((3, 5, 2)), "action": np.zeros((3, 5, 1)), "reward": np.
 @pytest.mark.parametrize("keys", [("obs", "action", "reward"), ("obs", "action")])
 def test_arrays_of_episodes_and_times_are_not_one_episode(tmp_path: Path, suffix: str, keys: tuple[str, ...]) -> None:
     path = write(tmp_path / f"a{suffix}", {key: GRID[key] for key in keys})
-    with pytest.raises(UnknownLayout, match=r"with 5 values in a row, so a row is no step") as e:
+    with pytest.raises(UnknownLayout, match=r"with 5 values in a row, so a row is not a step") as e:
         Rows("plain", path)
     assert "rlds_cli.create" in str(e.value.hint) and "--episodes-by" in str(e.value.hint)
     rows = Rows("plain", path, episodes_by="file")  # so the user says that rows are steps

@@ -1,7 +1,7 @@
 """Values that a file or a group holds once, such as the task or the success: columns of the episode table.
 
-They are attributes of HDF5 files and groups, and scalars beside the columns of npz and HDF5. What is not a single value,
-or a long text, is not per row and kept as such.
+They are attributes of HDF5 files and groups, and scalars beside the columns of npz and HDF5. What is not a single
+value, or a long text, is not per row and kept as such.
 """
 
 from __future__ import annotations

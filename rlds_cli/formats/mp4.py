@@ -276,7 +276,7 @@ class _Absent(Exception):
 
 
 def missing(videos: Sequence[Partial]) -> list[tuple[int, int] | None]:
-    """Return the bytes (first, number) of each video that must arrive next for `read`; None once its tables have arrived.
+    """Return the bytes (first, number) of each video that must arrive next for `read`; None if its tables are complete.
 
     Raises
     ------
