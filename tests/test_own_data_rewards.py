@@ -235,3 +235,16 @@ def test_commands_import_and_append_rewards_that_arrive(tmp_path: Path, monkeypa
     ds = rlds_cli.open_dataset("local/g")
     assert [of(ds, k)[2] for k in (0, 1)] == [[6.0, 9.0], [6.0, 8.0]]
     assert trace(ds, 10).ok
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".h5", ".parquet"])
+def test_step_types_without_rewards_in_first_rows_are_refused_with_both_options(tmp_path: Path, suffix: str) -> None:
+    log = {"observation": [[0.0], [1.0], [2.0]], "action": [[0.5], [0.7], [0.0]], "reward": [0.0, 6.0, 9.0]}
+    path = write(tmp_path / f"a{suffix}", log | {"step_type": [0, 1, 2], "discount": [1.0, 1.0, 0.0]})
+    with pytest.raises(UnknownLayout, match="has step_type, and no reward in the first row") as e:
+        plan_import(path, "local/x")
+    assert "--rewards arrive" in str(e.value.hint) and "--rewards action" in str(e.value.hint)
+    assert of(import_files(path, "local/x", rewards="arrive")) == STEPS
+    assert of(import_files(path, "local/own", rewards="action"))[2] == [0.0, 6.0, 9.0]
+    own = write(tmp_path / f"b{suffix}", log | {"step_type": [0, 1, 2], "reward": [6.0, 9.0, 0.0]})
+    assert of(import_files(own, "local/y"))[2] == [6.0, 9.0, 0.0]  # dm_env's first rows have no reward

@@ -80,6 +80,7 @@ from rlds_cli.formats.tables import IN_WORDS, MISSING, Table, container_of, is_f
 from rlds_cli.ted import (
     END_NAMES,
     FLAGS,
+    REWARD,
     VIDEO,
     Array,
     BoolArray,
@@ -263,7 +264,12 @@ def _plan_flat(archive: Archive) -> Plan:
     bad: tuple[Note, ...] = ()
     if archive.skip_bad:
         archive, bad = _without_bad(archive)
-    settled = lacking.settle(archive, [survey(archive, path) for path in archive.files])
+    seen = tuple(survey(archive, path) for path in archive.files)
+    for index, s in enumerate(seen):
+        if any(key.lower() == arriving.STEP_TYPE for key in s.layout.columns.values()):
+            with open_flat(s.path, fill=True) as table:
+                arriving.check_order(table, s.keys.get(REWARD), archive.rewards, archive.name_of(index))
+    settled = lacking.settle(archive, seen)
     settled = lacking.settle_rows(settled, join(settled.archive, settled.seen))
     archive, seen, first = settled.archive, settled.seen, settled.seen[0]
     joined = join(archive, seen, _filled(settled.filled, first.layout.fields))

@@ -62,6 +62,41 @@ def with_time_steps(found: Meaning, table: Table) -> Meaning:
     return replace(found, fields=fields, starts=found.starts or FIRST + step_type, lasts=found.lasts or last)
 
 
+def check_order(table: Table, reward: str | None, convention: str | None, where: str) -> None:
+    """Refuse rewards beside dm_env's step types, where nothing says to which action they belong.
+
+    A reward other than 0 in a first row is that of its own action: in dm_env's order first rows have none.
+
+    Raises
+    ------
+    UnknownLayout
+        No first row has a reward, and the user does not say what rewards belong to.
+    """
+    step_type = next((name for name in table.own if name.lower() == STEP_TYPE), None)
+    if convention is not None or step_type is None or reward is None or reward not in table:
+        return
+    first, rows = FIRST + step_type, table[step_type].shape[0] if table[step_type].shape else 0
+    if table[reward].shape[:1] != (rows,) or table[reward].dtype.kind not in "biuf":
+        return
+    table.derive([first])
+    begins = 0
+    with table.rows([first, reward]) as reader:
+        for start in range(0, rows, SCAN_ROWS):
+            seen = reader.read(start, min(start + SCAN_ROWS, rows))
+            at = seen[first].reshape(-1)
+            values = seen[reward].reshape(len(at), -1)[at]
+            begins += int(np.count_nonzero(at))
+            if ((values != 0) & (values == values)).any():
+                return
+    if begins:
+        raise UnknownLayout(
+            f"{where} has {step_type}, and no {reward} in the first row of an episode: the {reward} of a row may "
+            "belong to its own action, or to that of the row before.",
+            hint="--rewards arrive, if it came with the observation (dm_env, Acme); --rewards action, if it is the "
+            "result of the action of its row",
+        )
+
+
 def is_late(name: str) -> bool:
     """Tell whether a field is the result of an action, so that it arrives one row later."""
     return name.startswith("next/") and not is_below(name, NEXT_OBSERVATION)

@@ -421,6 +421,7 @@ class _Contents:
                 held.add(e)
                 self.level = "group" if e.group else self.level
                 check_steps(e.table, {**e.meaning.fields, **e.keys}, archive.episodes_by)
+                arriving.check_order(e.table, e.keys.get(REWARD), archive.rewards, e.where)
                 fates |= e.fates()
                 fields = e.fields()
                 if not e.length:
