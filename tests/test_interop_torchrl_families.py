@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import sys
 import warnings
@@ -13,7 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from image_archives import ReplayLog, write_vd4rl
+from PIL import Image
 
+import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.importing import import_files
 
@@ -105,3 +108,13 @@ def test_x_and_y_of_openml(tmp_path: Path, accepted: None, kinds: str) -> None:
     start = env.reset()
     assert start["observation"].shape == (2, len(td["X"][0]))
     assert env.step(start.set("action", start["y"]))["next", "reward"].tolist() == [[1.0], [1.0]]
+
+
+def test_what_a_buffer_says_of_its_values(tmp_path: Path) -> None:
+    frame = io.BytesIO()
+    Image.new("RGB", (6, 8)).save(frame, "PNG")
+    e = {"observation": 3 * [frame.getvalue()], "action": np.zeros(2), "next": {"terminated": True}}
+    ds = rlds_cli.create("local/said", [{**e, "episode": {"task": "push"}}])
+    rb = RldsExperienceReplay(ds, fields=["all", "task"])
+    assert "observation: uint8[2, 8, 6, 3]" in repr(rb[:]) and "task: text[2]" in repr(rb[:])
+    assert "task" not in rb[:].keys(True, True)

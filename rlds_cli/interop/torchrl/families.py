@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,19 +23,14 @@ from rlds_cli.text import is_below
 
 _RENAMED: Mapping[str, Mapping[str, str]] = {"vd4rl": {"observation": "pixels"}}
 _CHECKPOINT = re.compile(r"([^$]*)\$store\$.*_ckpt\.(\d+)\.gz")
-_OBJECT = np.dtype(object)
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Columns by their keys.
-
-    ``fields`` has the name of the field behind each key, and ``computed`` shape and dtype of a value of the others.
-    """
+    """Columns by their keys, and the name of the field behind each key that is not computed."""
 
     columns: Mapping[str, BatchColumn]
     fields: Mapping[str, str]
-    computed: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]] = field(default_factory=dict)
 
 
 def placed(windows: WindowIndex, given: Mapping[str, BatchColumn], *, whole: bool) -> Placed:
@@ -47,9 +42,9 @@ def placed(windows: WindowIndex, given: Mapping[str, BatchColumn], *, whole: boo
     keys = {name: _key(name, _RENAMED.get(reader, {})) for name in given}
     made = Placed({keys[name]: c for name, c in given.items()}, {key: name for name, key in keys.items()})
     if whole and reader == "vd4rl":
-        return Placed({**made.columns, "is_init": _starts()}, made.fields, {"is_init": ((), np.dtype(bool))})
+        return Placed({**made.columns, "is_init": _starts()}, made.fields)
     if whole and reader == "atari_dqn" and "add_count" in dataset.manifest.facts and "source" in dataset.episodes:
-        return Placed({**made.columns, "metadata": _metadata(windows)}, made.fields, {"metadata": ((), _OBJECT)})
+        return Placed({**made.columns, "metadata": _metadata(windows)}, made.fields)
     return made
 
 
@@ -81,8 +76,7 @@ def _bandit(given: Mapping[str, BatchColumn]) -> Placed:
         return np.concatenate([v.astype(np.float64) for v in values], axis=-1)
 
     joined = BatchColumn(outputs, sum(part.row_bytes for part in parts), join)
-    shape = (sum(o.shape[-1] for o in outputs),)
-    return Placed({"X": joined, "y": given["action"]}, {"y": "action"}, {"X": (shape, np.dtype(np.float64))})
+    return Placed({"X": joined, "y": given["action"]}, {"y": "action"})
 
 
 # -- Atari: what the files of a checkpoint say of the log

@@ -97,11 +97,12 @@ class Transitions:
         if _has_seed(dataset) and fields is None if seed is None else seed:
             self._columns.setdefault(SEED, _seed(self._windows))
         made = placed(self._windows, self._columns, whole=fields is None)
-        self._columns, self.fields, self._computed = dict(made.columns), made.fields, made.computed
+        self._columns, self.fields = dict(made.columns), made.fields
         self.tree = Tree(tuple(self._columns))
         self.names = self.tree.names
         self._compiled: dict[tuple[str, ...], CompiledColumns] = {}
         self._whole: dict[str, torch.Tensor] = {}
+        self._rows_of: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         self._spare: dict[tuple[int, int], tuple[list[StepReader], list[_Memory]]] = {}
         self._all = self._compile(self.names)
 
@@ -125,14 +126,13 @@ class Transitions:
 
     def row_of(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Return shape and dtype of one value of a field; text has the dtype of objects."""
-        if name in self._computed:
-            return self._computed[name]
         column = self._columns[name]
-        if column.finish is None or len(column.outputs) > 1:
+        if column.finish is None:
             return column.outputs[0].shape, column.outputs[0].dtype
-        stored = self.fields[name]
-        f = self.dataset.schema[stored if stored in self.dataset.schema else stored.removeprefix("next/")]
-        return (), np.dtype(object) if f.kind == "text" else np.dtype(f.dtype)
+        if name not in self._rows_of:
+            (values,) = self._values(np.zeros(0, np.int64), self._compile((name,)))
+            self._rows_of[name] = values.shape[1:], values.dtype
+        return self._rows_of[name]
 
     def read(self, numbers: IntArray, names: tuple[str, ...] | None = None) -> list[Any]:
         """Return the values of transitions ``numbers`` [n] for each name: a tensor [n, ...], or text in a stack [n].
@@ -146,9 +146,12 @@ class Transitions:
         compiled = self._all if names is None else self._compile(names)
         if compiled.of_steps is not None and len(numbers):
             return self._read_steps(compiled.of_steps, numbers)
+        return [as_leaf(x) for x in self._values(numbers, compiled)]
+
+    def _values(self, numbers: IntArray, compiled: CompiledColumns) -> list[Array]:
         drawn = SampledWindows(_ORDER, range(len(numbers)), *self._windows.prefix.find(numbers), lambda: _NO_CHANCE)
         values, _ = compiled.read(Located(self._windows.table, drawn, 0), 0, len(numbers))
-        return [as_leaf(x) for x in values.values()]
+        return list(values.values())
 
     def _read_steps(self, plan: Plan, numbers: IntArray) -> list[torch.Tensor]:
         """Read what the kernel writes as it is, into memory that nothing else uses."""
