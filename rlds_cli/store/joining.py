@@ -403,7 +403,7 @@ class _Result:
 def _copy_rows(segment: arrays.Segment, target: Path) -> None:
     """Copy the rows of a segment to a file of the same size, which has a hole where there are none."""
     left = segment.rows * arrays.row_bytes(segment.shape, segment.dtype)
-    target.parent.mkdir(parents=True)
+    safe_files.make(target.parent)
     with safe_files.reading(segment.file) as source, target.open("xb") as file:
         while data := source.read(min(left, _COPIED)):
             file.write(data)

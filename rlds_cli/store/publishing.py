@@ -209,7 +209,7 @@ def move_tree(source: Path, target: Path) -> None:
     """Move all files below ``source``, a directory of the caller's own on the same disk."""
     for file in sorted(trees.files(source)):
         place = target / file.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        safe_files.make(place.parent)
         file.rename(place)
 
 

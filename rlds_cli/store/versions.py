@@ -163,7 +163,7 @@ def publish(built: Path, path: Path) -> None:
     _carry(path, built)
     if not disk.takes_links(path.parent):
         publishing.seal(built)  # so that the place is empty for two renames alone
-        moving.parent.mkdir(parents=True, exist_ok=True)
+        safe_files.make(moving.parent)
         safe_files.write_bytes(moving, b"")
     keep(path, path)
     publishing.publish(built, path)
@@ -199,7 +199,7 @@ def keep(version: Path, path: Path) -> Path:
             aside = version
         if place.is_dir():  # of a dataset that this one has replaced
             publishing.remove(place)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        safe_files.make(place.parent)
         aside.rename(place)
         (place / tags.FILE).unlink(missing_ok=True)
     return place
