@@ -17,7 +17,7 @@ import rlds_cli
 from rlds_cli.cli import main
 from rlds_cli.cli.commands import app
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import NoPermission
+from rlds_cli.errors import NameTaken, NoPermission
 from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader
 from rlds_cli.maintenance import remove
@@ -159,6 +159,16 @@ def test_a_merge_refers_to_its_members_and_copies_those_that_grow() -> None:
     merged = rlds_cli.merge([ID, "local/grown"], "local/all", progress=False)
     assert numbers(merged) == [0, 1, 2, 3, 4, 5, 7] and verify(merged.id).ok
     assert {s.id for s in references.sources(merged.path)} == {ID}
+
+
+def test_a_dataset_with_the_rows_of_another_is_not_replaced() -> None:
+    picked = made().select(episodes=[4, 1]).save("some")
+    with pytest.raises(NameTaken, match="local/x@some"):
+        rlds_cli.create(ID, [episode(9)], force=True)
+    assert numbers(rlds_cli.open_dataset(ID)) == [*range(6)]
+    compact(picked.id)
+    assert numbers(rlds_cli.create(ID, [episode(9)], force=True)) == [9]
+    assert numbers(rlds_cli.open_dataset(picked.id)) == [4, 1]
 
 
 def test_a_home_may_move(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.hashing import short
 from rlds_cli.refs import Ref
-from rlds_cli.store import commits, manifest, paths, publishing, tags
+from rlds_cli.store import commits, manifest, paths, publishing, references, tags
 from rlds_cli.text import plural
 
 
@@ -214,8 +214,9 @@ def replace(built: Path, path: Path, *, growing: bool = False) -> None:
     Raises
     ------
     NameTaken
-        The dataset has tags; nothing was replaced.
+        The dataset has tags, or has the rows of another one in a home without hard links; nothing was replaced.
     """
+    _check_not_referred(path)
     if growing or _is_again(built, path):
         _carry(path, built)
         publishing.publish(built, path, growing=growing)
@@ -265,6 +266,26 @@ def check_replaceable(path: Path) -> None:
             f"{id} has tags: {named}. Replacing it would remove them, and {count}. Nothing was replaced.",
             hint=f"another name; or rlds rm {id}, which removes it with its tags, and the same command again",
         )
+
+
+def _check_not_referred(path: Path) -> None:
+    """Refuse to replace a dataset that has the rows of others in the home, where these cannot have names of their own.
+
+    Raises
+    ------
+    NameTaken
+    """
+    if not (path / "zarr.json").exists() or disk.takes_links(path.parent):
+        return
+    others = (p for p in path.parents[1].glob("*/*") if p != path and (p / "zarr.json").exists())
+    for other in others:
+        for place in directories(other):
+            if any(path in s.datasets(place / "zarr.json") for s in references.sources(place)):
+                id = manifest.read(other).id
+                raise NameTaken(
+                    f"{path} has the rows of {id}, since its disk has no hard links. Nothing was replaced.",
+                    hint=f"rlds compact {id} writes rows of its own for it",
+                )
 
 
 def _is_again(built: Path, path: Path) -> bool:
