@@ -97,7 +97,7 @@ def test_a_result_made_at_a_forged_address_is_not_taken_for_that_of_the_genuine_
     scale = {"fn": "scale_reward", "args": {"scale": 2}, "cache_dir": far}
     made = preprocess.run(rlds_cli.open_dataset(other, cache_dir=far), **scale)
     assert 1998.0 in rewards(made)
-    with pytest.raises(NameTaken, match="index at the address"):
+    with pytest.raises(NameTaken, match="place of the source"):
         preprocess.run(rlds_cli.open_dataset(genuine, cache_dir=far), **scale)
     again = preprocess.run(rlds_cli.open_dataset(genuine, cache_dir=far), **scale, force=True)
     assert rewards(again) == [2 * x for x in rewards(here)]

@@ -46,7 +46,7 @@ LARGE_ROW = 1 << 12  # bytes of a row that is read only when a function uses it
 # Parts of a key, and their names in messages.
 _LABELS = {
     "source": "source hash",
-    "seen": "index at the address",
+    "seen": "place of the source",
     "function": "fn",
     "code": "fn source",
     "args": "args",
@@ -298,7 +298,7 @@ def source_of(dataset: Dataset) -> str:
 
 
 def seen_of(dataset: Dataset) -> dict[str, str]:
-    """Return the part of a key that tells a source at an address, whose fingerprint is a claim, from others."""
+    """Return the part of a key that tells a source whose fingerprint is a claim from others, see `Store.unproved`."""
     seen = dataset.store.unproved
     return {"seen": seen} if seen else {}
 

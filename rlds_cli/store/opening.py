@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -142,11 +143,15 @@ class Store(Followed):
 
     @property
     def unproved(self) -> str:
-        """The name of what was seen at an address, whose fingerprint is a claim; empty for files of this machine.
+        """The name of what was seen where fingerprint, version id and digests are a claim; empty for those of a home.
 
-        It belongs to the key of everything that is derived from the rows and kept.
+        They are one at an address, and in a plain directory, which may be anybody's: a dataset gets into a home after
+        its content was compared. It belongs to the key of everything that is derived from the rows and kept.
         """
-        return ""
+        if any(parent.name == "datasets" for parent in list(self.path.absolute().parents)[1:4]):
+            return ""
+        seen = " ".join(map(str, (self.path.resolve(), *self._identify(self.path))))
+        return f"directory-{hashlib.sha256(seen.encode()).hexdigest()[:16]}"
 
     def names_of(self, index: IntArray) -> IntArray:
         """Return what names the episodes ``index`` [n] in every version of the dataset: no numbers of episodes.

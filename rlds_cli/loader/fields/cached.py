@@ -186,7 +186,8 @@ _open: WeakValueDictionary[tuple[Any, ...], FrameCache] = WeakValueDictionary() 
 def _opened(dataset: Dataset, name: str, shape: tuple[int, ...], limit: int) -> tuple[FrameCache | None, str]:
     """Open the cache of a field in the first home that takes it; return it and its place, or the reason for none."""
     reasons = []
-    key = {"dataset": dataset.id.partition("@")[0], "field": name, "filter": _FILTER, "seen": dataset.store.unproved}
+    seen = dataset.store.unproved if dataset.store.address else ""
+    key = {"dataset": dataset.id.partition("@")[0], "field": name, "filter": _FILTER, "seen": seen}
     for home in packed.homes(dataset):
         try:
             known = home.root, *key.values(), shape, limit

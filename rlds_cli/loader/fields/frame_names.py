@@ -38,7 +38,7 @@ class ImageNames:
 
     def are_proved(self, rows: IntArray) -> BoolArray:
         """Return whether the bytes of the images at ``rows`` [n] are those of their names [n]."""
-        if self._store.unproved:
+        if self._store.address:
             return np.ones(len(rows), bool)
         spans = np.stack(self._store.frame_spans(self._name, rows), 1)
         data = self._store.frame_bytes(self._name)
@@ -65,14 +65,14 @@ class VideoNames:
     def of(self, number: IntArray, frame: IntArray) -> Array:
         """Return the names of frames [n] in videos by number [n], uint64 [n, 2]."""
         for n in np.unique(number[~self._named[number]]).tolist():
-            beside = b"" if self._store.unproved else self._videos.stored_track(n)
+            beside = b"" if self._store.address else self._videos.stored_track(n)
             of = hashlib.sha256(self._digests[n].tobytes() + beside).digest()
             self._names[n], self._named[n] = np.frombuffer(of[:16], "<u8"), True
         return np.asarray(self._names[number] + frame.astype(np.uint64)[:, None] * _STRIDE)
 
     def is_proved(self, number: int) -> bool:
         """Return whether the bytes of a video are those of its name."""
-        if self._store.unproved:
+        if self._store.address:
             return True
         if self._process != os.getpid():  # a thread of the parent may have held it when this process was forked
             self._lock, self._process = threading.Lock(), os.getpid()

@@ -93,7 +93,7 @@ class GrownRows:
     @classmethod
     def of(cls, store: GrowingStore, layout: RowLayout) -> GrownRows:
         """Return the packed rows that other versions in this process use, if these have addresses there; else new."""
-        source, g = commits.at(store.path, 0).version_id, store.commit
+        source, g = f"{commits.at(store.path, 0).version_id}{store.unproved}", store.commit
         key = json.dumps([source, str(store.path), layout.key()])
         with _ALL_LOCK:
             found = _ALL.get(key)
