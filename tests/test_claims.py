@@ -57,3 +57,11 @@ def test_packed_returns(home, tmp_path):
         first = next(iter(loader))
         assert first["next", "reward"].ravel()[0] == reward
         assert first["return_to_go"].ravel()[0] == reward * STEPS
+
+
+def test_an_earlier_version_in_a_home_is_no_claim(home):
+    first = dataset(home)
+    made = preprocess.run(first, "scale_reward", "tenfold", args={"scale": 10})
+    first.label({"note": ["good"]})
+    again = preprocess.run(rlds_cli.open_dataset("local/plain#v1"), "scale_reward", "tenfold", args={"scale": 10})
+    assert again.store.version_id == made.store.version_id

@@ -148,7 +148,7 @@ class Store(Followed):
         They are one at an address, and in a plain directory, which may be anybody's: a dataset gets into a home after
         its content was compared. It belongs to the key of everything that is derived from the rows and kept.
         """
-        if any(parent.name == "datasets" for parent in list(self.path.absolute().parents)[1:4]):
+        if any(parent.name in ("datasets", "versions") for parent in list(self.path.absolute().parents)[1:4]):
             return ""
         seen = " ".join(map(str, (self.path.resolve(), *self._identify(self.path))))
         return f"directory-{hashlib.sha256(seen.encode()).hexdigest()[:16]}"
