@@ -263,7 +263,7 @@ class Flat(ABC):
             there = {i.name for i in items}
             told.file(archive.name_of(index), used_as(EPISODES))
             fates = {key: used_as(ENDS) for key in marks if key in there}
-            fates |= {key: used_as(METADATA) for key in found.metadata} | fates_of(found.named, there)
+            fates |= {key: used_as(METADATA) for key in found.metadata} | fates_of(found.sources, there)
             told.inside(items, fates, archive.name_of(index), others=self.fate)
         return told.account()
 

@@ -79,6 +79,12 @@ class FlatLayout:
         return {**self.columns, **following, **{n: k for n, k in flags.items() if k}}
 
     @property
+    def sources(self) -> dict[str, str]:
+        """The keys of `named`, and that of the field of timeouts that end nothing."""
+        inside = self.timeouts_field
+        return {**self.named, **({inside.name: self.timeouts} if inside and self.timeouts else {})}
+
+    @property
     def recorded(self) -> bool:
         """True if there are next observations with the fields and shapes of the observations."""
         return bool(self.own_next) and {f.name: f.shape for f in self._observations} == {

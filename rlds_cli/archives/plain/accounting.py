@@ -45,7 +45,11 @@ def of_table(
     there = {i.name for i in items}
     once = {COLUMN + column: key for column, key in s.once.keys.items() if key in used}
     uses: dict[str, list[str]] = {}
-    for field, key in {**s.keys, **once, **{COLUMN + column: key for column, key in per_episode.items()}}.items():
+    for field, key in {
+        **s.layout.sources,
+        **once,
+        **{COLUMN + column: key for column, key in per_episode.items()},
+    }.items():
         lacks = field in filled and key not in there
         for part in made_of(key, there) if "attributes/" not in key and not lacks else ():
             uses.setdefault(part, []).append(field)
