@@ -56,7 +56,10 @@ class Rows:
 
     @property
     def codes(self) -> dict[str, int]:
-        return {n.code: n.count for n in self.notes}
+        found: Counter[str] = Counter()
+        for n in self.notes:
+            found[n.code] += n.count
+        return dict(found)
 
 
 def _frames(column: EncodedFrames) -> list[bytes]:

@@ -63,7 +63,10 @@ def read(directory: Path, *, chunk_rows: int | None = None, **options: Any) -> E
     table = EpisodeTable.concat(tables)
     episodes = [_episode(plan, columns, int(a), int(n)) for a, n in zip(table.start, table.length, strict=True)]
     assert len(last) == sum(table.length + 1) and sum(last) == len(table)
-    return Episodes(plan, episodes, table, {n.code: n for n in merge_notes(notes)}, chunks)
+    merged: dict[str, Note] = {}  # one for each code, which counts those of all texts
+    for n in merge_notes(notes):
+        merged[n.code] = replace(merged[n.code], count=merged[n.code].count + n.count) if n.code in merged else n
+    return Episodes(plan, episodes, table, merged, chunks)
 
 
 def images(frames: EncodedFrames) -> list[Any]:

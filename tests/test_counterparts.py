@@ -180,7 +180,7 @@ def test_a_loader_is_iterated(things: Names) -> None:
         (lambda ds: ds.select(lambda ep: True), "if keep(ds.episode(k))"),
         (lambda ds: ds.select("length > 3"), 'ds.select(where="length > 3")'),
         (lambda ds: ds.select([0, 1]), "ds.select(episodes=...)"),
-        (lambda ds: ds["next", "reward"], 'ds.column("next/reward")'),
+        (lambda ds: ds["next", "reward"], 'ds[:]["next/reward"]'),
         (lambda ds: ds["action"], 'ds[:]["action"]'),
     ],
 )

@@ -72,9 +72,12 @@ def test_a_lock_whose_file_the_holder_removes_is_never_held_twice(tmp_path: Path
 
 
 def test_whoever_may_write_there_may_lock_and_nothing_is_written(tmp_path: Path) -> None:
-    path = tmp_path / "x.lock"
-    with file_lock(path):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o666
+    for mode, of_lock in ((0o777, 0o666), (0o775, 0o664)):  # a lock is as open as its directory
+        path = tmp_path / oct(mode) / "x.lock"
+        path.parent.mkdir()
+        path.parent.chmod(mode)
+        with file_lock(path):
+            assert stat.S_IMODE(path.stat().st_mode) == of_lock
     path.chmod(0o644)
     path.write_text("of somebody")
     with file_lock(path):
