@@ -200,3 +200,27 @@ def test_other_readers_refuse_the_option(tmp_path: Path) -> None:
         f["terminals"] = np.array([0, 1, 0, 1])
     with pytest.raises(InvalidArgument, match="read as d4rl"):
         plan_import(tmp_path / "a.hdf5", "local/x", missing="drop")
+
+
+def test_a_file_that_is_left_out_does_not_decide_which_fields_others_keep(tmp_path: Path) -> None:
+    """Its first group lacks a field, and is read before the group that is damaged."""
+    force = {"obs/force": np.array([1.0, 2.0, 3.0])}
+    bad = steps(2, **{"obs/force": np.zeros(2), "reward": np.zeros(7)})
+    groups(tmp_path / "a.h5", [steps(3, **force), steps(3, **force)])
+    groups(tmp_path / "b.h5", [steps(2, reward=np.zeros(2)), bad])
+    groups(tmp_path / "c.h5", [steps(3, **force)])
+
+    ds = import_files(tmp_path, "local/x", missing="drop", skip_bad=True)
+
+    assert ds.num_episodes == 3
+    assert [column(ds, k, "observation", "force") for k in range(3)] == [[1.0, 2.0, 3.0]] * 3
+
+
+def test_flags_at_the_root_are_named_whichever_file_has_them(tmp_path: Path) -> None:
+    ends = {"next/terminated": np.array([False, False, True])}
+    write(tmp_path / "a.npz", steps(3, **ends))
+    write(tmp_path / "b.npz", steps(3, **ends, terminated=np.array([True, False, False])))
+
+    plan = plan_import(tmp_path, "local/x")
+
+    assert [note for note in plan.notes if note.endswith("mark no ends: terminated")]

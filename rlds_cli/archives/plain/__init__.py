@@ -308,12 +308,10 @@ def _plan_flat(archive: Archive) -> Plan:
         accounting.of_table(told, archive.name_of(index), s, per_episode, used, **lacks)
     listed = set(per_episode.values())
     notes = [n for s in seen for n in (*s.meaning.notes, *(n for n in s.layout.notes if not _is_about(n, listed)))]
-    if any(s.meaning.ignored for s in seen):
+    ignored = [*dict.fromkeys(key for s in seen for key in s.meaning.ignored)]
+    if ignored:
         notes.append(
-            Note(
-                "root-flags",
-                f"flags at the root, which are False in TED, mark no ends: {', '.join(first.meaning.ignored)}",
-            )
+            Note("root-flags", f"flags at the root, which are False in TED, mark no ends: {', '.join(ignored)}")
         )
     return Plan(
         "plain",
