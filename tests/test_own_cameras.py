@@ -367,6 +367,35 @@ def test_a_damaged_image_is_refused_by_row(tmp_path: Path) -> None:
         import_files(tmp_path / "rows.npz", "local/filmed", progress=False)
 
 
+def cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+@pytest.mark.parametrize("write", [hdf5_padded, npz_texts, parquet_struct, hdf5_groups])
+def test_a_jpeg_that_is_cut_short_is_refused_by_row(tmp_path: Path, write: Callable[[Path, list[bytes]], Path]) -> None:
+    images = [image(k) for k in range(sum(LENGTHS))]
+    images[2] = cut(images[2])
+    with pytest.raises(CorruptArchive, match=r"row 2 holds a JPEG image that is cut short"):
+        import_files(write(tmp_path, images), "local/filmed", progress=False)
+
+
+def test_an_episode_with_a_cut_jpeg_is_left_out(tmp_path: Path) -> None:
+    images = [image(k) for k in range(sum(LENGTHS))]
+    images[LENGTHS[0] + 3] = cut(images[LENGTHS[0] + 3])
+    aloha(tmp_path, images)
+    with pytest.raises(CorruptArchive, match=r"episode_1.hdf5: observations/images/cam: row 3"):
+        import_files(tmp_path, "local/filmed", progress=False)
+    ds = import_files(tmp_path, "local/filmed", progress=False, skip_bad=True)
+    assert ds.num_episodes == 1 and [s["file"] for s in ds.sources] == ["episode_0.hdf5"]
+
+
+def test_a_jpeg_with_other_bytes_behind_its_end_is_kept(tmp_path: Path) -> None:
+    images = [image(k) for k in range(sum(LENGTHS))]
+    images[2] += b"recorded by a camera" * 9
+    ds = import_files(hdf5_padded(tmp_path, images), "local/filmed", progress=False)
+    assert np.array_equal(ds.episode(0)["observation/cam"][2], pixels(images[2]))
+
+
 def test_names_that_leave_the_directory_are_refused(tmp_path: Path) -> None:
     image_files(tmp_path, [image(0)])
     image_files(tmp_path / "logs", [image(1)])

@@ -26,6 +26,7 @@ from rlds_cli.formats import image_header
 from rlds_cli.formats.image_header import MAX_PIXELS
 
 DTYPE = np.dtype("V")  # of a column of images: no number, flag or text
+DAMAGED = "fetch or write the file again; --skip-bad leaves it out"
 LEAST = 32  # bytes of a padded row or text: the header of an image takes more
 
 
@@ -85,7 +86,7 @@ def check(rows: Sequence[bytes | None], expected: tuple[str | None, tuple[int, .
     Raises
     ------
     CorruptArchive
-        Bytes that are not an image, or a PNG whose checksum is wrong, or an image that cannot be decoded.
+        Bytes that are not an image, or an image that is damaged; see `damage`. The first image is decoded in any case.
     UnknownLayout
         A row without an image, or an image of another size, channels or codec.
     UnsafeArchive
@@ -108,17 +109,35 @@ def check(rows: Sequence[bytes | None], expected: tuple[str | None, tuple[int, .
             raise UnknownLayout(f"{where}: row {row:,} holds an image of {found.bits} bits a channel; 8 expected.")
         if found.height * found.width > MAX_PIXELS:
             raise UnsafeArchive(f"{where}: row {row:,} holds an image of {found.height}x{found.width}.")
-        if image_header.is_damaged(data):
-            raise CorruptArchive(f"{where}: row {row:,} holds a PNG that is damaged.")
-    if rows and rows[0] is not None:
-        _decode(rows[0], f"{where}: row {first:,}")
+        if wrong := damage(data):
+            raise CorruptArchive(f"{where}: row {row:,} holds {wrong}.", hint=DAMAGED)
+    if rows and rows[0] is not None and (wrong := _undecoded(rows[0])):
+        raise CorruptArchive(f"{where}: row {first:,} holds an image that cannot be decoded: {wrong}.", hint=DAMAGED)
 
 
-def _decode(data: bytes, where: str) -> None:
+def damage(data: bytes | memoryview) -> str | None:
+    """Return what is wrong with an image: checksums of a PNG, or a JPEG that ends early; None if nothing is.
+
+    A JPEG has no checksums. One that does not end with its marker is decoded: other bytes may be behind its end.
+    """
+    if image_header.is_damaged(data):
+        return "a PNG image that is damaged"
+    if image_header.has_end(data):
+        return None
+    header = image_header.read(data)
+    if header is None or header.height * header.width > MAX_PIXELS:
+        return None  # its reader refuses it by its header
+    wrong = _undecoded(bytes(data))
+    return f"a JPEG image that is cut short: {wrong}" if wrong else None
+
+
+def _undecoded(data: bytes) -> str | None:
+    """Return why an image cannot be decoded; None if it can."""
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as opened:
             opened.load()
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
-        raise CorruptArchive(f"{where} holds an image that cannot be decoded: {e}.") from e
+        return str(e)
+    return None

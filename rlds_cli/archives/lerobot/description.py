@@ -35,7 +35,7 @@ from rlds_cli.archives import exported
 from rlds_cli.archives.exported import ExportedFile
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.files import json as documents
-from rlds_cli.formats import image_header, parquet
+from rlds_cli.formats import image_columns, image_header, parquet
 from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.formats.text_tables import MAX_COLUMNS
 from rlds_cli.ted import FLAGS, REWARD, VIDEO, Array, EncodedFrames, Field, Placement
@@ -416,8 +416,8 @@ def images(column: Any, where: str) -> EncodedFrames:
     content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
     view = content.data
     for row, (a, b) in enumerate(pairwise(ends.tolist())):
-        if image_header.is_damaged(view[a:b]):
-            raise CorruptArchive(f"{where}, row {row} of a block: a PNG image is damaged.", hint="fetch it again")
+        if wrong := image_columns.damage(view[a:b]):
+            raise CorruptArchive(f"{where}, row {row} of a block: {wrong}.", hint="fetch it again")
     return EncodedFrames(content[ends[0] : ends[-1]], np.diff(ends))
 
 

@@ -44,7 +44,7 @@ from rlds_cli.archives.minari.description import (
     locate,
 )
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
-from rlds_cli.formats import image_header, inventory
+from rlds_cli.formats import image_columns, image_header, inventory
 from rlds_cli.formats.hdf5 import open_file
 from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.formats.parquet import pyarrow
@@ -562,8 +562,8 @@ def _check_images(frames: EncodedFrames, name: str, start: int) -> None:
     for row, size in enumerate(frames.lengths.tolist(), start):
         if not size:
             raise CorruptArchive(f"{name}, row {row:,} of an episode: an image of 0 bytes.", hint="fetch it again")
-        if image_header.is_damaged(view[at : at + size]):
-            raise CorruptArchive(f"{name}, row {row:,} of an episode: a PNG image is damaged.", hint="fetch it again")
+        if wrong := image_columns.damage(view[at : at + size]):
+            raise CorruptArchive(f"{name}, row {row:,} of an episode: {wrong}.", hint="fetch it again")
         at += size
 
 

@@ -27,7 +27,7 @@ from rlds_cli.archives import tasks
 from rlds_cli.archives.exported import NOTHING, ExportedFile
 from rlds_cli.archives.openx.directory import STEPS, FeatureLeaf, Features
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.formats import image_header
+from rlds_cli.formats import image_columns, image_header
 from rlds_cli.formats.compressed import FREE_BYTES, MAX_RATIO
 from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.formats.tfrecord import ExampleFeature
@@ -492,6 +492,8 @@ def images(
             raise UnsafeArchive(f"{name}, row {row}: an image of {header.height}x{header.width} is not decoded.")
         if leaf.packed_image:
             _check_packed(leaf, header, f"{name}, row {row}")
+        elif wrong := image_columns.damage(feature.data[a:b]):
+            raise CorruptArchive(f"{name}, row {row}: {wrong}.", hint="fetch it again")
         elif shape[0] and header.shape != shape:
             raise OtherImages(leaf.key)
     return PackedImages(found, leaf, name) if leaf.packed_image else found

@@ -73,7 +73,7 @@ from rlds_cli.archives.plain.survey import (
     with_final,
 )
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
-from rlds_cli.formats import camera_files
+from rlds_cli.formats import camera_files, image_columns
 from rlds_cli.formats.hdf5 import reading
 from rlds_cli.formats.table_views import TableView
 from rlds_cli.formats.tables import IN_WORDS, MISSING, Table, container_of, is_flat, open_flat
@@ -378,13 +378,21 @@ def _without_bad(archive: Archive) -> tuple[Archive, tuple[Note, ...]]:
             view = TableView((path,), (s.rows,), tuple(s.keys.values()), np.zeros(0, np.int64), fill=True)
             with view.rows(sorted(set(s.keys.values()))) as rows:
                 for start in range(0, s.rows, CHECK_ROWS):
-                    rows.read(start, min(start + CHECK_ROWS, s.rows))
+                    _check_cameras(s, rows.read(start, min(start + CHECK_ROWS, s.rows)), archive.name_of(index), start)
             good.append(path)
         except ArchiveError as e:
             notes.append(skipped_file(archive.name_of(index), e))
     if not good:
         raise CorruptArchive(f"None of {len(archive.files):,} files can be read: {notes[0].where}")
     return replace(archive, files=tuple(good)), tuple(notes)
+
+
+def _check_cameras(s: FileSurvey, seen: Mapping[str, Array], name: str, start: int) -> None:
+    """Refuse images of a file that are damaged; ``seen`` has its rows from ``start`` on, by their keys."""
+    for f in s.layout.fields:
+        key = s.keys.get(f.name)
+        if f.kind == "frames" and f.codec != VIDEO and key is not None and key in seen:
+            image_columns.check(seen[key].tolist(), (f.codec, f.shape), f"{name}: {key}", start)
 
 
 # -- schema and parts
