@@ -14,7 +14,7 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from rlds_cli import home, ids, settings
@@ -25,7 +25,7 @@ from rlds_cli.convert.archive import Conversion, check_plan, convert, identities
 from rlds_cli.convert.create import rate, texts
 from rlds_cli.convert.given import expand as expand
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import InvalidArgument, InvalidId, NameTaken, RldsError
+from rlds_cli.errors import InvalidArgument, InvalidId, NameTaken, RldsError, UnsafeArchive
 from rlds_cli.files import child
 from rlds_cli.files import json as documents
 from rlds_cli.files.hashing import sha256_of
@@ -38,6 +38,7 @@ from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import Field
+from rlds_cli.text import natural
 
 KEYS = ("fields", "episodes_by", "rewards")
 
@@ -48,7 +49,8 @@ class ImportPlan:
 
     ``rows`` is the number of rows (T+1 per episode) if it is known in advance. ``episodes`` holds statistics as far as
     known: ``episodes``, ``steps``, ``shortest``, ``median``, ``longest`` and ``ends``. ``notes`` are remarks of the
-    reader, ``account`` the fate of each file, and of each column, key, attribute and group in it.
+    reader, ``account`` the fate of each file, and of each column, key, attribute and group in it. ``beside`` are the
+    images and videos beside ``files`` that rows have; ``bytes`` is the size of both.
     """
 
     id: str
@@ -63,6 +65,7 @@ class ImportPlan:
     notes: tuple[str, ...]
     account: tuple[Entry, ...]
     plan: Plan = field(repr=False)
+    beside: tuple[Path, ...] = ()
     episodes: Mapping[str, Any] | None = None
 
     def summary(self) -> dict[str, Any]:
@@ -171,12 +174,13 @@ def plan_import(
             f"topics, hz and nearest are for recordings; {files[0].name} is read as {found.reader}.",
             hint="leave out --topics, --hz and --nearest",
         )
+    more = _beside(plan)
     return ImportPlan(
         id=str(id),
         reader=found.reader,
         recognised=found.how,
         files=plan.archive.files,
-        bytes=sum(f.stat().st_size for f in plan.archive.files),
+        bytes=sum(f.stat().st_size for f in (*plan.archive.files, *more)),
         episodes_by=plan.episodes_by,
         fields=plan.schema,
         rows=found.rows,
@@ -184,6 +188,7 @@ def plan_import(
         notes=found.notes,
         account=found.account,
         plan=plan,
+        beside=more,
         episodes=plan.episode_summary.numbers() if plan.episode_summary else None,
     )
 
@@ -248,7 +253,7 @@ def import_files(
         }
         given |= {"topics": [*topics] if topics else None, "hz": hz, "nearest": nearest}
         options |= {n: v for n, v in given.items() if v}
-        seen = identities(planned.plan.archive.files)
+        seen = identities(planned.files, planned.beside)
         sources = _describe_files(planned, tell)
         made_by = (plugins.recorded(planned.reader), plugins.source(planned.reader))
         if not force and _is_done(id, where, made_by, options, sources):
@@ -257,6 +262,7 @@ def import_files(
             id=id,
             reader=planned.reader,
             archive=planned.plan.archive,
+            beside=planned.beside,
             account=planned.account,
             encoding=store,
             frames=frames,
@@ -326,11 +332,22 @@ def _root(files: Sequence[Path]) -> Path:
     return Path(os.path.commonpath([f.parent for f in files]))
 
 
+def _beside(plan: Plan) -> tuple[Path, ...]:
+    """Return the files that are read beside those of the archive, by its account, in natural order."""
+    root, read = plan.archive.root, {plan.archive.name_of(i) for i in range(len(plan.archive.files))}
+    files = {} if plan.account is None else plan.account.files
+    names = sorted((name for name, fate in files.items() if fate.used_as and name not in read), key=natural)
+    if out := [name for name in names if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts]:
+        raise UnsafeArchive(f"{plan.archive.files[0]}: the plan to read it names another file, {out[0]}.")
+    return tuple(root / name for name in names)
+
+
 def _describe_files(planned: ImportPlan, tell: Progress) -> tuple[dict[str, Any], ...]:
-    described, done = [], 0
-    for i, file in enumerate(planned.files):
+    """Describe the files of the archive, and behind them, since episodes name files by number, those beside them."""
+    described, done, root = [], 0, planned.plan.archive.root
+    for file in (*planned.files, *planned.beside):
         size = file.stat().st_size
-        name = planned.plan.archive.name_of(i)
+        name = file.relative_to(root).as_posix()
         described.append({"file": name, "size": size, "sha256": sha256_of(file), "url": file.as_uri()})
         done += size
         tell(Event(planned.id, "verify", "", done, planned.bytes))

@@ -18,11 +18,13 @@ import pytest
 from lerobot_archives import decoded
 from PIL import Image
 
-from rlds_cli import verify
-from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
+from rlds_cli import open_dataset, verify
+from rlds_cli.errors import ArchiveError, CorruptArchive, NameTaken, UnknownLayout, UnsafeArchive
 from rlds_cli.importing import import_files, plan_import
 from rlds_cli.loader import Loader
+from rlds_cli.maintenance.repair import repair
 from rlds_cli.maintenance.verification import trace
+from rlds_cli.progress import Event
 
 LENGTHS = [4, 6]
 CAMERA = "observation/cam"
@@ -453,3 +455,91 @@ def test_a_folder_whose_name_holds_that_of_a_table(tmp_path: Path) -> None:
         image_files(tmp_path / f"cam0/{k}", [image(100 * k + t) for t in range(length)])
     ds = import_files(tmp_path, "local/filmed", progress=False)
     assert (ds.episode(1)["observation", "cam0"][2] == pixels(image(102))).all()
+
+
+# -- files beside a table are sources
+
+
+@pytest.mark.parametrize("write", [a_folder_each, named_in_a_column])
+def test_other_images_are_another_import(tmp_path: Path, write: Callable[[Path, list[bytes]], Path]) -> None:
+    images = [image(seed) for seed in range(sum(LENGTHS))]
+    first = import_files(write(tmp_path / "lab", images), "local/filmed", progress=False)
+    tables = [s["file"] for s in first.sources if str(s["file"]).endswith(".csv")]
+    assert [s["file"] for s in first.sources][: len(tables)] == tables
+    assert len(first.sources) == len(tables) + len(images)
+    assert import_files(tmp_path / "lab", "local/filmed", progress=False).path == first.path
+    write(tmp_path / "lab", [image(100), *images[1:]])
+    with pytest.raises(NameTaken):
+        import_files(tmp_path / "lab", "local/filmed", progress=False)
+    again = import_files(tmp_path / "lab", "local/filmed", force=True, progress=False)
+    assert (again.episode(0)["observation", "cam"][0] == pixels(image(100))).all()
+    assert trace(again, 10).ok and verify(again.id).ok
+
+
+def test_another_video_is_another_import(tmp_path: Path) -> None:
+    csv_file(tmp_path / "lab/log.csv", 5)
+    film(tmp_path / "lab/cam.mp4", 5)
+    first = import_files(tmp_path / "lab", "local/filmed", progress=False)
+    assert [s["file"] for s in first.sources] == ["log.csv", "cam.mp4"]
+    assert trace(first, 10).ok
+    film(tmp_path / "lab/cam.mp4", 5, gop_size="1", crf="40")
+    with pytest.raises(NameTaken):
+        import_files(tmp_path / "lab", "local/filmed", progress=False)
+
+
+def test_a_video_that_a_field_names_is_a_source_though_the_table_alone_is_named(tmp_path: Path) -> None:
+    csv_file(tmp_path / "lab/log.csv", 5)
+    film(tmp_path / "lab/cam.mp4", 5)
+    table, fields = tmp_path / "lab/log.csv", {CAMERA: "video:cam.mp4"}
+    ds = import_files(table, "local/filmed", fields=fields, progress=False)
+    assert [s["file"] for s in ds.sources] == ["log.csv", "cam.mp4"]
+    assert [e["used_as"] for e in ds.manifest.account if e["name"] == "cam.mp4"] == [CAMERA]
+
+
+def write_another(folder: Path) -> None:
+    (folder / "3.jpg").write_bytes(image(100))
+
+
+def add_another(folder: Path) -> None:
+    (folder / "3b.jpg").write_bytes(image(100))
+
+
+@pytest.mark.parametrize("change", [write_another, add_another])
+def test_images_that_change_meanwhile_are_refused(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    csv_file(tmp_path / "lab/log.csv", 5)
+    image_files(tmp_path / "lab/cam", [image(k) for k in range(5)])
+
+    def tell(event: Event) -> None:
+        if event.stage == "convert":
+            change(tmp_path / "lab/cam")
+
+    with pytest.raises(ArchiveError, match=r"cam.* changed while the archive was read"):
+        import_files(tmp_path / "lab", "local/filmed", progress=tell)
+
+
+def test_an_import_with_images_is_repaired_with_them(tmp_path: Path) -> None:
+    images = [image(k) for k in range(5)]
+    csv_file(tmp_path / "lab/log.csv", 5)
+    image_files(tmp_path / "lab/cam", images)
+    ds = import_files(tmp_path / "lab", "local/filmed", progress=False)
+    before = ds.fingerprint
+    damaged = next(p for p in ds.path.rglob("*") if p.is_file() and p.stat().st_size and "action" in p.as_posix())
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    assert repair(ds.id).now.ok
+    assert open_dataset(ds.id).fingerprint == before
+
+
+def test_the_images_of_a_table_that_is_left_out_are_left_out_with_it(tmp_path: Path) -> None:
+    for k, length in enumerate([4, 6, 5]):
+        np.savez(tmp_path / f"ep_{k}.npz", **rows_of(length))
+        image_files(tmp_path / f"ep_{k}/cam", [image(10 * k + t) for t in range(length - 2 * (k == 2))])
+    planned = plan_import(tmp_path, "local/filmed", skip_bad=True)
+    fates = [(e.count, e.used_as or e.left_out) for e in planned.account if e.name.endswith(".jpg")]
+    assert sorted(fates) == [(3, "its table is left out"), (10, CAMERA)]
+    assert len(planned.beside) == 10
+    (tmp_path / "ep_2.npz").write_bytes(b"PK no table")
+    planned = plan_import(tmp_path, "local/filmed", skip_bad=True)
+    assert sorted((e.count, e.left_out) for e in planned.account if e.name.endswith(".jpg")) == [
+        (3, "its table is left out"),
+        (10, ""),
+    ]

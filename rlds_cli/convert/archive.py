@@ -25,6 +25,7 @@ from rlds_cli.convert.decoding import decoded_field, is_raw_frame
 from rlds_cli.errors import ArchiveError, FrameError, NoSpace, RldsError, UnsafeArchive
 from rlds_cli.files import child, disk, trees
 from rlds_cli.files import safe as safe_files
+from rlds_cli.formats import camera_files
 from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
@@ -48,6 +49,7 @@ class Conversion:
     id: DatasetId
     reader: str
     archive: Archive
+    beside: tuple[Path, ...] = ()  # images and videos that the rows of its files have
     encoding: str = "memmap"
     frames: str = "encoded"  # or raw, or HxW: decoded at conversion
     sources: tuple[Mapping[str, Any], ...] = ()
@@ -58,7 +60,7 @@ class Conversion:
     portion: Subset = EVERYTHING  # the part of the archive's rows to convert
     account: tuple[Entry, ...] | None = None  # the fate of the archive, if it was planned before
     check: Callable[[Path], None] | None = None  # raises if the finished dataset must not be published
-    seen: tuple[Identity, ...] = ()  # identities of the archive's files when their hashes were computed
+    seen: tuple[Identity, ...] = ()  # of the archive's files and those beside them, when their hashes were computed
     reader_source: str = ""  # the code of the reader, see `plugins.source`; `convert` fills it in
     # sha256 by name of the videos that stay where they are published: the archive has their tables alone
     elsewhere: Mapping[str, str] = field(default_factory=dict)
@@ -103,7 +105,7 @@ def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> 
     NoSpace, NoPermission
         The disk is full or not writable; finished parts are kept.
     """
-    c = replace(c, seen=c.seen or identities(c.archive.files), reader_source=plugins.source(c.reader))
+    c = replace(c, seen=c.seen or identities(c.archive.files, c.beside), reader_source=plugins.source(c.reader))
     with child.reading(reading.__name__, id=str(c.id), progress=progress):
         try:
             plan = child.ask(planning.plan_known, c.reader, c.archive, names=c.archive.files, types=reading.ANSWERS)
@@ -139,14 +141,24 @@ def check_plan(plan: Plan, given: Sequence[Path], reader: str | None) -> None:
         raise UnsafeArchive(f"{given[0]}: the plan to read it names another reader, {plan.reader}.")
 
 
-def identities(files: Iterable[Path]) -> tuple[Identity, ...]:
-    """Return device, inode, size and modification time of files, which differ after a write."""
-    return tuple(_identity(f) for f in files)
+def identities(files: Sequence[Path], beside: Sequence[Path] = ()) -> tuple[Identity, ...]:
+    """Return device, inode, size and modification time of files and of those beside them, which differ after a write.
+
+    Folders of images follow, which differ if they have more images.
+    """
+    return tuple(map(_identity, _watched(files, beside)))
+
+
+def _watched(files: Sequence[Path], beside: Sequence[Path]) -> tuple[Path, ...]:
+    folders = dict.fromkeys(f.parent for f in beside if camera_files.is_image(f))
+    return (*files, *beside, *folders)
 
 
 def _identity(file: Path) -> Identity:
     try:
         stat = file.stat()
+        if file.is_dir():
+            return stat.st_dev, stat.st_ino, sum(map(camera_files.is_image, file.iterdir())), 0
     except OSError:
         return (0, 0, 0, 0)
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
@@ -156,8 +168,9 @@ def _check_unchanged(c: Conversion, work: Path | None = None) -> None:
     """Refuse an archive whose files changed while they were read, or a reader that did, and discard the work."""
     if plugins.is_file(c.reader) and plugins.source(c.reader) != c.reader_source:
         raise ArchiveError(f"{c.reader} changed while it read {c.id}. Nothing is published.", hint="import again")
-    now = identities(c.archive.files)
-    changed = [f for f, before, after in zip(c.archive.files, c.seen, now, strict=True) if before != after]
+    now = identities(c.archive.files, c.beside)
+    watched = _watched(c.archive.files, c.beside)
+    changed = [f for f, before, after in zip(watched, c.seen, now, strict=True) if before != after]
     if changed:
         if work is not None:
             trees.discard(work)
@@ -243,7 +256,7 @@ def _check_room(c: Conversion, plan: Plan, home: Home, threads: int) -> None:
         needed += sum(columns[:threads])
     if any(f.codec == VIDEO for f in schema):
         films = (f for f in plan.archive.files if f.suffix == ".mp4" and _name(plan, f) not in c.elsewhere)
-        needed += sum(f.stat().st_size for f in films)
+        needed += sum(f.stat().st_size for f in (*films, *filter(camera_files.is_video, c.beside)))
     free = disk.free(home.root)
     if needed > free and frames:
         raise FrameError(
@@ -293,7 +306,7 @@ def _key(c: Conversion, plan: Plan) -> str:
         "format": FORMAT,
         "id": str(c.id),
         "reader": [plugins.recorded(plan.reader), plan.version, *filter(None, [c.reader_source])],
-        "sources": [*map(dict, c.sources), *map(_named, () if c.sources else plan.archive.files)],
+        "sources": [*map(dict, c.sources), *map(_named, () if c.sources else (*plan.archive.files, *c.beside))],
         "schema": [asdict(f) for f in plan.schema],
         "parts": [{"rows": p.rows, "args": dict(p.args)} for p in plan.parts],
         "episodes_by": plan.episodes_by,

@@ -164,10 +164,12 @@ def plan(archive: Archive) -> Plan:
     else:
         made = _by_jumps(archive) if archive.episodes_by == "jumps" else _plan_flat(archive)
     left_out = {**dict.fromkeys((p for p in beside if not camera_files.is_media(p)), "not a table"), **found.left_out}
+    fates = accounting.of_beside(made.archive, beside, found.files, left_out)
+    left_out |= {path: fate.left_out for path, fate in fates.items() if fate.left_out}
     notes = (*skipped, *found.notes, *camera_search.notes(archive.root, left_out))
     if made.account is not None:
-        fates = accounting.of_beside(archive, beside, left_out)
-        made = replace(made, account=replace(made.account, files={**made.account.files, **fates}))
+        files = {path.relative_to(archive.root).as_posix(): fate for path, fate in fates.items()}
+        made = replace(made, account=replace(made.account, files={**made.account.files, **files}))
     return replace(made, notes=(*made.notes, *notes)) if notes else made
 
 
@@ -178,7 +180,7 @@ def _cameras(archive: Archive, media: Sequence[Path]) -> CamerasFound:
     if not media and not known:  # a second plan knows them by the first
         with _first_readable(archive) as table:
             notes = tuple(camera_names.not_given(table, archive.fields))
-    if media or any(map(is_observation, archive.fields)):
+    if media or cameras.of(archive.fields) or any(map(is_observation, archive.fields)):
         lenient = archive.missing in (FILL, DROP)
         found = camera_search.find(archive.files, media, archive.fields, skip_bad=archive.skip_bad, lenient=lenient)
         return replace(found, notes=(*found.notes, *notes))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from rlds_cli.archives import Archive
 from rlds_cli.archives.account import COLUMN, ENDS, EPISODES, METADATA, NOT_ALL, Fate, Ledger, left_out, used_as
 from rlds_cli.archives.names import episode_column
-from rlds_cli.archives.plain import cameras
+from rlds_cli.archives.plain.camera_search import OF_BAD
 from rlds_cli.archives.plain.survey import FileSurvey
-from rlds_cli.formats import camera_files, inventory, tianshou
+from rlds_cli.formats import inventory, tianshou
 from rlds_cli.formats.inventory import ATTRIBUTE, GROUP, Item
 from rlds_cli.formats.tables import made_of
 
@@ -92,20 +92,34 @@ def _of_attribute(item: Item, used: Collection[str]) -> Fate | None:
     return used_as(COLUMN + episode_column(name) if path in used else METADATA)
 
 
-def of_beside(archive: Archive, beside: Iterable[Path], reasons: Mapping[Path, str]) -> dict[str, Fate]:
-    """Return the fates of the files beside tables by name; ``reasons`` say why some are left out."""
-    used: dict[Path, list[str]] = {}  # videos, and folders of images
-    named: list[str] = []
-    for field, key in cameras.of(archive.fields).items():
-        if key.startswith(camera_files.FILES):
-            named.append(field)
-            continue
-        for table in archive.files:
-            path = camera_files.beside(table, key.partition(":")[2])
-            used.setdefault(path, []).append(field)
-    fates = {}
+def of_beside(
+    archive: Archive,
+    beside: Collection[Path],
+    files: Mapping[Path, Mapping[str, Sequence[Path]]],
+    reasons: Mapping[Path, str],
+) -> dict[Path, Fate]:
+    """Return the fates of the files beside the tables of an archive, and of all that its rows have.
+
+    Parameters
+    ----------
+    beside : collection of Path
+        The files beside tables that the user named.
+    files : mapping
+        The images and videos of each camera, by table and field; there may be more tables.
+    reasons : mapping of Path to str
+        Why some are left out.
+    """
+    uses: dict[Path, list[str]] = {}
+    shown: dict[Path, Path] = {}  # below the root, whatever its links lead to
+    for table in archive.files:
+        directory = table.parent.resolve()
+        for field, paths in files.get(table, {}).items():
+            for path in paths:
+                uses.setdefault(path, []).append(field)
+                shown.setdefault(path, table.parent / path.relative_to(directory))
+    fates = {shown[path]: used_as(", ".join(dict.fromkeys(of))) for path, of in uses.items()}
+    directories = {directory: directory.resolve() for directory in {path.parent for path in beside}}
     for path in beside:
-        of = used.get(path.resolve()) or used.get(path.parent.resolve()) or named
-        fate = left_out(reasons[path]) if path in reasons else used_as(", ".join(dict.fromkeys(of)))
-        fates[path.relative_to(archive.root).as_posix()] = fate
+        of = uses.get(directories[path.parent] / path.name) or uses.get(path.resolve())
+        fates[path] = used_as(", ".join(dict.fromkeys(of))) if of else left_out(reasons.get(path, OF_BAD))
     return fates

@@ -31,6 +31,7 @@ from rlds_cli.ted import FLAGS, Note
 from rlds_cli.text import plural
 
 LEFT_OUT = "left-out-files"  # the code of the note about files that no row has
+OF_BAD = "its table is left out"
 _SHOWN, _FILES = 10, 5  # of the files that are left out: groups, and files of a group
 _NUMBER = re.compile(r"(\d+)(?!.*\d)")  # the last one of a name
 
@@ -41,12 +42,14 @@ class CamerasFound:
 
     ``fields`` are all columns by field, those of the user among them, and ``notes`` say what was assumed. ``left_out``
     says of each image and video that no row has why that is so. ``bad`` are tables to leave out with ``skip_bad``.
+    ``files`` are the images and videos of each camera, by table and field.
     """
 
     fields: Mapping[str, str]
     notes: tuple[Note, ...] = ()
     left_out: Mapping[Path, str] = field(default_factory=dict)
     bad: Mapping[Path, ArchiveError] = field(default_factory=dict)
+    files: Mapping[Path, Mapping[str, tuple[Path, ...]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +139,13 @@ def find(
     owned, reasons = _folders_and_videos(seen, named, skip_bad=skip_bad)
     fields = _fields(seen[0].what, chosen, named, owned)
     fields |= _ages(seen, fields, notes)
-    left_out = _left_out(seen, media, fields, reasons)
+    files = {table.path: _files_of(table, fields) for table in seen}
+    used = {path for by_field in files.values() for paths in by_field.values() for path in paths}
+    left_out = _left_out(seen, media, used, {**_of_bad(beside, bad, media), **reasons})
     videos = [p for p in left_out if camera_files.is_video(p)]
     if videos and not skip_bad and not any(map(is_video_key, fields.values())):
         raise _no_owner(videos[0], tables, left_out[videos[0]])
-    return CamerasFound(fields=fields, notes=tuple(notes), left_out=left_out, bad=bad)
+    return CamerasFound(fields=fields, notes=tuple(notes), left_out=left_out, bad=bad, files=files)
 
 
 # -- what lies beside one table
@@ -392,25 +397,34 @@ def _span(table: _TableCameras) -> str:
 # -- files that no row has
 
 
+def _files_of(table: _TableCameras, fields: Mapping[str, str]) -> dict[str, tuple[Path, ...]]:
+    """Return the images and videos of each camera of a table, by field."""
+    found: dict[str, tuple[Path, ...]] = {}
+    for name, key in cameras.of(fields).items():
+        named = [images for images in table.named if images.key == key]
+        paths: Iterable[Path] = (path for images in named for path in images.rows if path is not None)
+        if not key.startswith(FILES):
+            paths = (path for camera in table.owned if camera.key == key for path in camera.files)
+        elif not named:
+            paths = _explicit(table.path, key)
+        found[name] = tuple(dict.fromkeys(paths))
+    return found
+
+
+def _of_bad(beside: Ownership, bad: Iterable[Path], media: Sequence[Path]) -> dict[Path, str]:
+    owned = {path for table in bad for _, path in beside.owned(table)}
+    return {path: OF_BAD for path in media if path in owned or path.parent in owned}
+
+
 def _left_out(
-    seen: Sequence[_TableCameras], media: Sequence[Path], fields: Mapping[str, str], reasons: Mapping[Path, str]
+    seen: Sequence[_TableCameras], media: Sequence[Path], used: Collection[Path], reasons: Mapping[Path, str]
 ) -> dict[Path, str]:
     """Return the images and videos that no row has, and why."""
-    keys = {*fields.values()}
-    used: set[Path] = set()
     unread: dict[Path, str] = {}
     for table in seen:
         for images in table.named:
             there = {path for path in images.rows if path is not None}
-            if images.key in keys:
-                used |= there
             unread |= dict.fromkeys(there, images.unread) if images.unread else {}
-        for camera in table.owned:
-            if camera.key in keys:
-                used.update(camera.files)
-        for key in keys:
-            if key.startswith(FILES) and all(images.key != key for images in table.named):
-                used.update(_explicit(table.path, key))
     folders = {path.parent for path in used}
     directories = {directory: directory.resolve() for directory in {path.parent for path in media}}
     found = {}
