@@ -143,3 +143,26 @@ def test_files_and_groups_without_anything(tmp_path: Path) -> None:
     for name in ("nothing.h5", "nothing.npz", "groups.h5", "d4rl.h5"):
         with pytest.raises(ArchiveError, match=f"{name} has no rows"):
             plan_import(tmp_path / name, "local/x")
+
+
+BLANKS = """obs_0, obs_1 , action, done, task, note, stamps
+1, 2.5 , 0, False, pick, " two  words ", "[1, 2]"
+ 3, 3.5, 1, True , put it down,"a, b", "[3, 4]"
+"""
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_blanks_around_cells_and_names_are_no_part_of_them(tmp_path: Path, end: str) -> None:
+    (tmp_path / "log.csv").write_bytes(BLANKS.replace("\n", end).encode())
+    seen = import_files(tmp_path / "log.csv", "local/x", progress=False).episode(0)
+    assert seen["observation"].tolist() == [[1, 2.5], [3, 3.5]] and seen["action"].tolist() == [0, 1]
+    assert seen["next", "terminated"].reshape(-1).tolist() == [False, True]
+    assert [*seen["task"]] == ["pick", "put it down"] and [*seen["note"]] == [" two  words ", "a, b"]
+    assert seen["stamps"].tolist() == [[1, 2], [3, 4]]
+
+
+def test_numbers_among_blanks_in_columns_without_blanks_in_their_names(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text('obs;action;size\n 1.5;0 ;5" pipe \n2.5; 1; 7" pipe\n')
+    seen = import_files(tmp_path / "log.csv", "local/x", progress=False).episode(0)
+    assert seen["observation"].tolist() == [[1.5], [2.5]] and seen["action"].tolist() == [0, 1]
+    assert [*seen["size"]] == ['5" pipe', '7" pipe']

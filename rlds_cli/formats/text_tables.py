@@ -2,7 +2,8 @@
 
 A first pass over a CSV file finds the type that fits all values of a column: whole numbers, else flags, else numbers,
 else JSON lists (``"[0.1, 0.2]"``, as pandas writes them), else texts. The types of JSON lines are unified over all
-blocks of the file. Whole numbers that would be rounded are refused. A file that has not changed since is not scanned
+blocks of the file. Whole numbers that would be rounded are refused. Blanks around cells and names are no part of them
+(``a, b``), unless they are inside of quotes. A file that has not changed since is not scanned
 again, since an import opens it a dozen times.
 """
 
@@ -160,9 +161,10 @@ def _csv_batches(path: Path, names: Sequence[str], kinds: Mapping[str, Any] | No
     pa = pyarrow()
     known = kinds or {}
     types = {n: pa.string() if _is_listed(known.get(n)) else known.get(n, pa.string()) for n in names}
+    file = _Stripped(path, delimiter) if _has_blanks(path, disk.state(path), delimiter) else path
     return iter(
         pa.csv.open_csv(
-            path,
+            file,
             read_options=pa.csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
             parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             convert_options=pa.csv.ConvertOptions(
@@ -293,7 +295,70 @@ def _header(path: Path) -> list[str]:
     import csv
 
     line = _first_line(path)
-    return next(csv.reader([line], delimiter=_delimiter(line)), [])
+    delimiter = _delimiter(line)
+    line = _strip(line.encode(), delimiter).decode()
+    return next(csv.reader([line], delimiter=delimiter), [])
+
+
+@lru_cache(_SCANS)
+def _has_blanks(path: Path, state: disk.State, delimiter: str) -> bool:
+    """Return whether there are blanks beside delimiters or line ends, in quotes or not."""
+    mark = delimiter.encode()
+    beside = (mark + b" ", b" " + mark, b"\n ", b" \n", b" \r", b"\r ")
+    last = b"\n"
+    with path.open("rb") as f:
+        while data := f.read(BLOCK_BYTES):
+            if any(pair in last + data for pair in beside):
+                return True
+            last = data[-1:]
+    return last == b" "
+
+
+@lru_cache
+def _edges(delimiter: str) -> re.Pattern[bytes]:
+    """A pattern of a quoted cell and the blanks around it, or of blanks at the edge of another cell."""
+    start, end = rf"(?:^|(?<=[{delimiter}\r]))", rf"(?=[{delimiter}\r\n]|\Z)"
+    cell = rf'{start} *("(?:[^"]|"")*") *{end}|{start} +|(?<! ) +{end}'
+    return re.compile(cell.encode(), re.MULTILINE)
+
+
+def _strip(lines: bytes, delimiter: str) -> bytes:
+    """Remove the blanks around cells; those inside of quotes stay."""
+    return _edges(delimiter).sub(rb"\1", lines)
+
+
+class _Stripped(io.RawIOBase):
+    """A CSV file without the blanks around its cells."""
+
+    def __init__(self, path: Path, delimiter: str) -> None:
+        self._blocks = _stripped(path, delimiter)
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest and (block := next(self._blocks, None)) is not None:
+            self._rest = memoryview(block)
+        count = min(len(buffer), len(self._rest))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+
+def _stripped(path: Path, delimiter: str) -> Iterator[bytes]:
+    """The file in blocks of whole lines, none of which ends inside of quotes."""
+    with path.open("rb") as f:
+        while block := f.read(BLOCK_BYTES):
+            while block[-1:] != b"\n" or block.count(b'"') % 2:
+                line = f.readline(MAX_LINE)
+                if not line:
+                    break
+                block += line
+                if len(block) > BLOCK_BYTES + MAX_LINE:
+                    raise UnsafeArchive(
+                        f"{path.name} has a line of more than {MAX_LINE:,} bytes, or a quote that does not end."
+                    )
+            yield _strip(block, delimiter)
 
 
 def _delimiter(line: str) -> str:
