@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -263,7 +264,16 @@ def test_recognised_by_what_it_is(tmp_path: Path) -> None:
     files = [f for f in root.rglob("*") if f.is_file()]
     name, text = recognise(files) or ("", "")
     assert (name, text) == ("lerobot", "LeRobot v3.0 dataset (3 episodes, 10 fps, 2 cameras in images and videos)")
-    assert "lerobot" not in (recognise([f for f in files if f.name != "info.json"]) or ())
+    assert "lerobot" not in (recognise([f for f in files if "meta" not in f.parts]) or ())
+
+
+@pytest.mark.parametrize("write", [write_v2, write_v3])
+def test_a_dataset_without_its_description_is_refused(tmp_path: Path, write: Callable[..., Path]) -> None:
+    root = write(tmp_path / "a", Content(video=("top",)))
+    (root / "meta/info.json").unlink()
+    for act in (plan_import, import_files):
+        with pytest.raises(CorruptArchive, match=r"a LeRobot dataset without meta/info\.json"):
+            act(root, "local/a")
 
 
 # -- what is wrong with an archive

@@ -406,6 +406,15 @@ def test_names_that_leave_the_directory_are_refused(tmp_path: Path) -> None:
         import_files(tmp_path / "logs", "local/filmed", progress=False)
 
 
+def test_the_video_of_a_table_that_is_left_out_is_left_out(tmp_path: Path) -> None:
+    for k, length in enumerate(LENGTHS):
+        np.savez(tmp_path / f"ep_{k}.npz", **rows_of(length))
+        film(tmp_path / f"ep_{k}_cam.mp4", length if k else 2)
+    plan = plan_import(tmp_path, "local/filmed", skip_bad=True)
+    left_out = {e.name: e.left_out for e in plan.account if e.left_out}
+    assert left_out.keys() == {"ep_0.npz", "ep_0_cam.mp4"} and "its table" in left_out["ep_0_cam.mp4"]
+
+
 def test_a_video_without_a_frame_for_each_row_needs_time_stamps(tmp_path: Path) -> None:
     for k, length in enumerate(LENGTHS):
         np.savez(tmp_path / f"ep_{k}.npz", **rows_of(length))

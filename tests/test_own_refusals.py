@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,48 @@ def data(tmp_path: Path) -> Path:
     made = tmp_path / "data"
     made.mkdir()
     return made
+
+
+def zarr_2(path: Path) -> Path:
+    (path / "data").mkdir(parents=True)
+    (path / ".zgroup").write_text('{"zarr_format": 2}')
+    (path / "data/.zarray").write_text("{}")
+    (path / "data/0.0").write_bytes(bytes(range(64)))
+    return path
+
+
+def zarr_3(path: Path) -> Path:
+    (path / "data/c/0").mkdir(parents=True)
+    (path / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+    (path / "data/c/0/0").write_bytes(bytes(range(64)))
+    return path
+
+
+def arrow_stream(path: Path) -> Path:
+    rows = pa.table({"observation": [0.0, 1.0], "action": [0.0, 1.0]})
+    with pa.OSFile(str(path), "wb") as f, pa.ipc.new_stream(f, rows.schema) as stream:
+        stream.write_table(rows)
+    return path
+
+
+def archive_of_files(path: Path) -> Path:
+    with zipfile.ZipFile(path, "w") as f:
+        f.writestr("rows.csv", "observation,action\n0,1\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "said"),
+    [
+        ("run", zarr_2, "run is a Zarr store, which is not read"),
+        ("run", zarr_3, "run is a Zarr store, which is not read"),
+        ("rows.arrow", arrow_stream, "rows.arrow is an Arrow stream, which is not read"),
+        ("rows.zip", archive_of_files, "rows.zip is a zip archive, which is not read"),
+    ],
+)
+def test_a_format_that_is_not_read_is_named(data: Path, name: str, write: Callable[[Path], Path], said: str) -> None:
+    with pytest.raises(UnknownLayout, match=said):
+        plan_import(write(data / name), "local/x")
 
 
 def table(path: Path, length: int = 4, **more: Any) -> None:

@@ -214,6 +214,8 @@ def _unknown(files: Sequence[Path], rewards: str | None) -> ArchiveError:
         unfit.check(file)
     except ArchiveError as e:
         return e
+    if (known := unfit.not_read(file)) is not None:
+        return known
     inspect = f"rlds inspect {file} shows what is in it"
     if is_tfrecord(file):
         return UnknownLayout(

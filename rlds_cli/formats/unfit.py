@@ -1,4 +1,4 @@
-"""Files that no reader takes, told by their first bytes: empty ones, pages of a server, pickles."""
+"""Files that no reader takes: empty ones, pages of a server, pickles; and parts of Zarr stores, Arrow streams, zips."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import IO, Any
 
 import numpy as np
 
-from rlds_cli.errors import CorruptArchive, NoPermission, UnsafeArchive
+from rlds_cli.errors import CorruptArchive, NoPermission, UnknownLayout, UnsafeArchive
 
 NPY = b"\x93NUMPY"
 _READ_IT_YOURSELF = "if you trust it, read it yourself and pass the episodes to rlds_cli.create(ID, episodes)"
+_CREATE = "rlds_cli.create takes the episodes that you read yourself"
+_ZARR = (".zgroup", ".zarray", "zarr.json")
+_ARROW_STREAM, _ZIP = b"\xff\xff\xff\xff", b"PK\x03\x04"
 _PAGE = (b"<!doctype", b"<html", b"<?xml")
 
 
@@ -44,6 +47,23 @@ def check(file: Path) -> bytes:
     if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
         raise UnsafeArchive(f"{file.name} is a Python pickle, which is never read.", hint=_READ_IT_YOURSELF)
     return head
+
+
+def not_read(file: Path) -> UnknownLayout | None:
+    """Return the error for a file of a known format that no reader takes: Zarr, an Arrow stream, a zip; else None."""
+    stores = [path for path in file.parents if any((path / name).exists() for name in _ZARR)]
+    with file.open("rb") as stream:
+        head = stream.read(4)
+    if stores:
+        return UnknownLayout(f"{stores[-1]} is a Zarr store, which is not read.", hint=f"zarr.open_group; {_CREATE}")
+    if head == _ARROW_STREAM:
+        return UnknownLayout(
+            f"{file.name} is an Arrow stream, which is not read; Arrow and Parquet files are.",
+            hint=f"datasets.load_from_disk({str(file.parent)!r}).to_parquet('rows.parquet') if datasets wrote it",
+        )
+    if head.startswith(_ZIP):
+        return UnknownLayout(f"{file.name} is a zip archive, which is not read.", hint="unpack it, and import that")
+    return None
 
 
 def npy_header(stream: IO[bytes], name: str, file: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -44,7 +44,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
     """Describe the files in one line; None if they are of another family."""
     found = description.candidates(paths)
     if not found:
-        return None
+        return "LeRobot dataset without meta/info.json" if description.without_info(paths) else None
     try:
         info = description.read(found[0])
     except (UnknownLayout, UnsafeArchive):
@@ -73,6 +73,11 @@ def plan(archive: Archive) -> Plan:
         pyarrow is not installed.
     """
     found = description.locate(archive.files)
+    if found is None and (root := description.without_info(archive.files)) is not None:
+        raise CorruptArchive(
+            f"{root} is a LeRobot dataset without meta/info.json, which says what its files hold.",
+            hint="fetch meta/info.json, too; a pattern of the files of data/ alone reads them as tables",
+        )
     if found is None:
         raise UnknownLayout("This is not a LeRobot dataset: it has no meta/info.json.")
     if archive.episodes_by not in (None, "file"):

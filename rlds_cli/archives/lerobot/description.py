@@ -89,9 +89,19 @@ class ListedEpisode:
     tasks: int = 1
 
 
+_BESIDE_INFO = ("episodes.jsonl", "tasks.jsonl", "tasks.parquet", "episodes_stats.jsonl")
+
+
 def candidates(paths: Sequence[Path]) -> list[Path]:
     """Return the files that are called ``meta/info.json``."""
     return [p for p in paths if p.parts[-2:] == ("meta", "info.json")]
+
+
+def without_info(paths: Sequence[Path]) -> Path | None:
+    """Return the root of a LeRobot dataset among files, if its ``meta/info.json`` is not there."""
+    told = (p for p in paths if p.parent.name == "meta" and p.name in _BESIDE_INFO)
+    roots = (*(p.parents[1] for p in told), *(p.parents[3] for p in paths if p.parts[-4:-2] == ("meta", "episodes")))
+    return next((root for root in roots if (root / "data").is_dir() and not (root / "meta/info.json").exists()), None)
 
 
 def locate(paths: Sequence[Path]) -> Path | None:
