@@ -521,3 +521,19 @@ def test_commands_import_and_append_take_what_a_dataset_is(tmp_path, files, monk
         for fact in ("fps=-3", "rate=3"):
             wrong = CliRunner().invoke(app, [*command, "--set", fact, "--dry-run"])
             assert wrong.exit_code and isinstance(wrong.exception, InvalidArgument)
+
+
+def test_an_append_says_what_is_left_out_and_a_second_one_of_the_same_directory_has_nothing_to_append(tmp_path, files):
+    (files / "README.md").write_text("press")
+    (files / "a.hdf5").unlink()
+    (files / "b.hdf5").unlink()
+    np.savez(files / "ep_0.npz", obs=np.zeros((4, 2)), action=np.ones((4, 1)))
+    np.savez(files / "ep_1.npz", obs=np.zeros((3, 2)), action=np.ones((3, 1)))
+    (files / "rig.yaml").write_text("rate: 10")
+    done = rlds_cli.append("local/all", files)
+    said = " ".join(n["text"] for n in done.notes)
+    assert done.episodes == 2 and "README.md" in said and "rig.yaml" in said
+    printed = CliRunner().invoke(app, ["append", "local/more", str(files)]).output
+    assert "README.md" in printed and "rig.yaml" in printed
+    again = rlds_cli.append("local/all", files)
+    assert (again.version, again.files) == (done.version, ()) and len(again.skipped) == 2

@@ -73,6 +73,8 @@ def append(
             return
         done = appending.append(id, path, **what, protected=protected, jobs=jobs, progress=progress)
     out.result(done, _appended(done))
+    for n in done.notes:
+        out.note(f"{n.get('severity', 'note')}: {out.note_line(n)}")
     _tell_skipped(done.skipped)
     tell_account(done.account, "--dry-run --again --json lists all")
 

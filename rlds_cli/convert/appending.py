@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from rlds_cli.refs import Ref
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
-from rlds_cli.ted import TASK_AT, VIDEO, Array, BoolArray, Chunk, Column, Field
+from rlds_cli.ted import TASK_AT, VIDEO, Array, BoolArray, Chunk, Column, Field, Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,8 @@ class AppendPlan:
         Options of the append that made the dataset which hold for this one, too.
     options : mapping
         All options by which the files are read, with the remembered ones.
+    left_out : tuple of Note
+        Notes on files that hold no data.
     """
 
     id: str
@@ -72,11 +74,12 @@ class AppendPlan:
     reader: ImportPlan | None = field(repr=False)
     remembered: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    left_out: tuple[Note, ...] = field(default=(), repr=False)
 
     def summary(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
         reader = None if self.reader is None else self.reader.summary()
-        members = [n for n in self.__slots__ if n not in ("reader", "options")]
+        members = [n for n in self.__slots__ if n not in ("reader", "options", "left_out")]
         return {**{n: getattr(self, n) for n in members}, "reader": reader}
 
 
@@ -84,7 +87,8 @@ class AppendPlan:
 class Appended:
     """The result of an append: its version, and the numbers of episodes and steps that it added.
 
-    ``account`` states the fate of the files that were appended and of all that they hold.
+    ``account`` states the fate of the files that were appended and of all that they hold, and ``notes`` are remarks on
+    them.
     """
 
     id: str
@@ -96,6 +100,7 @@ class Appended:
     files: tuple[Path, ...]
     skipped: tuple[Path, ...]
     account: tuple[Entry, ...] = ()
+    notes: tuple[Mapping[str, Any], ...] = ()
 
 
 def plan_append(
@@ -138,6 +143,8 @@ def plan_append(
     chosen = given.choose([paths] if isinstance(paths, str) or not isinstance(paths, Sequence) else paths)
     known = () if there is None or again else _known(there, chosen.files)
     files = tuple(f for f in chosen.files if f not in known)
+    if known and all(map(beside.is_beside, files)):
+        files = ()  # images and texts beside tables that were appended before
     schema = () if there is None else tuple(there.fields.values())
     if not files:
         return AppendPlan(str(id), there is None, (), known, schema, None)
@@ -148,13 +155,14 @@ def plan_append(
             raise
         said = "; the options of the first append hold for this one, too, unless others are given"
         raise UnknownLayout(e.message, hint=f"{e.hint}{said}" if e.hint else said.removeprefix("; ")) from e
-    notes = (*planned.notes, *(n.text for n in beside.notes(chosen.without_data)))
+    without_data = tuple(beside.notes(chosen.without_data))
+    notes = (*planned.notes, *(n.text for n in without_data))
     planned = replace(planned, notes=notes, account=(*planned.account, *beside.entries(chosen.without_data)))
     frames = _frames(planned.fields, there)
     found = tuple(decoded_field(f, frames) if f.kind == "frames" else f for f in planned.fields)
     if there is not None:
         _check_fields(str(id), schema, found, grows=there.keeps is not None)
-    return AppendPlan(str(id), there is None, files, known, schema or found, planned, remembered, how)
+    return AppendPlan(str(id), there is None, files, known, schema or found, planned, remembered, how, without_data)
 
 
 _REMEMBERED = ("reader", "fields", "episodes_by", "last_step", "rewards", "missing", "topics", "hz", "nearest")
@@ -310,6 +318,7 @@ def _appended(planned: AppendPlan, store: Store, made: Dataset | None) -> Append
         planned.files,
         planned.skipped,
         account=planned.reader.account if planned.reader else (),
+        notes=(*made.manifest.notes, *map(asdict, planned.left_out)) if made else (),
     )
 
 
