@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from own_files import FORMATS, write
 
 from rlds_cli import archives
-from rlds_cli.archives import plain
-from rlds_cli.archives.plain import boundaries
+from rlds_cli.archives.plain import boundaries, flat
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.importing import import_files, plan_import
 from rlds_cli.maintenance.verification import trace
@@ -664,7 +663,7 @@ def test_texts_out_of_order_are_sorted_as_people_count(tmp_path: Path) -> None:
 def test_a_column_of_the_episode_table_is_read_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr(plain, "SCAN_ROWS", block)
+    monkeypatch.setattr(flat, "SCAN_ROWS", block)
     lengths, scores = [1, 4, 2, 1], [0.5, 0.5, -1.0, 3.0]
     made = {
         "obs": np.zeros((8, 1), np.float32),

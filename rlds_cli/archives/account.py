@@ -29,6 +29,8 @@ FILE = "file"
 EPISODES, METADATA, SPLITS = "episodes", "metadata", "splits"  # what things are used as beside fields and columns
 ENDS = "ends of episodes"
 COLUMN = "episode/"  # a column of the episode table, by its name behind it
+LAYOUT = "the layout"
+EXPORT_NAMES = "names of an export"
 UNREAD = "the layout gives it no meaning"
 OF_DATASETS = "such attributes are not read"
 EMPTY = "it is empty"
@@ -138,7 +140,7 @@ class Ledger:
         fates: Mapping[str, Fate],
         file: str,
         *,
-        others: Callable[[Item], Fate | None] = lambda _: None,
+        others: Callable[[Item], Fate | None] | None = None,
     ) -> None:
         """State the fate of all that a file holds.
 
@@ -161,7 +163,8 @@ class Ledger:
         there = set[str]()
         for item in items:
             there.add(item.name)
-            self.add(item.kind, item.name, fates.get(item.name) or others(item) or unread(item))
+            fate = fates.get(item.name) or (others(item) if others is not None else None)
+            self.add(item.kind, item.name, fate or unread(item))
         if odd := fates.keys() - there:
             raise ReaderError(f"{file}: the account of the reader names {min(odd)!r}, which the file does not hold.")
 

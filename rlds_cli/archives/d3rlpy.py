@@ -41,7 +41,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, Plan
-from rlds_cli.archives.account import METADATA, Fate, used_as
+from rlds_cli.archives.account import LAYOUT, METADATA, Fate, used_as
 from rlds_cli.archives.flat import Flat, FlatEpisodes, FlatLayout, nonzero, stops_of
 from rlds_cli.archives.grouped import Group, Grouped
 from rlds_cli.archives.names import common_rows, free_name, row_field
@@ -170,7 +170,7 @@ class Version2(Grouped):
     def fate(self, item: Item) -> Fate | None:
         """State the fate of attributes, of what a dump says about itself, and of the flag that ends an episode."""
         if item.name in MARKS:
-            return used_as("the layout")
+            return used_as(LAYOUT)
         if item.name.startswith("@"):
             return used_as(METADATA)
         return used_as(FLAGS[0]) if ENDED.fullmatch(item.name) else None

@@ -7,14 +7,24 @@ from functools import partial
 from pathlib import Path
 
 from rlds_cli.archives import Archive, exported
-from rlds_cli.archives.account import EPISODES, METADATA, Account, Fate, Ledger, left_out, used_as
+from rlds_cli.archives.account import (
+    EPISODES,
+    EXPORT_NAMES,
+    LAYOUT,
+    METADATA,
+    NO_PLACE,
+    Account,
+    Fate,
+    Ledger,
+    left_out,
+    used_as,
+)
 from rlds_cli.archives.lerobot import description
 from rlds_cli.archives.lerobot.description import Info, LerobotFeature, ListedEpisode
 from rlds_cli.formats import inventory
 from rlds_cli.formats.inventory import Item
 from rlds_cli.ted import VIDEO
 
-LAYOUT = "the layout"
 STATS = "stats/"
 STATISTICS = "statistics are computed from the rows"
 NO_EPISODE = "no episode that is read needs it"
@@ -52,7 +62,7 @@ def account_of(
         if key in videos or key in without:
             told.add(inventory.FEATURE, key, fields.get(key) or left_out(NO_VIDEOS))
     fields |= {key: used_as(LAYOUT) for key in description.COUNTED if key not in fields}
-    fields |= {key: used_as("names of an export") for key in description.before(info).added if key not in fields}
+    fields |= {key: used_as(EXPORT_NAMES) for key in description.before(info).added if key not in fields}
     for name in dict.fromkeys(e.data for e in kept):
         told.inside(inventory.items(info.root / name), {}, name, others=lambda item: _of_column(item, fields))
     of_list = partial(_of_list, info)
@@ -68,11 +78,11 @@ def _beside(path: Path, info: Info) -> Fate:
     """Return the fate of a file that holds no rows and no frames of the episodes that are read."""
     parts = path.relative_to(info.root).parts if path.is_relative_to(info.root) else ()
     if parts[:1] != ("meta",):
-        return left_out(NO_EPISODE if parts[:1] in (("data",), ("videos",)) else "the layout has no such file")
+        return left_out(NO_EPISODE if parts[:1] in (("data",), ("videos",)) else NO_PLACE)
     if parts[1] == "info.json":
         return used_as(f"{METADATA}, {LAYOUT}")
     if parts[1] == exported.FILE:
-        return used_as("names of an export")
+        return used_as(EXPORT_NAMES)
     if parts[1].startswith("tasks."):
         return used_as("task")
     if "stats" in parts[1]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, exported
-from rlds_cli.archives.account import ENDS, EPISODES, METADATA, UNREAD, Account, Ledger, left_out, used_as
+from rlds_cli.archives.account import ENDS, EPISODES, EXPORT_NAMES, METADATA, UNREAD, Account, Ledger, left_out, used_as
 from rlds_cli.archives.exported import ExportedFile
 from rlds_cli.archives.openx import directory, steps
 from rlds_cli.archives.openx.directory import INFO, SHARD, FeatureLeaf, Features, TfdsDirectory, TfdsShard
@@ -105,7 +105,7 @@ def _account(archive: Archive, located: TfdsDirectory, found: Features, columns:
     told, beside = Ledger(), located.features.with_name
     fates = {archive.files[s.file]: used_as(EPISODES) for s in located.shards}
     fates |= {beside(name): used_as(f"{METADATA}, the layout") for name in (directory.FEATURES, directory.INFO)}
-    told.all_files(archive.files, archive.root, fates | {beside(exported.FILE): used_as("names of an export")})
+    told.all_files(archive.files, archive.root, fates | {beside(exported.FILE): used_as(EXPORT_NAMES)})
     features = {key: used_as(ENDS) for key in steps.MARKS} | {x.key: used_as(name) for name, x in columns.items()}
     for leaf in found.steps.values():
         fate = left_out(leaf.problem) if leaf.problem else features.get(leaf.key) or left_out(UNREAD)

@@ -6,14 +6,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlds_cli.archives import Archive
-from rlds_cli.archives.account import ENDS, EPISODES, METADATA, Account, Fate, Ledger, left_out, used_as
+from rlds_cli.archives.account import (
+    ENDS,
+    EPISODES,
+    LAYOUT,
+    METADATA,
+    NO_PLACE,
+    Account,
+    Fate,
+    Ledger,
+    left_out,
+    used_as,
+)
 from rlds_cli.archives.torchrl.lanes import MASKS, NEXT
 from rlds_cli.archives.torchrl.stores import HDF5, PICKLES, TensorStore
 from rlds_cli.formats import inventory
 from rlds_cli.formats.inventory import ATTRIBUTE, KEY, Item
 from rlds_cli.text import is_below
 
-LAYOUT = "the layout"
 FLAGS = ("done", "terminated", "truncated", "is_init")
 NO_FIELD = "it has no value at each step; a note says why"
 
@@ -94,4 +104,4 @@ def _of_file(path: Path, exported: bool) -> Fate:
         return used_as(METADATA)
     if path.suffix in (".json", ".memmap"):
         return used_as(LAYOUT) if path.suffix == ".json" else left_out("no entry of a TensorDict is in it")
-    return left_out("the layout has no such file")
+    return left_out(NO_PLACE)
