@@ -36,6 +36,14 @@ def data(tmp_path: Path) -> Path:
     return made
 
 
+@pytest.mark.parametrize(("lines", "blanks"), [(7, 0), (1_000, 9_000)])  # of the latter several blocks are read
+def test_a_line_of_json_that_is_cut_short_is_named(data: Path, lines: int, blanks: int) -> None:
+    line = f'{{"observation": 0.5,{" " * blanks} "action": 1.0}}'
+    (data / "rows.jsonl").write_text(f"{line}\n" * lines + line[:-9])
+    with pytest.raises(CorruptArchive, match=rf"rows.jsonl: line {lines + 1:,} is not JSON, or is cut short"):
+        plan_import(data / "rows.jsonl", "local/x")
+
+
 def zarr_2(path: Path) -> Path:
     (path / "data").mkdir(parents=True)
     (path / ".zgroup").write_text('{"zarr_format": 2}')

@@ -19,7 +19,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from rlds_cli.errors import UnknownLayout, UnsafeArchive
+from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.files import child, disk
 from rlds_cli.formats import text_numbers
 from rlds_cli.formats.arrow_tables import ArrowFile, from_row, leaves, pyarrow, reading
@@ -405,10 +405,24 @@ def _json_scan(path: Path, state: disk.State) -> tuple[Any, int]:
                 raise _too_wide(path, count)
         except pa.ArrowException as e:
             if not isinstance(e, pa.ArrowTypeError) and "changed from" not in str(e):
+                _check_lines(path)
                 raise
             raise UnknownLayout(f"{path.name} has a column with values of several kinds: {e}") from e
     schema = pa.schema([pa.field(f.name, _without_times(f.type)) for f in schema])
     return _exact(path, schema, long.found), rows
+
+
+def _check_lines(path: Path) -> None:
+    """Refuse the first line that is not JSON; pyarrow counts from the start of a block."""
+    with path.open("rb") as f:
+        for number, line in enumerate(iter(partial(f.readline, MAX_LINE), b""), 1):
+            try:
+                json.loads(line if line.strip() else b"{}")
+            except (ValueError, RecursionError) as e:
+                raise CorruptArchive(
+                    f"{path.name}: line {number:,} is not JSON, or is cut short: {e}.",
+                    hint=f"fetch or write {path} again, or delete the line",
+                ) from e
 
 
 def _exact(path: Path, schema: Any, long: Mapping[str, tuple[int, str]]) -> Any:
