@@ -2,7 +2,7 @@
 
 A first pass over a CSV file finds the type that fits all values of a column: whole numbers, else flags, else numbers,
 else JSON lists (``"[0.1, 0.2]"``, as pandas writes them), else texts. The types of JSON lines are unified over all
-blocks of the file. Whole numbers that would be rounded are refused. Blanks around cells and names are no part of them
+blocks of the file. Whole numbers that would be rounded are refused. Blanks around cells and names do not belong to them
 (``a, b``), unless they are inside of quotes. A file that has not changed since is not scanned
 again, since an import opens it a dozen times.
 """
