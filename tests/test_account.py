@@ -109,6 +109,15 @@ def test_an_append_accounts_for_its_files(lab: Path) -> None:
     assert {e.name for e in done.account if e.left_out} == {"README.md", "ep_*.json", "notes.txt", "empty"}
 
 
+def test_timeouts_are_a_field_only_where_they_end_nothing(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as f:
+        f["observations"], f["actions"], f["rewards"] = np.zeros((4, 2)), np.zeros((4, 1)), np.zeros(4)
+        f["terminals"], f["timeouts"] = [0, 1, 0, 0], [0, 0, 0, 1]
+    assert fates(planned(tmp_path))["dataset", "timeouts"] == (1, "next/truncated")
+    inside = fates(planned(tmp_path, episodes_by="file", reader="d4rl"))
+    assert inside["dataset", "timeouts"] == (1, "next/truncated, timeouts")
+
+
 def _recorded(directory: Path) -> None:
     import robot_recordings
 

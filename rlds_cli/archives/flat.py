@@ -256,14 +256,15 @@ class Flat(ABC):
     def account(self, archive: Archive, seen: Sequence[FlatLayout]) -> Account:
         """State the fate of all that the files hold."""
         told = Ledger()
-        kind, _, key = (archive.episodes_by or "").partition(":")
+        kind, _, key = (archive.episodes_by or self.rules[0]).partition(":")
+        inside = kind not in ("flags", "timeouts")
         marks = (*self.marks, *([key] if kind == "field" else []))
         for index, (path, found) in enumerate(zip(archive.files, seen, strict=True)):
             items = inventory.items(path)
             there = {i.name for i in items}
             told.file(archive.name_of(index), used_as(EPISODES))
             fates = {key: used_as(ENDS) for key in marks if key in there}
-            fates |= {key: used_as(METADATA) for key in found.metadata} | fates_of(found.sources, there)
+            fates |= {key: used_as(METADATA) for key in found.metadata} | fates_of(found.sources(inside=inside), there)
             told.inside(items, fates, archive.name_of(index), others=self.fate)
         return told.account()
 

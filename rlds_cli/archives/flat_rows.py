@@ -78,11 +78,10 @@ class FlatLayout:
         following = {f"next/{n}": k for n, k in self.next_columns.items()}
         return {**self.columns, **following, **{n: k for n, k in flags.items() if k}}
 
-    @property
-    def sources(self) -> dict[str, str]:
-        """The keys of `named`, and that of the field of timeouts that end nothing."""
-        inside = self.timeouts_field
-        return {**self.named, **({inside.name: self.timeouts} if inside and self.timeouts else {})}
+    def sources(self, *, inside: bool) -> dict[str, str]:
+        """Return the keys of `named`, and with ``inside`` that of the field of timeouts that end nothing."""
+        kept = self.timeouts_field if inside else None
+        return {**self.named, **({kept.name: self.timeouts} if kept and self.timeouts else {})}
 
     @property
     def recorded(self) -> bool:

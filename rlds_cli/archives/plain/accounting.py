@@ -25,6 +25,7 @@ def of_table(
     per_episode: Mapping[str, str],
     used: Collection[str],
     *,
+    late: bool,
     without: Collection[str] = (),
     filled: Collection[str] = (),
 ) -> None:
@@ -36,6 +37,8 @@ def of_table(
         The columns of the episode table that have a value for each episode, with their keys.
     used : collection of str
         What columns of the episode table are made of: keys, and attributes as ``GROUP/attributes/NAME``.
+    late : bool
+        Timeouts inside of episodes are a field.
     without : collection of str
         Columns that are left out, since not all files or rows have them.
     filled : collection of str
@@ -46,7 +49,7 @@ def of_table(
     once = {COLUMN + column: key for column, key in s.once.keys.items() if key in used}
     uses: dict[str, list[str]] = {}
     for field, key in {
-        **s.layout.sources,
+        **s.layout.sources(inside=late),
         **once,
         **{COLUMN + column: key for column, key in per_episode.items()},
     }.items():

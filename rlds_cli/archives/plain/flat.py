@@ -136,7 +136,7 @@ def plan(archive: Archive) -> Plan:
             *bad,
         ),
         computed=cameras.computed(first.meaning.fields),
-        account=_account(settled, per_episode),
+        account=_account(settled, per_episode, late=joined.late),
         episode_summary=_summary(joined),
         beside=tuple(i for i, s in enumerate(seen) if _has_more(s, per_episode)),
         once=_carried(seen) if per_file else (),
@@ -164,10 +164,10 @@ def _stated(settled: Settled) -> dict[str, Any]:
     }
 
 
-def _account(settled: Settled, per_episode: Mapping[str, str]) -> Account:
+def _account(settled: Settled, per_episode: Mapping[str, str], *, late: bool) -> Account:
     """State the fate of the files, and of all that they hold."""
     told, archive = Ledger(), settled.archive
-    lacks = {"without": archive.without, "filled": settled.filled}
+    lacks: dict[str, Any] = {"late": late, "without": archive.without, "filled": settled.filled}
     for index, s in enumerate(settled.seen):
         accounting.of_table(told, archive.name_of(index), s, per_episode, _of_episodes(s, per_episode), **lacks)
     return told.account()
