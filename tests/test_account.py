@@ -118,6 +118,12 @@ def test_timeouts_are_a_field_only_where_they_end_nothing(tmp_path: Path) -> Non
     assert inside["dataset", "timeouts"] == (1, "next/truncated, timeouts")
 
 
+def test_a_name_with_a_comma_is_a_field_like_any_other(tmp_path: Path) -> None:
+    flags, place = np.arange(4) == 3, np.arange(4.0)
+    np.savez(tmp_path / "a.npz", obs=np.zeros((4, 2)), action=np.zeros((4, 1)), terminated=flags, **{"pos, x": place})
+    assert fates(planned(tmp_path))["array", "pos, x"] == (1, "pos, x")
+
+
 def _recorded(directory: Path) -> None:
     import robot_recordings
 

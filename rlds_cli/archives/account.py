@@ -126,7 +126,7 @@ class Ledger:
         """Leave out what was used as some fields alone, and say why."""
         for key in [*self._counts]:
             kind, name, fate = key
-            used = fate.used_as.split(", ")
+            used = [fate.used_as] if fate.used_as in fields else fate.used_as.split(", ")
             if not fields or not set(used) & set(fields):
                 continue
             kept = ", ".join(field for field in used if field not in fields)
