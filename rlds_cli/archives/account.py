@@ -5,9 +5,9 @@ left out for a reason. What a file holds is listed by `formats.inventory`, which
 missing because nobody thought of it::
 
     file       ep_0.hdf5                    used as episodes
-    file       notes.txt                    left out: no table of rows
+    file       notes.txt                    left out: not a table
     dataset    ep_*.hdf5: action            used as action
-    attribute  ep_*.hdf5: action@unit       left out: attributes of datasets are not read
+    attribute  ep_*.hdf5: action@unit       used as metadata
 """
 
 from __future__ import annotations
