@@ -1,6 +1,7 @@
-"""One server that sends without end, asked by every way in: archives, blocks, ranges, documents and pulls.
+"""Servers that misbehave, each asked by every way in: archives, blocks, ranges, documents and pulls.
 
-Each ends soon with an error or with the right bytes, and takes no more of them than it asked for.
+Each way ends soon with an error or with the right bytes, and takes no more of them than it asked for. `ANSWERS` is the
+table of what each way makes of each server.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import hashlib
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
 from urllib.parse import unquote
@@ -60,7 +61,7 @@ def endless(talk: Talk, status: str, *headers: str, body: bytes) -> None:
     talk.all(repeat(b"10000\r\n" + BLOCK + b"\r\n"))
 
 
-def claims(total: str) -> Callable[[Talk, bytes], None]:
+def claims(total: str) -> Lie:
     """A range that ends where no file does."""
 
     def lie(talk: Talk, content: bytes) -> None:
@@ -83,7 +84,8 @@ def whole(talk: Talk, content: bytes) -> None:
     endless(talk, "200 OK", body=content)
 
 
-LIES: dict[str, Callable[[Talk, bytes], None]] = {
+Lie = Callable[[Talk, bytes], None]
+LIES: dict[str, Lie] = {
     "range without end": claims("*"),
     "range of a file without end": claims("1" + "0" * 17),
     "body without end": goes_on,
@@ -91,9 +93,9 @@ LIES: dict[str, Callable[[Talk, bytes], None]] = {
 }
 
 
-def archive(server: Hostile, where: Settings, *, size: int | None = len(CONTENT)) -> bytes:
+def archive(server: Hostile, where: Settings, *, size: int | None = len(CONTENT), sha256: str | None = None) -> bytes:
     """The rest of a file of which half is here."""
-    file = RemoteFile("x.h5", (f"{server.url}/x.h5",), size=size)
+    file = RemoteFile("x.h5", (f"{server.url}/x.h5",), size=size, sha256=sha256)
     target = where.home / "archive"
     target.mkdir(parents=True)
     with parts.opened(target / "x.h5", file) as part:
@@ -181,6 +183,138 @@ def test_wrong_bytes_are_not_given_as_blocks(where: Settings, monkeypatch: pytes
     ):
         blocks(server, where)
     assert len(server.requests) == 3
+
+
+def whole_with_its_length(talk: Talk, content: bytes) -> None:
+    """The whole file, whatever was asked for."""
+    talk.answer("200 OK", f"Content-Length: {len(content)}", 'ETag: "1"', "Connection: close", body=content)
+
+
+def another_range(talk: Talk, content: bytes) -> None:
+    """One byte later than it was asked for; the file where it was asked for as a whole."""
+    if talk.first is None:
+        return whole_with_its_length(talk, content)
+    start, stop = sound(talk, content)
+    said, body = f"Content-Range: bytes {start + 1}-{stop - 1}/{len(content)}", content[start + 1 : stop]
+    head = (said, f"Content-Length: {len(body)}", 'ETag: "1"', "Connection: close")
+    return talk.answer("206 Partial Content", *head, body=body)
+
+
+def no_range(talk: Talk, content: bytes) -> None:
+    """HTTP 416 to every range."""
+    if talk.first is None:
+        return whole_with_its_length(talk, content)
+    return talk.answer("416 Range Not Satisfiable", "Content-Length: 0", "Connection: close")
+
+
+def answer_with(*headers: str) -> Lie:
+    def lie(talk: Talk, content: bytes) -> None:
+        start, stop = sound(talk, content)
+        body, said = content[start:stop], f"Content-Range: bytes {start}-{stop - 1}/{len(content)}"
+        head = ["206 Partial Content", said] if talk.first is not None else ["200 OK"]
+        talk.answer(*head, f"Content-Length: {len(body)}", 'ETag: "1"', "Connection: close", *headers, body=body)
+
+    return lie
+
+
+def half(talk: Talk, content: bytes) -> None:
+    """Half of what it announces, each time."""
+    start, stop = sound(talk, content)
+    said, body = f"Content-Range: bytes {start}-{stop - 1}/{len(content)}", content[start : (start + stop) // 2]
+    head = ["206 Partial Content", said] if talk.first is not None else ["200 OK"]
+    talk.answer(*head, f"Content-Length: {stop - start}", 'ETag: "1"', "Connection: close", body=body)
+
+
+def busy(talk: Talk, content: bytes) -> None:
+    talk.answer("503 Service Unavailable", "Content-Length: 0", "Connection: close")
+
+
+SERVERS: dict[str, Lie] = {
+    "honest": answer,
+    "the whole file": whole_with_its_length,
+    "the whole file without end": whole,
+    "a range without end": claims("*"),
+    "the right range without end": goes_on,
+    "another range": another_range,
+    "416": no_range,
+    "gzip": answer_with("Content-Encoding: gzip"),
+    "wrong bytes": lambda talk, content: answer(talk, bytes(len(content))),
+    "half": half,
+    "503": busy,
+}
+COLUMNS = ("archive", "blocks", "ranges", "pull")
+# right: the bytes arrived. refused: an error says so. wrong: other bytes were taken. The number is that of requests.
+ANSWERS: dict[str, tuple[tuple[str, int], ...]] = {
+    "honest": (("right", 1), ("right", 1), ("right", 1), ("right", 3)),
+    "the whole file": (("right", 1), ("right", 1), ("right", 1), ("right", 3)),
+    "the whole file without end": (("refused", 1), ("right", 1), ("right", 1), ("right", 3)),
+    "a range without end": (("refused", 1), ("refused", 2), ("refused", 2), ("refused", 2)),
+    "the right range without end": (("refused", 1), ("right", 1), ("right", 1), ("right", 3)),
+    "another range": (("right", 2), ("refused", 2), ("refused", 2), ("refused", 2)),
+    "416": (("right", 2), ("refused", 1), ("refused", 1), ("refused", 1)),
+    "gzip": (("refused", 1), ("right", 1), ("right", 1), ("right", 3)),
+    "wrong bytes": (("refused", 2), ("refused", 3), ("wrong", 1), ("refused", 3)),
+    "half": (("refused", 9), ("refused", 3), ("refused", 9), ("refused", 2)),
+    "503": (("refused", 2), ("refused", 2), ("refused", 2), ("refused", 2)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a way made of a server: ``right``, ``refused`` or ``wrong``, and the requests that it took."""
+
+    result: str
+    requests: int
+
+
+def ask(way: str, lie: Lie, where: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    if way == "pull":
+        return ask_by_pull(lie, where, tmp_path, monkeypatch)
+    ways = {**WAYS, "archive": lambda server, where: archive(server, where, sha256=SHA256)}
+    with server_of(lambda talk: lie(talk, CONTENT), monkeypatch) as server:
+        try:
+            result = "right" if ways[way](server, where) == CONTENT else "wrong"
+        except RldsError:
+            result = "refused"
+        return Outcome(result, len(server.requests))
+
+
+def ask_by_pull(lie: Lie, where: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    """Download a dataset of which the server misbehaves with the largest object alone."""
+    ds = create([episode(k, 40) for k in range(3)])
+    push(ds.id, tmp_path / "store", pages=False)
+    files = {p.relative_to(tmp_path / "store").as_posix(): p for p in (tmp_path / "store").rglob("*") if p.is_file()}
+    objects = {name: file for name, file in files.items() if name.startswith("objects/")}
+    largest = max(objects, key=lambda name: objects[name].stat().st_size)
+    lied = list[int]()
+
+    def serve(talk: Talk) -> None:
+        name = unquote(talk.path.lstrip("/"))
+        if name not in files:
+            return talk.answer("404 Not Found", "Content-Length: 0", "Connection: close")
+        content = files[name].read_bytes()
+        if name != largest:
+            return answer(talk, content)
+        lied.append(talk.number)
+        return lie(talk, content)
+
+    with server_of(serve, monkeypatch) as server:
+        try:
+            path = pulling.pull(addresses.parse(server.url), where, as_="local/known", policy=POLICY)
+            rows = [p.relative_to(ds.path) for p in ds.path.rglob("c/*") if p.is_file()]
+            result = "right" if all((path / p).read_bytes() == (ds.path / p).read_bytes() for p in rows) else "wrong"
+        except RldsError:
+            result = "refused"
+    return Outcome(result, len(lied))
+
+
+@pytest.mark.parametrize("way", COLUMNS)
+@pytest.mark.parametrize("server", SERVERS)
+def test_every_way_makes_the_same_of_a_server(
+    server: str, way: str, where: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = ask(way, SERVERS[server], where, tmp_path, monkeypatch)
+    assert outcome == Outcome(*ANSWERS[server][COLUMNS.index(way)])
 
 
 @pytest.mark.parametrize("indexed", [True, False], ids=["pushed", "copied"])
