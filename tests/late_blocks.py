@@ -13,6 +13,8 @@ import numpy as np
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DownloadFailed
+from rlds_cli.store.columns import Column
+from rlds_cli.store.local import Files
 from rlds_cli.store.opening import Store
 
 GARBAGE = 0xA5
@@ -166,29 +168,32 @@ class LatePlace:
         return [(file, np.array(sorted(blocks))) for file, blocks in found.items()]
 
 
-class LateStore(Store):
-    """A published dataset, read through `LateBlocks`. ``skip`` bytes lie before each array, ``pieces`` cut it up."""
+class LateFiles(Files):
+    """The files of a dataset, read through `LateBlocks`. ``skip`` bytes lie before each array, ``pieces`` cut it up."""
 
     def __init__(self, path: Path, block: int = 64, *, pieces: int = 0, **rest) -> None:
-        super().__init__(path)
+        super().__init__(path, moves=True)
         self.blocks = LateBlocks(block, **rest)
         self._pieces = pieces
         self._mapped: dict[str, tuple[np.ndarray, LatePlace]] = {}
 
-    def _late(self, key: str) -> tuple[np.ndarray, LatePlace | None]:
-        if key not in self._mapped:
-            name, _, part = key.partition("\0")
-            values = np.asarray(super().rows(name) if not part else self._open(name, part))
+    def _late(self, c: Column) -> tuple[np.ndarray, LatePlace | None]:
+        if c.key not in self._mapped:
+            values = np.asarray(self.array(c))
             if not values.nbytes:
                 return values, None
-            self._mapped[key] = self.blocks.add(values, self._pieces)
-        return self._mapped[key]
+            self._mapped[c.key] = self.blocks.add(values, self._pieces)
+        return self._mapped[c.key]
 
-    def mapped(self, key: str) -> np.ndarray:
-        return self._late(key)[0]
+    def mapped(self, c: Column, hold: object = None) -> np.ndarray:
+        return self._late(c)[0]
 
-    def place(self, key: str) -> LatePlace | None:
-        return self._late(key)[1]
+    def place(self, c: Column) -> LatePlace | None:
+        return self._late(c)[1]
+
+
+def LateStore(path: Path, block: int = 64, **rest) -> Store:
+    return Store(LateFiles(path, block, **rest))
 
 
 def late(dataset: Dataset, block: int = 64, **rest) -> Dataset:

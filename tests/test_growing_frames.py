@@ -15,7 +15,7 @@ from frames_data import SHAPE, decoded, film, jpeg
 import rlds_cli
 from rlds_cli import Fifo, Reservoir, Top, preprocess
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import DamagedDataset, InvalidEpisode, RldsError
+from rlds_cli.errors import DamagedDataset, InvalidEpisode
 from rlds_cli.growing import logs, segments
 from rlds_cli.growing.retention import Keep
 from rlds_cli.growing.verification import verify_directory
@@ -333,8 +333,12 @@ def test_a_push_and_a_download_keep_the_images(tmp_path: Path, small: None) -> N
         w.add_episodes(episode(k) for k in range(60))
     ds, place = w.dataset(), str(tmp_path / "store" / "run")
     rlds_cli.push("local/run", place, pages=False)
-    with pytest.raises(RldsError, match="encoded frames, which are not read from an address"):
-        rlds_cli.open_dataset(place, cache_dir=tmp_path / "third")
+    far = rlds_cli.open_dataset(place, cache_dir=tmp_path / "third")
+    assert [stored(far, k) for k in range(20)] == [[jpeg(k, t) for t in range(5)] for k in range(40, 60)]
+    assert all(np.array_equal(far.episode(k)["observation"], ds.episode(k)["observation"]) for k in range(20))
+    args: Any = {"batch_size": 16, "fields": ["observation"], "backend": "numpy", "dtype": None, "seed": 1}
+    one, other = (next(iter(Loader(d, **args)))["observation"] for d in (far, ds))
+    assert np.array_equal(one, other)
     copy = rlds_cli.download(place, cache_dir=tmp_path / "other")
     check(copy, list(range(40, 60)))
     assert copy.fingerprint == ds.fingerprint

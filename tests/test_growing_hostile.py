@@ -22,7 +22,7 @@ from growing_hostile import FAR
 import rlds_cli
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.growing import logs, segments, store
-from rlds_cli.growing.segments import SegmentedArray, SegmentMap
+from rlds_cli.growing.segments import SegmentedArray
 from rlds_cli.growing.verification import verify_directory
 from rlds_cli.store import commits, files
 
@@ -235,7 +235,7 @@ def test_no_segment_is_mapped_outside_of_its_addresses(dataset: Path, number: in
     """Rows [12288, 20480) in segments of 4,096: the addresses of segments 3 to 4, and of those to come."""
     if number >= 5:  # as if all of them were there
         (dataset / "action" / "c" / str(number)).write_bytes(bytes(8 * 4096))
-    mapped = SegmentMap(SegmentedArray(dataset / "action", np.dtype("i8"), (), 4096), 12288, 20480)
+    mapped = SegmentedArray(dataset / "action", np.dtype("i8"), (), 4096).mapped(12288, 20480)
     mapped._capacity = 2
     with pytest.raises(DamagedDataset, match=rf"segment {number:,} is none of 3 to 4"):
         mapped.rows(12288, 20480, [number])

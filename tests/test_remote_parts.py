@@ -38,10 +38,10 @@ def test_a_window_costs_little_more_than_itself(bucket: ObjectStore, other: Path
     got = rlds_cli.open_dataset("s3://lab/a", cache_dir=other)
     lists = 32 * (ds.num_rows * ROW // BLOCK + 200)
     for number, row in enumerate(np.random.default_rng(0).permutation(ds.num_rows - 16)[:8].tolist()):
-        before, asked = got.store.stats.fetched, got.store.stats.requests
+        before, asked = got.store.files.stats.fetched, got.store.files.stats.requests
         assert same(window(got, row), window(ds, row))
-        assert got.store.stats.fetched - before <= 2 * BLOCK + (lists if number == 0 else 0)
-        assert got.store.stats.requests - asked <= (1 if number else 2)
+        assert got.store.files.stats.fetched - before <= 2 * BLOCK + (lists if number == 0 else 0)
+        assert got.store.files.stats.requests - asked <= (1 if number else 2)
 
 
 @pytest.mark.thorough

@@ -219,12 +219,12 @@ def test_opening_fetches_the_manifest_and_the_episode_table(store: Path, other: 
     got = rlds_cli.open_dataset(store, cache_dir=other)
     assert got.num_steps == ds.num_steps and list(got.episodes["length"]) == list(ds.episodes["length"])
     assert got.stats["action"].mean == ds.stats["action"].mean
-    assert got.store.stats.fetched <= len(index_of(store).to_bytes()) + 2 * GROUP < ds.num_rows * 64
-    before = got.store.stats.fetched
+    assert got.store.files.stats.fetched <= len(index_of(store).to_bytes()) + 2 * GROUP < ds.num_rows * 64
+    before = got.store.files.stats.fetched
     assert (got.column("observation")[100_000:100_010] == ds.column("observation")[100_000:100_010]).all()
-    assert got.store.stats.fetched - before == GROUP  # large files lie at groups of their object
+    assert got.store.files.stats.fetched - before == GROUP  # large files lie at groups of their object
     assert (got.column("observation")[100_020:100_030] == ds.column("observation")[100_020:100_030]).all()
-    assert got.store.stats.fetched - before == GROUP
+    assert got.store.files.stats.fetched - before == GROUP
 
 
 def test_what_is_here_is_not_fetched_again(store: Path, other: Path) -> None:
@@ -233,7 +233,7 @@ def test_what_is_here_is_not_fetched_again(store: Path, other: Path) -> None:
     rlds_cli.open_dataset(store, cache_dir=other).column("observation")[:]
     again = rlds_cli.open_dataset(store, cache_dir=other)
     assert same(again.column("observation")[:], ds.column("observation")[:])
-    assert again.store.stats.fetched <= len(index_of(store).to_bytes())
+    assert again.store.files.stats.fetched <= len(index_of(store).to_bytes())
 
 
 def test_a_column_is_an_array_for_everything_else(store: Path, other: Path) -> None:
@@ -341,7 +341,7 @@ def test_what_another_dataset_of_the_home_has_is_not_fetched_again(store: Path, 
         assert same(got.column("observation")[:], seen) and same(
             got.column("next/reward")[:2000], made["next"]["reward"]
         )
-        fetched = got.store.stats.fetched  # type: ignore[attr-defined]
+        fetched = got.store.files.stats.fetched  # type: ignore[attr-defined]
         assert fetched > seen.nbytes if k == 0 else fetched < seen.nbytes / 2
         if k == 1:  # what others have is checked, too
             for rows in (other / "remote").glob("*/rows/*"):

@@ -194,7 +194,7 @@ def test_shards_that_no_row_needs_get_no_blocks(tmp_path: Path, far: Path) -> No
     altered(store, other, [IndexedFile("next/reward/c/9999", shard.size, shard.pieces)])
     there = rlds_cli.open_dataset(other, cache_dir=far)
     assert rewards(there) == rewards(here)
-    assert "next/reward/c/9999" not in {f.path for f in there.store.access.row_blocks.files}
+    assert "next/reward/c/9999" not in {f.path for f in there.store.files.access.row_blocks.files}
 
 
 @pytest.mark.parametrize("kind", ["ordinary", "growing"])

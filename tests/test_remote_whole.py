@@ -52,7 +52,7 @@ def test_only_what_is_missing_is_fetched(store: Path, other: Path) -> None:  # n
     push(ds.id, store)
     got = rlds_cli.open_dataset(store, cache_dir=other)
     got.column("observation")[:150_000]
-    before = got.store.stats.fetched
+    before = got.store.files.stats.fetched
     for directory in (store / "objects").iterdir():
         assert directory.stat().st_size > GROUP
     del got

@@ -36,7 +36,7 @@ from rlds_cli.growing import logs
 from rlds_cli.growing.segments import SegmentedArray, SegmentWriter
 from rlds_cli.store import digests
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.videos import Extent, Tables, Video, Videos, of_tracks
+from rlds_cli.store.videos import Extent, Tables, VideoBytes, Videos, of_tracks
 from rlds_cli.ted import Array, IntArray, VideoFrames
 
 Records = npt.NDArray[np.void]
@@ -208,31 +208,33 @@ class GrowingVideos(Videos):
 
     Parameters
     ----------
-    array : SegmentedArray
-        Of their bytes.
+    directory : Path
+    of : VideoBytes
+        Their bytes, from the first that the version has on.
     records : array
         All of the field.
-    first : int
-        The first byte that the version has.
-    data : array
-        The bytes of the version from there on, mapped.
     """
 
-    def __init__(self, array: SegmentedArray, records: Records, first: int, data: Array) -> None:
-        self.directory = array.directory.parent
-        self._array, self._base, self._bytes = array, first, data
-        spans = records["span"] - first
-        spans[(spans[:, 0] < 0) | (spans[:, 1] > len(data))] = 0  # the version has none of these
-        self.spans = spans
-        self.files = np.ascontiguousarray(records["sha256"])
-        self._opened, self._held = dict[int, Video](), 0
+    def __init__(self, directory: Path, of: VideoBytes, records: Records) -> None:
+        self._records = records
+        super().__init__(directory, of)
+
+    def _read_tables(self) -> None:
+        spans = self._records["span"] - self._of.column.first
+        spans[(spans[:, 0] < 0) | (spans[:, 1] > len(self._of.data))] = 0  # the version has none of these
+        self.spans, self.files = spans, np.ascontiguousarray(self._records["sha256"])
 
     def _read_track(self, number: int, data: Array) -> Any:
+        held: list[Any] = []
+        start, stop = self.spans[number].tolist()
         try:
-            return video_files.read(self.extent(number))
+            return video_files.read(self._of.extent(start, stop, held))
         except (CorruptArchive, UnknownLayout, OSError) as e:
             text = f"{self.directory}: video {number:,} cannot be read: {f'{e}'[:200]}"
             raise DamagedDataset(text, hint=logs.HINT) from e
+        finally:
+            for hold in held:
+                hold.release()
 
     def stored_track(self, number: int) -> bytes:
         """Return nothing: tracks are read from the bytes."""
@@ -241,11 +243,5 @@ class GrowingVideos(Videos):
     def tables(self, numbers: IntArray | None = None) -> Tables:
         """Return the tables of videos by their numbers, which are read from their bytes."""
         chosen = np.arange(len(self)) if numbers is None else numbers
-        tracks = [self._read_track(n, self._bytes[:0]) for n in chosen.tolist()]
+        tracks = [self._read_track(n, self._of.data[:0]) for n in chosen.tolist()]
         return of_tracks(self.spans[chosen], tracks, self.files[chosen])
-
-    def extent(self, number: int) -> Extent:
-        """Return the files and the ranges of bytes of a video."""
-        self._check_number(number)
-        start, stop = (self.spans[number] + self._base).tolist()
-        return extent_of(self._array, start, stop)

@@ -17,7 +17,7 @@ from rlds_cli.growing.areas import Spans, spans_of
 from rlds_cli.growing.films import FilmWriter
 from rlds_cli.growing.records import Records
 from rlds_cli.growing.row_files import RowFiles
-from rlds_cli.growing.segments import SegmentedArray, SegmentMap, SegmentWriter
+from rlds_cli.growing.segments import SegmentedArray, SegmentWriter
 from rlds_cli.store.commits import Commit
 from rlds_cli.ted import Array, IntArray
 
@@ -103,7 +103,7 @@ def _mapped(array: SegmentedArray, spans: Spans) -> tuple[Array, int]:
     """Return the rows of an array from the first of some episodes [episodes, 2] on, and the number of that row."""
     first, stop = (int(spans[0, 0]), int(spans[-1, 1])) if len(spans) else (0, 0)
     needed = np.flatnonzero(segments.episodes_in(spans[:, 0], spans[:, 1], array.segment_rows)).tolist()
-    return SegmentMap(array, first, stop).rows(first, stop, sorted(needed)), first
+    return array.mapped(first, stop).rows(first, stop, sorted(needed)), first
 
 
 def _shifted(shifts: IntArray, rows: Array, k: int) -> Array:

@@ -21,10 +21,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import threading
-import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,19 +31,18 @@ import numpy as np
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
-from rlds_cli.files.mapping import Addresses
 from rlds_cli.growing.logs import HINT, encoded, sync
 from rlds_cli.store import arrays, digests
 from rlds_cli.store import rows as stored_rows
 from rlds_cli.store.manifest import Manifest, StoredField
+from rlds_cli.store.segment_map import SegmentMap as SegmentMap
 from rlds_cli.store.videos import DIRECTORY
 from rlds_cli.ted import VIDEO, Array, Field, IntArray
 
 _SEGMENT_BYTES = 128 << 20  # of one row of all fields
 _FRAME_BYTES = 64 << 20, 64 << 10  # of a segment of encoded frames: at most, and at least, a multiple of any page
-_MOST_ROWS, _ROOM = 1 << 22, 1 << 24  # of a segment; rows to come, for which addresses are reserved
+_MOST_ROWS = 1 << 22  # of a segment
 _MOST_SEGMENTS = 1 << 26
-_ROOM_BYTES = 1 << 40  # of these rows
 
 
 def rows_of_segment(row_bytes: int, most: int | None = None) -> int:
@@ -92,6 +88,10 @@ class SegmentedArray:
     def file(self, number: int) -> Path:
         """Return the file of a segment, a chunk of a Zarr array."""
         return arrays.data_file(self.directory, 1 + len(self.shape), number)
+
+    def mapped(self, first: int, stop: int) -> SegmentMap:
+        """Return a map of the files on this disk from row ``first`` on."""
+        return SegmentMap(self, first, stop, lambda number: arrays.descriptor(self.file(number), self.size))
 
     def names(self, number: int) -> int:
         """Return how many names the file of a segment has: a second one is that of a dataset that shares it."""
@@ -204,91 +204,6 @@ def episodes_in(first: IntArray, stop: IntArray, segment_rows: int) -> IntArray:
     count = int(last.max(initial=-1)) + 1
     begin, end = (np.bincount(numbers, minlength=count + 1) for numbers in (first, last + 1))
     return np.cumsum(begin - end)[:count]
-
-
-# -- reading
-
-
-class SegmentMap:
-    """The mapped segments of one field, from row ``first`` on; it stays valid while arrays of it are used.
-
-    Parameters
-    ----------
-    array : SegmentedArray
-    first : int
-        A row of the first segment that is mapped.
-    rows : int
-        Rows that there are; addresses are reserved for more.
-    """
-
-    def __init__(self, array: SegmentedArray, first: int, rows: int) -> None:
-        self._array, self._segment_rows = array, array.segment_rows
-        self._first = first // self._segment_rows
-        room = min(max(_ROOM, rows - first), max(self._segment_rows, _ROOM_BYTES // max(1, array.width)))
-        self._capacity = max(2, -(-(rows + room) // self._segment_rows) - self._first)  # segments
-        self._mapped: set[int] = set()
-        self._used: list[tuple[weakref.ref[Any], frozenset[int]]] = []  # arrays in use, and the segments that they need
-        self._lock = threading.Lock()
-        self._size = self._capacity * array.size
-        if self._size:
-            self._addresses = Addresses(self._size)
-
-    def fits(self, first: int, rows: int) -> bool:
-        """Return whether rows from ``first`` up to ``rows`` have addresses here."""
-        return self._first * self._segment_rows <= first and rows <= (self._first + self._capacity) * self._segment_rows
-
-    def rows(self, first: int, rows: int, needed: Sequence[int], hold: object = None) -> Array:
-        """Return rows ``first`` to ``rows``, read-only; the segments ``needed`` must exist.
-
-        The array keeps ``hold``, so that its rows are not freed while it is used.
-
-        Raises
-        ------
-        DamagedDataset
-            A segment is missing, or its file has another size.
-        """
-        if not self._size:
-            empty: Array = np.zeros((rows - first, *self._array.shape), self._array.dtype)
-            empty.flags.writeable = False
-            return empty
-        count = self._capacity * self._segment_rows
-        view = self._addresses.view(hold)
-        with self._lock:
-            for number in needed:
-                if number not in self._mapped:
-                    self._map(number)
-            self._used = [(used, numbers) for used, numbers in self._used if used() is not None]
-            self._used.append((weakref.ref(view), frozenset(needed)))
-            for number in self._mapped.difference(*(numbers for _, numbers in self._used)):
-                self._unmap(number)
-        whole: Array = np.frombuffer(view, self._array.dtype).reshape(count, *self._array.shape)
-        part = whole[first - self._first * self._segment_rows :][: rows - first]
-        part.flags.writeable = False
-        return part
-
-    def _map(self, number: int) -> None:
-        """Map a segment where its addresses are reserved: elsewhere other memory of the process would be gone."""
-        if not self._first <= number < self._first + self._capacity:
-            last = self._first + self._capacity - 1
-            raise DamagedDataset(
-                f"{self._array.directory}: segment {number:,} is none of {self._first:,} to {last:,}.", hint=HINT
-            )
-        size = self._array.size
-        with self._opened(number, size) as descriptor:
-            self._addresses.map((number - self._first) * size, size, descriptor)
-        self._mapped.add(number)
-
-    @contextmanager
-    def _opened(self, number: int, size: int) -> Iterator[int]:
-        """Open the file of a segment, which has ``size`` bytes."""
-        with arrays.open_sized(self._array.file(number), size) as file:
-            yield file.fileno()
-
-    def _unmap(self, number: int) -> None:
-        """Let go of a segment that no array needs."""
-        size = self._array.size
-        self._addresses.unmap((number - self._first) * size, size)
-        self._mapped.discard(number)
 
 
 # -- writing

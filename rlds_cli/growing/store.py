@@ -22,17 +22,19 @@ from rlds_cli.growing.episode_log import EpisodeLog, LoggedEpisodes
 from rlds_cli.growing.films import GrowingVideos
 from rlds_cli.growing.logs import freed
 from rlds_cli.growing.places import LogPlaces
-from rlds_cli.growing.segments import Layout, SegmentedArray, SegmentMap
+from rlds_cli.growing.segments import Layout, SegmentedArray
 from rlds_cli.store import arrays, commits, digests, episode_table, facts, files, manifest, sealing
+from rlds_cli.store.columns import BYTES, FILMS, OFFSETS, Column
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
+from rlds_cli.store.local import Files
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import NAMES, RowFile, Run, Store, field_of
 from rlds_cli.store.snapshots import LocalFile
 from rlds_cli.store.statistics import LazyStats
-from rlds_cli.store.videos import Videos
-from rlds_cli.ted import Array, BoolArray, IntArray, Scalar
+from rlds_cli.store.videos import VideoBytes, Videos
+from rlds_cli.ted import VIDEO, Array, BoolArray, IntArray, Scalar
 
 _MOST_SOURCES = 1 << 20  # files that episodes come from
 _SPLIT = "split/"
@@ -62,13 +64,11 @@ class GrowingStore(ChangedByLog):
         The manifest with what does not change.
     """
 
-    identity = None
-    why_fixed = ""
-
     def __init__(
-        self, path: Path, version: int | None = None, *, check: bool = True, before: GrowingStore | None = None
+        self, path: Path | Files, version: int | None = None, *, check: bool = True, before: GrowingStore | None = None
     ) -> None:
-        self.path, self._checks = path, check
+        of = path if isinstance(path, Files) else Files(path)
+        path, self._checks = of.path, check
         if before is None:
             files.check_tree(path, changing=True)
         self.commit, self._hold = _held(path, version)
@@ -82,20 +82,20 @@ class GrowingStore(ChangedByLog):
         self._stored = {f.name: f for f in head.fields}
         self.fields = {f.name: field_of(f) for f in head.fields}
         known = before if before is not None and before.commit.moved == self.commit.moved else None
-        self._maps: dict[Path, SegmentMap] = {} if known is None else known._maps
+        self.files = of if known is None else known.files  # with what it has mapped
         self._log: EpisodeLog = EpisodeLog(path, len(self.layout.bytes)) if known is None else known._log
         self._edit_log: EditLog = EditLog(path, head) if before is None else before._edit_log
         self._before = None if known is None else (known.commit, known._needed)  # segments that it needs
         self._stats: dict[str, Mapping[str, Any]] = {}
         self._columns: dict[str, Array] = {}
+        self._described: dict[str, Column] = {}
         self._strings: dict[str, Array] = {}
         self._videos: dict[str, Videos] = {}
         self._own_columns: dict[str, StoredColumn] = {}
         self._fingerprint: str | None = None
-        if check:
-            self._check_sizes()
+        self._check_sizes()
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def _reduced(self) -> tuple[object, ...]:
         return _reopened, (self.path, self.commit.number, self.version_id)
 
     @property
@@ -134,8 +134,9 @@ class GrowingStore(ChangedByLog):
 
     @property
     def newest_version(self) -> int:
-        """Number of the newest version."""
-        return commits.last(self.path).number
+        """Number of the newest version that can be taken up."""
+        there = self.files.versions
+        return commits.last(self.path).number if there is None else there.newest_number(self.version)
 
     def names_of(self, index: IntArray) -> IntArray:
         """Return what names the episodes ``index`` [n] in every version, see `Store.names_of`."""
@@ -143,24 +144,50 @@ class GrowingStore(ChangedByLog):
 
     def newest(self) -> GrowingStore:
         """Return the newest version, which may be this one."""
+        if self.files.versions is not None:
+            return self.files.versions.newest() or self
         if self.newest_version == self.version:
             return self
         return GrowingStore(self.path, check=self._checks, before=self)
 
     def at(self, version: int) -> GrowingStore:
         """Return another version, which maps what this one has mapped; raises DatasetNotFound."""
-        return self if version == self.version else GrowingStore(self.path, version, check=self._checks, before=self)
+        if version == self.version:
+            return self
+        if self.files.versions is not None:
+            return self.files.versions.at(version) or self
+        return GrowingStore(self.path, version, check=self._checks, before=self)
 
-    def _follow(self) -> Path:
-        """Return the path: the rows of a version that is held stay as they are."""
-        return self._path
+    @property
+    def why_fixed(self) -> str:  # type: ignore[override]
+        """Why loaders take up no later versions while they read this one; empty if they can."""
+        return self.files.why_fixed
 
     def _check_sizes(self) -> None:
         known = {} if self._before is None else self._before[1]
-        for name, numbers in self._needed.items():
-            missing = sorted(set(numbers) - set(known.get(name, ())))
-            for array in [self.layout.bytes[name]] if name else self.layout.by_row:
-                array.check(missing)
+
+        def unknown() -> Iterator[Column]:
+            for c in self.columns():
+                has = known.get(c.key.partition("\0")[0] if c.key.endswith((BYTES, FILMS)) else "", ())
+                yield replace(c, needed=tuple(n for n in c.needed if n not in has)) if has else c
+
+        self.files.open(unknown, compressed=False, check=self._checks)
+        for array in self.layout.digests.values() if self._checks and not self.address else ():
+            array.check(sorted(set(self._needed[""]) - set(known.get("", ()))))
+
+    def _describe(self, key: str) -> Column:
+        name = key.partition("\0")[0]
+        if key.endswith((BYTES, FILMS)):
+            return self._described_as(key, self.layout.bytes[name], self._bytes[name], self._needed[name])
+        return self._described_as(key, self.layout.rows[name], self._rows, self._needed[""])
+
+    @property
+    def _rows(self) -> tuple[int, int]:
+        return self.commit.first_row, self.commit.rows
+
+    def _described_as(self, key: str, of: SegmentedArray, span: tuple[int, int], needed: list[int]) -> Column:
+        directory = of.directory.relative_to(self.path)
+        return Column(key, directory, of.dtype, of.shape, *span, of.segment_rows, tuple(needed))
 
     # -- episodes
 
@@ -297,29 +324,19 @@ class GrowingStore(ChangedByLog):
 
     def rows(self, name: str) -> Array:
         """Return all rows of a field, mapped: values, codes of texts, bytes of images or (video, frame) [rows, 2]."""
-        if name not in self._columns:
-            g = self.commit
-            self._columns[name] = self._mapped(self.layout.rows[name], g.first_row, g.rows, self._needed[""])
-        return self._columns[name]
+        return self._open(self._key(name))
+
+    def _key(self, name: str) -> str:
+        """Return the key of the column with an entry for each row."""
+        f = self.fields[name]
+        return name + OFFSETS if f.kind == "frames" and f.codec != VIDEO else name
 
     def committed(self, name: str, first: int, stop: int) -> Array:
         """Return rows [first, stop) of an array field, by their numbers since the first that was ever written.
 
         They are those of any version that has them, if their segments are needed. Freed rows mean nothing.
         """
-        g = self.commit
-        found = self._map(self.layout.rows[name], g.first_row, g.rows)
-        return found.rows(first, stop, self._needed[""], self._hold)
-
-    def _mapped(self, array: SegmentedArray, first: int, rows: int, needed: list[int]) -> Array:
-        """Return rows ``first`` to ``rows`` of an array, whose segments ``needed`` exist."""
-        return self._map(array, first, rows).rows(first, rows, needed, self._hold)
-
-    def _map(self, array: SegmentedArray, first: int, rows: int) -> SegmentMap:
-        found = self._maps.get(array.directory)
-        if found is None or not found.fits(first, rows):
-            found = self._maps[array.directory] = SegmentMap(array, first, rows)
-        return found
+        return self.files.entries(self.column(name), first, stop, self._hold)
 
     @cached_property
     def _bytes(self) -> dict[str, tuple[int, int]]:
@@ -332,7 +349,7 @@ class GrowingStore(ChangedByLog):
 
     def frame_spans(self, name: str, rows: IntArray) -> tuple[IntArray, IntArray]:
         """Return the first byte of the encoded frames at ``rows`` [n], and the byte behind each, in `frame_bytes`."""
-        spans = self.rows(name)[rows] - self._bytes[name][0]
+        spans = np.asarray(self.rows(name)[rows]) - self._bytes[name][0]
         return spans[:, 0], spans[:, 1]
 
     def offsets_between(self, name: str, first: int, stop: int) -> IntArray:
@@ -350,10 +367,7 @@ class GrowingStore(ChangedByLog):
 
     def frame_bytes(self, name: str) -> Array:
         """Return the images or videos of all episodes, mapped."""
-        key = f"{name}\0bytes"
-        if key not in self._columns:
-            self._columns[key] = self._mapped(self.layout.bytes[name], *self._bytes[name], self._needed[name])
-        return self._columns[key]
+        return self._open(name + (FILMS if self.fields[name].codec == VIDEO else BYTES))
 
     @cached_property
     def _films(self) -> npt.NDArray[np.void]:
@@ -364,12 +378,9 @@ class GrowingStore(ChangedByLog):
         found: npt.NDArray[np.void] = self._films[self._films["field"] == list(self.layout.bytes).index(name)]
         return found
 
-    def videos(self, name: str) -> Videos:
-        """Return the videos of a field."""
-        if name not in self._videos:
-            of, first = self.layout.bytes[name], self._bytes[name][0]
-            self._videos[name] = GrowingVideos(of, self._films_of(name), first, self.frame_bytes(name))
-        return self._videos[name]
+    def _open_videos(self, name: str) -> Videos:
+        of = VideoBytes(self.files, self.column(name + FILMS), self.frame_bytes(name))
+        return GrowingVideos(self.path / of.column.directory.parent, of, self._films_of(name))
 
     def video_digests(self, name: str) -> Digests:
         """Return the sha256 of each video of a field [videos, 32]."""
@@ -420,7 +431,10 @@ class GrowingStore(ChangedByLog):
             found.append(Run(first - begin, behind - begin, first - at, segments))
         return tuple(found) or (Run(0, 0),)
 
-    is_packable = True
+    @property
+    def is_packable(self) -> bool:
+        """True if loaders may read its rows from packed ones."""
+        return not self.address
 
     def file_of(self, name: str) -> Path | None:
         """Return None: rows are in segments."""
@@ -446,8 +460,9 @@ class GrowingStore(ChangedByLog):
 
     def row_digests(self, name: str) -> Digests:
         """Return the sha256 of each row of a field that has them [rows, 32]; see `store.digests`."""
-        g = self.commit
-        return self._mapped(self.layout.digests[name], g.first_row, g.rows, self._needed[""])
+        self.beside(digests.ROWS, self.path_of(name))
+        of = self._described_as(f"{name}\0digests", self.layout.digests[name], self._rows, self._needed[""])
+        return self.files.entries(of, of.first, of.stop, self._hold)
 
     def digests(self, name: str) -> Digests:
         """Return the digests of the episodes of a field [episodes, 32]."""
@@ -459,6 +474,7 @@ class GrowingStore(ChangedByLog):
     def _digests(self) -> Digests:
         """Read the digests of all fields, by name, from the first episode of the version on [logged, fields, 32]."""
         g = self.commit
+        self.beside(logs.DIGESTS)
         return logs.read_digests(self.path, g.first_episode, g.episodes, len(self.fields))
 
     def fingerprint(self, index: IntArray | None = None, *, ignored: Collection[str] = ()) -> str:
@@ -466,6 +482,8 @@ class GrowingStore(ChangedByLog):
 
         It is computed from the digests of episodes, without reading a row, and kept in memory.
         """
+        if index is None and not ignored and self.files.claimed:
+            return self.files.claimed  # a download compares it
         if index is not None or ignored:
             return self._fingerprint_of(self.numbers if index is None else index, ignored)
         if self._fingerprint is None:
@@ -494,6 +512,7 @@ class GrowingStore(ChangedByLog):
         numbers = (int(e[name][k]) for name in ("length", "end", "num_observed"))
         head = [*numbers, seed, about.get("options") or None, sorted(about.get("splits", ()))]
         line = json.dumps(head, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
+        self.beside(logs.DIGESTS)
         known = logs.read_digests(self.path, at, at + 1, len(self.fields))
         return hashlib.sha256(line + known.tobytes()).digest()
 

@@ -18,9 +18,11 @@ from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.progress import Event, Progress
 from rlds_cli.remote import presence, waiting
+from rlds_cli.remote.access import Access
 from rlds_cli.remote.cache import BlockFiles, BlockHold
+from rlds_cli.remote.files import PushedFiles
 from rlds_cli.remote.presence import BLOCK, GROUP, MANY
-from rlds_cli.remote.store import Access, RemoteGrowingStore, RemoteStore, open_remote
+from rlds_cli.remote.store import open_remote
 from rlds_cli.settings import Settings
 from rlds_cli.sources.addresses import Address
 
@@ -93,8 +95,8 @@ def _copy(source: Path, target: Path) -> None:
 def open_access(address: Address, where: Settings) -> Access:
     """Open a remote dataset in the home, without a limit of its own."""
     store = open_remote(address.given, where)
-    assert isinstance(store, RemoteStore | RemoteGrowingStore)
-    return store.access
+    assert isinstance(store.files, PushedFiles)
+    return store.files.access
 
 
 def _arriving(blocks: BlockFiles, id: str, tell: Progress) -> Iterator[BlockHold]:

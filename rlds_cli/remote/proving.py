@@ -221,7 +221,9 @@ class Proof:
                 return digests.of_episodes(rows, (begin - begin[0]) // width, (end - begin) // width)
 
             films = store.videos(f.name).spans
-            found = self._column(f, self._bytes_of(f), (films[:, 0], films[:, 1]), of_videos, _of_bytes)
+            there = films[:, 1] > films[:, 0]  # of others no row of this version has a frame
+            spans_of = films[there, 0], films[there, 1]
+            found = self._column(f, self._bytes_of(f), spans_of, of_videos[there], _of_bytes)
             return found + self._column(f, f.name, spans, known, of_index, width)
         return self._column(f, f.name, spans, known, _of_bytes, width)
 

@@ -13,7 +13,7 @@ part of a video is published: only a whole download proves its bytes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,18 +27,20 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.files.hashing import short
 from rlds_cli.home import Home
 from rlds_cli.remote import presence
+from rlds_cli.remote.access import MEMORY, AccessOptions, parse_size
 from rlds_cli.remote.cache import TIMEOUT, BlockFiles, Source, Take, TransferStats
 from rlds_cli.remote.columns import FilePlace
 from rlds_cli.remote.content import Connection
+from rlds_cli.remote.files import FetchedFiles
 from rlds_cli.remote.presence import BlockFile, Room
-from rlds_cli.remote.store import FILMS, MEMORY, AccessOptions, Remote, RemoteVideos, parse_size
 from rlds_cli.settings import Settings
 from rlds_cli.sources.addresses import Address
 from rlds_cli.sources.source import Chunk
-from rlds_cli.store import arrays
+from rlds_cli.store import arrays, episode_table
+from rlds_cli.store.columns import FILMS, Column
+from rlds_cli.store.local import Files
 from rlds_cli.store.opening import Store
-from rlds_cli.store.videos import DIRECTORY, Videos
-from rlds_cli.ted import VIDEO, Array
+from rlds_cli.ted import Array
 
 RECORD, LOCK = "published.json", "lock"
 _BLOCK = 1 << 12  # about what a group of pictures of a small video takes
@@ -86,7 +88,7 @@ def latest(address: Address, where: Settings) -> Published | None:
     return max(found, key=lambda x: x[0])[1] if found else None
 
 
-def open_published(found: Published, where: Settings, options: AccessOptions) -> PublishedStore:
+def open_published(found: Published, where: Settings, options: AccessOptions) -> Store:
     """Open a prepared dataset.
 
     Raises
@@ -101,7 +103,7 @@ def open_published(found: Published, where: Settings, options: AccessOptions) ->
     address = found.address
     if address.version is not None or address.tag is not None:
         raise DatasetNotFound(f"{address} holds a LeRobot dataset, which has no versions.", hint=f"{address.unpinned}")
-    store = PublishedStore(PublishedAccess(found, where, options))
+    store = Store(PublishedFiles(PublishedAccess(found, where, options)))
     if not address.matches(store.manifest.fingerprint):
         raise WrongFingerprint(f"{address} has {short(store.manifest.fingerprint)}, and {address.pin} was asked for.")
     return store
@@ -183,49 +185,38 @@ def _source(connection: Connection, films: Sequence[_Films]) -> Source:
     return read
 
 
-class PublishedStore(Remote):
-    """A LeRobot dataset whose rows are on this machine, and whose videos are read where they are published."""
+class PublishedFiles(FetchedFiles):
+    """The files of a LeRobot dataset whose rows are on this machine, and whose videos are read where they are."""
 
     def __init__(self, access: PublishedAccess) -> None:
-        self.access = access
-        super().__init__(access.found.dataset)
-        self.blocks = access.blocks([self._films(name) for name, f in self.fields.items() if f.codec == VIDEO])
+        super().__init__(access.found.dataset, access)
+        self._access = access
 
-    def _films(self, name: str) -> tuple[BlockFile, _Films]:
-        of = Videos(self.path / DIRECTORY / self.path_of(name))
-        files = {s["sha256"]: str(s["file"]) for s in self.sources}
+    def open(self, columns: Callable[[], Iterable[Column]], *, compressed: bool, check: bool) -> None:
+        """Set up the blocks of videos."""
+        known = list(columns())
+        super().open(lambda: known, compressed=compressed, check=check)
+        self.blocks = self._access.blocks([self._films(c) for c in known if c.key.endswith(FILMS)])
+
+    def _films(self, c: Column) -> tuple[BlockFile, _Films]:
+        directory = self.path / c.directory.parent
+        spans, hashes = arrays.read(directory / "spans"), arrays.read(directory / "sha256")
+        files = {s["sha256"]: str(s["file"]) for s in episode_table.read_sources(self.path / "sources")}
         try:
-            names = tuple(files[bytes(h).hex()] for h in of.files)
+            names = tuple(files[bytes(h).hex()] for h in hashes)
         except KeyError as e:
-            raise DamagedDataset(f"{self.path}: a video of {name} is of no file.", hint="rlds gc --remote") from e
-        file = BlockFile(self._file_of(name), int(of.spans[-1, 1]) if len(of) else 0, _BLOCK)
-        return file, _Films(np.append(of.spans[:, 0], file.size), names)
+            raise DamagedDataset(f"{self.path}: a video of {c.key} is of no file.", hint="rlds gc --remote") from e
+        file = BlockFile(c.file(0).as_posix(), int(spans[-1, 1]) if len(spans) else 0, _BLOCK)
+        return file, _Films(np.append(spans[:, 0], file.size), names)
 
-    def _file_of(self, name: str) -> str:
-        """Return the path of the videos' bytes below the dataset."""
-        return arrays.data_file(Path(DIRECTORY, self.path_of(name), "bytes"), 1).as_posix()
+    def mapped(self, c: Column, hold: object = None) -> Array:
+        """Return a column as it is mapped; of videos, bytes that are not held are anything."""
+        if c.key.endswith(FILMS):
+            return self.blocks.mapped(self.blocks.number(c.file(0)))
+        return Files.array(self, c, hold)
 
-    def mapped(self, key: str) -> Array:
-        """Return an array as it is mapped; of videos, bytes that are not held are anything."""
-        name, _, part = key.partition("\0")
-        if key.endswith(FILMS):
-            return self.blocks.mapped(self.blocks.number(self._file_of(name)))
-        return self._open(name, part)
-
-    def place(self, key: str) -> FilePlace | None:
+    def place(self, c: Column) -> FilePlace | None:
         """Return where the bytes of videos lie in `blocks`; None for everything else, which is on this disk."""
-        name = key.removesuffix(FILMS)
-        if name == key or not self.blocks.files[self.blocks.number(self._file_of(name))].size:
+        if not c.key.endswith(FILMS) or not c.nbytes:
             return None
-        return FilePlace(np.array([self.blocks.number(self._file_of(name))]), block=_BLOCK)
-
-    def videos(self, name: str) -> Videos:
-        """Return the videos of a field, whose bytes are fetched when frames are decoded."""
-        if name not in self._videos:
-            at = self.path / DIRECTORY / self.path_of(name)
-            self._videos[name] = RemoteVideos(at, self._column(name + FILMS), self)
-        return self._videos[name]
-
-    def proved_fingerprint(self) -> str:
-        """Return the fingerprint that the digests of episodes and the episode table have."""
-        return self.fingerprint(self.numbers)
+        return FilePlace(np.array([self.blocks.number(c.file(0))]), block=_BLOCK)

@@ -10,8 +10,8 @@ from rlds_cli.store.opening import Store
 from rlds_cli.text import size_of
 
 if TYPE_CHECKING:  # not loaded for a local dataset
+    from rlds_cli.remote.files import FetchedFiles
     from rlds_cli.remote.presence import BlockMap
-    from rlds_cli.remote.store import RemoteStore
 
 
 def watched(progress: Progress, store: Store) -> Progress:
@@ -21,7 +21,7 @@ def watched(progress: Progress, store: Store) -> Progress:
     """
     if not store.address:
         return progress
-    there = cast("RemoteStore", store)
+    there = cast("FetchedFiles", store.files)
     return beside(progress, there.access.row_blocks.map, there.blocks.map)
 
 

@@ -227,6 +227,12 @@ def open_sized(file: Path, size: int) -> io.FileIO:
     return f
 
 
+def descriptor(file: Path, size: int) -> int:
+    """Return a new descriptor of a file of a dataset; raises as `open_sized`."""
+    with open_sized(file, size) as f:
+        return os.dup(f.fileno())
+
+
 def check_size(file: Path, size: int) -> None:
     """Raise DamagedDataset unless ``file`` has ``size`` bytes."""
     try:

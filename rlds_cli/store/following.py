@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
 from rlds_cli.store import manifest, references, versions
+from rlds_cli.store.local import Files, identify
 from rlds_cli.store.manifest import Manifest
 
 T = TypeVar("T")
@@ -20,8 +21,16 @@ class Followed:
     manifest: Manifest
     version_id: str
     refers_to: tuple[references.ReferencedVersion, ...]
-    _path: Path
+    files: Files
     _identity: tuple[int, int]
+
+    @property
+    def _path(self) -> Path:
+        return self.files.path
+
+    @_path.setter
+    def _path(self, path: Path) -> None:
+        self.files.path = path
 
     def _check_sizes(self) -> None:
         """Refuse files of other sizes than the manifest says, where the version is now."""
@@ -30,6 +39,8 @@ class Followed:
     @property
     def identity(self) -> references.ReferencedVersion | None:
         """What others say of this version that refer to its files; None if these cannot be referred to."""
+        if not self.files.moves:
+            return None
         m = self.manifest
         return references.ReferencedVersion(str(versions.newest_of(self.path)), m.id, m.version, self.version_id)
 
@@ -60,13 +71,16 @@ class Followed:
     @property
     def path(self) -> Path:
         """The directory in which this version is now: another one since its dataset has a newer version."""
-        with suppress(DatasetNotFound, DamagedDataset):
-            self._follow()
+        self._followed()
         return self._path
 
     @path.setter
     def path(self, path: Path) -> None:
         self._path = path
+
+    def _followed(self) -> None:
+        with suppress(DatasetNotFound, DamagedDataset):
+            self._follow()
 
     def guarded(self, read: Callable[[], T]) -> T:
         """Return what ``read`` reads of files below `path`, which are opened on first use: those of this version.
@@ -98,14 +112,16 @@ class Followed:
 
     def _follow(self) -> Path:
         """Return where this version is now; raises as `guarded`."""
+        if not self.files.moves:  # rows of a version that is held stay, and those of a block are of one content
+            return self._path
         try:
-            now = self._identify(self._path)
+            now = identify(self._path)
             if now == self._identity:
                 return self._path
             place, (newest, version_id) = self._path, manifest.read_with_version_id(self._path)
             if version_id != self.version_id and newest.version > self.manifest.version:
                 place = versions.at(self._path, self.manifest.version)
-                now, (_, version_id) = self._identify(place), manifest.read_with_version_id(place)
+                now, (_, version_id) = identify(place), manifest.read_with_version_id(place)
         except (OSError, DamagedDataset, DatasetNotFound):
             raise self._removed() from None
         if version_id != self.version_id:
@@ -113,11 +129,6 @@ class Followed:
         self._path, self._identity = place, now
         self._check_sizes()
         return place
-
-    @staticmethod
-    def _identify(path: Path) -> tuple[int, int]:
-        status = (path / "zarr.json").stat()
-        return status.st_ino, status.st_mtime_ns
 
 
 def version_removed(id: str, number: int, newest: Path, since: str) -> DatasetNotFound:

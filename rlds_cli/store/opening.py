@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from rlds_cli.errors import DamagedDataset, DatasetNotFound, FrameError
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, FrameError, InvalidArgument
 from rlds_cli.store import (
     arrays,
     compression,
@@ -27,17 +26,19 @@ from rlds_cli.store import (
     statistics,
     versions,
 )
+from rlds_cli.store.columns import BYTES, FILMS, OFFSETS, Column
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.following import Followed, version_removed
 from rlds_cli.store.frames import check_frames, decode_frames
+from rlds_cli.store.local import Files, identify
 from rlds_cli.store.manifest import Manifest, Stats, StoredField
 from rlds_cli.store.metadata import Metadata
 from rlds_cli.store.paths import component
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.snapshots import LocalFile
 from rlds_cli.store.statistics import LazyStats
-from rlds_cli.store.videos import DIRECTORY, Videos
+from rlds_cli.store.videos import DIRECTORY, VideoBytes, Videos
 from rlds_cli.ted import VIDEO, Array, EncodedFrames, EpisodeTable, Field, IntArray, Kind, Placement
 
 T = TypeVar("T")
@@ -84,8 +85,8 @@ class Store(Followed):
 
     Attributes
     ----------
-    address : str
-        Where the rows are fetched from, without credentials; empty if they are in files of this disk.
+    files : Files
+        Where the rows and small files are.
     segment_rows : int
         Rows of the segments that a writer adds to, one behind the other; 0 if no writer adds rows to these files.
     pinned_version : int or None
@@ -104,7 +105,6 @@ class Store(Followed):
         Versions of other datasets that rows of this one are stored in.
     """
 
-    address = ""
     segment_rows = 0
     pinned_version: int | None = None
     dropped = 0
@@ -112,11 +112,15 @@ class Store(Followed):
     why_fixed = "it does not grow"
     refers_to: tuple[references.ReferencedVersion, ...] = ()
 
-    def __init__(self, path: Path, *, check: bool = True) -> None:
-        self._path = path
-        self._checks = check
+    _hold: object = None  # what keeps rows from being freed
+
+    def __init__(self, path: Path | Files, *, check: bool = True) -> None:
+        self.files = path if isinstance(path, Files) else Files(path, moves=True)
+        path, self._checks = self.files.path, check
+        self.files.beside("zarr.json")
+        self.files.beside("episodes")
         # before the manifest is read: one that replaces it meanwhile is noticed at the next use
-        self._identity = self._identify(path) if (path / "zarr.json").exists() else (0, 0)
+        self._identity = identify(path) if (path / "zarr.json").exists() else (0, 0)
         self.manifest: Manifest
         self.version_id: str
         self.manifest, self.version_id = manifest.read_with_version_id(path)
@@ -124,16 +128,29 @@ class Store(Followed):
         self.fields = {f.name: field_of(f) for f in self.manifest.fields}
         self._stored: dict[str, StoredField] = {f.name: f for f in self.manifest.fields}
         self._columns: dict[str, Array] = {}
+        self._described: dict[str, Column] = {}
         self._strings: dict[str, Array] = {}
         self._videos: dict[str, Videos] = {}
         self._own_columns: dict[str, StoredColumn] = {}
         self._episode_strings: dict[str, list[str]] = {}
         if any(statistics.has(f) and f.name not in self.manifest.stats for f in self.fields.values()):
             self.manifest = replace(self.manifest, stats=LazyStats(self.fields, self.stats_of))
-        if check:
-            self._check_sizes()
+        if self.files.claimed not in ("", self.manifest.fingerprint):
+            raise DamagedDataset(
+                f"{self.files.address}: its index and its manifest name different content.",
+                hint="rlds verify ID where it was pushed from",
+            )
+        self._check_sizes()
+
+    @property
+    def address(self) -> str:
+        """Where the rows are fetched from, without credentials; empty if they are in files of this disk."""
+        return self.files.address
 
     def __reduce__(self) -> tuple[object, ...]:
+        return self.files.reopened(self.version_id) or self._reduced()
+
+    def _reduced(self) -> tuple[object, ...]:
         return _reopened, (self.path, self.version_id, self.manifest.version)
 
     @property
@@ -143,15 +160,9 @@ class Store(Followed):
 
     @property
     def unproved(self) -> str:
-        """The name of what was seen where fingerprint, version id and digests are a claim; empty for those of a home.
-
-        They are one at an address, and in a plain directory, which may be anybody's: a dataset gets into a home after
-        its content was compared. It belongs to the key of everything that is derived from the rows and kept.
-        """
-        if any(parent.name in ("datasets", "versions") for parent in list(self.path.absolute().parents)[1:4]):
-            return ""
-        seen = " ".join(map(str, (self.path.resolve(), *self._identify(self.path))))
-        return f"directory-{hashlib.sha256(seen.encode()).hexdigest()[:16]}"
+        """The name of what was seen where fingerprint and digests are a claim, see `Files.unproved`."""
+        self._followed()
+        return self.files.unproved
 
     def names_of(self, index: IntArray) -> IntArray:
         """Return what names the episodes ``index`` [n] in every version of the dataset: no numbers of episodes.
@@ -189,11 +200,12 @@ class Store(Followed):
 
     def beside(self, *parts: str) -> Path:
         """Return the path of a file or directory beside the rows, such as ``metadata/NAME``; it need not exist."""
-        return self.path.joinpath(*parts)
+        self._followed()
+        return self.files.beside(*parts)
 
     def size_of(self, *parts: str) -> int | None:
         """Return the bytes of all files below a directory of the dataset if they are at an address; else None."""
-        return None
+        return self.files.size_of(*parts)
 
     def path_of(self, name: str) -> str:
         """Return the path of a field below the dataset, with ``/`` between its parts."""
@@ -201,41 +213,40 @@ class Store(Followed):
 
     def directory(self, name: str) -> Path:
         """Return the directory of a field."""
-        return self.path / self._stored[name].path
+        self._followed()
+        return self.files.documents(Path(self._stored[name].path))
 
     def _check_sizes(self) -> None:
         for source in self.refers_to:
             files.check_tree(source.place(self.manifest.id, self.path))
+        compressed = self.manifest.encoding == "zarr"
+        self.files.open(self.columns, compressed=compressed, check=self._checks)
+
+    def columns(self) -> Iterator[Column]:
+        """Yield the arrays of rows, frames and videos."""
         for f in self.fields.values():
-            if f.codec == VIDEO:
-                films = self.path / DIRECTORY / self._stored[f.name].path / "bytes"
-                arrays.check_files(films, *arrays.open_document(films))
-            for directory, shape, dtype in self._arrays(f):
-                if self.manifest.encoding == "zarr":
-                    self._check_layout(directory, shape, dtype)
-                    compression.check_shards(directory)
-                else:
-                    arrays.check_files(directory, shape or arrays.open_document(directory)[0], dtype)
+            for key in _keys(f):
+                yield self.column(key)
 
-    def _arrays(self, f: Field) -> Iterator[tuple[Path, tuple[int, ...] | None, np.dtype[Any]]]:
-        """Yield the arrays that hold the rows of a field, with dtype and shape; None for sizes that rows do not fix."""
-        directory, rows = self.directory(f.name), self.manifest.counts.rows
-        if f.kind == "frames" and f.codec != VIDEO:
-            yield directory / "offsets", (rows, 2), np.dtype("int64")
-            yield directory / "bytes", None, np.dtype("uint8")
-        else:
-            dtype, shape = stored_row(f)
-            yield directory, (rows, *shape), dtype
+    def column(self, key: str) -> Column:
+        """Return what this version has of an array: of a field, or of its frames, see `columns.OFFSETS`."""
+        if key not in self._described:
+            self._described[key] = self._describe(key)
+        return self._described[key]
 
-    @staticmethod
-    def _check_layout(directory: Path, shape: tuple[int, ...] | None, dtype: np.dtype[Any]) -> None:
-        found = arrays.layout(directory)
-        if found.dtype != dtype or (found.shape != shape if shape else len(found.shape) != 1):
-            said = f"{found.dtype} {list(found.shape)}"
-            raise DamagedDataset(
-                f"{directory / 'zarr.json'} says {said}; the manifest says {dtype} {list(shape or ())}.",
-                hint="rlds verify ID shows all damage",
-            )
+    def _describe(self, key: str) -> Column:
+        name, _, part = key.partition("\0")
+        f, rows, path = self.fields[name], self.manifest.counts.rows, Path(self._stored[name].path)
+        if key.endswith(OFFSETS):
+            return Column(key, path / part, np.dtype("int64"), (2,), 0, rows)
+        if part:
+            directory = path / part if f.codec != VIDEO else DIRECTORY / path / "bytes"
+            shape, dtype = arrays.open_document(self.files.documents(directory))
+            if len(shape) != 1 or dtype != np.uint8:
+                raise DamagedDataset(f"{self.path / directory} is not an array of bytes.", hint="rlds verify ID")
+            return Column(key, directory, dtype, (), 0, shape[0])
+        dtype, shape = stored_row(f)
+        return Column(key, path, dtype, shape, 0, rows)
 
     def rows(self, name: str) -> Array:
         """Return all rows of an array field, the codes of a text field, or the index of frames in videos.
@@ -243,6 +254,19 @@ class Store(Followed):
         Rows are mapped, or decoded once and kept.
         """
         return self._open(name)
+
+    def mapped(self, key: str) -> Array:
+        """Return a column as it is mapped: of blocks that are not held, its values are anything."""
+        return self.files.mapped(self.column(key), self._hold)
+
+    def place(self, key: str) -> Any:
+        """Return where the bytes of a column lie in `Files.blocks`; None for one without bytes, or on this disk."""
+        return self.files.place(self.column(key))
+
+    @property
+    def blocks(self) -> Any:
+        """The files of rows by blocks; None of a dataset on this disk."""
+        return self.files.blocks
 
     @property
     def is_packable(self) -> bool:
@@ -256,7 +280,7 @@ class Store(Followed):
 
     def row_files(self, name: str) -> tuple[RowFile, ...]:
         """Return the files of a field's plain rows that never change, in order; none for other fields."""
-        if self.manifest.encoding != "memmap" or self.fields[name].kind != "array":
+        if self.address or self.manifest.encoding != "memmap" or self.fields[name].kind != "array":
             return ()
         try:
             segments = [s for s in arrays.layout(self.directory(name)).segments if s.size]
@@ -293,11 +317,9 @@ class Store(Followed):
 
     def places(self) -> list[Path]:
         """Return the directories of the arrays of rows, digests of rows, frames and videos."""
-        found = [directory for f in self.fields.values() for directory, _, _ in self._arrays(f)]
         large = (n for n, f in self.fields.items() if digests.has_row_digests(f))
-        found += [self.path / digests.ROWS / self.path_of(n) for n in large]
-        films = (n for n, f in self.fields.items() if f.codec == VIDEO)
-        return [*found, *(self.path / DIRECTORY / self.path_of(n) / "bytes" for n in films)]
+        beside = [self.path / digests.ROWS / self.path_of(n) for n in large]
+        return [*(self.path / c.directory for c in self.columns()), *beside]
 
     @property
     def is_segmented(self) -> bool:
@@ -315,31 +337,23 @@ class Store(Followed):
     @property
     def slices(self) -> bool:
         """Return whether reading a part of `rows` reads no more than that part; else `between` does."""
-        return self.manifest.encoding == "memmap"
+        return bool(self.address) or self.manifest.encoding == "memmap"
 
     def between(self, name: str, start: int, stop: int) -> Array:
         """Return rows ``start`` to ``stop`` as `rows` does; of a compressed column, only these are decoded."""
-        if self.manifest.encoding == "memmap":
+        if self.slices:
             return self.rows(name)[start:stop]
         return compression.read_range(self.directory(name), start, stop)
 
-    def _open(self, name: str, part: str = "") -> Array:
-        key = f"{name}\0{part}"
+    def _open(self, key: str) -> Array:
         if key not in self._columns:
-            self._columns[key] = self.guarded(lambda: self._read_column(name, part))
+            self._columns[key] = self.guarded(lambda: self.files.array(self.column(key), self._hold))
         return self._columns[key]
-
-    def _read_column(self, name: str, part: str) -> Array:
-        directory = self.directory(name) / part
-        for array, shape, dtype in self._arrays(self.fields[name]):
-            if array == directory:
-                self._check_layout(directory, shape, dtype)
-        return compression.open_column(directory)
 
     def strings(self, name: str) -> Array:
         """Return the string table of a text field: an object array whose last element is None (code -1)."""
         if name not in self._strings:
-            texts = self.guarded(lambda: arrays.read_strings(self.path / "text" / self._stored[name].path))
+            texts = self.guarded(lambda: arrays.read_strings(self.beside("text", self.path_of(name))))
             self._strings[name] = np.array([*texts, None], object)
         return self._strings[name]
 
@@ -363,7 +377,7 @@ class Store(Followed):
 
     def frame_offsets(self, name: str) -> IntArray:
         """Return the first byte of each row's encoded frame, and the byte behind it [rows, 2]."""
-        return self._open(name, "offsets")
+        return self._open(name + OFFSETS)
 
     def offsets_between(self, name: str, first: int, stop: int) -> IntArray:
         """Return `frame_offsets` of rows [first, stop). Those of a row of no episode mean nothing."""
@@ -371,13 +385,19 @@ class Store(Followed):
 
     def frame_bytes(self, name: str) -> Array:
         """Return the encoded frames, end to end."""
-        return self._open(name, "bytes")
+        return self._open(name + BYTES)
 
     def videos(self, name: str) -> Videos:
         """Return the videos of a field."""
         if name not in self._videos:
-            self._videos[name] = self.guarded(lambda: Videos(self.path / DIRECTORY / self._stored[name].path))
+            self._videos[name] = self.guarded(lambda: self._open_videos(name))
         return self._videos[name]
+
+    def _open_videos(self, name: str) -> Videos:
+        c = self.column(name + FILMS)
+        for part in ("spans", "packets", "first", "tracks", "sha256"):
+            self.beside(str(c.directory.parent), part)
+        return Videos(self.path / c.directory.parent, VideoBytes(self.files, c, self._open(c.key)))
 
     def video_digests(self, name: str) -> Digests:
         """Return the sha256 of each video of a field [videos, 32]."""
@@ -434,7 +454,11 @@ class Store(Followed):
         return self.texts(name, values) if f.kind == "text" else values
 
     def _gather_frames(self, f: Field, rows: IntArray) -> Array:
-        return decode_frames(self.frame_bytes(f.name), self.frame_spans(f.name, rows), rows, f, self.check_absent)
+        data, spans = self.frame_bytes(f.name), self.frame_spans(f.name, rows)
+        if self.blocks is None:
+            return decode_frames(data, spans, rows, f, self.check_absent)
+        with self.files.hold(data, *spans):
+            return decode_frames(data, spans, rows, f, self.check_absent)
 
     def check_absent(self, f: Field, rows: IntArray) -> None:
         """Refuse ``rows`` without a frame, but for last rows of a field that is not placed ``both``: these are fillers.
@@ -467,7 +491,7 @@ class Store(Followed):
         """Files of the archive: ``file size sha256``, and ``url revision`` of downloaded ones."""
 
         def read() -> tuple[dict[str, Any], ...]:
-            path = self.path / "sources"
+            path = self.beside("sources")
             return episode_table.read_sources(path) if path.exists() else ()
 
         return self.guarded(read)
@@ -544,7 +568,7 @@ class Store(Followed):
 
     def shared(self) -> Store:
         """Return this version as the parts of a job share it in a process: what one has read is read once."""
-        return _shared(self.path, self.version_id)
+        return self if self.address else _shared(self.path, self.version_id)
 
     def name_of(self, k: int) -> str:
         """Return what names episode ``k`` in every version of the dataset; empty if its number does."""
@@ -598,6 +622,11 @@ class Store(Followed):
         ------
         InvalidArgument
         """
+        if self.address:
+            raise InvalidArgument(
+                f"{self.manifest.id} is at an address, where it is not changed.",
+                hint="rlds download ADDRESS --as local/NAME fetches it; that copy can be changed",
+            )
 
     @contextmanager
     def changing(self, index: IntArray) -> Iterator[tuple[Store, IntArray | None]]:
@@ -701,6 +730,13 @@ def _reopened(path: Path, version_id: str, number: int) -> Store:
         store = Store(versions.at(newest, number))
     store.expect(version_id, "pickled")
     return store
+
+
+def _keys(f: Field) -> tuple[str, ...]:
+    """Return the keys of the columns of a field."""
+    if f.codec == VIDEO:
+        return f.name, f.name + FILMS
+    return (f.name + OFFSETS, f.name + BYTES) if f.kind == "frames" else (f.name,)
 
 
 def field_of(f: StoredField) -> Field:

@@ -41,7 +41,9 @@ from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.formats.mp4 import Extent as Extent
 from rlds_cli.formats.mp4 import Track
 from rlds_cli.store import arrays, digests
+from rlds_cli.store.columns import Column
 from rlds_cli.store.frames import copy_repeated
+from rlds_cli.store.local import Files
 from rlds_cli.ted import Array, Field, IntArray
 
 DIRECTORY = "video"
@@ -62,30 +64,51 @@ _UNKNOWN, _ELSEWHERE = -1, -2  # the next frame: not known yet, or none of this 
 Locate = Callable[[str, str], Extent]  # (name of the field, name of the video in the rows' source)
 
 
-class Videos:
-    """The videos of one field, in ``directory``; each is opened on first use."""
+@dataclass(frozen=True, slots=True)
+class VideoBytes:
+    """The videos of a field end to end: where they are, which column, and its entries as `Files.array` gives them."""
 
-    def __init__(self, directory: Path) -> None:
+    files: Files
+    column: Column
+    data: Array
+
+    @classmethod
+    def of(cls, directory: Path) -> VideoBytes:
+        """Return those of a directory of this disk."""
+        shape, dtype = arrays.open_document(directory / "bytes")
+        files, column = Files(directory), Column("\0video", Path("bytes"), dtype, shape[1:], 0, shape[0])
+        return cls(files, column, files.array(column))
+
+    def extent(self, start: int, stop: int, keep: list[Any]) -> Extent:
+        """Return the files with a range of the bytes; ``keep`` gets what holds them."""
+        return self.files.extent(self.column, start + self.column.first, stop + self.column.first, keep)
+
+
+class Videos:
+    """The videos of one field, with tables in ``directory``; each is opened on first use."""
+
+    def __init__(self, directory: Path, of: VideoBytes | None = None) -> None:
         self.directory = directory
+        self._of = of or VideoBytes.of(directory)
+        self._opened: dict[int, Video] = {}
+        self._held = 0  # packets of the opened videos
+        self._extents: list[Any] = []
+        self._read_tables()
+
+    def _read_tables(self) -> None:
+        directory = self.directory
         self.spans: IntArray = arrays.read(directory / "spans")
         self._packets: IntArray = arrays.read(directory / "packets")
         self._first: IntArray = arrays.read(directory / "first")
         self._tracks = arrays.read_strings(directory / "tracks")
-        self._bytes = self._open_bytes()
         self._check()
-        self._opened: dict[int, Video] = {}
-        self._held = 0  # packets of the opened videos
-
-    def _open_bytes(self) -> Array:
-        """Return the files, one after the other."""
-        return arrays.read(self.directory / "bytes")
 
     def __len__(self) -> int:
         return len(self.spans)
 
     def _check(self) -> None:
         """Refuse tables that do not fit each other. The packets of a video are checked when it is opened."""
-        check_spans(self.directory / "spans", self.spans, len(self._bytes))
+        check_spans(self.directory / "spans", self.spans, len(self._of.data))
         fits = self._packets.ndim == 2 and self._packets.shape[1] == 4 and self._packets.dtype == np.int64
         if not fits or not len(self.spans) == len(self._first) - 1 == len(self._tracks):
             raise DamagedDataset(f"{self.directory}: tables of other sizes.", hint="rlds verify ID")
@@ -98,8 +121,7 @@ class Videos:
         """Return the bytes of a video file, uint8 [n], as it was published."""
         self._check_number(number)
         start, stop = self.spans[number].tolist()
-        data: Array = self._bytes[start:stop]
-        return data
+        return self._of.files.window(self._of.data, start, stop)
 
     def _check_number(self, number: int) -> None:
         if not 0 <= number < len(self):
@@ -150,17 +172,29 @@ class Videos:
 
     def extent(self, number: int) -> Extent:
         """Return the files and the ranges of bytes of a video."""
-        start, stop = self.spans[number].tolist()
-        parts = list[tuple[Path, int, int]]()
-        for s in arrays.layout(self.directory / "bytes").segments:
-            first, behind = max(start, s.start), min(stop, s.start + s.rows)
-            if first < behind or (start == stop and not parts):
-                parts.append((s.file, max(0, first - s.start), max(0, behind - first)))
-        return Extent(tuple(parts))
+        self._check_number(number)
+        start, stop = self.spans[number]
+        return self._of.extent(int(start), int(stop), self._extents)
+
+    def ranges(self, index: Array) -> tuple[IntArray, IntArray]:
+        """Return the ranges of bytes of all videos, end to end, that decoding the frames of an index [n, 2] takes."""
+        starts, stops = [], []
+        for number, frame in np.unique(index[index[:, 0] >= 0], axis=0).tolist():
+            track = self.video(number).track
+            if 0 <= frame < len(track.frames):
+                packet = int(track.frames[frame])
+                first = track.begin(packet)
+                base = int(self.spans[number, 0])
+                starts.append(base + int(track.start[first : packet + 1].min()))
+                stops.append(base + int((track.start + track.size)[first : packet + 1].max()))
+        return np.array(starts, np.int64), np.array(stops, np.int64)
 
     def gather(self, f: Field, index: Array) -> Array:
         """Decode the frames of an index [n, 2] to [n, *shape] in the field's dtype; see `decode_video`."""
-        return decode_video(index, self.video, f, str(self.directory))
+        if self._of.files.blocks is None:
+            return decode_video(index, self.video, f, str(self.directory))
+        with self._of.files.hold(self._of.data, *self.ranges(index)):  # from the key frames before them on
+            return decode_video(index, self.video, f, str(self.directory))
 
     def packet(self, number: int, frame: int) -> bytes:
         """Return the encoded bytes of one frame; decoding them takes those of the frames that it refers to, too."""

@@ -346,7 +346,8 @@ class Decoding:
         else:  # their blocks are held
             f, absent, flat = self.dataset.schema[self.name], self.dataset.store.check_absent, rows.reshape(-1)
             data, offsets = frames
-            starts, ends = offsets[flat].T
+            assert self.encoded is not None
+            starts, ends = (offsets[flat] - self.encoded.first).T
             values = decode_frames(data, (starts, ends), flat, f, absent)
         return values.reshape(*rows.shape, *values.shape[1:])
 

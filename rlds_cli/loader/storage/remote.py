@@ -179,7 +179,7 @@ class VideoBlocks(Protocol):
 
 
 class RemoteRows(Protocol):
-    """The store of a remote dataset, see `rlds_cli.remote.store.RemoteStore`."""
+    """The store of a remote dataset, see `rlds_cli.store.opening.Store`."""
 
     @property
     def blocks(self) -> Blocks:
@@ -279,6 +279,8 @@ class EncodedRows:
         Of the encoded frames or videos, if there are any bytes.
     nbytes : int
         Of these.
+    first : int
+        The first byte that the version has, of those that the offsets count.
     """
 
     def __init__(self, dataset: Dataset, name: str) -> None:
@@ -294,7 +296,7 @@ class EncodedRows:
             self.place, self.nbytes = self._store.place(encoded), data.nbytes
         if f.kind == "frames" and f.codec != VIDEO:
             offsets = mapped(dataset, name + OFFSETS)
-            self.tables = (offsets,)
+            self.tables, self.first = (offsets,), dataset.store.column(encoded).first
             self.frames = data, offsets
 
     def wanted(self, rows: IntArray) -> Wanted:
@@ -303,7 +305,7 @@ class EncodedRows:
         if self.frames is None:
             return self.place.wanted(*self._store.videos(self._name).ranges(self.tables[0][rows]))
         data, offsets = self.frames
-        starts, stops = offsets[rows].T
+        starts, stops = (offsets[rows] - self.first).T
         there = (starts >= 0) & (starts < stops) & (stops <= len(data))  # decoding refuses others
         return self.place.wanted(starts[there], stops[there])
 
