@@ -43,7 +43,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py
 	touch $@
 
 # The installation above compiles the kernel, too.
-$(KERNEL): rlds_cli/loader/kernel.c rlds_cli/files/sha256.c | $(VENV)/.ready
+$(KERNEL): rlds_cli/loader/kernel.c rlds_cli/base/files/sha256.c | $(VENV)/.ready
 	$(BIN)/python hatch_build.py
 
 kernel: $(READY)
@@ -178,4 +178,4 @@ registry: $(READY)
 	$(BIN)/python scripts/check_registry.py
 
 clean:
-	rm -rf $(VENV) rlds_cli/loader/_kernel.* rlds_cli/files/_sha256.so .demo dist build bench-results screenshots .bench-data
+	rm -rf $(VENV) rlds_cli/loader/_kernel.* rlds_cli/base/files/_sha256.so .demo dist build bench-results screenshots .bench-data

@@ -28,7 +28,7 @@ from packaging.tags import platform_tags
 HERE = Path(__file__).parent
 LIBRARIES = {  # in the sources and in a wheel: what each is made of
     "rlds_cli/loader/_kernel.so": "rlds_cli/loader/kernel.c",
-    "rlds_cli/files/_sha256.so": "rlds_cli/files/sha256.c",
+    "rlds_cli/base/files/_sha256.so": "rlds_cli/base/files/sha256.c",
 }
 RECORD = "rlds_cli/loader/_kernel.json"  # of the compiler and its flags
 FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=off")

@@ -39,7 +39,7 @@ def _git(*command: str) -> bytes:
 def here() -> AbstractContextManager[None]:
     """Have archives read in this process: its time and memory are then all of them."""
     try:
-        from rlds_cli.files import child
+        from rlds_cli.base.files import child
     except ImportError:  # older checkouts have no other process
         return nullcontext()
     return child.here()
@@ -47,7 +47,7 @@ def here() -> AbstractContextManager[None]:
 
 def imported(*given: Any, **options: Any) -> Any:
     """Import the files of a user, by whichever checkout this process works for."""
-    from rlds_cli import importing
+    from rlds_cli.make import importing
 
     work = getattr(importing, "import_files", None) or importing.import_archive  # in older checkouts
     return work(*given, progress=False, **options)

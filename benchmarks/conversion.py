@@ -21,11 +21,11 @@ import h5py
 import numpy as np
 from results import DATA, Results, memory
 
-from rlds_cli import ids
 from rlds_cli.archives import Archive, reader
-from rlds_cli.convert.archive import Conversion, convert
+from rlds_cli.base import ids
+from rlds_cli.base.progress import silent
 from rlds_cli.home import Home
-from rlds_cli.progress import silent
+from rlds_cli.make.convert.archive import Conversion, convert
 
 ROUNDS = 3
 

@@ -24,14 +24,14 @@ from pathlib import Path
 import requests
 from results import DATA, Results
 
-from rlds_cli import settings
-from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.http.client import Parallelism, RetryPolicy
+from rlds_cli.base import settings
+from rlds_cli.make.downloads.fetch import fetching, planning
+from rlds_cli.places.http.client import Parallelism, RetryPolicy
 
 try:
-    from rlds_cli.downloads.remote_file import RemoteFile
+    from rlds_cli.make.downloads.remote_file import RemoteFile
 except ImportError:  # in older checkouts
-    from rlds_cli.downloads.sources.protocol import RemoteFile  # type: ignore[no-redef]
+    from rlds_cli.make.downloads.sources.protocol import RemoteFile  # type: ignore[no-redef]
 
 SIZE = 10**9
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))

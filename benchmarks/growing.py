@@ -28,13 +28,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from results import DATA, Results, memory, run_parts
 
 import rlds_cli
-from rlds_cli import ids
+from rlds_cli.base import ids
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.growing import logs, making, segments
 from rlds_cli.home import Home
 from rlds_cli.store import commits as log_of_commits
 from rlds_cli.store import manifest
 from rlds_cli.store.commits import Commit
+from rlds_cli.store.growing import logs, making, segments
 from rlds_cli.store.opening import field_of
 from rlds_cli.ted import FLAGS, REWARD, TRUNCATED, Field
 

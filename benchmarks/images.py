@@ -84,7 +84,7 @@ def _rlu_atari(path: Path, rng: Rng) -> None:
 
 
 def _read_records(path: Path, decode: bool) -> Iterator[tuple[str, Any]]:
-    from rlds_cli.formats import tfrecord
+    from rlds_cli.archives.formats import tfrecord
 
     for file in sorted(path.glob("*-of-*")):
         for record in tfrecord.records(file):
@@ -321,11 +321,11 @@ def baseline(family: Family, path: Path, out: Path, decode: bool) -> None:
 
 
 def ours(family: Family, path: Path, out: Path, decode: bool) -> None:
-    from rlds_cli import ids
     from rlds_cli.archives import Archive
-    from rlds_cli.convert.archive import Conversion, convert
+    from rlds_cli.base import ids
+    from rlds_cli.base.progress import silent
     from rlds_cli.home import Home
-    from rlds_cli.progress import silent
+    from rlds_cli.make.convert.archive import Conversion, convert
 
     files = tuple(sorted(p for p in path.rglob("*") if p.is_file()))
     how = {"frames": "raw"} if decode and family.encoded else {}

@@ -177,7 +177,7 @@ def samples() -> None:
 def inspected(archive: str, apart: bool) -> dict[str, float]:
     """Seconds of ``rlds inspect``, in a new interpreter."""
     code = "from rlds_cli.cli import main\n"
-    code += "main()" if apart else "from rlds_cli.files import child\nwith child.here(): main()"
+    code += "main()" if apart else "from rlds_cli.base.files import child\nwith child.here(): main()"
     before = clock()
     subprocess.run([sys.executable, "-c", code, "inspect", archive], check=True, stdout=subprocess.DEVNULL)
     cpu, wall = (b - a for a, b in zip(before, clock(), strict=True))

@@ -25,7 +25,7 @@ import numpy as np
 
 import rlds_cli
 from rlds_cli.errors import RldsError
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 
 SAMPLES = Path(rlds_cli.__file__).parent / "samples"
 HUB = """

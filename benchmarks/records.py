@@ -62,7 +62,7 @@ def example(lists: dict[str, Any]) -> bytes:
 def framed(record: bytes) -> bytes:
     import google_crc32c
 
-    from rlds_cli.formats.tfrecord import masked
+    from rlds_cli.archives.formats.tfrecord import masked
 
     length = struct.pack("<Q", len(record))
     crcs = [struct.pack("<I", masked(google_crc32c.value(x))) for x in (length, record)]
@@ -151,7 +151,7 @@ def generated(data: Path) -> dict[str, Path]:
 
 
 def ours(path: Path) -> int:
-    from rlds_cli.formats import tfrecord
+    from rlds_cli.archives.formats import tfrecord
 
     count = 0
     for record in tfrecord.records(path):
@@ -249,12 +249,12 @@ def convert(directory: Path) -> None:
     from checkouts import here
     from results import memory
 
-    from rlds_cli import ids
     from rlds_cli.archives import Archive, openx
-    from rlds_cli.convert.archive import Conversion
-    from rlds_cli.convert.archive import convert as work
+    from rlds_cli.base import ids
+    from rlds_cli.base.progress import silent
     from rlds_cli.home import Home
-    from rlds_cli.progress import silent
+    from rlds_cli.make.convert.archive import Conversion
+    from rlds_cli.make.convert.archive import convert as work
 
     out = directory.parent / "out"
     shutil.rmtree(out, ignore_errors=True)

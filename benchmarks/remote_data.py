@@ -12,9 +12,9 @@ import numpy as np
 from results import DATA
 
 import rlds_cli
+from rlds_cli.base.refs import Ref
 from rlds_cli.errors import DatasetNotFound
-from rlds_cli.refs import Ref
-from rlds_cli.sharing import packing, snapshot
+from rlds_cli.share import packing, snapshot
 from rlds_cli.store import finish, rows
 from rlds_cli.store.build import Built
 from rlds_cli.store.paths import assign_paths
@@ -120,7 +120,7 @@ def billion() -> None:
     Written past the library's readers and stores, which would fill the holes; `finish` and the plan of the push are
     the library's, so that every hash is true. Takes minutes, and 2 GiB of the disk.
     """
-    from rlds_cli.remote import versions  # not in older checkouts
+    from rlds_cli.places.remote import versions  # not in older checkouts
 
     to, work = SERVED / BUCKET / "billion", ROOT / f"billion-{BUCKET}"
     if _is_whole(to):

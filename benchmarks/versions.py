@@ -109,8 +109,8 @@ def _twice(episode: Any) -> Any:
 def table(home: Path, scale: float) -> None:
     """Print the figures of many short episodes."""
     import rlds_cli
-    from rlds_cli.importing import import_files
     from rlds_cli.loader import Loader
+    from rlds_cli.make.importing import import_files
 
     count, rng = round(1_000_000 * scale), np.random.default_rng(0)
     file = archives.d4rl_v2(home / "archive/short.hdf5", 2 * count, episode=2)
@@ -154,7 +154,7 @@ def attributes(home: Path, scale: float) -> None:
     import h5py
 
     import rlds_cli
-    from rlds_cli.importing import import_files
+    from rlds_cli.make.importing import import_files
 
     count, costs, files = round(5_000 * scale), dict[int, float](), dict[int, int]()
     for number in (0, 8):

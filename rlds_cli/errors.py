@@ -43,7 +43,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from rlds_cli import visible
+from rlds_cli.base import visible
 
 Led = tuple[str, str, str]  # an exception in words: kind, text, lines of its traceback
 

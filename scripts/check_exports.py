@@ -237,7 +237,7 @@ def datasets(place: Path) -> Iterator[tuple[str, Any]]:
     import lerobot_archives
 
     import rlds_cli
-    from rlds_cli.importing import import_files
+    from rlds_cli.make.importing import import_files
 
     yield "samples", rlds_cli.download("sample/cartpole-minari").select(episodes=[3, 0])
     yield "flat", rlds_cli.download("sample/pendulum-d4rl").select(episodes=[1, 25])
@@ -269,7 +269,7 @@ def _kinds(steps: int, end: str) -> dict[str, Any]:
 
 def check(name: str, python: str) -> int:
     """Export all datasets to a format, read them with its library, and return the number of those that differ."""
-    from rlds_cli.exports.exporting import export
+    from rlds_cli.bridges.exports.exporting import export
 
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="rlds-") as temporary:

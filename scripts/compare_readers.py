@@ -48,8 +48,9 @@ def describe(archives: Path, out: Path, *, few: bool, rows_only: bool) -> None:
 
 
 def _described(directory: Path, *, few: bool, rows_only: bool) -> dict[str, Any]:
-    from rlds_cli import archives, importing
+    from rlds_cli import archives
     from rlds_cli.errors import RldsError
+    from rlds_cli.make import importing
 
     options = json.loads((directory / "options.json").read_text())
     files = sorted((directory / "files").iterdir())

@@ -43,10 +43,11 @@ import fuzz_strangers
 from fuzz_families import hdf5, imported, importing
 
 from rlds_cli.archives import Archive, gen_dgrl, openx, rlu_atari
+from rlds_cli.archives.formats import compressed, npz, tfrecord
 from rlds_cli.archives.openx import directory
+from rlds_cli.base.files import child
+from rlds_cli.base.media import image_header, mp4, video_files
 from rlds_cli.errors import ArchiveError, RldsError
-from rlds_cli.files import child
-from rlds_cli.formats import compressed, image_header, mp4, npz, tfrecord, video_files
 
 MEMORY = 1 << 30
 LONGEST = 60.0  # seconds of a processor for one input

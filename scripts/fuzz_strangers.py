@@ -20,11 +20,11 @@ import hostile_listings
 import manifest_mutants
 from server import Server
 
-from rlds_cli import settings
-from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.remote_file import RemoteFile
-from rlds_cli.http.client import RetryPolicy
-from rlds_cli.maintenance import pinning
+from rlds_cli.base import settings
+from rlds_cli.keep import pinning
+from rlds_cli.make.downloads.fetch import fetching, planning
+from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places.http.client import RetryPolicy
 
 CONTENT = bytes(range(256)) * 8
 HEADERS = (

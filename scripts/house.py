@@ -41,45 +41,48 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "rlds_cli"
 
-# What each package may import, besides itself and the modules that lie at the top level and import nothing else.
-_STORED = "base files formats ted registry home store growing http sources remote"  # what a dataset is made of
+# What each part of a room may import, besides itself. The parts of a room are packages below its own.
+_GROUND = "base base.files base.media"
+_STORED = f"{_GROUND} archives.formats ted registry home store store.growing places.http places.sources places.remote"
 _BELOW = {
-    "base": "",  # array_types, errors, ids, progress, refs, settings, subset, text, visible
-    "files": "base",
-    "http": "base files",
-    "sources": "base files http",
-    "formats": "base files",
-    "ted": "base files",
-    "registry": "base files http",
-    "home": "base files registry ted store",
-    "archives": "base files formats ted",
-    "store": "base files formats ted",
-    "growing": "base files formats ted store",
-    "remote": "base files formats ted registry home store growing http sources",
+    "base": "",
+    "base.files": "base",
+    "base.media": "base base.files",
+    "places.http": _GROUND,
+    "places.sources": f"{_GROUND} places.http",
+    "archives.formats": _GROUND,
+    "ted": _GROUND,
+    "registry": f"{_GROUND} places.http",
+    "home": f"{_GROUND} registry ted store",
+    "archives": f"{_GROUND} archives.formats ted",
+    "store": f"{_GROUND} ted",
+    "store.growing": f"{_GROUND} ted store",
+    "places.remote": f"{_GROUND} ted registry home store store.growing places.http places.sources",
     "dataset": f"{_STORED} top",  # `top` is the table of public names: methods call those of packages above by it
-    "checks": f"{_STORED} dataset",
-    "convert": f"{_STORED} dataset archives checks",  # it records findings
-    "downloads": f"{_STORED} dataset archives checks convert",
+    "look.checks": f"{_STORED} dataset",
+    "make.convert": f"{_STORED} dataset archives look.checks",  # it records findings
+    "make.downloads": f"{_STORED} dataset archives look.checks make.convert",
     "loader": f"{_STORED} dataset",
     "preprocess": f"{_STORED} dataset",
-    "report": f"{_STORED} dataset archives checks convert",
-    "sharing": f"{_STORED} dataset convert downloads report",
-    "maintenance": f"{_STORED} dataset archives checks convert downloads loader preprocess sharing",
-    "bench": f"{_STORED} dataset loader",
-    "interop": f"{_STORED} dataset archives convert downloads loader maintenance report",
-    "exports": f"{_STORED} dataset archives convert",
+    "look.report": f"{_STORED} dataset archives look.checks make.convert",
+    "share": f"{_STORED} dataset make.convert make.downloads look.report",
+    "keep": f"{_STORED} dataset archives look.checks make.convert make.downloads loader preprocess share",
+    "look.bench": f"{_STORED} dataset loader",
+    "interop": f"{_STORED} dataset archives make.convert make.downloads loader keep look.report",
+    "bridges.exports": f"{_STORED} dataset archives make.convert",
 }
 ARROWS: Mapping[str, frozenset[str]] = {name: frozenset(of.split()) for name, of in _BELOW.items()} | {
     "cli": frozenset(_BELOW),  # and nobody imports cli
     "top": frozenset(),  # rlds_cli itself: it imports when a name is first used
 }
-# Modules at the top level, and the package that they count as.
-_TOP = {
-    "base": "array_types errors ids progress refs settings subset text visible",
-    "convert": "importing",
+# Modules and packages that count as another part than the longest name in the table that they are below.
+_PARTS = {
+    "base": "base errors",
+    "make.convert": "make.importing",
     "cli": "__main__",
+    "top": "aliases look make places bridges",  # rooms whose `__init__` imports nothing
 }
-PLACES = {module: package for package, modules in _TOP.items() for module in modules.split()}
+PLACES = {module: part for part, modules in _PARTS.items() for module in modules.split()}
 AT_IMPORT, IN_FUNCTION, FOR_TYPES = range(3)
 
 _FREE_RELATIVE = re.compile(
@@ -100,8 +103,10 @@ class Module:
     @property
     def package(self) -> str:
         """Name of the package, of today or to be, that the file belongs to."""
-        first, *rest = [*self.name.split(".")[1:], "top"]
-        return PLACES.get(f"{first}.{rest[0]}" if rest else "", PLACES.get(first, first))
+        name = self.name.partition(".")[2] or "top"
+        while name not in PLACES and name not in ARROWS and "." in name:
+            name = name.rpartition(".")[0]
+        return PLACES.get(name, name)
 
 
 def read(root: Path = ROOT / NAME) -> dict[str, Module]:

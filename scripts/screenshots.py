@@ -22,7 +22,7 @@ import chromium  # noqa: E402
 import page_data  # noqa: E402
 
 import rlds_cli  # noqa: E402
-from rlds_cli.report.html import write_page  # noqa: E402
+from rlds_cli.look.report.html import write_page  # noqa: E402
 
 VIEWS = {
     "light": {"width": 1280},

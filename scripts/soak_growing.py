@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 
 import rlds_cli
-from rlds_cli.convert.writer import writer  # imported now, not in each process
 from rlds_cli.dataset import Dataset
-from rlds_cli.growing import segments
-from rlds_cli.growing.retention import Fifo, Keep
+from rlds_cli.make.convert.writer import writer  # imported now, not in each process
 from rlds_cli.store import arrays
 from rlds_cli.store.frames import encode_frames
+from rlds_cli.store.growing import segments
+from rlds_cli.store.growing.retention import Fifo, Keep
 
 NAME, WIDTH, TIMES = "local/soak", 16, 50
 _BESIDE = 1 << 22  # number of the first episode of another writer
@@ -218,7 +218,7 @@ def soak_readers(home: Path, times: int, chance: random.Random) -> str:
 
 def soak_compaction(home: Path, times: int, chance: random.Random) -> str:
     """Kill compaction; contents and fingerprint stay."""
-    from rlds_cli.maintenance.compacting import compact
+    from rlds_cli.keep.compacting import compact
 
     moved = 0
     for k in range(times):

@@ -47,7 +47,6 @@ from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.transforms import Clip, Normalize, Reward
 from rlds_cli.errors import RldsError
-from rlds_cli.importing import import_files
 from rlds_cli.loader import (
     Episode,
     Goals,
@@ -64,6 +63,7 @@ from rlds_cli.loader import (
     Uniform,
     Weighted,
 )
+from rlds_cli.make.importing import import_files
 
 STEPS, KILLS, BATCH = 1000, 10, 16
 STORES = ("s3", "web", "hub", "directory")

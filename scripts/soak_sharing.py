@@ -27,12 +27,12 @@ from object_store import ObjectStore
 
 import rlds_cli
 from rlds_cli.errors import DatasetNotFound
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.keep.verification import verify
 
 OBJECT = 1 << 20  # bytes of an object: small, so that a push has many
 ROWS = 200_000
 PUSH = f"""
-from rlds_cli.sharing import packing
+from rlds_cli.share import packing
 packing.LEAST = {OBJECT}
 import rlds_cli
 rlds_cli.push({{id!r}}, {{to!r}})

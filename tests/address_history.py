@@ -35,15 +35,15 @@ from versions_kills import run
 from versions_model import Episode, check, check_batches
 
 import rlds_cli
-from rlds_cli import settings
+from rlds_cli.base import settings
+from rlds_cli.base.files import child
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, RldsError, UploadFailed, WrongHash
-from rlds_cli.files import child
-from rlds_cli.http.client import RetryPolicy
-from rlds_cli.maintenance import gc as garbage
-from rlds_cli.maintenance.verification import verify
-from rlds_cli.remote.listing import versions_at
-from rlds_cli.sharing import collecting
-from rlds_cli.sources import addresses
+from rlds_cli.keep import gc as garbage
+from rlds_cli.keep.verification import verify
+from rlds_cli.places.http.client import RetryPolicy
+from rlds_cli.places.remote.listing import versions_at
+from rlds_cli.places.sources import addresses
+from rlds_cli.share import collecting
 
 HASTY = RetryPolicy(attempts=5, first=0.001, longest=0.01, asked=5.0, connect=60.0, read=60.0, idle=120.0)
 FAULTS = {"GET": ("reset", "500", "503", "short", "other", "lost", "long"), "PUT": ("reset", "500", "lost")}
@@ -423,11 +423,11 @@ def _url(to: str) -> str:
 
 def main(seed: int, place: Path, steps: int) -> None:
     """Live through one history."""
-    import rlds_cli.remote.content
-    import rlds_cli.sources.objects
-    from rlds_cli.convert import writer
+    import rlds_cli.places.remote.content
+    import rlds_cli.places.sources.objects
+    from rlds_cli.make.convert import writer
 
-    rlds_cli.sources.objects.POLICY = rlds_cli.remote.content.POLICY = HASTY
+    rlds_cli.places.sources.objects.POLICY = rlds_cli.places.remote.content.POLICY = HASTY
     writer._INTERVAL = 600.0
     os.fsync = lambda fd: None
     random.seed(seed)

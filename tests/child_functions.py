@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from rlds_cli.base.files import child
+from rlds_cli.base.progress import Event
 from rlds_cli.errors import CorruptArchive
-from rlds_cli.files import child
-from rlds_cli.progress import Event
 
 
 def process() -> int:

@@ -98,7 +98,7 @@ def small_files() -> Iterator[None]:
 def explicit_commits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer commits where a test says so: by the clock, a slow machine makes more versions than a fast one."""
     if request.module.__name__ not in _COMMIT_BY_THE_CLOCK:
-        monkeypatch.setattr("rlds_cli.convert.writer._INTERVAL", 1e6)
+        monkeypatch.setattr("rlds_cli.make.convert.writer._INTERVAL", 1e6)
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +127,7 @@ _APART = {
 @pytest.fixture(autouse=True)
 def read_here(request: pytest.FixtureRequest) -> Iterator[None]:
     """Archives are read in this process: another one takes a third of a second to start, and knows no monkeypatch."""
-    from rlds_cli.files import child
+    from rlds_cli.base.files import child
 
     with nullcontext() if request.module.__name__ in _APART else child.here():
         yield

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlds_cli.remote import index as indexes
-from rlds_cli.remote import versions
-from rlds_cli.remote.blocks import Hasher, hashes_of_groups
-from rlds_cli.remote.index import Index, IndexedFile, Object, Piece
-from rlds_cli.remote.versions import PushedVersion, Versions
+from rlds_cli.places.remote import index as indexes
+from rlds_cli.places.remote import versions
+from rlds_cli.places.remote.blocks import Hasher, hashes_of_groups
+from rlds_cli.places.remote.index import Index, IndexedFile, Object, Piece
+from rlds_cli.places.remote.versions import PushedVersion, Versions
 
 
 def index_of(address: Path) -> Index:

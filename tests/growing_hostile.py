@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import rlds_cli
-from rlds_cli.growing import logs, segments
 from rlds_cli.store import arrays, commits
+from rlds_cli.store.growing import logs, segments
 
 FAR = 1000 * arrays.PAGE_ROWS  # a row that lies a thousand segments above those that are there
 HIGH = 4 * FAR  # rows of the version, so that no record is refused for being above them

@@ -151,7 +151,7 @@ class LateHold:
 
 @dataclass
 class LatePlace:
-    """As `rlds_cli.remote.columns.FilePlace`, of one file or of several, for blocks of any size."""
+    """As `rlds_cli.places.remote.columns.FilePlace`, of one file or of several, for blocks of any size."""
 
     files: np.ndarray
     file_bytes: int

@@ -19,16 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli import report
-from rlds_cli.checks.run import check
 from rlds_cli.cli.info import _stored
-from rlds_cli.convert.create import create
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.home import usage
+from rlds_cli.keep import reencode, verification
 from rlds_cli.loader import Loader, Slice
-from rlds_cli.maintenance import reencode, verification
-from rlds_cli.report import catalogue
+from rlds_cli.look import report
+from rlds_cli.look.checks.run import check
+from rlds_cli.look.report import catalogue
+from rlds_cli.make.convert.create import create
 from rlds_cli.store.frames import encode_frames
 
 VALUES: tuple[Any, ...] = (

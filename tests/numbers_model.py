@@ -16,9 +16,9 @@ import numpy as np
 
 import rlds_cli
 from rlds_cli import preprocess
-from rlds_cli.checks import check
+from rlds_cli.bridges.exports.exporting import export
 from rlds_cli.cli import selecting
-from rlds_cli.exports.exporting import export
+from rlds_cli.keep import compacting
 from rlds_cli.loader import (
     Episode,
     Loader,
@@ -31,10 +31,10 @@ from rlds_cli.loader import (
     Uniform,
     Weighted,
 )
-from rlds_cli.maintenance import compacting
-from rlds_cli.report.diff import compare
-from rlds_cli.report.html import read_content
-from rlds_cli.report.summary import describe_episode, summarise
+from rlds_cli.look.checks import check
+from rlds_cli.look.report.diff import compare
+from rlds_cli.look.report.html import read_content
+from rlds_cli.look.report.summary import describe_episode, summarise
 
 STAMP = 1_700_000_000_123_456_789  # nanoseconds: no float64 has all of its digits
 GROWN, FRESH = "local/grown", "local/fresh"

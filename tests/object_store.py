@@ -38,8 +38,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-from rlds_cli import settings
-from rlds_cli.settings import Settings
+from rlds_cli.base import settings
+from rlds_cli.base.settings import Settings
 
 KEY, SECRET = "AKIDRLDSTEST", "canary-secret-of-the-store"
 

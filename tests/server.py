@@ -30,8 +30,8 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from server_listings import GcsBucket, Repository, S3Bucket, Tree
 from server_pages import Listing, Page, Request
 
-from rlds_cli import settings
-from rlds_cli.settings import Settings
+from rlds_cli.base import settings
+from rlds_cli.base.settings import Settings
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

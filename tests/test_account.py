@@ -17,9 +17,9 @@ from minari_archives import by_hand, plain_episode
 from typer.testing import CliRunner
 
 import rlds_cli
-from rlds_cli import importing
 from rlds_cli.errors import RldsError
-from rlds_cli.importing import ImportPlan
+from rlds_cli.make import importing
+from rlds_cli.make.importing import ImportPlan
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 import random_archives
@@ -100,7 +100,7 @@ def test_a_dataset_without_a_source_says_so() -> None:
 
 
 def test_an_append_accounts_for_its_files(lab: Path) -> None:
-    from rlds_cli.convert.appending import append, plan_append
+    from rlds_cli.make.convert.appending import append, plan_append
 
     plan = plan_append("local/g", str(lab))
     assert plan.reader is not None

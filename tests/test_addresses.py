@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
+from rlds_cli.base.visible import quoted, shown, within
 from rlds_cli.errors import DownloadFailed, InvalidId
-from rlds_cli.sources import addresses
-from rlds_cli.visible import quoted, shown, within
+from rlds_cli.places.sources import addresses
 
 
 @pytest.mark.sampled(3)

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 import rlds_cli
 from rlds_cli.cli import app
-from rlds_cli.convert import appending, merging
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, RldsError, UnknownField, UnknownLayout
-from rlds_cli.maintenance import gc, pinning
-from rlds_cli.maintenance.verification import trace, verify
-from rlds_cli.report.diff import compare
+from rlds_cli.keep import gc, pinning
+from rlds_cli.keep.verification import trace, verify
+from rlds_cli.look.report.diff import compare
+from rlds_cli.make.convert import appending, merging
 
 
 def write(path, lengths, first: float, *, width: int = 3, dtype="f4") -> None:
@@ -133,7 +133,7 @@ def test_files_of_other_fields_are_refused_with_all_differences(tmp_path, files)
 @pytest.mark.parametrize("store", ["memmap", "zarr"])
 def test_an_append_to_an_ordinary_dataset_is_its_next_version(tmp_path, files, store):
     write(files / "c.hdf5", [2, 1], 200)
-    first = rlds_cli.importing.import_files(files / "a.hdf5", "local/day", store=store, cache_dir=tmp_path)
+    first = rlds_cli.make.importing.import_files(files / "a.hdf5", "local/day", store=store, cache_dir=tmp_path)
     rlds_cli.open_dataset("local/day", cache_dir=tmp_path).label(quality="good")
     done = rlds_cli.append("local/day", [files / "a.hdf5", files / "b.hdf5"], cache_dir=tmp_path)
     assert (done.version, done.episodes, done.steps) == (3, 3, 12)
@@ -156,13 +156,13 @@ def test_an_append_to_an_ordinary_dataset_is_its_next_version(tmp_path, files, s
 
 def done_of_all(home, files, like) -> str:
     """Return the fingerprint of one import of all files, with the labels of another dataset."""
-    ds = rlds_cli.importing.import_files(sorted(files.iterdir()), "local/whole", cache_dir=home)
+    ds = rlds_cli.make.importing.import_files(sorted(files.iterdir()), "local/whole", cache_dir=home)
     quality = like.episodes["quality"].tolist()
     return ds.label(quality=quality).fingerprint
 
 
 def test_a_lock_of_an_append_names_the_address_where_it_was_pushed(tmp_path, files):
-    rlds_cli.importing.import_files(files / "a.hdf5", "local/day")
+    rlds_cli.make.importing.import_files(files / "a.hdf5", "local/day")
     rlds_cli.append("local/day", files / "b.hdf5")
     ds = rlds_cli.open_dataset("local/day").label(quality="good")
     assert [v.change for v in ds.versions][1:] == ["append b.hdf5 (3 episodes)", "label quality=good"]
@@ -175,7 +175,7 @@ def test_a_lock_of_an_append_names_the_address_where_it_was_pushed(tmp_path, fil
 
 
 def test_what_an_ordinary_dataset_does_not_take(tmp_path, files):
-    rlds_cli.importing.import_files(files / "a.hdf5", "local/day", cache_dir=tmp_path)
+    rlds_cli.make.importing.import_files(files / "a.hdf5", "local/day", cache_dir=tmp_path)
     write(files / "wide.hdf5", [2], 50, width=4)
     with pytest.raises(InvalidEpisode, match=r"observation is float32 \[4\]"):
         rlds_cli.append("local/day", files / "wide.hdf5", cache_dir=tmp_path)
@@ -192,7 +192,7 @@ def test_frames_and_videos_are_appended_as_they_are(tmp_path):
     for k, lengths in enumerate(((4, 6, 3), (5, 2, 7))):
         content = lerobot_archives.Content(lengths=lengths, video=("top",), image=("wrist",))
         lerobot_archives.write_v3(tmp_path / f"robot{k}", content)
-    days = [rlds_cli.importing.import_files(tmp_path / f"robot{k}", f"local/day{k}") for k in range(2)]
+    days = [rlds_cli.make.importing.import_files(tmp_path / f"robot{k}", f"local/day{k}") for k in range(2)]
     rlds_cli.append("local/day0", tmp_path / "robot1")
     ds = rlds_cli.open_dataset("local/day0")
     assert ds.version == 2 and ds.schema == days[1].schema and verify("local/day0").ok
@@ -241,7 +241,7 @@ def test_commands_append_and_merge_and_say_what_they_would_do(tmp_path, files, m
 @pytest.fixture
 def members(tmp_path, files):
     rlds_cli.append("local/grown", files / "a.hdf5", cache_dir=tmp_path)
-    rlds_cli.importing.import_files(files / "b.hdf5", "local/plain", cache_dir=tmp_path)
+    rlds_cli.make.importing.import_files(files / "b.hdf5", "local/plain", cache_dir=tmp_path)
     return ["local/grown", "local/plain"]
 
 
@@ -278,7 +278,7 @@ def test_members_with_episodes_in_common_are_refused(tmp_path, files):
     before = rlds_cli.open_dataset("local/g", cache_dir=tmp_path)
     rlds_cli.append("local/g", files / "b.hdf5", cache_dir=tmp_path)
     grown = rlds_cli.open_dataset("local/g", cache_dir=tmp_path)
-    one = rlds_cli.importing.import_files(files / "b.hdf5", "local/one", cache_dir=tmp_path)
+    one = rlds_cli.make.importing.import_files(files / "b.hdf5", "local/one", cache_dir=tmp_path)
     copy = rlds_cli.create("local/copy", [one.episode(k) for k in range(3)], cache_dir=tmp_path)
     args = {"where": "episode > 0"}
     some = rlds_cli.preprocess.run(one, "select_episodes", "some", args=args, cache_dir=tmp_path)
@@ -303,7 +303,7 @@ def test_members_with_episodes_in_common_are_refused(tmp_path, files):
 
 @pytest.mark.thorough
 def test_a_single_dataset_is_shared_on_disk(tmp_path, files):
-    plain = rlds_cli.importing.import_files(files / "b.hdf5", "local/plain", cache_dir=tmp_path)
+    plain = rlds_cli.make.importing.import_files(files / "b.hdf5", "local/plain", cache_dir=tmp_path)
     planned = merging.plan_merge(["local/plain"], "local/copy", cache_dir=tmp_path)
     assert planned.copied == () and planned.bytes == 0
     ds = rlds_cli.merge(["local/plain"], "local/copy", cache_dir=tmp_path)
@@ -315,7 +315,7 @@ def test_a_single_dataset_is_shared_on_disk(tmp_path, files):
 
 def test_fields_that_differ_are_listed_and_can_be_chosen(tmp_path, members, files):
     write(files / "wide.hdf5", [2], 50, width=4)
-    rlds_cli.importing.import_files(files / "wide.hdf5", "local/wide", cache_dir=tmp_path)
+    rlds_cli.make.importing.import_files(files / "wide.hdf5", "local/wide", cache_dir=tmp_path)
     with pytest.raises(InvalidEpisode) as e:
         rlds_cli.merge([*members, "local/wide"], "local/all", cache_dir=tmp_path)
     assert "in local/wide, observation is float32 [4] (both), not float32 [3] (both)" in e.value.message
@@ -337,7 +337,7 @@ def test_fields_that_differ_are_listed_and_can_be_chosen(tmp_path, members, file
 
 def test_names_and_columns_that_are_taken_are_errors(tmp_path, members, files):
     write(files / "wide.hdf5", [2], 50)
-    rlds_cli.importing.import_files(files / "wide.hdf5", "local/wide", cache_dir=tmp_path)
+    rlds_cli.make.importing.import_files(files / "wide.hdf5", "local/wide", cache_dir=tmp_path)
     rlds_cli.merge(members, "local/all", cache_dir=tmp_path)
     with pytest.raises(NameTaken, match="local/all exists"):
         rlds_cli.merge(members, "local/all", cache_dir=tmp_path)
@@ -365,7 +365,7 @@ def test_encoded_frames_and_texts_of_an_archive_are_kept(tmp_path):
         assert np.array_equal(episode[name], pictures[first : first + length])
         state = next(n for n, f in ds.schema.items() if f.shape == (4,))
         assert np.array_equal(episode[state], states[first : first + length])
-    plain = rlds_cli.importing.import_files(tmp_path / "robot", "local/plain", cache_dir=tmp_path)
+    plain = rlds_cli.make.importing.import_files(tmp_path / "robot", "local/plain", cache_dir=tmp_path)
     assert compare(ds, plain).same and ds.fingerprint == plain.fingerprint
     assert ds.schema[name].codec == "png"
     again = rlds_cli.append("local/robot", tmp_path / "robot", cache_dir=tmp_path)
@@ -399,7 +399,7 @@ def test_seeds_options_and_groups_of_an_archive_are_kept(tmp_path):
     folder = Path(rlds_cli.__file__).parent / "samples" / "cartpole-minari"
     rlds_cli.append("local/g", folder, cache_dir=tmp_path)
     grown = rlds_cli.open_dataset("local/g", cache_dir=tmp_path)
-    plain = rlds_cli.importing.import_files(folder, "local/plain", cache_dir=tmp_path)
+    plain = rlds_cli.make.importing.import_files(folder, "local/plain", cache_dir=tmp_path)
     assert compare(grown, plain).same
     for column in ("seed", "group", "options", "row", "num_transitions", "total_reward"):
         assert grown.episodes[column].tolist() == plain.episodes[column].tolist()
@@ -410,7 +410,7 @@ def test_seeds_options_and_groups_of_an_archive_are_kept(tmp_path):
 def test_a_merge_that_was_interrupted_goes_on(tmp_path, members, files, monkeypatch):
     for name, value in (("second", 40), ("third", 60)):  # compressed: their rows are copied
         write(files / f"{name}.hdf5", [2], value)
-        rlds_cli.importing.import_files(files / f"{name}.hdf5", f"local/{name}", store="zarr", cache_dir=tmp_path)
+        rlds_cli.make.importing.import_files(files / f"{name}.hdf5", f"local/{name}", store="zarr", cache_dir=tmp_path)
     members = [*members, "local/second", "local/third"]
     read, count = merging.MergeJob.read, []
 
@@ -458,7 +458,7 @@ def test_a_writer_that_does_not_share_is_told_of_before_anything_is_read(tmp_pat
 @pytest.mark.thorough
 def test_pieces_of_long_episodes_and_compressed_members_are_merged(tmp_path, members, files, monkeypatch):
     write(files / "small.hdf5", [2, 1], 40)
-    rlds_cli.importing.import_files(files / "small.hdf5", "local/small", store="zarr", cache_dir=tmp_path)
+    rlds_cli.make.importing.import_files(files / "small.hdf5", "local/small", store="zarr", cache_dir=tmp_path)
     want = rlds_cli.merge([*members, "local/small"], "local/all", cache_dir=tmp_path)
     assert firsts(want) == [*A, *B, [40, 41], [42]]
     monkeypatch.setattr(merging, "_CHUNK_BYTES", 60)  # three rows
@@ -472,7 +472,7 @@ def test_pieces_of_long_episodes_and_compressed_members_are_merged(tmp_path, mem
 def test_encoded_frames_and_videos_are_merged_as_they_are(tmp_path):
     content = lerobot_archives.Content(lengths=(4, 6, 3), image=("front",), video=("top",))
     lerobot_archives.write_v3(tmp_path / "robot", content)
-    one = rlds_cli.importing.import_files(tmp_path / "robot", "local/one", cache_dir=tmp_path)
+    one = rlds_cli.make.importing.import_files(tmp_path / "robot", "local/one", cache_dir=tmp_path)
     parts = [one.select(episodes=[1]), one.select(episodes=[2, 0])]
     ds = rlds_cli.merge(parts, "local/both", column="from", cache_dir=tmp_path)
     assert {f.codec for f in ds.schema.values()} == {f.codec for f in one.schema.values()}

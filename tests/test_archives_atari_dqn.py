@@ -17,12 +17,12 @@ from image_archives import ReplayLog
 import rlds_cli
 from rlds_cli import archives, registry
 from rlds_cli.archives import Archive, atari_dqn
+from rlds_cli.base.text import natural
 from rlds_cli.errors import CorruptArchive, DownloadFailed, UnknownLayout, UnsafeArchive
-from rlds_cli.importing import import_files
-from rlds_cli.maintenance.verification import trace
-from rlds_cli.report import catalogue
+from rlds_cli.keep.verification import trace
+from rlds_cli.look.report import catalogue
+from rlds_cli.make.importing import import_files
 from rlds_cli.ted import END_NAMES, EpisodeTable, merge_notes
-from rlds_cli.text import natural
 
 SAMPLE = Path(__file__).parent / "data/dopamine/Breakout/1"
 

@@ -22,12 +22,12 @@ from server import Server
 
 import rlds_cli
 from rlds_cli.archives import Archive, planning
-from rlds_cli.convert.archive import check_plan
+from rlds_cli.base.files import answers, child
+from rlds_cli.base.progress import Event
 from rlds_cli.errors import ArchiveError, CorruptArchive, Elsewhere, UnsafeArchive
-from rlds_cli.files import answers, child
-from rlds_cli.importing import import_files, plan_import
-from rlds_cli.progress import Event
-from rlds_cli.report import describe_file
+from rlds_cli.look.report import describe_file
+from rlds_cli.make.convert.archive import check_plan
+from rlds_cli.make.importing import import_files, plan_import
 
 CRASHES = sorted((Path(__file__).parent / "data" / "crashes").iterdir())
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process in this way")

@@ -290,7 +290,7 @@ def test_layout_equals_the_slow_reference(
     monkeypatch.setattr("rlds_cli.archives.flat_rows.CHUNK_ROWS", 2 * block)
     monkeypatch.setattr(flat, "PART_ROWS", 4 * block)
     monkeypatch.setattr(flat_rows, "max_cuts", lambda pairs: pairs)
-    monkeypatch.setattr("rlds_cli.formats.hdf5_rows.MIN_CHUNK_BYTES", 0)
+    monkeypatch.setattr("rlds_cli.archives.formats.hdf5_rows.MIN_CHUNK_BYTES", 0)
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as f:
         kinds = {"compression": "gzip", "shuffle": True, "chunks": (min(7, len(o)), 1)} if gzip else {}

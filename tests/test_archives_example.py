@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tfds_files import example, feature, message, varint
 
+from rlds_cli.archives.formats.tfrecord import MAX_PIECES, parse
 from rlds_cli.errors import CorruptArchive
-from rlds_cli.formats.tfrecord import MAX_PIECES, parse
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 

@@ -21,10 +21,10 @@ from server import Server
 import rlds_cli
 from rlds_cli import archives, registry, ted
 from rlds_cli.archives import Archive, gen_dgrl
+from rlds_cli.archives.formats import compressed
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.formats import compressed
-from rlds_cli.importing import import_files
-from rlds_cli.maintenance.verification import trace
+from rlds_cli.keep.verification import trace
+from rlds_cli.make.importing import import_files
 
 ID = "gen_dgrl/bigfish-1M_E"
 

@@ -8,11 +8,11 @@ import h5py
 import numpy as np
 import pytest
 
+from rlds_cli.archives.formats import hdf5
+from rlds_cli.archives.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plain, walk
+from rlds_cli.archives.formats.hdf5_rows import RowReader
 from rlds_cli.archives.names import row_field
 from rlds_cli.errors import CorruptArchive, MissingPackage, NoPermission, UnknownLayout, UnsafeArchive
-from rlds_cli.formats import hdf5
-from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plain, walk
-from rlds_cli.formats.hdf5_rows import RowReader
 from rlds_cli.ted import Field
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlds_cli.archives.formats.hdf5_rows import RowReader, nan_count
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats.hdf5_rows import RowReader, nan_count
 
 
 def make(path: Path, **columns: Any) -> Path:
@@ -32,7 +32,7 @@ SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 
 @pytest.fixture
 def every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.formats.hdf5_rows.MIN_CHUNK_BYTES", 0)
+    monkeypatch.setattr("rlds_cli.archives.formats.hdf5_rows.MIN_CHUNK_BYTES", 0)
 
 
 @pytest.mark.usefixtures("every_chunk")

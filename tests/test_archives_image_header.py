@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rlds_cli.formats import image_header
+from rlds_cli.base.media import image_header
 
 
 def written(mode: str, codec: str, **options: object) -> bytes:

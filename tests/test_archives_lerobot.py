@@ -20,7 +20,7 @@ from rlds_cli.archives import recognise
 from rlds_cli.archives.lerobot import description
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.importing import import_files, plan_import
+from rlds_cli.make.importing import import_files, plan_import
 
 SAMPLES = Path(__file__).parent / "data" / "lerobot"
 TOP = "observation/images/top"

@@ -16,13 +16,13 @@ import pytest
 from lerobot_archives import Content, H, W, write_v3
 from PIL import Image
 
+from rlds_cli.base.media import mp4
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import CorruptArchive, UnknownField, UnknownLayout
-from rlds_cli.formats import mp4
-from rlds_cli.importing import import_files, plan_import
+from rlds_cli.keep.verification import trace
 from rlds_cli.loader import Loader, Metres, Sequential, Transition
-from rlds_cli.maintenance.verification import trace
-from rlds_cli.report.plots import contact_sheet
+from rlds_cli.look.report.plots import contact_sheet
+from rlds_cli.make.importing import import_files, plan_import
 
 DEPTH = "observation/images/depth"
 LINEAR = {"video.depth_min": 0.5, "video.depth_max": 4.5, "video.shift": 0.0, "video.use_log": False}

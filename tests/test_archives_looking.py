@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli.importing import import_files
-from rlds_cli.maintenance.verification import trace
+from rlds_cli.keep.verification import trace
+from rlds_cli.make.importing import import_files
 
 FILES = {
     "pointmaze-medium-navigate-v0.npz": "observation",

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlds_cli.archives.formats.npz import MAX_HEADER, is_npz, open_npz, parse_header
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.formats.npz import MAX_HEADER, is_npz, open_npz, parse_header
 
 RNG = np.random.default_rng(0)
 ARRAYS = {

@@ -32,8 +32,8 @@ import rlds_cli
 from rlds_cli.archives.openx import steps
 from rlds_cli.archives.openx.directory import FeatureLeaf
 from rlds_cli.errors import ArchiveError, CorruptArchive, DatasetNotFound, FrameError, UnknownLayout, UnsafeArchive
-from rlds_cli.importing import import_files, plan_import
-from rlds_cli.maintenance.verification import trace
+from rlds_cli.keep.verification import trace
+from rlds_cli.make.importing import import_files, plan_import
 
 STEP = {
     "observation": {"image": picture(6, 8, 3), "state": tensor("float32", 4), "at/two": tensor("int32", 2)},

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from lerobot_archives import Content, write_v3
 
+from rlds_cli.archives.formats.categories import open_table
+from rlds_cli.archives.formats.parquet import open_parquet
 from rlds_cli.archives.minari import arrow_storage
 from rlds_cli.errors import CorruptArchive
-from rlds_cli.formats.categories import open_table
-from rlds_cli.formats.parquet import open_parquet
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 
 
 def flip(path: Path, needle: bytes) -> None:

@@ -15,15 +15,16 @@ from archive_rows import Rows
 from pyarrow import feather
 
 import rlds_cli
-from rlds_cli import archives, importing
+from rlds_cli import archives
+from rlds_cli.archives.formats import text_tables
+from rlds_cli.archives.formats.arrow_tables import ArrowRows
+from rlds_cli.archives.formats.parquet import open_parquet
 from rlds_cli.cli import app
 from rlds_cli.errors import InvalidArgument, RldsError, UnknownLayout
-from rlds_cli.formats import text_tables
-from rlds_cli.formats.arrow_tables import ArrowRows
-from rlds_cli.formats.parquet import open_parquet
-from rlds_cli.importing import import_files, plan_import
-from rlds_cli.report import file_content
-from rlds_cli.report.files import describe_file
+from rlds_cli.look.report import file_content
+from rlds_cli.look.report.files import describe_file
+from rlds_cli.make import importing
+from rlds_cli.make.importing import import_files, plan_import
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
 RNG = np.random.default_rng(0)
@@ -69,8 +70,8 @@ def _type(values: np.ndarray) -> Any:
 def test_every_value(tmp_path: Path, suffix: str, rows_at_a_time: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if rows_at_a_time:
         monkeypatch.setattr("rlds_cli.archives.flat_rows.CHUNK_ROWS", 2 * rows_at_a_time)
-        monkeypatch.setattr("rlds_cli.formats.parquet.BATCH_ROWS", 7)
-        monkeypatch.setattr("rlds_cli.formats.arrow_tables.BATCH_BYTES", 100)
+        monkeypatch.setattr("rlds_cli.archives.formats.parquet.BATCH_ROWS", 7)
+        monkeypatch.setattr("rlds_cli.archives.formats.arrow_tables.BATCH_BYTES", 100)
     rows = Rows("plain", save(tmp_path / f"a{suffix}", X))
     assert rows.episodes.length.tolist() == [5] * 4 and rows.episodes.row.tolist() == [0, 5, 10, 15]
     assert (rows.episodes.end == TERMINATED).all() and not rows.episodes.observed.any()

@@ -12,8 +12,8 @@ from tfds_files import example, image, write_records
 
 import rlds_cli
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.importing import import_files, plan_import
-from rlds_cli.maintenance.verification import trace
+from rlds_cli.keep.verification import trace
+from rlds_cli.make.importing import import_files, plan_import
 
 
 def episode(n: int, seed: int, *, terminal: bool = True, last_reward: float = 0.0) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import rlds_cli
 from rlds_cli import archives, registry
 from rlds_cli.archives import Archive, Replan, robomimic
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 from rlds_cli.ted import CUT, TERMINATED
 
 SAMPLE = Path(__file__).parent / "data" / "robomimic" / "low_dim_layout.hdf5"

@@ -13,7 +13,7 @@ import pytest
 from lerobot_archives import Content, write_v3
 
 from rlds_cli.errors import ArchiveError, CorruptArchive
-from rlds_cli.importing import import_files, plan_import
+from rlds_cli.make.importing import import_files, plan_import
 
 DATA = Path(__file__).parent / "data"
 SAMPLES = {

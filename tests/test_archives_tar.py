@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_archives import write_tar
 
+from rlds_cli.archives.formats.compressed import is_tar, members, open_unpacked
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
-from rlds_cli.formats.compressed import is_tar, members, open_unpacked
 
 CONTENTS = [
     ("a.npz", b"one"),

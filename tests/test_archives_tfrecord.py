@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from tfds_files import framed, mask, write_records
 
+from rlds_cli.archives.formats import compressed, tfrecord
 from rlds_cli.errors import CorruptArchive, UnsafeArchive
-from rlds_cli.formats import compressed, tfrecord
 
 RECORDS = [b"", b"a", b"some bytes" * 7, bytes(range(256)) * 9000]
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlds_cli.archives.formats import compressed
+from rlds_cli.archives.formats.compressed import open_unpacked
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
-from rlds_cli.formats import compressed
-from rlds_cli.formats.compressed import open_unpacked
 
 CONTENT = np.random.default_rng(0).integers(0, 4, 3_000_000, dtype="u1").tobytes()
 PACK = {"plain": bytes, "gzip": lambda b: gzip.compress(b, 1), "xz": lambda b: lzma.compress(b, preset=0)}

@@ -8,10 +8,10 @@ import h5py
 import numpy as np
 import pytest
 
-from rlds_cli import checks
 from rlds_cli.archives import Archive, unwritten
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
-from rlds_cli.importing import import_files
+from rlds_cli.look import checks
+from rlds_cli.make.importing import import_files
 
 N = 40
 

@@ -14,10 +14,10 @@ from server import Server
 import rlds_cli
 from rlds_cli import archives
 from rlds_cli.archives import Archive, vd4rl
+from rlds_cli.base.text import natural
 from rlds_cli.errors import CorruptArchive, FrameError, RldsError, UnknownLayout
-from rlds_cli.importing import import_files, plan_import
-from rlds_cli.maintenance.verification import trace
-from rlds_cli.text import natural
+from rlds_cli.keep.verification import trace
+from rlds_cli.make.importing import import_files, plan_import
 
 SAMPLES = Path(__file__).parent / "data/vd4rl/main/walker_walk/random"
 MAIN = "vd4rl/main/walker_walk/random"

@@ -13,11 +13,11 @@ import pytest
 import zarr
 
 import rlds_cli
+from rlds_cli.bridges.exports.exporting import plan_export
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.exports.exporting import plan_export
-from rlds_cli.importing import import_files
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.keep.verification import verify
+from rlds_cli.make.importing import import_files
 from rlds_cli.store import metadata, versions
 from rlds_cli.store.integrity import verify_directory
 

@@ -5,9 +5,9 @@ import pytest
 
 import rlds_cli
 from rlds_cli import preprocess
+from rlds_cli.base.progress import shown, silent
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.importing import import_files
-from rlds_cli.progress import shown, silent
+from rlds_cli.make.importing import import_files
 
 
 def doubled(episode):

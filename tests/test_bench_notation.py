@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_cli import bench
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader import Episode, Offsets, Prioritized, Sequential, Shuffled, Slice, Transition, Uniform
+from rlds_cli.look import bench
 
 
 @pytest.mark.parametrize(

@@ -56,10 +56,10 @@ def test_a_kernel_that_loads_and_a_record_of_how_it_was_made(checkout: Path) -> 
     assert about["compiler"].startswith("cc ") and about["flags"].startswith("-O3 -std=c11 ")
     assert done.stdout == f"kernel: {about['compiler']} {about['flags']}\n"
     assert ctypes.CDLL(str(checkout / "rlds_cli/loader/_kernel.so")).rlds_gather
-    assert ctypes.CDLL(str(checkout / "rlds_cli/files/_sha256.so")).rlds_sha256
+    assert ctypes.CDLL(str(checkout / "rlds_cli/base/files/_sha256.so")).rlds_sha256
     files = {str(p.relative_to(checkout)) for p in checkout.rglob("*") if p.is_file()}
-    sources = {"hatch_build.py", "rlds_cli/loader/kernel.c", "rlds_cli/files/sha256.c"}
-    made = {"rlds_cli/loader/_kernel.so", "rlds_cli/loader/_kernel.json", "rlds_cli/files/_sha256.so"}
+    sources = {"hatch_build.py", "rlds_cli/loader/kernel.c", "rlds_cli/base/files/sha256.c"}
+    made = {"rlds_cli/loader/_kernel.so", "rlds_cli/loader/_kernel.json", "rlds_cli/base/files/_sha256.so"}
     assert files == sources | made
 
 
@@ -126,11 +126,11 @@ def test_a_wheel_holds_the_kernel_and_fits_every_python_3_of_its_platform(tmp_pa
         assert wheel.name.endswith(f"-py3-none-{sysconfig.get_platform().replace('-', '_')}.whl")
     with zipfile.ZipFile(wheel) as z:
         names = z.namelist()
-        assert names.count("rlds_cli/files/_sha256.so") == 1
+        assert names.count("rlds_cli/base/files/_sha256.so") == 1
         assert names.count("rlds_cli/loader/_kernel.so") == names.count("rlds_cli/loader/_kernel.json") == 1
         assert json.loads(z.read("rlds_cli/loader/_kernel.json"))["compiler"]
     (sdist,) = tmp_path.glob("*.tar.gz")
     listed = subprocess.run(["tar", "tzf", sdist], capture_output=True, text=True, check=True).stdout
     assert "/rlds_cli/loader/kernel.c\n" in listed and "/hatch_build.py\n" in listed and "/_kernel." not in listed
-    assert "/rlds_cli/files/sha256.c\n" in listed and "/_sha256." not in listed
+    assert "/rlds_cli/base/files/sha256.c\n" in listed and "/_sha256." not in listed
     assert (ROOT / "rlds_cli/loader/_kernel.so").stat().st_mtime_ns == before  # that of the checkout is left alone

@@ -16,15 +16,16 @@ import pytest
 from conftest import DATA
 
 import rlds_cli
-from rlds_cli import checks, create
+from rlds_cli import create
 from rlds_cli.archives.d4rl import ends
-from rlds_cli.checks import values
-from rlds_cli.checks.findings import CODES, Finding, FindingPlace, as_note, of_note
-from rlds_cli.checks.run import CHECKS, quick
 from rlds_cli.cli import main, out
 from rlds_cli.errors import RldsError
-from rlds_cli.importing import import_files
-from rlds_cli.report import summarise, write_page
+from rlds_cli.look import checks
+from rlds_cli.look.checks import values
+from rlds_cli.look.checks.findings import CODES, Finding, FindingPlace, as_note, of_note
+from rlds_cli.look.checks.run import CHECKS, quick
+from rlds_cli.look.report import summarise, write_page
+from rlds_cli.make.importing import import_files
 
 NAMES = [name for name, _ in CHECKS]
 
@@ -729,8 +730,8 @@ def test_the_samples_are_in_order(sample: str) -> None:
     ],
 )
 def test_archives(path: str, codes: set[str], home: Path) -> None:
-    from rlds_cli.checks.run import check_archive
-    from rlds_cli.importing import import_files
+    from rlds_cli.look.checks.run import check_archive
+    from rlds_cli.make.importing import import_files
 
     report = check_archive(DATA / path, import_files)
     assert {f.code for f in report.findings} == codes
@@ -780,7 +781,7 @@ ROOT = Path(__file__).parents[1]
 def codes() -> set[str]:
     """The codes in the sources of the checks."""
     found = set[str]()
-    for path in (ROOT / "rlds_cli" / "checks").glob("*.py"):
+    for path in (ROOT / "rlds_cli" / "look" / "checks").glob("*.py"):
         found |= set(re.findall(r'finding\(\s*"([a-z-]+)"', path.read_text()))
     return found
 

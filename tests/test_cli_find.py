@@ -18,7 +18,7 @@ from conftest import run_rlds
 import rlds_cli
 from rlds_cli import cli
 from rlds_cli.cli import out
-from rlds_cli.report import catalogue
+from rlds_cli.look.report import catalogue
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {

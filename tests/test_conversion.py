@@ -20,12 +20,13 @@ from conftest import DATA, write_d4rl
 from lerobot_archives import Content, write_v3
 from PIL import Image
 
-from rlds_cli import Dataset, ids, open_dataset
+from rlds_cli import Dataset, open_dataset
+from rlds_cli.base import ids
+from rlds_cli.base.progress import Event, silent
 from rlds_cli.errors import ArchiveError, CorruptArchive, FrameError, NameTaken, NoSpace
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
-from rlds_cli.importing import import_files
-from rlds_cli.progress import Event, silent
+from rlds_cli.make.importing import import_files
 from rlds_cli.ted import END_NAMES
 
 LENGTHS = [40, 1, 25, 300, 7, 7, 64]
@@ -132,7 +133,7 @@ def _check_same(two: Dataset, alone: Dataset) -> None:
 
 KILLED = textwrap.dedent("""
     import os, signal, sys
-    from rlds_cli.importing import import_files
+    from rlds_cli.make.importing import import_files
     seen = 0
     def progress(event):
         global seen
@@ -181,8 +182,8 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
         f["terminals"] = np.zeros(n, bool)
     script = textwrap.dedent("""
         import sys, threading, time
-        from rlds_cli.importing import import_files, plan_import
-        import rlds_cli.downloads, rlds_cli.archives.d4rl
+        from rlds_cli.make.importing import import_files, plan_import
+        import rlds_cli.make.downloads, rlds_cli.archives.d4rl
         def anonymous():
             return int(next(l for l in open("/proc/self/status") if l.startswith("RssAnon")).split()[1]) // 1024
         before, most, done = anonymous(), [0], threading.Event()
@@ -264,7 +265,7 @@ def test_zarr_asks_for_the_room_of_rows_and_their_compressed_copies(
     ds = import_files(root, "local/size")
     columns = sorted(ds.num_rows * f.row_bytes for f in ds.schema.values())
     room = [sum(columns) + (0 if fits else sum(columns[-2:]) - 1)]
-    monkeypatch.setattr("rlds_cli.files.disk.free", lambda path: room[0])
+    monkeypatch.setattr("rlds_cli.base.files.disk.free", lambda path: room[0])
     if not fits:
         with pytest.raises(NoSpace, match="local/a needs"):
             import_files(root, "local/a", store=store)
@@ -397,7 +398,7 @@ def test_d4rl_samples() -> None:
 def test_frames_decoded_at_conversion(tmp_path: Path) -> None:
     import json
 
-    from rlds_cli.ids import frames_variant
+    from rlds_cli.base.ids import frames_variant
 
     rng = np.random.default_rng(0)
     jpegs = []

@@ -15,8 +15,8 @@ import pytest
 from rlds_cli import create, open_dataset
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, InvalidArgument
+from rlds_cli.look.report import catalogue, summarise
 from rlds_cli.preprocess import run
-from rlds_cli.report import catalogue, summarise
 
 BOX = gym.spaces.Box(np.array([-1, -np.inf], np.float32), np.array([1, np.inf], np.float32))
 BIBTEX = "@misc{press,\n  title = {Presses}\n}"

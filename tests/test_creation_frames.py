@@ -12,10 +12,11 @@ import torch
 from frames_data import SHAPE, decoded, film, jpeg
 from PIL import Image
 
-from rlds_cli import checks, create, open_dataset, preprocess, writer
+from rlds_cli import create, open_dataset, preprocess, writer
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, FrameError, InvalidEpisode, PreprocessError
 from rlds_cli.loader import Loader, Sequential, Slice, Transition
+from rlds_cli.look import checks
 from rlds_cli.ted import EncodedFrames, Field
 
 FIELD = Field("observation", "uint8", SHAPE, "both", "frames", "jpeg")

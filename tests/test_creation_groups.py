@@ -14,8 +14,8 @@ from tensordict import TensorDict
 import rlds_cli
 from rlds_cli import create, preprocess, writer
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NoReward
-from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader, ReturnToGo, Sequential, Transition
+from rlds_cli.make.importing import import_files
 from rlds_cli.ted import Field
 
 PLACED = {

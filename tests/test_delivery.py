@@ -21,8 +21,6 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import cli, registry
-from rlds_cli.downloads import download
-from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.errors import (
     CorruptArchive,
     DatasetNotFound,
@@ -33,6 +31,8 @@ from rlds_cli.errors import (
     UnknownDataset,
     WrongHash,
 )
+from rlds_cli.make.downloads import download
+from rlds_cli.make.downloads.request import DownloadRequest
 from rlds_cli.store import publishing
 
 LENGTHS = [30, 12, 400]

@@ -14,7 +14,7 @@ from tfds_files import write_dataset
 
 import rlds_cli
 from rlds_cli.errors import CorruptArchive
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from server import COMMIT, Server
 import rlds_cli
 from rlds_cli import registry
 from rlds_cli.errors import DownloadFailed
-from rlds_cli.maintenance.verification import trace
+from rlds_cli.keep.verification import trace
 
 TOP = "observation/images/top"
 CONTENT = Content(lengths=(6, 5, 9), video=("top",), per_file=2, per_video=2, splits={"train": "0:3"})

@@ -17,13 +17,14 @@ from filelock import FileLock
 from server import Page, Server
 
 import rlds_cli
-from rlds_cli import ids, registry
-from rlds_cli.downloads import download, request
-from rlds_cli.downloads.request import DownloadRequest
+from rlds_cli import registry
+from rlds_cli.base import ids
+from rlds_cli.base.subset import Subset
 from rlds_cli.errors import ArchiveError, DownloadFailed
 from rlds_cli.home import Home
-from rlds_cli.maintenance import gc
-from rlds_cli.subset import Subset
+from rlds_cli.keep import gc
+from rlds_cli.make.downloads import download, request
+from rlds_cli.make.downloads.request import DownloadRequest
 
 UNHASHED = [e.id for e in registry.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1][:2]
 

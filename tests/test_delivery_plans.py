@@ -8,11 +8,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rlds_cli import cli, ids, registry
-from rlds_cli.downloads import download
-from rlds_cli.downloads.request import DownloadRequest
+from rlds_cli import cli, registry
+from rlds_cli.base import ids
+from rlds_cli.base.subset import Subset
 from rlds_cli.errors import DownloadFailed, Offline
-from rlds_cli.subset import Subset
+from rlds_cli.make.downloads import download
+from rlds_cli.make.downloads.request import DownloadRequest
 
 ENTRIES = [e for f in registry.families() for e in registry.entries(f.name)]
 OPEN = [e for e in ENTRIES if e.status != "closed"]

@@ -17,11 +17,11 @@ from tfds_files import FLAGS, example, tensor, write_dataset
 
 import rlds_cli
 from rlds_cli import cli
-from rlds_cli.downloads import download
-from rlds_cli.downloads.request import DownloadRequest
+from rlds_cli.base.subset import Subset
 from rlds_cli.errors import ArchiveError, DatasetNotFound, DownloadFailed, InvalidId, NameTaken, WrongHash
-from rlds_cli.maintenance import pinning
-from rlds_cli.subset import Subset
+from rlds_cli.keep import pinning
+from rlds_cli.make.downloads import download
+from rlds_cli.make.downloads.request import DownloadRequest
 
 STEP = {"observation": {"state": tensor("float32", 2)}, "action": tensor("float32", 1), **FLAGS}
 TOY = "openx/aloha_mobile"

@@ -13,9 +13,9 @@ import pytest
 from server import COMMIT, Server
 
 import rlds_cli
-from rlds_cli.downloads import download
-from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.errors import DownloadFailed, WrongHash
+from rlds_cli.make.downloads import download
+from rlds_cli.make.downloads.request import DownloadRequest
 
 TOKEN = "hf_VeryPrivateTokenOfMine"
 DATA = Path(rlds_cli.__file__).parent / "samples/cartpole-minari/data"

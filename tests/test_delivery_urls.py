@@ -12,7 +12,6 @@ from conftest import run_rlds, write_d4rl
 from server import Server
 
 import rlds_cli
-from rlds_cli.downloads.request import unfinished
 from rlds_cli.errors import (
     ArchiveError,
     DatasetNotFound,
@@ -24,8 +23,9 @@ from rlds_cli.errors import (
     UnknownLayout,
     WrongHash,
 )
-from rlds_cli.importing import import_files
-from rlds_cli.maintenance import pinning, verification
+from rlds_cli.keep import pinning, verification
+from rlds_cli.make.downloads.request import unfinished
+from rlds_cli.make.importing import import_files
 
 TABLE = "q,a,r,trial\n" + "".join(f"{t * 0.5},{t % 3},{t},{t // 4}\n" for t in range(12))
 MAPPING = {"observation": "q", "action": "a", "reward": "r"}

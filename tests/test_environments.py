@@ -19,8 +19,8 @@ from rlds_cli import preprocess, registry
 from rlds_cli.dataset import Dataset, environments
 from rlds_cli.dataset.environments import Recipe
 from rlds_cli.errors import MissingPackage, NoEnvironment, RldsError
-from rlds_cli.importing import import_files
 from rlds_cli.interop import minari
+from rlds_cli.make.importing import import_files
 from rlds_cli.store.manifest import Manifest
 
 PENDULUM, CARTPOLE, MOUNTAINCAR = "sample/pendulum-d4rl", "sample/cartpole-minari", "sample/mountaincar-robohive"

@@ -12,10 +12,10 @@ import pytest
 from rlds_cli import create, open_dataset
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, InvalidEpisode
-from rlds_cli.maintenance.reencode import convert
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.keep.reencode import convert
+from rlds_cli.keep.verification import verify
+from rlds_cli.look.report import describe_episode, summarise, write_page
 from rlds_cli.preprocess import run
-from rlds_cli.report import describe_episode, summarise, write_page
 from rlds_cli.ted import EpisodeTable
 
 ABOUT: list[dict[str, Any]] = [

@@ -19,9 +19,9 @@ import pytest
 import torch
 
 import rlds_cli
-from rlds_cli import importing
 from rlds_cli.errors import NoReward
 from rlds_cli.loader import Normalize
+from rlds_cli.make import importing
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "rlds_cli" / "samples"

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import rlds_cli
+from rlds_cli.bridges.exports import exporting
+from rlds_cli.bridges.exports.exporting import FORMATS, plan_export
 from rlds_cli.cli import main, out
 from rlds_cli.errors import LossyExport, NameTaken
-from rlds_cli.exports import exporting
-from rlds_cli.exports.exporting import FORMATS, plan_export
 
 
 def episodes(*, final: bool = True) -> list[dict]:

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 import rlds_cli
-from rlds_cli import importing
+from rlds_cli.bridges.exports.exporting import format_of, plan_export
 from rlds_cli.errors import ExportError, InvalidEpisode
-from rlds_cli.exports.exporting import format_of, plan_export
+from rlds_cli.make import importing
 
 FORMATS = ("minari", "d4rl", "robomimic")
 _NAMES = st.sampled_from(
@@ -121,6 +121,6 @@ def test_whatever_a_dataset_holds(tmp_path: Path, episodes: list[dict[str, Any]]
 
 
 def _options(ds: rlds_cli.Dataset, to: str, directory: Path) -> Any:
-    from rlds_cli.exports.content import Content
+    from rlds_cli.bridges.exports.content import Content
 
     return format_of(to)(Content(ds), directory / to).import_options()

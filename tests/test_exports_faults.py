@@ -16,12 +16,12 @@ from conftest import run_rlds
 from filelock import FileLock
 
 import rlds_cli
-from rlds_cli import importing
+from rlds_cli.base.files import disk
+from rlds_cli.bridges.exports import format as formats
+from rlds_cli.bridges.exports.exporting import plan_export
+from rlds_cli.bridges.exports.format import Format, units_of
 from rlds_cli.errors import ExportError, LossyExport, NameTaken, NoSpace
-from rlds_cli.exports import format as formats
-from rlds_cli.exports.exporting import plan_export
-from rlds_cli.exports.format import Format, units_of
-from rlds_cli.files import disk
+from rlds_cli.make import importing
 
 HDF5 = ("minari", "d4rl", "robomimic")
 
@@ -106,7 +106,7 @@ def test_units_that_are_finished_are_not_written_again(
         if event.stage == "export" and event.done > 60:
             raise KeyboardInterrupt
 
-    from rlds_cli.exports.minari import Minari
+    from rlds_cli.bridges.exports.minari import Minari
 
     plain = Minari.write
     monkeypatch.setattr(Minari, "write", lambda self, unit, d: (written.append(unit.name), plain(self, unit, d))[1])
@@ -122,7 +122,7 @@ def test_units_that_are_finished_are_not_written_again(
 def test_a_kill_between_the_last_two_steps_is_noticed(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rlds_cli.exports import exporting
+    from rlds_cli.bridges.exports import exporting
 
     ds = rlds_cli.create("local/some", given())
     plain = exporting._publish
@@ -185,7 +185,7 @@ def test_one_export_at_a_time_writes_to_a_directory(home: Path, tmp_path: Path) 
 def test_files_that_hold_something_else_are_not_published(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rlds_cli.exports.minari import Minari
+    from rlds_cli.bridges.exports.minari import Minari
 
     ds = rlds_cli.create("local/some", given())
     plain: Callable[..., Any] = Minari.write

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 import rlds_cli
-from rlds_cli import importing
+from rlds_cli.bridges.exports.exporting import plan_export
 from rlds_cli.errors import ExportError, InvalidArgument, LossyExport
-from rlds_cli.exports.exporting import plan_export
+from rlds_cli.make import importing
 from rlds_cli.ted import EncodedFrames
 
 Episode = dict[str, Any]

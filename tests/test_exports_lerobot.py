@@ -15,10 +15,10 @@ from lerobot_archives import FPS
 from test_exports import episodes
 
 import rlds_cli
+from rlds_cli.bridges.exports.exporting import plan_export
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import CorruptArchive, LossyExport
-from rlds_cli.exports.exporting import plan_export
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 
 
 def data(root: Path, version: str = "lerobot") -> dict[str, list[Any]]:

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import rlds_cli
+from rlds_cli.bridges.exports import tensordict as form_of
+from rlds_cli.bridges.exports.content import Content
+from rlds_cli.bridges.exports.exporting import plan_export
+from rlds_cli.bridges.exports.format import Unit
 from rlds_cli.errors import CorruptArchive, ExportError, InvalidArgument, LossyExport
-from rlds_cli.exports import tensordict as form_of
-from rlds_cli.exports.content import Content
-from rlds_cli.exports.exporting import plan_export
-from rlds_cli.exports.format import Unit
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 
 torch = pytest.importorskip("torch")
 tensordict = pytest.importorskip("tensordict")

@@ -16,11 +16,11 @@ import tfds_files
 from test_exports import episodes
 
 import rlds_cli
+from rlds_cli.bridges.exports.exporting import plan_export
+from rlds_cli.bridges.exports.format import Unit
+from rlds_cli.bridges.exports.tfds import Tfds
 from rlds_cli.errors import CorruptArchive, ExportError, InvalidArgument, LossyExport
-from rlds_cli.exports.exporting import plan_export
-from rlds_cli.exports.format import Unit
-from rlds_cli.exports.tfds import Tfds
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 
 
 def number(data: bytes, at: int) -> tuple[int, int]:

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from rlds_cli import ids
+from rlds_cli.base import ids
+from rlds_cli.base.files.locks import LockHeld, file_lock, flock
+from rlds_cli.base.progress import Event
 from rlds_cli.errors import NoPermission, RldsError
-from rlds_cli.files.locks import LockHeld, file_lock, flock
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
-from rlds_cli.progress import Event
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from rlds_cli.files.locks import file_lock
+from rlds_cli.base.files.locks import file_lock
 with file_lock(Path(sys.argv[1])):
     print("holds", flush=True)
     time.sleep(600)
@@ -33,7 +33,7 @@ with file_lock(Path(sys.argv[1])):
 COUNTER = """
 import sys
 from pathlib import Path
-from rlds_cli.files.locks import file_lock
+from rlds_cli.base.files.locks import file_lock
 path, count = Path(sys.argv[1]), Path(sys.argv[2])
 for _ in range(100):
     with file_lock(path):
@@ -174,7 +174,7 @@ def test_what_the_file_system_refuses_is_an_error_of_rlds(
 def test_a_wait_says_what_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("rlds_cli.files.locks._PATIENCE", 0.05)
+    monkeypatch.setattr("rlds_cli.base.files.locks._PATIENCE", 0.05)
     path = tmp_path / "commit"
     descriptors = [os.open(path, os.O_RDWR | os.O_CREAT) for _ in range(2)]
     flock(descriptors[0], path)
@@ -191,7 +191,7 @@ def test_a_push_says_what_it_waits_for(
 ) -> None:
     import rlds_cli
 
-    monkeypatch.setattr("rlds_cli.files.locks._PATIENCE", 0.05)
+    monkeypatch.setattr("rlds_cli.base.files.locks._PATIENCE", 0.05)
     rlds_cli.create("local/x", [{"observation": [[0.0], [1.0]], "action": [[0.0]]}])
     rlds_cli.push("local/x", tmp_path / "store")
     lock, caplog_before = tmp_path / "store/.rlds.lock", len(caplog.messages)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from rlds_cli.base.files.journal import Journal
 from rlds_cli.errors import NoPermission
-from rlds_cli.files.journal import Journal
 
 RECORDS = [{"part": 0}, ["unit", {"text": "line\nbreak", "é": None}], 2]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlds_cli.convert import decoding
+from rlds_cli.make.convert import decoding
 from rlds_cli.ted import Chunk, EpisodeData, Field, lay_out
 
 

@@ -14,9 +14,9 @@ import pytest
 
 import rlds_cli
 from rlds_cli.errors import DatasetNotFound, NameTaken
-from rlds_cli.growing.verification import verify_directory
-from rlds_cli.maintenance import compacting, gc
+from rlds_cli.keep import compacting, gc
 from rlds_cli.store import commits, tags
+from rlds_cli.store.growing.verification import verify_directory
 
 STEPS, WIDTH = 40, 16
 
@@ -212,7 +212,7 @@ def test_a_reader_of_another_process_goes_on_through_compacting(tmp_path):
 COMPACTOR = """
 import os, signal, sys
 from pathlib import Path
-from rlds_cli.growing.appender import Appender
+from rlds_cli.store.growing.appender import Appender
 
 opened, left = Appender(Path(sys.argv[1])), [int(sys.argv[2])]
 

@@ -17,13 +17,13 @@ from test_versions_commands import run
 
 import rlds_cli
 from rlds_cli import Fifo, Top
-from rlds_cli.convert.writer import Writer
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, InvalidArgument, InvalidEpisode
-from rlds_cli.growing import logs
+from rlds_cli.keep import compacting, pinning
+from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Prioritized, Sequential, Weighted
-from rlds_cli.maintenance import compacting, pinning
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.make.convert.writer import Writer
+from rlds_cli.store.growing import logs
 
 ID = "local/rec"
 

@@ -11,10 +11,10 @@ from growing_model import ENDS, FIELDS, Episode, draw, slow_fingerprint
 
 import rlds_cli
 from rlds_cli import Fifo, Top
-from rlds_cli.growing import logs
-from rlds_cli.growing.store import GrowingStore
-from rlds_cli.maintenance import compacting
+from rlds_cli.keep import compacting
 from rlds_cli.store import commits
+from rlds_cli.store.growing import logs
+from rlds_cli.store.growing.store import GrowingStore
 
 
 @pytest.fixture(autouse=True)

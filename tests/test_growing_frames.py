@@ -16,12 +16,12 @@ import rlds_cli
 from rlds_cli import Fifo, Reservoir, Top, preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, InvalidEpisode
-from rlds_cli.growing import logs, segments
-from rlds_cli.growing.retention import Keep
-from rlds_cli.growing.verification import verify_directory
+from rlds_cli.keep import verification
+from rlds_cli.keep.compacting import compact
 from rlds_cli.loader import Loader
-from rlds_cli.maintenance import verification
-from rlds_cli.maintenance.compacting import compact
+from rlds_cli.store.growing import logs, segments
+from rlds_cli.store.growing.retention import Keep
+from rlds_cli.store.growing.verification import verify_directory
 from rlds_cli.ted import Field
 
 LENGTHS = [3, 5, 2, 7, 4, 6]

@@ -21,10 +21,10 @@ from growing_hostile import FAR
 
 import rlds_cli
 from rlds_cli.errors import DamagedDataset, RldsError
-from rlds_cli.growing import logs, segments, store
-from rlds_cli.growing.segments import SegmentedArray
-from rlds_cli.growing.verification import verify_directory
 from rlds_cli.store import commits, files
+from rlds_cli.store.growing import logs, segments, store
+from rlds_cli.store.growing.segments import SegmentedArray
+from rlds_cli.store.growing.verification import verify_directory
 
 LOGS = ("episodes.log", "departed.log", "about.log", "strings.log", "sources.log")
 
@@ -181,7 +181,7 @@ from pathlib import Path
 import numpy as np
 import rlds_cli
 from rlds_cli.errors import RldsError
-from rlds_cli.growing.verification import verify_directory
+from rlds_cli.store.growing.verification import verify_directory
 from rlds_cli.loader import Loader
 
 def columns(ref):

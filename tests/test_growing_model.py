@@ -14,11 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import rlds_cli
 from rlds_cli import Fifo, Top
-from rlds_cli.convert import writer as writers
 from rlds_cli.dataset import Dataset
-from rlds_cli.growing import segments
-from rlds_cli.growing.retention import Keep
-from rlds_cli.maintenance import compacting
+from rlds_cli.keep import compacting
+from rlds_cli.make.convert import writer as writers
+from rlds_cli.store.growing import segments
+from rlds_cli.store.growing.retention import Keep
 
 POLICIES: dict[str, tuple[Keep | None, dict[str, Any]]] = {
     "everything": (None, {}),

@@ -13,8 +13,8 @@ from test_growing_compacting import episode
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import NameTaken, PreprocessError
-from rlds_cli.maintenance import compacting, pinning
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.keep import compacting, pinning
+from rlds_cli.keep.verification import verify
 
 CALLS: list[float] = []
 

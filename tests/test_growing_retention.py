@@ -16,13 +16,13 @@ from conftest import run_rlds
 
 import rlds_cli
 from rlds_cli import Fifo, Reservoir, Top
-from rlds_cli.convert.writer import Writer
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, InvalidArgument
-from rlds_cli.growing import segments
-from rlds_cli.growing.retention import Keep
-from rlds_cli.growing.verification import verify_directory
 from rlds_cli.loader import Loader
+from rlds_cli.make.convert.writer import Writer
+from rlds_cli.store.growing import segments
+from rlds_cli.store.growing.retention import Keep
+from rlds_cli.store.growing.verification import verify_directory
 
 WIDTH = 40  # float32 values of an observation
 ROW = 4 * WIDTH + 8 + 8 + 1 + 1  # bytes

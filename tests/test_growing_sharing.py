@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli.growing import logs
+from rlds_cli.store.growing import logs
 
 
 def episode(k: int) -> dict[str, Any]:

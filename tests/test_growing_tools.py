@@ -12,15 +12,15 @@ from test_growing_compacting import STEPS, episode, recorded
 from typer.testing import CliRunner
 
 import rlds_cli
-from rlds_cli import report
-from rlds_cli.checks import check
 from rlds_cli.cli import app
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import DatasetNotFound, NameTaken, RldsError, WrongFingerprint
-from rlds_cli.maintenance import pinning, reencode, remove, repair
-from rlds_cli.maintenance.verification import verify
-from rlds_cli.report.diff import compare
-from rlds_cli.report.html import write_page
+from rlds_cli.keep import pinning, reencode, remove, repair
+from rlds_cli.keep.verification import verify
+from rlds_cli.look import report
+from rlds_cli.look.checks import check
+from rlds_cli.look.report.diff import compare
+from rlds_cli.look.report.html import write_page
 
 KEEPS = {
     "all": None,
@@ -192,7 +192,7 @@ def test_what_cannot_be_done_with_a_growing_dataset_says_so(tmp_path):
     with pytest.raises(RldsError):
         rlds_cli.create("local/run", [episode(0)], cache_dir=tmp_path)
     with pytest.raises(RldsError):
-        rlds_cli.importing.import_files(__file__, "local/run", cache_dir=tmp_path)
+        rlds_cli.make.importing.import_files(__file__, "local/run", cache_dir=tmp_path)
 
 
 def test_a_damaged_episode_is_not_repaired_but_named(tmp_path, monkeypatch):

@@ -8,10 +8,10 @@ from test_growing_compacting import STEPS, episode, recorded
 
 import rlds_cli
 from rlds_cli.errors import RldsError
-from rlds_cli.growing import logs
-from rlds_cli.maintenance import compacting
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.keep import compacting
+from rlds_cli.keep.verification import verify
 from rlds_cli.store import commits
+from rlds_cli.store.growing import logs
 from rlds_cli.store.opening import NAMES
 
 KEEPS = [None, rlds_cli.Fifo(episodes=7), rlds_cli.Reservoir(episodes=7, seed=1)]

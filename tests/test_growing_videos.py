@@ -18,17 +18,17 @@ from lerobot_archives import Content, H, W, write_v3
 
 import rlds_cli
 from rlds_cli import Fifo, Reservoir, Top, preprocess
+from rlds_cli.bridges.exports.exporting import export
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, InvalidEpisode, RldsError
-from rlds_cli.exports.exporting import export
-from rlds_cli.growing import logs, segments
-from rlds_cli.growing.retention import Keep
-from rlds_cli.growing.verification import verify_directory
-from rlds_cli.importing import import_files
+from rlds_cli.keep.compacting import compact
+from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader
-from rlds_cli.maintenance.compacting import compact
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.make.importing import import_files
 from rlds_cli.store import commits
+from rlds_cli.store.growing import logs, segments
+from rlds_cli.store.growing.retention import Keep
+from rlds_cli.store.growing.verification import verify_directory
 
 TOP = "observation/images/top"
 LENGTHS = (6, 5, 9, 2, 7, 4, 3, 8)
@@ -268,8 +268,8 @@ def test_compacting_keeps_contents_and_bytes(archive: Path, film: Dataset, small
 WRITER = """
 import os, signal, sys
 import rlds_cli
-from rlds_cli.maintenance.compacting import compact
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.keep.compacting import compact
+from rlds_cli.keep.verification import verify
 
 left = [int(sys.argv[1])]
 

@@ -14,12 +14,12 @@ from versions_model import Episode, build, check, check_batches, draw
 import rlds_cli
 from rlds_cli import Fifo, Top, preprocess
 from rlds_cli.dataset import Dataset
-from rlds_cli.growing import segments
+from rlds_cli.keep import pinning
+from rlds_cli.keep.compacting import compact
+from rlds_cli.keep.remove import remove
+from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Sequential
-from rlds_cli.maintenance import pinning
-from rlds_cli.maintenance.compacting import compact
-from rlds_cli.maintenance.remove import remove
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.store.growing import segments
 
 LENGTHS = [2, 5, 1, 700, 9, 3, 650, 4]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlds_cli import home as homes
-from rlds_cli import ids, settings
+from rlds_cli.base import ids, settings
 from rlds_cli.errors import DatasetNotFound, InvalidId
 from rlds_cli.home import Home, locate
 

@@ -16,14 +16,15 @@ from conftest import write_d4rl
 from server import Server
 
 import rlds_cli
-from rlds_cli import ids, registry
-from rlds_cli.downloads import download, request
-from rlds_cli.downloads.request import DownloadRequest
+from rlds_cli import registry
+from rlds_cli.base import ids
+from rlds_cli.base.files import disk
 from rlds_cli.errors import DamagedDataset, DownloadFailed, NameTaken, NoPermission, RldsError
-from rlds_cli.files import disk
 from rlds_cli.home import Home
 from rlds_cli.home.usage import usage
-from rlds_cli.maintenance import gc, reencode, remove
+from rlds_cli.keep import gc, reencode, remove
+from rlds_cli.make.downloads import download, request
+from rlds_cli.make.downloads.request import DownloadRequest
 from rlds_cli.store import publishing
 
 SAMPLE = "sample/pendulum-d4rl"

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from rlds_cli.archives import Archive, Replan, reader
+from rlds_cli.archives.formats import hdf5, hdf5_rows
+from rlds_cli.base.files import child
 from rlds_cli.errors import CorruptArchive, RldsError, UnsafeArchive
-from rlds_cli.files import child
-from rlds_cli.formats import hdf5, hdf5_rows
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 
 MIB = 1 << 20
 SHARED = 2 * MIB  # of one text

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rlds_cli.archives.formats import arrow_tables, parquet
 from rlds_cli.archives.minari.arrow_storage import _reading as arrow_reading
 from rlds_cli.archives.plain import boundaries
+from rlds_cli.base.files import child
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
-from rlds_cli.files import child
-from rlds_cli.formats import arrow_tables, parquet
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 
 MIB = 1 << 20
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlds_cli.archives.formats import compressed, text_tables, tfrecord
+from rlds_cli.base.files import child
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
-from rlds_cli.files import child
-from rlds_cli.formats import compressed, text_tables, tfrecord
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 
 
 @pytest.fixture(autouse=True)

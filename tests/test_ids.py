@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlds_cli import ids
+from rlds_cli.base import ids
 from rlds_cli.errors import InvalidId
 
 

@@ -30,11 +30,11 @@ from test_remote_store import (
 import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, InvalidArgument, NameTaken, WrongFingerprint, WrongHash
+from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader
-from rlds_cli.maintenance.verification import verify
-from rlds_cli.sharing import collecting
-from rlds_cli.sharing.indexing import index
-from rlds_cli.sources.directory import DirectorySource
+from rlds_cli.places.sources.directory import DirectorySource
+from rlds_cli.share import collecting
+from rlds_cli.share.indexing import index
 
 
 def copy(ds: Dataset, to: Path) -> Path:
@@ -228,7 +228,7 @@ def test_removal_takes_no_rows(tmp_path: Path, other: Path) -> None:
 
 def test_rows_of_another_directory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ds = create([episode(k, 5 + k) for k in range(4)], ref="local/arm")
-    monkeypatch.setattr("rlds_cli.files.disk.link", lambda *_: False)  # another disk
+    monkeypatch.setattr("rlds_cli.base.files.disk.link", lambda *_: False)  # another disk
     some = ds.select(episodes=[0, 2]).save("some")
     with pytest.raises(InvalidArgument, match="would not find") as caught:
         index(some.path)

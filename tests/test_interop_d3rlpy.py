@@ -21,8 +21,8 @@ from conftest import write_d4rl
 
 import rlds_cli
 from rlds_cli.errors import InvalidArgument, MissingPackage, NoReward, RldsError, UnknownField
-from rlds_cli.importing import import_files
 from rlds_cli.interop import d3rlpy
+from rlds_cli.make.importing import import_files
 
 
 @dataclass

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import rlds_cli
 from rlds_cli import registry
 from rlds_cli.errors import InvalidEpisode, NoReward, Offline, RldsError, UnknownDataset, UnknownField
-from rlds_cli.importing import import_files
 from rlds_cli.interop import d4rl
+from rlds_cli.make.importing import import_files
 
 ROOT = Path(__file__).parents[1]
 PENDULUM = ROOT / "rlds_cli/samples/pendulum-d4rl.hdf5"

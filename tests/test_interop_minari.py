@@ -21,8 +21,8 @@ from minari_archives import buffer, by_hand, plain_episode, sampled, write
 
 import rlds_cli
 from rlds_cli.errors import DatasetNotFound, MissingPackage, NoEnvironment, NoReward, RldsError, UnknownField
-from rlds_cli.importing import import_files
 from rlds_cli.interop import minari
+from rlds_cli.make.importing import import_files
 
 SAMPLE = Path(__file__).parents[1] / "rlds_cli/samples/cartpole-minari"
 GENUINE = [f"{name}_{form}-v0" for name in ("hopper/random", "pointmaze/umaze", "taxi/random", "breakout/random")

@@ -17,8 +17,8 @@ import pytest
 
 import rlds_cli
 from rlds_cli.errors import DatasetNotFound, InvalidArgument, RldsError
-from rlds_cli.importing import import_files
-from rlds_cli.maintenance import remove
+from rlds_cli.keep import remove
+from rlds_cli.make.importing import import_files
 
 torch = pytest.importorskip("torch")
 with warnings.catch_warnings():

@@ -18,7 +18,7 @@ from PIL import Image
 
 import rlds_cli
 from rlds_cli import preprocess
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 
 torch = pytest.importorskip("torch")
 with warnings.catch_warnings():

@@ -13,7 +13,7 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, NameTaken, RldsError, WrongFingerprint
-from rlds_cli.maintenance import pinning
+from rlds_cli.keep import pinning
 
 SAMPLE = "sample/pendulum-d4rl"
 

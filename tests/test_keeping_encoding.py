@@ -10,10 +10,10 @@ import pytest
 import zarr
 
 from rlds_cli import Dataset, create, open_dataset
+from rlds_cli.base.files import disk
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, NoSpace
-from rlds_cli.files import disk
-from rlds_cli.maintenance.reencode import convert
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.keep.reencode import convert
+from rlds_cli.keep.verification import verify
 
 
 def make(**more: Any) -> Dataset:

@@ -13,7 +13,7 @@ import lock_mutations
 import pytest
 
 from rlds_cli.errors import RldsError
-from rlds_cli.maintenance import lock_file, pinning
+from rlds_cli.keep import lock_file, pinning
 
 F, S = "rlds1:" + "a" * 64, "b" * 64
 STEP = {

@@ -21,9 +21,9 @@ from server import Server
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import DamagedDataset, PreprocessError, RldsError, TransferError, WrongFingerprint, WrongHash
-from rlds_cli.maintenance import pinning
-from rlds_cli.maintenance.repair import repair
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.keep import pinning
+from rlds_cli.keep.repair import repair
+from rlds_cli.keep.verification import verify
 
 ID = "sample/pendulum-d4rl"
 SOURCE = "def f(episode, **how):\n    episode['action'] += 1\n    return episode\n"

@@ -14,8 +14,8 @@ import pytest
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint, WrongHash
-from rlds_cli.importing import import_files
-from rlds_cli.maintenance import pinning
+from rlds_cli.keep import pinning
+from rlds_cli.make.importing import import_files
 
 SAMPLES = Path(rlds_cli.__file__).parent / "samples"
 

@@ -12,7 +12,7 @@ from server import Server
 
 import rlds_cli
 from rlds_cli.errors import TransferError, WrongFingerprint
-from rlds_cli.maintenance import pinning
+from rlds_cli.keep import pinning
 
 ID = "lerobot/alice/pick"
 THEN = Content(lengths=(6, 5, 9), per_file=1)

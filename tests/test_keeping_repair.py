@@ -15,12 +15,13 @@ from image_archives import ReplayLog
 from server import Page, Server
 
 import rlds_cli
-from rlds_cli import ids, preprocess, registry
+from rlds_cli import preprocess, registry
+from rlds_cli.base import ids
 from rlds_cli.errors import DownloadFailed, WrongFingerprint, WrongHash
 from rlds_cli.home import Home
-from rlds_cli.importing import import_files
-from rlds_cli.maintenance.repair import repair, repair_all
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.keep.repair import repair, repair_all
+from rlds_cli.keep.verification import verify
+from rlds_cli.make.importing import import_files
 
 REF = next(e.id for e in registry.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1)
 NAME = registry.get(REF).files[0].path

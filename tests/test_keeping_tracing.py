@@ -15,8 +15,8 @@ from d4rl_files import flags, ramp, write
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import RldsError
-from rlds_cli.importing import import_files
-from rlds_cli.maintenance.verification import trace
+from rlds_cli.keep.verification import trace
+from rlds_cli.make.importing import import_files
 
 SAMPLES = Path(rlds_cli.__file__).parent / "samples"
 DATA = Path(__file__).parent / "data"

@@ -18,10 +18,10 @@ from test_store_build import Job
 
 import rlds_cli
 from rlds_cli import Dataset, create, preprocess
+from rlds_cli.base.progress import silent
 from rlds_cli.errors import DatasetNotFound, RldsError, UnknownDataset
-from rlds_cli.importing import import_files
-from rlds_cli.maintenance.verification import verify, verify_all
-from rlds_cli.progress import silent
+from rlds_cli.keep.verification import verify, verify_all
+from rlds_cli.make.importing import import_files
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.integrity import Verification, verify_directory

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlds_cli.files.disk import share
+from rlds_cli.base.files.disk import share
 
 
 def test_a_link_shares_the_bytes(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from conftest import DATA, write_d4rl
 
-from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader, Shuffled, Slice, Transition
+from rlds_cli.make.importing import import_files
 
 WHERE = ("episode", "step")
 OPTIONS = {"backend": "numpy", "dtype": None, "sampler": Shuffled(), "fields": [..., *WHERE]}

@@ -23,7 +23,6 @@ from rlds_cli.errors import (
     UnknownField,
     WrongState,
 )
-from rlds_cli.importing import import_files
 from rlds_cli.loader import (
     Clip,
     Episode,
@@ -43,6 +42,7 @@ from rlds_cli.loader import (
     Weighted,
 )
 from rlds_cli.loader.storage import blocks
+from rlds_cli.make.importing import import_files
 
 ENDS = ("terminated", "truncated")
 KNOWN = [episode(k, 5 + k, observed=k % 2 == 0, end=ENDS[k > 2], inner=(2,)) for k in range(6)]  # 5 to 10 steps

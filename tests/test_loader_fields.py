@@ -11,8 +11,8 @@ from PIL import Image
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import InvalidArgument, LoaderError, NoReward, UnknownField
-from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader, Mixture, Prioritized, Sequential, Shuffled, Slice, Transition
+from rlds_cli.make.importing import import_files
 
 USUAL = [
     "observation",

@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 
 import rlds_cli
+from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, FrameError, InvalidArgument
 from rlds_cli.home import Home
+from rlds_cli.keep import gc
 from rlds_cli.loader import Loader, Mixture, Offsets, Resize, Shuffled, Slice, ToFloat, Transition
 from rlds_cli.loader.storage.frame_cache import FrameCache
-from rlds_cli.maintenance import gc
-from rlds_cli.settings import StrPath
 from rlds_cli.store import arrays, frames
 from rlds_cli.store.videos import Videos
 

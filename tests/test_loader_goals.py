@@ -15,7 +15,6 @@ from test_loader_fields import pixels
 
 import rlds_cli
 from rlds_cli.errors import InvalidArgument, UnknownField
-from rlds_cli.importing import import_files
 from rlds_cli.loader import (
     Clip,
     Episode,
@@ -33,6 +32,7 @@ from rlds_cli.loader import (
 )
 from rlds_cli.loader.order import Order
 from rlds_cli.loader.schedule import SampleRun
+from rlds_cli.make.importing import import_files
 
 EXACT = {"backend": "numpy", "dtype": None}
 WHERE = ("step", "episode")

@@ -13,13 +13,13 @@ from test_loader_packed import files
 
 import rlds_cli
 from rlds_cli import Fifo, Reservoir
-from rlds_cli.convert.writer import Writer
 from rlds_cli.dataset import Dataset
-from rlds_cli.growing import segments
+from rlds_cli.keep.compacting import compact
+from rlds_cli.keep.remove import remove
 from rlds_cli.loader import Loader, Sequential, Transition
 from rlds_cli.loader.storage import blocks, packed
-from rlds_cli.maintenance.compacting import compact
-from rlds_cli.maintenance.remove import remove
+from rlds_cli.make.convert.writer import Writer
+from rlds_cli.store.growing import segments
 
 SEGMENT = 4096  # rows; of packed files as well
 LENGTH = 99

@@ -10,8 +10,8 @@ from test_loader_fields import pixels
 
 import rlds_cli
 from rlds_cli.errors import EmptyWindow, InvalidArgument, NoReward, UnknownField
-from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader, Normalize, Offsets, Reward, Sequential, Shuffled
+from rlds_cli.make.importing import import_files
 
 VARIED = varied()
 MANY = settings(max_examples=40)

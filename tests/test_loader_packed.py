@@ -13,12 +13,12 @@ import pytest
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
+from rlds_cli.keep.reencode import convert
+from rlds_cli.keep.repair import repair
+from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, ReturnToGo, Transition
 from rlds_cli.loader.storage import blocks, packed
 from rlds_cli.loader.storage.packed import PackedContent, open_or_build
-from rlds_cli.maintenance.reencode import convert
-from rlds_cli.maintenance.repair import repair
-from rlds_cli.maintenance.verification import verify
 from rlds_cli.ted import Array
 
 CONTENT = np.arange(100_000, dtype=np.uint32)

@@ -14,13 +14,13 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.home.usage import size_on_disk, usage
+from rlds_cli.keep.compacting import compact
+from rlds_cli.keep.gc import collect, plan
+from rlds_cli.keep.remove import remove
+from rlds_cli.keep.repair import repair
+from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Sequential, Transition
 from rlds_cli.loader.storage import blocks, packed
-from rlds_cli.maintenance.compacting import compact
-from rlds_cli.maintenance.gc import collect, plan
-from rlds_cli.maintenance.remove import remove
-from rlds_cli.maintenance.repair import repair
-from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import arrays
 
 

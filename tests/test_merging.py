@@ -15,16 +15,16 @@ from versions_model import Episode, build, check, check_batches, draw
 
 import rlds_cli
 from rlds_cli import preprocess
-from rlds_cli.convert import merging
+from rlds_cli.base.files import disk
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, InvalidEpisode
-from rlds_cli.files import disk
-from rlds_cli.importing import import_files
+from rlds_cli.keep.compacting import compact
+from rlds_cli.keep.reencode import convert
+from rlds_cli.keep.remove import remove
+from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Sequential
-from rlds_cli.maintenance.compacting import compact
-from rlds_cli.maintenance.reencode import convert
-from rlds_cli.maintenance.remove import remove
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.make.convert import merging
+from rlds_cli.make.importing import import_files
 from rlds_cli.store import arrays
 
 

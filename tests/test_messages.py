@@ -14,7 +14,7 @@ from rlds_cli import preprocess
 from rlds_cli.cli import main
 from rlds_cli.cli.commands import app
 from rlds_cli.errors import CorruptArchive, InvalidArgument, PreprocessError, RldsError, UnknownLayout, UnsafeArchive
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 
 assert main
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lerobot_archives import FPS, encode
 
+from rlds_cli.base.media import mp4, mp4_cut
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats import mp4, mp4_cut
 
 CODECS = {
     "h264, with frames out of order": ("libx264", {}, "h264"),

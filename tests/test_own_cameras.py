@@ -19,12 +19,12 @@ from lerobot_archives import decoded
 from PIL import Image
 
 from rlds_cli import open_dataset, verify
+from rlds_cli.base.progress import Event
 from rlds_cli.errors import ArchiveError, CorruptArchive, NameTaken, UnknownLayout, UnsafeArchive
-from rlds_cli.importing import import_files, plan_import
+from rlds_cli.keep.repair import repair
+from rlds_cli.keep.verification import trace
 from rlds_cli.loader import Loader
-from rlds_cli.maintenance.repair import repair
-from rlds_cli.maintenance.verification import trace
-from rlds_cli.progress import Event
+from rlds_cli.make.importing import import_files, plan_import
 
 LENGTHS = [4, 6]
 CAMERA = "observation/cam"

@@ -17,9 +17,9 @@ import rlds_cli
 from rlds_cli import archives
 from rlds_cli.cli import main
 from rlds_cli.errors import ArchiveError, UnknownLayout
-from rlds_cli.importing import import_files, plan_import
-from rlds_cli.maintenance.verification import trace
-from rlds_cli.report.files import describe_file
+from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.files import describe_file
+from rlds_cli.make.importing import import_files, plan_import
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
 LENGTHS = [3, 5, 1, 4, 2, 6, 3, 2, 4, 1, 5, 2]  # more than ten, so that the order of texts is not that of numbers

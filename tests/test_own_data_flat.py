@@ -17,8 +17,8 @@ from own_files import FORMATS, write
 from rlds_cli import archives
 from rlds_cli.archives.plain import boundaries, flat
 from rlds_cli.errors import ArchiveError, UnknownLayout
-from rlds_cli.importing import import_files, plan_import
-from rlds_cli.maintenance.verification import trace
+from rlds_cli.keep.verification import trace
+from rlds_cli.make.importing import import_files, plan_import
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
 # Six episodes of five steps; the even ones terminate, the others run out of time without a flag.
@@ -423,8 +423,8 @@ def test_rows_shuffled_over_all_files_are_put_in_order(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_in_memory_is_ordered_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.formats.table_views.MEMORY_BYTES", 0)
-    monkeypatch.setattr("rlds_cli.formats.table_views.COPY_BYTES", 64)
+    monkeypatch.setattr("rlds_cli.archives.formats.table_views.MEMORY_BYTES", 0)
+    monkeypatch.setattr("rlds_cli.archives.formats.table_views.COPY_BYTES", 64)
     rows = [ROWS[i] for i in np.random.default_rng(3).permutation(30)]
     check_six(Rows("plain", write(tmp_path / "a.npz", columns(rows))))
 
@@ -488,7 +488,7 @@ def test_columns_of_the_episode_table(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_types_are_those_of_the_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.formats.text_tables.BLOCK_BYTES", 256)
+    monkeypatch.setattr("rlds_cli.archives.formats.text_tables.BLOCK_BYTES", 256)
     n = 200
     late = [i if i < 190 else i + 0.5 for i in range(n)]
     cols = {"obs": [[i, v] for i, v in enumerate(late)], "action": late, "note": ["5"] * 199 + ["x"], "n": range(n)}

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 import rlds_cli
 from rlds_cli.cli import app
-from rlds_cli.convert.appending import append
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument, UnknownLayout
-from rlds_cli.importing import import_files, plan_import
-from rlds_cli.maintenance.verification import trace
+from rlds_cli.keep.verification import trace
+from rlds_cli.make.convert.appending import append
+from rlds_cli.make.importing import import_files, plan_import
 
 
 def both_refuse(path: Path, message: str, **how: Any) -> str:

@@ -16,8 +16,8 @@ import rlds_cli
 from rlds_cli.cli import app
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument, UnknownLayout
-from rlds_cli.importing import import_files, plan_import
-from rlds_cli.maintenance.verification import trace
+from rlds_cli.keep.verification import trace
+from rlds_cli.make.importing import import_files, plan_import
 
 NAN = float("nan")
 # One episode of two steps: the action 0.5 has the reward 6, the action 0.7 the reward 9.

@@ -14,7 +14,7 @@ from archive_rows import Rows
 from own_files import write
 
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 from rlds_cli.ted import TERMINATED, TRUNCATED
 
 LENGTHS = (4, 6, 3)

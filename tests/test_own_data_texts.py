@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from own_files import FORMATS, write
 
+from rlds_cli.archives.formats import text_tables
 from rlds_cli.errors import ArchiveError, UnknownLayout
-from rlds_cli.formats import text_tables
-from rlds_cli.importing import import_files, plan_import
+from rlds_cli.make.importing import import_files, plan_import
 
 TEXTS = [".csv", ".jsonl"]
 STEPS = {"obs": [1, 2, 3, 4], "action": [1, 2, 3, 4]}

@@ -16,13 +16,13 @@ from test_loader_frame_cache import jpeg
 from test_own_cameras import film
 
 import rlds_cli
-from rlds_cli.convert import appending
+from rlds_cli.bridges.exports.exporting import export
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.exports.exporting import export
-from rlds_cli.importing import import_files
+from rlds_cli.keep import compacting
 from rlds_cli.loader import Loader, Resize, Shuffled, Slice, Transition
-from rlds_cli.maintenance import compacting
+from rlds_cli.make.convert import appending
+from rlds_cli.make.importing import import_files
 from rlds_cli.store import frames
 
 HZ, CAMERAS = 50, {"wide": 10, "wrist": 30}

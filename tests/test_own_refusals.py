@@ -20,10 +20,10 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from rlds_cli.archives.formats.tfrecord import masked
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
-from rlds_cli.formats.tfrecord import masked
-from rlds_cli.importing import import_files, plan_import
-from rlds_cli.report import describe_file
+from rlds_cli.look.report import describe_file
+from rlds_cli.make.importing import import_files, plan_import
 
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0f' * 32}\nsize 14694696\n"
 

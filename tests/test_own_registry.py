@@ -18,7 +18,7 @@ from server import Server
 import rlds_cli
 from rlds_cli import registry
 from rlds_cli.errors import RldsError, UnknownDataset, WrongHash
-from rlds_cli.maintenance import pinning
+from rlds_cli.keep import pinning
 from rlds_cli.registry import own
 
 TABLE = "q,a,r,trial\n" + "".join(f"{t * 0.5},{t % 3},{t},{t // 4}\n" for t in range(12))

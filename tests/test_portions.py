@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rlds_cli import ids
+from rlds_cli.base import ids
+from rlds_cli.base.subset import EVERYTHING, Subset, command, is_subset
 from rlds_cli.errors import InvalidId
-from rlds_cli.subset import EVERYTHING, Subset, command, is_subset
 
 
 @pytest.mark.thorough

@@ -6,8 +6,8 @@ import pytest
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import InvalidArgument, InvalidExpression, PreprocessError, RldsError, UnknownField
+from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader
-from rlds_cli.maintenance.verification import verify
 
 LENGTHS = [4, 7, 2, 9, 5, 3, 8, 6, 1, 10]
 REWARDS = [1.0, -1.0, 3.0, 0.5, 2.0, 2.0, 0.0, -0.5, 9.0, 1.5]  # of every step

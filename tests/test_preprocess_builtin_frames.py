@@ -10,7 +10,7 @@ from PIL import Image
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import InvalidArgument, PreprocessError
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.keep.verification import verify
 from rlds_cli.store.frames import encode_frames
 
 LENGTHS = [3, 5, 1, 4]

@@ -12,7 +12,7 @@ import rlds_cli
 from rlds_cli import create, open_dataset, preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidEpisode, PreprocessError, UnknownField
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.keep.verification import verify
 
 LENGTHS = [3, 5, 2, 4, 6]
 ABOUT: list[dict[str, Any]] = [

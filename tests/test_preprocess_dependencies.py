@@ -77,7 +77,7 @@ def test_names_of_fields_are_no_files(ds):
 
 
 def test_a_lock_says_which_files_and_sync_refuses_others(ds):
-    from rlds_cli.maintenance import pinning
+    from rlds_cli.keep import pinning
 
     Path("prep.py").write_text("import numpy\ndef f(e, model):\n    e['action'] *= numpy.load(model)\n    return e\n")
     source = rlds_cli.download("sample/pendulum-d4rl")
@@ -87,7 +87,7 @@ def test_a_lock_says_which_files_and_sync_refuses_others(ds):
     assert locked["made_by"][0]["depends"] == {"model.npy": sha("model.npy")}
     before = sha("model.npy")
     np.save("model.npy", np.array(3.0))
-    from rlds_cli.maintenance.remove import remove
+    from rlds_cli.keep.remove import remove
 
     remove(["sample/pendulum-d4rl@f"])
     with pytest.raises(rlds_cli.errors.WrongFingerprint) as e:
@@ -97,8 +97,8 @@ def test_a_lock_says_which_files_and_sync_refuses_others(ds):
 
 @pytest.mark.parametrize("made", ["created", "lambda", "selection", "partial"])
 def test_what_no_other_machine_can_make_is_refused_or_marked(ds, made):
-    from rlds_cli.maintenance import pinning
-    from rlds_cli.maintenance.remove import remove
+    from rlds_cli.keep import pinning
+    from rlds_cli.keep.remove import remove
 
     source = rlds_cli.download("sample/pendulum-d4rl")
     id, why = {
@@ -133,7 +133,7 @@ def test_what_no_other_machine_can_make_is_refused_or_marked(ds, made):
     ],
 )
 def test_what_can_be_made_again_has_no_mark(fn, args):
-    from rlds_cli.maintenance import pinning
+    from rlds_cli.keep import pinning
 
     preprocess.run(rlds_cli.download("sample/pendulum-d4rl"), fn, "x", args=args, jobs=0)
     for d in json.loads(pinning.lock(["sample/pendulum-d4rl@x"]))["datasets"]:

@@ -114,7 +114,7 @@ def test_a_result_that_misses_some_can_be_worked_with(ds):
     made = preprocess.run(ds, functions.doubles_but_some, "some", keep_going=True, args={"bad": [2]})
     again = preprocess.run(made, functions.same, "again")
     assert again.fingerprint == made.fingerprint and not (again.path / "errors.jsonl").exists()
-    from rlds_cli.maintenance.verification import verify
+    from rlds_cli.keep.verification import verify
 
     assert verify(made.id).ok
 

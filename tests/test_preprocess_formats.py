@@ -12,8 +12,8 @@ from PIL import Image
 
 import rlds_cli
 from rlds_cli import preprocess
+from rlds_cli.base.ids import parse
 from rlds_cli.home import Home
-from rlds_cli.ids import parse
 from rlds_cli.store import publishing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish

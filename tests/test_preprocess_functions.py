@@ -12,8 +12,8 @@ import pytest
 
 import rlds_cli
 from rlds_cli import preprocess
+from rlds_cli.base.files import modules
 from rlds_cli.errors import PreprocessError
-from rlds_cli.files import modules
 from rlds_cli.preprocess import functions, sources, unit
 
 

@@ -13,7 +13,7 @@ from tensordict import TensorDict
 
 import rlds_cli
 from rlds_cli import preprocess
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 
 SAMPLES = Path(rlds_cli.__file__).parent / "samples"
 LENGTHS = [7, 4, 9]
@@ -196,7 +196,7 @@ def test_numbers_are_of_the_source_and_a_field_only_where_they_are_changed(maze)
 def test_a_field_of_the_source_of_that_name_stays_what_it_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.savez("named.npz", observation=np.zeros((3, 1)), action=np.zeros((3, 1)), episode=np.array([7, 7, 7]))
-    ds = rlds_cli.importing.import_files("named.npz", "local/named")
+    ds = rlds_cli.make.importing.import_files("named.npz", "local/named")
     made = preprocess.run(ds, lambda td: td.set("twice", td["episode"] * 2), "twice", arrays="tensordict")
     assert made.episode(0)["twice"].reshape(-1).tolist() == [14, 14, 14]
     assert made.episode(0)["episode"].reshape(-1).tolist() == [7, 7, 7]

@@ -14,7 +14,7 @@ from conftest import write_d4rl
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import RldsError
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 
 _FUNCTION = """
 import os, sys
@@ -102,7 +102,7 @@ def process():
 
 def convert():
     from rlds_cli.archives import flat
-    from rlds_cli.importing import import_files
+    from rlds_cli.make.importing import import_files
     flat.PART_ROWS = 1000
     import_files(sys.argv[2], "local/imported", jobs=2, cache_dir=sys.argv[1])
 

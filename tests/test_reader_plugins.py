@@ -14,12 +14,12 @@ import pytest
 from conftest import run_rlds
 
 import rlds_cli
-from rlds_cli import importing
 from rlds_cli.archives import plugins
 from rlds_cli.errors import CorruptArchive, InvalidArgument, NameTaken, ReaderError, RldsError
-from rlds_cli.importing import import_files
-from rlds_cli.maintenance import pinning, repair
-from rlds_cli.maintenance.verification import trace
+from rlds_cli.keep import pinning, repair
+from rlds_cli.keep.verification import trace
+from rlds_cli.make import importing
+from rlds_cli.make.importing import import_files
 from rlds_cli.registry import own
 
 PAGE = Path(__file__).parents[1] / "docs" / "writing-a-reader.md"

@@ -227,5 +227,5 @@ def test_the_settings_of_the_environment_are_recorded() -> None:
 
 
 def test_importing_rlds_does_not_import_gymnasium() -> None:
-    code = "import sys, rlds_cli, rlds_cli.interop, rlds_cli.convert.writer; assert 'gymnasium' not in sys.modules"
+    code = "import sys, rlds_cli, rlds_cli.interop, rlds_cli.make.convert.writer; assert 'gymnasium' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -13,12 +13,12 @@ from test_growing_compacting import episode, recorded
 from typer.testing import CliRunner
 
 import rlds_cli
-from rlds_cli import refs
+from rlds_cli.base import refs
+from rlds_cli.base.refs import Ref
 from rlds_cli.cli import app
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument, InvalidId, NameTaken
-from rlds_cli.maintenance import compacting, reencode, repair
-from rlds_cli.maintenance.verification import verify
-from rlds_cli.refs import Ref
+from rlds_cli.keep import compacting, reencode, repair
+from rlds_cli.keep.verification import verify
 
 DIGITS = "7c1f09ab55e2"
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli import ids, registry
+from rlds_cli import registry
+from rlds_cli.base import ids
 from rlds_cli.errors import UnknownDataset
 from rlds_cli.home import locate
 

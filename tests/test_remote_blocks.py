@@ -18,8 +18,8 @@ import pytest
 from conftest import wait_for
 
 from rlds_cli.errors import DamagedDataset, DownloadFailed, NoSpace
-from rlds_cli.remote.cache import BlockFiles, Take
-from rlds_cli.remote.presence import BLOCK, GROUP, BlockFile, Room
+from rlds_cli.places.remote.cache import BlockFiles, Take
+from rlds_cli.places.remote.presence import BLOCK, GROUP, BlockFile, Room
 
 REPOSITORY = Path(__file__).parents[1]
 FILES = [BlockFile("a/c/0/0", 10 * GROUP + 77), BlockFile("b/c/0", 3 * GROUP), BlockFile("none", 0)]
@@ -247,7 +247,7 @@ def test_after_a_restart_of_the_machine_blocks_are_checked_again(
     with rows.open("r+b") as file:  # the disk kept the map, and lost some bytes
         file.seek(GROUP + 5)
         file.write(b"\0\1\2")
-    monkeypatch.setattr("rlds_cli.files.disk.boot_id", lambda: b"another")
+    monkeypatch.setattr("rlds_cli.base.files.disk.boot_id", lambda: b"another")
     store = Store()
     again = opened(tmp_path / "remote", store)
     assert not again.state(0).any()

@@ -10,9 +10,9 @@ import pytest
 from conftest import run_rlds
 
 import rlds_cli
-from rlds_cli import checks, report
 from rlds_cli.dataset import Dataset
-from rlds_cli.sharing.pushing import push
+from rlds_cli.look import checks, report
+from rlds_cli.share.pushing import push
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from test_remote_store import HASTY, MAKERS, large
 
 import rlds_cli
 from rlds_cli.errors import DownloadFailed, NameTaken
-from rlds_cli.sharing.pushing import push
+from rlds_cli.share.pushing import push
 
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.sources.objects.POLICY", HASTY)
-    monkeypatch.setattr("rlds_cli.remote.content.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.places.sources.objects.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.places.remote.content.POLICY", HASTY)
     monkeypatch.setenv("NO_PROXY", "*")
 
 
@@ -59,7 +59,7 @@ def test_an_export_with_a_small_cache(to: str, times: int, bucket: ObjectStore, 
 def test_an_export_goes_on_when_the_store_is_back(
     bucket: ObjectStore, far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlds_cli.exports.minari.UNIT", 1 << 20, raising=False)
+    monkeypatch.setattr("rlds_cli.bridges.exports.minari.UNIT", 1 << 20, raising=False)
     ds = large(15_000, width=512)
     push(ds.id, "s3://lab/large", pages=False)
     there = rlds_cli.open_dataset("s3://lab/large", cache_dir=far, timeout=2)

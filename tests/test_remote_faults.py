@@ -26,7 +26,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DownloadFailed, RldsError, WrongHash
 from rlds_cli.loader import Loader, Shuffled
 from rlds_cli.loader.storage.remote import Arrival
-from rlds_cli.remote import content
+from rlds_cli.places.remote import content
 
 OBJECTS = r"(/|%2F)(objects|blocks)(/|%2F)|/[0-9a-f]{64}($|\?)"
 LARGE: dict[str, Any] = {"rows": 3_000, "width": 900}  # three blocks
@@ -34,9 +34,9 @@ LARGE: dict[str, Any] = {"rows": 3_000, "width": 900}  # three blocks
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.sources.objects.POLICY", HASTY)
-    monkeypatch.setattr("rlds_cli.remote.content.POLICY", HASTY)
-    monkeypatch.setattr("rlds_cli.remote.lists._PATIENCE", 0.1)
+    monkeypatch.setattr("rlds_cli.places.sources.objects.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.places.remote.content.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.places.remote.lists._PATIENCE", 0.1)
 
 
 @pytest.fixture

@@ -24,10 +24,10 @@ import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.loader import Loader, Mixture, Prioritized, Sequential, Shuffled, Uniform, Weighted
 from rlds_cli.loader.samplers import Sampler
-from rlds_cli.remote import filling, flights
-from rlds_cli.remote.cache import BlockFiles, Take
-from rlds_cli.remote.presence import FETCHING, GROUP, MANY, Descriptor, lock_bytes
-from rlds_cli.sharing.pushing import push
+from rlds_cli.places.remote import filling, flights
+from rlds_cli.places.remote.cache import BlockFiles, Take
+from rlds_cli.places.remote.presence import FETCHING, GROUP, MANY, Descriptor, lock_bytes
+from rlds_cli.share.pushing import push
 
 __all__ = ["bucket"]  # a fixture
 ALL = [(number, 0, f.blocks) for number, f in enumerate(FILES) if f.blocks]
@@ -183,7 +183,7 @@ def test_nothing_leaves_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert files.here == 3 * MANY and files.stats.evicted == 0
     wish = files.fill(ALL[1:])
     assert wait_for(lambda: bool(files.state(1).all()) and ended(files)), wish.state
-    monkeypatch.setattr("rlds_cli.files.disk.free", lambda path: 12 * GROUP)
+    monkeypatch.setattr("rlds_cli.base.files.disk.free", lambda path: 12 * GROUP)
     other = opened(tmp_path / "elsewhere", Store())
     wish = other.fill(ALL)
     assert wait_for(lambda: ended(other)) and "the disk has 12.0 MiB free" in wish.state and not other.here

@@ -13,8 +13,8 @@ import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DownloadFailed, WrongHash
 from rlds_cli.loader import Loader, Sequential, Shuffled, Slice
-from rlds_cli.remote.blocks import BLOCK, GROUP
-from rlds_cli.sharing.pushing import push
+from rlds_cli.places.remote.blocks import BLOCK, GROUP
+from rlds_cli.share.pushing import push
 
 ROW = 1536  # bytes: 16 of them are a window of 24 KiB
 

@@ -31,9 +31,9 @@ from test_remote_store import (
 import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, RldsError, WrongFingerprint
+from rlds_cli.keep import gc
+from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader
-from rlds_cli.maintenance import gc
-from rlds_cli.maintenance.verification import verify
 
 
 def copied(store: ObjectStore, ds: Dataset, name: str) -> str:

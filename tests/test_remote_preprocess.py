@@ -17,10 +17,10 @@ from test_remote_store import HASTY, MAKERS, grown, large
 
 import rlds_cli
 from rlds_cli import preprocess
+from rlds_cli.base.progress import Event
 from rlds_cli.errors import PreprocessError
-from rlds_cli.progress import Event
-from rlds_cli.remote.blocks import BLOCK
-from rlds_cli.sharing.pushing import push
+from rlds_cli.places.remote.blocks import BLOCK
+from rlds_cli.share.pushing import push
 
 MIB = 1 << 20
 WIDTH = 256  # bytes of an observation: few rows make many blocks
@@ -28,8 +28,8 @@ WIDTH = 256  # bytes of an observation: few rows make many blocks
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.sources.objects.POLICY", HASTY)
-    monkeypatch.setattr("rlds_cli.remote.content.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.places.sources.objects.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.places.remote.content.POLICY", HASTY)
     monkeypatch.setenv("NO_PROXY", "*")
 
 

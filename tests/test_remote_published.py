@@ -22,9 +22,9 @@ from lerobot_archives import Content
 from object_store import Fault
 
 import rlds_cli
+from rlds_cli.base.files.locks import file_lock
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import ArchiveError, DatasetNotFound, DownloadFailed, Offline, UnsafeArchive, WrongFingerprint
-from rlds_cli.files.locks import file_lock
 from rlds_cli.loader import Loader, Sequential, Shuffled, Slice
 
 PLACE = "hf://datasets/lab/arm"
@@ -179,7 +179,7 @@ def test_a_bounded_cache_and_none(hub: Hub, whole: Dataset) -> None:
 
 
 def test_an_interrupted_preparation_goes_on(hub: Hub, whole: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlds_cli.downloads import published
+    from rlds_cli.make.downloads import published
 
     def broken(*_: object) -> None:
         raise DownloadFailed("cut")
@@ -279,7 +279,7 @@ def test_tables_go_to_the_disk_and_not_to_memory(hub: Hub, tmp_path: Path) -> No
 
 
 def test_the_tables_of_all_videos_have_a_bound(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.downloads.published._MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("rlds_cli.make.downloads.published._MOST_BYTES", 1 << 20)
     lying(hub, tmp_path, box(b"ftyp", b"isom") + box(b"moov", bytes(1 << 20)))
     with pytest.raises(UnsafeArchive, match=r"take more than 1\.0 MiB"):
         rlds_cli.open_dataset(PLACE)

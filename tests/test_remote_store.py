@@ -32,21 +32,21 @@ from rlds_cli.errors import (
     WrongFingerprint,
     WrongHash,
 )
-from rlds_cli.http.client import RetryPolicy
-from rlds_cli.importing import import_files
-from rlds_cli.remote.columns import RemoteColumn
-from rlds_cli.remote.presence import GROUP
-from rlds_cli.remote.store import parse_size
-from rlds_cli.sharing import collecting, packing
-from rlds_cli.sharing.pushing import push
+from rlds_cli.make.importing import import_files
+from rlds_cli.places.http.client import RetryPolicy
+from rlds_cli.places.remote.columns import RemoteColumn
+from rlds_cli.places.remote.presence import GROUP
+from rlds_cli.places.remote.store import parse_size
+from rlds_cli.share import collecting, packing
+from rlds_cli.share.pushing import push
 
 HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=5.0, connect=60.0, read=60.0, idle=120.0)
 
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.sources.objects.POLICY", HASTY)
-    monkeypatch.setattr("rlds_cli.remote.content.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.places.sources.objects.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.places.remote.content.POLICY", HASTY)
     monkeypatch.setenv("NO_PROXY", "*")
 
 
@@ -515,7 +515,7 @@ def test_small_files_are_fetched_again_after_a_restart(
     size = lost.stat().st_size
     del first
     lost.write_bytes(bytes(size))  # the disk kept the name, and lost the content
-    monkeypatch.setattr("rlds_cli.files.disk.boot_id", lambda: b"another")
+    monkeypatch.setattr("rlds_cli.base.files.disk.boot_id", lambda: b"another")
     assert_same(rlds_cli.open_dataset(store, cache_dir=other), ds)
 
 

@@ -22,7 +22,7 @@ from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, NameTaken, NoSpace
 from rlds_cli.loader import Loader
-from rlds_cli.remote.index import IndexedFile, Piece
+from rlds_cli.places.remote.index import IndexedFile, Piece
 
 
 @pytest.fixture

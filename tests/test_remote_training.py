@@ -20,17 +20,17 @@ from object_store import Fault, ObjectStore
 from test_remote_store import HASTY, MAKERS, large
 
 import rlds_cli
-from rlds_cli import bench
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.loader import Episode, Goals, Loader, Member, Mixture, ReturnToGo, Sequential, Shuffled, Slice, Transition
-from rlds_cli.sharing.pushing import push
+from rlds_cli.look import bench
+from rlds_cli.share.pushing import push
 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.sources.objects.POLICY", HASTY)
-    monkeypatch.setattr("rlds_cli.remote.content.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.places.sources.objects.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.places.remote.content.POLICY", HASTY)
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import pytest
 from test_remote_store import large
 
 import rlds_cli
-from rlds_cli import bench, checks
+from rlds_cli.base.progress import Bars, Event
+from rlds_cli.bridges.exports import exporting
 from rlds_cli.dataset import Dataset
-from rlds_cli.exports import exporting
-from rlds_cli.progress import Bars, Event
-from rlds_cli.sharing.pushing import push
+from rlds_cli.look import bench, checks
+from rlds_cli.share.pushing import push
 
 
 def late(there: Dataset) -> Dataset:

@@ -18,10 +18,10 @@ from test_remote_store import assert_same, grown, large, other, same, store  # n
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.home.usage import usage
-from rlds_cli.maintenance import gc
-from rlds_cli.maintenance.verification import verify
-from rlds_cli.remote.presence import GROUP
-from rlds_cli.sharing.pushing import push
+from rlds_cli.keep import gc
+from rlds_cli.keep.verification import verify
+from rlds_cli.places.remote.presence import GROUP
+from rlds_cli.share.pushing import push
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -66,8 +66,8 @@ def test_a_download_by_blocks_that_was_killed_goes_on(store: Path, other: Path) 
     push(ds.id, store)
     script = f"""
     import os, signal
-    from rlds_cli.remote import presence
-    import rlds_cli, rlds_cli.remote.cache as cache
+    from rlds_cli.places.remote import presence
+    import rlds_cli, rlds_cli.places.remote.cache as cache
     write, count = os.pwrite, []
     def killed(descriptor, data, at):
         count.append(1)

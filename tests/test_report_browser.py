@@ -11,7 +11,7 @@ import page_data
 import pytest
 
 import rlds_cli
-from rlds_cli.report.html import write_page
+from rlds_cli.look.report.html import write_page
 
 BROWSER = chromium.find()
 NAMES = ("cartpole-minari", "mountaincar-robohive", "pendulum-d4rl", "pictures", "hostile")

@@ -10,11 +10,11 @@ import pytest
 
 import rlds_cli
 from rlds_cli import create, preprocess
-from rlds_cli.checks.findings import FindingPlace
 from rlds_cli.cli import out
 from rlds_cli.cli.pages.diff import DifferencePage
 from rlds_cli.errors import RldsError
-from rlds_cli.report.diff import Difference, FieldDifference, compare
+from rlds_cli.look.checks.findings import FindingPlace
+from rlds_cli.look.report.diff import Difference, FieldDifference, compare
 
 
 def walks(n: int = 6) -> list[dict[str, Any]]:

@@ -18,11 +18,11 @@ import pytest
 from conftest import write_d4rl
 
 import rlds_cli
-from rlds_cli import importing
 from rlds_cli.cli import main
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
-from rlds_cli.report import describe_file
-from rlds_cli.report.files import Node
+from rlds_cli.look.report import describe_file
+from rlds_cli.look.report.files import Node
+from rlds_cli.make import importing
 
 SAMPLES = Path(rlds_cli.__file__).parent / "samples"
 

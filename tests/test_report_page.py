@@ -23,7 +23,7 @@ from PIL import Image
 
 import rlds_cli
 from rlds_cli.errors import DamagedDataset, NameTaken, RldsError
-from rlds_cli.report.html import write_page
+from rlds_cli.look.report.html import write_page
 
 SCRIPT = Path(rlds_cli.__file__).parent / "report" / "templates" / "report.js"
 SAMPLES = ("sample/cartpole-minari", "sample/mountaincar-robohive", "sample/pendulum-d4rl")

@@ -21,8 +21,8 @@ import rlds_cli
 from rlds_cli import create
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import MissingPackage, RldsError, UnknownField
-from rlds_cli.report import plots
-from rlds_cli.report.columns import Histogram
+from rlds_cli.look.report import plots
+from rlds_cli.look.report.columns import Histogram
 
 NS = {"s": "http://www.w3.org/2000/svg"}
 
@@ -273,10 +273,10 @@ def test_no_line_of_the_page_is_too_long(ds: rlds_cli.Dataset) -> None:
 
     from rich.console import Console
 
-    from rlds_cli.checks import check
     from rlds_cli.cli.pages.checks import CheckPage
     from rlds_cli.cli.pages.inspect import EpisodePage, SummaryPage
-    from rlds_cli.report import describe_episode, summarise
+    from rlds_cli.look.checks import check
+    from rlds_cli.look.report import describe_episode, summarise
 
     pages = (
         SummaryPage(summarise(ds)),
@@ -307,7 +307,7 @@ def test_pipes_have_no_colour_and_break_no_line(ds: rlds_cli.Dataset) -> None:
 
 def test_nested_fields_stand_below_their_name() -> None:
     from rlds_cli.cli.pages.inspect import tree
-    from rlds_cli.report import summarise
+    from rlds_cli.look.report import summarise
 
     o = {"grip": np.zeros((3, 2)), "arm": {"q": np.ones((3, 7))}}
     ds = create("local/t", [{"observation": o, "action": np.zeros((2, 1)), "info": {"x": np.zeros(2)}}])

@@ -13,8 +13,8 @@ import rlds_cli
 from rlds_cli import create
 from rlds_cli.cli import out
 from rlds_cli.errors import RldsError
-from rlds_cli.report import describe_episode, summarise
-from rlds_cli.report.columns import distribution, resample, sparkline, trace
+from rlds_cli.look.report import describe_episode, summarise
+from rlds_cli.look.report.columns import distribution, resample, sparkline, trace
 
 
 def make(**more: Any) -> tuple[Any, list[dict[str, np.ndarray]]]:
@@ -176,7 +176,7 @@ def test_a_summary_needs_no_other_library() -> None:
     make()
     script = textwrap.dedent("""
         import sys
-        from rlds_cli.report import summarise
+        from rlds_cli.look.report import summarise
         summarise("local/x")
         print(sorted(set(sys.modules) & {"torch", "zarr", "h5py", "requests", "PIL", "rich", "jinja2"}))
     """)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from rlds_cli import create
-from rlds_cli.checks.run import check
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidEpisode, NoReward
+from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Slice
-from rlds_cli.maintenance.verification import verify
-from rlds_cli.report import compare, describe_episode, summarise, write_page
+from rlds_cli.look.checks.run import check
+from rlds_cli.look.report import compare, describe_episode, summarise, write_page
 
 STEPS = np.arange(4.0)
 REWARDS: dict[str, Any] = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlds_cli import create
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 
 DATA = Path(__file__).parent / "data"
 SAMPLES = Path(__file__).parents[1] / "rlds_cli" / "samples"

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import NoPermission
-from rlds_cli.files import safe as safe_files
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root acts as another user")
 STRANGER = 54321  # a user that nobody is

@@ -16,15 +16,15 @@ import scattered
 
 import rlds_cli
 from rlds_cli import preprocess
-from rlds_cli.checks.run import check
+from rlds_cli.bridges.exports import FORMATS
 from rlds_cli.dataset import Dataset
-from rlds_cli.exports import FORMATS
 from rlds_cli.interop import d4rl, minari
+from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Goals, Loader, ReturnToGo, Slice, Transition
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.look.checks.run import check
+from rlds_cli.look.report import compare, describe_episode, summarise
+from rlds_cli.look.report.html import read_content, render
 from rlds_cli.preprocess import unit
-from rlds_cli.report import compare, describe_episode, summarise
-from rlds_cli.report.html import read_content, render
 from rlds_cli.ted import Chunk, Part
 
 Pair = tuple[Dataset, Dataset]
@@ -101,7 +101,7 @@ def test_reports(both: Pair) -> None:
 
 
 def test_pictures(both: Pair) -> None:
-    from rlds_cli.report import plots
+    from rlds_cli.look.report import plots
 
     for options in ({}, {"episode": 7}):
         sheets = [np.asarray(plots.contact_sheet(ds, "observation/camera", **options)) for ds in both]

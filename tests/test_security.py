@@ -48,13 +48,13 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import archives, preprocess
-from rlds_cli.downloads import listing
+from rlds_cli.archives.formats import compressed
+from rlds_cli.base.files import json as documents
 from rlds_cli.errors import ArchiveError, CorruptArchive, DownloadFailed, RldsError, UnsafeArchive
-from rlds_cli.files import json as documents
-from rlds_cli.formats import compressed
-from rlds_cli.http.client import RetryPolicy
-from rlds_cli.importing import import_files
-from rlds_cli.importing import read as read_mapping
+from rlds_cli.make.downloads import listing
+from rlds_cli.make.importing import import_files
+from rlds_cli.make.importing import read as read_mapping
+from rlds_cli.places.http.client import RetryPolicy
 
 HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -293,7 +293,7 @@ def test_mapping_files_are_bounded(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("source", ["hub", "gs", "s3"])
 def test_listings_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, text: str) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setattr("rlds_cli.http.client.LONGEST", documents.LONGEST)
+    monkeypatch.setattr("rlds_cli.places.http.client.LONGEST", documents.LONGEST)
     with Server() as server:
         url, page = {
             "hub": ("hf://datasets/o/r", "/api/datasets/o/r/tree/main"),

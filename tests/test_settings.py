@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlds_cli import settings
+from rlds_cli.base import settings
 
 
 @pytest.mark.thorough

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_cli.files import sha256
+from rlds_cli.base.files import sha256
 
 DATA = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8).tobytes()
 NI = pytest.param("instructions", marks=pytest.mark.skipif(not sha256._load()[1], reason="the processor has none"))

@@ -30,6 +30,7 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import preprocess
+from rlds_cli.base.progress import Event
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import (
     DamagedDataset,
@@ -45,24 +46,23 @@ from rlds_cli.errors import (
     WrongFingerprint,
     WrongHash,
 )
-from rlds_cli.http.client import RetryPolicy
-from rlds_cli.importing import import_files
-from rlds_cli.maintenance import pinning
-from rlds_cli.maintenance.remove import remove
-from rlds_cli.maintenance.verification import verify
-from rlds_cli.progress import Event
-from rlds_cli.remote import index as indexes
-from rlds_cli.remote import pulling
-from rlds_cli.remote.blocks import GROUP
-from rlds_cli.sharing import collecting, packing
-from rlds_cli.sharing.pushing import Pushed
+from rlds_cli.keep import pinning
+from rlds_cli.keep.remove import remove
+from rlds_cli.keep.verification import verify
+from rlds_cli.make.importing import import_files
+from rlds_cli.places.http.client import RetryPolicy
+from rlds_cli.places.remote import index as indexes
+from rlds_cli.places.remote import pulling
+from rlds_cli.places.remote.blocks import GROUP
+from rlds_cli.share import collecting, packing
+from rlds_cli.share.pushing import Pushed
 
 HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=5.0, connect=60.0, read=60.0, idle=120.0)
 
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.sources.objects.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.places.sources.objects.POLICY", HASTY)
     monkeypatch.setenv("NO_PROXY", "*")
 
 

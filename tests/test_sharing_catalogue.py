@@ -16,15 +16,15 @@ from object_store import ObjectStore
 from test_report_page import Document
 
 import rlds_cli
-from rlds_cli import settings
+from rlds_cli.base import settings
 from rlds_cli.cli import main
 from rlds_cli.errors import NameTaken
-from rlds_cli.remote.reading import index_at
-from rlds_cli.report.html import is_report
-from rlds_cli.sharing.catalogue import catalogue
-from rlds_cli.sharing.pages import pages
-from rlds_cli.sources import addresses, opening
-from rlds_cli.sources.source import Body
+from rlds_cli.look.report.html import is_report
+from rlds_cli.places.remote.reading import index_at
+from rlds_cli.places.sources import addresses, opening
+from rlds_cli.places.sources.source import Body
+from rlds_cli.share.catalogue import catalogue
+from rlds_cli.share.pages import pages
 
 
 def made(name: str, steps: int, *, seed: int = 0) -> rlds_cli.Dataset:

@@ -24,7 +24,9 @@ from hub_server import TOKEN, Hub
 from object_store import Fault
 
 import rlds_cli
-from rlds_cli import settings
+from rlds_cli.base import settings
+from rlds_cli.base.progress import Event, silent
+from rlds_cli.base.refs import Ref
 from rlds_cli.errors import (
     DamagedDataset,
     DatasetNotFound,
@@ -34,15 +36,13 @@ from rlds_cli.errors import (
     UploadFailed,
     WrongHash,
 )
-from rlds_cli.http.client import Client, RetryPolicy
-from rlds_cli.http.connections import Retryable
-from rlds_cli.progress import Event, silent
-from rlds_cli.refs import Ref
-from rlds_cli.remote import pulling
-from rlds_cli.sharing import collecting, pushing, snapshot
-from rlds_cli.sharing.pushing import Pushed
-from rlds_cli.sources import addresses, opening
-from rlds_cli.sources.source import Body
+from rlds_cli.places.http.client import Client, RetryPolicy
+from rlds_cli.places.http.connections import Retryable
+from rlds_cli.places.remote import pulling
+from rlds_cli.places.sources import addresses, opening
+from rlds_cli.places.sources.source import Body
+from rlds_cli.share import collecting, pushing, snapshot
+from rlds_cli.share.pushing import Pushed
 
 HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
 PLACE = "hf://datasets/lab/arm"
@@ -516,7 +516,7 @@ def test_answers_that_make_no_sense_are_errors(
 
 SCRIPT = """
 import sys
-from rlds_cli.sharing import packing, pushing
+from rlds_cli.share import packing, pushing
 packing.LEAST = 1 << 19
 pushing.push(sys.argv[1], sys.argv[2])
 """

@@ -23,9 +23,9 @@ from server_pages import Page
 
 import rlds_cli
 from rlds_cli import registry
+from rlds_cli.base.files import trees
 from rlds_cli.cli import main
 from rlds_cli.errors import DownloadFailed, RldsError, UnknownDataset, WrongHash
-from rlds_cli.files import trees
 
 LENGTHS = [30, 12, 40]
 CACHED = ("_facts", "_families", "reserved", "_entries", "_index", "_index_of", "_without_family")
@@ -273,9 +273,9 @@ def test_a_repository_of_the_hub_is_a_mirror(lab: Lab, tmp_path: Path, monkeypat
 
 
 def test_two_mirrors_at_a_time_list_both(lab: Lab, tmp_path: Path) -> None:
-    from rlds_cli.settings import read
-    from rlds_cli.sharing.mirroring import _Target
-    from rlds_cli.sources import addresses, opening
+    from rlds_cli.base.settings import read
+    from rlds_cli.places.sources import addresses, opening
+    from rlds_cli.share.mirroring import _Target
 
     objects = opening.open_objects(addresses.parse(tmp_path / "mirror"), read())
     first, second = _Target(objects), _Target(objects)

@@ -16,11 +16,11 @@ import pytest
 import rlds_cli
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, UploadFailed
 from rlds_cli.loader import Loader, Shuffled
-from rlds_cli.sharing import collecting, packing
-from rlds_cli.sharing.pushing import push
-from rlds_cli.sources import addresses, buckets
-from rlds_cli.sources.opening import open_objects
-from rlds_cli.sources.source import Body, Overtaken
+from rlds_cli.places.sources import addresses, buckets
+from rlds_cli.places.sources.opening import open_objects
+from rlds_cli.places.sources.source import Body, Overtaken
+from rlds_cli.share import collecting, packing
+from rlds_cli.share.pushing import push
 
 pytest.importorskip("obstore")
 pytest.importorskip("moto")
@@ -73,7 +73,7 @@ def test_parts_lists_and_copies(s3: Any, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_lists_of_several_pages(s3: Any) -> None:
-    from rlds_cli import settings
+    from rlds_cli.base import settings
 
     for k in range(1100):
         s3.put_object(Bucket="lab", Key=f"x/objects/{k:04}", Body=b"")
@@ -82,7 +82,7 @@ def test_lists_of_several_pages(s3: Any) -> None:
 
 
 def test_conditions(s3: Any) -> None:
-    from rlds_cli import settings
+    from rlds_cli.base import settings
 
     with open_objects(addresses.parse("s3://lab/x"), settings.read()) as objects:
         objects.replace("rlds.json", b"one", None)

@@ -14,10 +14,10 @@ from markdown_it import MarkdownIt
 from test_report_page import Document
 
 import rlds_cli
-from rlds_cli.report import Summary, summarise
-from rlds_cli.report.card import card, licence_identifier, local_name, plain, size_category
-from rlds_cli.report.croissant import StoredFile, croissant
-from rlds_cli.report.html.collection import CollectionEntry, is_catalogue, render
+from rlds_cli.look.report import Summary, summarise
+from rlds_cli.look.report.card import card, licence_identifier, local_name, plain, size_category
+from rlds_cli.look.report.croissant import StoredFile, croissant
+from rlds_cli.look.report.html.collection import CollectionEntry, is_catalogue, render
 
 SCRIPT = "</script><script>globalThis.hurt=1</script><img src=x onerror=globalThis.hurt=2>"
 # Texts that mean something in Markdown, HTML, YAML or on the hub.
@@ -168,7 +168,7 @@ def test_texts_of_strangers_stay_texts(hostile: str) -> None:
 @pytest.mark.parametrize("hostile", TEXTS)
 def test_the_metadata_hold_whatever_the_name(hostile: str) -> None:
     yaml = pytest.importorskip("yaml")
-    from rlds_cli.report.card import _quoted
+    from rlds_cli.look.report.card import _quoted
 
     shown = yaml.safe_load(f"a: {_quoted(hostile)}\nb: 1\n")
     assert set(shown) == {"a", "b"} and isinstance(shown["a"], str)

@@ -12,7 +12,7 @@ import pytest
 import rlds_cli
 from rlds_cli.errors import DatasetNotFound, InvalidArgument
 from rlds_cli.loader import Slice
-from rlds_cli.report import FileReport
+from rlds_cli.look.report import FileReport
 
 EPISODES = [
     {"observation": np.arange(5.0)[:, None], "action": np.full((4, 2), k), "next": {"reward": np.full(4, float(k))}}

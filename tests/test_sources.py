@@ -11,14 +11,14 @@ import pytest
 from hub_server import Hub
 from object_store import ObjectStore
 
-from rlds_cli import settings
+from rlds_cli.base import settings
 from rlds_cli.errors import DamagedDataset, DownloadFailed, UploadFailed, WrongHash
-from rlds_cli.http.client import RetryPolicy
-from rlds_cli.http.connections import Permanent
-from rlds_cli.sources import addresses
-from rlds_cli.sources.objects import Objects
-from rlds_cli.sources.opening import open_objects
-from rlds_cli.sources.source import Body, Overtaken
+from rlds_cli.places.http.client import RetryPolicy
+from rlds_cli.places.http.connections import Permanent
+from rlds_cli.places.sources import addresses
+from rlds_cli.places.sources.objects import Objects
+from rlds_cli.places.sources.opening import open_objects
+from rlds_cli.places.sources.source import Body, Overtaken
 
 HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, connect=60.0, read=60.0)
 CONTENT = os.urandom(300_000)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rlds_cli.archives import Part
+from rlds_cli.base.progress import Event, Stage, silent
 from rlds_cli.errors import RldsError
-from rlds_cli.progress import Event, Stage, silent
 from rlds_cli.store import rows
 from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, finish

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from rlds_cli import create
+from rlds_cli.base.progress import silent
 from rlds_cli.errors import DamagedDataset, FrameError
-from rlds_cli.progress import silent
 from rlds_cli.store import frames
 from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, finish

@@ -14,11 +14,11 @@ from test_store_build import Job
 
 import rlds_cli
 from rlds_cli import preprocess
+from rlds_cli.base.progress import silent
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.importing import import_files
-from rlds_cli.maintenance.reencode import convert
-from rlds_cli.progress import silent
+from rlds_cli.keep.reencode import convert
+from rlds_cli.make.importing import import_files
 from rlds_cli.store import arrays, manifest, sealing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish

@@ -17,7 +17,7 @@ from conftest import run_rlds
 
 from rlds_cli.dataset import open_dataset
 from rlds_cli.errors import DamagedDataset, NewerFormat
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.keep.verification import verify
 from rlds_cli.store import arrays, files, manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.store.paths import is_field_path

@@ -22,13 +22,13 @@ from PIL import Image
 from test_mp4 import CODECS, pictures
 
 import rlds_cli
+from rlds_cli.base.media import mp4
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage
-from rlds_cli.formats import mp4
-from rlds_cli.importing import import_files
+from rlds_cli.keep.reencode import convert
+from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Transition
-from rlds_cli.maintenance.reencode import convert
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.make.importing import import_files
 from rlds_cli.store import arrays
 from rlds_cli.store.videos import Video, decode_video
 from rlds_cli.ted import Field
@@ -401,7 +401,7 @@ def test_frames_that_a_function_changes_become_arrays(archive: Path, ds: Dataset
 
 
 def test_contact_sheet_and_film(archive: Path, ds: Dataset, tmp_path: Path) -> None:
-    from rlds_cli.report.plots import contact_sheet, write_video
+    from rlds_cli.look.report.plots import contact_sheet, write_video
 
     sheet = contact_sheet(ds, episode=0)
     assert sheet.size[0] > 160

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rlds_cli.base.progress import silent
 from rlds_cli.errors import RldsError
-from rlds_cli.progress import silent
 from rlds_cli.store.workers import Processes, run_items
 
 

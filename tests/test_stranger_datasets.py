@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import rlds_cli
+from rlds_cli.base.files.safe import temporary_name
 from rlds_cli.errors import ArchiveError, DamagedDataset, InvalidArgument, NoEnvironment
-from rlds_cli.files.safe import temporary_name
 from rlds_cli.home import usage
-from rlds_cli.maintenance import reencode
+from rlds_cli.keep import reencode
 from rlds_cli.preprocess.builtin.fields import dtype_of
 from rlds_cli.store import manifest
 from rlds_cli.store.opening import Store

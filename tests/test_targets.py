@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli import checks, cli, create, preprocess, report
+from rlds_cli import cli, create, preprocess
+from rlds_cli.base.refs import Ref
 from rlds_cli.errors import ArchiveError, DatasetNotFound, InvalidId, RldsError, UnknownDataset
 from rlds_cli.home import locate
-from rlds_cli.importing import import_files
+from rlds_cli.keep import pinning
+from rlds_cli.keep.remove import remove
 from rlds_cli.loader import Loader, Mixture, Transition
-from rlds_cli.maintenance import pinning
-from rlds_cli.maintenance.remove import remove
-from rlds_cli.refs import Ref
-from rlds_cli.report import catalogue
+from rlds_cli.look import checks, report
+from rlds_cli.look.report import catalogue
+from rlds_cli.make.importing import import_files
 
 
 def make(ref: str, cache_dir: Path | None = None) -> Path:

@@ -16,12 +16,12 @@ from conftest import run_rlds
 
 import rlds_cli
 from rlds_cli import create, merge, open_dataset
-from rlds_cli.convert.appending import append
+from rlds_cli.bridges.exports import plan_export
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, LossyExport, PreprocessError
-from rlds_cli.exports import plan_export
-from rlds_cli.importing import import_files, plan_import
 from rlds_cli.loader import Episode, Loader, Member, Mixture, Offsets, Sequential, Slice, Transition
+from rlds_cli.make.convert.appending import append
+from rlds_cli.make.importing import import_files, plan_import
 
 NUMPY: dict[str, Any] = {"backend": "numpy"}
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from rlds_cli.downloads.fetch.parts import StreamHasher
-from rlds_cli.files import hashing
-from rlds_cli.http.connections import AHEAD
+from rlds_cli.base.files import hashing
+from rlds_cli.make.downloads.fetch.parts import StreamHasher
+from rlds_cli.places.http.connections import AHEAD
 
 
 @pytest.mark.thorough

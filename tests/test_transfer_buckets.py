@@ -14,15 +14,15 @@ from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 from server import Page, Server
 
-from rlds_cli import settings
-from rlds_cli.downloads import listing
-from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.remote_file import RemoteFile
-from rlds_cli.downloads.schemes import request_url
+from rlds_cli.base import settings
+from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive, WrongHash
-from rlds_cli.http.client import RetryPolicy
-from rlds_cli.settings import Settings
-from rlds_cli.sources import bucket_listing
+from rlds_cli.make.downloads import listing
+from rlds_cli.make.downloads.fetch import fetching, planning
+from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.make.downloads.schemes import request_url
+from rlds_cli.places.http.client import RetryPolicy
+from rlds_cli.places.sources import bucket_listing
 
 HASTY = RetryPolicy(attempts=3, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
 ATARI = {

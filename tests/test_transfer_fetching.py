@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 from server import Page, Server
 
-from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.fetch.parts import PartFile
-from rlds_cli.downloads.remote_file import RemoteFile
+from rlds_cli.base.progress import Event
+from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, NoPermission, NoSpace, Offline, WrongHash
-from rlds_cli.http.client import RetryPolicy
-from rlds_cli.progress import Event
-from rlds_cli.settings import Settings
+from rlds_cli.make.downloads.fetch import fetching, planning
+from rlds_cli.make.downloads.fetch.parts import PartFile
+from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places.http.client import RetryPolicy
 
 HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=5.0, connect=60.0, read=60.0, least=1)
 MIB = 1 << 20
@@ -618,9 +618,9 @@ def test_ctrl_c_leaves_what_came(server: Server, place: Place) -> None:
 CHILD = """
 import sys
 from pathlib import Path
-from rlds_cli import settings
-from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads import listing
+from rlds_cli.base import settings
+from rlds_cli.make.downloads.fetch import fetching, planning
+from rlds_cli.make.downloads import listing
 where = settings.read()
 files = listing.list_files([sys.argv[1]], where, sha256=sys.argv[3])
 fetching.fetch(planning.plan(files, Path(sys.argv[2]), where), where)
@@ -669,10 +669,10 @@ def test_a_killed_process_is_gone_on_from_and_nothing_is_asked_twice(
 MANY = """
 import sys
 from pathlib import Path
-from rlds_cli import settings
-from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.remote_file import RemoteFile
-from rlds_cli.http.client import RetryPolicy
+from rlds_cli.base import settings
+from rlds_cli.make.downloads.fetch import fetching, planning
+from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places.http.client import RetryPolicy
 where = settings.read()
 files = [RemoteFile(f"{k}.h5", (f"{sys.argv[1]}/d/{k}.h5",)) for k in range(3)]
 policy = RetryPolicy(read=600.0)
@@ -728,7 +728,7 @@ def test_progress_is_told_from_one_thread_at_a_time_per_file(server: Server, pla
 
 
 def test_a_file_that_another_process_fetches_is_waited_for(server: Server, place: Place) -> None:
-    from rlds_cli.files.locks import file_lock
+    from rlds_cli.base.files.locks import file_lock
 
     server.add("/d/x.h5", CONTENT)
     place.directory.mkdir()

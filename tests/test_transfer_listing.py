@@ -15,13 +15,13 @@ from server import Server
 from server_pages import Listing as Page
 from test_fuzz import fuzz
 
-from rlds_cli.downloads import listing
+from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, RldsError, UnsafeArchive
-from rlds_cli.http.connections import Permanent
-from rlds_cli.settings import Settings
-from rlds_cli.sources import limits, web
-from rlds_cli.sources.bucket_listing import objects
-from rlds_cli.sources.limits import ListingLimits
+from rlds_cli.make.downloads import listing
+from rlds_cli.places.http.connections import Permanent
+from rlds_cli.places.sources import limits, web
+from rlds_cli.places.sources.bucket_listing import objects
+from rlds_cli.places.sources.limits import ListingLimits
 
 
 @pytest.fixture

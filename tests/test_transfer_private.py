@@ -11,14 +11,14 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from server import Server
 
-from rlds_cli import settings
-from rlds_cli.downloads import listing
-from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.schemes import request_url
+from rlds_cli.base import settings
+from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, MissingPackage
-from rlds_cli.http.client import RetryPolicy
-from rlds_cli.settings import Settings
-from rlds_cli.sources import names
+from rlds_cli.make.downloads import listing
+from rlds_cli.make.downloads.fetch import fetching, planning
+from rlds_cli.make.downloads.schemes import request_url
+from rlds_cli.places.http.client import RetryPolicy
+from rlds_cli.places.sources import names
 
 pytest.importorskip("obstore")
 

@@ -16,11 +16,11 @@ import pytest
 from server import Page, Server
 from test_transfer_fetching import HASTY, MIB, Place, wanted
 
-from rlds_cli.downloads.fetch import planning
-from rlds_cli.downloads.fetch.parts import offset_of, pieces_of
+from rlds_cli.base.files.names import is_unfinished
 from rlds_cli.errors import DownloadFailed
-from rlds_cli.files.names import is_unfinished
-from rlds_cli.http.client import Client, Parallelism
+from rlds_cli.make.downloads.fetch import planning
+from rlds_cli.make.downloads.fetch.parts import offset_of, pieces_of
+from rlds_cli.places.http.client import Client, Parallelism
 
 CONTENT = random.Random(7).randbytes(3 * MIB + 17)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -127,7 +127,7 @@ def test_a_file_that_changes_between_ranges_starts_over(server: Server, place: P
         page.pace = 0.0
 
     planned = planning.plan([wanted(server)], place.directory, place.where)
-    from rlds_cli.downloads.fetch import fetching
+    from rlds_cli.make.downloads.fetch import fetching
 
     fetching.fetch(planned, place.where, progress=change, policy=HASTY, width=WIDE)
     assert (place.directory / "x.h5").read_bytes() == new
@@ -174,10 +174,10 @@ def test_a_spoilt_piece_is_thrown_away_once(server: Server, place: Place) -> Non
 CHILD = """
 import sys
 from pathlib import Path
-from rlds_cli import settings
-from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.http.client import Parallelism
-from rlds_cli.downloads.remote_file import RemoteFile
+from rlds_cli.base import settings
+from rlds_cli.make.downloads.fetch import fetching, planning
+from rlds_cli.places.http.client import Parallelism
+from rlds_cli.make.downloads.remote_file import RemoteFile
 where = settings.read()
 files = [RemoteFile("x.h5", (sys.argv[1],), sha256=sys.argv[3])]
 width = Parallelism(after=0.02, worth=0.1, smallest=1 << 18)
@@ -221,7 +221,7 @@ def test_an_error_of_the_first_connection_ends_the_others_and_keeps_what_they_br
         if len(page.requests) > 3:
             page.statuses = [(403, {})] * 50
 
-    from rlds_cli.downloads.fetch import fetching
+    from rlds_cli.make.downloads.fetch import fetching
 
     begun = time.monotonic()
     with pytest.raises(DownloadFailed, match=r"HTTP 403.*are kept in x\.h5\.part"):

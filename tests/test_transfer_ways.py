@@ -19,17 +19,17 @@ import pytest
 from hostile import BEHAVIOURS, BLOCK, Behaviour, Hostile, Talk
 from loader_data import create, episode
 
-from rlds_cli import settings
-from rlds_cli.downloads.fetch import fetching, parts, planning
-from rlds_cli.downloads.remote_file import RemoteFile
+from rlds_cli.base import settings
+from rlds_cli.base.settings import Settings
 from rlds_cli.errors import RldsError, WrongHash
-from rlds_cli.http.client import RetryPolicy
-from rlds_cli.remote import pulling
-from rlds_cli.settings import Settings
-from rlds_cli.sharing.pushing import push
-from rlds_cli.sources import addresses
-from rlds_cli.sources.objects import Objects
-from rlds_cli.sources.opening import open_objects
+from rlds_cli.make.downloads.fetch import fetching, parts, planning
+from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places.http.client import RetryPolicy
+from rlds_cli.places.remote import pulling
+from rlds_cli.places.sources import addresses
+from rlds_cli.places.sources.objects import Objects
+from rlds_cli.places.sources.opening import open_objects
+from rlds_cli.share.pushing import push
 
 CONTENT = random.Random(48).randbytes(300_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -12,7 +12,7 @@ import pytest
 from conftest import run_rlds
 
 import rlds_cli
-from rlds_cli.files import trees
+from rlds_cli.base.files import trees
 
 
 def deep(top: Path, levels: int, name: str = "d") -> Path:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from rlds_cli.convert.reading import trimmed
-from rlds_cli.subset import Subset
+from rlds_cli.base.subset import Subset
+from rlds_cli.make.convert.reading import trimmed
 from rlds_cli.ted import Chunk, EncodedFrames, EpisodeTable, Note, VideoFrames
 
 LENGTHS = [1, 3, 2, 5, 1, 4]

@@ -20,11 +20,11 @@ from object_store import ObjectStore
 import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, InvalidArgument, NameTaken, UploadFailed, WrongFingerprint
-from rlds_cli.maintenance import pinning
-from rlds_cli.sharing import collecting
-from rlds_cli.sharing.pushing import Pushed
-from rlds_cli.sources.directory import DirectorySource
-from rlds_cli.sources.source import Document
+from rlds_cli.keep import pinning
+from rlds_cli.places.sources.directory import DirectorySource
+from rlds_cli.places.sources.source import Document
+from rlds_cli.share import collecting
+from rlds_cli.share.pushing import Pushed
 
 ROOT = Path(__file__).parents[1]
 

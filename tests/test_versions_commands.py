@@ -23,9 +23,9 @@ from rlds_cli.errors import (
     NoPermission,
     RldsError,
 )
-from rlds_cli.maintenance import compacting
-from rlds_cli.maintenance.verification import verify
-from rlds_cli.sharing.pushing import push
+from rlds_cli.keep import compacting
+from rlds_cli.keep.verification import verify
+from rlds_cli.share.pushing import push
 
 assert main
 

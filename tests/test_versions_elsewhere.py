@@ -25,16 +25,16 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.cli import main
 from rlds_cli.cli.commands import app
-from rlds_cli.convert import merging
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
 from rlds_cli.home.usage import size_on_disk, usage
+from rlds_cli.keep import remove
+from rlds_cli.keep.compacting import compact
+from rlds_cli.keep.reencode import convert
+from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Sequential
 from rlds_cli.loader.storage import blocks
-from rlds_cli.maintenance import remove
-from rlds_cli.maintenance.compacting import compact
-from rlds_cli.maintenance.reencode import convert
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.make.convert import merging
 from rlds_cli.store import references
 
 assert main

@@ -22,11 +22,11 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, InvalidArgument
+from rlds_cli.keep import gc as garbage
+from rlds_cli.keep.compacting import compact
+from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Sequential
 from rlds_cli.loader.storage import blocks
-from rlds_cli.maintenance import gc as garbage
-from rlds_cli.maintenance.compacting import compact
-from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import versions
 
 ROOT = Path(__file__).parents[1]

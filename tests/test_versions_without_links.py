@@ -18,12 +18,12 @@ from rlds_cli.cli import main
 from rlds_cli.cli.commands import app
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import NameTaken, NoPermission
-from rlds_cli.importing import import_files
+from rlds_cli.keep import remove
+from rlds_cli.keep.compacting import compact
+from rlds_cli.keep.doctor import examine
+from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader
-from rlds_cli.maintenance import remove
-from rlds_cli.maintenance.compacting import compact
-from rlds_cli.maintenance.doctor import examine
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.make.importing import import_files
 from rlds_cli.store import paths, references, versions
 
 assert main

@@ -84,7 +84,7 @@ def test_the_wheel_holds_registry_and_samples(wheel):
 
 
 def test_the_wheel_holds_the_parts_of_reports(wheel):
-    static = ROOT / "rlds_cli" / "report" / "templates"
+    static = ROOT / "rlds_cli" / "look" / "report" / "templates"
     with zipfile.ZipFile(wheel) as z:
         for path in static.iterdir():
             assert z.read(path.relative_to(ROOT).as_posix()) == path.read_bytes()

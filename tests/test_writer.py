@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli.convert import writer as writers
-from rlds_cli.convert.writer import Writer
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, InvalidArgument, InvalidEpisode, NameTaken, NoSpace, RldsError
-from rlds_cli.growing import logs
+from rlds_cli.make.convert import writer as writers
+from rlds_cli.make.convert.writer import Writer
+from rlds_cli.store.growing import logs
 from rlds_cli.ted import Field
 
 F32 = np.float32

@@ -28,12 +28,12 @@ from versions_model import Episode, build, check, check_batches, draw
 
 import rlds_cli
 from rlds_cli import preprocess
+from rlds_cli.base.files import child
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, NoPermission
-from rlds_cli.files import child
-from rlds_cli.maintenance import gc as garbage
-from rlds_cli.maintenance.compacting import compact
-from rlds_cli.maintenance.verification import verify
+from rlds_cli.keep import gc as garbage
+from rlds_cli.keep.compacting import compact
+from rlds_cli.keep.verification import verify
 
 STEPS = 12
 STRANGER = 65534
@@ -411,7 +411,7 @@ def links_within(directory: Path) -> Callable[..., None]:
 
 def main(seed: int, place: Path, *, foreign: bool) -> None:
     """Live through one history, with kills, below an empty directory."""
-    from rlds_cli.convert import writer
+    from rlds_cli.make.convert import writer
 
     writer._INTERVAL = 600.0  # the history says when a writer commits
     os.fsync = lambda fd: None

@@ -17,7 +17,7 @@ from versions_model import Episode, build, check, draw, fingerprint
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
-from rlds_cli.maintenance import verification
+from rlds_cli.keep import verification
 from rlds_cli.store import versions
 
 OPERATIONS = frozenset(["os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "open"])

@@ -16,7 +16,7 @@ import numpy as np
 from results import DATA
 
 import rlds_cli
-from rlds_cli import ids
+from rlds_cli.base import ids
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.home import Home

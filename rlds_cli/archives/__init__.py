@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from rlds_cli import text
 from rlds_cli.archives import plugins, tasks
 from rlds_cli.archives.account import Account, Entry
+from rlds_cli.archives.formats.text_tables import MAX_COLUMNS
+from rlds_cli.base import text
+from rlds_cli.base.files.disk import is_full
 from rlds_cli.errors import (
     ArchiveError,
     CorruptArchive,
@@ -33,15 +35,13 @@ from rlds_cli.errors import (
     UnknownLayout,
     UnsafeArchive,
 )
-from rlds_cli.files.disk import is_full
-from rlds_cli.formats.text_tables import MAX_COLUMNS
 from rlds_cli.ted import CHUNK_BYTES as CHUNK_BYTES
 from rlds_cli.ted import CHUNK_ROWS as CHUNK_ROWS
 from rlds_cli.ted import Array, Chunk, Column, Field, IntArray, Note, Scalar
 from rlds_cli.ted import Part as Part
 
 if TYPE_CHECKING:
-    from rlds_cli.subset import Subset
+    from rlds_cli.base.subset import Subset
 
 MAX_ROW = 256 << 20  # bytes of one row of all arrays: rows are read and written whole
 FREE_ROWS = 64 << 20
@@ -675,4 +675,4 @@ def recognise_most(files: Sequence[Path]) -> tuple[str, str] | None:
 def __getattr__(name: str) -> Any:
     if name not in ("hdf5", "parquet"):  # readers of other packages open their files with these
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module(f"rlds_cli.formats.{name}")
+    return import_module(f"rlds_cli.archives.formats.{name}")

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rlds_cli.archives.formats import inventory
+from rlds_cli.archives.formats.inventory import Item
+from rlds_cli.archives.formats.tables import made_of
+from rlds_cli.base.text import natural
 from rlds_cli.errors import ReaderError
-from rlds_cli.formats import inventory
-from rlds_cli.formats.inventory import Item
-from rlds_cli.formats.tables import made_of
-from rlds_cli.text import natural
 
 FILE = "file"
 EPISODES, METADATA, SPLITS = "episodes", "metadata", "splits"  # what things are used as beside fields and columns

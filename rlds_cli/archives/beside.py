@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 
 from rlds_cli.archives.account import FILE, Entry
-from rlds_cli.files import json as documents
-from rlds_cli.formats import camera_files
-from rlds_cli.formats.tables import is_flat
+from rlds_cli.archives.formats import camera_files
+from rlds_cli.archives.formats.tables import is_flat
+from rlds_cli.base.files import json as documents
+from rlds_cli.base.text import plural
 from rlds_cli.ted import Note
-from rlds_cli.text import plural
 
 # Which no reader reads, by name: texts, programs, checksums, and what file managers, editors and clusters write.
 NAMES = ("thumbs.db", "desktop.ini", "_success", "_metadata", "_common_metadata", "makefile", "dockerfile")

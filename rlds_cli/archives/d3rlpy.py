@@ -43,15 +43,15 @@ import numpy as np
 from rlds_cli.archives import Archive, ArchivedStep, Plan
 from rlds_cli.archives.account import LAYOUT, METADATA, Fate, used_as
 from rlds_cli.archives.flat import Flat, FlatEpisodes, FlatLayout, nonzero, stops_of
+from rlds_cli.archives.formats.hdf5 import attributes, whole
+from rlds_cli.archives.formats.inventory import Item
+from rlds_cli.archives.formats.tables import Table
 from rlds_cli.archives.grouped import Group, Grouped
 from rlds_cli.archives.names import common_rows, free_name, row_field
 from rlds_cli.archives.variants import Variants
+from rlds_cli.base.text import is_below
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats.hdf5 import attributes, whole
-from rlds_cli.formats.inventory import Item
-from rlds_cli.formats.tables import Table
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, Note
-from rlds_cli.text import is_below
 
 NAMES = {"observations": "observation", "actions": "action", "rewards": REWARD}
 # Version 1: the columns that a file must have, and the column of ends.

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+from rlds_cli.base.files import json as documents
 from rlds_cli.errors import CorruptArchive
-from rlds_cli.files import json as documents
 from rlds_cli.ted import Field, Placement
 
 FILE = "rlds.json"

@@ -47,15 +47,15 @@ from rlds_cli.archives.flat_rows import (
     noted_nan,
     stretch_chunks,
 )
+from rlds_cli.archives.formats import inventory
+from rlds_cli.archives.formats.hdf5 import reading
+from rlds_cli.archives.formats.inventory import Item
+from rlds_cli.archives.formats.table_views import TableView
+from rlds_cli.archives.formats.tables import Table, is_flat, open_flat
 from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import differences
+from rlds_cli.base.subset import Subset
 from rlds_cli.errors import ArchiveError, CorruptArchive, ReaderError, UnknownLayout
-from rlds_cli.formats import inventory
-from rlds_cli.formats.hdf5 import reading
-from rlds_cli.formats.inventory import Item
-from rlds_cli.formats.table_views import TableView
-from rlds_cli.formats.tables import Table, is_flat, open_flat
-from rlds_cli.subset import Subset
 from rlds_cli.ted import (
     FLAGS,
     Array,

@@ -37,16 +37,17 @@ from rlds_cli.archives.account import (
     left_out,
     used_as,
 )
+from rlds_cli.archives.formats import inventory
+from rlds_cli.archives.formats.hdf5 import datasets, keys_found, open_file, plain, reading
+from rlds_cli.archives.formats.hdf5_rows import nan_count
+from rlds_cli.archives.formats.inventory import Item
+from rlds_cli.archives.formats.table_datasets import open_datasets
+from rlds_cli.archives.formats.tables import is_flat
 from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import differences, is_observation, row_field
+from rlds_cli.base.subset import Subset
+from rlds_cli.base.text import is_below, natural
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats import inventory
-from rlds_cli.formats.hdf5 import datasets, keys_found, open_file, plain, reading
-from rlds_cli.formats.hdf5_rows import nan_count
-from rlds_cli.formats.inventory import Item
-from rlds_cli.formats.table_datasets import open_datasets
-from rlds_cli.formats.tables import is_flat
-from rlds_cli.subset import Subset
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -62,7 +63,6 @@ from rlds_cli.ted import (
     Scalar,
     chunks,
 )
-from rlds_cli.text import is_below, natural
 
 PART_ROWS = 1 << 17
 PART_BYTES = 256 << 20

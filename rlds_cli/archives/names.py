@@ -20,11 +20,11 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import DROP, FILL, Archive
+from rlds_cli.archives.formats import camera_files
+from rlds_cli.archives.formats.tables import NOT, WITHOUT, Table
+from rlds_cli.base.text import did_you_mean, is_below, natural
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats import camera_files
-from rlds_cli.formats.tables import NOT, WITHOUT, Table
 from rlds_cli.ted import EPISODE_COLUMNS, FLAGS, REWARD, UNFIT, Field, Kind, Note, Placement, Scalar
-from rlds_cli.text import did_you_mean, is_below, natural
 
 NEXT_OBSERVATION = "next/observation"
 DONE, NEXT_DONE = "done", "next/done"

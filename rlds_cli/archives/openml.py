@@ -25,12 +25,12 @@ import numpy as np
 from rlds_cli.archives import Archive, Plan
 from rlds_cli.archives.account import EPISODES, Account, Ledger, used_as
 from rlds_cli.archives.flat import Flat, FlatEpisodes, FlatLayout
+from rlds_cli.archives.formats import inventory
+from rlds_cli.archives.formats.categories import CategoryColumn, CategoryTable, Values, is_arff, open_table
+from rlds_cli.archives.formats.inventory import Item
+from rlds_cli.archives.formats.parquet import is_parquet
+from rlds_cli.archives.formats.tables import Table, TableColumn
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats import inventory
-from rlds_cli.formats.categories import CategoryColumn, CategoryTable, Values, is_arff, open_table
-from rlds_cli.formats.inventory import Item
-from rlds_cli.formats.parquet import is_parquet
-from rlds_cli.formats.tables import Table, TableColumn
 from rlds_cli.ted import TERMINATED, Array, BoolArray, Field
 
 NAMED = re.compile(r"dataset_\d+\.(pq|parquet)")

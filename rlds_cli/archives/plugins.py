@@ -21,10 +21,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from rlds_cli import settings
+from rlds_cli.base import settings
+from rlds_cli.base.files import modules
+from rlds_cli.base.text import did_you_mean
 from rlds_cli.errors import ReaderError
-from rlds_cli.files import modules
-from rlds_cli.text import did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -37,11 +37,12 @@ from rlds_cli.archives import (
     tasks,
 )
 from rlds_cli.archives.account import EPISODES, Account, Ledger, left_out, used_as
+from rlds_cli.archives.formats import image_columns, inventory
+from rlds_cli.archives.formats.recordings import SECOND, Message, Recording, codec_of, is_recording, open_recording
+from rlds_cli.archives.formats.text_tables import MAX_COLUMNS
 from rlds_cli.archives.names import is_observation, meaning
+from rlds_cli.base.text import did_you_mean, plural
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.formats import image_columns, inventory
-from rlds_cli.formats.recordings import SECOND, Message, Recording, codec_of, is_recording, open_recording
-from rlds_cli.formats.text_tables import MAX_COLUMNS
 from rlds_cli.ted import (
     CUT,
     END_NAMES,
@@ -60,7 +61,6 @@ from rlds_cli.ted import (
     Note,
     chunks,
 )
-from rlds_cli.text import did_you_mean, plural
 
 VERSION = 1
 choose = every_file

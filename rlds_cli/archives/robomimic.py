@@ -32,21 +32,14 @@ import numpy as np
 
 from rlds_cli.archives import Archive, Plan, once, tasks
 from rlds_cli.archives.account import COLUMN, METADATA, SPLITS, Fate, used_as
+from rlds_cli.archives.formats.hdf5 import attribute, attribute_values, attributes, datasets, keys_found, plain
+from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.grouped import FINAL, NEXT, OWN, Group, Grouped
 from rlds_cli.archives.names import episode_column, free_name, row_field
+from rlds_cli.base.files import json as documents
+from rlds_cli.base.text import natural
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.files import json as documents
-from rlds_cli.formats.hdf5 import (
-    attribute,
-    attribute_values,
-    attributes,
-    datasets,
-    keys_found,
-    plain,
-)
-from rlds_cli.formats.inventory import Item
 from rlds_cli.ted import FLAGS, REWARD, Array, Note, Scalar
-from rlds_cli.text import natural
 
 MODEL = "attributes/model_file"
 NUM_SAMPLES = "num_samples"

@@ -34,14 +34,14 @@ import numpy as np
 
 from rlds_cli.archives import Archive, Plan
 from rlds_cli.archives.account import METADATA, Fate, used_as
+from rlds_cli.archives.formats.hdf5 import attributes, keys_found, plain, reading
+from rlds_cli.archives.formats.hdf5_rows import components
+from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.grouped import Group, Grouped
 from rlds_cli.archives.names import common_rows, expand, free_name, is_observation, row_field
+from rlds_cli.base.text import is_below, natural
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.formats.hdf5 import attributes, keys_found, plain, reading
-from rlds_cli.formats.hdf5_rows import components
-from rlds_cli.formats.inventory import Item
 from rlds_cli.ted import FLAGS, REWARD, Array, Field, Note
-from rlds_cli.text import is_below, natural
 
 TRACE, PATH, DEMO = "trace", "path", "demo"
 PIECES = "info/obs_dict/"

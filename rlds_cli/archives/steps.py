@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rlds_cli.archives.formats.tables import Table, TableColumn
 from rlds_cli.archives.names import NEXT_DONE, is_observation
+from rlds_cli.base.text import is_below
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.formats.tables import Table, TableColumn
 from rlds_cli.ted import FLAGS, REWARD
-from rlds_cli.text import is_below
 
 
 def check_steps(table: Table, fields: Mapping[str, str], rule: str | None) -> None:

@@ -20,7 +20,7 @@ _SHOWN = 4  # datasets in a note
 
 def notes(archive: Archive) -> Sequence[Note]:
     """Make one note that names the first datasets of HDF5 files with chunks that were never written; read no values."""
-    from rlds_cli.formats.hdf5 import is_hdf5  # imports h5py, which other formats do not need
+    from rlds_cli.archives.formats.hdf5 import is_hdf5  # imports h5py, which other formats do not need
 
     found = [
         (f"{name} ({missing:,} of {total:,} chunks) of {archive.name_of(i)}", missing)
@@ -40,7 +40,7 @@ def _unwritten(path: Path) -> Iterator[tuple[str, int, int]]:
     """Name, chunks that were never written, and all chunks of each dataset; contiguous data count as one chunk."""
     import h5py
 
-    from rlds_cli.formats.hdf5 import open_file
+    from rlds_cli.archives.formats.hdf5 import open_file
 
     names: list[bytes] = []
 

@@ -38,7 +38,7 @@ def main() -> None:
         _discard_stdout()
         sys.exit(1)
     except OSError as e:
-        from rlds_cli.files import disk
+        from rlds_cli.base.files import disk
 
         if e.errno in _UNUSABLE_PATH:
             out.error(NoPermission(f"{e.filename} cannot be used as a path: {e.strerror}."))

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlds_cli import text, visible
+from rlds_cli.base import text, visible
+from rlds_cli.base.files import child
+from rlds_cli.base.files.hashing import short
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 from rlds_cli.cli.import_ import mapping, plan_lines, tell_account
-from rlds_cli.files import child
-from rlds_cli.files.hashing import short
 
 if TYPE_CHECKING:
-    from rlds_cli.convert.appending import Appended, AppendPlan
+    from rlds_cli.make.convert.appending import Appended, AppendPlan
 
 
 @app.command("append")
@@ -59,14 +59,14 @@ def append(
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.cli import selecting
-    from rlds_cli.convert import appending
+    from rlds_cli.make.convert import appending
 
     what: dict[str, Any] = {"reader": reader, **mapping(map or [], episodes_by, rewards)}
     what |= {"last_step": last_step, "missing": missing}
     what |= {"skip_bad": skip_bad, "again": again, "cache_dir": cache_dir}
     what |= {"topics": topics.split(",") if topics else None, "hz": hz, "nearest": nearest}
     what |= selecting.facts(facts or [])
-    with out.progress() as progress, child.reading("rlds_cli.convert.reading", id=id, progress=progress):
+    with out.progress() as progress, child.reading("rlds_cli.make.convert.reading", id=id, progress=progress):
         if dry_run:
             planned = appending.plan_append(id, path, **what)
             out.page(_plan(planned), planned.summary())

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlds_cli import visible
+from rlds_cli.base import visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 
 if TYPE_CHECKING:
-    from rlds_cli.bench import Measurement
+    from rlds_cli.look.bench import Measurement
 
 
 @app.command("bench")
@@ -49,7 +49,7 @@ def bench(
     Example: rlds bench d4rl/hopper-medium-v2 --window "Slice(32)" --batch-size 8 --processes 4
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.bench import measure
+    from rlds_cli.look.bench import measure
 
     with out.progress() as progress:
         found = measure(

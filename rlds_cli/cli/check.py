@@ -8,17 +8,17 @@ from typing import Annotated
 
 import typer
 
-from rlds_cli import visible
+from rlds_cli.base import visible
+from rlds_cli.base.refs import Ref
+from rlds_cli.base.text import size_of
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
-from rlds_cli.refs import Ref
-from rlds_cli.text import size_of
 
 _LONGEST_WORD = 128 * 1024 - 1  # bytes of an argument of a command on Linux
 
 
 def _codes() -> list[str]:
-    from rlds_cli.checks.findings import CODES
+    from rlds_cli.look.checks.findings import CODES
 
     return list(CODES)
 
@@ -73,11 +73,11 @@ def check(
     Example: rlds check d4rl/antmaze-umaze-diverse-v2 --strict
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import checks
-    from rlds_cli.checks.run import check_archive
     from rlds_cli.cli.pages.checks import CheckPage
     from rlds_cli.home import locate
-    from rlds_cli.importing import import_files
+    from rlds_cli.look import checks
+    from rlds_cli.look.checks.run import check_archive
+    from rlds_cli.make.importing import import_files
 
     there = remote.opened(ref, cache_dir)
     target, is_dataset = (Ref(there.path), True) if there else locate.version_or_file(ref, cache_dir=cache_dir)

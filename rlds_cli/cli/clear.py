@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlds_cli.base.text import plural
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
-from rlds_cli.text import plural
 
 if TYPE_CHECKING:
-    from rlds_cli.maintenance.compacting import Cleared
+    from rlds_cli.keep.compacting import Cleared
 
 
 @app.command("clear")
@@ -32,7 +32,7 @@ def clear(
     Example: rlds clear local/run7 --yes
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.maintenance import compacting
+    from rlds_cli.keep import compacting
 
     planned = compacting.clear(id, protected=protected, dry_run=True, cache_dir=cache_dir)
     if dry_run:

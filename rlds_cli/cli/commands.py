@@ -20,7 +20,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command_from_info
 
-from rlds_cli import __version__, visible
+from rlds_cli import __version__
+from rlds_cli.base import visible
 from rlds_cli.cli import out
 from rlds_cli.errors import RldsError
 

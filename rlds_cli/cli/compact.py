@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlds_cli.base.files.hashing import short
+from rlds_cli.base.text import plural
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
-from rlds_cli.files.hashing import short
-from rlds_cli.text import plural
 
 if TYPE_CHECKING:
-    from rlds_cli.maintenance.compacting import Compacted
+    from rlds_cli.keep.compacting import Compacted
 
 
 @app.command("compact")
@@ -30,7 +30,7 @@ def compact(
     Example: rlds compact local/run7
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.maintenance import compacting
+    from rlds_cli.keep import compacting
 
     done = compacting.compact(id, cache_dir=cache_dir)
     out.result(done, _compacted(done))

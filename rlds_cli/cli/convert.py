@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlds_cli import visible
+from rlds_cli.base import visible
+from rlds_cli.base.files.hashing import short
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
-from rlds_cli.files.hashing import short
 
 if TYPE_CHECKING:
-    from rlds_cli.maintenance.reencode import Reencoded
+    from rlds_cli.keep.reencode import Reencoded
 
 
 @app.command("convert")
@@ -29,7 +29,7 @@ def convert(
     Example: rlds convert d4rl/hopper-medium-v2 --to zarr
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.maintenance import reencode
+    from rlds_cli.keep import reencode
 
     with out.progress() as progress:
         done = reencode.convert(id, to=to.value, cache_dir=cache_dir, progress=progress)

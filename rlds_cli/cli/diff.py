@@ -42,7 +42,7 @@ def diff(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.cli.pages.diff import DifferencePage
     from rlds_cli.home import locate
-    from rlds_cli.report.diff import compare
+    from rlds_cli.look.report.diff import compare
 
     try:
         one = remote.opened(a, cache_dir)

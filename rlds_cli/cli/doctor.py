@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from rlds_cli import __version__, text, visible
+from rlds_cli import __version__
+from rlds_cli.base import text, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 
 if TYPE_CHECKING:
-    from rlds_cli.maintenance.doctor import Diagnosis
+    from rlds_cli.keep.doctor import Diagnosis
 
 
 _NO_LINKS = (
@@ -34,7 +35,7 @@ def doctor(
     Example: rlds doctor
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.maintenance.doctor import examine
+    from rlds_cli.keep.doctor import examine
 
     found = examine(cache_dir=cache_dir)
     out.result(found, _found(found))

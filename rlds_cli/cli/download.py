@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlds_cli import text, visible
+from rlds_cli.base import text, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app, resumable
 from rlds_cli.errors import ArchiveError, TransferError
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlds_cli.dataset import Dataset
-    from rlds_cli.downloads.download import Deliveries, Delivery
-    from rlds_cli.downloads.request import DownloadRequest
+    from rlds_cli.make.downloads.download import Deliveries, Delivery
+    from rlds_cli.make.downloads.request import DownloadRequest
 
 
 _SHOWN = 5  # hashes of files
@@ -101,9 +101,9 @@ def download(
         raise typer.BadParameter("give either IDs or --resume-all")
     if as_ is not None and not ids:
         raise typer.BadParameter("--as goes with an address or URLs")
-    from rlds_cli.downloads import download
-    from rlds_cli.downloads.request import DownloadRequest, unfinished
-    from rlds_cli.subset import Subset
+    from rlds_cli.base.subset import Subset
+    from rlds_cli.make.downloads import download
+    from rlds_cli.make.downloads.request import DownloadRequest, unfinished
 
     reading = download.reading(reader, **_mapping(map, episodes_by, rewards), last_step=last_step)
     portion = Subset.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
@@ -145,7 +145,7 @@ def _mapping(given: list[str] | None, episodes_by: str | None, rewards: str | No
 
 def _download(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) -> None:
     """Run all of ``orders``, or print the plan; the first failure ends it."""
-    from rlds_cli.downloads import download
+    from rlds_cli.make.downloads import download
 
     with out.progress() as progress:
         planned = download.plan(orders, guess=dry_run, progress=progress)
@@ -161,7 +161,7 @@ def _download(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) ->
 
 def _resume(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) -> None:
     """Continue each of ``orders``, also after one has failed; exit 1 if any failed."""
-    from rlds_cli.downloads import download
+    from rlds_cli.make.downloads import download
 
     if not orders:
         out.result([], "no interrupted downloads")
@@ -211,9 +211,9 @@ def _actions(d: Delivery) -> str:
 
 def _kept(p: Deliveries) -> str:
     """Datasets and bytes of an interrupted download that are kept."""
-    from rlds_cli import ids
-    from rlds_cli.downloads.request import bytes_left
+    from rlds_cli.base import ids
     from rlds_cli.home import Home, is_dataset
+    from rlds_cli.make.downloads.request import bytes_left
 
     place = Home(p.home)
     wanted = [ids.parse(d.id) for d in p.datasets if d.here is None]

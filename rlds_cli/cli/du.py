@@ -15,7 +15,7 @@ from rlds_cli.errors import RldsError
 
 if TYPE_CHECKING:
     from rlds_cli.home.usage import DatasetUsage, Usage
-    from rlds_cli.maintenance.gc import Collection
+    from rlds_cli.keep.gc import Collection
 
 _MOST = 3  # names in a row
 
@@ -44,7 +44,7 @@ def du(
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.home import usage
-    from rlds_cli.maintenance import gc
+    from rlds_cli.keep import gc
 
     found = usage.usage(ids or (), cache_dir=cache_dir)
     out.result(found, _table(found, sums=not ids))

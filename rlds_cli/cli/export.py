@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlds_cli import text, visible
+from rlds_cli.base import text, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app, resumable
 
 if TYPE_CHECKING:
-    from rlds_cli.exports.exporting import Exported, ExportPlan
+    from rlds_cli.bridges.exports.exporting import Exported, ExportPlan
 
 
 def _formats() -> list[str]:
-    from rlds_cli.exports.exporting import FORMATS
+    from rlds_cli.bridges.exports.exporting import FORMATS
 
     return list(FORMATS)
 
@@ -54,8 +54,8 @@ def export(
     Example: rlds export d4rl/hopper-medium-v2 hopper --to lerobot
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli.bridges.exports import exporting
     from rlds_cli.dataset import open_dataset
-    from rlds_cli.exports import exporting
 
     ds = open_dataset(id, cache_dir=cache_dir)
     ds = ds if split is None and where is None else ds.select(split=split, where=where)

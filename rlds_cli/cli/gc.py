@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlds_cli import text, visible
+from rlds_cli.base import text, visible
+from rlds_cli.base.files.hashing import short
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
-from rlds_cli.files.hashing import short
 
 if TYPE_CHECKING:
-    from rlds_cli.maintenance.gc import Collection, Garbage
-    from rlds_cli.sharing.collecting import Collected
+    from rlds_cli.keep.gc import Collection, Garbage
+    from rlds_cli.share.collecting import Collected
 
 
 _NOTES = {
@@ -67,7 +67,7 @@ def gc(
             raise typer.BadParameter("give either ADDRESS or --archives and --remote, which are about the home")
         how: dict[str, Any] = {"keep_last": keep_last, "keep_tags": keep_tags, "cache_dir": cache_dir}
         return _collect_address(address, how, yes=yes, dry_run=dry_run)
-    from rlds_cli.maintenance import gc
+    from rlds_cli.keep import gc
 
     planned = gc.plan(archives=archives, remote=remote, cache_dir=cache_dir)
     if dry_run:
@@ -81,7 +81,7 @@ def gc(
 
 def _collect_address(address: str, how: dict[str, Any], *, yes: bool, dry_run: bool) -> None:
     """Remove versions from an address."""
-    from rlds_cli.sharing import collecting
+    from rlds_cli.share import collecting
 
     done = collecting.collect(address, **how, dry_run=True)
     if not dry_run:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlds_cli import text, visible
+from rlds_cli.base import text, visible
+from rlds_cli.base.files import child
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 from rlds_cli.errors import RldsError, UnknownLayout
-from rlds_cli.files import child
 
 if TYPE_CHECKING:
     from rlds_cli.archives.account import Entry
-    from rlds_cli.importing import ImportPlan
+    from rlds_cli.make.importing import ImportPlan
 
 
 @app.command("import")
@@ -51,11 +51,11 @@ def import_(
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     # The process that reads the files starts while this one imports what it needs.
-    module = "rlds_cli.archives.planning" if dry_run else "rlds_cli.convert.reading"
+    module = "rlds_cli.archives.planning" if dry_run else "rlds_cli.make.convert.reading"
     with out.progress() as progress, child.reading(module, id=as_, progress=progress):
-        from rlds_cli import importing
         from rlds_cli.archives.account import Entry
         from rlds_cli.cli import selecting
+        from rlds_cli.make import importing
 
         mapped = mapping(map or [], episodes_by, rewards)
         what: dict[str, Any] = {
@@ -96,7 +96,8 @@ def tell_account(entries: tuple[Entry, ...], more: str) -> None:
 
 def _is_known(paths: list[str]) -> bool:
     """Tell whether a reader recognises the files, although it cannot plan to read them."""
-    from rlds_cli import archives, importing
+    from rlds_cli import archives
+    from rlds_cli.make import importing
 
     try:
         files = importing.expand(paths)
@@ -107,7 +108,7 @@ def _is_known(paths: list[str]) -> bool:
 
 def mapping(given: list[str], episodes_by: str | None, rewards: str | None) -> dict[str, Any]:
     """Return ``fields``, ``episodes_by`` and ``rewards`` of an import: those of options, else of files of ``--map``."""
-    from rlds_cli import importing
+    from rlds_cli.make import importing
 
     fields: dict[str, str] = {}
     for word in given:
@@ -133,7 +134,7 @@ def _plan(p: ImportPlan) -> str:
 def plan_lines(p: ImportPlan) -> list[str]:
     """The files, fields and episodes that the import would read."""
     from rlds_cli.cli.pages import account
-    from rlds_cli.report.order import rank
+    from rlds_cli.look.report.order import rank
 
     lines = [f"{p.files[0].name}{f' and {len(p.files) - 1} more' if len(p.files) > 1 else ''}: {p.recognised}"]
     lines += [f"reader {p.reader}, {out.size(p.bytes)}, episodes end by {p.episodes_by}"]
@@ -165,8 +166,8 @@ def _unknown_layout(path: str, id: str, error: UnknownLayout) -> UnknownLayout:
     It is the error of the library, also where the files have no contents to be printed.
     """
     from rlds_cli.cli.pages.files import FilePage
-    from rlds_cli.report import describe_file
-    from rlds_cli.report.files import name_for
+    from rlds_cli.look.report import describe_file
+    from rlds_cli.look.report.files import name_for
 
     try:
         found = describe_file(path)

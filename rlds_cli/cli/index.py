@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlds_cli import text, visible
+from rlds_cli.base import text, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app, resumable
 
 if TYPE_CHECKING:
-    from rlds_cli.sharing.indexing import Indexed
+    from rlds_cli.share.indexing import Indexed
 
 
 @app.command("index")
@@ -32,7 +32,7 @@ def index(
     Example: rlds index /mnt/bucket/arm
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.sharing import indexing
+    from rlds_cli.share import indexing
 
     with out.progress() as progress, resumable():
         done = indexing.index(directory, force=force, cache_dir=cache_dir, progress=progress)

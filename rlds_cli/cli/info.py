@@ -11,18 +11,19 @@ from urllib.parse import urlsplit
 
 import typer
 
-from rlds_cli import registry, subset, visible
+from rlds_cli import registry
+from rlds_cli.base import subset, visible
+from rlds_cli.base.files.hashing import short
+from rlds_cli.base.text import plural
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 from rlds_cli.cli.out import space_text
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.files.hashing import short
+from rlds_cli.look.report import catalogue
+from rlds_cli.look.report.catalogue import Card, Copy
 from rlds_cli.registry import Defect, Entry
-from rlds_cli.report import catalogue
-from rlds_cli.report.catalogue import Card, Copy
 from rlds_cli.store import references
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.text import plural
 
 _RULES = {
     "flags": "end at terminals or timeouts",

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from rlds_cli import text
+from rlds_cli.base import text
+from rlds_cli.base.refs import Ref
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 from rlds_cli.errors import RldsError
-from rlds_cli.refs import Ref
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
-    from rlds_cli.report.html import PageReport
+    from rlds_cli.look.report.html import PageReport
 
 _STDOUT = "-"
 
@@ -91,7 +91,7 @@ def inspect(
     from rlds_cli.home import locate
 
     if ref.startswith("sample/"):  # they come with rlds
-        from rlds_cli.downloads.loading import load
+        from rlds_cli.make.downloads.loading import load
 
         with out.progress() as progress:
             load(ref, cache_dir=cache_dir, progress=progress)
@@ -130,8 +130,8 @@ def inspect(
 
 def _show(dataset: Dataset, ref: str, episode: int | None, elements: bool) -> None:
     """Print the page of a dataset, or of one of its episodes."""
-    from rlds_cli import report
     from rlds_cli.cli.pages.inspect import EpisodePage, SummaryPage
+    from rlds_cli.look import report
 
     if episode is not None:
         one = report.describe_episode(dataset, episode, elements=elements)
@@ -143,8 +143,8 @@ def _show(dataset: Dataset, ref: str, episode: int | None, elements: bool) -> No
 
 def _show_source(dataset: Dataset) -> None:
     """Print the page of the source of a dataset."""
-    from rlds_cli import report
     from rlds_cli.cli.pages.source import SourcePage
+    from rlds_cli.look import report
 
     found = report.describe_source(dataset)
     out.page(SourcePage(found), found)
@@ -152,8 +152,8 @@ def _show_source(dataset: Dataset) -> None:
 
 def _show_file(path: Path, reader: str | None) -> None:
     """Print the page of a file."""
-    from rlds_cli.files import child
-    from rlds_cli.report.files import READER, describe_file
+    from rlds_cli.base.files import child
+    from rlds_cli.look.report.files import READER, describe_file
 
     with out.progress() as progress, child.reading(READER, progress=progress):
         from rlds_cli.cli.pages.files import FilePage
@@ -179,7 +179,7 @@ def _check_report(dataset: Path, to: str, *, is_dataset: bool, whole: bool) -> N
 
 def _write_report(dataset: Dataset, to: str, *, force: bool) -> None:
     """Write the report of a dataset to a file, or to standard output."""
-    from rlds_cli.report.html import write_page
+    from rlds_cli.look.report.html import write_page
 
     with out.progress() as progress:
         if to == _STDOUT:
@@ -207,8 +207,8 @@ class OutputFile:
 
 def _write_plot(ds: Dataset, what: str, output: str | None, *, episode: int | None) -> None:
     """Write a chart as SVG; of an image field some frames as PNG, or an episode as MP4."""
-    from rlds_cli.report import plots
-    from rlds_cli.report.columns import is_image
+    from rlds_cli.look.report import plots
+    from rlds_cli.look.report.columns import is_image
 
     picture = what in ds.schema and is_image(ds.schema[what])
     suffixes = (".png", ".mp4") if picture else (".svg",)
@@ -236,7 +236,7 @@ def _write_plot(ds: Dataset, what: str, output: str | None, *, episode: int | No
 def _refused(e: OSError, file: Path) -> RldsError:
     if isinstance(e, FileNotFoundError | NotADirectoryError):
         return RldsError(f"{file} cannot be written: there is no directory {file.parent}.")
-    from rlds_cli.files.disk import disk_error
+    from rlds_cli.base.files.disk import disk_error
 
     return disk_error(e, file)
 

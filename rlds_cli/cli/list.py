@@ -7,14 +7,15 @@ from typing import Annotated
 
 import typer
 
-from rlds_cli import registry, settings, visible
+from rlds_cli import registry
+from rlds_cli.base import settings, visible
+from rlds_cli.base.files.hashing import short
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 from rlds_cli.cli.out import short_path
-from rlds_cli.files.hashing import short
-from rlds_cli.report import catalogue
-from rlds_cli.report.catalogue import FamilyRow, HomeRow, Overview, Row
-from rlds_cli.sources import addresses
+from rlds_cli.look.report import catalogue
+from rlds_cli.look.report.catalogue import FamilyRow, HomeRow, Overview, Row
+from rlds_cli.places.sources import addresses
 
 
 @app.command("list")
@@ -65,7 +66,7 @@ def _tell_problems() -> None:
 
 def _show_address(ref: str, cache_dir: Path | None) -> None:
     """Print the datasets at an address."""
-    from rlds_cli.remote.listing import datasets_at
+    from rlds_cli.places.remote.listing import datasets_at
 
     found = datasets_at(addresses.parse(ref), settings.read(cache_dir))
     header = ("ID", "VERSIONS", "SIZE", "FINGERPRINT", "TAGS", "ADDRESS")

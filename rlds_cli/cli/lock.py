@@ -35,7 +35,7 @@ def lock(
     Example: rlds lock d4rl/hopper-medium-v2@norm > rlds.lock
     """
     out.configure(quiet=quiet, verbose=verbose)
-    from rlds_cli.maintenance import pinning
+    from rlds_cli.keep import pinning
 
     text = pinning.lock(ids, allow_unreproducible=allow_unreproducible, cache_dir=cache_dir)
     sys.stdout.write(text)

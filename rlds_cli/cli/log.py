@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlds_cli import text, visible
+from rlds_cli.base import text, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 
@@ -35,11 +35,11 @@ def log(
     Example: rlds log local/day1
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import refs, settings
+    from rlds_cli.base import refs, settings
     from rlds_cli.dataset import history
     from rlds_cli.dataset.opening import address_of
     from rlds_cli.home import locate
-    from rlds_cli.remote import listing
+    from rlds_cli.places.remote import listing
 
     named = refs.parse(id)
     address = address_of(named)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlds_cli import text, visible
+from rlds_cli.base import text, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 
 if TYPE_CHECKING:
-    from rlds_cli.convert.merging import MergePlan
+    from rlds_cli.make.convert.merging import MergePlan
 
 
 @app.command("merge")
@@ -43,7 +43,7 @@ def merge(
     Example: rlds merge local/monday local/tuesday --as local/all
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.convert import merging
+    from rlds_cli.make.convert import merging
 
     what: dict[str, Any] = {"fields": fields.split(",") if fields else None, "column": column, "cache_dir": cache_dir}
     what |= {"store": store.value, "copy": copy}

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlds_cli import text, visible
+from rlds_cli.base import text, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app, resumable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rlds_cli.sharing.mirroring import Mirrored, MirroredArchive
+    from rlds_cli.share.mirroring import Mirrored, MirroredArchive
 
 
 @app.command("mirror")
@@ -43,7 +43,7 @@ def mirror(
     *ids, to = ids_and_to
     if not ids:
         raise typer.BadParameter("give ids of datasets, and last where to copy their archives")
-    from rlds_cli.sharing import mirroring
+    from rlds_cli.share import mirroring
 
     with out.progress() as progress, resumable():
         found = mirroring.mirror(ids, to, dry_run=dry_run, cache_dir=cache_dir, progress=progress)

@@ -20,7 +20,7 @@ def complete_id(incomplete: str) -> list[str]:
 
 def complete_here(incomplete: str) -> list[str]:
     """Complete the id of a dataset in a home, for commands that need one."""
-    from rlds_cli import settings
+    from rlds_cli.base import settings
     from rlds_cli.home import locate
 
     present = sorted({str(id) for found in locate.here(settings.read()).values() for id, _ in found})

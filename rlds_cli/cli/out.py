@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rlds_cli import refs, visible
+from rlds_cli.base import refs, visible
+from rlds_cli.base.files.hashing import short
+from rlds_cli.base.progress import Bars, Progress, silent
+from rlds_cli.base.text import plural, size_of
 from rlds_cli.errors import RldsError, causes, described
-from rlds_cli.files.hashing import short
-from rlds_cli.progress import Bars, Progress, silent
-from rlds_cli.text import plural, size_of
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

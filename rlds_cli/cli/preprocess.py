@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlds_cli import text, visible
+from rlds_cli.base import text, visible
+from rlds_cli.base.files.hashing import short
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import UsageError, app, resumable
 from rlds_cli.cli.out import number, shape
 from rlds_cli.errors import RldsError
-from rlds_cli.files.hashing import short
 
 if TYPE_CHECKING:
+    from rlds_cli.look.report.summary import Outcome
     from rlds_cli.preprocess.builtin import Argument, Builtin
     from rlds_cli.preprocess.shards import ShardReport
     from rlds_cli.preprocess.trial import FieldChange, TrialReport, Values
-    from rlds_cli.report.summary import Outcome
 
 
 _SHARDS = 10  # missing shards that are listed; the others are counted
@@ -171,7 +171,7 @@ def preprocess(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import preprocess as library
     from rlds_cli.dataset import open_dataset
-    from rlds_cli.report import summary
+    from rlds_cli.look.report import summary
 
     how: dict[str, Any] = {"args": _arguments(arg or [])}
     how |= {"unit": unit and unit.value, "arrays": arrays.value if arrays else "numpy"}

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlds_cli import text, visible
+from rlds_cli.base import text, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app, resumable
 
 if TYPE_CHECKING:
-    from rlds_cli.sharing.catalogue import Catalogued
-    from rlds_cli.sharing.pushing import Pushed
+    from rlds_cli.share.catalogue import Catalogued
+    from rlds_cli.share.pushing import Pushed
 
 
 @app.command("push")
@@ -66,7 +66,7 @@ def push(
     found: dict[str, Any] = {}
     lines = []
     if id is not None and to is not None:
-        from rlds_cli.sharing import pushing
+        from rlds_cli.share import pushing
 
         common: dict[str, Any] = {"dry_run": dry_run, "cache_dir": cache_dir}
         with out.progress() as progress, resumable():
@@ -74,7 +74,7 @@ def push(
         found["push"] = done
         lines.append(_told(done))
     if catalogue is not None:
-        from rlds_cli.sharing import catalogue as catalogues
+        from rlds_cli.share import catalogue as catalogues
 
         page = catalogues.catalogue(catalogue, dry_run=dry_run, cache_dir=cache_dir)
         found["catalogue"] = page
@@ -91,7 +91,7 @@ def _listed(page: Catalogued, *, dry_run: bool) -> str:
 
 def _told(done: Pushed) -> str:
     """The address, and the bytes that were sent or would be."""
-    from rlds_cli.report.card import local_name
+    from rlds_cli.look.report.card import local_name
 
     would = "would be sent" if done.dry_run else "sent"
     sizes = f"{text.size_of(done.sent)} {would}, {text.size_of(done.skipped)} there already"

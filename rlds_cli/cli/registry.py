@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlds_cli import registry as known
-from rlds_cli import visible
+from rlds_cli.base import visible
+from rlds_cli.base.text import plural
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
-from rlds_cli.text import plural
 
 if TYPE_CHECKING:
     from rlds_cli.registry.own import Registry

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlds_cli import refs, text
+from rlds_cli.base import refs, text
 from rlds_cli.cli import out
-from rlds_cli.sources import addresses
+from rlds_cli.places.sources import addresses
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -36,7 +36,7 @@ def tell(*datasets: Dataset | None) -> None:
     """Say what was fetched of datasets at an address."""
     for ds in datasets:
         if ds is not None and ds.store.address:
-            from rlds_cli.remote.store import fetched
+            from rlds_cli.places.remote.store import fetched
 
             address, stats = fetched(ds.store)
             tell_bytes(stats.fetched, stats.requests, address)

@@ -33,7 +33,7 @@ def restore(
     Example: rlds restore local/day1#v2
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import refs
+    from rlds_cli.base import refs
     from rlds_cli.cli import selecting
 
     if refs.parse(ref).selector is None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlds_cli import visible
+from rlds_cli.base import visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 
 if TYPE_CHECKING:
-    from rlds_cli.maintenance.remove import Removal
+    from rlds_cli.keep.remove import Removal
 
 
 @app.command("rm")
@@ -35,7 +35,7 @@ def rm(
     Example: rlds rm d4rl/hopper-medium-v2@norm --yes
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.maintenance import remove
+    from rlds_cli.keep import remove
 
     planned = remove.plan(ids, cache_dir=cache_dir)
     if dry_run:

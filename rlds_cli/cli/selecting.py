@@ -23,7 +23,7 @@ def selected(
     ref: str, *, where: str | None, split: str | None, episodes: str | None, cache_dir: Path | None
 ) -> Dataset:
     """Open a dataset, and select the episodes that fulfil all conditions."""
-    from rlds_cli import refs
+    from rlds_cli.base import refs
     from rlds_cli.dataset import open_dataset
     from rlds_cli.dataset.opening import remote_address
 
@@ -57,7 +57,7 @@ def on_newest(ref: str, change: Callable[[], tuple[Dataset, Dataset]]) -> tuple[
     NotNewest
         The version that ``ref`` names is not the newest.
     """
-    from rlds_cli import refs
+    from rlds_cli.base import refs
     from rlds_cli.dataset import editing
 
     tried: set[int] = set()

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlds_cli import visible
+from rlds_cli.base import visible
+from rlds_cli.base.files.hashing import short
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
-from rlds_cli.files.hashing import short
 
 if TYPE_CHECKING:
-    from rlds_cli.maintenance.pinning import Synced
+    from rlds_cli.keep.pinning import Synced
 
 
 @app.command("sync")
@@ -61,7 +61,7 @@ def sync(
     Example: rlds sync rlds.lock
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.maintenance import pinning
+    from rlds_cli.keep import pinning
 
     functions, hosts = allow_code or [], allow_address or []
     if sys.stdin.isatty():
@@ -78,8 +78,8 @@ def sync(
 
 def _ask(file: Path, allowed: Sequence[str], cache_dir: Path | None) -> list[str]:
     """Ask the user about the functions that are not allowed yet; return all that are allowed."""
-    from rlds_cli.maintenance import pinning
-    from rlds_cli.maintenance.lock_file import EVERYTHING
+    from rlds_cli.keep import pinning
+    from rlds_cli.keep.lock_file import EVERYTHING
 
     if EVERYTHING in allowed:
         return [*allowed]
@@ -92,8 +92,8 @@ def _ask(file: Path, allowed: Sequence[str], cache_dir: Path | None) -> list[str
 
 def _ask_hosts(file: Path, allowed: Sequence[str], cache_dir: Path | None) -> list[str]:
     """Ask the user about the web servers that are not allowed yet; return all that are allowed."""
-    from rlds_cli.maintenance import pinning
-    from rlds_cli.maintenance.lock_file import EVERYTHING
+    from rlds_cli.keep import pinning
+    from rlds_cli.keep.lock_file import EVERYTHING
 
     if EVERYTHING in allowed:
         return [*allowed]

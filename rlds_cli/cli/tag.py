@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rlds_cli import visible
+from rlds_cli.base import visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 
@@ -45,7 +45,7 @@ def tag(
       rlds tag local/day1#v1 first
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import refs
+    from rlds_cli.base import refs
     from rlds_cli.dataset import open_dataset
     from rlds_cli.home import locate
     from rlds_cli.store import tags

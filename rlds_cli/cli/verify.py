@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlds_cli import visible
+from rlds_cli.base import visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 
 if TYPE_CHECKING:
-    from rlds_cli.maintenance.repair import Repair
-    from rlds_cli.maintenance.verification import Trace
+    from rlds_cli.keep.repair import Repair
+    from rlds_cli.keep.verification import Trace
     from rlds_cli.store.integrity import Verification
 
 
@@ -69,7 +69,7 @@ def verify(
     if trace is not None:
         _trace(ids or (), trace, archive, reader, cache_dir)
         return
-    from rlds_cli.maintenance import verification
+    from rlds_cli.keep import verification
 
     if fix:
         _fix(ids or (), expect, cache_dir)
@@ -87,7 +87,7 @@ def _fix(ids: Sequence[str], expect: str | None, cache_dir: Path | None) -> None
     """Repair damaged datasets and verify them again."""
     if expect is not None:
         raise typer.BadParameter("--expect and --fix cannot be combined")
-    from rlds_cli.maintenance import repair
+    from rlds_cli.keep import repair
 
     with out.progress() as progress:
         done = repair.repair_all(ids, everything=not ids, cache_dir=cache_dir, progress=progress)
@@ -99,7 +99,7 @@ def _fix(ids: Sequence[str], expect: str | None, cache_dir: Path | None) -> None
 def _trace(ids: Sequence[str], steps: int, archive: str | None, reader: str | None, cache_dir: Path | None) -> None:
     """Compare values with the archive instead of comparing hashes."""
     from rlds_cli.home import locate
-    from rlds_cli.maintenance import verification
+    from rlds_cli.keep import verification
 
     named = locate.versions(ids, everything=not ids, cache_dir=cache_dir)
     found = [verification.trace(str(ref), steps, archive=archive, reader=reader) for ref in named]

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, overload
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli import refs
+from rlds_cli.base import refs
+from rlds_cli.base.settings import StrPath
+from rlds_cli.base.text import is_below
 from rlds_cli.dataset import counterparts, environments, html, layouts, partition, provenance, selection, tasks
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.layouts import Layout
@@ -22,14 +24,12 @@ from rlds_cli.dataset.rewards import other_rewards
 from rlds_cli.dataset.selection import EpisodeColumns, StoredStats, no_field
 from rlds_cli.dataset.shortcuts import Shortcuts
 from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
-from rlds_cli.growing.opening import open_store
-from rlds_cli.settings import StrPath
 from rlds_cli.store import tags, versions
+from rlds_cli.store.growing.opening import open_store
 from rlds_cli.store.manifest import Manifest, Stats
 from rlds_cli.store.opening import Store
 from rlds_cli.store.statistics import LazyStats
 from rlds_cli.ted import FLAGS, REWARD, TASK, Array, Field, IntArray, join_name
-from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
     import gymnasium

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 import numpy as np
 
 import rlds_cli
-from rlds_cli import text
+from rlds_cli.base import text
+from rlds_cli.base.text import is_below
 from rlds_cli.dataset import counterparts, html
 from rlds_cli.errors import InvalidArgument, MissingPackage, NoReward, UnknownField
 from rlds_cli.ted import REWARD, split_name
-from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -339,7 +339,7 @@ class Batch(dict[Any, Any]):
             raise InvalidArgument("plot() draws an episode, and this batch is not one.", hint="ds.episode(k).plot()")
         name = field or (REWARD if REWARD in self.names() else self.names()[0])
         whole = rlds_cli.Dataset(self.origin.store)
-        return Chart(rlds_cli.report.plot(whole, name, episode=self.origin.number))
+        return Chart(rlds_cli.look.report.plot(whole, name, episode=self.origin.number))
 
 
 class Chart(str):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rlds_cli.base.files import safe as safe_files
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.files import safe as safe_files
 from rlds_cli.store import arrays, compression, digests, videos
 from rlds_cli.store.frames import laid_out
 from rlds_cli.store.opening import Store

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
+from rlds_cli.base.text import closest
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.text import closest
 
 _CREATE = 'rlds_cli.create("local/NAME", episodes): a dataset does not grow'
 _PRIORITIES = "loader.update_priorities(batch, priority)"

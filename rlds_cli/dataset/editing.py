@@ -15,28 +15,29 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli import home, ids, registry, settings
+from rlds_cli import home, registry
+from rlds_cli.base import ids, settings
+from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.ids import DatasetId
+from rlds_cli.base.progress import shown
+from rlds_cli.base.settings import StrPath
+from rlds_cli.base.text import is_below, plural
 from rlds_cli.dataset import retelling, tasks, trimming
 from rlds_cli.dataset.fixed import OpenDataset, Selected, fixed
 from rlds_cli.dataset.provenance import UNIT
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission, RldsError
-from rlds_cli.files import disk, trees
-from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.home.usage import size_on_disk
-from rlds_cli.ids import DatasetId
-from rlds_cli.progress import shown
-from rlds_cli.settings import StrPath
 from rlds_cli.store import episode_table, manifest, publishing, references, tags, versions, views
 from rlds_cli.store.facts import FACTS, check_names, described_facts, facts_of
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
 from rlds_cli.ted import TASK, TASK_AT, IntArray, Scalar
-from rlds_cli.text import is_below, plural
 
 LABEL, COMPACT, RESTORE = "label", "compact", "restore"
 _SELECT, _TRIM, _DROP, _SYNC = "select", "trim", "drop", "sync"

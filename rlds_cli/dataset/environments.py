@@ -17,7 +17,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from rlds_cli import ids, registry
+from rlds_cli import registry
+from rlds_cli.base import ids
 from rlds_cli.errors import MissingPackage, NoEnvironment, RldsError
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import Field, spaces

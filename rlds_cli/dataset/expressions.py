@@ -24,9 +24,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlds_cli.base.text import closest, did_you_mean
 from rlds_cli.errors import InvalidExpression
 from rlds_cli.ted import END_NAMES, Array, BoolArray, IntArray
-from rlds_cli.text import closest, did_you_mean
 
 Kind = Literal["flag", "number", "text", "missing", "list"]
 

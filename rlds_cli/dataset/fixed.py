@@ -13,21 +13,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from rlds_cli import settings
+from rlds_cli.base import settings
+from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.ids import DatasetId
+from rlds_cli.base.settings import StrPath
+from rlds_cli.base.text import size_of
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.errors import NoPermission
-from rlds_cli.files import disk, trees
-from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
 from rlds_cli.home.locks import writing
-from rlds_cli.ids import DatasetId
-from rlds_cli.settings import StrPath
 from rlds_cli.store import arrays, joining, publishing
 from rlds_cli.store.finish import Description
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import Field, IntArray
-from rlds_cli.text import size_of
 
 
 class OpenDataset(Protocol):

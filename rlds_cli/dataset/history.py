@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import text
+from rlds_cli.base import text
+from rlds_cli.base.refs import Ref
 from rlds_cli.dataset import editing, provenance
-from rlds_cli.growing.opening import made_at, number_of
-from rlds_cli.refs import Ref
-from rlds_cli.remote.versions import Versions
+from rlds_cli.places.remote.versions import Versions
 from rlds_cli.store import manifest, tags
 from rlds_cli.store.facts import FACTS
+from rlds_cli.store.growing.opening import made_at, number_of
 from rlds_cli.store.versions import Made
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+")  # needs no quotes in a shell

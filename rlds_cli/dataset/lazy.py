@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_cli.base.text import did_you_mean
 from rlds_cli.dataset import tasks
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.errors import UnknownField
 from rlds_cli.ted import TASK, TASK_AT, Array, IntArray, LazyColumn, Scalar, split_name
-from rlds_cli.text import did_you_mean
 
 if TYPE_CHECKING:
     from rlds_cli.store.opening import Store

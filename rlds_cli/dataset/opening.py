@@ -6,20 +6,21 @@ import re
 from typing import TYPE_CHECKING
 
 import rlds_cli  # `published` is of a package above: its name is loaded when it is used
-from rlds_cli import home, settings
+from rlds_cli import home
+from rlds_cli.base import settings
+from rlds_cli.base.refs import Ref
+from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import DatasetNotFound, Offline
-from rlds_cli.growing.opening import open_store
 from rlds_cli.home import locate
-from rlds_cli.refs import Ref
-from rlds_cli.remote import NAME as PUSHED
-from rlds_cli.remote import origins
-from rlds_cli.settings import Settings, StrPath
-from rlds_cli.sources import addresses
-from rlds_cli.sources.addresses import Address
+from rlds_cli.places.remote import NAME as PUSHED
+from rlds_cli.places.remote import origins
+from rlds_cli.places.sources import addresses
+from rlds_cli.places.sources.addresses import Address
+from rlds_cli.store.growing.opening import open_store
 from rlds_cli.store.opening import Store
 
 if TYPE_CHECKING:
-    from rlds_cli.remote.store import AccessOptions
+    from rlds_cli.places.remote.store import AccessOptions
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -39,7 +40,7 @@ def open_at(
         return open_store(here, ref)
     if remote_address(ref) is None:
         return open_store(locate.locate(ref.place, cache_dir), ref)
-    from rlds_cli.remote.store import AccessOptions, open_remote
+    from rlds_cli.places.remote.store import AccessOptions, open_remote
 
     try:
         return open_remote(str(ref), where, cache=cache, timeout=timeout, fill=fill)
@@ -52,7 +53,7 @@ def open_at(
 
 def _open_published(ref: Ref, where: Settings, options: AccessOptions) -> Store | None:
     """Open a LeRobot dataset of the hub where it is, prepared if it is not yet; None if there is none."""
-    from rlds_cli.remote import published
+    from rlds_cli.places.remote import published
 
     address = addresses.parse(str(ref))
     if address.scheme != "hf":

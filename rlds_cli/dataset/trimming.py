@@ -22,13 +22,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlds_cli.base.files import safe as safe_files
 from rlds_cli.dataset import retelling
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.lazy import LazyArray, LazyBatch, StoredColumns, in_episode
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.files import safe as safe_files
 from rlds_cli.store import arrays, compression, digests
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.opening import Store

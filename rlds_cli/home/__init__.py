@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rlds_cli import ids, settings
+from rlds_cli.base import ids, settings
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.locks import file_lock
+from rlds_cli.base.ids import DatasetId
+from rlds_cli.base.settings import Settings
 from rlds_cli.errors import InvalidId
-from rlds_cli.files import safe as safe_files
-from rlds_cli.files.locks import file_lock
-from rlds_cli.ids import DatasetId
-from rlds_cli.settings import Settings
 from rlds_cli.store import paths
 
 _REMOTE = "remote"

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from rlds_cli import home, ids, refs, registry, settings
+from rlds_cli import home, registry
+from rlds_cli.base import ids, refs, settings
+from rlds_cli.base.ids import DatasetId
+from rlds_cli.base.refs import Ref
+from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidId, UnknownDataset
 from rlds_cli.home import Home
-from rlds_cli.ids import DatasetId
-from rlds_cli.refs import Ref
 from rlds_cli.registry import Entry
-from rlds_cli.settings import Settings, StrPath
 
 
 def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Path:
@@ -85,7 +86,7 @@ def meant(ref: str, where: Settings) -> DatasetId:
 
 def _how_to_have(id: DatasetId) -> str | None:
     if id.variant:
-        from rlds_cli import subset
+        from rlds_cli.base import subset
 
         return subset.command(id)
     if id.family == registry.LOCAL:

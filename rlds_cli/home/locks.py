@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.disk import is_full
+from rlds_cli.base.files.locks import LockHeld, file_lock
+from rlds_cli.base.ids import DatasetId
+from rlds_cli.base.progress import Event, Progress
 from rlds_cli.errors import NameTaken, NoPermission, NoSpace, RldsError
-from rlds_cli.files import safe as safe_files
-from rlds_cli.files.disk import is_full
-from rlds_cli.files.locks import LockHeld, file_lock
 from rlds_cli.home import Home
-from rlds_cli.ids import DatasetId
-from rlds_cli.progress import Event, Progress
 
 _OTHER = "another home: --home DIR"
 _FILE_SYSTEM = (errno.EIO, errno.ESTALE, errno.ELOOP, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)

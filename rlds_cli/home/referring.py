@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from rlds_cli import settings
+from rlds_cli.base import settings
+from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.home import Home
-from rlds_cli.settings import StrPath
 from rlds_cli.store import paths, references, versions
 from rlds_cli.store.references import ReferencedVersion
 

@@ -12,13 +12,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlds_cli import ids, settings
+from rlds_cli.base import ids, settings
+from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files.names import is_unfinished
+from rlds_cli.base.ids import DatasetId
+from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
-from rlds_cli.files import disk, trees
-from rlds_cli.files.names import is_unfinished
 from rlds_cli.home import Home, locate
-from rlds_cli.ids import DatasetId
-from rlds_cli.settings import StrPath
 from rlds_cli.store import paths
 
 if TYPE_CHECKING:

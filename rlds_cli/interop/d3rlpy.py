@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from rlds_cli.base.settings import StrPath
+from rlds_cli.base.text import is_below
 from rlds_cli.dataset import Dataset, layouts, open_dataset
 from rlds_cli.dataset.selection import within
-from rlds_cli.downloads.download import download
 from rlds_cli.errors import InvalidArgument, MissingPackage, RldsError
-from rlds_cli.settings import StrPath
+from rlds_cli.make.downloads.download import download
 from rlds_cli.ted import FLAGS, REWARD, Array, Field
-from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
     import gymnasium

@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import registry
+from rlds_cli.base.settings import StrPath
+from rlds_cli.base.text import is_below
 from rlds_cli.dataset import ArrayLike, Dataset, counterparts, environments, layouts, open_dataset
 from rlds_cli.dataset.selection import within
-from rlds_cli.downloads.download import download as fetch
 from rlds_cli.errors import MissingPackage, NoEnvironment, UnknownField
-from rlds_cli.settings import StrPath
+from rlds_cli.make.downloads.download import download as fetch
 from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray, spaces
-from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
     import gymnasium

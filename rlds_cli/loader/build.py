@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_cli.base.settings import StrPath
+from rlds_cli.base.text import closest
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.dataset.transforms import Elementwise
 from rlds_cli.errors import BatchSize, EmptyWindow, InvalidArgument
@@ -24,9 +26,7 @@ from rlds_cli.loader.storage import memory
 from rlds_cli.loader.storage.remote import stays
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Transition, Window
-from rlds_cli.settings import StrPath
 from rlds_cli.ted import CUT, FLAGS, REWARD, Array
-from rlds_cli.text import closest
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

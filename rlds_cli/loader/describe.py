@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rlds_cli.files.hashing import short
+from rlds_cli.base.files.hashing import short
 from rlds_cli.loader.index import EpisodeIndex, WindowIndex
 from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.read import BatchReader, DatasetSource

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Never, NoReturn
 from weakref import WeakSet
 
+from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, counterparts
 from rlds_cli.dataset.batch import Batch, register
 from rlds_cli.errors import BatchSize, InvalidArgument
@@ -35,7 +36,6 @@ from rlds_cli.loader.stats import LoaderStats, Meter
 from rlds_cli.loader.storage.page_cache import prefetched
 from rlds_cli.loader.waiting import Live
 from rlds_cli.loader.windows.windows import Transition, Window
-from rlds_cli.settings import StrPath
 
 if TYPE_CHECKING:
     from rlds_cli.loader.arrays.torch_loader import TorchBatches

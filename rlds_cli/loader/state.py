@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rlds_cli.base.files.hashing import short
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import WrongState
-from rlds_cli.files.hashing import short
 from rlds_cli.loader import order
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.order import integer

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rlds_cli import text
+from rlds_cli.base import text
 from rlds_cli.loader.storage.remote import blocks_of, clock_of
 
 if TYPE_CHECKING:

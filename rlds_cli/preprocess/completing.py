@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli.files import safe as safe_files
-from rlds_cli.files.journal import Journal
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.journal import Journal
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.reading import SourceReader
 from rlds_cli.preprocess.task import BLOCK_BYTES

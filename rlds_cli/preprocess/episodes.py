@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli import text
+from rlds_cli.base import text
 from rlds_cli.dataset.lazy import EPISODE, LazyArray, StoredColumns, value_of
 from rlds_cli.errors import InvalidEpisode, PreprocessError
 from rlds_cli.preprocess import calling, forms

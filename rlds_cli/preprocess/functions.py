@@ -13,13 +13,13 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
-from rlds_cli import settings, text
+from rlds_cli.base import settings, text
+from rlds_cli.base.files import modules
+from rlds_cli.base.files.modules import importable
+from rlds_cli.base.text import did_you_mean
 from rlds_cli.errors import PreprocessError
-from rlds_cli.files import modules
-from rlds_cli.files.modules import importable
 from rlds_cli.preprocess import builtin, sources
 from rlds_cli.preprocess.sources import Files, LockedFunction
-from rlds_cli.text import did_you_mean
 
 UNITS = ("episode", "batch", "step", "window")
 _TORCH = "torch"

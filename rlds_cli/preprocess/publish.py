@@ -8,19 +8,20 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import home, text
+from rlds_cli import home
+from rlds_cli.base import text
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files import trees
+from rlds_cli.base.progress import Event, Progress
+from rlds_cli.base.settings import Settings
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
-from rlds_cli.files import safe as safe_files
-from rlds_cli.files import trees
 from rlds_cli.preprocess import completing, job, reuse, task
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan, removal
 from rlds_cli.preprocess.reuse import Reuse
 from rlds_cli.preprocess.task import Task
 from rlds_cli.preprocess.workers import WorkerPool
-from rlds_cli.progress import Event, Progress
-from rlds_cli.settings import Settings
 from rlds_cli.store import joining, manifest, versions
 from rlds_cli.store.build import FILMS, JOURNAL, Built, write_rows
 from rlds_cli.store.finish import Description, Linked, finish

@@ -27,22 +27,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import settings
+from rlds_cli.base import settings
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files import trees
+from rlds_cli.base.files.locks import LockHeld, file_lock
+from rlds_cli.base.progress import Event, Progress, shown
+from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NoPermission, PreprocessError
-from rlds_cli.files import safe as safe_files
-from rlds_cli.files import trees
-from rlds_cli.files.locks import LockHeld, file_lock
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive, writing
+from rlds_cli.places.remote.waiting import watched
 from rlds_cli.preprocess import completing, job, publish
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described, differences
 from rlds_cli.preprocess.workers import WorkerPool
-from rlds_cli.progress import Event, Progress, shown
-from rlds_cli.remote.waiting import watched
-from rlds_cli.settings import StrPath
 from rlds_cli.store import build
 from rlds_cli.store.build import Finished, Shard
 

@@ -28,10 +28,10 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-from rlds_cli import settings
+from rlds_cli.base import settings
+from rlds_cli.base.files import names, trees
+from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.errors import PreprocessError, RldsError, WrongFingerprint
-from rlds_cli.files import names, trees
-from rlds_cli.files.hashing import sha256_of
 from rlds_cli.preprocess.builtin import get as get_builtin
 
 Files = tuple[tuple[str, str], ...]  # (path below its root, sha256), sorted

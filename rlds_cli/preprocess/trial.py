@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli import settings
+from rlds_cli.base import settings
+from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.dataset.lazy import EPISODE
 from rlds_cli.errors import PreprocessError
@@ -21,7 +22,6 @@ from rlds_cli.preprocess.plan import Assumptions, EpisodeResult, Probe, WritePla
 from rlds_cli.preprocess.reading import SourceEpisode
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.preprocess.workers import process_count
-from rlds_cli.settings import StrPath
 from rlds_cli.ted import EncodedFrames, Field, Scalar, VideoFrames
 from rlds_cli.ted.episodes import Value
 

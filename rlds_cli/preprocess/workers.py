@@ -31,14 +31,14 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import __version__
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.progress import Event, Progress
+from rlds_cli.base.settings import cores
 from rlds_cli.errors import MissingPackage, PreprocessError, RldsError
-from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
 from rlds_cli.preprocess import functions
 from rlds_cli.preprocess.functions import Function
 from rlds_cli.preprocess.task import Task
-from rlds_cli.progress import Event, Progress
-from rlds_cli.settings import cores
 from rlds_cli.store.workers import Executor, Lost, Processes, Workers
 
 _WORTH_A_WORKER = 2.0  # seconds of work that pay for starting a process

@@ -20,9 +20,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlds_cli import ids, settings, visible
+from rlds_cli.base import ids, settings, visible
+from rlds_cli.base.ids import DatasetId
+from rlds_cli.base.text import closest, similar
 from rlds_cli.errors import InvalidId, UnknownDataset
-from rlds_cli.ids import DatasetId
 from rlds_cli.registry.facts import ENTRY_KEYS as ENTRY_KEYS
 from rlds_cli.registry.facts import OWN, described
 from rlds_cli.registry.facts import Defect as Defect
@@ -32,7 +33,6 @@ from rlds_cli.registry.facts import File as File
 from rlds_cli.registry.facts import Status as Status
 from rlds_cli.registry.facts import link as link
 from rlds_cli.registry.facts import short as short
-from rlds_cli.text import closest, similar
 
 if TYPE_CHECKING:
     from rlds_cli.registry.own import Registry, Reserved

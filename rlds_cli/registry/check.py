@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from rlds_cli import ids
+from rlds_cli.base import ids
+from rlds_cli.base.files import json as documents
+from rlds_cli.base.text import did_you_mean
+from rlds_cli.base.visible import shown
 from rlds_cli.errors import InvalidId
-from rlds_cli.files import json as documents
 from rlds_cli.registry.facts import ENTRY_KEYS, file_name
-from rlds_cli.text import did_you_mean
-from rlds_cli.visible import shown
 
 Line = dict[str, Any]
 

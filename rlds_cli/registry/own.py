@@ -24,15 +24,15 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from rlds_cli import ids, settings
+from rlds_cli.base import ids, settings
+from rlds_cli.base.files import json as documents
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.settings import Settings
+from rlds_cli.base.text import natural
+from rlds_cli.base.visible import shown
 from rlds_cli.errors import InvalidId, RldsError, TransferError
-from rlds_cli.files import json as documents
-from rlds_cli.files import safe as safe_files
 from rlds_cli.registry import check, facts
 from rlds_cli.registry.facts import Entry
-from rlds_cli.settings import Settings
-from rlds_cli.text import natural
-from rlds_cli.visible import shown
 
 LOCAL = "local"
 VARIABLE = "RLDS_REGISTRY"
@@ -508,8 +508,8 @@ def _fetch(source: RegistrySource, package: Reserved, where: Settings) -> None:
 
 def _get(url: str, where: Settings) -> bytes:
     from rlds_cli.errors import DownloadFailed, Offline
-    from rlds_cli.http.client import Client, RetryPolicy
-    from rlds_cli.http.connections import Permanent
+    from rlds_cli.places.http.client import Client, RetryPolicy
+    from rlds_cli.places.http.connections import Permanent
 
     if where.offline:
         raise Offline(f"{shown(url)} is on the network, which is off (RLDS_OFFLINE or --offline).")

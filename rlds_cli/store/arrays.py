@@ -35,10 +35,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.files import json as documents
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.mapping import Addresses
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.files import json as documents
-from rlds_cli.files import safe as safe_files
-from rlds_cli.files.mapping import Addresses
 from rlds_cli.store import files, references, validation
 from rlds_cli.ted import Array
 

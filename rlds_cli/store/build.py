@@ -35,12 +35,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlds_cli import text
+from rlds_cli.base import text
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files import trees
+from rlds_cli.base.files.journal import Journal
+from rlds_cli.base.progress import Event, Progress, Stage
 from rlds_cli.errors import RldsError
-from rlds_cli.files import safe as safe_files
-from rlds_cli.files import trees
-from rlds_cli.files.journal import Journal
-from rlds_cli.progress import Event, Progress, Stage
 from rlds_cli.store import arrays, publishing, rows
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import RowPosition, RowWriter, WrittenRows

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset, NeedsMemory
-from rlds_cli.files import disk, trees
-from rlds_cli.files import safe as safe_files
 from rlds_cli.store import arrays, files, references
 from rlds_cli.store.arrays import COMPRESSED_INNER_BYTES as INNER_BYTES
 from rlds_cli.store.arrays import SHARD_BYTES, ArrayLayout

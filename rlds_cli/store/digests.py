@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.files import sha256
+from rlds_cli.base.files import sha256
 from rlds_cli.store import arrays, episode_table
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import StoredField

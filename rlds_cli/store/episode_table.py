@@ -18,9 +18,9 @@ from urllib.parse import unquote
 
 import numpy as np
 
+from rlds_cli.base.files import json as documents
+from rlds_cli.base.files import trees
 from rlds_cli.errors import DamagedDataset, InvalidEpisode
-from rlds_cli.files import json as documents
-from rlds_cli.files import trees
 from rlds_cli.store import arrays
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.paths import component

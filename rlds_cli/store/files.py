@@ -12,8 +12,8 @@ import stat
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
+from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset, NoPermission
-from rlds_cli.files import safe as safe_files
 
 REMOTE = ".remote"  # in the directory of a dataset whose rows are at an address: that address
 _MOST = 1 << 20  # files and directories of one dataset

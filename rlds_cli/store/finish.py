@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import __version__
-from rlds_cli.files import safe as safe_files
+from rlds_cli.base.files import safe as safe_files
 from rlds_cli.store import arrays, compression, digests, episode_table, publishing, rows, sealing, statistics, videos
 from rlds_cli.store import metadata as data_not_per_row
 from rlds_cli.store.build import Built

@@ -18,9 +18,9 @@ from typing import Literal
 
 import numpy as np
 
+from rlds_cli.base.media import image_header
+from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.errors import DamagedDataset, FrameError, InvalidArgument
-from rlds_cli.formats import image_header
-from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.ted import Array, BoolArray, EncodedFrames, Field, IntArray
 
 Codec = Literal["jpeg", "png"]

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.errors import DamagedDataset, RldsError
-from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.store import (
     arrays,
     compression,

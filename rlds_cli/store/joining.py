@@ -26,9 +26,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.files import disk, trees
-from rlds_cli.files import safe as safe_files
 from rlds_cli.store import arrays, digests, publishing, sealing, videos
 from rlds_cli.store.finish import Description, FinishedContent, Linked, complete, stored
 from rlds_cli.store.manifest import Manifest, StoredField

@@ -1,4 +1,4 @@
-"""Where the files of a version are: a directory of this disk. `rlds_cli.remote.files` has those at an address."""
+"""Where the files of a version are: a directory of this disk. `places.remote.files` has those at an address."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.formats.mp4 import Extent
 from rlds_cli.store import arrays, compression
 from rlds_cli.store.arrays import Segment
 from rlds_cli.store.columns import Column

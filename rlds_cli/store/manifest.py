@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rlds_cli.base.files import json as documents
 from rlds_cli.errors import DamagedDataset, NewerFormat
-from rlds_cli.files import json as documents
 from rlds_cli.store import commits, files, validation
 
 FORMAT = 1

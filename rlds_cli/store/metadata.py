@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.files import json as documents
+from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.files import json as documents
-from rlds_cli.files import safe as safe_files
 from rlds_cli.store import arrays, validation
 from rlds_cli.ted import Array
 

@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.disk import sync_directory
 from rlds_cli.errors import NoPermission
-from rlds_cli.files import disk, trees
-from rlds_cli.files import safe as safe_files
-from rlds_cli.files.disk import sync_directory
 from rlds_cli.store import files, references
 from rlds_cli.store.manifest import Stats, StoredField
 

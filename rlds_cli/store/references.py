@@ -24,10 +24,10 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from rlds_cli.base.files import json as documents
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files import trees
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
-from rlds_cli.files import json as documents
-from rlds_cli.files import safe as safe_files
-from rlds_cli.files import trees
 from rlds_cli.store import files as store_files
 from rlds_cli.store import manifest, paths
 

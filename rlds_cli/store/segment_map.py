@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlds_cli.base.files.mapping import Addresses
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.files.mapping import Addresses
 from rlds_cli.ted import Array
 
 HINT = "rlds verify ID shows all damage"

@@ -15,8 +15,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.files import safe as safe_files
 from rlds_cli.store import arrays, paths, references, tags
 from rlds_cli.store import files as store_files
 from rlds_cli.store.arrays import Segment

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rlds_cli import refs, visible
+from rlds_cli.base import refs, visible
+from rlds_cli.base.files import disk
+from rlds_cli.base.files import json as documents
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.locks import flock
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidId, NameTaken, NoPermission
-from rlds_cli.files import disk
-from rlds_cli.files import json as documents
-from rlds_cli.files import safe as safe_files
-from rlds_cli.files.locks import flock
 from rlds_cli.store import files
 
 FILE = "tags.json"

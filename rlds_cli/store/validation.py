@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from rlds_cli import ids
+from rlds_cli.base import ids
 from rlds_cli.errors import InvalidId, NewerFormat
 from rlds_cli.store.paths import is_field_path
 

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.hashing import short
+from rlds_cli.base.refs import Ref
+from rlds_cli.base.text import plural
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, NameTaken, RldsError
-from rlds_cli.files import disk, trees
-from rlds_cli.files import safe as safe_files
-from rlds_cli.files.hashing import short
-from rlds_cli.refs import Ref
 from rlds_cli.store import commits, manifest, paths, publishing, references, tags
-from rlds_cli.text import plural
 
 
 def newest_of(path: Path) -> Path:

@@ -32,14 +32,14 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.files import json as documents
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.disk import is_full
+from rlds_cli.base.media import video_files
+from rlds_cli.base.media.image_header import MAX_PIXELS
+from rlds_cli.base.media.mp4 import Extent as Extent
+from rlds_cli.base.media.mp4 import Track
 from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage, NoSpace
-from rlds_cli.files import json as documents
-from rlds_cli.files import safe as safe_files
-from rlds_cli.files.disk import is_full
-from rlds_cli.formats import video_files
-from rlds_cli.formats.image_header import MAX_PIXELS
-from rlds_cli.formats.mp4 import Extent as Extent
-from rlds_cli.formats.mp4 import Track
 from rlds_cli.store import arrays, digests
 from rlds_cli.store.columns import Column
 from rlds_cli.store.frames import copy_repeated

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import __version__
-from rlds_cli.files import trees
+from rlds_cli.base.files import trees
 from rlds_cli.store import arrays, digests, episode_table, metadata, publishing, sealing, videos
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn

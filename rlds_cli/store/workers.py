@@ -23,8 +23,8 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from rlds_cli.base.progress import Event, Progress
 from rlds_cli.errors import RldsError
-from rlds_cli.progress import Event, Progress
 
 R = TypeVar("R")
 _shared: Any = None  # in a worker process: the argument that all its items have in common

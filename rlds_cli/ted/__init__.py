@@ -28,9 +28,9 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.array_types import Array as Array
-from rlds_cli.array_types import BoolArray as BoolArray
-from rlds_cli.array_types import IntArray as IntArray
+from rlds_cli.base.array_types import Array as Array
+from rlds_cli.base.array_types import BoolArray as BoolArray
+from rlds_cli.base.array_types import IntArray as IntArray
 from rlds_cli.errors import InvalidEpisode
 
 T = TypeVar("T")

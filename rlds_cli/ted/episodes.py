@@ -18,6 +18,7 @@ from typing import Any, TypeGuard, cast
 
 import numpy as np
 
+from rlds_cli.base.text import is_below
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.ted import (
     CUT,
@@ -34,7 +35,6 @@ from rlds_cli.ted import (
     Placement,
     VideoFrames,
 )
-from rlds_cli.text import is_below
 
 TERMINATED_NAME, TRUNCATED_NAME = FLAGS
 _COUNTED = ("action", REWARD, *FLAGS)  # the first of these fields counts the steps

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_cli.base.text import is_below
 from rlds_cli.errors import ArchiveError, InvalidArgument, MissingPackage
 from rlds_cli.ted import Field
-from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
     import gymnasium

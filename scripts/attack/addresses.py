@@ -22,8 +22,8 @@ from numcodecs import Zstd
 from scene import SECRET, Scene, attacks
 from server import Server
 
-from rlds_cli.remote.blocks import Hasher
-from rlds_cli.remote.index import IndexedFile, Object, Piece
+from rlds_cli.places.remote.blocks import Hasher
+from rlds_cli.places.remote.index import IndexedFile, Object, Piece
 
 ATTACKS, attack = attacks()
 

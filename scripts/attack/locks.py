@@ -59,7 +59,7 @@ def a_command(scene: Scene) -> None:
         ("os:system", {"command": f"touch {scene.executed}"}),
         ("builtins:exec", {"source": touch}),
         ("builtins:eval", {"source": f"__import__('os').system('touch {scene.executed}')"}),
-        ("rlds_cli.settings:os.system", {"command": f"touch {scene.executed}"}),
+        ("rlds_cli.base.settings:os.system", {"command": f"touch {scene.executed}"}),
         ("rlds_cli.preprocess.functions:subprocess.run", {"args": ["touch", str(scene.executed)]}),
         ("subprocess:run", {"executable": "/usr/bin/touch", "cwd": str(scene.victim)}),
         ("subprocess:Popen", {"executable": "/usr/bin/touch", "cwd": str(scene.victim)}),

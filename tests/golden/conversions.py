@@ -21,7 +21,7 @@ from PIL import Image
 
 import rlds_cli
 from golden import DATA, digest
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 
 GENUINE = (
     "d3rlpy/pendulum_random_v1.1.0.h5",

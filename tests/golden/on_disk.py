@@ -16,7 +16,7 @@ from loader_data import create, varied
 import rlds_cli
 from golden import DATA, digest
 from rlds_cli import archives, preprocess
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 
 FUNCTIONS = """\
 def half(episode):

@@ -12,7 +12,7 @@ from loader_data import create, varied
 import rlds_cli
 from golden import DATA
 from rlds_cli import preprocess
-from rlds_cli.importing import import_files
+from rlds_cli.make.importing import import_files
 
 # A user's module. Its text is part of every key: it stays as it is.
 OWN = """\

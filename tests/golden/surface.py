@@ -20,7 +20,7 @@ import rlds_cli
 from golden import DATA
 from golden.on_disk import shape
 from rlds_cli import cli, errors
-from rlds_cli.text import is_below
+from rlds_cli.base.text import is_below
 
 ROOT = Path(__file__).parents[2]
 WITH_ALL = ("rlds_cli", "rlds_cli.loader", "rlds_cli.preprocess", "rlds_cli.report")

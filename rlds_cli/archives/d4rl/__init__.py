@@ -37,12 +37,12 @@ from rlds_cli.archives import Archive, Plan, once
 from rlds_cli.archives.d4rl import ends
 from rlds_cli.archives.d4rl.ends import D4RL_KEYS, DEFAULT
 from rlds_cli.archives.flat import Flat, FlatEpisodes, FlatLayout
+from rlds_cli.archives.formats.tables import MISSING, Table, no_rows
 from rlds_cli.archives.names import meaning, says_more
 from rlds_cli.archives.steps import check_steps
+from rlds_cli.base.text import is_below
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats.tables import MISSING, Table, no_rows
 from rlds_cli.ted import Note
-from rlds_cli.text import is_below
 
 
 class D4RLFamily(Flat):

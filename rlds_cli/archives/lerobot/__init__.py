@@ -23,15 +23,16 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan
+from rlds_cli.archives.formats import parquet
 from rlds_cli.archives.lerobot import accounting, depth, description, rows
 from rlds_cli.archives.lerobot.description import TASK, Info, LerobotFeature, ListedEpisode
+from rlds_cli.base.files import trees
+from rlds_cli.base.media import image_header, mp4
+from rlds_cli.base.media.mp4 import Track
+from rlds_cli.base.subset import EVERYTHING, Subset
+from rlds_cli.base.text import plural
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
-from rlds_cli.files import trees
-from rlds_cli.formats import image_header, mp4, parquet
-from rlds_cli.formats.mp4 import Track
-from rlds_cli.subset import EVERYTHING, Subset
 from rlds_cli.ted import FLAGS, VIDEO, Array, Chunk, Field, Note
-from rlds_cli.text import plural
 
 VERSION = 1
 _DATA = ("data", "videos")  # below these lie the files of episodes, everything else describes

@@ -19,10 +19,10 @@ from rlds_cli.archives.account import (
     left_out,
     used_as,
 )
+from rlds_cli.archives.formats import inventory
+from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.lerobot import description
 from rlds_cli.archives.lerobot.description import Info, LerobotFeature, ListedEpisode
-from rlds_cli.formats import inventory
-from rlds_cli.formats.inventory import Item
 from rlds_cli.ted import VIDEO
 
 STATS = "stats/"

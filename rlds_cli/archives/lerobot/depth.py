@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlds_cli.base.media import image_header, mp4
+from rlds_cli.base.media.image_header import MAX_PIXELS
+from rlds_cli.base.media.mp4 import Track
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.formats import image_header, mp4
-from rlds_cli.formats.image_header import MAX_PIXELS
-from rlds_cli.formats.mp4 import Track
 from rlds_cli.ted import Array, EncodedFrames
 
 CODE_BITS = 12

@@ -33,11 +33,12 @@ import numpy as np
 
 from rlds_cli.archives import exported
 from rlds_cli.archives.exported import ExportedFile
+from rlds_cli.archives.formats import image_columns, parquet
+from rlds_cli.archives.formats.text_tables import MAX_COLUMNS
+from rlds_cli.base.files import json as documents
+from rlds_cli.base.media import image_header
+from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.files import json as documents
-from rlds_cli.formats import image_columns, image_header, parquet
-from rlds_cli.formats.image_header import MAX_PIXELS
-from rlds_cli.formats.text_tables import MAX_COLUMNS
 from rlds_cli.ted import FLAGS, REWARD, VIDEO, Array, EncodedFrames, Field, Placement
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")

@@ -22,9 +22,9 @@ from rlds_cli.archives import CHUNK_BYTES, Plan
 from rlds_cli.archives.lerobot import depth, description
 from rlds_cli.archives.lerobot.depth import Depth
 from rlds_cli.archives.lerobot.description import TASK
+from rlds_cli.base.media import mp4
+from rlds_cli.base.media.mp4 import Track
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats import mp4
-from rlds_cli.formats.mp4 import Track
 from rlds_cli.ted import (
     CUT,
     FLAGS,

@@ -32,6 +32,9 @@ from rlds_cli.archives.account import (
     left_out,
     used_as,
 )
+from rlds_cli.archives.formats import image_columns, inventory
+from rlds_cli.archives.formats.hdf5 import open_file
+from rlds_cli.archives.formats.parquet import pyarrow
 from rlds_cli.archives.minari import arrow_storage, description, hdf5_storage
 from rlds_cli.archives.minari.description import (
     EPISODE,
@@ -43,12 +46,11 @@ from rlds_cli.archives.minari.description import (
     Signature,
     locate,
 )
+from rlds_cli.base.media import image_header
+from rlds_cli.base.media.image_header import MAX_PIXELS
+from rlds_cli.base.subset import EVERYTHING, Subset
+from rlds_cli.base.text import natural
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
-from rlds_cli.formats import image_columns, image_header, inventory
-from rlds_cli.formats.hdf5 import open_file
-from rlds_cli.formats.image_header import MAX_PIXELS
-from rlds_cli.formats.parquet import pyarrow
-from rlds_cli.subset import EVERYTHING, Subset
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -68,7 +70,6 @@ from rlds_cli.ted import (
     pieces,
     spaces,
 )
-from rlds_cli.text import natural
 
 VERSION = 1
 _JPEG = b"\xff\xd8\xff"

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.archives.formats import arrow_tables, parquet
+from rlds_cli.archives.formats.parquet import pyarrow
 from rlds_cli.archives.minari import description
 from rlds_cli.archives.minari.description import MinariColumn, NamedEpisode, ScannedEpisodes
 from rlds_cli.errors import CorruptArchive
-from rlds_cli.formats import arrow_tables, parquet
-from rlds_cli.formats.parquet import pyarrow
 from rlds_cli.ted import Array, EncodedFrames, Text, spaces
 
 _STEPS = ("actions", "rewards", "terminations", "truncations")

@@ -25,11 +25,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlds_cli.archives.formats.hdf5 import is_hdf5
+from rlds_cli.base.files import json as documents
+from rlds_cli.base.text import natural
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.files import json as documents
-from rlds_cli.formats.hdf5 import is_hdf5
 from rlds_cli.ted import FLAGS, REWARD, Field, Kind, Note, Placement
-from rlds_cli.text import natural
 
 # Versions whose layout this reader was checked against.
 VERSIONS = {f"0.4.{n}" for n in range(4)} | {f"0.5.{n}" for n in range(5)}

@@ -15,11 +15,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rlds_cli.archives.minari import description
-from rlds_cli.archives.minari.description import MinariColumn, NamedEpisode, ScannedEpisodes
-from rlds_cli.errors import CorruptArchive, UnsafeArchive
-from rlds_cli.formats import hdf5_limits, inventory
-from rlds_cli.formats.hdf5 import (
+from rlds_cli.archives.formats import hdf5_limits, inventory
+from rlds_cli.archives.formats.hdf5 import (
     MAX_DEPTH,
     UNWRITTEN_BYTES,
     attribute,
@@ -28,7 +25,10 @@ from rlds_cli.formats.hdf5 import (
     open_file,
     reading,
 )
-from rlds_cli.formats.inventory import Item
+from rlds_cli.archives.formats.inventory import Item
+from rlds_cli.archives.minari import description
+from rlds_cli.archives.minari.description import MinariColumn, NamedEpisode, ScannedEpisodes
+from rlds_cli.errors import CorruptArchive, UnsafeArchive
 from rlds_cli.ted import Array, EncodedFrames, Kind, Text, spaces
 
 _GROUP = re.compile(r"episode_(0|[1-9][0-9]{0,17})")

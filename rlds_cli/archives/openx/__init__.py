@@ -20,14 +20,15 @@ import numpy as np
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, exported
 from rlds_cli.archives.account import ENDS, EPISODES, EXPORT_NAMES, METADATA, UNREAD, Account, Ledger, left_out, used_as
 from rlds_cli.archives.exported import ExportedFile
+from rlds_cli.archives.formats import inventory, tfrecord
+from rlds_cli.archives.formats.tfrecord import ExampleFeature, parse
 from rlds_cli.archives.openx import directory, steps
 from rlds_cli.archives.openx.directory import INFO, SHARD, FeatureLeaf, Features, TfdsDirectory, TfdsShard
 from rlds_cli.archives.openx.steps import LastStep, OtherImages, RecordLayout, RecordOrigin
+from rlds_cli.base.files import json as documents
+from rlds_cli.base.media import image_header
+from rlds_cli.base.subset import Subset
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
-from rlds_cli.files import json as documents
-from rlds_cli.formats import image_header, inventory, tfrecord
-from rlds_cli.formats.tfrecord import ExampleFeature, parse
-from rlds_cli.subset import Subset
 from rlds_cli.ted import FLAGS, Array, Chunk, EpisodeData, Field, Note, chunks, lay_out
 
 VERSION = 1

@@ -29,10 +29,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlds_cli.base.files import json as documents
+from rlds_cli.base.text import natural
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.files import json as documents
 from rlds_cli.ted import Note
-from rlds_cli.text import natural
 
 FEATURES, INFO = "features.json", "dataset_info.json"
 SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord(-(?P<index>\d{5,})-of-(?P<of>\d{5,}))?(\.gz)?")

@@ -25,12 +25,14 @@ import numpy as np
 
 from rlds_cli.archives import tasks
 from rlds_cli.archives.exported import NOTHING, ExportedFile
+from rlds_cli.archives.formats import image_columns
+from rlds_cli.archives.formats.compressed import FREE_BYTES, MAX_RATIO
+from rlds_cli.archives.formats.tfrecord import ExampleFeature
 from rlds_cli.archives.openx.directory import STEPS, FeatureLeaf, Features
+from rlds_cli.base.media import image_header
+from rlds_cli.base.media.image_header import MAX_PIXELS
+from rlds_cli.base.text import is_below
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.formats import image_columns, image_header
-from rlds_cli.formats.compressed import FREE_BYTES, MAX_RATIO
-from rlds_cli.formats.image_header import MAX_PIXELS
-from rlds_cli.formats.tfrecord import ExampleFeature
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -49,7 +51,6 @@ from rlds_cli.ted import (
     Scalar,
     Text,
 )
-from rlds_cli.text import is_below
 
 LastStep = Literal["action", "observation"]
 RULES: tuple[LastStep, ...] = ("action", "observation")

@@ -27,13 +27,13 @@ from rlds_cli.archives import (
     tasks,
 )
 from rlds_cli.archives.beside import is_beside
+from rlds_cli.archives.formats import camera_files
+from rlds_cli.archives.formats.tables import IN_WORDS, Table, container_of, is_flat, open_flat
 from rlds_cli.archives.names import chosen_of, flags_of, has_essentials, is_observation, meaning
 from rlds_cli.archives.plain import accounting, camera_names, camera_search, cameras, flat, grouped
 from rlds_cli.archives.plain.camera_search import CamerasFound
 from rlds_cli.archives.plain.survey import groups_of, is_one_episode, understood
 from rlds_cli.errors import ArchiveError, UnknownLayout
-from rlds_cli.formats import camera_files
-from rlds_cli.formats.tables import IN_WORDS, Table, container_of, is_flat, open_flat
 from rlds_cli.ted import Array, Chunk, Note
 
 VERSION = 1

@@ -22,12 +22,12 @@ import numpy as np
 
 from rlds_cli.archives import ACTION, ARRIVE
 from rlds_cli.archives.flat_rows import differs, is_set
+from rlds_cli.archives.formats.tables import FIRST, LAST, MISSING, NOT, WITHOUT, Readable, Table
 from rlds_cli.archives.names import NEXT_OBSERVATION, Meaning
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
+from rlds_cli.base.text import is_below
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.formats.tables import FIRST, LAST, MISSING, NOT, WITHOUT, Readable, Table
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray, Note
-from rlds_cli.text import is_below
 
 STEP_TYPE = "step_type"
 DISCOUNTS = ("discount", "discounts")

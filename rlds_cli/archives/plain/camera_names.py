@@ -11,14 +11,14 @@ from typing import Literal
 
 import h5py
 
+from rlds_cli.archives.formats import camera_files
+from rlds_cli.archives.formats.camera_files import FILES, STEM
+from rlds_cli.archives.formats.tables import Table
 from rlds_cli.archives.names import ROLES
 from rlds_cli.archives.plain.ownership import Ownership
+from rlds_cli.base.text import natural
 from rlds_cli.errors import ArchiveError, UnknownLayout
-from rlds_cli.formats import camera_files
-from rlds_cli.formats.camera_files import FILES, STEM
-from rlds_cli.formats.tables import Table
 from rlds_cli.ted import Note
-from rlds_cli.text import natural
 
 BLOCK_ROWS = 1 << 16
 FEW_ROWS, MOST_COLUMNS = 1 << 8, 64  # that are looked at where no images were given

@@ -18,17 +18,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from rlds_cli.archives.formats import camera_files
+from rlds_cli.archives.formats.camera_files import AGE, FILES, FOLDER, SINCE, VIDEO, is_video_key
+from rlds_cli.archives.formats.tables import Table, open_flat
 from rlds_cli.archives.names import EPISODE_PREFIX, Meaning, free_name, has_essentials, meaning, present
 from rlds_cli.archives.plain import cameras
 from rlds_cli.archives.plain.camera_names import TEXT, NamedImages, check_apart, named_images, taken, texts_in, texts_of
 from rlds_cli.archives.plain.ownership import Ownership
 from rlds_cli.archives.plain.survey import groups_of
+from rlds_cli.base.text import plural
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
-from rlds_cli.formats import camera_files
-from rlds_cli.formats.camera_files import AGE, FILES, FOLDER, SINCE, VIDEO, is_video_key
-from rlds_cli.formats.tables import Table, open_flat
 from rlds_cli.ted import FLAGS, Note
-from rlds_cli.text import plural
 
 LEFT_OUT = "left-out-files"  # the code of the note about files that no row has
 OF_BAD = "its table is left out"

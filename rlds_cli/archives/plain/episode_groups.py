@@ -27,6 +27,7 @@ from rlds_cli.archives.account import (
     used_as,
 )
 from rlds_cli.archives.flat_rows import differs, is_set
+from rlds_cli.archives.formats.tables import MISSING, Table, TableRows, TableSource, made_of, open_flat
 from rlds_cli.archives.names import (
     EPISODE_PREFIX,
     NEXT_OBSERVATION,
@@ -46,8 +47,8 @@ from rlds_cli.archives.plain import accounting, arriving, cameras, lacking
 from rlds_cli.archives.plain.boundaries import is_count, signed
 from rlds_cli.archives.plain.lacking import Lacking
 from rlds_cli.archives.plain.survey import ended, groups_of, is_pattern
+from rlds_cli.base.text import is_below
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.formats.tables import MISSING, Table, TableRows, TableSource, made_of, open_flat
 from rlds_cli.ted import (
     FLAGS,
     REWARD,
@@ -56,7 +57,6 @@ from rlds_cli.ted import (
     Note,
     Scalar,
 )
-from rlds_cli.text import is_below
 
 MAX_METADATA = 64 << 20
 

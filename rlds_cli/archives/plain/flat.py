@@ -34,6 +34,10 @@ from rlds_cli.archives.flat_rows import (
     is_set,
     stretch_chunks,
 )
+from rlds_cli.archives.formats import camera_files, image_columns
+from rlds_cli.archives.formats.hdf5 import reading
+from rlds_cli.archives.formats.table_views import TableView
+from rlds_cli.archives.formats.tables import MISSING, Table, open_flat
 from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import (
     is_observation,
@@ -56,10 +60,6 @@ from rlds_cli.archives.plain.survey import (
     with_final,
 )
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
-from rlds_cli.formats import camera_files, image_columns
-from rlds_cli.formats.hdf5 import reading
-from rlds_cli.formats.table_views import TableView
-from rlds_cli.formats.tables import MISSING, Table, open_flat
 from rlds_cli.ted import (
     END_NAMES,
     FLAGS,

@@ -36,6 +36,9 @@ from rlds_cli.archives.account import (
     Ledger,
     used_as,
 )
+from rlds_cli.archives.formats import inventory
+from rlds_cli.archives.formats.table_views import nothing
+from rlds_cli.archives.formats.tables import Table, no_rows, open_flat
 from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import (
     differences,
@@ -55,9 +58,6 @@ from rlds_cli.archives.plain.lacking import Lacking
 from rlds_cli.archives.plain.survey import shaped, with_final
 from rlds_cli.archives.steps import check_steps
 from rlds_cli.errors import ArchiveError, UnknownLayout
-from rlds_cli.formats import inventory
-from rlds_cli.formats.table_views import nothing
-from rlds_cli.formats.tables import Table, no_rows, open_flat
 from rlds_cli.ted import (
     END_NAMES,
     FLAGS,

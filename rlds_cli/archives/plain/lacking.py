@@ -14,16 +14,16 @@ import numpy as np
 
 from rlds_cli.archives import DROP, FILL, Archive
 from rlds_cli.archives.flat_rows import FlatLayout
+from rlds_cli.archives.formats.arrow_tables import ArrowFile
+from rlds_cli.archives.formats.tables import MISSING, Table, open_flat
+from rlds_cli.archives.formats.text_tables import CSV, JSON_LINES
 from rlds_cli.archives.names import NEXT_OBSERVATION, differences, is_observation
 from rlds_cli.archives.plain import arriving
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
 from rlds_cli.archives.plain.survey import FileSurvey, JoinedFiles, survey
+from rlds_cli.base.text import is_below
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.formats.arrow_tables import ArrowFile
-from rlds_cli.formats.tables import MISSING, Table, open_flat
-from rlds_cli.formats.text_tables import CSV, JSON_LINES
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, Note
-from rlds_cli.text import is_below
 
 SCAN_BYTES = 64 << 20  # of a column in a binary file that is read ahead to find rows without a value
 WAYS = "--missing drop leaves it out of the dataset; --missing fill writes NaN, 0, False or no text instead"

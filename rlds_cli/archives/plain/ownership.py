@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from rlds_cli.formats import camera_files
-from rlds_cli.formats.camera_files import STEM
+from rlds_cli.archives.formats import camera_files
+from rlds_cli.archives.formats.camera_files import STEM
 
 
 class Ownership:

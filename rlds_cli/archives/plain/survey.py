@@ -18,6 +18,11 @@ import numpy as np
 from rlds_cli.archives import Archive, once
 from rlds_cli.archives.d4rl import ends as layouts
 from rlds_cli.archives.flat_rows import FlatLayout, differs, frames_of, is_set
+from rlds_cli.archives.formats import image_columns
+from rlds_cli.archives.formats.arrow_tables import ArrowFile
+from rlds_cli.archives.formats.camera_files import FILES
+from rlds_cli.archives.formats.table_views import TableView
+from rlds_cli.archives.formats.tables import FIRST, LAST, MISSING, Table, TableColumn, no_rows, open_flat
 from rlds_cli.archives.names import (
     NEXT_OBSERVATION,
     Meaning,
@@ -39,12 +44,8 @@ from rlds_cli.archives.plain.boundaries import (
     find,
 )
 from rlds_cli.archives.steps import check_steps
+from rlds_cli.base.text import is_below, natural
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.formats import image_columns
-from rlds_cli.formats.arrow_tables import ArrowFile
-from rlds_cli.formats.camera_files import FILES
-from rlds_cli.formats.table_views import TableView
-from rlds_cli.formats.tables import FIRST, LAST, MISSING, Table, TableColumn, no_rows, open_flat
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -59,7 +60,6 @@ from rlds_cli.ted import (
     Note,
     Text,
 )
-from rlds_cli.text import is_below, natural
 
 GROUP_DEPTH = 3
 Filled = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]  # of `TableView`

@@ -28,6 +28,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
+from rlds_cli.archives.formats.hdf5 import open_file
 from rlds_cli.archives.names import differences, free_name, is_observation
 from rlds_cli.archives.torchrl import accounting, described, stores
 from rlds_cli.archives.torchrl.boundaries import (
@@ -53,9 +54,8 @@ from rlds_cli.archives.torchrl.stores import (
     trees,
     within,
 )
+from rlds_cli.base.files import json as documents
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.files import json as documents
-from rlds_cli.formats.hdf5 import open_file
 from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Field, Note, Placement, chunks
 
 VERSION = 1

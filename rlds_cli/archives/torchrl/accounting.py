@@ -18,11 +18,11 @@ from rlds_cli.archives.account import (
     left_out,
     used_as,
 )
+from rlds_cli.archives.formats import inventory
+from rlds_cli.archives.formats.inventory import ATTRIBUTE, KEY, Item
 from rlds_cli.archives.torchrl.lanes import MASKS, NEXT
 from rlds_cli.archives.torchrl.stores import HDF5, PICKLES, TensorStore
-from rlds_cli.formats import inventory
-from rlds_cli.formats.inventory import ATTRIBUTE, KEY, Item
-from rlds_cli.text import is_below
+from rlds_cli.base.text import is_below
 
 FLAGS = ("done", "terminated", "truncated", "is_init")
 NO_FIELD = "it has no value at each step; a note says why"

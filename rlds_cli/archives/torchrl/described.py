@@ -24,8 +24,8 @@ from rlds_cli.archives import Archive, Part, Plan
 from rlds_cli.archives.torchrl import accounting, stores
 from rlds_cli.archives.torchrl.boundaries import LaneEpisode, place
 from rlds_cli.archives.torchrl.lanes import NEXT, Lane, Lanes, opened
+from rlds_cli.base.files import json as documents
 from rlds_cli.errors import CorruptArchive
-from rlds_cli.files import json as documents
 from rlds_cli.ted import (
     CUT,
     FLAGS,

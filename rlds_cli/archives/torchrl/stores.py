@@ -33,11 +33,11 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import Archive
+from rlds_cli.archives.formats.hdf5 import is_hdf5, open_file
+from rlds_cli.base.files import json as documents
+from rlds_cli.base.text import natural
 from rlds_cli.errors import ArchiveError, CorruptArchive, NoPermission, UnknownLayout, UnsafeArchive
-from rlds_cli.files import json as documents
-from rlds_cli.formats.hdf5 import is_hdf5, open_file
 from rlds_cli.ted import Array
-from rlds_cli.text import natural
 
 BUFFER, STORAGE, WRITER = "buffer_metadata.json", "storage_metadata.json", "metadata.json"
 H5_MARKS = ("_storage_shape", "is_full")

@@ -9,7 +9,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from rlds_cli import visible
+from rlds_cli.base import visible
 
 
 def plain(text: str, style: str = "") -> Text:

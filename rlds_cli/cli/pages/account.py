@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from rlds_cli import text
 from rlds_cli.archives.account import FILE, Entry
+from rlds_cli.base import text
 
 _SHOWN = 12  # entries that are left out
 

@@ -8,10 +8,10 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rlds_cli import text, visible
-from rlds_cli.checks.findings import CheckReport, Finding, Severity
+from rlds_cli.base import text, visible
 from rlds_cli.cli import out
 from rlds_cli.cli.pages import line, plain
+from rlds_cli.look.checks.findings import CheckReport, Finding, Severity
 
 STYLES: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _WIDE = 100  # columns from which findings stand in a table

@@ -11,12 +11,12 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
-from rlds_cli import text
+from rlds_cli.base import text
+from rlds_cli.base.files.hashing import short
 from rlds_cli.cli.out import figure, number
 from rlds_cli.cli.pages import fitting, grid, line, plain
-from rlds_cli.files.hashing import short
-from rlds_cli.report.columns import Distribution
-from rlds_cli.report.diff import Deviation, Difference, Drift, EpisodesDifference, FieldDifference, Side
+from rlds_cli.look.report.columns import Distribution
+from rlds_cli.look.report.diff import Deviation, Difference, Drift, EpisodesDifference, FieldDifference, Side
 
 _STYLES = {"same": "dim", "content": "yellow", "type": "bold yellow", "added": "green", "removed": "red"}
 _FAR = 0.1  # standard deviations

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
-from rlds_cli import text, visible
+from rlds_cli.base import text, visible
 from rlds_cli.cli import out
 from rlds_cli.cli.out import shape
 from rlds_cli.cli.pages import grid, line, plain
-from rlds_cli.report.files import FileReport
-from rlds_cli.report.order import rank
+from rlds_cli.look.report.files import FileReport
+from rlds_cli.look.report.order import rank
 
 _MOST_NODES = 40
 

@@ -16,16 +16,16 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rlds_cli import text
-from rlds_cli.checks.findings import SEVERITIES
+from rlds_cli.base import text
+from rlds_cli.base.files.hashing import short
 from rlds_cli.cli import out
 from rlds_cli.cli.out import figure, number, shape, space_text
 from rlds_cli.cli.pages import fitting, grid, line, plain
 from rlds_cli.cli.pages.checks import findings, tally
 from rlds_cli.dataset.provenance import CHANGES
-from rlds_cli.files.hashing import short
-from rlds_cli.report.columns import Distribution, OwnColumn, resample, sparkline, trace
-from rlds_cli.report.summary import EpisodeReport, FieldSummary, FieldTrace, Summary
+from rlds_cli.look.checks.findings import SEVERITIES
+from rlds_cli.look.report.columns import Distribution, OwnColumn, resample, sparkline, trace
+from rlds_cli.look.report.summary import EpisodeReport, FieldSummary, FieldTrace, Summary
 
 _DESCRIPTION = 240
 _SPACES = 300

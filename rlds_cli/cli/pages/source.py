@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from rich.console import Console, ConsoleOptions, RenderableType
 
-from rlds_cli import text
+from rlds_cli.base import text
 from rlds_cli.cli import out
 from rlds_cli.cli.pages import account, grid, line, plain
-from rlds_cli.report.source import SourceReport
+from rlds_cli.look.report.source import SourceReport
 
 
 class SourcePage:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlds_cli.base.text import is_below
 from rlds_cli.loader.fields import columns
 from rlds_cli.loader.fields.columns import BatchColumn
 from rlds_cli.loader.index import WindowIndex
 from rlds_cli.loader.kernel import Output, Value
 from rlds_cli.ted import Array
-from rlds_cli.text import is_below
 
 _RENAMED: Mapping[str, Mapping[str, str]] = {"vd4rl": {"observation": "pixels"}}
 _CHECKPOINT = re.compile(r"([^$]*)\$store\$.*_ckpt\.(\d+)\.gz")

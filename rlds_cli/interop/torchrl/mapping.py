@@ -20,10 +20,10 @@ import torch
 from tensordict import TensorDict
 from torchrl.data.utils import CloudpickleWrapper
 
+from rlds_cli.base.progress import silent
 from rlds_cli.interop.torchrl.errors import BadArgument, BadResult, Unfinished
 from rlds_cli.interop.torchrl.trajectories import Trajectories
 from rlds_cli.interop.torchrl.transitions import Transitions
-from rlds_cli.progress import silent
 from rlds_cli.store.workers import Died, Processes, run_items
 
 CHUNK_ROWS, CHUNK_BYTES = 65_536, 64 << 20

@@ -16,7 +16,9 @@ from torchrl.data.replay_buffers.storages import TensorStorage
 from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter
 from torchrl.envs.utils import _classproperty
 
-from rlds_cli import registry, settings
+from rlds_cli import registry
+from rlds_cli.base import settings
+from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.interop.torchrl import mapping, sampling, specs
@@ -25,10 +27,9 @@ from rlds_cli.interop.torchrl.errors import BadArgument
 from rlds_cli.interop.torchrl.sampling import Draws
 from rlds_cli.interop.torchrl.storage import DatasetStorage, opened
 from rlds_cli.interop.torchrl.transitions import Transitions
+from rlds_cli.keep import remove
 from rlds_cli.loader.fields.fields import Names
 from rlds_cli.loader.windows.windows import Anchors
-from rlds_cli.maintenance import remove
-from rlds_cli.settings import StrPath
 
 _PLAIN_DRAWS = (RandomSampler, SamplerWithoutReplacement)  # they give an index and nothing else
 # Arguments of TorchRL's datasets, and the values under which they ask for what is done here anyway.

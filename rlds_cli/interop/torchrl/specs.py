@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, NonTensor, Unbounded
 
+from rlds_cli.base.text import is_below
 from rlds_cli.dataset import Dataset
 from rlds_cli.ted import REWARD, Field, spaces
-from rlds_cli.text import is_below
 
 Json = Mapping[str, Any]
 

@@ -13,8 +13,8 @@ import torch
 from torchrl.data.replay_buffers.checkpointers import TensorStorageCheckpointer
 from torchrl.data.replay_buffers.storages import TensorStorage
 
+from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.downloads.download import download
 from rlds_cli.errors import DatasetNotFound, UnknownDataset
 from rlds_cli.interop.torchrl.contents import Contents, SelectedContents, read_only
 from rlds_cli.interop.torchrl.errors import NoSuchDataset, NotHere, OtherDataset
@@ -22,7 +22,7 @@ from rlds_cli.interop.torchrl.trajectories import Trajectories
 from rlds_cli.interop.torchrl.transitions import Transitions, as_numbers, in_shape
 from rlds_cli.loader.fields.fields import Names
 from rlds_cli.loader.windows.windows import Anchors
-from rlds_cli.settings import StrPath
+from rlds_cli.make.downloads.download import download
 
 REFERENCE = "rlds.json"  # in a directory of ReplayBuffer.dumps
 

@@ -16,16 +16,16 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from rlds_cli.base.media.mp4 import Track
+from rlds_cli.base.text import size_of
 from rlds_cli.dataset.transforms import Resize
 from rlds_cli.errors import FrameError, NoPermission
-from rlds_cli.formats.mp4 import Track
 from rlds_cli.loader.fields.columns import BatchColumn, Decoding, decoded_by
 from rlds_cli.loader.fields.frame_names import ImageNames, VideoNames
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.frame_cache import FrameCache
 from rlds_cli.store.frames import copy_repeated
 from rlds_cli.ted import VIDEO, Array, Field, IntArray
-from rlds_cli.text import size_of
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from rlds_cli.base.text import is_below
 from rlds_cli.dataset import tasks
 from rlds_cli.dataset.batch import ROOT_FLAGS
 from rlds_cli.dataset.rewards import other_rewards
@@ -24,7 +25,6 @@ from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Transition, Window
 from rlds_cli.ted import FLAGS, REWARD, TASK, TASK_AT, Array, join_name
-from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli import text
+from rlds_cli.base import text
+from rlds_cli.base.text import is_below
 from rlds_cli.dataset.returns import check_returns, sum_from_ends, sum_stretch
 from rlds_cli.errors import InvalidArgument, NeedsMemory
 from rlds_cli.loader.fields.columns import INT64, BatchColumn, Decoding, Memo, values_of
@@ -38,7 +39,6 @@ from rlds_cli.loader.order import COLUMN, integer
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, join_name
-from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

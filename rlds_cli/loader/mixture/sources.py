@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.text import did_you_mean
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.transforms import Elementwise
@@ -44,7 +45,6 @@ from rlds_cli.loader.storage.remote import RemoteReads
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Episode
 from rlds_cli.ted import REWARD, Array, IntArray
-from rlds_cli.text import did_you_mean
 
 
 @lru_cache(maxsize=256)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlds_cli.base.text import did_you_mean
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.loader.index import FloatArray, PrefixIndex, SampledWindows, WindowIndex
 from rlds_cli.loader.kernel import SampleNumbers
@@ -14,7 +15,6 @@ from rlds_cli.loader.samplers import Draw, Endless
 from rlds_cli.loader.samplers.uniform import within
 from rlds_cli.loader.samplers.weighted import Cumulative
 from rlds_cli.ted import Array, IntArray
-from rlds_cli.text import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

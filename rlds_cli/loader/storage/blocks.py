@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.files import safe as safe_files
-from rlds_cli.files.mapping import Addresses
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.mapping import Addresses
 from rlds_cli.loader.storage import memory, packed
 from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.storage.packed import PackedContent, WantedContent

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rlds_cli import text
+from rlds_cli.base import text
 from rlds_cli.errors import InvalidArgument, NeedsMemory
 from rlds_cli.loader.arrays.frameworks import ArrayBackend, TorchArrays, tensor_dtype
 from rlds_cli.loader.fields.columns import INT64, BatchColumn

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from rlds_cli import text
+from rlds_cli.base import text
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.mapping import Addresses
 from rlds_cli.errors import RldsError
-from rlds_cli.files import safe as safe_files
-from rlds_cli.files.mapping import Addresses
 from rlds_cli.loader.storage import blocks, memory, packed
 from rlds_cli.loader.storage.blocks import RowLayout, stored_block
 from rlds_cli.loader.storage.memory import ColumnRows
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rlds_cli.dataset import Dataset
-    from rlds_cli.growing.store import GrowingStore
+    from rlds_cli.store.growing.store import GrowingStore
 
 _UNIT = 1 << 16  # rows of a file, at most: with their padding a multiple of a huge page
 _ROOM = 1 << 24  # rows to come, for which addresses are reserved

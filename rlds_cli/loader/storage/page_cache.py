@@ -23,7 +23,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from rlds_cli.settings import cores
+from rlds_cli.base.settings import cores
 from rlds_cli.ted import Array, IntArray
 
 THREADS = 2  # that give advice: for small rows the kernel's work takes as long as the disk's

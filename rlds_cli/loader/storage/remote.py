@@ -85,7 +85,7 @@ class BackgroundFill(Protocol):
 
 
 class Blocks(Protocol):
-    """The blocks of a remote dataset's files of rows, see `rlds_cli.remote.cache.BlockFiles`."""
+    """The blocks of a remote dataset's files of rows, see `rlds_cli.places.remote.cache.BlockFiles`."""
 
     @property
     def stats(self) -> BlockCounts:
@@ -139,7 +139,7 @@ OFFSETS, BYTES, FILMS = "\0offsets", "\0bytes", "\0video"  # after the name of a
 
 
 class BytePlace(Protocol):
-    """Place of the bytes of an array in files of rows: see `rlds_cli.remote.columns.FilePlace`."""
+    """Place of the bytes of an array in files of rows: see `rlds_cli.places.remote.columns.FilePlace`."""
 
     @property
     def files(self) -> IntArray:
@@ -171,7 +171,7 @@ class BytePlace(Protocol):
 
 
 class VideoBlocks(Protocol):
-    """The videos of one field, see `rlds_cli.remote.store.RemoteVideos`."""
+    """The videos of one field, see `rlds_cli.places.remote.store.RemoteVideos`."""
 
     def ranges(self, index: Array) -> tuple[IntArray, IntArray]:
         """Return the ranges of bytes, of all videos end to end, that decoding the frames of an index [n, 2] takes."""

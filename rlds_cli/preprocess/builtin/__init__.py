@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 
 import numpy as np
 
+from rlds_cli.base.text import closest
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.text import closest
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

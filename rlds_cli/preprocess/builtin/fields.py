@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlds_cli.base.text import is_below, natural
 from rlds_cli.dataset import Dataset, selection
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.transforms import Mode, Normalize
 from rlds_cli.errors import InvalidArgument, NoReward
 from rlds_cli.preprocess.builtin import Prepared, builtin
 from rlds_cli.ted import FLAGS, Array, join_name
-from rlds_cli.text import is_below, natural
 
 Names = str | Sequence[str]
 

@@ -1,0 +1,444 @@
+"""Read Arrow record batches forward, as columns of numbers, flags, texts and lists of one length.
+
+Parquet, Arrow files, CSV and JSON lines are all read through this module. Members of a struct are columns of their own,
+their names joined by ``/``; a struct of ``bytes`` and ``path`` is one column, of the bytes. A row without a value is an
+error unless ``fill`` is set: then it reads as 0. A missing float is always NaN, and a missing text None. The column
+``missing:NAME`` marks rows without a value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.archives.formats.text_numbers import Mixed
+from rlds_cli.base.array_types import Array
+from rlds_cli.base.files import child
+from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout
+
+MISSING = "missing:"
+MAX_COLUMN = 64 << 20
+MAGIC = b"ARROW1"
+BATCH_ROWS, BATCH_BYTES = 1 << 13, 32 << 20  # of rows that are read together, of which a file may have any number
+Batches = Callable[[Sequence[str] | None, int], Iterator[Any]]
+
+
+class ArrowFile:
+    """The columns of an open file.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for messages.
+    schema : pyarrow.Schema
+    num_rows : int
+    batches : callable
+        Yields the record batches of some top-level columns (None: of all) from a row on, in the order of the rows.
+    fill : bool
+        Read rows without a value as 0.
+
+    Attributes
+    ----------
+    columns : dict of str to (shape, dtype)
+        Shape with the rows first. ``left_out`` maps columns of other kinds to their types.
+    """
+
+    def __init__(self, path: Path, schema: Any, num_rows: int, batches: Batches, *, fill: bool = False) -> None:
+        self.path, self.num_rows, self.batches, self.fill = path, num_rows, batches, fill
+        self.columns: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        self.left_out: dict[str, str] = {}
+        self.mixed: Mapping[str, Mixed] = {}  # texts of a column that holds numbers, too
+        self.tops: dict[str, str] = {}  # top-level column of each column
+        self.paths: set[str] = set()  # structs of ``bytes`` and ``path`` that are read as paths
+        self.filled: set[str] = set()  # columns that are read as if ``fill`` were set
+        if not num_rows:
+            return
+        kinds = {name: kind for field in schema for name, kind in leaves(field)}
+        self.tops.update({name: field.name for field in schema for name, _ in leaves(field)})
+        for name, column in self._examples(kinds).items():
+            if column is None or not is_known(column.type):
+                self.left_out[name] = str(kinds[name])
+                continue
+            if _is_binary(column.type) or is_image(column.type):
+                self.columns[name] = ((num_rows,), np.dtype("V"))
+                continue
+            values, _ = self.values(name, column, None)
+            self.columns[name] = ((num_rows, *values.shape[1:]), values.dtype)
+
+    def _examples(self, kinds: Mapping[str, Any]) -> dict[str, Any]:
+        """One row of each column of lists, for their length; None where no row has a list. Other columns are empty."""
+        pa = pyarrow()
+        found = {n: None if _is_list(kind) else pa.array([], kind) for n, kind in kinds.items()}
+        for batch in self.batches(None, 0) if None in found.values() else ():
+            flat = flatten(batch)
+            for name in [n for n, column in found.items() if column is None]:
+                if flat[name].null_count < len(flat[name]):
+                    at = int(np.argmin(flat[name].is_null().to_numpy(zero_copy_only=False)))
+                    found[name] = flat[name].slice(at, 1)
+            if None not in found.values():
+                break
+        return found
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of all columns."""
+        return sum(math.prod(shape[1:]) * dtype.itemsize for shape, dtype in self.columns.values())
+
+    def rows(self, names: Collection[str]) -> ArrowRows:
+        """Read the rows of some columns, among them ``missing:NAME``."""
+        return ArrowRows(self, sorted(names))
+
+    def read_paths(self, name: str) -> bool:
+        """Read a struct of ``bytes`` and ``path`` as its paths, if its first row has a path; return whether it has."""
+        if name not in self.tops or not self._is_struct_of_images(name):
+            return False
+        kept = self.columns[name]
+        self.paths.add(name)
+        self.columns[name] = (kept[0], np.dtype(object))
+        if self.rows([name]).read(0, 1)[name][0]:
+            return True
+        self.paths.discard(name)
+        self.columns[name] = kept
+        return False
+
+    def _is_struct_of_images(self, name: str) -> bool:
+        batch = next(self.batches([self.tops[name]], 0), None)
+        return batch is not None and is_image(flatten(batch)[name].type)
+
+    def array(self, name: str, *, most: int = MAX_COLUMN) -> Array:
+        """Read a whole column of at most ``most`` bytes."""
+        shape, dtype = self.columns[name]
+        if math.prod(shape) * dtype.itemsize > most:
+            raise CorruptArchive(f"{self.path.name}: {name} has more than {most:,} bytes.")
+        return self.rows([name]).read(0, shape[0])[name]
+
+    def values(self, name: str, column: Any, shape: tuple[int, ...] | None) -> tuple[Array, Array]:
+        """Read the values [n, ...] of a column of a batch, and which rows have none, bool [n].
+
+        ``shape`` is the expected shape of a row; None accepts any.
+        """
+        import pyarrow as pa
+
+        column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        if is_image(column.type):
+            column = pa.compute.struct_field(column, "path" if name in self.paths else "bytes")
+        if _is_binary(column.type):
+            return np.array(column.to_pylist(), object), missing
+        text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        filled = self.fill or name in self.filled
+        if missing.any() and not (filled or text or pa.types.is_floating(column.type)):
+            raise UnknownLayout(
+                f"{self.path.name}: {name} has {int(missing.sum()):,} rows without a value.",
+                hint="only the last row of an episode may lack its action, reward and flags: it then holds the "
+                "final observation",
+            )
+        if text:
+            return np.array(column.to_pylist(), object), missing
+        present = column.drop_null() if missing.any() and _is_list(column.type) else column
+        values = self._numbers(name, present)
+        if shape is not None and len(present) and values.shape[1:] != shape:
+            raise UnknownLayout(
+                f"{self.path.name}: {name} has rows of {list(values.shape[1:])}; others have {list(shape)}."
+            )
+        if len(present) == len(column):
+            return values, missing
+        width = values.shape[1:] if len(present) else shape or ()
+        out = np.full((len(column), *width), np.nan if values.dtype.kind == "f" else 0, values.dtype)
+        out[~missing] = values.reshape(-1, *width)
+        return out, missing
+
+    def _numbers(self, name: str, column: Any) -> Array:
+        """The numbers of a column, whose rows are single numbers or lists of one length."""
+        import pyarrow as pa
+
+        width, rows = [], len(column)
+        while _is_list(column.type):
+            lengths = column.value_lengths().to_numpy(zero_copy_only=False) if len(column) else np.zeros(0, np.int64)
+            if len(lengths) and (column.null_count or (lengths != lengths[0]).any()):
+                raise UnknownLayout(
+                    f"{self.path.name}: {name} has rows of different lengths.",
+                    hint="a row is a step; if it is an episode or a batch of steps: write a row for each step, with a "
+                    "column of episode ids, or pass the episodes to rlds_cli.create",
+                )
+            width.append(int(lengths[0]) if len(lengths) else 0)
+            column = column.flatten()
+        if column.null_count and not pa.types.is_floating(column.type):
+            if width:
+                raise UnknownLayout(f"{self.path.name}: {name} has lists with elements that have no value.")
+            column = column.fill_null(False if pa.types.is_boolean(column.type) else 0)
+        return np.asarray(column.to_numpy(zero_copy_only=False)).reshape(rows, *width)
+
+
+class ArrowRows:
+    """Rows of several columns, read forward; the rows of the last call can be read again."""
+
+    def __init__(self, source: ArrowFile, names: Sequence[str]) -> None:
+        self._source, self._names = source, names
+        self._read = sorted({n.removeprefix(MISSING) for n in names})
+        self._tops = sorted({source.tops[n] for n in self._read})
+        self._batches: Iterator[Any] | None = None if names else iter(())
+        self._start = 0
+        self._kept = {n: self._none(*self._kind(n)) for n in names}
+
+    @staticmethod
+    def _none(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Return no rows of a column."""
+        return np.empty((0, *shape[1:]), object if dtype.kind == "V" else dtype)
+
+    def _kind(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        if name.startswith(MISSING):
+            return (self._source.num_rows,), np.dtype(bool)
+        return self._source.columns[name]
+
+    def __enter__(self) -> ArrowRows:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        return None
+
+    def read(self, start: int, stop: int) -> dict[str, Array]:
+        """Read rows ``start`` to ``stop`` of every column; rows before ``start`` cannot be read again.
+
+        Raises
+        ------
+        CorruptArchive
+            The file is damaged.
+        UnknownLayout
+            Rows have different shapes, or no value.
+        """
+        if start < self._start:
+            raise ValueError(f"row {start} was read already: reading has come to row {self._start}.")
+        have = self._start + len(next(iter(self._kept.values()), ()))
+        if self._batches is None:
+            self._batches, self._start, have = self._source.batches(self._tops, start), start, start
+        elif start > have:  # rows that nobody reads are not kept
+            self._batches = from_row(self._batches, start - have)
+            self._kept, self._start, have = {n: v[:0] for n, v in self._kept.items()}, start, start
+        blocks = {n: [v] for n, v in self._kept.items()}
+        with reading(self._source.path):
+            while self._names and have < stop and (batch := next(self._batches, None)) is not None:
+                for name, values in self._values(batch).items():
+                    blocks[name].append(values)
+                have += len(batch)
+        joined = {n: np.concatenate(v) if len(v) > 1 else v[0] for n, v in blocks.items()}
+        self._kept = {n: v[start - self._start :] for n, v in joined.items()}
+        self._start = start
+        return {n: v[: stop - start] for n, v in self._kept.items()}
+
+    def _values(self, batch: Any) -> dict[str, Array]:
+        flat, out = flatten(batch), {}
+        for name in self._read:
+            shape, dtype = self._source.columns[name]
+            values, missing = self._source.values(name, flat[name], shape[1:])
+            out[name] = values if dtype.kind in "SUOV" else values.astype(dtype, copy=False)
+            out[MISSING + name] = missing | is_nan(values)
+        return {n: out[n] for n in self._names}
+
+
+def from_row(batches: Iterator[Any], start: int) -> Iterator[Any]:
+    """Record batches without the first ``start`` rows."""
+    for batch in batches:
+        if start < len(batch):
+            yield batch.slice(start)
+        start = max(0, start - len(batch))
+
+
+def is_nan(values: Array) -> Array:
+    """Return the mask [n] of rows that are NaN in every component; all False for values that are not floats."""
+    if values.dtype.kind not in "fc" or not values.size:
+        return np.zeros(len(values), bool)
+    return np.asarray(np.isnan(values.reshape(len(values), -1)).all(axis=1))
+
+
+def flatten(batch: Any) -> dict[str, Any]:
+    """Return the columns of a record batch by name, members of structs as ``struct/member``."""
+    return {
+        name: column
+        for field, top in zip(batch.schema, batch.columns, strict=True)
+        for name, column in _flat(field, top)
+    }
+
+
+def _flat(field: Any, column: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    import pyarrow as pa
+
+    name = f"{above}{field.name}"
+    if not pa.types.is_struct(field.type) or is_image(field.type):
+        yield name, column
+        return
+    for member, values in zip(field.type, column.flatten(), strict=True):
+        yield from _flat(member, values, f"{name}/")
+
+
+def leaves(field: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Names and types of a column, or of the members of a struct."""
+    import pyarrow as pa
+
+    if not pa.types.is_struct(field.type) or is_image(field.type):
+        yield f"{above}{field.name}", field.type
+        return
+    for member in field.type:
+        yield from leaves(member, f"{above}{field.name}/")
+
+
+def is_known(kind: Any) -> bool:
+    """Return whether values are texts, numbers or flags, or lists of numbers or flags."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_binary(kind) or is_image(kind):
+        return True
+    while _is_list(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_binary(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def is_image(kind: Any) -> bool:
+    """Return whether a struct is the one in which the ``datasets`` library keeps images: ``bytes`` and ``path``."""
+    import pyarrow as pa
+
+    if not pa.types.is_struct(kind) or {member.name for member in kind} != {"bytes", "path"}:
+        return False
+    return _is_binary(kind.field("bytes").type)
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+@contextmanager
+def reading(path: Path, what: str = "Parquet") -> Iterator[None]:
+    """Turn the errors of pyarrow while it reads a file into CorruptArchive."""
+    pa = pyarrow()
+    try:
+        yield
+    except (pa.ArrowException, OSError) as e:
+        raise CorruptArchive(f"{path.name} cannot be read as {what}: {e}", hint=f"fetch or write {path} again") from e
+
+
+def pyarrow() -> Any:
+    """Import pyarrow with the modules that are used.
+
+    Raises
+    ------
+    MissingPackage
+        It is not installed.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.compute
+        import pyarrow.csv
+        import pyarrow.json
+        import pyarrow.parquet
+    except ImportError as e:
+        raise MissingPackage(
+            "Parquet, Arrow, CSV and JSON lines files are read with pyarrow, which is not installed.",
+            hint="pip install 'rlds-cli[arrow]'",
+        ) from e
+    return pa
+
+
+# -- Arrow files: record batches, mapped as they are
+
+
+def is_arrow(path: Path) -> bool:
+    """Return whether a file begins and ends as Arrow's files do, among them Feather; streams have no end."""
+    try:
+        with path.open("rb") as f:
+            head = f.read(len(MAGIC))
+            f.seek(-len(MAGIC), 2)
+            return head == f.read() == MAGIC
+    except OSError:
+        return False
+
+
+@contextmanager
+def open_arrow(path: Path, *, fill: bool = False) -> Iterator[ArrowFile]:
+    """Open an Arrow file for reading; ``fill`` as of ``ArrowFile``.
+
+    Raises
+    ------
+    CorruptArchive
+        Damage.
+    MissingPackage
+        pyarrow is not installed.
+    """
+
+    def chosen(names: Sequence[str] | None, start: int) -> Iterator[Any]:
+        rows = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, found.row_bytes))) if names is not None else 1
+        for batch in _gathered(batches(path, names, start), rows):
+            step = rows if names is not None else max(1, len(batch))
+            yield from (batch.slice(at, step) for at in range(0, len(batch), step))
+
+    with reading(path, "Arrow"):
+        found = ArrowFile(path, schema(path), count(path), chosen, fill=fill)
+        yield found
+
+
+def _gathered(batches: Iterator[Any], rows: int) -> Iterator[Any]:
+    """Join small record batches, as a log has that was written step by step, to some of about ``rows`` rows."""
+    some: list[Any] = []
+    count = 0
+    for batch in batches:
+        some.append(batch)
+        count += len(batch)
+        if count >= rows:
+            yield from _joined(some)
+            some, count = [], 0
+    yield from _joined(some)
+
+
+def _joined(some: Sequence[Any]) -> Sequence[Any]:
+    if len(some) < 2:
+        return some
+    found: Sequence[Any] = pyarrow().Table.from_batches(some).combine_chunks().to_batches()
+    return found
+
+
+def schema(path: Path) -> Any:
+    """The columns of a file."""
+    with reading(path, "Arrow"), _opened(path) as reader:
+        return reader.schema
+
+
+def count(path: Path) -> int:
+    """The number of rows of a file."""
+    with _opened(path) as reader:
+        return int(reader.count_rows())
+
+
+def batches(path: Path, columns: Sequence[str] | None = None, start: int = 0) -> Iterator[Any]:
+    """The record batches of some top-level columns of a file, from a row on, in order, checked in full."""
+    child.note(path)
+    with _opened(path, columns) as reader:
+        for batch in from_row(map(reader.get_batch, range(reader.num_record_batches)), start):
+            batch.validate(full=True)
+            yield batch
+
+
+@contextmanager
+def _opened(path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    pa = pyarrow()
+    with pa.memory_map(str(path)) as source:
+        with pa.ipc.open_file(source) as reader:
+            if columns is None:
+                yield reader
+                return
+            some = [i for i, name in enumerate(reader.schema.names) if name in columns]
+        with pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=some)) as reader:
+            yield reader

@@ -1,0 +1,84 @@
+"""What a file holds, by name: datasets, groups and attributes of HDF5, arrays of npz, columns of tables.
+
+No reader is asked: the account of an archive compares what a reader says with this list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlds_cli.archives.formats import arrow_tables, hdf5, parquet, text_tables, tianshou
+from rlds_cli.archives.formats.npz import open_npz
+from rlds_cli.archives.formats.tables import OF_LIBRARIES, container_of
+
+DATASET, GROUP, ATTRIBUTE, ARRAY, COLUMN, KEY = "dataset", "group", "attribute", "array", "column", "key"
+FEATURE, TOPIC = "feature", "topic"  # of TFRecords and recordings, whose readers list them
+ORDER = "the order of rows"
+OWN = "the library that wrote the file keeps it for itself"
+UNNAMED = "it has no name"
+DESCRIBES = "it describes the table for the library that wrote it"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A thing in a file.
+
+    ``kind`` is a constant of this module; groups are those without members, as the others are told by these. An
+    attribute is called ``PATH@NAME``, a key that describes a table ``@NAME``. ``why`` says why no reader can read it,
+    ``use`` what it is used as when the file is opened.
+    """
+
+    kind: str
+    name: str
+    why: str = ""
+    use: str = ""
+
+
+def items(path: Path) -> tuple[Item, ...]:
+    """List what a file holds; nothing for a format whose content its reader lists.
+
+    Raises
+    ------
+    ArchiveError
+        The file cannot be read.
+    """
+    kind = container_of(path)
+    if kind is None:
+        return ()
+    if kind == "hdf5":
+        found = hdf5.contents(path)
+        names = {DATASET: found.datasets, GROUP: found.empty, ATTRIBUTE: found.attributes}
+        above, order = "", tuple[str, ...]()
+        if tianshou.is_of_buffer(found):  # whose columns are called by their names below a group
+            above, order = f"{tianshou.ROWS}/", tianshou.OF_RINGS
+        listed = [(kind, name.removeprefix(above)) for kind, of in names.items() for name in of]
+        own = _of_libraries(found.attributes)
+        return tuple(
+            Item(kind, name, why=OWN if name in own else "", use=ORDER if name.lstrip("@") in order else "")
+            for kind, name in listed
+        )
+    if kind == "npz":
+        with open_npz(path) as npz:
+            return tuple(Item(ARRAY, name) for name in npz.members)
+    return tuple(_columns(path, kind))
+
+
+def _of_libraries(attributes: Sequence[str]) -> set[str]:
+    """Return the attributes that libraries write for themselves, as `formats.tables.OF_LIBRARIES` are."""
+    owners = {name.removesuffix("@CLASS") for name in attributes if name.endswith("@CLASS")}
+    return {n for n in attributes if n.rpartition("@")[0] in owners and n.rpartition("@")[2] in OF_LIBRARIES}
+
+
+def _columns(path: Path, kind: str) -> Iterator[Item]:
+    schema = {"parquet": parquet.schema, "arrow": arrow_tables.schema}.get(kind, text_tables.schema)(path)
+    for top in schema:
+        for name, of in arrow_tables.leaves(top):
+            yield Item(COLUMN, name, "" if arrow_tables.is_known(of) else f"no field can hold {of} values")
+            if arrow_tables.is_image(of):
+                yield Item(COLUMN, f"{name}/path", "the image itself is kept")
+    for key in schema.metadata or {}:
+        yield Item(KEY, f"@{key.decode(errors='replace')}", DESCRIBES)
+    for _ in range(text_tables.unnamed(path)):
+        yield Item(COLUMN, "", UNNAMED)

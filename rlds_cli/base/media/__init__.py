@@ -1,0 +1,1 @@
+"""Images and videos as bytes: headers of images, boxes of MP4s."""

@@ -1,0 +1,192 @@
+"""Prove an export: read its files as an import does, and hash the episodes without writing them.
+
+The digests are those of `store.digests`, so the fingerprint is that of the dataset that an import would make. Several
+processes read the parts of large files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rlds_cli.archives import Plan, Replan, reader
+from rlds_cli.base.files.hashing import short
+from rlds_cli.base.progress import Event, Progress
+from rlds_cli.bridges.exports.content import Content
+from rlds_cli.bridges.exports.format import Format
+from rlds_cli.errors import ExportError
+from rlds_cli.make import importing
+from rlds_cli.store import arrays, digests
+from rlds_cli.store.workers import Processes, run_items
+from rlds_cli.ted import BoolArray, Column, EncodedFrames, EpisodeTable, Field, VideoFrames
+
+_ID = "local/export"
+_ALONE = 256 << 20  # bytes that one process reads: starting others takes longer
+_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The content of exported files: digests of the fields by name, and the episodes."""
+
+    fields: Mapping[str, str]
+    table: EpisodeTable
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the dataset that an import would make."""
+        return digests.fingerprint(self.fields, digests.of_table(self.table))
+
+
+def prove(made: Format, directory: Path, expected: str, jobs: int, tell: Progress) -> None:
+    """Read the files below ``directory``, and compare them with the content.
+
+    Raises
+    ------
+    ExportError
+        They hold something else.
+    """
+    found = read(made, directory, jobs, tell)
+    differ = _differences(made.content, found, expected)
+    if differ:
+        raise ExportError(
+            f"{made.content.id} as {made.name}: importing the files again gives {short(found.fingerprint)}"
+            f" instead of {short(expected)}. These differ: {', '.join(differ[:8])}{', ...' * (len(differ) > 8)}.",
+            hint=f"rlds verify {made.content.id} checks the dataset; nothing was written to {made.target}",
+        )
+
+
+def _differences(content: Content, found: Read, expected: str) -> list[str]:
+    """Name the fields and columns that differ; empty if the content is the same."""
+    odd = [
+        f"episode column {n}"
+        for n, values in content.table.extra.items()
+        if list(values) != list(found.table.extra.get(n, ()))
+    ]
+    if found.fingerprint == expected:
+        return odd
+    fields = content.field_digests()
+    odd += [n for n in sorted({*fields, *found.fields}) if fields.get(n) != found.fields.get(n)]
+    columns, again = content.column_digests(), digests.of_table(found.table)
+    odd += [f"episodes: {n}" for n in sorted({*columns, *again}) if columns.get(n) != again.get(n)]
+    return odd or ["rows that are damaged on this disk"]
+
+
+def read(made: Format, directory: Path, jobs: int, tell: Progress) -> Read:
+    """Read the files as an import does."""
+    options = made.import_options()
+    plan = importing.plan_import(made.files(directory), _ID, reader=made.reader, **options).plan
+    while True:
+        try:
+            return _read(plan, made.content, jobs, tell)
+        except Replan as better:
+            plan = better.plan
+
+
+@dataclass(slots=True)
+class _Parts:
+    """The result of reading some parts: digests of episodes by field, and the episode table."""
+
+    hashes: dict[str, list[bytes]]
+    table: EpisodeTable
+    rows: int
+
+
+def _read(plan: Plan, content: Content, jobs: int, tell: Progress) -> Read:
+    """Read all parts, side by side where there are several large ones."""
+    size = sum(content.row_bytes(name) for name in content.fields) * content.num_rows
+    workers = min(jobs, len(plan.parts)) if size > _ALONE else 1
+    found: dict[int, _Parts] = {}
+
+    def report(rows: int) -> None:
+        done = rows + sum(p.rows for p in found.values())
+        tell(Event(content.id, "check", "imported again", done, content.num_rows, "rows"))
+
+    if workers > 1:
+        items: dict[int, tuple[int]] = {i: (i,) for i in range(len(plan.parts))}
+        executor = Processes(workers)
+        for i, part in run_items(
+            _read_part, plan, items, executor, id=content.id, name=lambda i: f"exported part {i + 1:,}", progress=tell
+        ):
+            found[i] = part
+            report(0)
+    else:
+        for i in range(len(plan.parts)):
+            found[i] = _read_part(plan, i, report)
+    ordered = [found[i] for i in range(len(plan.parts))]
+    of_fields = {f.name: digests.as_array(h for p in ordered for h in p.hashes[f.name]) for f in plan.schema}
+    fields = {f.name: digests.of_field(f, of_fields[f.name]) for f in plan.schema}
+    return Read(fields, EpisodeTable.concat([p.table for p in ordered]))
+
+
+def _read_part(plan: Plan, number: int, report: Callable[[int], None] = lambda rows: None) -> _Parts:
+    """Read a part as an import does, and hash its episodes instead of writing them."""
+    hashers = {f.name: _Hasher(f, plan) for f in plan.schema}
+    tables, rows = [], 0
+    with ThreadPoolExecutor(_THREADS) as pool:
+        pending: list[Future[None]] = []
+        for chunk in reader(plan.reader).read(plan, plan.parts[number]):
+            for future in pending:
+                future.result()
+            pending = [pool.submit(h.add, chunk.columns[n], chunk.last, chunk.episodes) for n, h in hashers.items()]
+            tables.append(chunk.episodes)
+            rows += len(chunk)
+            report(rows)
+        for future in pending:
+            future.result()
+    return _Parts({name: h.episodes for name, h in hashers.items()}, EpisodeTable.concat(tables), rows)
+
+
+class _Hasher:
+    """Hashes the episodes of a field, whose rows come in chunks.
+
+    Attributes
+    ----------
+    episodes : list of bytes
+        Digests of the episodes that have ended.
+    """
+
+    def __init__(self, f: Field, plan: Plan) -> None:
+        self.field, self._plan = f, plan
+        self.episodes: list[bytes] = []
+        self._files: dict[str, bytes] = {}  # sha256 of videos
+        self._begin()
+
+    def _begin(self) -> None:
+        self._hash, self._texts = hashlib.sha256(), list[str | None]()
+
+    def add(self, column: Column, last: BoolArray, ended: EpisodeTable) -> None:
+        """Add the rows of a chunk. ``last`` marks last rows; ``ended`` describes the episodes that they end."""
+        start = 0
+        for end, observed in zip(np.flatnonzero(last).tolist(), ended.observed.tolist(), strict=True):
+            self._update(column, start, end + (observed and self.field.placement == "both"))
+            self.episodes.append(digests.of_texts(self._texts) if self.field.kind == "text" else self._hash.digest())
+            self._begin()
+            start = end + 1
+        self._update(column, start, len(last))
+
+    def _update(self, column: Column, start: int, stop: int) -> None:
+        f = self.field
+        if isinstance(column, VideoFrames):
+            files = digests.as_array(map(self._file, column.files))
+            self._hash.update(arrays.raw(digests.video_rows(column.index[start:stop], files)))
+        elif isinstance(column, EncodedFrames):
+            self._hash.update(arrays.raw(digests.of_frames(column.data, column.spans[start:stop])))
+        elif isinstance(column, list):
+            self._texts += column[start:stop]
+        elif column.dtype != np.dtype(f.dtype) or column.shape[1:] != f.shape:
+            raise ExportError(f"{f.name} is read as {column.dtype} {list(column.shape[1:])}, not as {f.dtype}.")
+        else:
+            rows = arrays.little_endian(column[start:stop])
+            self._hash.update(arrays.raw(digests.of_rows(rows) if digests.has_row_digests(f) else rows))
+
+    def _file(self, name: str) -> bytes:
+        if name not in self._files:
+            with (self._plan.archive.root / name).open("rb") as file:
+                self._files[name] = hashlib.file_digest(file, "sha256").digest()
+        return self._files[name]

@@ -1,0 +1,111 @@
+"""Compact a dataset of either layout, and clear one that grows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlds_cli.base.settings import StrPath
+from rlds_cli.dataset import Dataset, compaction, editing
+from rlds_cli.dataset.rows import Rows
+from rlds_cli.home import locate, referring, usage
+from rlds_cli.store import manifest, versions
+from rlds_cli.store.growing import compacting
+from rlds_cli.store.growing.compacting import Compaction
+from rlds_cli.store.growing.opening import check_grows, open_store
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """A dataset that was compacted.
+
+    ``changed`` is False if its episodes lay end to end already. ``waiting`` episodes are not freed yet, since a reader
+    holds a version that has them, or a tag names it: ``rlds gc`` frees them later.
+    """
+
+    id: str
+    path: Path
+    version: int
+    fingerprint: str
+    changed: bool
+    waiting: int
+    bytes_before: int
+    bytes_after: int
+
+
+def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
+    """Rewrite a dataset, so that its episodes lie end to end and the rows of others take no space.
+
+    Contents, order and fingerprint stay. Readers keep the version that they opened. The episodes are written
+    once more before the old rows are freed, and so are rows that are stored in another dataset. Earlier versions are
+    removed, but for those that have a tag, or that a dataset in one of the user's homes refers to.
+
+    Raises
+    ------
+    NameTaken
+        A writer is at work.
+    NoSpace
+        There is no room to write the episodes once more. The dataset is as it was.
+    """
+    path = locate.dataset(ref, cache_dir=cache_dir, why="compacting makes a version from the newest one")
+    before = usage.size_on_disk(path)
+    done = compacting.compact(path) or _compact_files(path, cache_dir)
+    store, after = open_store(path), usage.size_on_disk(path)
+    id, fingerprint = store.manifest.id, store.fingerprint()
+    return Compacted(id, path, store.version, fingerprint, done.changed, done.waiting, before, after)
+
+
+def _compact_files(path: Path, cache_dir: StrPath | None) -> Compaction:
+    """Make a next version whose files are its own, and remove earlier ones; nothing if it is so already."""
+    ds = Dataset(open_store(path))
+    changed = not Rows(ds).is_dense or ds.store.is_segmented or bool(ds.store.refers_to or versions.earlier(path))
+    if changed:
+        kept = {source.version for other, source in referring.to(path, cache_dir) if other != path}
+        editing.compact(ds, compaction.change(ds), needed=compaction.size(ds), kept=kept)
+    return Compaction(changed, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """A dataset of which ``left`` episodes left; the others are protected."""
+
+    id: str
+    path: Path
+    version: int
+    left: int
+    kept: int
+    dry_run: bool = False
+
+
+def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, cache_dir: StrPath | None = None) -> Cleared:
+    """Let all episodes of a growing dataset leave; its id, its fields and what it keeps stay.
+
+    Who reads an older version reads on. The rows are freed when nobody does.
+
+    Parameters
+    ----------
+    ref : str or path
+    protected : bool
+        Protected episodes leave, too.
+    dry_run : bool
+        Only count them.
+    cache_dir : path, optional
+
+    Raises
+    ------
+    RldsError
+        The dataset does not grow.
+    NameTaken
+        A writer is at work; it can clear it itself.
+    NoSpace
+        The disk is full. The dataset is as it was.
+    """
+    path = locate.dataset(ref, cache_dir=cache_dir, why="episodes leave the newest version")
+    check_grows(path)
+    id = manifest.read(path).id
+    if dry_run:
+        g, count = compacting.count_protected(path)
+        stays = 0 if protected else count
+        return Cleared(id, path, g.number, g.kept - stays, stays, dry_run=True)
+    g, left = compacting.clear(path, protected=protected)
+    return Cleared(id, path, g.number, left, g.kept)

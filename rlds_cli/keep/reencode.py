@@ -1,0 +1,164 @@
+"""Change the encoding of a dataset in place, with the same rows and the same fingerprint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from rlds_cli.base import ids, settings
+from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.ids import DatasetId
+from rlds_cli.base.progress import Event, Progress, shown
+from rlds_cli.base.settings import StrPath
+from rlds_cli.errors import DamagedDataset, RldsError
+from rlds_cli.home import Home, locate, usage
+from rlds_cli.home.locks import exclusive
+from rlds_cli.store import arrays, compression, manifest, references, sealing, versions
+from rlds_cli.store.integrity import check_field
+from rlds_cli.store.manifest import Manifest, StoredField
+from rlds_cli.store.opening import Store
+from rlds_cli.store.sealing import Problem
+
+Encoding = Literal["memmap", "zarr"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reencoded:
+    """A dataset in the requested encoding. ``changed`` is False if it had that encoding already.
+
+    ``bytes_before`` and ``bytes_after`` are sizes on disk. ``path`` is in the user's own home if the dataset was found
+    in one that is not writable.
+    """
+
+    id: str
+    path: Path
+    fingerprint: str
+    encoding: str
+    changed: bool
+    bytes_before: int
+    bytes_after: int
+
+
+def convert(
+    ref: StrPath,
+    *,
+    to: Encoding,
+    jobs: int | None = None,
+    cache_dir: StrPath | None = None,
+    progress: Progress | bool | None = None,
+) -> Reencoded:
+    """Encode a dataset again and replace the old one in one step; its content stays the same.
+
+    Parameters
+    ----------
+    ref : str or path
+        An id on this disk, or the directory of a dataset.
+    to : {"memmap", "zarr"}
+        Memory-mapped files for training, or compressed ones for storage.
+    jobs : int, optional
+        Threads; two by default.
+
+    Raises
+    ------
+    DatasetNotFound, UnknownDataset
+        It is not here.
+    DamagedDataset
+        Its content does not match its fingerprint; it stays as it is.
+    NoSpace, NoPermission
+        The disk is full or not writable; the dataset stays as it is.
+    """
+    tell = shown(progress)
+    path = locate.dataset(ref, cache_dir=cache_dir, why="the storage of the newest version is changed")
+    m = manifest.read(path)
+    if m.growing and to == "zarr":
+        raise RldsError(
+            f"{m.id} grows: its rows are memory-mapped.",
+            hint=f"rlds merge {m.id} --as local/NAME --storage zarr copies it",
+        )
+    if m.encoding == to:
+        return _unchanged(path, m)
+    id, home = ids.parse(m.id), _place(path, cache_dir)
+    with exclusive(home, id, tell):
+        path = locate.dataset(ref, cache_dir=cache_dir)
+        m = manifest.read(path)
+        if m.encoding == to:  # another process was faster
+            return _unchanged(path, m)
+        before = usage.size_on_disk(path)
+        target = _reencode(Store(path), home, id, to, jobs or 2, tell)
+    return Reencoded(m.id, target, m.fingerprint, to, True, before, usage.size_on_disk(target))
+
+
+def _unchanged(path: Path, m: Manifest) -> Reencoded:
+    size = usage.size_on_disk(path)
+    return Reencoded(m.id, path, m.fingerprint, m.encoding, False, size, size)
+
+
+def _place(path: Path, cache_dir: StrPath | None) -> Home:
+    """Return the home of the dataset if it is writable, else the user's own."""
+    own = settings.read(cache_dir).home
+    root = path.parents[2] if len(path.parents) > 2 and path.parents[1].name == "datasets" else own
+    return Home(root if os.access(root, os.W_OK) and os.access(path.parent, os.W_OK) else own)
+
+
+def _reencode(store: Store, home: Home, id: DatasetId, to: Encoding, threads: int, tell: Progress) -> Path:
+    sealing.check_listing(store.path, store.manifest)  # new digests would hide damage
+    place, target = home.partial(id, f"encoding-{to}"), home.dataset(id)
+    work = place / "dataset"
+    safe_files.work_directory(place, home.root)
+    trees.discard(work)
+    try:
+        if to == "memmap":
+            disk.check_space(sum(_sizes(store)), home.root)
+        _share_the_rest(store, work)
+        with ThreadPoolExecutor(threads) as pool:
+            finished = pool.map(lambda f: _field(store, work, f, to), store.manifest.fields)
+            for done, _ in enumerate(finished, 1):
+                tell(Event(str(id), "convert", "", done, len(store.fields), "arrays"))
+        # Fields are no longer shared with another dataset.
+        known = _known(store)
+        sealing.seal(work, replace(store.manifest, encoding=to, shared={}), known=known, threads=threads)
+        versions.replace(work, target)
+    finally:
+        trees.discard(place)
+    return target
+
+
+def _sizes(store: Store) -> Iterator[int]:
+    """Yield the uncompressed bytes of the arrays of all fields."""
+    for f in store.fields.values():
+        for array in compression.column_arrays(f, store.directory(f.name)):
+            yield arrays.file_size(*arrays.open_document(array))
+
+
+def _share_the_rest(store: Store, work: Path) -> None:
+    """Link the files that have only one encoding: episode table, digests, texts, metadata, groups."""
+    fields = {store.directory(name) for name in store.fields}
+    apart = (store.path / sealing.MANIFEST, store.path / sealing.LISTING)
+    for name, file in references.files(store.path).items():
+        if fields.isdisjoint((store.path / name).parents) and file not in apart:
+            place = work / name
+            safe_files.make(place.parent)
+            disk.share(file, place, sealed=True)
+
+
+def _known(store: Store) -> dict[str, str]:
+    """Return the original digests of the shared files, so that damage stays visible."""
+    fields = tuple(f"{f.path}/" for f in store.manifest.fields)
+    return {name: digest for name, digest in sealing.listed(store.path).items() if not name.startswith(fields)}
+
+
+def _field(store: Store, work: Path, f: StoredField, to: Encoding) -> None:
+    """Encode one field below ``work``, and verify its hash."""
+    m = store.manifest
+    try:
+        compression.encode(store.path / f.path, work / f.path, store.fields[f.name], compressed=to == "zarr")
+        problems = check_field(work, m, f, store.episodes).problems
+    except (ValueError, RuntimeError) as e:  # from zarr, for damaged chunks
+        problems = (Problem(f.name, str(e)),)
+    if problems:
+        raise DamagedDataset(f"{m.id}: {problems[0]}. The dataset stays as it is.", hint=f"rlds verify {m.id}")

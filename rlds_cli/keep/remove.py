@@ -1,0 +1,190 @@
+"""Remove datasets from the user's own home, and say which cannot be made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlds_cli import home, registry
+from rlds_cli.base import ids, settings
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.ids import DatasetId
+from rlds_cli.base.progress import Progress, shown
+from rlds_cli.base.settings import StrPath
+from rlds_cli.dataset import provenance
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, NoPermission, RldsError
+from rlds_cli.home import Home, locate, referring
+from rlds_cli.home.locks import exclusive
+from rlds_cli.home.usage import freed_by, size_on_disk
+from rlds_cli.keep import origins
+from rlds_cli.make.convert import merging
+from rlds_cli.places.remote import origins as pushed
+from rlds_cli.store import manifest, publishing, tags, versions
+from rlds_cli.store.growing import logs
+from rlds_cli.store.growing.opening import fingerprint_of
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.opening import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A dataset to remove. ``bytes`` become free: those shared with other datasets do not count.
+
+    ``archive`` bytes stay, so that the dataset can be made again without a download. ``lost`` says why it cannot be
+    made again; it is empty if it can. ``versions`` earlier versions, and the ``tags`` as text, go with it. Datasets in
+    ``referring`` read their rows there, and cannot be read without it.
+    """
+
+    id: str
+    path: Path
+    bytes: int
+    archive: int
+    lost: str = ""
+    versions: int = 0
+    tags: str = ""
+    referring: tuple[Path, ...] = ()
+
+
+def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Removal, ...]:
+    """Plan a removal; nothing is changed.
+
+    Parameters
+    ----------
+    refs : iterable of str
+        Ids on this disk, or globs.
+
+    Raises
+    ------
+    DatasetNotFound, UnknownDataset
+        One of them is not here.
+    NoPermission
+        One is in a shared home, which others use; or its directory is a link.
+    """
+    own = settings.read(cache_dir).home
+    try:
+        paths = locate.datasets(
+            refs,
+            cache_dir=cache_dir,
+            why="a dataset is removed with all its versions (rlds compact removes earlier ones)",
+        )
+    except DatasetNotFound as e:
+        raise DatasetNotFound(e.message, hint="rlds list --here shows what is on this disk") from None
+    for path in paths:
+        if not path.is_relative_to(own / "datasets"):
+            raise NoPermission(
+                f"{path} is not in your home {own}. Nothing was removed.",
+                hint=f"--home {path.parents[2]} selects that home",
+            )
+        safe_files.check_directories(path, own)
+    lost = [obstacle(path, gone=frozenset(paths), cache_dir=cache_dir) for path in paths]
+    others = [tuple(dict.fromkeys(p for p, _ in referring.to(path, cache_dir) if p not in paths)) for path in paths]
+    return tuple(_plan(Home(own), *one) for one in zip(paths, freed_by(paths), lost, others, strict=True))
+
+
+def _plan(own: Home, path: Path, freed: int, lost: str, others: tuple[Path, ...]) -> Removal:
+    id = ids.from_component(path.parent.name, path.name)
+    archive = 0 if id.variant else size_on_disk(own.archive(id))
+    return Removal(str(id), path, freed, archive, lost, len(versions.earlier(path)), _tags(path), others)
+
+
+def _tags(path: Path) -> str:
+    try:
+        return tags.described(path)
+    except DamagedDataset:
+        return ""
+
+
+def remove(
+    refs: Iterable[str], *, cache_dir: StrPath | None = None, progress: Progress | bool | None = None
+) -> tuple[Removal, ...]:
+    """Remove datasets one by one, each in one step. Their archives, and datasets made of them, stay.
+
+    Raises
+    ------
+    DatasetNotFound, UnknownDataset, NoPermission
+        As ``plan``; nothing was removed.
+    """
+    planned = plan(refs, cache_dir=cache_dir)
+    where = settings.read(cache_dir)
+    for one in planned:
+        id = ids.parse(one.id)
+        with exclusive(Home(where.home), id, shown(progress)):
+            if home.find(id, where) == one.path:  # else another process was faster
+                logs.check_not_written(one.path)
+                publishing.remove(one.path)
+                versions.remove(one.path)
+                pushed.forget(Home(where.home), id)
+    return planned
+
+
+def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrPath | None = None) -> str:
+    """Say why the dataset in ``path`` cannot be made again; empty where it can.
+
+    Parameters
+    ----------
+    gone : set of path
+        Datasets that are removed at the same time.
+    """
+    try:
+        m = manifest.read(path)
+        if pushed.of_dataset(path) is not None:
+            return ""
+        if not m.reader and not m.provenance:
+            return "it grows, and its episodes are stored nowhere else"
+        if m.reader == merging.READER:
+            return _of_merged(m, gone, cache_dir)
+        if m.provenance:
+            return _of_derived(m, gone, cache_dir)
+        if not Store(path, check=False).sources:
+            return "it was created from values in Python"
+        return _of_archive(ids.parse(m.id), path)
+    except (RldsError, OSError, ValueError, KeyError):
+        return "it cannot be read: its origin is not known"
+
+
+def _of_merged(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -> str:
+    for member in m.options.get("merged", ()):
+        there = home.find(ids.parse(str(member["id"])), settings.read(cache_dir))
+        if there is None or there in gone or fingerprint_of(there) != member["of"]:
+            return f"{member['id']}, which it was merged from, is not here as it was"
+    return ""
+
+
+def _of_derived(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -> str:
+    step = m.provenance[-1]
+    if step.get("unit") == provenance.APPEND:
+        return "files were appended to it"
+    if step.get("unit") == provenance.UNIT:
+        return f"its labels and its choice of episodes are stored nowhere else (rlds lock {m.id} writes them down)"
+    if not _is_kept(reference := str(step.get("reference", ""))):
+        return f'the source of its function "{reference}" is not kept'
+    source = str(step.get("from", ""))
+    there = home.find(ids.parse(source), settings.read(cache_dir))
+    if there is not None and there not in gone:
+        return ""
+    if there is not None:
+        why = obstacle(there, gone=gone, cache_dir=cache_dir)
+        return f"{source}, which it was made of, is removed too: {why}" if why else ""
+    return "" if origins.downloadable(source) else f"{source}, which it was made of, is not here"
+
+
+def _is_kept(reference: str) -> bool:
+    """Return whether a function is in a module or a file, and not a lambda or in a notebook."""
+    if ":" in reference:
+        return True
+    from rlds_cli.preprocess import builtin  # slow to start
+
+    return reference.replace("-", "_") in builtin.MODULES
+
+
+def _of_archive(id: DatasetId, path: Path) -> str:
+    if origins.described(path) is not None:
+        return ""
+    if id.family == registry.LOCAL:
+        files = origins.own_files(path)
+        lost = [file for file, _ in files if not file.is_file()]
+        return f"{lost[0]}, which it was imported from, is gone" if lost else ""
+    if origins.downloadable(str(id.base)) or Home(path.parents[2]).archive(id).is_dir():
+        return ""
+    return "its archive is no longer available, and not kept here"

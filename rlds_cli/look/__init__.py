@@ -1,0 +1,1 @@
+"""Summaries, checks and speed of datasets."""

@@ -1,0 +1,207 @@
+"""Run the checks: all of them over the rows of a dataset, or the quick part over its manifest.
+
+To add a check, write a function of a `Subject` that yields findings, and name it in ``CHECKS``.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rlds_cli.base import settings
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.progress import Event, Progress, shown
+from rlds_cli.base.settings import StrPath
+from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.home import Home
+from rlds_cli.home.locks import writing
+from rlds_cli.look.checks import ages, episodes, frames, source, values
+from rlds_cli.look.checks.findings import CheckReport, Finding, as_note, number, of_note, ranked
+from rlds_cli.look.checks.subject import Skipped, Subject
+from rlds_cli.places.remote.waiting import watched
+from rlds_cli.store import sealing
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.opening import Store
+
+Check = Callable[[Subject], Iterator[Finding]]
+# The names of the checks, in the order in which they run. `defects` is last: it names only defects that no other
+# finding shows.
+CHECKS: tuple[tuple[str, Check], ...] = (
+    ("finite", values.not_finite),
+    ("frames", frames.frames),
+    ("ages", ages.ages),
+    ("constant", values.constant),
+    ("saturated", values.saturated),
+    ("bounds", values.out_of_bounds),
+    ("continuity", values.jumps),
+    ("boundaries", episodes.boundaries),
+    ("duplicates", episodes.repeats),
+    ("flags", episodes.flags),
+    ("limits", episodes.time_limits),
+    ("counts", source.counts),
+    ("next-unknown", episodes.next_unknown),
+    ("rewards", episodes.isolated_rewards),
+    ("defects", source.defects),
+)
+# Checks whose findings are not written into manifests: later registries know more defects, and for most datasets
+# "next-unknown" only repeats their counts.
+_NOT_RECORDED = ("defects", "next-unknown")
+
+
+def check(
+    ref: str | os.PathLike[str] | Dataset,
+    *,
+    quick: bool = False,
+    cache_dir: StrPath | None = None,
+    progress: Progress | bool | None = None,
+) -> CheckReport:
+    """Run every check on a dataset, in bounded memory; each check reads the columns that it needs once.
+
+    Parameters
+    ----------
+    ref : str, path or Dataset
+        An id, the directory of a dataset, or an open one (always checked as a whole).
+    quick : bool
+        Read the manifest and the episode table only, and no rows.
+
+    Raises
+    ------
+    DatasetNotFound, DamagedDataset, NewerFormat
+        As of ``open_dataset``.
+
+    Examples
+    --------
+    >>> [f.code for f in check("d4rl/antmaze-umaze-diverse-v2").findings]  # doctest: +SKIP
+    ['terminated-inside', 'reward-isolated', 'next-unknown']
+    """
+    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
+    if quick:
+        return _quick(ds)
+    s, tell = Subject(Dataset(ds.store)), watched(shown(progress), ds.store)
+    found, ok, skipped = list[Finding](), list[str](), dict[str, str]()
+    for k, (name, find) in enumerate(CHECKS):
+        tell(Event(ds.id, "check", "", k, len(CHECKS), "checks"))
+        try:
+            of_this = list(_named(name, find, s))
+        except Skipped as e:
+            skipped[name] = str(e)
+            continue
+        found += of_this
+        if not of_this:
+            ok.append(name)
+    return _report(ds, ranked([*found, *_reader_notes(ds)]), tuple(ok), skipped)
+
+
+def _quick(ds: Dataset) -> CheckReport:
+    return _report(ds, quick(ds), (), {"rows": "none was read"})
+
+
+def _report(ds: Dataset, findings: tuple[Finding, ...], ok: tuple[str, ...], skipped: dict[str, str]) -> CheckReport:
+    return CheckReport(
+        id=ds.id,
+        version=ds.version,
+        path=ds.path,
+        fingerprint=Dataset(ds.store).fingerprint,
+        errors=number(findings, "error"),
+        warnings=number(findings, "warning"),
+        notes=number(findings, "note"),
+        findings=findings,
+        ok=ok,
+        skipped=skipped,
+    )
+
+
+def check_archive(
+    path: StrPath,
+    convert: Callable[..., Dataset],
+    *,
+    cache_dir: StrPath | None = None,
+    progress: Progress | bool | None = None,
+) -> CheckReport:
+    """Check a file, a directory or a glob of files: a temporary dataset is made of it, checked, and removed.
+
+    Parameters
+    ----------
+    convert : callable
+        ``importing.import_files``, or another function with its signature.
+
+    Raises
+    ------
+    UnknownLayout
+        No reader knows the layout.
+    ArchiveError
+        The archive cannot be read.
+    NoSpace, NoPermission
+        The home has no room for the temporary dataset, or is not writable.
+    """
+    place = Home(settings.read(cache_dir).home)
+    partial = place.root / "partial"
+    with writing(place):
+        safe_files.directory(partial, place.root)
+        work = tempfile.TemporaryDirectory(prefix="check-", dir=partial)
+    with work as directory:
+        ds = convert(path, "local/archive", cache_dir=directory, progress=progress)
+        return replace(check(ds, progress=progress), id=str(path), path=Path(path))
+
+
+def quick(ds: Dataset) -> tuple[Finding, ...]:
+    """Findings from the manifest and the episode table, with the places that were recorded at conversion."""
+    recorded = {(f.code, f.field): f for f in map(of_note, _check_notes(ds))}
+    found = [_with_recorded(f, recorded.get((f.code, f.field))) for f in manifest_findings(ds)]
+    return ranked([*found, *_reader_notes(ds)])
+
+
+def _with_recorded(f: Finding, recorded: Finding | None) -> Finding:
+    """Return a recorded finding; with all episodes where the episode table tells them, since a record may be cut."""
+    if recorded is None:
+        return f
+    return replace(recorded, num_episodes=f.num_episodes, episodes=f.episodes) if f.episodes else recorded
+
+
+def manifest_findings(ds: Dataset) -> Iterator[Finding]:
+    """Run the quick part of every check on the manifest and the episode table."""
+    s = Subject(Dataset(ds.store), thorough=False)
+    for name, find in CHECKS:
+        try:
+            yield from _named(name, find, s)
+        except Skipped:
+            continue
+
+
+def _named(name: str, find: Check, s: Subject) -> Iterator[Finding]:
+    return (replace(f, check=name) for f in find(s))
+
+
+def _check_notes(ds: Dataset) -> list[Mapping[str, Any]]:
+    return [n for n in ds.manifest.notes if "severity" in n]
+
+
+def _reader_notes(ds: Dataset) -> list[Finding]:
+    return [of_note(n) for n in ds.manifest.reader_notes]
+
+
+def record(directory: Path) -> Manifest:
+    """Add findings to the manifest of a complete dataset that is not published yet, and return the manifest.
+
+    The quick checks run first. Rows are read only for checks that have found an error or a warning, to name the
+    episodes and steps.
+    """
+    ds = Dataset(Store(directory))
+    found = [f for f in manifest_findings(ds) if f.check not in _NOT_RECORDED]
+    if not found:
+        return ds.manifest
+    wrong = {f.check for f in found if f.severity != "note"}
+    located: dict[tuple[str, str | None], list[Finding]] = {}
+    for name, find in CHECKS:
+        for f in _named(name, find, Subject(ds)) if name in wrong else ():
+            located.setdefault((f.code, f.field), []).append(f)
+    # Several findings may have one code: "counts-differ" for steps and for episodes.
+    better = [located.get((f.code, f.field)) for f in found]
+    notes = tuple(as_note(those.pop(0) if those else f) for f, those in zip(found, better, strict=True))
+    manifest = replace(ds.manifest, notes=(*ds.manifest.notes, *notes))
+    sealing.write_manifest(directory, manifest)
+    return manifest

@@ -1,0 +1,54 @@
+"""One function for everything that can be looked at: datasets, episodes and files."""
+
+from __future__ import annotations
+
+import os
+
+from rlds_cli.base import refs
+from rlds_cli.base.settings import StrPath
+from rlds_cli.dataset import Dataset, open_dataset, opening
+from rlds_cli.home import locate
+from rlds_cli.look.report.files import FileReport, describe_file
+from rlds_cli.look.report.summary import EpisodeReport, Summary, describe_episode, summarise
+from rlds_cli.places.sources import addresses
+
+
+def inspect(
+    ref: StrPath | Dataset, *, episode: int | None = None, reader: str | None = None, cache_dir: StrPath | None = None
+) -> Summary | EpisodeReport | FileReport:
+    """Describe a dataset, one of its episodes, or files of any kind; ``rlds inspect`` prints what this returns.
+
+    Parameters
+    ----------
+    ref : str, path or Dataset
+        An id, a directory, an address, an open dataset; or a file, a directory or a pattern of files.
+    episode : int, optional
+        The number of an episode; negative numbers count from the end.
+    reader : str, optional
+        How files are read, as in `importing.import_files`.
+
+    Raises
+    ------
+    DatasetNotFound, UnknownDataset
+        ``ref`` is neither a dataset nor a file.
+    UnknownLayout, CorruptArchive
+        The files cannot be read.
+
+    Examples
+    --------
+    >>> import rlds_cli
+    >>> rlds_cli.inspect("sample/pendulum-d4rl").counts.episodes  # doctest: +SKIP
+    26
+    """
+    ds = ref if isinstance(ref, Dataset) else _dataset(ref, cache_dir)
+    if ds is None:
+        return describe_file(str(ref), reader=reader)
+    return summarise(ds) if episode is None else describe_episode(ds, episode)
+
+
+def _dataset(ref: StrPath, cache_dir: StrPath | None) -> Dataset | None:
+    """Open ``ref``; None if it names files."""
+    if addresses.is_address(ref) and opening.remote_address(refs.parse(ref)) is not None:
+        return open_dataset(ref, cache_dir=cache_dir)
+    target, is_dataset = locate.version_or_file(os.fspath(ref), cache_dir=cache_dir)
+    return open_dataset(str(target), cache_dir=cache_dir) if is_dataset else None

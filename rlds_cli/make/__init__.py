@@ -1,0 +1,1 @@
+"""Datasets from archives, addresses and episodes in memory."""

@@ -1,0 +1,334 @@
+"""Convert an archive into a dataset: planned, parallel, resumable, in bounded memory.
+
+``--frames raw`` decodes encoded frames on the way, and ``--frames HxW`` resizes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.archives import Archive, Plan, planning, plugins, skipped_file
+from rlds_cli.archives.account import Entry, recorded
+from rlds_cli.archives.formats import camera_files
+from rlds_cli.base import text
+from rlds_cli.base.files import child, disk, trees
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.ids import DatasetId
+from rlds_cli.base.media.image_header import MAX_PIXELS
+from rlds_cli.base.progress import Progress
+from rlds_cli.base.subset import EVERYTHING, Subset
+from rlds_cli.errors import ArchiveError, FrameError, NoSpace, RldsError, UnsafeArchive
+from rlds_cli.home import Home
+from rlds_cli.look.checks.run import record
+from rlds_cli.make.convert import reading
+from rlds_cli.make.convert.decoding import decoded_field, is_raw_frame
+from rlds_cli.store import arrays, versions
+from rlds_cli.store.build import PLACE, Built
+from rlds_cli.store.finish import Description, finish
+from rlds_cli.store.manifest import FORMAT, Manifest
+from rlds_cli.store.paths import assign_paths
+from rlds_cli.store.videos import Extent
+from rlds_cli.ted import VIDEO, Array, merge_notes
+
+Identity = tuple[int, int, int, int]  # of a file: device, inode, size, time of its last change in nanoseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """An archive to convert, and the options of the conversion."""
+
+    id: DatasetId
+    reader: str
+    archive: Archive
+    beside: tuple[Path, ...] = ()  # images and videos that the rows of its files have
+    encoding: str = "memmap"
+    frames: str = "encoded"  # or raw, or HxW: decoded at conversion
+    sources: tuple[Mapping[str, Any], ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)  # facts of the registry, for the manifest
+    env: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    stated: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # facts and env by the user, for the manifest
+    portion: Subset = EVERYTHING  # the part of the archive's rows to convert
+    account: tuple[Entry, ...] | None = None  # the fate of the archive, if it was planned before
+    check: Callable[[Path], None] | None = None  # raises if the finished dataset must not be published
+    seen: tuple[Identity, ...] = ()  # of the archive's files and those beside them, when their hashes were computed
+    reader_source: str = ""  # the code of the reader, see `plugins.source`; `convert` fills it in
+    # sha256 by name of the videos that stay where they are published: the archive has their tables alone
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+
+
+def recognised(archive: Archive, format: str | None) -> planning.Recognised:
+    """Find the reader of files and plan to read them, in another process, as `archives.planning.plan`.
+
+    With ``skip_bad``, a file that ends the process is left out like other bad ones; the plan's archive has a note.
+    """
+    while True:
+        try:
+            found: planning.Recognised = child.ask(
+                planning.plan, archive, format, names=archive.files, types=planning.ANSWERS
+            )
+        except ArchiveError as e:
+            rest = tuple(f for f in archive.files if str(f) != e.ended_at)
+            if not archive.skip_bad or not rest or len(rest) == len(archive.files):
+                raise
+            note = skipped_file(archive.name_of(archive.files.index(Path(e.ended_at))), e)
+            archive = replace(archive, files=rest, left_out=(*archive.left_out, note))
+        else:
+            return replace(found, plan=_with_left_out(found.plan, found.archive))
+
+
+def _with_left_out(plan: Plan, given: Archive) -> Plan:
+    """Add the notes of a plan to its archive, which has fewer files: a second plan would not repeat all of them."""
+    if plan.archive.files == given.files:
+        return plan
+    return replace(plan, archive=replace(plan.archive, left_out=(*plan.archive.left_out, *plan.notes)))
+
+
+def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> Manifest:
+    """Convert an archive and publish the dataset. The caller holds the lock of its id.
+
+    After an interruption the same call resumes, and gives the same arrays and the same fingerprint.
+
+    Raises
+    ------
+    ArchiveError
+        The archive cannot be read, or one of its files changes during the conversion; nothing is published.
+    NoSpace, NoPermission
+        The disk is full or not writable; finished parts are kept.
+    """
+    c = replace(c, seen=c.seen or identities(c.archive.files, c.beside), reader_source=plugins.source(c.reader))
+    with child.reading(reading.__name__, id=str(c.id), progress=progress):
+        try:
+            plan = child.ask(planning.plan_known, c.reader, c.archive, names=c.archive.files, types=reading.ANSWERS)
+        except ArchiveError:
+            _check_unchanged(c)  # a changed file explains the error better
+            raise
+        if c.account is None:
+            told = child.ask(planning.account_of, plan, c.archive, names=c.archive.files, types=reading.ANSWERS)
+            c = replace(c, account=told)
+        while True:
+            check_plan(plan, c.archive.files, c.reader)
+            work = home.partial(c.id, _key(c, plan)[:16])
+            try:
+                made = _convert(c, plan, home, work, jobs, progress)
+            except ArchiveError:
+                _check_unchanged(c, work)
+                raise
+            if isinstance(made, Manifest):
+                return made
+            trees.discard(work)
+            plan = made
+
+
+def check_plan(plan: Plan, given: Sequence[Path], reader: str | None) -> None:
+    """Refuse a plan of other files, or of another file of code, than given: a process that read a stranger's made it.
+
+    ``reader`` is the name that was asked for, None if the files were to be recognised.
+    """
+    others = set(plan.archive.files).difference(given)
+    if others:
+        raise UnsafeArchive(f"{given[0]}: the plan to read it names another file, {min(others)}.")
+    if plan.reader != reader and plugins.is_file(plan.reader):
+        raise UnsafeArchive(f"{given[0]}: the plan to read it names another reader, {plan.reader}.")
+
+
+def identities(files: Sequence[Path], beside: Sequence[Path] = ()) -> tuple[Identity, ...]:
+    """Return device, inode, size and modification time of files and of those beside them, which differ after a write.
+
+    Folders of images follow, which differ if they have more images.
+    """
+    return tuple(map(_identity, _watched(files, beside)))
+
+
+def _watched(files: Sequence[Path], beside: Sequence[Path]) -> tuple[Path, ...]:
+    folders = dict.fromkeys(f.parent for f in beside if camera_files.is_image(f))
+    return (*files, *beside, *folders)
+
+
+def _identity(file: Path) -> Identity:
+    try:
+        stat = file.stat()
+        if file.is_dir():
+            return stat.st_dev, stat.st_ino, sum(map(camera_files.is_image, file.iterdir())), 0
+    except OSError:
+        return (0, 0, 0, 0)
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def _check_unchanged(c: Conversion, work: Path | None = None) -> None:
+    """Refuse an archive whose files changed while they were read, or a reader that did, and discard the work."""
+    if plugins.is_file(c.reader) and plugins.source(c.reader) != c.reader_source:
+        raise ArchiveError(f"{c.reader} changed while it read {c.id}. Nothing is published.", hint="import again")
+    now = identities(c.archive.files, c.beside)
+    watched = _watched(c.archive.files, c.beside)
+    changed = [f for f, before, after in zip(watched, c.seen, now, strict=True) if before != after]
+    if changed:
+        if work is not None:
+            trees.discard(work)
+        more = f" and {text.plural(len(changed) - 1, 'other file')}" if len(changed) > 1 else ""
+        raise ArchiveError(
+            f"{c.id}: {changed[0]}{more} changed while the archive was read. Nothing is published.",
+            hint="run the same command again once the file is complete",
+        )
+
+
+def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progress: Progress) -> Manifest | Plan:
+    """Convert by a plan; return a better plan if the archive differs from it."""
+    _check_frames(c, plan)
+    threads = max(2, jobs)
+    _check_room(c, plan, home, threads)
+    key = _key(c, plan)
+    safe_files.work_directory(work, home.root)
+    job = reading.ArchiveJob(str(c.id), plan, key, c.frames, c.portion)
+    asked: dict[str, Any] = {"names": plan.archive.files, "types": reading.ANSWERS}
+    built: Built | Plan = child.ask(reading.write, job, work, jobs, progress=progress, **asked)
+    if isinstance(built, Plan):
+        return built
+    if not len(built.episodes):
+        trees.discard(work)
+        raise _nothing(c, built)
+    never_written = child.ask(reading.never_written, plan, **asked)
+    notes = merge_notes(dict.fromkeys((*c.archive.left_out, *plan.notes, *built.notes, *never_written)))
+    # What a process of strangers' files says of places does not count.
+    paths = assign_paths(f.name for f in job.schema)
+    built = replace(built, directory=work / PLACE, schema=job.schema, paths=paths, notes=notes)
+    _finish(c, plan, built, child.each(reading.metadata, plan, **asked), threads=threads)
+    directory = built.directory
+    del built  # frees its episode table: the checks read their own
+    manifest = record(directory)
+    _check_unchanged(c, work)
+    try:
+        if c.check is not None:
+            c.check(directory)
+    except RldsError:
+        trees.discard(work)
+        raise
+    versions.replace(directory, home.dataset(c.id))
+    trees.discard(work)
+    return manifest
+
+
+def _nothing(c: Conversion, built: Built) -> ArchiveError:
+    if not c.portion.cuts:
+        return ArchiveError(f"{c.id}: the archive holds no episode with steps. Nothing is published.")
+    splits = ", ".join(built.episodes.splits)
+    there = (
+        f"rlds download {c.id.base} takes all of it"
+        if c.portion.split is None
+        else f"its splits are {splits}"
+        if splits
+        else "it has no splits"
+    )
+    return ArchiveError(f"{c.id.base} has no episodes for {c.portion}. Nothing is published.", hint=there)
+
+
+def _check_frames(c: Conversion, plan: Plan) -> None:
+    for f in plan.schema:
+        if f.kind == "frames" and math.prod(f.shape[:2]) > MAX_PIXELS:
+            size = "x".join(map(str, f.shape[:2]))
+            raise UnsafeArchive(f"{c.id.base}: {f.name} has frames of {size}, which are too large to decode.")
+
+
+def _check_room(c: Conversion, plan: Plan, home: Home, threads: int) -> None:
+    """Raise NoSpace or FrameError before the first row if the dataset cannot fit and the number of rows is known."""
+    known = [p.rows for p in plan.parts]
+    schema = [decoded_field(f, c.frames) for f in plan.schema]
+    frames = [f for f in schema if f.kind == "array" and f not in plan.schema]
+    if c.frames == "raw" and any(map(is_raw_frame, plan.schema)) and not frames:
+        raise FrameError(f"The frames of {c.id.base} are published raw, and stay raw.", hint="--frames encoded, or HxW")
+    if c.frames != "encoded" and not frames:
+        raise FrameError(f"{c.id.base} has no frames to decode or resize.", hint=f"rlds download {c.id.base}")
+    if None in known or c.portion.cuts:
+        return
+    rows = sum(r for r in known if r is not None)
+    columns = sorted((rows * f.row_bytes for f in schema if f.kind != "frames"), reverse=True)
+    needed = sum(columns)
+    if c.encoding == "zarr":  # fields are compressed beside their rows, ``threads`` at a time
+        needed += sum(columns[:threads])
+    if any(f.codec == VIDEO for f in schema):
+        films = (f for f in plan.archive.files if f.suffix == ".mp4" and _name(plan, f) not in c.elsewhere)
+        needed += sum(f.stat().st_size for f in (*films, *filter(camera_files.is_video, c.beside)))
+    free = disk.free(home.root)
+    if needed > free and frames:
+        raise FrameError(
+            f"Decoded frames of {c.id.base} need {text.size_of(needed)}, {text.size_of(free)} are free.",
+            hint="--frames encoded (as published), or a smaller size",
+        )
+    if needed > free:
+        raise NoSpace(
+            f"{c.id} needs {text.size_of(needed)}, {text.size_of(free)} are free below {home.root}.",
+            hint="another disk: --home DIR, or RLDS_HOME",
+        )
+
+
+def _finish(
+    c: Conversion, plan: Plan, built: Built, metadata: Iterable[tuple[str, Array | str]], *, threads: int
+) -> None:
+    about = Description(
+        id=str(c.id),
+        encoding=c.encoding,
+        reader=plugins.recorded(plan.reader),
+        reader_version=plan.version,
+        reader_source=c.reader_source,
+        episodes_by=plan.episodes_by,
+        facts={**c.facts, **plan.facts, **c.stated.get("facts", {})},
+        spaces=plan.spaces,
+        env={**c.env, **plan.env, **c.stated.get("env", {})},
+        options=c.options,
+        account=recorded(c.account or ()),
+        sources=c.sources,
+    )
+    finish(built, about, metadata=metadata, locate=partial(_video, c, plan), threads=threads)
+
+
+def _video(c: Conversion, plan: Plan, field: str, name: str) -> Extent:
+    """Return the extent of a video of the archive, by its file name."""
+    return Extent.whole(plan.archive.root / name, c.elsewhere.get(name, ""))
+
+
+def _name(plan: Plan, file: Path) -> str:
+    """Return the path of a file of the archive below its root."""
+    return file.relative_to(plan.archive.root).as_posix()
+
+
+def _key(c: Conversion, plan: Plan) -> str:
+    """Return a key of the work: archive, reader, plan and options, but neither workers nor paths."""
+    described = {
+        "format": FORMAT,
+        "id": str(c.id),
+        "reader": [plugins.recorded(plan.reader), plan.version, *filter(None, [c.reader_source])],
+        "sources": [*map(dict, c.sources), *map(_named, () if c.sources else (*plan.archive.files, *c.beside))],
+        "schema": [asdict(f) for f in plan.schema],
+        "parts": [{"rows": p.rows, "args": dict(p.args)} for p in plan.parts],
+        "episodes_by": plan.episodes_by,
+        "fields": dict(plan.archive.fields),
+        "frames": c.frames,
+        **({"portion": c.portion.facts} if c.portion.cuts else {}),
+        **({"skip_bad": True} if plan.archive.skip_bad else {}),
+        **({"last_step": plan.archive.last_step} if plan.archive.last_step else {}),
+        **({"rewards": plan.archive.rewards} if plan.archive.rewards else {}),
+        **({"missing": plan.archive.missing} if plan.archive.missing else {}),
+        **({"topics": [*plan.archive.topics]} if plan.archive.topics else {}),
+        **({"hz": plan.archive.hz} if plan.archive.hz else {}),
+        **({"nearest": True} if plan.archive.nearest else {}),
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True, default=_plain).encode()).hexdigest()
+
+
+def _plain(value: object) -> str:
+    """Return a string for a value that JSON cannot hold."""
+    return hashlib.sha256(arrays.raw(value)).hexdigest() if isinstance(value, np.ndarray) else str(value)
+
+
+def _named(file: Path) -> tuple[str, int, int]:
+    stat = file.stat()
+    return file.name, stat.st_size, stat.st_mtime_ns

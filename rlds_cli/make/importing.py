@@ -1,0 +1,409 @@
+"""Import a user's own files, in any layout that a reader supports, as a dataset.
+
+A mapping file assigns keys of the user's files to fields:
+
+::
+
+    {"fields": {"observation": "state/q", "action": "cmd"}, "episodes_by": "field:trial"}   JSON, or the same in TOML
+    {"observation": "state/q", "action": "cmd"}                                             the fields alone
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from rlds_cli import home
+from rlds_cli.archives import LACKING, REFUSE, REWARDS, Archive, Plan, beside, planning, plugins
+from rlds_cli.archives.account import Entry
+from rlds_cli.base import ids, settings
+from rlds_cli.base.files import child
+from rlds_cli.base.files import json as documents
+from rlds_cli.base.files.hashing import sha256_of
+from rlds_cli.base.ids import DatasetId
+from rlds_cli.base.progress import Event, Progress, shown
+from rlds_cli.base.settings import Settings, StrPath
+from rlds_cli.base.text import natural
+from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.errors import InvalidArgument, InvalidId, NameTaken, RldsError, UnsafeArchive
+from rlds_cli.home import Home
+from rlds_cli.home.locks import exclusive
+from rlds_cli.make.convert import given, reading
+from rlds_cli.make.convert.archive import Conversion, check_plan, convert, identities, recognised
+from rlds_cli.make.convert.create import rate, texts
+from rlds_cli.make.convert.given import expand as expand
+from rlds_cli.store import manifest
+from rlds_cli.store.growing import logs
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.ted import Field
+
+KEYS = ("fields", "episodes_by", "rewards")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPlan:
+    """The plan of an import.
+
+    ``rows`` is the number of rows (T+1 per episode) if it is known in advance. ``episodes`` holds statistics as far as
+    known: ``episodes``, ``steps``, ``shortest``, ``median``, ``longest`` and ``ends``. ``notes`` are remarks of the
+    reader, ``account`` the fate of each file, and of each column, key, attribute and group in it. ``beside`` are the
+    images and videos beside ``files`` that rows have; ``bytes`` is the size of both.
+    """
+
+    id: str
+    reader: str
+    recognised: str
+    files: tuple[Path, ...]
+    bytes: int
+    episodes_by: str
+    fields: tuple[Field, ...]
+    rows: int | None
+    facts: Mapping[str, Any]
+    notes: tuple[str, ...]
+    account: tuple[Entry, ...]
+    plan: Plan = field(repr=False)
+    beside: tuple[Path, ...] = ()
+    episodes: Mapping[str, Any] | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """Return the plan as JSON values, without the reader's own plan."""
+        return {n: getattr(self, n) for n in self.__slots__ if n != "plan"}
+
+
+def plan_import(
+    paths: StrPath | Sequence[StrPath],
+    ref: str,
+    *,
+    reader: str | None = None,
+    fields: Mapping[str, str | Sequence[str]] | None = None,
+    episodes_by: str | None = None,
+    skip_bad: bool = False,
+    last_step: str | None = None,
+    rewards: str | None = None,
+    missing: str | None = None,
+    topics: Sequence[str] | None = None,
+    hz: float | None = None,
+    nearest: bool | None = None,
+    progress: Progress | bool | None = None,
+) -> ImportPlan:
+    """Recognise files and plan their import. Reads no bulk data and writes nothing.
+
+    Parameters
+    ----------
+    paths : path or paths
+        Files, directories or glob patterns; several files are one archive, in natural order.
+    ref : str
+        Id of the new dataset: ``local/NAME``.
+    reader : str, optional
+        The reader to use: a name, or ``FILE.py:NAME`` for one of your own, see docs/writing-a-reader.md. By default the
+        one that recognises the content.
+    fields : mapping, optional
+        Key of the archive for each TED field, as in ``{"observation": "state/q"}``, or a list of keys whose columns are
+        joined.
+    episodes_by : str, optional
+        ``flags``, ``timeouts``, ``jumps``, ``field:KEY`` or ``file``.
+    skip_bad : bool
+        Leave out files that cannot be read; the notes name them.
+    last_step : {"action", "observation"}, optional
+        Content of the last step of an RLDS episode; by default it is inferred.
+    rewards : {"action", "arrive"}, optional
+        The step that the reward and the flags of a row of a table belong to: the action of that row, or, as in dm_env,
+        the action of the row before. By default the action of that row; a last row with a reward and no action is
+        then refused.
+    missing : {"fill", "drop", "refuse"}, optional
+        What becomes of a field of tables, or of files and groups of an episode each, that some of them or some of
+        their rows do not have: ``fill`` writes NaN, 0, False or no text there, and ``drop`` leaves the field out. By
+        default it is refused, in words that name the file and the column.
+    topics : sequence of str, optional
+        Topics of recordings, or patterns of them; by default all. See docs/recordings.md.
+    hz : float, optional
+        Steps per second of recordings; by default each message of the action makes a step.
+    nearest : bool, optional
+        Of each topic of a recording a step has the nearest message; by default the latest.
+    progress : callable or bool, optional
+        As in ``import_files``; it is told which file is being read, while that takes long.
+
+    Raises
+    ------
+    InvalidArgument
+        ``rewards``, ``missing`` or ``hz`` is not valid, or the files are not tables or recordings.
+    UnknownLayout
+        No reader recognises the files; the hint is a command to try.
+    ArchiveError
+        The layout is known, but the files cannot be read.
+    """
+    id = ids.parse(ref)
+    if id.family != "local":
+        raise InvalidId(f"{id} cannot be imported: only ids of the family local can.", hint=f"--as local/{id.name}")
+    if rewards not in (None, *REWARDS):
+        raise InvalidArgument(f"rewards={rewards!r} is neither of {', '.join(REWARDS)}.")
+    if missing not in (None, *LACKING):
+        raise InvalidArgument(f"missing={missing!r} is neither of {', '.join(LACKING)}.")
+    named = None if reader is None else plugins.resolved(reader)
+    with child.reading(planning.__name__, id=str(id), progress=shown(progress)):
+        chosen = given.files_to_import([paths] if isinstance(paths, str | os.PathLike) else paths, id)
+        files = chosen.files
+        options = Archive(
+            _root(files),
+            files,
+            episodes_by,
+            keys_of(fields),
+            skip_bad,
+            last_step,
+            left_out=tuple(beside.notes(chosen.without_data)),
+            beside=beside.entries(chosen.without_data),
+            rewards=rewards,
+            missing=missing,
+            topics=tuple(topics or ()),
+            hz=None if hz is None else rate(hz)["fps"],
+            nearest=bool(nearest),
+        )
+        found = recognised(options, named)
+    plan = found.plan
+    check_plan(plan, files, named)
+    if found.reader != "plain" and missing not in (None, REFUSE):
+        raise InvalidArgument(
+            f"missing is for tables and files of an episode each; {files[0].name} is read as {found.reader}.",
+            hint="leave out --missing",
+        )
+    if found.reader != "recordings" and (topics or hz is not None or nearest is not None):
+        raise InvalidArgument(
+            f"topics, hz and nearest are for recordings; {files[0].name} is read as {found.reader}.",
+            hint="leave out --topics, --hz and --nearest",
+        )
+    more = _beside(plan)
+    return ImportPlan(
+        id=str(id),
+        reader=found.reader,
+        recognised=found.how,
+        files=plan.archive.files,
+        bytes=sum(f.stat().st_size for f in (*plan.archive.files, *more)),
+        episodes_by=plan.episodes_by,
+        fields=plan.schema,
+        rows=found.rows,
+        facts=plan.facts,
+        notes=found.notes,
+        account=found.account,
+        plan=plan,
+        beside=more,
+        episodes=plan.episode_summary.numbers() if plan.episode_summary else None,
+    )
+
+
+def import_files(
+    paths: StrPath | Sequence[StrPath],
+    ref: str,
+    *,
+    reader: str | None = None,
+    fields: Mapping[str, str | Sequence[str]] | None = None,
+    episodes_by: str | None = None,
+    skip_bad: bool = False,
+    last_step: str | None = None,
+    rewards: str | None = None,
+    missing: str | None = None,
+    topics: Sequence[str] | None = None,
+    hz: float | None = None,
+    nearest: bool | None = None,
+    fps: float | None = None,
+    license: str | None = None,
+    description: str | None = None,
+    store: Literal["memmap", "zarr"] = "memmap",
+    frames: str = "encoded",
+    jobs: int | None = None,
+    force: bool = False,
+    cache_dir: StrPath | None = None,
+    progress: Progress | bool | None = None,
+) -> Dataset:
+    """Convert a user's own files into the dataset ``local/NAME``; the files stay where they are.
+
+    Repeating the same import returns at once. For the parameters see ``plan_import`` and ``rlds_cli.download``;
+    ``fps``, ``license`` and ``description`` are those of ``rlds_cli.create``, and come before what the files say.
+
+    Raises
+    ------
+    InvalidArgument
+        ``fps`` is not a positive number, or a text is not a string.
+    NameTaken
+        The id exists, and was made of other files or with other options.
+    """
+    tell = shown(progress)
+    ids.frames_variant(frames)
+    about = stated(fps=fps, license=license, description=description)
+    keys = keys_of(fields)
+    how: dict[str, Any] = {"reader": reader, "fields": keys, "episodes_by": episodes_by, "skip_bad": skip_bad}
+    how |= {"last_step": last_step, "rewards": rewards, "missing": missing}
+    how |= {"topics": topics, "hz": hz, "nearest": nearest}
+    with child.reading(reading.__name__, id=str(ids.parse(ref)), progress=tell):
+        planned = plan_import(paths, ref, **how)
+        where = settings.read(cache_dir)
+        place, id = Home(where.home), ids.parse(planned.id)
+        options: dict[str, Any] = {"fields": keys, "episodes_by": episodes_by}
+        options |= {"store": store, "frames": frames}
+        options |= {"skip_bad": True} if skip_bad else {}
+        given: dict[str, Any] = {
+            "last_step": last_step,
+            "rewards": rewards,
+            "missing": missing,
+            "fps": fps,
+            "license": license,
+            "description": description,
+        }
+        given |= {"topics": [*topics] if topics else None, "hz": hz, "nearest": nearest}
+        options |= {n: v for n, v in given.items() if v}
+        seen = identities(planned.files, planned.beside)
+        sources = _describe_files(planned, tell)
+        made_by = (plugins.recorded(planned.reader), plugins.source(planned.reader))
+        if not force and _is_done(id, where, made_by, options, sources):
+            return open_dataset(planned.id, cache_dir=cache_dir)
+        work = Conversion(
+            id=id,
+            reader=planned.reader,
+            archive=planned.plan.archive,
+            beside=planned.beside,
+            account=planned.account,
+            encoding=store,
+            frames=frames,
+            sources=sources,
+            options=options,
+            stated=about,
+            seen=seen,
+        )
+        del planned  # it is large for millions of episodes, and the conversion makes its own
+        with exclusive(place, id, tell):
+            if (there := home.find(id, where)) is not None:
+                logs.check_not_written(there)
+            if force or not _is_done(id, where, made_by, options, sources):  # another process may have held the lock
+                convert(work, place, jobs=jobs or 0, progress=tell)
+    return open_dataset(str(id), cache_dir=cache_dir)
+
+
+def stated(
+    *, fps: float | None = None, license: str | None = None, description: str | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return what a user states about a dataset, for ``env`` and ``facts`` of its manifest.
+
+    Raises
+    ------
+    InvalidArgument
+        ``fps`` is not a positive number, or a text is not a string.
+    """
+    return {"env": rate(fps), "facts": texts(license=license, description=description)}
+
+
+def keys_of(fields: Mapping[str, str | Sequence[str]] | None) -> dict[str, str]:
+    """Return the key of each field as text: a list of keys, whose columns are joined, as ``[x, y]``.
+
+    Raises
+    ------
+    InvalidArgument
+        A key is neither a text nor a list of texts.
+    """
+    keys: dict[str, str] = {}
+    for name, key in (fields or {}).items():
+        if isinstance(key, list | tuple) and key and all(isinstance(k, str) for k in key):
+            key = f"[{', '.join(key)}]"
+        if not isinstance(key, str):
+            raise InvalidArgument(f"{name} is {key!r}; the name of a key is expected, or a list of names.")
+        keys[name] = key
+    return keys
+
+
+def _is_done(
+    id: DatasetId,
+    where: Settings,
+    made_by: tuple[str, str],
+    options: Mapping[str, Any],
+    sources: Sequence[Mapping[str, Any]],
+) -> bool:
+    """Return whether the same import was made before; raises NameTaken for another one."""
+    there = home.find(id, where)
+    if there and not _same(manifest.read(there), made_by, options, sources):
+        raise NameTaken(
+            f"{id} exists, made from other files, with other options or by another reader.",
+            hint=f"another name; --force to replace it; rlds append {id} FILES appends to it",
+        )
+    return there is not None
+
+
+def _root(files: Sequence[Path]) -> Path:
+    return Path(os.path.commonpath([f.parent for f in files]))
+
+
+def _beside(plan: Plan) -> tuple[Path, ...]:
+    """Return the files that are read beside those of the archive, by its account, in natural order."""
+    root, read = plan.archive.root, {plan.archive.name_of(i) for i in range(len(plan.archive.files))}
+    files = {} if plan.account is None else plan.account.files
+    names = sorted((name for name, fate in files.items() if fate.used_as and name not in read), key=natural)
+    if out := [name for name in names if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts]:
+        raise UnsafeArchive(f"{plan.archive.files[0]}: the plan to read it names another file, {out[0]}.")
+    return tuple(root / name for name in names)
+
+
+def _describe_files(planned: ImportPlan, tell: Progress) -> tuple[dict[str, Any], ...]:
+    """Describe the files of the archive, and behind them, since episodes name files by number, those beside them."""
+    described, done, root = [], 0, planned.plan.archive.root
+    for file in (*planned.files, *planned.beside):
+        size = file.stat().st_size
+        name = file.relative_to(root).as_posix()
+        described.append({"file": name, "size": size, "sha256": sha256_of(file), "url": file.as_uri()})
+        done += size
+        tell(Event(planned.id, "verify", "", done, planned.bytes))
+    return tuple(described)
+
+
+def _same(
+    there: Manifest, made_by: tuple[str, str], options: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]
+) -> bool:
+    from rlds_cli.store.finish import summarise_sources
+
+    before, now = dict(there.archive), summarise_sources(sources)
+    same = all(before.get(k) == now[k] for k in ("files", "bytes", "sha256"))  # the files may have moved
+    return same and (there.reader, there.reader_source) == made_by and dict(there.options) == dict(options)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldMapping:
+    """The content of a mapping file: keys by field, the rule for episode ends, and the step of a row's reward."""
+
+    fields: Mapping[str, str] = field(default_factory=dict)
+    episodes_by: str | None = None
+    rewards: str | None = None
+
+
+def read(path: StrPath) -> FieldMapping:
+    """Read a mapping file, TOML by its suffix, else JSON.
+
+    Raises
+    ------
+    RldsError
+        The file is missing, not JSON or TOML, or not a mapping.
+
+    Examples
+    --------
+    >>> read("press.json")  # doctest: +SKIP
+    FieldMapping(fields={'observation': 'state/q', 'action': 'cmd'}, episodes_by='field:trial', rewards=None)
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+        said: Any = tomllib.loads(text) if file.suffix == ".toml" else documents.loads(text)
+    except (OSError, ValueError, RecursionError) as e:
+        raise RldsError(f"{file} cannot be read as a mapping: {e}", hint='as in {"observation": "state/q"}') from e
+    if not isinstance(said, dict):
+        raise RldsError(f"{file} holds no mapping.", hint='as in {"observation": "state/q", "action": "cmd"}')
+    fields = said.get("fields", {k: v for k, v in said.items() if k not in KEYS})
+    rule, rewards = said.get("episodes_by"), said.get("rewards")
+    odd = sorted(set(said) - set(KEYS)) if "fields" in said else []
+    if odd or not isinstance(fields, dict) or not isinstance(rule, str | None) or not isinstance(rewards, str | None):
+        raise RldsError(
+            f"{file}: {', '.join(odd) or ', '.join(KEYS)} is not a valid entry.",
+            hint=f"valid entries: {', '.join(KEYS)}",
+        )
+    try:
+        return FieldMapping(keys_of(fields), rule, rewards)
+    except InvalidArgument as e:
+        raise RldsError(f"{file}: {e.message}") from e

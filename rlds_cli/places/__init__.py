@@ -1,0 +1,1 @@
+"""Places that files are read from and written to."""

@@ -1,0 +1,355 @@
+"""A plain copy of a dataset's files at an address, without an index: download them.
+
+The manifest and the list of digests name all files of an ordinary dataset, so the store need not list them. The logs of
+a growing dataset name its segments; a copy that was made while it grew has the newest version whose logs are whole.
+A listed file is compared with its sha256 when it has arrived. Rows are verified with the whole dataset, see `pulling`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count, takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import json as documents
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.hashing import sha256_of, short
+from rlds_cli.base.progress import Event, Progress
+from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError, WrongFingerprint, WrongHash
+from rlds_cli.places.remote.index import is_path
+from rlds_cli.places.remote.reading import check_version
+from rlds_cli.places.sources.objects import Objects
+from rlds_cli.places.sources.source import Chunk
+from rlds_cli.store import arrays, commits, digests, manifest, publishing, sealing, videos
+from rlds_cli.store import rows as stored_rows
+from rlds_cli.store.commits import Commit
+from rlds_cli.store.growing import logs
+from rlds_cli.store.growing.store import GrowingStore
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.sealing import Problem
+from rlds_cli.ted import VIDEO
+
+_AT_ONCE = 8  # files
+HINT = "rlds verify the original, and copy it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """The dataset of a plain copy.
+
+    Attributes
+    ----------
+    manifest : Manifest
+    document : bytes
+        The file of the manifest.
+    log : bytes
+        The records of a growing dataset's versions; the last one is downloaded.
+    """
+
+    manifest: Manifest
+    document: bytes
+    log: bytes
+
+    @property
+    def id(self) -> str:
+        """Id of the dataset where it was copied."""
+        return self.manifest.id
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint, which the download proves."""
+        return self.manifest.fingerprint
+
+    @property
+    def grows(self) -> bool:
+        """Whether it is a growing dataset."""
+        return bool(self.log)
+
+    @property
+    def version(self) -> int:
+        """Number of the version."""
+        return len(self.log) // commits.BYTES - 1 if self.log else self.manifest.version
+
+
+def read_plain(objects: Objects) -> Plain | None:
+    """Return the plain copy at an address; None if there is none.
+
+    Raises
+    ------
+    DamagedDataset
+        Its manifest is damaged, or its logs are shorter than its newest version.
+    DatasetNotFound
+        The address names another version.
+    WrongFingerprint
+        The address pins other content.
+    NewerFormat, DownloadFailed
+    """
+    found = objects.read(sealing.MANIFEST, longest=manifest.LONGEST)
+    if found is None or b'"rlds"' not in found.data:
+        return None
+    where, newest = objects.address, _newest(objects)
+    log = b"" if newest is None else newest.log
+    with tempfile.TemporaryDirectory() as place:
+        directory = Path(place)
+        safe_files.write_bytes(directory / sealing.MANIFEST, found.data)
+        safe_files.write_bytes(directory / commits.FILE, log)
+        try:
+            m = manifest.read(directory)
+        except NewerFormat:
+            raise
+        except RldsError as e:
+            what = e.message.replace(f"{directory}/", "").rstrip(".")
+            raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not the manifest of a dataset: {what}.") from e
+        if not sealing.has_own_digest(directory):
+            raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not as it was written.", hint=HINT)
+    check_version(where, m.version if newest is None else newest.commit.number)
+    if m.growing and newest is not None:
+        for name, size in logs.sizes(newest.commit, m.fields).items():
+            if (objects.size(name) or 0) < size:
+                raise _torn(objects, name)
+    elif not where.matches(m.fingerprint):
+        raise WrongFingerprint(f"{where} has {short(m.fingerprint)}, and {where.pin} was asked for.")
+    return Plain(m, found.data, log if m.growing else b"")
+
+
+class _Newest(NamedTuple):
+    """The newest version of a growing dataset, and the log up to its record."""
+
+    commit: Commit
+    log: bytes
+
+
+def _newest(objects: Objects) -> _Newest | None:
+    """Read the newest version; None without a log of versions.
+
+    Raises
+    ------
+    DamagedDataset
+        No record of the log is whole.
+    DownloadFailed
+    """
+    found = objects.read(commits.FILE)
+    if found is None:
+        return None
+    cut = range(0, len(found.data) - commits.BYTES + 1, commits.BYTES)
+    records = [commits.unpacked(found.data[at : at + commits.BYTES]) for at in cut]
+    whole = [g for number, g in enumerate(records) if g is not None and g.number == number]
+    if not whole:
+        raise _torn(objects, commits.FILE)
+    return _Newest(whole[-1], found.data[: (whole[-1].number + 1) * commits.BYTES])
+
+
+def _torn(objects: Objects, name: str) -> DamagedDataset:
+    return DamagedDataset(
+        f"{objects.address}/{name} is missing or too short: it was copied while the dataset grew, or is damaged.",
+        hint="copy it again while nobody writes; rlds push sends one version at any time",
+    )
+
+
+def measure(objects: Objects, plain: Plain) -> tuple[int, int]:
+    """Return the number of files of a plain copy and their bytes; raises as `fetch`."""
+    with tempfile.TemporaryDirectory() as place:
+        sizes = _describe(objects, plain, Path(place))
+        small = [file.stat().st_size for file in trees.files(Path(place))]
+    return len(small) + len(sizes), sum(small) + sum(sizes.values())
+
+
+def fetch(objects: Objects, plain: Plain, work: Path, id: str, tell: Progress) -> Path:
+    """Return the directory below ``work`` with all files of a plain copy; those that have arrived stay.
+
+    Raises
+    ------
+    DamagedDataset, WrongHash
+        A file is missing, or is not what the list of digests says.
+    DownloadFailed, NoSpace
+    """
+    dataset, key = work / "dataset", hashlib.sha256(plain.document + plain.log).hexdigest().encode()
+    if not (work / "key").is_file() or (work / "key").read_bytes() != key:
+        trees.discard(dataset)
+        safe_files.write_bytes(work / "key", key)
+    dataset.mkdir(safe_files.DIRECTORY, exist_ok=True)
+    publishing.unseal(dataset)  # a download that was killed while it was published
+    sizes = _describe(objects, plain, dataset)
+    listed = sealing.listed(dataset)
+    lock, done, total = threading.Lock(), 0, sum(sizes.values())
+    here = sum(file.stat().st_size for file in trees.files(dataset))
+    disk.check_space(total - here, dataset, kept="What has arrived is kept.")
+
+    def arrived(size: int) -> None:
+        nonlocal done
+        with lock:
+            done += size
+            tell(Event(id, "fetch", "", done, total))
+
+    def bring(path: str) -> None:
+        file = dataset / path
+        _bring(objects, path, sizes[path], file, arrived, sparse=plain.grows)
+        if path in listed and sha256_of(file) != listed[path]:
+            file.unlink()
+            raise WrongHash(f"{objects.address}/{path} is not what the list of digests says.", hint=HINT)
+
+    with ThreadPoolExecutor(_AT_ONCE, "copy") as pool:
+        running = [pool.submit(bring, path) for path in sizes]
+        try:
+            for task in running:
+                task.result()
+        except BaseException:
+            objects.client.stop()
+            pool.shutdown(cancel_futures=True)
+            raise
+    return dataset
+
+
+def _bring(
+    objects: Objects, path: str, size: int, file: Path, arrived: Callable[[int], None], *, sparse: bool = False
+) -> None:
+    """Fetch the part of a file that has not arrived; ``sparse`` leaves holes where all bytes are zero."""
+    safe_files.make(file.parent)
+    with os.fdopen(safe_files.open_own(file, os.O_RDWR | os.O_CREAT), "r+b") as out:
+        at = min(out.seek(0, os.SEEK_END), size)
+        out.seek(at)
+        arrived(at)
+
+        def take(chunk: Chunk) -> None:
+            if sparse and bytes(chunk) == bytes(len(chunk)):
+                out.seek(len(chunk), os.SEEK_CUR)
+            else:
+                out.write(chunk)
+            arrived(len(chunk))
+
+        objects.fetch(path, at, size - at, take)
+        out.truncate(size)
+
+
+def forget(dataset: Path, plain: Plain, problems: Sequence[Problem]) -> None:
+    """Remove the files that a verification blames, so that `fetch` fetches them again; all files if it blames none."""
+    wrong = {p.where for p in problems}
+    files = [dataset / where for where in wrong if is_path(where) and (dataset / where).is_file()]
+    blamed = {f.path: (f"{f.name} ", f"{digests.ROWS}/{f.name} ") for f in plain.manifest.fields}
+    fields = [path for path, names in blamed.items() if any(f"{where} ".startswith(names) for where in wrong)]
+    for file in files:
+        file.unlink()
+    for path in fields:
+        for place in (dataset, dataset / videos.DIRECTORY, dataset / digests.ROWS):
+            trees.discard(place / path)
+    if not files and not fields:
+        trees.discard(dataset)
+
+
+# -- which files there are
+
+
+def _describe(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int]:
+    """Fetch the files that name all others; return the paths and sizes of the others.
+
+    Raises
+    ------
+    DamagedDataset
+        A file is missing or too short, or what should name the others is damaged.
+    DownloadFailed
+    """
+    safe_files.write_bytes(dataset / sealing.MANIFEST, plain.document)
+    known = _growing(objects, plain, dataset) if plain.grows else _ordinary(objects, plain, dataset)
+    with ThreadPoolExecutor(_AT_ONCE, "sizes") as pool:
+        found = dict(zip(known, pool.map(objects.size, known), strict=True))
+    sizes = {}
+    for path, size in known.items():
+        there = found[path]
+        if there is None:
+            raise DamagedDataset(f"{objects.address}/{path} is missing, or its size is not known.", hint=HINT)
+        if size is not None and there != size:
+            raise DamagedDataset(f"{objects.address}/{path} has {there:,} bytes; {size:,} expected.", hint=HINT)
+        sizes[path] = there
+    return sizes
+
+
+def _ordinary(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | None]:
+    """Return the files of an ordinary dataset, with sizes where its manifest tells them."""
+    found = objects.read(sealing.LISTING, longest=documents.OWN)
+    if found is None or hashlib.sha256(found.data).hexdigest() != plain.manifest.files:
+        what = "is missing" if found is None else "is not what the manifest says"
+        raise DamagedDataset(f"{objects.address}/{sealing.LISTING} {what}.", hint=HINT)
+    (dataset / sealing.LISTING).parent.mkdir(safe_files.DIRECTORY, exist_ok=True)
+    safe_files.write_bytes(dataset / sealing.LISTING, found.data)
+    listed = sealing.listed(dataset)
+    strange = next((path for path in listed if not is_path(path)), None)
+    if strange is not None:
+        raise DamagedDataset(f"{objects.address}/{sealing.LISTING} names {strange[:80]!r}, which is not a path.")
+    return {**dict.fromkeys(listed), **_row_files(plain.manifest, listed)}
+
+
+def _row_files(m: Manifest, listed: Collection[str]) -> dict[str, int | None]:
+    """Return the files of rows, which the list of digests does not name, with sizes where they are known."""
+    whole = _whole_row_files(m)
+    found: dict[str, int | None] = {}
+    for path, size in whole.items():
+        directory, _, chunk = path.rpartition("/c/")
+        parts = (f"{directory}/{k}" for k in count())
+        segments = list(takewhile(lambda part: f"{part}/zarr.json" in listed, parts))
+        for part in segments:
+            found[f"{part}/c/{chunk}"] = None
+        if not segments:
+            found[path] = size
+    return found
+
+
+def _whole_row_files(m: Manifest) -> dict[str, int | None]:
+    """Return the files of plain rows, and of digests of rows, of arrays that are not in segments."""
+    found: dict[str, int | None] = {}
+    for f in m.fields:
+        if f.codec == VIDEO:
+            found[arrays.data_file(Path(videos.DIRECTORY, f.path, "bytes"), 1).as_posix()] = None
+        if digests.has_row_digests(f) and m.counts.rows:
+            of_rows = arrays.data_file(Path(digests.ROWS, f.path), 2)
+            found[of_rows.as_posix()] = arrays.file_size((m.counts.rows, 32), "uint8")
+        if m.encoding != "memmap":
+            continue
+        dtype, shape = stored_rows.stored_row(f)
+        sizes = {
+            "rows": arrays.file_size((m.counts.rows, *shape), dtype),
+            "offsets": arrays.file_size((m.counts.rows, 2), "int64"),
+            "bytes": None,
+        }
+        files = {file.as_posix(): sizes[part] for part, file in stored_rows.files(Path(), f, f.path).items()}
+        found |= {path: size for path, size in files.items() if size != 0}  # an array without bytes has no file
+    return found
+
+
+def _growing(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | None]:
+    """Fetch the logs of a growing dataset, write what changes in place, and return the segments with their sizes."""
+    g = commits.unpacked(plain.log[-commits.BYTES :])
+    assert g is not None
+    sizes = logs.sizes(g, plain.manifest.fields)
+    disk.check_space(sum(sizes.values()), dataset)
+    for name, size in sizes.items():
+        (dataset / name).unlink(missing_ok=True)
+        _bring(objects, name, size, dataset / name, lambda _: None)
+    freed = 2 * g.departed.to_bytes(8, "little")
+    made = {commits.FILE: plain.log, logs.FREED: freed, logs.READERS: b"", logs.WRITERS: b"", logs.COMMIT: b""}
+    for name, data in made.items():
+        safe_files.write_bytes(dataset / name, data)
+    try:
+        store = GrowingStore(dataset, check=False)
+        stored = [array for name in store.fields for array in store.layout.of_field(name)]
+        needed = [store.needed(array) for array in stored]
+    except RldsError as e:
+        raise DamagedDataset(f"{objects.address}: {e.message.replace(f'{dataset}/', '')}", hint=HINT) from e
+    found = dict[str, int | None]()
+    for array, numbers in zip(stored, needed, strict=True):
+        for group in reversed(array.directory.relative_to(dataset).parents[:-1]):
+            arrays.write_group(dataset / group)
+        array.directory.mkdir(safe_files.DIRECTORY, exist_ok=True)
+        described = json.dumps(array.document(store.end_of(array))).encode()
+        safe_files.write_bytes(array.directory / sealing.MANIFEST, described)
+        for number in numbers if array.width else ():
+            found[array.file(number).relative_to(dataset).as_posix()] = array.size
+    return found

@@ -1,0 +1,277 @@
+"""Prove the rows of a dataset at an address by the fingerprint that ``ADDRESS#rlds1:...`` pins.
+
+The hashes of an index prove its blocks, but a stranger's index may claim any fingerprint. The digests of episodes prove
+it, and they prove rows: before a block is handed out, all episodes with bytes in it are fetched whole and hashed. Of
+rows that have digests of their own, these rows are; of a video, the whole file. Bytes of no episode are not proved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rlds_cli.base.array_types import BoolArray, IntArray
+from rlds_cli.base.files import sha256
+from rlds_cli.errors import DamagedDataset, WrongFingerprint, WrongHash
+from rlds_cli.places.remote.cache import Source, Take
+from rlds_cli.places.remote.columns import FilePlace
+from rlds_cli.places.remote.presence import BLOCK
+from rlds_cli.store import arrays, digests
+from rlds_cli.store.digests import Digests
+from rlds_cli.store.opening import Store
+from rlds_cli.store.rows import stored_row
+from rlds_cli.ted import VIDEO, Field
+
+_MOST = 64 << 20  # bytes that are in memory until they are proved; longer pieces are read twice
+_STEP = 8 << 20
+_HINT = "do not use this address for that dataset"
+
+
+@dataclass(frozen=True)
+class _Column:
+    """An array in files of rows, and what is hashed of it: bytes [begin, end) of each piece, in order."""
+
+    name: str
+    files: tuple[tuple[int, int, int], ...]  # number of a file, and the bytes of the array that it has
+    begin: IntArray
+    end: IntArray
+    digests: Digests
+    hashed: Callable[[memoryview, IntArray, IntArray], Digests]
+    proved: BoolArray = field(repr=False)
+
+
+class Proof:
+    """The proof of one dataset, for one process.
+
+    Parameters
+    ----------
+    store : Store
+        The dataset, of which no row was read yet. The offsets of its images are.
+    place : callable
+        Returns the place of an array in the files of rows, by its key.
+    bytes_of : callable
+        Returns the key of the array with the bytes of a field's images or videos.
+    size_of : callable
+        Returns the size of a file by its number.
+    fingerprint, pinned : str
+        What its digests and its episode table have, and must have.
+
+    Raises
+    ------
+    WrongFingerprint
+        They are not those of the pinned dataset.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        place: Callable[[str], FilePlace | None],
+        bytes_of: Callable[[Field], str],
+        size_of: Callable[[int], int],
+        fingerprint: str,
+        pinned: str,
+    ) -> None:
+        if fingerprint != pinned:
+            raise WrongFingerprint(
+                f"{store.address} claims to hold {pinned}; the digests of its episodes are those of {fingerprint}.",
+                hint=_HINT,
+            )
+        self._store, self._bytes_of = store, bytes_of
+        self._lock = threading.Lock()
+        self._fields: dict[int, str] = {}  # of the files of rows
+        self._known: dict[str, dict[int, _Column]] = {}
+        self._files: dict[str, tuple[tuple[int, int, int], ...]] = {}
+        for f in store.fields.values():
+            for key in _keys(f, bytes_of):
+                self._files[key] = _files(place(key), size_of)
+                self._fields |= dict.fromkeys((file for file, _, _ in self._files[key]), f.name)
+        for f in store.fields.values():
+            if f.kind == "frames" and f.codec != VIDEO:  # not while blocks are waited for: offsets lie in blocks
+                self._columns(f.name)
+
+        _proofs.add(self)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()
+
+    def read(self, file: int, start: int, length: int, take: Take, source: Source) -> None:
+        """Give bytes of a file to ``take`` as ``source`` does, but proved.
+
+        Raises
+        ------
+        WrongHash
+            They are not those of the pinned dataset.
+        """
+        name = self._fields.get(file)
+        column = None if name is None else self._columns(name)[file]
+        todo = np.zeros(0, np.int64)
+        if column is not None:
+            base = next(first for number, first, _ in column.files if number == file)
+            a, b = base + start, base + start + length
+            low, high = np.searchsorted(column.end, a, "right"), np.searchsorted(column.begin, b, "left")
+            todo = low + np.flatnonzero(~column.proved[low:high])
+        if column is None or not len(todo):
+            source(file, start, length, take)
+            return
+        first, stop = min(a, int(column.begin[todo[0]])), max(b, int(column.end[todo[-1]]))
+        if stop - first <= _MOST:
+            data = self._bytes(column, first, stop, source)
+            self._check(column, todo, column.hashed(data, column.begin[todo] - first, column.end[todo] - first))
+            take(data[a - first : b - first])
+            return
+        for k in todo:
+            self._check(column, np.array([k]), self._hashed(column, int(column.begin[k]), int(column.end[k]), source))
+        source(file, start, length, take)
+
+    def _check(self, column: _Column, pieces: IntArray, found: Digests) -> None:
+        wrong = (found != column.digests[pieces]).any(1)
+        if wrong.any():
+            raise WrongHash(
+                f"{column.name} at {self._store.address} is not that of {self._store.manifest.id} with the pinned "
+                f"fingerprint: {int(wrong.sum()):,} of {len(pieces):,} pieces that were read have other content.",
+                hint=_HINT,
+            )
+        column.proved[pieces] = True
+
+    def _hashed(self, column: _Column, begin: int, end: int, source: Source) -> Digests:
+        """Return the digest of one long piece."""
+        if column.hashed is not _of_bytes:
+            data = self._bytes(column, begin, end, source)
+            return column.hashed(data, np.array([0]), np.array([end - begin]))
+        h = hashlib.sha256()
+        for at in range(begin, end, _STEP):
+            h.update(self._bytes(column, at, min(at + _STEP, end), source))
+        return digests.as_array([h.digest()])
+
+    def _bytes(self, column: _Column, begin: int, end: int, source: Source) -> memoryview:
+        """Return bytes of an array, with zeros between its files."""
+        data = memoryview(bytearray(end - begin))
+        for file, first, stop in column.files:
+            a, b = max(begin, first), min(end, stop)
+            at = a - begin
+            if a < b:
+
+                def put(part: bytes | memoryview) -> None:
+                    nonlocal at
+                    data[at : at + len(part)] = part
+                    at += len(part)
+
+                source(file, a - first, b - a, put)
+        return data
+
+    # -- what is hashed
+
+    def _columns(self, name: str) -> dict[int, _Column]:
+        """Return the columns of a field by their files."""
+        with self._lock:
+            if name not in self._known:
+                found = self._of(self._store.fields[name])
+                self._known[name] = {file: c for c in found for file, _, _ in c.files}
+            return self._known[name]
+
+    def _of(self, f: Field) -> list[_Column]:
+        """Return the columns of a field; none of a field without bytes."""
+        store = self._store
+        chosen = np.argsort(store.episodes["start"], kind="stable")
+        start = store.episodes["start"][chosen]
+        count = digests.counted(f, store.episodes["length"][chosen], store.episodes["num_observed"][chosen])
+        known = store.digests(f.name)[chosen]
+        dtype, shape = stored_row(f)
+        width = arrays.row_bytes((0, *shape), dtype)
+        if digests.has_row_digests(f):
+            every = np.repeat(start - np.cumsum(count) + count, count) + np.arange(count.sum())
+            own = np.asarray(store.row_digests(f.name))
+            if (digests.of_episodes(own, start, count) != known).any():
+                raise WrongHash(f"The digests of rows of {f.name} at {store.address} are not right.", hint=_HINT)
+            rows = np.unique(every)  # one may be the last of an episode and the first of the next
+            if f.kind == "frames":
+                begin, end = store.frame_spans(f.name, rows)
+                other = (np.diff(begin) != 0) | (np.diff(end) != 0) | (begin[1:] == end[1:])
+                new = np.append(True, other)[: len(rows)]
+                of = own[rows[new]]
+                if (own[rows] != of[np.cumsum(new) - 1]).any():
+                    raise WrongHash(f"Rows of {f.name} at {store.address} share an image, not its hash.", hint=_HINT)
+                return self._column(f, self._bytes_of(f), (begin[new], end[new]), of, _of_bytes)
+            return self._column(f, f.name, (rows * width, (rows + 1) * width), own[rows], _of_bytes)
+        spans = start * width, (start + count) * width
+        if f.kind == "text":
+            texts = [*store.strings(f.name)]
+
+            def of_texts(data: memoryview, begin: IntArray, end: IntArray) -> Digests:
+                codes = np.frombuffer(data[begin[0] : end[-1]], "<i4")
+                if len(codes) and not -1 <= codes.min() <= codes.max() < len(texts) - 1:
+                    raise DamagedDataset(f"{f.name} at {store.address} has codes of no text.", hint=_HINT)
+                return digests.of_text_episodes(codes, texts, (begin - begin[0]) // width, (end - begin) // width)
+
+            return self._column(f, f.name, spans, known, of_texts, width)
+        if f.codec == VIDEO:
+            of_videos = store.video_digests(f.name)
+
+            def of_index(data: memoryview, begin: IntArray, end: IntArray) -> Digests:
+                index = np.frombuffer(data[begin[0] : end[-1]], "<i4").reshape(-1, 2)
+                if len(index) and not -1 <= index[:, 0].min() <= index[:, 0].max() < len(of_videos):
+                    raise DamagedDataset(f"{f.name} at {store.address} has numbers of no video.", hint=_HINT)
+                rows = digests.video_rows(index, of_videos)
+                return digests.of_episodes(rows, (begin - begin[0]) // width, (end - begin) // width)
+
+            films = store.videos(f.name).spans
+            there = films[:, 1] > films[:, 0]  # of others no row of this version has a frame
+            spans_of = films[there, 0], films[there, 1]
+            found = self._column(f, self._bytes_of(f), spans_of, of_videos[there], _of_bytes)
+            return found + self._column(f, f.name, spans, known, of_index, width)
+        return self._column(f, f.name, spans, known, _of_bytes, width)
+
+    def _column(
+        self,
+        f: Field,
+        key: str,
+        spans: tuple[IntArray, IntArray],
+        of: Digests,
+        hashed: Callable[[memoryview, IntArray, IntArray], Digests],
+        shared: int = 0,
+    ) -> list[_Column]:
+        """Return the column whose pieces lie in these bytes; each shares at most ``shared`` with the one before."""
+        begin, end = (np.asarray(edges) for edges in spans)
+        backwards = (begin > end).any() or (np.diff(begin) < 0).any() or (np.diff(end) < 0).any()
+        if backwards or (end[:-1] - begin[1:] > shared).any():
+            raise DamagedDataset(f"{f.name} at {self._store.address} has rows that overlap.", hint=_HINT)
+        return [_Column(f.name, self._files[key], begin, end, of, hashed, np.zeros(len(begin), bool))]
+
+
+def _keys(f: Field, bytes_of: Callable[[Field], str]) -> list[str]:
+    """Return the keys of the arrays of a field that are proved."""
+    if f.kind != "frames":
+        return [f.name]
+    return [f.name, bytes_of(f)] if f.codec == VIDEO else [bytes_of(f)]
+
+
+def _files(place: FilePlace | None, size_of: Callable[[int], int]) -> tuple[tuple[int, int, int], ...]:
+    """Return the numbers of the files of an array, and the bytes of it [first, stop) that each has room for."""
+    found = []
+    for k, file in enumerate([] if place is None else place.files.tolist()):
+        assert place is not None
+        first = k * place.file_bytes - place.skip if place.first is None else int(place.first[k]) * BLOCK
+        if file >= 0:
+            found.append((file, first, first + size_of(file)))
+    return tuple(found)
+
+
+def _of_bytes(data: memoryview, begin: IntArray, end: IntArray) -> Digests:
+    return sha256.of_pieces(data, begin, end - begin)
+
+
+_proofs: weakref.WeakSet[Proof] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for proof in _proofs:
+        proof._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,222 @@
+"""LeRobot datasets as the hub has them: rows on this machine, videos read by ranges where they are published.
+
+::
+
+    <home>/remote/<name>/published.json    the address, with its commit, and where the dataset is
+    <home>/remote/<name>/datasets/         the dataset as a download would make it; of its videos, the tables alone
+    <home>/remote/<name>/rows/             bytes of videos, by blocks of 4 KiB: see `presence`
+
+``rlds_cli.published.prepare`` makes them. The commit does not change, so bytes that arrived stay right. No hash of a
+part of a video is published: only a whole download proves its bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.base.files import json as documents
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.hashing import short
+from rlds_cli.base.settings import Settings
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, WrongFingerprint
+from rlds_cli.home import Home
+from rlds_cli.places.remote import presence
+from rlds_cli.places.remote.access import MEMORY, AccessOptions, parse_size
+from rlds_cli.places.remote.cache import TIMEOUT, BlockFiles, Source, Take, TransferStats
+from rlds_cli.places.remote.columns import FilePlace
+from rlds_cli.places.remote.content import Connection
+from rlds_cli.places.remote.files import FetchedFiles
+from rlds_cli.places.remote.presence import BlockFile, Room
+from rlds_cli.places.sources.addresses import Address
+from rlds_cli.places.sources.source import Chunk
+from rlds_cli.store import arrays, episode_table
+from rlds_cli.store.columns import FILMS, Column
+from rlds_cli.store.local import Files
+from rlds_cli.store.opening import Store
+from rlds_cli.ted import Array
+
+RECORD, LOCK = "published.json", "lock"
+_BLOCK = 1 << 12  # about what a group of pictures of a small video takes
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A prepared dataset: the address with its commit, and the directory of the dataset."""
+
+    address: Address
+    dataset: Path
+
+
+def place_of(address: Address, where: Settings) -> Path:
+    """Return the directory of a published dataset in the home, for an address with its commit."""
+    return Home(where.home).remote / f"published-{hashlib.sha256(str(address.unpinned).encode()).hexdigest()[:32]}"
+
+
+def load(root: Path, address: Address) -> Published | None:
+    """Return what was prepared in a directory of this user, or None."""
+    said = documents.load_own(root / RECORD) or {}
+    dataset = said.get("dataset")
+    if said.get("address") != str(address.unpinned) or not isinstance(dataset, str) or not safe_files.is_own(root):
+        return None
+    found = root / dataset
+    return Published(address, found) if found.is_relative_to(root) and (found / "zarr.json").exists() else None
+
+
+def save(root: Path, address: Address, dataset: Path | None) -> None:
+    """Note the dataset of an address; None while it is being made."""
+    path = None if dataset is None else dataset.relative_to(root).as_posix()
+    documents.save_own(root / RECORD, {"address": str(address.unpinned), "dataset": path})
+
+
+def latest(address: Address, where: Settings) -> Published | None:
+    """Return what was prepared last of an address, of whichever commit it has not ruled out; None if nothing was."""
+    found = list[tuple[float, Published]]()
+    for record in Home(where.home).remote.glob(f"published-*/{RECORD}"):
+        with suppress(OSError):
+            said = str((documents.load_own(record) or {}).get("address"))
+            if said.rpartition("@")[0] == str(replace(address.unpinned, revision=None)):
+                here = load(record.parent, replace(address, revision=said.rpartition("@")[2]))
+                if here is not None and address.revision in (None, here.address.revision):
+                    found.append((record.stat().st_mtime, here))
+    return max(found, key=lambda x: x[0])[1] if found else None
+
+
+def open_published(found: Published, where: Settings, options: AccessOptions) -> Store:
+    """Open a prepared dataset.
+
+    Raises
+    ------
+    DatasetNotFound
+        The address names a version: only pushed datasets have some.
+    WrongFingerprint
+        It has other content than the address pins.
+    DamagedDataset, NoSpace
+    """
+    presence.check_system()
+    address = found.address
+    if address.version is not None or address.tag is not None:
+        raise DatasetNotFound(f"{address} holds a LeRobot dataset, which has no versions.", hint=f"{address.unpinned}")
+    store = Store(PublishedFiles(PublishedAccess(found, where, options)))
+    if not address.matches(store.manifest.fingerprint):
+        raise WrongFingerprint(f"{address} has {short(store.manifest.fingerprint)}, and {address.pin} was asked for.")
+    return store
+
+
+class PublishedAccess:
+    """How the videos of a published dataset are fetched.
+
+    Attributes
+    ----------
+    name : str
+        Of the directory in the home.
+    stats : TransferStats
+    row_blocks : BlockFiles
+        The bytes of videos.
+    """
+
+    def __init__(self, found: Published, where: Settings, options: AccessOptions) -> None:
+        self.found, self.where, self.options, self.stats = found, where, options, TransferStats()
+        self.connection = Connection(found.address, where, options.timeout)
+        self.connection.wait_longer()
+        root, limit = place_of(found.address, where), parse_size(options.cache)
+        self.name = root.name
+        self.room = Room(None, MEMORY) if limit == 0 else Room(root.parent, limit)
+        self.row_blocks: BlockFiles
+
+    @property
+    def address(self) -> Address:
+        """The address, with its commit."""
+        return self.found.address
+
+    def blocks(self, films: Sequence[tuple[BlockFile, _Films]]) -> BlockFiles:
+        """Return the bytes of the videos of each field by blocks."""
+        timeout = TIMEOUT if self.options.timeout is None else self.options.timeout
+        self.row_blocks = BlockFiles(
+            *(self.room, self.name, [file for file, _ in films], _source(self.connection, [of for _, of in films])),
+            exact=True,
+            timeout=timeout,
+            where=str(self.address),
+            stats=self.stats,
+        )
+        self.row_blocks.fills = False  # they are read where they are, and may be more than the disk holds
+        return self.row_blocks
+
+    def reopened(self, version_id: str) -> tuple[Callable[..., Store], tuple[Any, ...]]:
+        """Return how to open the same dataset in another process, without a request."""
+        return _reopened, (self.found, self.where.home, self.options, version_id)
+
+
+def _reopened(found: Published, home: Path, options: AccessOptions, version_id: str) -> Store:
+    from rlds_cli.base import settings
+
+    store = open_published(found, settings.read(home), options)
+    store.expect(version_id, "pickled")
+    return store
+
+
+@dataclass(frozen=True, slots=True)
+class _Films:
+    """The videos of one field, end to end: first byte of each [videos + 1], and their files at the address."""
+
+    edges: Array
+    names: tuple[str, ...]
+
+
+def _source(connection: Connection, films: Sequence[_Films]) -> Source:
+    def read(file: int, start: int, length: int, take: Take) -> None:
+        def given(chunk: Chunk) -> None:
+            take(chunk)
+
+        of, at, end = films[file], start, start + length
+        while at < end:
+            k = int(np.searchsorted(of.edges, at, "right")) - 1
+            first, behind = of.edges[k : k + 2].tolist()
+            stop = min(end, behind)
+            connection().fetch(of.names[k], at - first, stop - at, given)
+            at = stop
+
+    return read
+
+
+class PublishedFiles(FetchedFiles):
+    """The files of a LeRobot dataset whose rows are on this machine, and whose videos are read where they are."""
+
+    def __init__(self, access: PublishedAccess) -> None:
+        super().__init__(access.found.dataset, access)
+        self._access = access
+
+    def open(self, columns: Callable[[], Iterable[Column]], *, compressed: bool, check: bool) -> None:
+        """Set up the blocks of videos."""
+        known = list(columns())
+        super().open(lambda: known, compressed=compressed, check=check)
+        self.blocks = self._access.blocks([self._films(c) for c in known if c.key.endswith(FILMS)])
+
+    def _films(self, c: Column) -> tuple[BlockFile, _Films]:
+        directory = self.path / c.directory.parent
+        spans, hashes = arrays.read(directory / "spans"), arrays.read(directory / "sha256")
+        files = {s["sha256"]: str(s["file"]) for s in episode_table.read_sources(self.path / "sources")}
+        try:
+            names = tuple(files[bytes(h).hex()] for h in hashes)
+        except KeyError as e:
+            raise DamagedDataset(f"{self.path}: a video of {c.key} is of no file.", hint="rlds gc --remote") from e
+        file = BlockFile(c.file(0).as_posix(), int(spans[-1, 1]) if len(spans) else 0, _BLOCK)
+        return file, _Films(np.append(spans[:, 0], file.size), names)
+
+    def mapped(self, c: Column, hold: object = None) -> Array:
+        """Return a column as it is mapped; of videos, bytes that are not held are anything."""
+        if c.key.endswith(FILMS):
+            return self.blocks.mapped(self.blocks.number(c.file(0)))
+        return Files.array(self, c, hold)
+
+    def place(self, c: Column) -> FilePlace | None:
+        """Return where the bytes of videos lie in `blocks`; None for everything else, which is on this disk."""
+        if not c.key.endswith(FILMS) or not c.nbytes:
+            return None
+        return FilePlace(np.array([self.blocks.number(c.file(0))]), block=_BLOCK)

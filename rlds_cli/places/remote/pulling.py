@@ -1,0 +1,492 @@
+"""Bring a dataset from an address into a home: only missing groups are fetched, and each is checked as it arrives.
+
+::
+
+    <home>/partial/<family>+<name>.pull/dataset/     files at their full length, with holes where nothing came yet
+    <home>/partial/<family>+<name>.pull/journal      groups that are on the disk: a pull that was killed resumes
+
+Blocks are checked by their hashes, which the index names. The dataset is then verified like one of a stranger: its
+content must have the fingerprint of the index. Only then does it get its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rlds_cli import home
+from rlds_cli.base import ids
+from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.journal import Journal
+from rlds_cli.base.ids import DatasetId
+from rlds_cli.base.progress import Event, Progress, silent
+from rlds_cli.base.settings import Settings
+from rlds_cli.errors import DamagedDataset, InvalidId, NameTaken, WrongFingerprint
+from rlds_cli.home import Home
+from rlds_cli.home.locks import exclusive
+from rlds_cli.places.http.client import RetryPolicy
+from rlds_cli.places.http.connections import is_private
+from rlds_cli.places.remote import completing, origins, plain
+from rlds_cli.places.remote import index as indexes
+from rlds_cli.places.remote.blocks import GROUP, GroupHashes, groups_of
+from rlds_cli.places.remote.cache import TransferStats
+from rlds_cli.places.remote.finding import read_there
+from rlds_cli.places.remote.index import Index, IndexedFile, Piece
+from rlds_cli.places.remote.origins import Origin
+from rlds_cli.places.remote.plain import Plain
+from rlds_cli.places.remote.reading import fetch_groups, read_file, read_groups
+from rlds_cli.places.sources.addresses import Address
+from rlds_cli.places.sources.objects import Objects
+from rlds_cli.places.sources.opening import open_objects
+from rlds_cli.places.sources.source import Chunk
+from rlds_cli.registry import LOCAL
+from rlds_cli.store import commits, manifest, publishing, sealing, versions
+from rlds_cli.store.growing import logs
+from rlds_cli.store.growing.opening import fingerprint_of, is_growing, verify
+
+_AT_ONCE = 8  # requests
+_RANGE = 8  # groups of blocks in a request
+_SYNCED = 64 << 20  # bytes after which groups are synced and noted; a kill loses at most these
+_KEPT = "What has arrived is kept; the same command continues."
+_PIN = "ADDRESS#rlds1:... says what it must be"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A dataset at an address: number and bytes of its files there, its id and its directory on this disk."""
+
+    files: int
+    size: int
+    id: DatasetId
+    here: Path | None
+
+
+def look_up(address: Address, where: Settings, *, as_: str | None = None, policy: RetryPolicy | None = None) -> Found:
+    """Read the index at an address; raises as `pull`, and writes nothing."""
+    with open_objects(address, where, policy=policy) as objects:
+        there = read_there(objects, TransferStats())
+        files, size = plain.measure(objects, there) if isinstance(there, Plain) else (len(there.objects), there.size)
+    id = _id(there, as_, address)
+    here = home.find(id, where)
+    return Found(files, size, id, here if here is not None and _has(here, there) else None)
+
+
+def id_of(address: Address, where: Settings, *, as_: str | None = None, policy: RetryPolicy | None = None) -> DatasetId:
+    """Return the id that the dataset at an address gets here; raises as `pull`, and writes nothing."""
+    with open_objects(address, where, policy=policy) as objects:
+        return _id(read_there(objects, TransferStats()), as_, address)
+
+
+def pull(
+    address: Address,
+    where: Settings,
+    *,
+    as_: str | None = None,
+    expect: str | None = None,
+    force: bool = False,
+    blocks: bool = False,
+    progress: Progress = silent,
+    policy: RetryPolicy | None = None,
+) -> Path:
+    """Return the directory of a dataset at an address in the user's own home, after fetching what is missing of it.
+
+    It was pushed there, or is a plain copy.
+
+    Parameters
+    ----------
+    as_ : str, optional
+        Id of the dataset here; by default its own, if that is ``local/...``.
+    expect : str, optional
+        The fingerprint that it must have.
+    force : bool
+        Replace a dataset of this id with other content, or damaged files of the same one. A copy of an earlier
+        version is replaced without it.
+    blocks : bool
+        Take over the blocks that were cached when the dataset was read at its address.
+
+    Raises
+    ------
+    DatasetNotFound
+        The address holds no dataset.
+    WrongFingerprint
+        It has other content than the address pins, or than ``expect``.
+    NameTaken
+        The id exists with other content, or is being written.
+    InvalidId
+        The dataset has an id of the registry, and ``as_`` is not given.
+    DownloadFailed, WrongHash, DamagedDataset, NoSpace
+        Nothing is published; the same call continues from what has arrived.
+    """
+    with open_objects(address, where, policy=policy, progress=progress) as objects:
+        there = read_there(objects, TransferStats())
+        if expect is not None and there.fingerprint and there.fingerprint != expect:
+            raise WrongFingerprint(f"{address} has {there.fingerprint}; {expect} was asked for. Nothing was written.")
+        id = _id(there, as_, address)
+        place = Home(where.home)
+        if not (is_private(str(address)) or address.scheme != "http" or address.pin or expect):
+            progress(Event(str(id), "note", note=f"{address} is plain HTTP, where others could alter it: {_PIN}"))
+        with exclusive(place, id, progress):
+            here = home.find(id, where)
+            if here is not None and _has(here, there) and not force:
+                _check_wanted(address, fingerprint_of(here), expect)
+                origins.record(place, id, _origin(address, there, here))
+                return here
+            if here is not None:
+                _check_replaceable(here, place, id, address, there, force)
+            target = place.dataset(id)
+            with disk.errors(target, kept=_KEPT), _not_written(here):
+                if isinstance(there, Plain):
+                    _copy(objects, there, id, place, expect, progress)
+                elif blocks:
+                    _complete(objects, there, id, place, progress)
+                else:
+                    _fetch_and_publish(objects, there, id, place, here, progress)
+            origins.record(place, id, _origin(address, there, target))
+    progress(Event(str(id), "ready", note=f"downloaded from {address}"))
+    return target
+
+
+def _id(index: Index | Plain, as_: str | None, address: Address) -> DatasetId:
+    id = ids.parse(as_ or index.id)
+    if as_ is None and id.family != LOCAL:
+        raise InvalidId(
+            f"{address} holds {index.id}, and only the registry says what that is. Nothing was written.",
+            hint=f"--as local/NAME (as_='local/NAME'), such as local/{id.name.rpartition('/')[2]}",
+        )
+    return id
+
+
+def _origin(address: Address, index: Index | Plain, here: Path) -> Origin:
+    version, version_id = (index.version, commits.last(here).version_id) if index.grows else (None, None)
+    proof = index.sha256 if isinstance(index, Index) else None
+    content = index.fingerprint or fingerprint_of(here)
+    return Origin(str(address.unpinned), content, version, version_id, proof, pulled=True)
+
+
+def _has(here: Path, index: Index | Plain) -> bool:
+    """Return whether a dataset has the content of an index."""
+    try:
+        if is_growing(here) != index.grows:
+            return False
+        if index.grows and commits.last(here).number != index.version:
+            return False
+        if index.grows and isinstance(index, Plain):
+            return commits.last(here).packed() == index.log[-commits.BYTES :]
+        return fingerprint_of(here) == index.fingerprint
+    except DamagedDataset:
+        return False
+
+
+def _check_wanted(address: Address, found: str, expect: str | None) -> None:
+    """Raise WrongFingerprint if a fingerprint is not the one that the address pins, or that is expected."""
+    if not address.matches(found) or found != (expect or found):
+        raise WrongFingerprint(
+            f"{address} has {found}; {expect or address.pin} was asked for. Nothing was written.",
+            hint="a plain copy of a growing dataset has one version, the newest" if address.pin else None,
+        )
+
+
+def _check_replaceable(
+    here: Path, place: Home, id: DatasetId, address: Address, index: Index | Plain, force: bool
+) -> None:
+    """Raise NameTaken unless a dataset may be replaced: an earlier version of the copy, or, without tags, by force."""
+    if not here.is_relative_to(place.root):
+        raise NameTaken(f"{id} is in {here}, another home, with other content.", hint="another name: --as local/NAME")
+    if force:
+        with suppress(DamagedDataset):  # its manifest: it is fetched again
+            if manifest.read(here).fingerprint != index.fingerprint:
+                versions.check_replaceable(here)
+        return
+    known = origins.of(place, id)
+    if known is not None and known.pulled and known.address == str(address) and index.grows:
+        with suppress(DamagedDataset):
+            now = commits.last(here)
+            if (now.number, now.version_id) == (known.version, known.version_id):
+                return
+    raise NameTaken(
+        f"{id} exists with other content than {address} has.",
+        hint=f"another name (--as local/NAME); or --force (force=True) replaces {id}",
+    )
+
+
+@contextmanager
+def _not_written(here: Path | None) -> Iterator[None]:
+    """Let no writer begin with a dataset that is about to be replaced."""
+    if here is None or not is_growing(here):
+        yield
+        return
+    lock = logs.lock_writers(here, shared=False)
+    if lock is None:
+        raise NameTaken(f"{here} is being written by another process.", hint="wait until its writers are closed")
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _fetch_and_publish(
+    objects: Objects, index: Index, id: DatasetId, place: Home, here: Path | None, tell: Progress
+) -> None:
+    hashes = read_groups(objects, index)
+    head = read_file(objects, index, hashes, indexes.MANIFEST)
+    if hashlib.sha256(head).hexdigest() != index.manifest:
+        raise DamagedDataset(f"The index at {objects.address} names another manifest than it has.")
+    work = safe_files.work_directory(place.partial(id, "pull"), place.root)
+    if not index.grows:  # refuse now what would be refused later
+        (work / "head").mkdir(safe_files.DIRECTORY, exist_ok=True)
+        safe_files.write_bytes(work / "head" / indexes.MANIFEST, head)
+        manifest.read(work / "head")
+    _Arriving(objects, index, hashes, work, str(id), tell).run(here)
+    _publish(objects, index, head, work, id, place, tell)
+
+
+def _complete(objects: Objects, index: Index, id: DatasetId, place: Home, tell: Progress) -> None:
+    """Fetch what a remote dataset lacks, and publish its files."""
+    work = safe_files.work_directory(place.partial(id, "blocks"), place.root)
+    dataset = work / "dataset"
+    root = completing.bring(objects.address, objects.where, index.fingerprint, dataset, str(id), tell)
+    head = (dataset / indexes.MANIFEST).read_bytes()
+    if hashlib.sha256(head).hexdigest() != index.manifest:
+        raise DamagedDataset(f"{objects.address}/{indexes.MANIFEST} is not the one that was seen first.")
+    _publish(objects, index, head, work, id, place, tell)
+    completing.forget(root)  # later, by rlds gc, if a process reads it
+
+
+def _copy(objects: Objects, there: Plain, id: DatasetId, place: Home, expect: str | None, tell: Progress) -> None:
+    """Fetch the files of a plain copy, and publish them."""
+    work = safe_files.work_directory(place.partial(id, "copy"), place.root)
+    plain.fetch(objects, there, work, str(id), tell)
+    _publish(objects, there, there.document, work, id, place, tell, expect)
+
+
+def _publish(
+    objects: Objects,
+    index: Index | Plain,
+    head: bytes,
+    work: Path,
+    id: DatasetId,
+    place: Home,
+    tell: Progress,
+    expect: str | None = None,
+) -> None:
+    """Verify the dataset in a work directory, whose manifest is ``head``, and give it its name."""
+    dataset, growing = work / "dataset", index.grows
+    _identify(dataset, head, id, growing=growing)
+    _check(dataset, index, objects, expect, tell)
+    safe_files.directory(place.dataset(id).parent, place.root)
+    versions.replace(dataset, place.dataset(id), growing=growing)
+    trees.discard(work)
+
+
+def _identify(dataset: Path, head: bytes, id: DatasetId, *, growing: bool) -> None:
+    """Write the manifest, with the id that the dataset has here."""
+    safe_files.write_bytes(dataset / indexes.MANIFEST, head)
+    m = manifest.read(dataset)
+    if m.id == str(id):
+        return
+    if growing:
+        head_of = json.loads(head)["attributes"]["rlds"]
+        sealing.write_document(dataset, {**head_of, "id": str(id)})
+    else:
+        sealing.write_manifest(dataset, replace(m, id=str(id)))
+
+
+def _check(dataset: Path, index: Index | Plain, objects: Objects, expect: str | None, tell: Progress) -> None:
+    """Verify everything that arrived.
+
+    Raises
+    ------
+    DamagedDataset
+        It does not agree with itself, or its content does not have the fingerprint of the index.
+    WrongFingerprint
+        It is a growing dataset without an index, whose fingerprint was not known before, and not what was asked for.
+    """
+    if is_growing(dataset) != index.grows:
+        raise DamagedDataset(f"{objects.address} says of a dataset whether it grows, and is wrong.")
+    report = verify(dataset, progress=tell)
+    problem = next(map(str, report.problems), None)
+    if problem is not None and isinstance(index, Plain):
+        plain.forget(dataset, index, report.problems)
+        raise DamagedDataset(
+            f"{objects.address}: {problem}. It was not published; files that are right are kept.", hint=plain.HINT
+        )
+    if problem is None and not index.fingerprint:
+        _check_wanted(objects.address, str(report.fingerprint), expect)
+    elif problem is None and report.fingerprint != index.fingerprint:
+        problem = f"its content has the fingerprint {report.fingerprint}, not {index.fingerprint}"
+    if problem is not None:
+        raise DamagedDataset(
+            f"{objects.address}: {problem}. It arrived as it lies there, and was not published.",
+            hint="rlds verify ID where it was pushed from, and push it again",
+        )
+
+
+class _Arriving:
+    """The files of a dataset while they arrive."""
+
+    def __init__(
+        self, objects: Objects, index: Index, hashes: GroupHashes, work: Path, id: str, tell: Progress
+    ) -> None:
+        self._objects, self._index, self._hashes = objects, index, hashes
+        self._dataset, self._id, self._tell = work / "dataset", id, tell
+        self._lock = threading.Lock()
+        self._dirty: set[Path] = set()
+        self._written: list[tuple[int, int]] = []  # groups that are not yet synced: numbers of object and group
+        self._done = 0
+        self._journal = Journal(work / "journal", hashlib.sha256(index.to_bytes()).hexdigest())
+        if self._journal.records() is None:
+            trees.discard(self._dataset)
+        self._arrived = {tuple(group) for groups in self._journal.resume() for group in groups}
+
+    def run(self, here: Path | None) -> None:
+        """Make the files, take what the dataset ``here`` has of them, and fetch the rest."""
+        self._dataset.mkdir(safe_files.DIRECTORY, exist_ok=True)
+        publishing.unseal(self._dataset)  # a pull that was killed while it was published
+        needed = self._index.size
+        disk.check_space(needed - self._bytes_there(), self._dataset, kept="What has arrived is kept.")
+        self._make_files()
+        pieces: dict[int, list[tuple[Piece, IndexedFile]]] = {}
+        taken = self._taken(here)
+        for file in self._index.files:
+            for piece in file.pieces:
+                if (file.path, piece.at) not in taken:
+                    pieces.setdefault(piece.object, []).append((piece, file))
+        for parts in pieces.values():
+            parts.sort(key=lambda part: part[0].offset)
+        todo = {number: self._missing(number, [p for p, _ in parts]) for number, parts in pieces.items()}
+        self._total = sum(stop - first for runs in todo.values() for first, stop in runs) * GROUP
+        tasks = self._tasks(todo)
+        with ThreadPoolExecutor(_AT_ONCE, "pull") as pool:
+            running = [pool.submit(self._span, number, first, stop, pieces[number]) for number, first, stop in tasks]
+            try:
+                for task in running:
+                    task.result()
+            except BaseException:
+                self._objects.client.stop()
+                for task in running:
+                    task.cancel()
+                wait(running)
+                raise
+            finally:
+                self._sync()
+
+    def _bytes_there(self) -> int:
+        return sum(f.stat().st_blocks * 512 for f in trees.files(self._dataset))
+
+    def _make_files(self) -> None:
+        for file in self._index.files:
+            path = self._dataset / file.path
+            safe_files.make(path.parent)
+            descriptor = safe_files.open_own(path, os.O_RDWR | os.O_CREAT)
+            try:
+                if os.fstat(descriptor).st_size != file.size:
+                    os.ftruncate(descriptor, file.size)
+            finally:
+                os.close(descriptor)
+
+    def _taken(self, here: Path | None) -> set[tuple[str, int]]:
+        """Copy the pieces that a dataset on this disk has; return their files and places."""
+        if here is None:
+            return set()
+        files = [f for f in self._index.files if (here / f.path).is_file()]
+        with ThreadPoolExecutor(_AT_ONCE, "copy") as pool:
+            return {found for some in pool.map(lambda f: self._take(here, f), files) for found in some}
+
+    def _take(self, here: Path, file: IndexedFile) -> list[tuple[str, int]]:
+        found = []
+        with safe_files.reading(here / file.path) as old, safe_files.updating(self._dataset / file.path) as new:
+            size = os.fstat(old.fileno()).st_size
+            for piece in file.pieces:
+                if piece.at + piece.length > size:
+                    continue
+                digest, at, stop = hashlib.sha256(), piece.at, piece.at + piece.length
+                while at < stop and (data := os.pread(old.fileno(), min(GROUP, stop - at), at)):
+                    digest.update(data)
+                    logs.write(new.fileno(), data, at)
+                    at += len(data)
+                if digest.hexdigest() == piece.sha256:  # else it is fetched, over what was copied
+                    found.append((file.path, piece.at))
+        return found
+
+    def _missing(self, number: int, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
+        """Return the groups [first, stop) of an object that hold pieces and are not there."""
+        wanted = bytearray(groups_of(self._index.objects[number].size))
+        for p in pieces:
+            first, stop = p.offset // GROUP, groups_of(p.offset + p.length)
+            wanted[first:stop] = b"\1" * (stop - first)
+        runs: list[tuple[int, int]] = []
+        for group in range(len(wanted)):
+            if wanted[group] and (number, group) not in self._arrived:
+                if runs and runs[-1][1] == group:
+                    runs[-1] = (runs[-1][0], group + 1)
+                else:
+                    runs.append((group, group + 1))
+        return runs
+
+    def _tasks(self, todo: dict[int, list[tuple[int, int]]]) -> list[tuple[int, int, int]]:
+        """Cut runs of groups into requests; a server without ranges is asked for an object once."""
+        tasks = []
+        for number, runs in todo.items():
+            if not runs:
+                continue
+            if not self._objects.has_ranges(self._index.objects[number].name):
+                tasks.append((number, runs[0][0], runs[-1][1]))
+                continue
+            tasks += [(number, a, min(a + _RANGE, stop)) for first, stop in runs for a in range(first, stop, _RANGE)]
+        return tasks
+
+    # -- groups
+
+    def _span(self, number: int, first: int, stop: int, pieces: Sequence[tuple[Piece, IndexedFile]]) -> None:
+        """Fetch groups [first, stop) of an object, check and write each of them."""
+        start, end = first * GROUP, min(stop * GROUP, self._index.objects[number].size)
+        fetch_groups(
+            self._objects,
+            self._index,
+            self._hashes,
+            number,
+            start,
+            end,
+            lambda at, group: self._write(number, at, group, pieces),
+        )
+
+    def _write(self, number: int, at: int, group: Chunk, pieces: Sequence[tuple[Piece, IndexedFile]]) -> None:
+        """Write the parts of a group to the files that they belong to."""
+        paths = set()
+        for p, file in pieces:
+            if p.offset + p.length <= at:
+                continue
+            if p.offset >= at + len(group):
+                break
+            a, b = max(at, p.offset), min(at + len(group), p.offset + p.length)
+            if a < b:
+                path = self._dataset / file.path
+                with safe_files.updating(path) as open_file:
+                    logs.write(open_file.fileno(), group[a - at : b - at], p.at + a - p.offset)
+                paths.add(path)
+        with self._lock:
+            self._dirty |= paths
+            self._written.append((number, at // GROUP))
+            self._done += len(group)
+            self._tell(Event(self._id, "fetch", "", min(self._done, self._total), self._total))
+            due = len(self._written) * GROUP >= _SYNCED
+        if due:
+            self._sync()
+
+    def _sync(self) -> None:
+        """Write groups through to the disk, then note them in the journal."""
+        with self._lock:
+            dirty, self._dirty = self._dirty, set()
+            written, self._written = self._written, []
+        for path in dirty:
+            publishing.sync_file(path)
+        if written:
+            self._journal.add(written)

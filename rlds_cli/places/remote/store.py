@@ -1,0 +1,182 @@
+"""Open a dataset at an address: manifest and episode table are fetched, rows by blocks when they are read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from rlds_cli.base.settings import Settings, StrPath
+from rlds_cli.errors import DamagedDataset, InvalidArgument
+from rlds_cli.places.remote import finding, presence
+from rlds_cli.places.remote.access import Access as Access
+from rlds_cli.places.remote.access import AccessOptions as AccessOptions
+from rlds_cli.places.remote.access import CacheSize as CacheSize
+from rlds_cli.places.remote.access import RemoteAccess as RemoteAccess
+from rlds_cli.places.remote.access import parse_size as parse_size
+from rlds_cli.places.remote.cache import TransferStats
+from rlds_cli.places.remote.content import Connection
+from rlds_cli.places.remote.files import FetchedFiles, PushedFiles
+from rlds_cli.places.remote.following import Follower
+from rlds_cli.places.sources import addresses
+from rlds_cli.places.sources.addresses import Address
+from rlds_cli.store import commits, digests, manifest
+from rlds_cli.store.growing import logs
+from rlds_cli.store.growing.segments import Layout
+from rlds_cli.store.growing.store import GrowingStore
+from rlds_cli.store.opening import Store
+
+
+def open_remote(
+    ref: StrPath | Address,
+    where: Settings,
+    *,
+    cache: CacheSize = None,
+    timeout: float | None = None,
+    fill: bool = True,
+) -> Store:
+    """Open the dataset at an address.
+
+    Parameters
+    ----------
+    ref : str, path or Address
+        See `addresses.parse`. A fingerprint alone is proved; see `proving`.
+    cache : int or str, optional
+        Bytes (``"200GiB"``) that blocks in the home may take; without it, as many as the disk has. 0 keeps them in
+        memory, and little more of them than is in use.
+    timeout : float, optional
+        Seconds to wait for a block.
+    fill : bool
+        Loaders that draw from anywhere have the rest of their fields fetched in the background.
+
+    Raises
+    ------
+    DatasetNotFound
+        The address holds no dataset, or another version.
+    WrongFingerprint
+        It has other content than the address pins.
+    WrongHash
+        So it turns out when rows are read.
+    DamagedDataset, NewerFormat, DownloadFailed, WrongHash, Offline, MissingPackage, NoSpace
+    """
+    presence.check_system()
+    address = ref if isinstance(ref, Address) else addresses.parse(ref)
+    parse_size(cache)
+    if timeout is not None and not timeout > 0:
+        raise InvalidArgument(f"timeout={timeout!r} is not a number of seconds.")
+    stats = TransferStats()
+    connection = Connection(address, where, timeout)
+    pinned = finding.find(address, where, connection, stats)
+    access = Access(connection, pinned, where, AccessOptions(cache, timeout, fill), stats, _reopened)
+    found = _open_version(access)
+    if access.is_proved:
+        access.prove(found)
+    connection.wait_longer()
+    return found
+
+
+def _reopened(ref: Address, home: Path, how: AccessOptions, version_id: str) -> Store:
+    from rlds_cli.base import settings
+
+    store = open_remote(ref, settings.read(home), cache=how.cache, timeout=how.timeout, fill=how.fill)
+    store.expect(version_id, "pickled")
+    return store
+
+
+def _open_version(access: Access, follower: Follower[GrowingStore] | None = None) -> Store:
+    """Open the version that is pinned."""
+    files, of, index = PushedFiles(access), access.content, access.pinned.index
+    if not index.grows:
+        return Store(files)
+    of.need("zarr.json", commits.FILE)
+    stored = Layout.of(access.path, manifest.read(of.path)).all
+    heads = (*(f"{a.directory.relative_to(access.path).as_posix()}/c/" for a in stored), f"{digests.ROWS}/")
+    small = (f.path for f in index.files if not f.path.startswith(heads) or f.path.endswith("/zarr.json"))
+    of.need(*(path for path in small if path != logs.DIGESTS))
+    store = GrowingStore(files)
+    if store.version != index.version:
+        raise DamagedDataset(
+            f"{access.address}: its index and its log of versions name different versions.",
+            hint="rlds push ID sends it again",
+        )
+    files.versions = _Versions(access, store.version, store.version_id, follower)
+    return store
+
+
+class _Versions:
+    """The versions of a growing dataset at an address, of which one is open. It does not hold that one."""
+
+    def __init__(self, access: Access, version: int, version_id: str, follower: Follower[GrowingStore] | None) -> None:
+        self._of = access, version, version_id
+        self._follower = follower or Follower(_Look(*self._of))
+
+    def newest_number(self, version: int) -> int:
+        """Return the number of the newest version; a later one than ``version`` is looked for in the background."""
+        return self._follower.newest(version)
+
+    def newest(self) -> GrowingStore | None:
+        """Return what is at the address now; None for the version that is open."""
+        return _Look(*self._of)(self._follower)
+
+    def at(self, version: int) -> GrowingStore | None:
+        """Return another version; raises DatasetNotFound, DownloadFailed and Offline."""
+        opened = self._follower.opened
+        if opened is not None and opened.version == version:
+            return opened
+        return _Look(*self._of).open(replace(self._of[0].address.unpinned, version=version), self._follower)
+
+
+class _Look:
+    """Opens other versions of a dataset at an address, of which one is known. It does not hold that one."""
+
+    def __init__(self, access: Access, version: int, version_id: str) -> None:
+        self._address, self._where, self._options = access.address.unpinned, access.where, access.options
+        self._stats, self._index = access.stats, access.pinned.index.sha256
+        self._version, self._version_id = version, version_id
+
+    def __call__(self, follower: Follower[GrowingStore]) -> GrowingStore | None:
+        """Return the newest version; see `open`."""
+        return self.open(self._address, follower)
+
+    def open(self, address: Address, follower: Follower[GrowingStore]) -> GrowingStore | None:
+        """Return the version that an address names; None if it is the one that was opened last.
+
+        Raises
+        ------
+        DamagedDataset
+            Another dataset is at the address by now.
+        DatasetNotFound, DownloadFailed, Offline
+        """
+        connection = Connection(address, self._where, self._options.timeout)
+        pinned = finding.find(address, self._where, connection, self._stats)
+        if pinned.index.sha256 == self._index:
+            return None
+        access = Access(connection, pinned, self._where, self._options, self._stats, _reopened)
+        found = _open_version(access, follower) if pinned.index.grows else None
+        if not isinstance(found, GrowingStore) or not self._has_grown_to(found, address):
+            raise DamagedDataset(f"{address.unpinned} holds another dataset by now.", hint="open it again")
+        connection.wait_longer()
+        self._index = pinned.index.sha256
+        return found
+
+    def _has_grown_to(self, found: GrowingStore, address: Address) -> bool:
+        """Return whether a version is a later one of the known dataset; an earlier one may be asked for by number."""
+        if found.version < self._version:
+            return address.version is not None
+        return commits.at(found.path, self._version).version_id == self._version_id
+
+
+def files_of(store: Store) -> FetchedFiles:
+    """Return the files of a store at an address."""
+    assert isinstance(store.files, FetchedFiles)
+    return store.files
+
+
+def fetched(store: Store) -> tuple[str, TransferStats]:
+    """Return the address of a remote store, and what was fetched of it."""
+    of = files_of(store)
+    return of.address, of.access.stats
+
+
+def address_of(store: Store) -> Address | None:
+    """Return the address of a remote store; None for one on this disk."""
+    return store.files.access.address if isinstance(store.files, FetchedFiles) else None

@@ -1,0 +1,317 @@
+"""The files below an address: read, listed, written and copied, with retries, in the same way in every source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Self, TypeVar
+
+from rlds_cli.base.settings import Settings
+from rlds_cli.errors import DamagedDataset, DownloadFailed, UploadFailed, WrongHash
+from rlds_cli.places.http.client import Client, RetryPolicy
+from rlds_cli.places.http.connections import Permanent, Retryable
+from rlds_cli.places.sources.addresses import Address
+from rlds_cli.places.sources.source import LONGEST, Body, Chunk, Document, Meta, Overtaken, Source
+
+T = TypeVar("T")
+
+POLICY = RetryPolicy()
+ATTEMPTS = 3  # to get bytes that are right: those that are wrong at their place stay so
+_CHECK = "check the address and the connection; nothing that is here was changed"
+
+
+class Objects:
+    """The files below one address. Names are relative, with ``/`` between their parts.
+
+    All methods may be called from several threads at a time. Every failure that may pass is tried again here, and
+    nowhere else; ``policy.told`` receives a line about each long wait.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.client.__exit__(None, None, None)
+
+    @property
+    def address(self) -> Address:
+        """The address."""
+        return self.source.address
+
+    @property
+    def client(self) -> Client:
+        """The connections and the policy of retries; ``client.stop()`` ends all waiting."""
+        return self.source.client
+
+    @property
+    def where(self) -> Settings:
+        """The settings."""
+        return self.source.where
+
+    @property
+    def commits(self) -> bool:
+        """True where all files of a push become visible in one step, with `replace`."""
+        return self.source.commits
+
+    @property
+    def compares(self) -> bool:
+        """False once the source has shown that it cannot write on a condition."""
+        return self.source.compares
+
+    # -- reading
+
+    def read(
+        self, name: str, *, longest: int = LONGEST, check: Callable[[bytes], object] = lambda data: None
+    ) -> Document | None:
+        """Return a small file, or None if there is none.
+
+        Parameters
+        ----------
+        check : callable
+            Raises DamagedDataset for content that is wrong: on the way, or at its place.
+
+        Raises
+        ------
+        DownloadFailed
+            The source does not give it, or it has more than ``longest`` bytes.
+        DamagedDataset
+            It is wrong each time.
+        """
+
+        def attempt() -> Document | None:
+            found = self.source.document(name, longest)
+            try:
+                if found is not None:
+                    check(found.data)
+            except DamagedDataset as e:
+                raise Retryable("it is damaged", attempts=ATTEMPTS, error=e) from e
+            return found
+
+        return self._reading(name, attempt)
+
+    def size(self, name: str) -> int | None:
+        """Return the size of a file, or None if there is none; raises DownloadFailed."""
+        found = self._reading(name, lambda: self.source.stat(name))
+        return None if found is None else found.size
+
+    def fetch(self, name: str, start: int, length: int, take: Callable[[Chunk], None]) -> None:
+        """Give bytes [start, start + length) to ``take``, in order; what has arrived is not asked for again.
+
+        Raises
+        ------
+        DownloadFailed
+            The source does not give them all.
+        """
+        done = 0
+
+        def attempt() -> None:
+            nonlocal done
+            for chunk in self.source.read(name, start + done, start + length):
+                self.client.check()
+                if len(chunk) > length - done:
+                    raise Retryable("it sent more bytes than it was asked for")
+                take(chunk)
+                done += len(chunk)
+            if done < length:
+                raise Retryable("the connection closed early")
+
+        if length:
+            self._reading(name, attempt, lambda: done)
+
+    def fetch_checked(
+        self,
+        name: str,
+        start: int,
+        stop: int,
+        *,
+        unit: Callable[[int], int],
+        is_right: Callable[[int, Chunk], bool],
+        take: Callable[[int, Chunk], object],
+        base: int = 0,
+    ) -> None:
+        """Give bytes [start, stop) to ``take`` in units with their places, in order, each checked.
+
+        A unit that is wrong is asked for again, and what follows it.
+
+        Parameters
+        ----------
+        unit : callable
+            Returns the bytes of the unit at a place; the last one is cut at ``stop``.
+        is_right : callable
+            Returns whether some bytes are the unit at a place.
+        base : int
+            The byte of the file that is place 0.
+
+        Raises
+        ------
+        WrongHash
+            A unit is wrong each time.
+        DownloadFailed
+        """
+        at = start
+
+        def attempt() -> None:
+            nonlocal at
+            parts = bytearray()
+            for chunk in self.source.read(name, base + at, base + stop):
+                self.client.check()
+                rest = memoryview(chunk)
+                while rest and at < stop:
+                    size = min(unit(at), stop - at)
+                    if not parts and len(rest) >= size:
+                        data, rest = rest[:size], rest[size:]  # as it came, without a copy
+                    else:
+                        missing = size - len(parts)
+                        parts += rest[:missing]
+                        rest = rest[missing:]
+                        if len(parts) < size:
+                            break
+                        data, parts = memoryview(parts), bytearray()
+                    if not is_right(at, data):
+                        error = self.wrong_bytes(name, base + at, size)
+                        raise Retryable("bytes without the expected sha256 came", attempts=ATTEMPTS, error=error)
+                    take(at, data)
+                    at += size
+                if rest:
+                    raise Retryable("it sent more bytes than it was asked for")
+            if at < stop:
+                raise Retryable("the connection closed early")
+
+        if start < stop:
+            self._reading(name, attempt, lambda: at)
+
+    def wrong_bytes(self, name: str, start: int, length: int) -> WrongHash:
+        """Return the error for a range of an object that the source sends with other bytes."""
+        return WrongHash(
+            f"Bytes {start:,}-{start + length - 1:,} of {self._place(name)} do not have the sha256 that the index "
+            f"names, in {ATTEMPTS} attempts. They are not used.",
+            hint=self.push_again
+            if name.startswith(("objects/", "blocks/"))
+            else "that file changed after it was indexed: rlds index DIR, where its directory is mounted",
+        )
+
+    @property
+    def push_again(self) -> str:
+        """The hint for an address with damaged objects."""
+        if self.address.scheme in ("http", "https"):
+            return "whoever pushed it can remove the damaged object there, and push again"
+        return f"rlds push ID {self.address} --verify, by who has the dataset, sends it again"
+
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        """Return bytes [start, start + length) of a file; raises DownloadFailed."""
+        parts: list[bytes] = []
+        self.fetch(name, start, length, lambda chunk: parts.append(bytes(chunk)))
+        return b"".join(parts)
+
+    def has_ranges(self, name: str) -> bool:
+        """Return whether a part of a file can be fetched without what is before it; raises DownloadFailed."""
+        return self._reading(name, lambda: self.source.has_ranges(name))
+
+    def files(self, prefix: str = "") -> dict[str, Meta]:
+        """Return all files below ``prefix``, which ends in ``/`` or is empty, by name; raises DownloadFailed.
+
+        Only sources that can be written need it.
+        """
+        return self._reading(prefix, lambda: {m.name: m for m in self.source.list(prefix)})
+
+    def names(self, prefix: str = "") -> dict[str, int]:
+        """Return names and sizes of all files below ``prefix``; see `files`."""
+        return {name: m.size or 0 for name, m in self.files(prefix).items()}
+
+    def siblings(self) -> Iterator[Objects]:
+        """Yield the places beside this one that may hold datasets whose files `copy` can take over."""
+        return map(Objects, self.source.siblings())
+
+    # -- writing
+
+    def put(self, name: str, body: Body) -> int:
+        """Write a file that is named by its content, also over one that is damaged; return the bytes that were sent.
+
+        It is there at the latest when `replace` has returned.
+
+        Raises
+        ------
+        UploadFailed
+        """
+        return self._writing(name, lambda: self.source.write(name, body))
+
+    def replace(self, name: str, data: bytes, seen: str | None, beside: Mapping[str, bytes] = {}) -> None:
+        """Write a document if the existing one still has the tag ``seen``; None: if there is none.
+
+        Parameters
+        ----------
+        beside : mapping of str to bytes
+            Documents for people. A source that writes several files in one step does so; else they follow.
+
+        Raises
+        ------
+        Overtaken
+            Another one exists.
+        UploadFailed
+        """
+
+        def attempt() -> None:
+            try:
+                self.source.write(name, Body.of(data), if_tag=seen)
+            except Overtaken:  # by an attempt of our own whose answer was lost?
+                there = self.source.document(name, LONGEST)
+                if there is None or there.data != data:
+                    raise
+
+        def write_beside() -> None:
+            for other, text in beside.items():
+                self.put(other, Body.of(text))
+
+        if self.commits:
+            write_beside()
+        self._writing(name, attempt)
+        if not self.commits:
+            write_beside()
+
+    def copy(self, source: Objects, name: str) -> bool:
+        """Copy a file of a sibling within the place; False if it cannot be, and has to be sent."""
+        return self.source.copy(source.source, name)
+
+    def delete(self, name: str) -> None:
+        """Remove a file; nothing happens if there is none. Raises UploadFailed."""
+        self.delete_all([name])
+
+    def delete_all(self, names: Iterable[str]) -> None:
+        """Remove files, in one step where the source can; raises UploadFailed."""
+        every = list(names)
+        for some in [every] if self.commits and every else [[name] for name in every]:
+            self._writing(some[0], lambda some=some: self.source.delete(some))  # type: ignore[misc]
+
+    def tidy(self) -> None:
+        """Remove what pushes left that were killed, where the source shows it."""
+        self.source.tidy()
+
+    # -- retries
+
+    def _reading(self, name: str, act: Callable[[], T], reached: Callable[[], int] = lambda: 0) -> T:
+        try:
+            return self.client.persist(lambda left: act(), reached)
+        except Permanent as exc:
+            if exc.error is not None:  # of what came
+                raise exc.error from exc.__cause__
+            message = f"{self._place(name)} could not be read: {exc.reason}."
+            raise DownloadFailed(message, hint=self.source.hint(exc) or _CHECK) from exc
+
+    def _writing(self, name: str, act: Callable[[], T]) -> T:
+        try:
+            return self.client.persist(lambda left: act())
+        except Permanent as exc:
+            raise UploadFailed(
+                f"{self._place(name)} could not be written: {exc.reason}.",
+                hint=self.source.hint(exc) or "the same command continues where it ended",
+            ) from exc
+
+    def _place(self, name: str) -> str:
+        return f"{str(self.address).rstrip('/')}/{name}"

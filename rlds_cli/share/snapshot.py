@@ -1,0 +1,87 @@
+"""The files of a version of a dataset as they are pushed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlds_cli.base.refs import Ref
+from rlds_cli.dataset import history
+from rlds_cli.errors import DamagedDataset
+from rlds_cli.places.remote.index import MANIFEST, is_path
+from rlds_cli.store import commits, manifest, tags, versions
+from rlds_cli.store import files as store_files
+from rlds_cli.store.growing.opening import open_store
+from rlds_cli.store.opening import Store
+from rlds_cli.store.snapshots import LocalFile
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The files of a dataset at one moment, and what they are."""
+
+    id: str
+    fingerprint: str
+    version: int
+    manifest: str  # sha256
+    files: tuple[LocalFile, ...]
+    store: Store = field(repr=False)  # holds a version
+    created: str
+    change: str
+    episodes: int
+    steps: int
+    newest: bool  # no later version is here
+    tags: Mapping[str, int]  # of the dataset, with numbers of versions
+
+    @property
+    def grows(self) -> bool:
+        """Whether it is a version of a growing dataset, with a log of versions."""
+        return any(f.path == commits.FILE for f in self.files)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all extents."""
+        return sum(b - a for f in self.files for a, b in f.extents)
+
+
+def take(ref: Ref) -> Snapshot:
+    """Return the snapshot of a version of the dataset in a directory.
+
+    Raises
+    ------
+    DamagedDataset
+        It is damaged, or holds files that no dataset has.
+    DatasetNotFound
+        It was replaced while it was read.
+    """
+    store = open_store(Path(ref.place), ref)
+
+    def read() -> tuple[tuple[LocalFile, ...], bytes]:
+        return tuple(store.snapshot()), store_files.content(store.path / MANIFEST, manifest.LONGEST)
+
+    files, head = store.guarded(read)
+    strange = next((f.path for f in files if not is_path(f.path)), None)
+    if strange is not None:
+        raise DamagedDataset(
+            f"{store.path / strange} is not a file of a dataset. Nothing was sent.", hint="move it elsewhere"
+        )
+    sha256 = hashlib.sha256(head).hexdigest()
+    dataset = versions.newest_of(store.path)
+    made = {v.number: v for v in history.versions_of(dataset)}
+    of = made[store.version]
+    return Snapshot(
+        id=store.manifest.id,
+        fingerprint=store.fingerprint(),
+        version=store.version,
+        manifest=sha256,
+        files=files,
+        store=store,
+        created=of.created,
+        change=of.change,
+        episodes=of.episodes,
+        steps=of.steps,
+        newest=ref.selector is None or store.version == max(made),
+        tags=tags.read(dataset),
+    )

@@ -1,0 +1,595 @@
+"""Open a growing dataset, at one of its versions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidEpisode
+from rlds_cli.store import arrays, commits, digests, episode_table, facts, files, manifest, sealing
+from rlds_cli.store.columns import BYTES, FILMS, OFFSETS, Column
+from rlds_cli.store.commits import Commit
+from rlds_cli.store.digests import Digests
+from rlds_cli.store.episode_table import StoredColumn
+from rlds_cli.store.growing import logs, segments, snapshots
+from rlds_cli.store.growing.changing import ChangedByLog
+from rlds_cli.store.growing.edits import EditLog, Edits
+from rlds_cli.store.growing.episode_log import EpisodeLog, LoggedEpisodes
+from rlds_cli.store.growing.films import GrowingVideos
+from rlds_cli.store.growing.logs import freed
+from rlds_cli.store.growing.places import LogPlaces
+from rlds_cli.store.growing.segments import Layout, SegmentedArray
+from rlds_cli.store.local import Files
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.opening import NAMES, RowFile, Run, Store, field_of
+from rlds_cli.store.snapshots import LocalFile
+from rlds_cli.store.statistics import LazyStats
+from rlds_cli.store.videos import VideoBytes, Videos
+from rlds_cli.ted import VIDEO, Array, BoolArray, IntArray, Scalar
+
+_MOST_SOURCES = 1 << 20  # files that episodes come from
+_SPLIT = "split/"
+_LONGEST_FREEING = 1.0  # seconds that a writer may take to ask which versions are held
+
+
+class GrowingStore(ChangedByLog):
+    """The files of a growing dataset, at one version.
+
+    The version is held: while this object exists, its rows stay. Rows are counted from the first episode that was
+    kept when the version was made.
+
+    Parameters
+    ----------
+    path : Path
+    version : int, optional
+        The newest without it.
+    check : bool
+        Check the sizes of files; records of episodes are always checked.
+    before : GrowingStore, optional
+        Another version of the same dataset, whose mapped segments are used as well.
+
+    Attributes
+    ----------
+    commit : Commit
+    head : Manifest
+        The manifest with what does not change.
+    """
+
+    def __init__(
+        self, path: Path | Files, version: int | None = None, *, check: bool = True, before: GrowingStore | None = None
+    ) -> None:
+        of = path if isinstance(path, Files) else Files(path)
+        path, self._checks = of.path, check
+        if before is None:
+            files.check_tree(path, changing=True)
+        self.commit, self._hold = _held(path, version)
+        if before is None:
+            head = manifest.read(path)
+            logs.check_there(path, self.commit.episodes, len(logs.encoded(head.fields)))
+        else:
+            head = before.head
+        self.head: Manifest = head
+        self.layout: Layout = Layout.of(path, head)
+        self._stored = {f.name: f for f in head.fields}
+        self.fields = {f.name: field_of(f) for f in head.fields}
+        known = before if before is not None and before.commit.moved == self.commit.moved else None
+        self.files = of if known is None else known.files  # with what it has mapped
+        self._log: EpisodeLog = EpisodeLog(path, len(self.layout.bytes)) if known is None else known._log
+        self._edit_log: EditLog = EditLog(path, head) if before is None else before._edit_log
+        self._before = None if known is None else (known.commit, known._needed)  # segments that it needs
+        self._stats: dict[str, Mapping[str, Any]] = {}
+        self._columns: dict[str, Array] = {}
+        self._described: dict[str, Column] = {}
+        self._strings: dict[str, Array] = {}
+        self._videos: dict[str, Videos] = {}
+        self._own_columns: dict[str, StoredColumn] = {}
+        self._fingerprint: str | None = None
+        self._check_sizes()
+
+    def _reduced(self) -> tuple[object, ...]:
+        return _reopened, (self.path, self.commit.number, self.version_id)
+
+    @property
+    def manifest(self) -> Manifest:  # type: ignore[override]
+        """The manifest at this version; made anew each time, since it refers to this object, which ends at once."""
+        of_commit = manifest.of_commit(self.head, self.commit)
+        of_commit = replace(of_commit, **facts.described_facts(self.head, self.edits.facts))
+        stats = LazyStats(self.fields, self.stats_of, self._stats)
+        return replace(of_commit, stats=stats, episode_columns=_LazyColumns(self))
+
+    @property
+    def version_id(self) -> str:  # type: ignore[override]
+        """The sha256 of the version's record, see `Store.version_id`."""
+        return self.commit.version_id
+
+    @property
+    def pinned_version(self) -> int:  # type: ignore[override]
+        """Number of this version."""
+        return self.commit.number
+
+    @property
+    def dropped(self) -> int:  # type: ignore[override]
+        """Number of dropped episodes."""
+        return self.commit.dropped
+
+    @property
+    def keeps(self) -> Mapping[str, Any]:  # type: ignore[override]
+        """The rule by which episodes leave; empty if all stay."""
+        found: Mapping[str, Any] = self.head.growing.get("keep", {})
+        return found
+
+    @property
+    def version(self) -> int:
+        """Number of this version."""
+        return self.commit.number
+
+    @property
+    def newest_version(self) -> int:
+        """Number of the newest version that can be taken up."""
+        there = self.files.versions
+        return commits.last(self.path).number if there is None else there.newest_number(self.version)
+
+    def names_of(self, index: IntArray) -> IntArray:
+        """Return what names the episodes ``index`` [n] in every version, see `Store.names_of`."""
+        return (self._kept_places.take(index).logged + 1) * NAMES
+
+    def newest(self) -> GrowingStore:
+        """Return the newest version, which may be this one."""
+        if self.files.versions is not None:
+            return self.files.versions.newest() or self
+        if self.newest_version == self.version:
+            return self
+        return GrowingStore(self.path, check=self._checks, before=self)
+
+    def at(self, version: int) -> GrowingStore:
+        """Return another version, which maps what this one has mapped; raises DatasetNotFound."""
+        if version == self.version:
+            return self
+        if self.files.versions is not None:
+            return self.files.versions.at(version) or self
+        return GrowingStore(self.path, version, check=self._checks, before=self)
+
+    @property
+    def why_fixed(self) -> str:  # type: ignore[override]
+        """Why loaders take up no later versions while they read this one; empty if they can."""
+        return self.files.why_fixed
+
+    def _check_sizes(self) -> None:
+        known = {} if self._before is None else self._before[1]
+
+        def unknown() -> Iterator[Column]:
+            for c in self.columns():
+                has = known.get(c.key.partition("\0")[0] if c.key.endswith((BYTES, FILMS)) else "", ())
+                yield replace(c, needed=tuple(n for n in c.needed if n not in has)) if has else c
+
+        self.files.open(unknown, compressed=False, check=self._checks)
+        for array in self.layout.digests.values() if self._checks and not self.address else ():
+            array.check(sorted(set(self._needed[""]) - set(known.get("", ()))))
+
+    def _describe(self, key: str) -> Column:
+        name = key.partition("\0")[0]
+        if key.endswith((BYTES, FILMS)):
+            return self._described_as(key, self.layout.bytes[name], self._bytes[name], self._needed[name])
+        return self._described_as(key, self.layout.rows[name], self._rows, self._needed[""])
+
+    @property
+    def _rows(self) -> tuple[int, int]:
+        return self.commit.first_row, self.commit.rows
+
+    def _described_as(self, key: str, of: SegmentedArray, span: tuple[int, int], needed: list[int]) -> Column:
+        directory = of.directory.relative_to(self.path)
+        return Column(key, directory, of.dtype, of.shape, *span, of.segment_rows, tuple(needed))
+
+    # -- episodes
+
+    @cached_property
+    def _read(self) -> LoggedEpisodes:
+        return self._log.read(self.commit, len(self.sources))
+
+    @cached_property
+    def edits(self) -> Edits:  # type: ignore[override]
+        """The labels, drops and facts of this version."""
+        return self._edit_log.read(self.commit)
+
+    @cached_property
+    def _kept_places(self) -> LogPlaces:  # type: ignore[override]
+        """Where the episodes are in the logs, in ascending order."""
+        stored, g = self._stored_places, self.commit
+        kept = stored.take(~self.edits.dropped(stored)) if g.dropped else stored
+        if len(kept) != g.kept:
+            raise DamagedDataset(f"{self.path}: its logs leave {len(kept):,} of {g.kept:,} episodes.", hint=logs.HINT)
+        return kept
+
+    @cached_property
+    def _stored_places(self) -> LogPlaces:  # type: ignore[override]
+        """Where the episodes and those that are dropped are in the logs, in ascending order."""
+        g = self.commit
+        every = LogPlaces(range(g.first_episode, g.episodes))
+        left = logs.read_departed(self.path, g.departed, episodes=g.episodes)
+        left = left[left >= g.first_episode]
+        return every.without(LogPlaces(left)) if len(left) else every
+
+    @property
+    def segment_rows(self) -> int:  # type: ignore[override]
+        """Rows of a segment of arrays of rows."""
+        return int(self.head.growing["segment_rows"])
+
+    def units_needed(self, unit: int) -> list[int]:
+        """Return which units of so many rows, by their numbers, have rows of episodes that are kept or dropped."""
+        g, (first, behind) = self.commit, self.spans_of(next(iter(self.layout.rows.values()))).T
+        numbers = np.arange(g.first_row // unit, -(-g.rows // unit))
+        last = np.searchsorted(first, (numbers + 1) * unit) - 1  # that begins before the end of the unit
+        there = (last >= 0) & (behind[last] > numbers * unit) if len(first) else np.zeros(len(numbers), bool)
+        found: list[int] = numbers[there].tolist()
+        return found
+
+    def needed(self, array: SegmentedArray) -> list[int]:
+        """Return the numbers of the segments of an array that hold rows of kept or dropped episodes."""
+        return self._needed[self._frames_in(array)]
+
+    def spans_of(self, array: SegmentedArray) -> IntArray:
+        """Return the rows of an array [first, stop) in which the kept and dropped episodes lie [episodes, 2]."""
+        name, of = self._frames_in(array), self._stored_places
+        if name:
+            return self._read.frames_at(of)[:, list(self.layout.bytes).index(name)]
+        start = self._logged("start", of) + self.commit.first_row
+        return np.stack([start, start + self._logged("length", of) + 1], 1)
+
+    def end_of(self, array: SegmentedArray) -> int:
+        """Return how many rows an array has in this version, with those of episodes that left."""
+        name = self._frames_in(array)
+        return self._bytes[name][1] if name else self.commit.rows
+
+    def _frames_in(self, array: SegmentedArray) -> str:
+        """Return the field whose encoded frames an array holds; an empty string for arrays of rows."""
+        return next((name for name, of_bytes in self.layout.bytes.items() if of_bytes == array), "")
+
+    @cached_property
+    def _needed(self) -> dict[str, list[int]]:
+        """Numbers of the segments that hold rows of kept and dropped episodes: "", and their bytes, by field."""
+        g, of, before = self.commit, self._stored_places, self._before
+        known: dict[str, list[int]] = {}
+        if before is not None and before[0].departed == g.departed:
+            known, of = before[1], LogPlaces(range(before[0].episodes, g.episodes))
+        self._before = None
+        start, frames = self._logged("start", of) + g.first_row, self._read.frames_at(of)
+        found = {"": segments.episodes_in(start, start + self._logged("length", of) + 1, self.segment_rows)}
+        for i, (name, array) in enumerate(self.layout.bytes.items()):
+            first, stop = frames[:, i].T
+            found[name] = segments.episodes_in(first, stop, array.segment_rows)
+        return {name: sorted({*np.flatnonzero(n).tolist(), *known.get(name, ())}) for name, n in found.items()}
+
+    @cached_property
+    def episodes(self) -> Mapping[str, Array]:
+        """Columns of the episode table, without texts and without the user's own."""
+        return _Columns(self._read, self._kept_places)
+
+    def episode_strings(self, column: str) -> list[str]:
+        """Return a text column of the episode table (``group``, ``options``)."""
+        return [str(text or "") for text in self._kept_places.pick_list(self._read.told(column), self._read.first)]
+
+    @cached_property
+    def own_columns(self) -> tuple[str, ...]:
+        """Names of the user's own episode columns."""
+        labels = self.edits.names
+        names = dict.fromkeys([*self._read.names("extra", self._kept_places), *labels])
+        return tuple(name for name in names if name not in labels or self._has_values(name))
+
+    def _has_values(self, name: str) -> bool:
+        known = self.edits.has_values(name, self._kept_places)
+        return known or any(v is not None for v in self._logged_values(name, self._kept_places))
+
+    def _logged(self, name: str, of: LogPlaces) -> Array:
+        return self._read.at(name, of)
+
+    def _logged_values(self, name: str, of: LogPlaces) -> list[Scalar]:
+        recorded = of.pick_list(self._read.told("extra", name), self._read.first)
+        return self.edits.labelled(name, recorded, of)
+
+    def _read_own_column(self, name: str) -> StoredColumn:
+        try:
+            return episode_table.typed(self._logged_values(name, self._kept_places), name)
+        except InvalidEpisode as e:
+            raise DamagedDataset(f"{self.path / logs.ABOUT}: {e.message}", hint=logs.HINT) from e
+
+    def protected(self) -> BoolArray:
+        """Return which episodes no policy lets leave [episodes]."""
+        g = self.commit
+        records = logs.read_episodes(self.path, g.first_episode, g.episodes, len(self.layout.bytes))
+        return self._kept_places.pick(records, g.first_episode)["protected"]
+
+    @cached_property
+    def sources(self) -> tuple[dict[str, Any], ...]:
+        """Files of the archives that episodes come from."""
+        log = logs.read_part(self.path / logs.SOURCES, 0, self.commit.sources)
+        if log.count(b"\n") > _MOST_SOURCES:
+            raise DamagedDataset(f"{self.path / logs.SOURCES} names more than {_MOST_SOURCES:,} files.", hint=logs.HINT)
+        lines = log.split(b"\n")
+        return tuple(episode_table.source_of(self.path / logs.SOURCES, line) for line in lines if line)
+
+    def shared(self) -> Store:
+        """Return this object: one that outlives a job would hold the version."""
+        return self
+
+    # -- rows
+
+    def rows(self, name: str) -> Array:
+        """Return all rows of a field, mapped: values, codes of texts, bytes of images or (video, frame) [rows, 2]."""
+        return self._open(self._key(name))
+
+    def _key(self, name: str) -> str:
+        """Return the key of the column with an entry for each row."""
+        f = self.fields[name]
+        return name + OFFSETS if f.kind == "frames" and f.codec != VIDEO else name
+
+    def committed(self, name: str, first: int, stop: int) -> Array:
+        """Return rows [first, stop) of an array field, by their numbers since the first that was ever written.
+
+        They are those of any version that has them, if their segments are needed. Freed rows mean nothing.
+        """
+        return self.files.entries(self.column(name), first, stop, self._hold)
+
+    @cached_property
+    def _bytes(self) -> dict[str, tuple[int, int]]:
+        """The first byte of the frames of each field that this version has, and the byte behind them."""
+        frames = self._read.frames
+        if not len(frames):
+            return dict.fromkeys(self.layout.bytes, (0, 0))
+        edges = zip(frames[:, :, 0].min(0).tolist(), frames[:, :, 1].max(0).tolist(), strict=True)
+        return dict(zip(self.layout.bytes, edges, strict=True))
+
+    def frame_spans(self, name: str, rows: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the first byte of the encoded frames at ``rows`` [n], and the byte behind each, in `frame_bytes`."""
+        spans = np.asarray(self.rows(name)[rows]) - self._bytes[name][0]
+        return spans[:, 0], spans[:, 1]
+
+    def offsets_between(self, name: str, first: int, stop: int) -> IntArray:
+        """Return where the frames of rows lie; those of no episode have none; see `Store.offsets_between`."""
+        start = self.episodes["start"]
+        behind = start + self.episodes["length"] + 1
+        of = slice(max(0, int(np.searchsorted(start, first, "right")) - 1), int(np.searchsorted(start, stop)))
+        begin = int(min(first, *start[of][:1]))  # of an episode: nothing is carried over from before it
+        edges = np.zeros(stop - begin + 1, np.int64)
+        np.add.at(edges, start[of] - begin, 1)
+        np.add.at(edges, np.minimum(behind[of], stop) - begin, -1)
+        counts = np.cumsum(edges)[:-1] > 0
+        found: IntArray = np.where(counts[:, None], self.rows(name)[begin:stop] - self._bytes[name][0], 0)
+        return found[first - begin :]
+
+    def frame_bytes(self, name: str) -> Array:
+        """Return the images or videos of all episodes, mapped."""
+        return self._open(name + (FILMS if self.fields[name].codec == VIDEO else BYTES))
+
+    @cached_property
+    def _films(self) -> npt.NDArray[np.void]:
+        """Records of all videos."""
+        return logs.read_videos(self.path, 0, self.commit.videos, len(self.layout.bytes))
+
+    def _films_of(self, name: str) -> npt.NDArray[np.void]:
+        found: npt.NDArray[np.void] = self._films[self._films["field"] == list(self.layout.bytes).index(name)]
+        return found
+
+    def _open_videos(self, name: str) -> Videos:
+        of = VideoBytes(self.files, self.column(name + FILMS), self.frame_bytes(name))
+        return GrowingVideos(self.path / of.column.directory.parent, of, self._films_of(name))
+
+    def video_digests(self, name: str) -> Digests:
+        """Return the sha256 of each video of a field [videos, 32]."""
+        return np.ascontiguousarray(self._films_of(name)["sha256"])
+
+    def strings(self, name: str) -> Array:
+        """Return the strings of a text field: an object array whose last element is None (code -1)."""
+        if name not in self._strings:
+            lines = logs.read_strings(self.path, 0, self.commit.strings)
+            self._strings[name] = np.array([*(text for field, text in lines if field == name), None], object)
+        return self._strings[name]
+
+    def num_texts(self, name: str) -> int:
+        """Return how many strings of a text field there are."""
+        return len(self.strings(name)) - 1
+
+    # -- files, for datasets that share them
+
+    def check_recorded(self) -> None:
+        """Refuse a dataset whose logs are not those that were written; see `Store.check_recorded`."""
+        if self.broken() is not None or not sealing.has_own_digest(self.path):
+            raise DamagedDataset(f"The logs of {self.path} are not those that were written.", hint=logs.HINT)
+
+    def broken(self) -> int | None:
+        """Return the first version that wrote other logs than there are, see `logs.broken`."""
+        return logs.broken(self.path, commits.all_until(self.path, self.commit.number), self.head.fields)
+
+    def row_runs(self) -> tuple[Run, ...]:
+        """Return the rows of the segments that are needed; see `Store.row_runs`."""
+        return self._runs(next(iter(self.layout.rows.values())))
+
+    def runs(self, path: str) -> tuple[Run, ...]:
+        """Return the segments that are needed, where they lie side by side; see `Store.runs`."""
+        return self._runs(next(a for a in self.layout.all if a.directory == self.path / path))
+
+    def _runs(self, array: SegmentedArray) -> tuple[Run, ...]:
+        name, size, numbers = self._frames_in(array), array.segment_rows, np.array(self.needed(array), np.int64)
+        begin, end = self._bytes[name] if name else (self.commit.first_row, self.commit.rows)
+        found = []
+        for beside in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else ():
+            at, behind = int(beside[0]) * size, min(end, (int(beside[-1]) + 1) * size)
+            counts = [min(size, behind - n * size) for n in beside.tolist()]
+            segments = tuple(
+                arrays.Segment(k * size, array.directory, (count, *array.shape), array.dtype, size, n)
+                for k, (n, count) in enumerate(zip(beside.tolist(), counts, strict=True))
+            )
+            first = max(at, begin)
+            found.append(Run(first - begin, behind - begin, first - at, segments))
+        return tuple(found) or (Run(0, 0),)
+
+    @property
+    def is_packable(self) -> bool:
+        """True if loaders may read its rows from packed ones."""
+        return not self.address
+
+    def file_of(self, name: str) -> Path | None:
+        """Return None: rows are in segments."""
+        return None
+
+    def row_files(self, name: str) -> tuple[RowFile, ...]:
+        """Return no files: a writer adds to them."""
+        return ()
+
+    def snapshot(self) -> Iterator[LocalFile]:
+        """Yield the files of this version, see `snapshots.of_version`."""
+
+        def used(array: SegmentedArray) -> tuple[IntArray, int]:
+            return self.spans_of(array), self.end_of(array)
+
+        return snapshots.of_version(self.path, self.commit, self.head, self.layout, used)
+
+    def rows_along(self) -> int:
+        """Return 0: `dropped` says what a snapshot has beside the episodes that count."""
+        return 0
+
+    # -- digests
+
+    def row_digests(self, name: str) -> Digests:
+        """Return the sha256 of each row of a field that has them [rows, 32]; see `store.digests`."""
+        self.beside(digests.ROWS, self.path_of(name))
+        of = self._described_as(f"{name}\0digests", self.layout.digests[name], self._rows, self._needed[""])
+        return self.files.entries(of, of.first, of.stop, self._hold)
+
+    def digests(self, name: str) -> Digests:
+        """Return the digests of the episodes of a field [episodes, 32]."""
+        return np.ascontiguousarray(self._logged_digests(self._kept_places)[:, sorted(self.fields).index(name)])
+
+    def _logged_digests(self, of: LogPlaces) -> Digests:
+        return of.pick(self._digests(), self.commit.first_episode)
+
+    def _digests(self) -> Digests:
+        """Read the digests of all fields, by name, from the first episode of the version on [logged, fields, 32]."""
+        g = self.commit
+        self.beside(logs.DIGESTS)
+        return logs.read_digests(self.path, g.first_episode, g.episodes, len(self.fields))
+
+    def fingerprint(self, index: IntArray | None = None, *, ignored: Collection[str] = ()) -> str:
+        """Return the fingerprint of the episodes, or of the episodes ``index``, in this order.
+
+        It is computed from the digests of episodes, without reading a row, and kept in memory.
+        """
+        if index is None and not ignored and self.files.claimed:
+            return self.files.claimed  # a download compares it
+        if index is not None or ignored:
+            return self._fingerprint_of(self.numbers if index is None else index, ignored)
+        if self._fingerprint is None:
+            self._fingerprint = self._fingerprint_of(self.numbers)
+        return self._fingerprint
+
+    def _fingerprint_of(self, index: IntArray, ignored: Collection[str] = ()) -> str:
+        known = self._logged_digests(self._kept_places.take(index))
+        stored = sorted(self._stored.values(), key=lambda f: f.name)
+        of_fields = {f.name: digests.of_field(f, known[:, i]) for i, f in enumerate(stored)}
+        return digests.fingerprint(of_fields, self.column_digests(index, ignored))
+
+    def field_digest(self, name: str) -> str:
+        """Return the digest of a field, which is computed from those of the episodes."""
+        return digests.of_field(self._stored[name], self.digests(name))
+
+    def name_of(self, k: int) -> str:
+        """Return the hash of episode ``k``, 64 digits, whose number is another one in later versions."""
+        return self.digest_of(k).hex()
+
+    def digest_of(self, k: int) -> bytes:
+        """Return a hash of episode ``k``: of its length, end, seed, options, splits and fields' digests."""
+        e, place = self.episodes, self._kept_places.take(np.array([k]))
+        about, at = self._read.about(place), int(place.logged[0])
+        seed = int(e["seed"][k]) if "seed" in e and e["has_seed"][k] else None
+        numbers = (int(e[name][k]) for name in ("length", "end", "num_observed"))
+        head = [*numbers, seed, about.get("options") or None, sorted(about.get("splits", ()))]
+        line = json.dumps(head, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
+        self.beside(logs.DIGESTS)
+        known = logs.read_digests(self.path, at, at + 1, len(self.fields))
+        return hashlib.sha256(line + known.tobytes()).digest()
+
+
+class _Columns(Mapping[str, Array]):
+    """Columns of the episode table of a version by name, each of which is made once."""
+
+    def __init__(self, read: LoggedEpisodes, places: LogPlaces) -> None:
+        self._read, self._places = read, places
+        self._known: dict[str, Array] = {}
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        seeds = ("seed", "has_seed")
+        has_seeds = "has_seed" in self._read.columns and bool(self._read.at("has_seed", self._places).any())
+        stored = (name for name in self._read.columns if has_seeds or name not in seeds)
+        return (*stored, *(_SPLIT + name for name in sorted(self._read.names("splits", self._places))))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._known:
+            if name not in self._names:
+                raise KeyError(name)
+            split = name.startswith(_SPLIT)
+            made = self._read.split(name.removeprefix(_SPLIT), self._places) if split else None
+            self._known[name] = self._read.at(name, self._places) if made is None else made
+            self._known[name].flags.writeable = False
+        return self._known[name]
+
+
+def _reopened(path: Path, number: int, version_id: str) -> GrowingStore:
+    """Unpickle; refuse a dataset that has replaced the pickled one meanwhile."""
+    store = GrowingStore(path, number)
+    store.expect(version_id, "pickled")
+    return store
+
+
+def _held(path: Path, wanted: int | None) -> tuple[Commit, logs.VersionLease]:
+    """Return a version, with a hold on it."""
+    until = time.monotonic() + _LONGEST_FREEING
+    while True:
+        g = commits.last(path) if wanted is None else commits.at(path, wanted)
+        hold = logs.VersionLease(path, g.number)
+        if freed(path)[0] <= g.departed:
+            return g, hold
+        if wanted is None and time.monotonic() <= until:
+            hold.release()
+        elif wanted is None:
+            raise DamagedDataset(f"{path / logs.FREED} frees more than has left at version {g.number:,}.")
+        elif freed(path)[1] > g.departed or time.monotonic() > until:
+            hold.release()
+            raise DatasetNotFound(
+                f"Version {wanted:,} of {path} was freed: episodes of it are gone.",
+                hint="open the newest one; a version stays while a process has it open",
+            )
+        else:  # a writer asks at this moment who holds what, and will see this hold or another one
+            time.sleep(0.001)
+
+
+class _LazyColumns(Mapping[str, Mapping[str, str]]):
+    """The user's own episode columns, for the manifest."""
+
+    def __init__(self, store: GrowingStore) -> None:
+        self._store = store
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._store.own_columns)
+
+    def __len__(self) -> int:
+        return len(self._store.own_columns)
+
+    def __getitem__(self, name: str) -> Mapping[str, str]:
+        column = self._store.own_column(name)
+        digest = digests.of_column(name, column.values, column.missing)
+        return {"dtype": column.dtype, "digest": digest}
