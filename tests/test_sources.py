@@ -19,6 +19,7 @@ from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.source import Body, Overtaken
+from rlds_cli.places.sources.transfer import Stream, Units
 
 HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, connect=60.0, read=60.0)
 CONTENT = os.urandom(300_000)
@@ -52,13 +53,24 @@ def filled(objects: Objects) -> None:
     objects.replace("a.json", b"1", None, {"README.md": b"z"})
 
 
+def part(objects: Objects, name: str, start: int, length: int) -> bytes:
+    got = bytearray()
+    objects.bring(name, Stream(start, start + length, got.extend))
+    return bytes(got)
+
+
 def test_what_is_written_is_read_and_listed(objects: Objects) -> None:
     filled(objects)
     source = objects.source
     found = source.stat(LARGE)
     assert found is not None and (found.name, found.size) == (LARGE, len(CONTENT))
-    assert b"".join(map(bytes, source.read(LARGE, 70_000, 200_001))) == CONTENT[70_000:200_001]
-    assert source.has_ranges(LARGE)
+    with source.open(LARGE, 70_000, 200_001) as reply:
+        assert (reply.start, reply.stop, reply.tag.size) == (70_000, 200_001, len(CONTENT))
+        assert b"".join(map(bytes, reply.blocks)) == CONTENT[70_000:200_001]
+    for start in (0, 299_000):
+        with source.open(LARGE, start, None) as reply:
+            assert (reply.start, reply.stop) == (start, len(CONTENT))
+            assert b"".join(map(bytes, reply.blocks)) == CONTENT[start:]
     assert {m.name: m.size for m in source.list("b/")} == {"b/small": 1}
     listed = {m.name: m.size for m in source.list("")}
     assert {LARGE: len(CONTENT), "b/small": 1, "a.json": 1, "README.md": 1}.items() <= listed.items()
@@ -70,10 +82,10 @@ def test_what_is_not_there(objects: Objects) -> None:
     assert objects.source.stat("b/other") is None
     assert objects.read("b/other") is None
     assert list(objects.source.list("c/")) == []
-    with pytest.raises(Permanent):
-        list(objects.source.read("b/other", 0, 1))
+    with pytest.raises(Permanent), objects.source.open("b/other", 0, 1):
+        pass
     with pytest.raises(DownloadFailed, match="b/small could not be read"):
-        objects.read_range("b/small", 1, 5)
+        part(objects, "b/small", 1, 5)
     objects.delete("b/other")
 
 
@@ -104,7 +116,7 @@ def test_a_sibling_gives_its_files(objects: Objects, place: str) -> None:
         (sibling,) = [s for s in two.siblings() if s.address.name == "one"]
         assert two.copy(sibling, LARGE)
         two.replace("a.json", b"1", None)
-        assert two.read_range(LARGE, 0, len(CONTENT)) == CONTENT
+        assert part(two, LARGE, 0, len(CONTENT)) == CONTENT
 
 
 def test_units_are_checked_and_wrong_ones_refused(objects: Objects) -> None:
@@ -113,14 +125,14 @@ def test_units_are_checked_and_wrong_ones_refused(objects: Objects) -> None:
 
     def fetch(content: bytes) -> None:
         got.clear()
-        objects.fetch_checked(
-            LARGE,
+        units = Units(
             unit,
             len(CONTENT),
             unit=lambda at: unit,
             is_right=lambda at, data: data == content[at : at + unit],
             take=lambda at, data: got.update({at: bytes(data)}),
         )
+        objects.bring(LARGE, units)
 
     fetch(CONTENT)
     assert b"".join(got.values()) == CONTENT[unit:] and list(got) == [unit, 2 * unit, 3 * unit, 4 * unit]
@@ -149,9 +161,9 @@ def test_a_web_server_is_read_and_not_written(tmp_path: Path, monkeypatch: pytes
         server.buckets["lab"] = {"day/x": CONTENT}
         with open_objects(addresses.parse(f"{server.url}/lab/day/"), settings.read(tmp_path), policy=HASTY) as objects:
             assert objects.size("x") == len(CONTENT) and objects.size("y") is None
-            assert objects.read_range("x", 9, 70_000) == CONTENT[9:70_009]
+            assert part(objects, "x", 9, 70_000) == CONTENT[9:70_009]
             server.ranges = False
-            assert objects.read_range("x", 9, 70_000) == CONTENT[9:70_009]
+            assert part(objects, "x", 9, 70_000) == CONTENT[9:70_009]
             for write in (lambda: objects.put("y", Body.of(b"")), lambda: objects.delete("x")):
                 with pytest.raises(UploadFailed, match="it can only be read"):
                     write()

@@ -15,6 +15,7 @@ from rlds_cli.errors import RldsError
 from rlds_cli.places.remote.blocks import Hasher, hashes_of_groups
 from rlds_cli.places.remote.index import Index, Object, Piece
 from rlds_cli.places.sources.source import Chunk
+from rlds_cli.places.sources.transfer import Stream
 from rlds_cli.share.packing import Known
 
 
@@ -38,7 +39,7 @@ def check(known: Known, o: Object, index: Index) -> bytes | None:
             hasher.update(chunk)
             pieces.update(chunk)
 
-        known.objects.fetch(o.name, 0, o.size, take)
+        known.objects.bring(o.name, Stream(0, o.size, take, size=o.file_size))
         expected = known.hashes.of(number)
     except RldsError:
         return None
@@ -51,7 +52,8 @@ def is_list(known: Known, o: Object, blocks: bytes) -> bool:
     """Return whether the list of an object's blocks beside the address is what it should be."""
     name, size = o.list
     with suppress(RldsError):
-        return known.objects.read_range(name, 0, size) == blocks
+        found = known.objects.read(name, longest=size)
+        return found is not None and found.data == blocks
     return False
 
 

@@ -29,6 +29,7 @@ from rlds_cli.places.remote.versions import PushedVersion, of_indexes
 from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
+from rlds_cli.places.sources.transfer import Stream
 from rlds_cli.share import pushing, snapshot
 from rlds_cli.share.snapshot import Snapshot
 
@@ -168,7 +169,7 @@ def _is_unchanged(objects: Objects, o: Object) -> bool:
     """Return whether a part of a file has the content that it had."""
     digest = hashlib.sha256()
     try:
-        objects.fetch(o.path, o.at, o.size, digest.update)
+        objects.bring(o.path, Stream(o.at, o.at + o.size, digest.update))
     except RldsError:
         return False
     return digest.hexdigest() == o.sha256

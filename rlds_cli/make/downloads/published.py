@@ -38,6 +38,7 @@ from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.source import Chunk
+from rlds_cli.places.sources.transfer import Stream
 
 _AT_ONCE = 32  # requests
 _TOGETHER = 128  # videos whose tables are looked for together
@@ -222,5 +223,5 @@ class _Video:
 
         with safe_files.updating(self.target) as out:
             out.seek(first)
-            self._objects.fetch(self._name, first, size, write)
+            self._objects.bring(self._name, Stream(first, first + size, write, size=self.size))
         self.held.append((first, first + size))

@@ -1,13 +1,120 @@
-"""Headers of answers to requests for ranges of a file."""
+"""Answers to requests for bytes of a file: which content, which range of it, and the bytes."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import requests
 
+from rlds_cli.places.http.client import Client
+from rlds_cli.places.http.connections import Permanent, quoted
+
 _RANGE = re.compile(r"bytes\s+([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)", re.ASCII)
 _UNSATISFIED = re.compile(r"bytes\s+\*/([0-9]{1,18})", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_VALIDATOR = re.compile(r"[\x20-\x7e]{1,1000}")  # what may be sent back in a header
+_PACKED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".z")
+
+
+class NoRange(Exception):
+    """An answer that is not the range that was asked for; the file as a whole may come.
+
+    ``size`` is that of the file, where the answer tells it.
+    """
+
+    def __init__(self, reason: str, size: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.size = size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tag:
+    """What a place says of one content of a file: its ETag, its date, its bytes."""
+
+    etag: str | None = None
+    modified: str | None = None
+    size: int | None = None
+
+    @property
+    def validator(self) -> str | None:
+        """Value for ``If-Range``: a strong ETag, else the date."""
+        weak = self.etag is None or self.etag.startswith("W/")
+        return self.modified if weak else self.etag
+
+    def differs(self, other: Tag) -> bool:
+        """Return whether two answers from one place are of different content."""
+        if self.etag and other.etag:
+            return self.etag.removeprefix("W/") != other.etag.removeprefix("W/")
+        return bool(self.modified and other.modified and self.modified != other.modified)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What one request brought: bytes from ``start`` on, and at most up to ``stop``; None where that is not told.
+
+    A block stays as it is until `connections.AHEAD` further ones were taken.
+    """
+
+    tag: Tag
+    start: int
+    stop: int | None
+    blocks: Iterator[bytes | memoryview]
+
+
+def reply_of(client: Client, response: requests.Response, name: str, start: int, stop: int | None) -> Reply:
+    """Return the reply that a response is; bytes [start, stop) of the file ``name`` were asked for.
+
+    Raises
+    ------
+    NoRange
+        It is another range.
+    Permanent
+        It cannot be used.
+    """
+    if response.status_code == 416:
+        raise NoRange("HTTP 416", size_of(response))
+    check_plain(response, name)
+    tag, blocks = tag_of(response), client.blocks(response)
+    if response.status_code == 200:
+        return Reply(tag=tag, start=0, stop=tag.size, blocks=blocks)
+    answered, asked = range_of(response), start > 0 or stop is not None
+    if answered is None or not asked or answered[0] != start or (stop is not None and answered[1] >= stop):
+        said = quoted(response.headers.get("Content-Range", "none"))
+        raise NoRange(f"the answer is a range that was not requested ({said})", tag.size)
+    return Reply(tag=tag, start=start, stop=answered[1] + 1, blocks=blocks)
+
+
+def tag_of(response: requests.Response) -> Tag:
+    """Parse the headers of a 200 or 206; raises Permanent if its lengths are not valid."""
+    headers = response.headers
+    size: int | None = None
+    if response.status_code == 206:
+        answered = range_of(response)
+        size = answered[2] if answered else None
+    elif not is_chunked(response) and (said := headers.get("Content-Length")) is not None:
+        lengths = {length.strip() for length in said.split(",")}  # the same header twice
+        if len(lengths) != 1 or not _NUMBER.fullmatch(length := lengths.pop()):
+            raise Permanent("has a length that is not a number")
+        size = int(length)
+    etag, modified = (sendable(headers.get(k)) for k in ("ETag", "Last-Modified"))
+    return Tag(etag=etag, modified=modified, size=size)
+
+
+def check_plain(response: requests.Response, name: str) -> None:
+    """Refuse a compressed answer, except for files that are compressed themselves: servers label those so too."""
+    if response.headers.get("Transfer-Encoding", "chunked").strip().lower() not in ("chunked", "identity"):
+        raise Permanent("answered in a transfer encoding that was not requested")
+    packed = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if packed not in ("", "identity") and not name.lower().endswith(_PACKED):
+        raise Permanent(f"answered {quoted(packed)} where plain bytes were requested")
+
+
+def sendable(value: object) -> str | None:
+    """Return an ETag or a date that may be sent back in a header, else None."""
+    return value if isinstance(value, str) and _VALIDATOR.fullmatch(value) else None
 
 
 def range_of(response: requests.Response) -> tuple[int, int, int | None] | None:

@@ -50,6 +50,7 @@ from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import POLICY, Objects
 from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.source import Chunk
+from rlds_cli.places.sources.transfer import Units
 from rlds_cli.store import files as store_files
 
 DATASET, INDEX, LISTS = "dataset", "index.json", "lists"
@@ -375,15 +376,16 @@ class RemoteContent:
 
         self.stats.add(requests=1)
         try:
-            self.connection().fetch_checked(
-                o.name,
+            units = Units(
                 start,
                 end,
                 unit=lambda at: BLOCK if at // GROUP in lists else GROUP,
                 is_right=lambda at, data: self._is_right(number, at, data, lists.get(at // GROUP)),
                 take=arrive,
                 base=o.at,
+                size=o.file_size,
             )
+            self.connection().bring(o.name, units)
         except WrongHash:
             self._check_unchanged(None)
             raise

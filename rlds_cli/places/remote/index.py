@@ -88,6 +88,11 @@ class Object:
         return self.path or f"objects/{self.sha256}"
 
     @property
+    def file_size(self) -> int | None:
+        """Bytes of its file; None if that is a file of the dataset, which may hold more."""
+        return None if self.path else self.size
+
+    @property
     def list(self) -> tuple[str, int]:
         """Name below the address, and bytes, of the list of the hashes of its blocks."""
         return f"blocks/{self.sha256}", HASH * blocks_of(self.size)

@@ -17,6 +17,7 @@ from rlds_cli.places.remote.blocks import GroupHashes
 from rlds_cli.places.remote.index import Index
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.source import Chunk
+from rlds_cli.places.sources.transfer import Units
 
 _PATIENCE = 2.0  # seconds to wait for a request of another thread
 _RANGE = 1 << 16  # bytes of lists that are fetched together: those of 128 MiB
@@ -104,14 +105,15 @@ class BlockLists:
             self._told(len(data))
             self._write(number, first, data)
 
-        self._store().fetch_checked(
-            name,
+        hashes = Units(
             first,
             first + many,
             unit=lambda at: many,
             is_right=lambda at, data: self._groups.is_list(number, group, mine(data)),
             take=take,
+            size=size,
         )
+        self._store().bring(name, hashes)
         return found
 
     def _write(self, number: int, at: int, data: Chunk) -> None:

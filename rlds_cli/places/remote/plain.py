@@ -29,6 +29,7 @@ from rlds_cli.places.remote.index import is_path
 from rlds_cli.places.remote.reading import check_version
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.source import Chunk
+from rlds_cli.places.sources.transfer import Stream
 from rlds_cli.store import arrays, commits, digests, manifest, publishing, sealing, videos
 from rlds_cli.store import rows as stored_rows
 from rlds_cli.store.commits import Commit
@@ -226,7 +227,7 @@ def _bring(
                 out.write(chunk)
             arrived(len(chunk))
 
-        objects.fetch(path, at, size - at, take)
+        objects.bring(path, Stream(at, size, take, size=size))
         out.truncate(size)
 
 

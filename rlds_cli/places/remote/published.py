@@ -35,7 +35,7 @@ from rlds_cli.places.remote.content import Connection
 from rlds_cli.places.remote.files import FetchedFiles
 from rlds_cli.places.remote.presence import BlockFile, Room
 from rlds_cli.places.sources.addresses import Address
-from rlds_cli.places.sources.source import Chunk
+from rlds_cli.places.sources.transfer import Stream
 from rlds_cli.store import arrays, episode_table
 from rlds_cli.store.columns import FILMS, Column
 from rlds_cli.store.local import Files
@@ -171,15 +171,12 @@ class _Films:
 
 def _source(connection: Connection, films: Sequence[_Films]) -> Source:
     def read(file: int, start: int, length: int, take: Take) -> None:
-        def given(chunk: Chunk) -> None:
-            take(chunk)
-
         of, at, end = films[file], start, start + length
         while at < end:
             k = int(np.searchsorted(of.edges, at, "right")) - 1
             first, behind = of.edges[k : k + 2].tolist()
             stop = min(end, behind)
-            connection().fetch(of.names[k], at - first, stop - at, given)
+            connection().bring(of.names[k], Stream(at - first, stop - first, take, size=behind - first))
             at = stop
 
     return read

@@ -15,8 +15,8 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,14 +39,15 @@ from rlds_cli.places.remote import index as indexes
 from rlds_cli.places.remote.blocks import GROUP, GroupHashes, groups_of
 from rlds_cli.places.remote.cache import TransferStats
 from rlds_cli.places.remote.finding import read_there
-from rlds_cli.places.remote.index import Index, IndexedFile, Piece
+from rlds_cli.places.remote.index import Index, IndexedFile, Object, Piece
 from rlds_cli.places.remote.origins import Origin
 from rlds_cli.places.remote.plain import Plain
-from rlds_cli.places.remote.reading import fetch_groups, read_file, read_groups
+from rlds_cli.places.remote.reading import read_file, read_groups
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.source import Chunk
+from rlds_cli.places.sources.transfer import Pending, Sink, Wrong
 from rlds_cli.registry import LOCAL
 from rlds_cli.store import commits, manifest, publishing, sealing, versions
 from rlds_cli.store.growing import logs
@@ -361,22 +362,24 @@ class _Arriving:
                     pieces.setdefault(piece.object, []).append((piece, file))
         for parts in pieces.values():
             parts.sort(key=lambda part: part[0].offset)
-        todo = {number: self._missing(number, [p for p, _ in parts]) for number, parts in pieces.items()}
-        self._total = sum(stop - first for runs in todo.values() for first, stop in runs) * GROUP
-        tasks = self._tasks(todo)
+        todo = [self._groups(number, parts) for number, parts in pieces.items()]
+        self._total = sum(sum(groups.missing) for groups in todo) * GROUP
         with ThreadPoolExecutor(_AT_ONCE, "pull") as pool:
-            running = [pool.submit(self._span, number, first, stop, pieces[number]) for number, first, stop in tasks]
             try:
-                for task in running:
-                    task.result()
+                self._bring(pool, [groups.spans()[:1] for groups in todo])  # a server without ranges sends all of it
+                self._bring(pool, [groups.spans() for groups in todo])
             except BaseException:
                 self._objects.client.stop()
-                for task in running:
-                    task.cancel()
-                wait(running)
+                pool.shutdown(cancel_futures=True)
                 raise
             finally:
                 self._sync()
+
+    def _bring(self, pool: ThreadPoolExecutor, spans: Iterable[Sequence[_Span]]) -> None:
+        for task in [
+            pool.submit(self._objects.bring, span.groups.object.name, span) for some in spans for span in some
+        ]:
+            task.result()
 
     def _bytes_there(self) -> int:
         return sum(f.stat().st_blocks * 512 for f in trees.files(self._dataset))
@@ -416,66 +419,42 @@ class _Arriving:
                     found.append((file.path, piece.at))
         return found
 
-    def _missing(self, number: int, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
-        """Return the groups [first, stop) of an object that hold pieces and are not there."""
-        wanted = bytearray(groups_of(self._index.objects[number].size))
-        for p in pieces:
+    def _groups(self, number: int, pieces: Sequence[tuple[Piece, IndexedFile]]) -> _Groups:
+        """Return the groups of an object that hold pieces and are not there."""
+        o = self._index.objects[number]
+        missing = bytearray(groups_of(o.size))
+        for p, _ in pieces:
             first, stop = p.offset // GROUP, groups_of(p.offset + p.length)
-            wanted[first:stop] = b"\1" * (stop - first)
-        runs: list[tuple[int, int]] = []
-        for group in range(len(wanted)):
-            if wanted[group] and (number, group) not in self._arrived:
-                if runs and runs[-1][1] == group:
-                    runs[-1] = (runs[-1][0], group + 1)
-                else:
-                    runs.append((group, group + 1))
-        return runs
+            missing[first:stop] = b"\1" * (stop - first)
+        for group in range(len(missing)):
+            missing[group] &= (number, group) not in self._arrived
 
-    def _tasks(self, todo: dict[int, list[tuple[int, int]]]) -> list[tuple[int, int, int]]:
-        """Cut runs of groups into requests; a server without ranges is asked for an object once."""
-        tasks = []
-        for number, runs in todo.items():
-            if not runs:
-                continue
-            if not self._objects.has_ranges(self._index.objects[number].name):
-                tasks.append((number, runs[0][0], runs[-1][1]))
-                continue
-            tasks += [(number, a, min(a + _RANGE, stop)) for first, stop in runs for a in range(first, stop, _RANGE)]
-        return tasks
+        def is_right(group: int, data: Chunk) -> bool:
+            return self._hashes.is_group(number, group, data)
 
-    # -- groups
+        def take(group: int, data: Chunk) -> None:
+            self._write(number, group, data, pieces)
 
-    def _span(self, number: int, first: int, stop: int, pieces: Sequence[tuple[Piece, IndexedFile]]) -> None:
-        """Fetch groups [first, stop) of an object, check and write each of them."""
-        start, end = first * GROUP, min(stop * GROUP, self._index.objects[number].size)
-        fetch_groups(
-            self._objects,
-            self._index,
-            self._hashes,
-            number,
-            start,
-            end,
-            lambda at, group: self._write(number, at, group, pieces),
-        )
+        return _Groups(o, missing, is_right, take)
 
-    def _write(self, number: int, at: int, group: Chunk, pieces: Sequence[tuple[Piece, IndexedFile]]) -> None:
+    def _write(self, number: int, group: int, data: Chunk, pieces: Sequence[tuple[Piece, IndexedFile]]) -> None:
         """Write the parts of a group to the files that they belong to."""
-        paths = set()
+        paths, at = set[Path](), group * GROUP
         for p, file in pieces:
             if p.offset + p.length <= at:
                 continue
-            if p.offset >= at + len(group):
+            if p.offset >= at + len(data):
                 break
-            a, b = max(at, p.offset), min(at + len(group), p.offset + p.length)
+            a, b = max(at, p.offset), min(at + len(data), p.offset + p.length)
             if a < b:
                 path = self._dataset / file.path
                 with safe_files.updating(path) as open_file:
-                    logs.write(open_file.fileno(), group[a - at : b - at], p.at + a - p.offset)
+                    logs.write(open_file.fileno(), data[a - at : b - at], p.at + a - p.offset)
                 paths.add(path)
         with self._lock:
             self._dirty |= paths
-            self._written.append((number, at // GROUP))
-            self._done += len(group)
+            self._written.append((number, group))
+            self._done += len(data)
             self._tell(Event(self._id, "fetch", "", min(self._done, self._total), self._total))
             due = len(self._written) * GROUP >= _SYNCED
         if due:
@@ -490,3 +469,59 @@ class _Arriving:
             publishing.sync_file(path)
         if written:
             self._journal.add(written)
+
+
+class _Groups:
+    """The groups of an object that have not arrived: 1 in ``missing``, which all threads share."""
+
+    def __init__(
+        self,
+        o: Object,
+        missing: bytearray,
+        is_right: Callable[[int, Chunk], bool],
+        take: Callable[[int, Chunk], object],
+    ) -> None:
+        self.object, self.missing, self.is_right, self.take = o, missing, is_right, take
+
+    def spans(self) -> list[_Span]:
+        """Return them in runs, each of which is one request."""
+        found, group = list[_Span](), self.missing.find(1)
+        while group >= 0:
+            end = self.missing.find(0, group, group + _RANGE)
+            stop = min(group + _RANGE, len(self.missing)) if end < 0 else end
+            found.append(_Span(self, group, stop))
+            group = self.missing.find(1, stop)
+        return found
+
+
+class _Span(Sink):
+    """Adjacent groups of an object, and of an answer that holds more, the others that are missing."""
+
+    def __init__(self, groups: _Groups, first: int, stop: int) -> None:
+        self.groups, self._first, self._stop = groups, first, stop
+        self.size = groups.object.file_size
+        self._pending = Pending()
+
+    def missing(self) -> tuple[int, int] | None:
+        o, first = self.groups.object, self.groups.missing.find(1, self._first, self._stop)
+        return None if first < 0 else (o.at + first * GROUP, o.at + min(self._stop * GROUP, o.size))
+
+    def wants(self, at: int) -> bool:
+        return self.groups.missing.find(1, max(0, at - self.groups.object.at) // GROUP) >= 0
+
+    def put(self, at: int, data: memoryview) -> None:
+        o = self.groups.object
+        at, data = max(0, at - o.at), data[max(0, o.at - at) :]
+        while data and at < o.size:
+            group = at // GROUP
+            start, size = group * GROUP, min(GROUP, o.size - group * GROUP)
+            some, data = data[: start + size - at], data[start + size - at :]
+            whole = self._pending.add(start, at, some, size)
+            at += len(some)
+            if whole is None or not self.groups.missing[group]:
+                continue
+            if not self.groups.is_right(group, whole):
+                raise Wrong(o.at + start, size)
+            self.groups.take(group, whole)
+            self.groups.missing[group] = 0
+            self.taken += size

@@ -16,6 +16,7 @@ from rlds_cli.places.remote.versions import Versions
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.source import Chunk, Document
+from rlds_cli.places.sources.transfer import Units
 
 _LONGEST_FILE = 64 << 20
 
@@ -218,12 +219,14 @@ def fetch_groups(
     take: Callable[[int, Chunk], object],
 ) -> None:
     """Give whole groups of an object to ``take`` with their places, checked; raises WrongHash, DownloadFailed."""
-    objects.fetch_checked(
-        index.objects[number].name,
+    o = index.objects[number]
+    groups = Units(
         start,
         stop,
         unit=lambda at: GROUP,
         is_right=lambda at, data: hashes.is_group(number, at // GROUP, data),
         take=take,
-        base=index.objects[number].at,
+        base=o.at,
+        size=o.file_size,
     )
+    objects.bring(o.name, groups)

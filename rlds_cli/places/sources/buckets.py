@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,8 @@ from urllib.parse import quote
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import MissingPackage, RldsError
 from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Permanent, Retryable
+from rlds_cli.places.http.connections import Budget, Permanent, Retryable
+from rlds_cli.places.http.ranges import NoRange, Reply, Tag
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.bucket_listing import http_root, region_in
 from rlds_cli.places.sources.limits import ListingLimits
@@ -172,19 +173,35 @@ class BucketSource(Source):
         except Exception as e:
             raise self._failed(e) from None
 
-    def read(self, name: str, start: int, stop: int) -> Iterator[Chunk]:
+    @contextmanager
+    def open(
+        self,
+        name: str,
+        start: int,
+        stop: int | None,
+        seen: Tag | None = None,
+        *,
+        budget: Budget | None = None,
+        seconds: float | None = None,
+    ) -> Iterator[Reply]:
         """Request a range of a file."""
+        asked: Any = {"offset": start} if stop is None else (start, stop)
         try:
-            found = self._obstore.get(self._store, self._key(name), options={"range": (start, stop)})
-            if tuple(found.range) != (start, stop):
-                raise Permanent("it is too short")
-            chunks = found.stream(min_chunk_size=_CHUNK) if stop - start > _WHOLE else [found.bytes()]
-            for chunk in chunks:
-                yield memoryview(chunk)
-        except (Permanent, Retryable):
-            raise
+            found = self._obstore.get(self._store, self._key(name), options={"range": asked})
+            (first, end), said = found.range, found.meta
         except FileNotFoundError:
             raise Permanent("there is no such file", 404) from None
+        except Exception as e:
+            raise self._failed(e) from None
+        if first != start:
+            raise NoRange("the answer is a range that was not requested")
+        tag = Tag(etag=said["e_tag"], modified=str(said["last_modified"]), size=said["size"])
+        yield Reply(tag=tag, start=first, stop=end, blocks=self._chunks(found, end - first))
+
+    def _chunks(self, found: Any, size: int) -> Iterator[Chunk]:
+        try:
+            for chunk in found.stream(min_chunk_size=_CHUNK) if size > _WHOLE else [found.bytes()]:
+                yield memoryview(chunk)
         except Exception as e:
             raise self._failed(e) from None
 

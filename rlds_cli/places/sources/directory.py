@@ -7,15 +7,17 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from rlds_cli.base.files import disk
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.locks import file_lock
 from rlds_cli.errors import NoPermission, RldsError
-from rlds_cli.places.http.connections import Permanent
+from rlds_cli.places.http.connections import Budget, Permanent
+from rlds_cli.places.http.ranges import Reply, Tag
 from rlds_cli.places.sources.source import ANY, LONGEST, Body, Chunk, Document, Meta, Overtaken, Source, Unconditional
 
 _PIECE = 1 << 20
@@ -47,19 +49,26 @@ class DirectorySource(Source):
         except OSError as e:
             raise _failed(e) from e
 
-    def read(self, name: str, start: int, stop: int) -> Iterator[Chunk]:
+    @contextmanager
+    def open(
+        self,
+        name: str,
+        start: int,
+        stop: int | None,
+        seen: Tag | None = None,
+        *,
+        budget: Budget | None = None,
+        seconds: float | None = None,
+    ) -> Iterator[Reply]:
         """Read a range of a file."""
-        length = stop - start
-        try:
-            with safe_files.reading(self._path(name)) as file:
-                file.seek(start)
-                while length:
-                    if not (chunk := file.read(min(_PIECE, length))):
-                        raise Permanent("it is too short")
-                    yield chunk
-                    length -= len(chunk)
-        except (OSError, NoPermission) as e:
-            raise _failed(e) from e
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(safe_files.reading(self._path(name)))
+                size = os.fstat(file.fileno()).st_size
+            except (OSError, NoPermission) as e:
+                raise _failed(e) from e
+            end = size if stop is None else min(stop, size)
+            yield Reply(tag=Tag(size=size), start=start, stop=end, blocks=_pieces(file, start, end))
 
     def list(self, prefix: str) -> Iterator[Meta]:
         """Yield all files below a directory but hidden ones."""
@@ -153,6 +162,16 @@ class DirectorySource(Source):
 
     def _path(self, name: str) -> Path:
         return self.address.directory / name
+
+
+def _pieces(file: BinaryIO, start: int, stop: int) -> Iterator[Chunk]:
+    try:
+        file.seek(start)
+        while start < stop and (chunk := file.read(min(_PIECE, stop - start))):
+            yield chunk
+            start += len(chunk)
+    except OSError as e:
+        raise _failed(e) from e
 
 
 def _temporary(path: Path) -> tuple[Path, int]:

@@ -48,7 +48,6 @@ _SAMPLE = 512  # bytes by which the hub tells text from other content
 _INLINE = 16 << 20  # bytes of a file that a commit holds itself
 _AT_ONCE = 4  # parts of an object
 _MOST_PARTS = 10_000
-_REQUESTS = 32  # for one range, with redirects
 _LEASE = 600.0  # seconds for which an address of the storage is used: it is signed for an hour
 _EXPIRED = (400, 401, 403, 404, 410)  # statuses of an address that holds no more
 _OVERTAKEN = (409, 412)  # somebody has committed since
@@ -90,19 +89,21 @@ class HubSource(WebSource):
         return f"{self.where.hub}/datasets/{self.address.root}/resolve/{at}/{quote(self._path(name))}"
 
     @contextmanager
-    def _open(self, name: str, asked: str) -> Iterator[requests.Response]:
-        """Request a range, of a large file at the storage that the hub has led to before: it limits its own answers."""
+    def _ask(
+        self, name: str, headers: Mapping[str, str], budget: Budget, seconds: float | None = None
+    ) -> Iterator[requests.Response]:
+        """Ask for a large file at the storage that the hub has led to before: it limits its own answers."""
         with ExitStack() as stack:
             url, until = self._storage.get(name, ("", 0.0))
             response = None
             if time.monotonic() < until:
                 try:
-                    response = stack.enter_context(self.client.open(url, {"Range": asked}, budget=Budget(_REQUESTS)))
+                    response = stack.enter_context(self.client.open(url, headers, budget=budget, seconds=seconds))
                 except Permanent as exc:
                     if exc.status not in _EXPIRED:
                         raise
             if response is None:
-                response = stack.enter_context(super()._open(name, asked))
+                response = stack.enter_context(super()._ask(name, headers, budget, seconds))
                 if response.url != self.url(name):
                     self._storage[name] = response.url, time.monotonic() + _LEASE
             yield response

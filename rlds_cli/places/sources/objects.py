@@ -11,12 +11,12 @@ from rlds_cli.errors import DamagedDataset, DownloadFailed, UploadFailed, WrongH
 from rlds_cli.places.http.client import Client, RetryPolicy
 from rlds_cli.places.http.connections import Permanent, Retryable
 from rlds_cli.places.sources.addresses import Address
-from rlds_cli.places.sources.source import LONGEST, Body, Chunk, Document, Meta, Overtaken, Source
+from rlds_cli.places.sources.source import LONGEST, Body, Document, Meta, Overtaken, Source
+from rlds_cli.places.sources.transfer import ATTEMPTS, Sink, Wrong, transfer
 
 T = TypeVar("T")
 
 POLICY = RetryPolicy()
-ATTEMPTS = 3  # to get bytes that are right: those that are wrong at their place stay so
 _CHECK = "check the address and the connection; nothing that is here was changed"
 
 
@@ -101,97 +101,27 @@ class Objects:
         found = self._reading(name, lambda: self.source.stat(name))
         return None if found is None else found.size
 
-    def fetch(self, name: str, start: int, length: int, take: Callable[[Chunk], None]) -> None:
-        """Give bytes [start, start + length) to ``take``, in order; what has arrived is not asked for again.
-
-        Raises
-        ------
-        DownloadFailed
-            The source does not give them all.
-        """
-        done = 0
-
-        def attempt() -> None:
-            nonlocal done
-            for chunk in self.source.read(name, start + done, start + length):
-                self.client.check()
-                if len(chunk) > length - done:
-                    raise Retryable("it sent more bytes than it was asked for")
-                take(chunk)
-                done += len(chunk)
-            if done < length:
-                raise Retryable("the connection closed early")
-
-        if length:
-            self._reading(name, attempt, lambda: done)
-
-    def fetch_checked(
-        self,
-        name: str,
-        start: int,
-        stop: int,
-        *,
-        unit: Callable[[int], int],
-        is_right: Callable[[int, Chunk], bool],
-        take: Callable[[int, Chunk], object],
-        base: int = 0,
-    ) -> None:
-        """Give bytes [start, stop) to ``take`` in units with their places, in order, each checked.
-
-        A unit that is wrong is asked for again, and what follows it.
-
-        Parameters
-        ----------
-        unit : callable
-            Returns the bytes of the unit at a place; the last one is cut at ``stop``.
-        is_right : callable
-            Returns whether some bytes are the unit at a place.
-        base : int
-            The byte of the file that is place 0.
+    def bring(self, name: str, sink: Sink) -> None:
+        """Fill a sink with bytes of a file; what has arrived is not asked for again.
 
         Raises
         ------
         WrongHash
-            A unit is wrong each time.
+            The bytes are wrong each time.
         DownloadFailed
+            The source does not give them all.
         """
-        at = start
+        try:
+            transfer(self.source, name, sink)
+        except Permanent as exc:
+            if isinstance(exc.__cause__, Wrong):
+                raise self._wrong_bytes(name, exc.__cause__) from exc.__cause__
+            raise self._unread(name, exc) from exc
 
-        def attempt() -> None:
-            nonlocal at
-            parts = bytearray()
-            for chunk in self.source.read(name, base + at, base + stop):
-                self.client.check()
-                rest = memoryview(chunk)
-                while rest and at < stop:
-                    size = min(unit(at), stop - at)
-                    if not parts and len(rest) >= size:
-                        data, rest = rest[:size], rest[size:]  # as it came, without a copy
-                    else:
-                        missing = size - len(parts)
-                        parts += rest[:missing]
-                        rest = rest[missing:]
-                        if len(parts) < size:
-                            break
-                        data, parts = memoryview(parts), bytearray()
-                    if not is_right(at, data):
-                        error = self.wrong_bytes(name, base + at, size)
-                        raise Retryable("bytes without the expected sha256 came", attempts=ATTEMPTS, error=error)
-                    take(at, data)
-                    at += size
-                if rest:
-                    raise Retryable("it sent more bytes than it was asked for")
-            if at < stop:
-                raise Retryable("the connection closed early")
-
-        if start < stop:
-            self._reading(name, attempt, lambda: at)
-
-    def wrong_bytes(self, name: str, start: int, length: int) -> WrongHash:
-        """Return the error for a range of an object that the source sends with other bytes."""
+    def _wrong_bytes(self, name: str, wrong: Wrong) -> WrongHash:
         return WrongHash(
-            f"Bytes {start:,}-{start + length - 1:,} of {self._place(name)} do not have the sha256 that the index "
-            f"names, in {ATTEMPTS} attempts. They are not used.",
+            f"Bytes {wrong.at:,}-{wrong.at + wrong.size - 1:,} of {self._place(name)} do not have the sha256 that the "
+            f"index names, in {ATTEMPTS} attempts. They are not used.",
             hint=self.push_again
             if name.startswith(("objects/", "blocks/"))
             else "that file changed after it was indexed: rlds index DIR, where its directory is mounted",
@@ -203,16 +133,6 @@ class Objects:
         if self.address.scheme in ("http", "https"):
             return "whoever pushed it can remove the damaged object there, and push again"
         return f"rlds push ID {self.address} --verify, by who has the dataset, sends it again"
-
-    def read_range(self, name: str, start: int, length: int) -> bytes:
-        """Return bytes [start, start + length) of a file; raises DownloadFailed."""
-        parts: list[bytes] = []
-        self.fetch(name, start, length, lambda chunk: parts.append(bytes(chunk)))
-        return b"".join(parts)
-
-    def has_ranges(self, name: str) -> bool:
-        """Return whether a part of a file can be fetched without what is before it; raises DownloadFailed."""
-        return self._reading(name, lambda: self.source.has_ranges(name))
 
     def files(self, prefix: str = "") -> dict[str, Meta]:
         """Return all files below ``prefix``, which ends in ``/`` or is empty, by name; raises DownloadFailed.
@@ -295,14 +215,17 @@ class Objects:
 
     # -- retries
 
-    def _reading(self, name: str, act: Callable[[], T], reached: Callable[[], int] = lambda: 0) -> T:
+    def _reading(self, name: str, act: Callable[[], T]) -> T:
         try:
-            return self.client.persist(lambda left: act(), reached)
+            return self.client.persist(lambda left: act())
         except Permanent as exc:
             if exc.error is not None:  # of what came
                 raise exc.error from exc.__cause__
-            message = f"{self._place(name)} could not be read: {exc.reason}."
-            raise DownloadFailed(message, hint=self.source.hint(exc) or _CHECK) from exc
+            raise self._unread(name, exc) from exc
+
+    def _unread(self, name: str, exc: Permanent) -> DownloadFailed:
+        message = f"{self._place(name)} could not be read: {exc.reason}."
+        return DownloadFailed(message, hint=self.source.hint(exc) or _CHECK)
 
     def _writing(self, name: str, act: Callable[[], T]) -> T:
         try:

@@ -16,12 +16,14 @@ from __future__ import annotations
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, Final, Self
 
 from rlds_cli.base.settings import Settings
 from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Permanent
+from rlds_cli.places.http.connections import Budget, Permanent
+from rlds_cli.places.http.ranges import Reply, Tag
 from rlds_cli.places.sources.addresses import Address
 
 Chunk = bytes | memoryview
@@ -121,12 +123,32 @@ class Source(ABC):
         """Return what the source says of a file; None if there is none."""
 
     @abstractmethod
-    def read(self, name: str, start: int, stop: int) -> Iterator[Chunk]:
-        """Yield bytes [start, stop) of a file, in order."""
+    def open(
+        self,
+        name: str,
+        start: int,
+        stop: int | None,
+        seen: Tag | None = None,
+        *,
+        budget: Budget | None = None,
+        seconds: float | None = None,
+    ) -> AbstractContextManager[Reply]:
+        """Make one request for bytes [start, stop) of a file; without ``stop``, for those to its end.
 
-    def has_ranges(self, name: str) -> bool:
-        """Return whether a part of a file can be read without what is before it."""
-        return True
+        Parameters
+        ----------
+        seen : Tag, optional
+            The content that is wanted: a source that has another one may send all of that.
+        budget : Budget, optional
+            Counts the request and its redirects.
+        seconds : float, optional
+            Time to the beginning of the answer.
+
+        Raises
+        ------
+        NoRange
+            The source does not give this range; it may give the whole file.
+        """
 
     def list(self, prefix: str) -> Iterator[Meta]:
         """Yield the files below ``prefix``, which ends in ``/`` or is empty."""

@@ -6,21 +6,21 @@ Apache, nginx and Python's http.server show such pages.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from html import unescape
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 import requests
 
 from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Budget, Permanent, Retryable
-from rlds_cli.places.http.ranges import range_of
+from rlds_cli.places.http.connections import Budget, Permanent
+from rlds_cli.places.http.ranges import Reply, Tag, range_of, reply_of
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.limits import ListingLimits
-from rlds_cli.places.sources.source import Chunk, Document, Meta, Source
+from rlds_cli.places.sources.source import Document, Meta, Source
 
-_REQUESTS = 32  # for one range, with redirects
+_REQUESTS = 32  # with redirects
 _DEEP = 16  # directories in directories
 _TAG = re.compile(r"<(?:(?P<passed>!--|script\b|style\b)|a\s(?P<attributes>[^<>]{1,8192})>)", re.IGNORECASE)
 _CLOSING = {"!--": "-->", "script": "</script", "style": "</style"}
@@ -32,23 +32,16 @@ class WebSource(Source):
 
     def __init__(self, address: Address, client: Client, *, deep: int | None = None) -> None:
         super().__init__(address, client)
-        self._ranges: bool | None = None
         self._deep = _DEEP if deep is None else deep  # directories below that of a listing, of which pages are read
 
     def url(self, name: str) -> str:
         """Return the URL that a file is requested at."""
         return self.address.url_of(name)
 
-    def _open(self, name: str, asked: str) -> AbstractContextManager[requests.Response]:
-        """Request a range. Retries are limited, but not the requests for a dataset of any size."""
-        return self.client.open(self.url(name), {"Range": asked}, budget=Budget(_REQUESTS))
-
-    def has_ranges(self, name: str) -> bool:
-        """Ask the server for two bytes of a file, once."""
-        if self._ranges is None:
-            with self._open(name, "bytes=1-2") as response:
-                self._ranges = response.status_code != 200
-        return self._ranges
+    def _ask(
+        self, name: str, headers: Mapping[str, str], budget: Budget, seconds: float | None = None
+    ) -> AbstractContextManager[requests.Response]:
+        return self.client.open(self.url(name), headers, budget=budget, seconds=seconds)
 
     def document(self, name: str, longest: int) -> Document | None:
         """Return a small file, with its ETag."""
@@ -65,36 +58,32 @@ class WebSource(Source):
     def stat(self, name: str) -> Meta | None:
         """Ask for the first byte of a file: the answer tells the size."""
         try:
-            with self._open(name, "bytes=0-0") as response:
+            with self._ask(name, {"Range": "bytes=0-0"}, Budget(_REQUESTS)) as response:
                 return Meta(name, _size(response))
         except Permanent as exc:
             if exc.status in (404, 410):
                 return None
             raise
 
-    def read(self, name: str, start: int, stop: int) -> Iterator[Chunk]:
+    @contextmanager
+    def open(
+        self,
+        name: str,
+        start: int,
+        stop: int | None,
+        seen: Tag | None = None,
+        *,
+        budget: Budget | None = None,
+        seconds: float | None = None,
+    ) -> Iterator[Reply]:
         """Request a range of a file."""
-        length = stop - start
-        with self._open(name, f"bytes={start}-{stop - 1}") as response:
-            skip = 0
-            if response.status_code == 206:
-                answered = range_of(response)
-                if answered is None or answered[:2] != (start, stop - 1):
-                    raise Retryable("it sent another range than it was asked for")
-            elif response.status_code == 200:
-                skip = start
-            else:
-                raise Permanent("HTTP 416: it is too short", response.status_code)
-            for block in self.client.blocks(response):
-                if skip >= len(block):
-                    skip -= len(block)
-                    continue
-                chunk = memoryview(block)[skip : skip + length]
-                skip = 0
-                length -= len(chunk)
-                yield chunk
-                if not length:
-                    return
+        headers = {}
+        if start or stop is not None:
+            headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
+            if seen is not None and seen.validator:
+                headers["If-Range"] = seen.validator
+        with self._ask(name, headers, budget or Budget(_REQUESTS), seconds) as response:
+            yield reply_of(self.client, response, name, start, stop)
 
     def list(self, prefix: str) -> Iterator[Meta]:
         """Read the pages of links of a directory and of those below it; sizes are not known."""

@@ -22,11 +22,11 @@ from rlds_cli.base import text
 from rlds_cli.base.files import disk
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import NoSpace
-from rlds_cli.make.downloads.fetch.parts import PartFile, PartOrigin, sendable
+from rlds_cli.make.downloads.fetch.parts import PartFile, PartOrigin
 from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.places.http.client import Client, authorities
 from rlds_cli.places.http.connections import Budget, Exchange, Permanent, Retryable, Stopped, quoted
-from rlds_cli.places.http.ranges import is_chunked, range_of, size_of
+from rlds_cli.places.http.ranges import check_plain, is_chunked, range_of, size_of, tag_of
 from rlds_cli.places.sources import names
 
 PLAIN = "comes over plain HTTP, and no hash of it is published: an alteration on the way would not be noticed"
@@ -34,8 +34,6 @@ UNFRAMED = "comes without a length, a size or a hash: a missing end would not be
 UNSIZED = "its size is not known"
 AUTHORITIES = "the server's certificate was verified with the authorities"
 ONCE = (PLAIN, UNFRAMED, AUTHORITIES)  # notes that are given for the first file only
-_NUMBER = re.compile(r"[0-9]{1,18}")
-_PACKED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".z")
 _HEAD = 512  # bytes that tell a web page
 _WATCH = 64 << 20  # bytes between two checks of the free space
 _ROUND = 0.1  # seconds between two checks of the other connections
@@ -494,27 +492,8 @@ class RangeConnections:
 
 def origin_of(response: requests.Response, url: str) -> PartOrigin:
     """Parse the headers of an answer; raises Permanent if its lengths are not valid."""
-    headers = response.headers
-    size: int | None = None
-    if response.status_code == 206:
-        answered = range_of(response)
-        size = answered[2] if answered else None
-    elif not is_chunked(response) and (said := headers.get("Content-Length")) is not None:
-        lengths = {length.strip() for length in said.split(",")}  # the same header twice
-        if len(lengths) != 1 or not _NUMBER.fullmatch(length := lengths.pop()):
-            raise Permanent("has a length that is not a number")
-        size = int(length)
-    etag, modified = (sendable(headers.get(k)) for k in ("ETag", "Last-Modified"))
-    return PartOrigin(names.shown(url), etag, modified, size)
-
-
-def check_plain(response: requests.Response, path: str) -> None:
-    """Refuse a compressed answer, except for files that are compressed themselves: servers label those so too."""
-    if response.headers.get("Transfer-Encoding", "chunked").strip().lower() not in ("chunked", "identity"):
-        raise Permanent("answered in a transfer encoding that was not requested")
-    packed = response.headers.get("Content-Encoding", "identity").strip().lower()
-    if packed not in ("", "identity") and not path.lower().endswith(_PACKED):
-        raise Permanent(f"answered {quoted(packed)} where plain bytes were requested")
+    tag = tag_of(response)
+    return PartOrigin(names.shown(url), tag.etag, tag.modified, tag.size)
 
 
 def changed(known: PartOrigin, now: PartOrigin) -> bool:

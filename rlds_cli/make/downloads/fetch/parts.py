@@ -37,12 +37,12 @@ from rlds_cli.base.files.hashing import Digest
 from rlds_cli.base.files.locks import LockHeld, file_lock
 from rlds_cli.errors import RldsError
 from rlds_cli.places.http.connections import AHEAD
+from rlds_cli.places.http.ranges import sendable
 from rlds_cli.places.sources import names
 
 if TYPE_CHECKING:
     from rlds_cli.make.downloads.remote_file import RemoteFile
 
-_VALIDATOR = re.compile(r"[\x20-\x7e]{1,1000}")  # what may be sent back in a header
 _INLINE = 8 << 20  # bytes that are hashed without threads
 _SYNC = 64 << 20  # bytes between two syncs, so that the last one is short
 
@@ -156,11 +156,6 @@ class PartOrigin:
         """Value for ``If-Range``: a strong ETag, else the date."""
         weak = self.etag is None or self.etag.startswith("W/")
         return self.last_modified if weak else self.etag
-
-
-def sendable(value: object) -> str | None:
-    """Return an ETag or a date that may be sent back in a header, else None."""
-    return value if isinstance(value, str) and _VALIDATOR.fullmatch(value) else None
 
 
 # -- partial files

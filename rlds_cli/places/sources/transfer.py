@@ -1,0 +1,226 @@
+"""Bring bytes of a file from a source into a sink: ranges, retries, and a limit to what is taken.
+
+A `Sink` says which bytes are missing, and takes those that come: blocks that are checked one by one (`Units`), or
+bytes in order (`Stream`).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from rlds_cli.places.http.connections import Budget, Permanent, Retryable
+from rlds_cli.places.http.ranges import NoRange, Reply, Tag
+from rlds_cli.places.sources.source import Chunk, Source
+
+Span = tuple[int, int | None]  # first byte, and that behind the last; None: to the end
+
+ATTEMPTS = 3  # to get bytes that are right: those that are wrong at their place stay so
+_REQUESTS = 32  # of one attempt, with redirects; one more for each MiB that was taken
+
+
+class Wrong(Exception):
+    """Bytes that do not have the hash that they should have: ``size`` of them, from byte ``at`` of the file on."""
+
+    def __init__(self, at: int, size: int) -> None:
+        super().__init__(f"{size:,} bytes from {at:,} on")
+        self.at, self.size = at, size
+
+
+class Sink(ABC):
+    """Where bytes of one file go.
+
+    Attributes
+    ----------
+    size : int, optional
+        Bytes of the file, if they are known: an answer that reaches its end must end there.
+    seen : Tag, optional
+        The content that its bytes are of, where no hash covers them.
+    taken : int
+        Bytes so far: the measure of progress.
+    """
+
+    size: int | None = None
+    seen: Tag | None = None
+    taken: int = 0
+
+    @abstractmethod
+    def missing(self) -> Span | None:
+        """Return the next span to ask for; None once nothing is missing."""
+
+    @abstractmethod
+    def wants(self, at: int) -> bool:
+        """Return whether bytes from ``at`` on are still of use, in an answer that holds more than was asked for."""
+
+    def begin(self, reply: Reply) -> None:
+        """Look at an answer before its bytes are taken; raises Retryable or Permanent if they cannot be used."""
+        return
+
+    @abstractmethod
+    def put(self, at: int, data: memoryview) -> None:
+        """Take the bytes of the file from ``at`` on, also those that are not missing; raises Wrong."""
+
+
+def transfer(source: Source, name: str, sink: Sink) -> None:
+    """Bring what a sink misses of a file. What has been taken is not asked for again.
+
+    A source that does not give a range is asked for the whole file.
+
+    Raises
+    ------
+    Permanent
+        The source does not give it; caused by Wrong if it gave other bytes.
+    """
+    whole = False
+
+    def attempt(left: float) -> None:
+        nonlocal whole
+        budget, seconds = Budget(_REQUESTS, lambda: sink.taken), left
+        while (span := sink.missing()) is not None:
+            start, stop = (0, None) if whole else span
+            try:
+                with source.open(name, start, stop, sink.seen, budget=budget, seconds=seconds) as reply:
+                    seconds = math.inf
+                    _take(source, reply, span, sink)
+            except NoRange as exc:
+                if whole:
+                    raise Permanent(exc.reason) from None
+                whole = True
+            except Wrong as exc:
+                raise Retryable("bytes without the expected sha256 came", attempts=ATTEMPTS) from exc
+
+    source.client.persist(attempt, lambda: sink.taken)
+
+
+def _take(source: Source, reply: Reply, span: Span, sink: Sink) -> None:
+    """Give the bytes of an answer to the sink, and refuse those that it cannot have."""
+    size = reply.tag.size
+    if size is not None and not (span[1] or 0) <= size == (sink.size or size):
+        raise Permanent(f"offers {size:,} B; {sink.size or span[1]:,} B expected")
+    sink.begin(reply)
+    limit = min((b for b in (reply.stop, sink.size) if b is not None), default=source.client.policy.unsized)
+    at = reply.start
+    for block in reply.blocks:
+        source.client.check()
+        if len(block) > limit - at:
+            raise Permanent(f"sends more than the expected {limit:,} B")
+        sink.put(at, memoryview(block))
+        at += len(block)
+        if at < limit and not sink.wants(at):
+            return
+    unknown = reply.stop is None and sink.size is None
+    if sink.missing() is not None if unknown else at < limit:
+        raise Retryable("the connection closed early")
+
+
+class Units(Sink):
+    """Bytes of a file in units with their places, in order, each checked before it is given on.
+
+    Parameters
+    ----------
+    start, stop : int
+        Places, at which units begin and end.
+    unit : callable
+        Returns the bytes of the unit at a place; the last one is cut at ``stop``.
+    is_right : callable
+        Returns whether some bytes are the unit at a place.
+    take : callable
+        Receives units with their places.
+    base : int
+        The byte of the file that is place 0.
+    size : int, optional
+        Bytes of the file.
+    """
+
+    def __init__(
+        self,
+        start: int,
+        stop: int,
+        *,
+        unit: Callable[[int], int],
+        is_right: Callable[[int, Chunk], bool],
+        take: Callable[[int, Chunk], object],
+        base: int = 0,
+        size: int | None = None,
+    ) -> None:
+        self.size, self._base = size, base
+        self._at, self._stop = start, stop
+        self._unit, self._is_right, self._give = unit, is_right, take
+        self._pending = Pending()
+
+    def missing(self) -> Span | None:
+        """Return the rest of its bytes."""
+        return (self._base + self._at, self._base + self._stop) if self._at < self._stop else None
+
+    def wants(self, at: int) -> bool:
+        """Return whether some are missing."""
+        return self._at < self._stop
+
+    def put(self, at: int, data: memoryview) -> None:
+        """Give units on that are whole and right."""
+        at -= self._base
+        data, at = data[max(0, self._at - at) :], max(at, self._at)
+        while data and self._at < self._stop:
+            size = min(self._unit(self._at), self._stop - self._at)
+            some, data = data[: self._at + size - at], data[self._at + size - at :]
+            unit = self._pending.add(self._at, at, some, size)
+            at += len(some)
+            if unit is None:
+                return
+            if not self._is_right(self._at, unit):
+                raise Wrong(self._base + self._at, size)
+            self._give(self._at, unit)
+            self._at += size
+            self.taken += size
+
+
+class Pending:
+    """The unit of a file that is arriving."""
+
+    def __init__(self) -> None:
+        self._start, self._came = 0, bytearray()
+
+    def add(self, start: int, at: int, data: memoryview, size: int) -> memoryview | None:
+        """Add bytes from ``at`` on to the unit of ``size`` that begins at ``start``; return it once it is whole.
+
+        A unit whose beginning did not come is left out.
+        """
+        if at == start:
+            if len(data) == size:
+                return data  # as it came, without a copy
+            self._start, self._came = start, bytearray()
+        elif (self._start, start + len(self._came)) != (start, at):
+            return None
+        self._came += data
+        return memoryview(self._came) if len(self._came) == size else None
+
+
+class Stream(Sink):
+    """Bytes [start, stop) of a file, in order, as they come: whoever takes them has a hash of all of them."""
+
+    def __init__(self, start: int, stop: int, take: Callable[[memoryview], object], *, size: int | None = None) -> None:
+        self.size, self._give = size, take
+        self._at, self._stop = start, stop
+
+    def missing(self) -> Span | None:
+        """Return the rest of its bytes."""
+        return (self._at, self._stop) if self._at < self._stop else None
+
+    def wants(self, at: int) -> bool:
+        """Return whether some are missing."""
+        return self._at < self._stop
+
+    def begin(self, reply: Reply) -> None:
+        """Refuse another content than that of the bytes so far."""
+        if self.seen is not None and self.taken and self.seen.differs(reply.tag):
+            raise Retryable("the file changed while it was read")
+        self.seen = reply.tag
+
+    def put(self, at: int, data: memoryview) -> None:
+        """Give the next bytes on."""
+        some = data[max(0, self._at - at) : max(0, self._stop - at)]
+        if some:
+            self._give(some)
+            self._at += len(some)
+            self.taken += len(some)
