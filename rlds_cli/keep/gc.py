@@ -225,12 +225,11 @@ def _archives(home: Home) -> Iterator[Garbage]:
 
 
 def _remote(home: Home) -> Iterator[Garbage]:
-    from rlds_cli.places.remote import presence, published
+    from rlds_cli.places.remote import leases
 
     for path in _children(home.remote):
-        if path.name != presence.LOCK:
-            made = any((path / name).exists() for name in (presence.MAP, published.RECORD))
-            known = made or path.name.endswith(".removed")
+        if path.name != leases.LOCK:
+            known = (path / leases.LEASE).exists() or leases.is_left(path)
             yield Garbage("remote", path, 0, why=_foreign(path, stat.S_ISDIR, known=known))
 
 
@@ -326,11 +325,9 @@ def _remove(home: Home, g: Garbage, progress: Progress) -> str:
     if g.kind == "versions":
         return _free_rows(g.path)
     if g.kind == "remote":
-        from rlds_cli.places.remote import presence
+        from rlds_cli.places.remote import leases
 
-        with ExitStack() as held:
-            busy = _lock(home, held, [lock for lock in _locks(home, g) if os.path.lexists(lock)])
-            return busy or ("" if presence.discard(g.path) else "a process reads it")
+        return "" if leases.discard(g.path) else "a process reads it"
     if g.kind == "frames":
         from rlds_cli.loader.storage import frame_cache
 

@@ -31,7 +31,7 @@ from rlds_cli.make.downloads.archive import source_of
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.make.downloads.schemes import Unanswered
-from rlds_cli.places.remote import published
+from rlds_cli.places.remote import leases, published
 from rlds_cli.places.remote.published import Published
 from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.addresses import Address
@@ -81,8 +81,7 @@ def prepare(
     _check(asked, files)
     at = replace(asked, revision=files[0].revision)
     root = published.place_of(at, where)
-    safe_files.directory(root, root.parent.parent)
-    with file_lock(root / published.LOCK):
+    with leases.lease(root), file_lock(root / published.LOCK):
         found = published.load(root, at)
         if found is None:
             published.save(root, at, None)

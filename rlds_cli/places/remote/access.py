@@ -17,6 +17,7 @@ from rlds_cli.places.remote import content, decoding, finding
 from rlds_cli.places.remote.cache import TIMEOUT, BlockFiles, Source, Take, TransferStats
 from rlds_cli.places.remote.content import Connection, Pinned, RemoteContent
 from rlds_cli.places.remote.decoding import Encoded
+from rlds_cli.places.remote.leases import Lease
 from rlds_cli.places.remote.presence import BlockFile, Room
 from rlds_cli.places.remote.proving import Proof
 from rlds_cli.places.sources.addresses import Address
@@ -80,9 +81,9 @@ class Access:
             self.root = root = own / self.name
             try:
                 self.room = Room(own, limit)
-                self.room.ground(self.name)
                 with self.room.locked():
-                    finding.save(root, pinned, connection.address)
+                    self._lease = Lease(root)
+                    finding.save(self._lease, pinned, connection.address)
             except OSError as e:
                 error = disk.disk_error(e, root)
                 error.hint = f"{error.hint}; cache=0 writes nothing" if error.hint else "cache=0 writes nothing"

@@ -29,11 +29,11 @@ from rlds_cli.base.files import disk
 from rlds_cli.errors import DownloadFailed, RldsError
 from rlds_cli.places.remote.filling import Filler, Filling
 from rlds_cli.places.remote.flights import AHEAD, BEHIND, NOW, BlockRequest, Pool
+from rlds_cli.places.remote.leases import Descriptor
 from rlds_cli.places.remote.presence import (
     FETCHING,
     MANY,
     BlockFile,
-    Descriptor,
     DirectoryGround,
     PinSlot,
     Room,
@@ -154,7 +154,7 @@ class BlockFiles:
         stats: TransferStats | None = None,
         counts: bool = True,
     ) -> None:
-        self.room, self.map = room, room.open_map(room.ground(name), files)
+        self.room, self.map = room, room.open_map(name, files)
         self.files, self.where, self.timeout = self.map.files, where, timeout
         self.block, self.group = self.map.block, MANY * self.map.block
         self.stats = stats or TransferStats()

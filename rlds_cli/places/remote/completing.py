@@ -18,7 +18,7 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.progress import Event, Progress
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.places.remote import presence, waiting
+from rlds_cli.places.remote import leases, waiting
 from rlds_cli.places.remote.access import Access
 from rlds_cli.places.remote.cache import BlockFiles, BlockHold
 from rlds_cli.places.remote.files import PushedFiles
@@ -120,10 +120,10 @@ def _arriving(blocks: BlockFiles, id: str, tell: Progress) -> Iterator[BlockHold
 
 def forget(root: Path) -> bool:
     """Remove the directory of a remote dataset, unless a process uses it; return whether it is gone."""
-    if not presence.discard(root):
+    if not leases.discard(root):
         return False
     with suppress(OSError):
         decoded = root.with_name(f"{root.name}-rows")
         if decoded.is_dir():
-            presence.discard(decoded)
+            leases.discard(decoded)
     return True

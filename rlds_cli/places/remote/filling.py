@@ -22,7 +22,8 @@ from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.files import disk
 from rlds_cli.base.text import size_of
 from rlds_cli.errors import RldsError
-from rlds_cli.places.remote.presence import FETCHING, MANY, BlockMap, Descriptor, Room, lock_bytes
+from rlds_cli.places.remote.leases import Descriptor
+from rlds_cli.places.remote.presence import FETCHING, MANY, BlockMap, Room, lock_bytes
 
 _PART = 4  # filling takes at most a quarter of the requests at a time
 _RUN = 8 * MANY  # blocks of a request

@@ -15,9 +15,11 @@ from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, Offline, RldsError
 from rlds_cli.home import Home
 from rlds_cli.places.remote import index as indexes
+from rlds_cli.places.remote import leases
 from rlds_cli.places.remote.cache import TransferStats
 from rlds_cli.places.remote.content import DATASET, INDEX, MARK, Connection, Pinned
 from rlds_cli.places.remote.index import Index
+from rlds_cli.places.remote.leases import Lease
 from rlds_cli.places.remote.plain import Plain, read_plain
 from rlds_cli.places.remote.reading import index_at, nothing_there, read_hashes
 from rlds_cli.places.remote.versions import Versions
@@ -101,12 +103,17 @@ def seen(where: Settings, address: Address | None = None) -> list[Path]:
     found = []
     for top in homes(where):
         with suppress(OSError):
-            for entry in sorted(os.scandir(top), key=lambda e: e.name):
-                root = Path(entry.path)
-                there = entry.is_dir(follow_symlinks=False) and (root / INDEX).exists()
-                if there and (address is None or str(address) in addresses_of(root)):
-                    found.append(root)
-    return sorted(found, key=lambda root: -(root / ADDRESSES).stat().st_mtime if (root / ADDRESSES).exists() else 0)
+            there = [root for root in sorted(leases.datasets(top)) if (root / INDEX).exists()]
+            found += [root for root in there if address is None or str(address) in addresses_of(root)]
+    return sorted(found, key=lambda root: -_seen_at(root))
+
+
+def _seen_at(root: Path) -> float:
+    """Return when a remote dataset was seen last; 0 for one that is gone meanwhile."""
+    try:
+        return (root / ADDRESSES).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def addresses_of(root: Path) -> list[str]:
@@ -132,9 +139,12 @@ def load(root: Path) -> Pinned:
     return found
 
 
-def save(root: Path, pinned: Pinned, address: Address) -> None:
-    """Write the index, the hashes and the address of a remote dataset into its directory."""
-    known = False
+def save(lease: Lease, pinned: Pinned, address: Address) -> None:
+    """Write the index, the hashes and the address of a remote dataset into its directory.
+
+    It is done under the exclusive lock of the room. Raises OSError, DamagedDataset.
+    """
+    root, known = lease.directory, False
     with suppress(OSError, RldsError):
         known = load(root).index == pinned.index
     if not known:
@@ -143,6 +153,7 @@ def save(root: Path, pinned: Pinned, address: Address) -> None:
                 file.write(data)
     started = disk.boot_id()
     if not (root / BOOT).exists() or (root / BOOT).read_bytes() != started:
+        lease.check_only()
         trees.discard(root / DATASET)  # what was written last may be lost since
         safe_files.directory(root / DATASET, root)
         with safe_files.replacing(root / BOOT) as file:

@@ -3,6 +3,7 @@
 ::
 
     <home>/remote/room.lock            flock: shared to pin blocks, exclusive to evict some or to take room for them
+    <home>/remote/<name>/lease         while a process has it, the directory stays: see `leases`
     <home>/remote/<name>/map           which blocks are cached, and when each was last pinned; mapped by all processes
     <home>/remote/<name>/pins          a slot for each process: how many holds it has on each block
     <home>/remote/<name>/fetching      empty: an OFD lock on byte b while a process fetches block b
@@ -48,15 +49,16 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.base.array_types import IntArray
-from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import disk
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.locks import flock
 from rlds_cli.errors import DamagedDataset, NoSpace, RldsError
+from rlds_cli.places.remote import leases
 from rlds_cli.places.remote.blocks import BLOCK as BLOCK
 from rlds_cli.places.remote.blocks import GROUP as GROUP
+from rlds_cli.places.remote.leases import Descriptor, Lease
 
-LOCK = "room.lock"
 MAP, PINS, FETCHING, FILES, ROWS = "map", "pins", "fetching", "files.json", "rows"
 MANY = GROUP // BLOCK  # blocks of a group
 _MAGIC = b"rldsmap1"
@@ -86,16 +88,6 @@ def check_system() -> None:
         )
 
 
-class Descriptor:
-    """An open file that ends, with its locks, when nothing refers to it any more."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __del__(self) -> None:
-        os.close(self.number)
-
-
 # -- files in a directory, or in memory
 
 
@@ -112,10 +104,10 @@ class Ground(Protocol):
 
 
 class DirectoryGround:
-    """Files in a directory."""
+    """Files in a directory, which stays while this object has its ``lease``."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, lease: Lease | None = None) -> None:
+        self.root, self.lease = root, lease
 
     def open(self, name: str, size: int | None = None) -> int:
         """Return a new descriptor of a file; raises NoPermission and OSError."""
@@ -224,7 +216,7 @@ class BlockMap:
         except BaseException:
             os.close(descriptor)
             raise
-        self._file = Descriptor(descriptor)  # its flock, shared, says that a process uses the map
+        self._file = Descriptor(descriptor)  # its flock, shared, says that a process has begun with the map
         self.state: Bytes = np.frombuffer(self._map, np.uint8, self.blocks, parts[0])
         self.taken: Bytes = np.frombuffer(self._map, np.uint8, self.blocks, sum(parts[:2]))
         self.used: npt.NDArray[np.float64] = np.frombuffer(self._map, "<f8", self.blocks // MANY, sum(parts[:3]))
@@ -255,10 +247,7 @@ class BlockMap:
             try:
                 fcntl.flock(self._file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise DamagedDataset(
-                    f"{self.ground} is in use by a process of another machine; blocks are shared on one machine only.",
-                    hint="cache=0, or RLDS_HOME on a disk of this machine",
-                ) from None
+                raise leases.used_elsewhere(self.ground) from None
             self.state[:] = 0
             self.count()
             self._map[_BOOT] = this
@@ -391,21 +380,23 @@ class Room:
         self._own: weakref.WeakSet[BlockMap] = weakref.WeakSet()
         self._others: dict[str, tuple[tuple[int, int], BlockMap]] = {}
         self._looked = -math.inf
-        self._lock = -1
+        self._lock: Descriptor | None = None
         self._process = 0
         if root is not None:
             safe_files.directory(root, root.parent)
 
-    def ground(self, name: str) -> Ground:
-        """Return the place of a dataset's files, which is made if it is not there."""
+    def _ground(self, name: str) -> Ground:
+        """Return the place of a dataset's files, made if it is not there, and leased; under the exclusive lock."""
         if self.root is None:
             return self._memory.setdefault(name, MemoryGround())
-        safe_files.directory(self.root / name / ROWS, self.root)
-        return DirectoryGround(self.root / name)
+        leased = DirectoryGround(self.root / name, Lease(self.root / name))
+        safe_files.directory(leased.root / ROWS, self.root)
+        return leased
 
-    def open_map(self, ground: Ground, files: Sequence[BlockFile]) -> BlockMap:
-        """Open the map of a dataset that is in this room, with its files of rows at their full length."""
+    def open_map(self, name: str, files: Sequence[BlockFile]) -> BlockMap:
+        """Open the map of the dataset of a name in this room, with its files of rows at their full length."""
         with self.locked():
+            ground = self._ground(name)
             _check_size(ground, files)
             if isinstance(ground, DirectoryGround):
                 _note_files(ground, files)
@@ -426,22 +417,20 @@ class Room:
         """Hold the lock of the room."""
         with self._mutex:
             descriptor = self._descriptor()
-            flock(descriptor, Path(LOCK) if self.root is None else self.root / LOCK, shared=shared)
+            flock(descriptor, Path(leases.LOCK) if self.root is None else self.root / leases.LOCK, shared=shared)
             try:
                 yield
             finally:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
 
     def _descriptor(self) -> int:
-        if self._process != os.getpid():  # the lock of a parent is not ours
-            if self._lock >= 0:
-                os.close(self._lock)
+        if self._lock is None or self._process != os.getpid():  # the lock of a parent is not ours
             if self.root is None:
-                self._lock = self._memory.setdefault(LOCK, MemoryGround()).open(LOCK)
+                opened = self._memory.setdefault(leases.LOCK, MemoryGround()).open(leases.LOCK)
             else:
-                self._lock = safe_files.open_shared(self.root / LOCK, os.O_RDWR | os.O_CREAT)
-            self._process = os.getpid()
-        return self._lock
+                opened = safe_files.open_shared(self.root / leases.LOCK, os.O_RDWR | os.O_CREAT)
+            self._lock, self._process = Descriptor(opened), os.getpid()
+        return self._lock.number
 
     def after_fork(self) -> None:
         """Forget the lock of the parent, in a process that was forked."""
@@ -500,21 +489,21 @@ class Room:
         """Find the datasets that other processes have in this room."""
         assert self.root is not None
         self._looked, seen = time.monotonic(), set[str]()
-        for entry in os.scandir(self.root):
-            if entry.path in own or not entry.is_dir(follow_symlinks=False):
+        for directory in map(str, leases.datasets(self.root)):
+            if directory in own:
                 continue
             with suppress(OSError, RldsError, ValueError):
-                with safe_files.reading(Path(entry.path, MAP)) as file:
+                with safe_files.reading(Path(directory, MAP)) as file:
                     status = os.fstat(file.fileno())
                     if file.read(len(_MAGIC)) != _MAGIC:
                         continue
                 inode = (status.st_ino, status.st_dev)
-                if entry.path not in self._others or self._others[entry.path][0] != inode:
-                    self._others[entry.path] = (
+                if directory not in self._others or self._others[directory][0] != inode:
+                    self._others[directory] = (
                         inode,
-                        BlockMap(DirectoryGround(Path(entry.path)), read_files(entry.path), make=False),
+                        BlockMap(DirectoryGround(Path(directory)), read_files(directory), make=False),
                     )
-                seen.add(entry.path)
+                seen.add(directory)
         for gone in self._others.keys() - seen:
             del self._others[gone]
 
@@ -620,28 +609,6 @@ def is_locked(descriptor: int, first: int, count: int) -> bool:
     assert _GET is not None
     answer = fcntl.fcntl(descriptor, _GET, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, count, 0))
     return bool(_FLOCK.unpack(answer[: _FLOCK.size])[0] != fcntl.F_UNLCK)
-
-
-def discard(root: Path) -> bool:
-    """Remove the directory of a remote dataset, unless a process uses it; return whether it is gone."""
-    room = Room(root.parent, None)
-    with room.locked():
-        try:
-            descriptor = safe_files.open_own(root / MAP, os.O_RDWR)
-        except FileNotFoundError:
-            descriptor = -1
-        try:
-            if descriptor >= 0:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            aside = root.with_name(f".{root.name}.{os.urandom(8).hex()}.removed")
-            root.rename(aside)
-        except BlockingIOError:
-            return False
-        finally:
-            if descriptor >= 0:
-                os.close(descriptor)
-    trees.remove(aside)
-    return True
 
 
 # -- the list of the files of rows

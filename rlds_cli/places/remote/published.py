@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,13 @@ from rlds_cli.base.files.hashing import short
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, WrongFingerprint
 from rlds_cli.home import Home
-from rlds_cli.places.remote import presence
+from rlds_cli.places.remote import leases, presence
 from rlds_cli.places.remote.access import MEMORY, AccessOptions, parse_size
 from rlds_cli.places.remote.cache import TIMEOUT, BlockFiles, Source, Take, TransferStats
 from rlds_cli.places.remote.columns import FilePlace
 from rlds_cli.places.remote.content import Connection
 from rlds_cli.places.remote.files import FetchedFiles
+from rlds_cli.places.remote.leases import Lease
 from rlds_cli.places.remote.presence import BlockFile, Room
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.transfer import Stream
@@ -48,10 +49,14 @@ _BLOCK = 1 << 12  # about what a group of pictures of a small video takes
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A prepared dataset: the address with its commit, and the directory of the dataset."""
+    """A prepared dataset: the address with its commit, and the directory of the dataset.
+
+    ``lease`` keeps it; None where nothing can be written, and so nothing is removed.
+    """
 
     address: Address
     dataset: Path
+    lease: Lease | None = field(repr=False, compare=False)
 
 
 def place_of(address: Address, where: Settings) -> Path:
@@ -61,12 +66,17 @@ def place_of(address: Address, where: Settings) -> Path:
 
 def load(root: Path, address: Address) -> Published | None:
     """Return what was prepared in a directory of this user, or None."""
+    if not safe_files.is_own(root):
+        return None
+    lease = None
+    with suppress(OSError):
+        lease = leases.lease(root)
     said = documents.load_own(root / RECORD) or {}
     dataset = said.get("dataset")
-    if said.get("address") != str(address.unpinned) or not isinstance(dataset, str) or not safe_files.is_own(root):
+    if said.get("address") != str(address.unpinned) or not isinstance(dataset, str):
         return None
     found = root / dataset
-    return Published(address, found) if found.is_relative_to(root) and (found / "zarr.json").exists() else None
+    return Published(address, found, lease) if found.is_relative_to(root) and (found / "zarr.json").exists() else None
 
 
 def save(root: Path, address: Address, dataset: Path | None) -> None:
@@ -150,13 +160,17 @@ class PublishedAccess:
 
     def reopened(self, version_id: str) -> tuple[Callable[..., Store], tuple[Any, ...]]:
         """Return how to open the same dataset in another process, without a request."""
-        return _reopened, (self.found, self.where.home, self.options, version_id)
+        return _reopened, (self.address, self.where.home, self.options, version_id)
 
 
-def _reopened(found: Published, home: Path, options: AccessOptions, version_id: str) -> Store:
+def _reopened(address: Address, home: Path, options: AccessOptions, version_id: str) -> Store:
     from rlds_cli.base import settings
 
-    store = open_published(found, settings.read(home), options)
+    where = settings.read(home)
+    found = load(place_of(address, where), address)
+    if found is None:
+        raise DatasetNotFound(f"What was prepared of {address} is not in {home} any more.", hint="open it again")
+    store = open_published(found, where, options)
     store.expect(version_id, "pickled")
     return store
 

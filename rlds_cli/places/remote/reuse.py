@@ -16,8 +16,10 @@ from pathlib import Path
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import RldsError
 from rlds_cli.places.remote import index as indexes
+from rlds_cli.places.remote import leases
 from rlds_cli.places.remote.index import Index, Piece
-from rlds_cli.places.remote.presence import ROWS, Descriptor, read_files
+from rlds_cli.places.remote.leases import Descriptor
+from rlds_cli.places.remote.presence import ROWS, read_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,10 @@ class SharedBlocks:
         found: dict[str, list[_Part]] = {}
         for top in self._tops:
             with suppress(OSError):
-                for entry in os.scandir(top):
-                    if entry.is_dir(follow_symlinks=False) and Path(entry.path) != self._root:
+                for other in leases.datasets(top):
+                    if other != self._root:
                         with suppress(OSError, RldsError, ValueError):
-                            self._add(Path(entry.path), found)
+                            self._add(other, found)
         return found
 
     def _add(self, other: Path, found: dict[str, list[_Part]]) -> None:

@@ -1,0 +1,145 @@
+"""Leases of the directories of remote datasets: nobody removes one that a process has leased.
+
+::
+
+    <home>/remote/room.lock       flock: exclusive to lease a directory, or to remove one
+    <home>/remote/<name>/lease    flock: shared while a process uses the directory, exclusive to remove it
+
+A process leases a directory before it reads or writes anything there, and keeps the lease while it may come back. The
+system ends a lease with the last process that has it, forked ones included.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files import trees
+from rlds_cli.base.files.locks import flock
+from rlds_cli.errors import DamagedDataset
+
+LOCK, LEASE = "room.lock", "lease"
+_REMOVED = ".removed"  # at the end of the hidden name of a directory that is being removed
+
+
+class Descriptor:
+    """An open file that ends, with its locks, when nothing refers to it any more."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
+class Lease:
+    """The lease of a directory while this object exists, or a block of it lasts; made under the lock of the room.
+
+    Attributes
+    ----------
+    directory : Path
+        It exists.
+
+    Raises
+    ------
+    NoPermission, OSError
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        safe_files.directory(directory, directory.parent)
+        self._file = _opened(directory)
+        fcntl.flock(self._file.number, fcntl.LOCK_SH)  # who has it exclusively has the lock of the room, too
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        fcntl.flock(self._file.number, fcntl.LOCK_UN)
+
+    def check_only(self) -> None:
+        """Raise DamagedDataset if another process uses the directory; under the exclusive lock of the room.
+
+        It is asked where the machine has started since the directory was used, so it is one of another machine.
+        """
+        try:
+            fcntl.flock(self._file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise used_elsewhere(self.directory) from None
+        finally:
+            fcntl.flock(self._file.number, fcntl.LOCK_SH)
+
+
+def used_elsewhere(place: object) -> DamagedDataset:
+    """Return the error for a directory that a process of another machine uses."""
+    return DamagedDataset(
+        f"{place} is in use by a process of another machine; blocks are shared on one machine only.",
+        hint="cache=0, or RLDS_HOME on a disk of this machine",
+    )
+
+
+def _opened(directory: Path) -> Descriptor:
+    return Descriptor(safe_files.open_own(directory / LEASE, os.O_RDWR | os.O_CREAT))
+
+
+@contextmanager
+def _locked(top: Path) -> Iterator[None]:
+    """Hold the lock of a room exclusively; raises OSError."""
+    lock = Descriptor(safe_files.open_shared(top / LOCK, os.O_RDWR | os.O_CREAT))
+    flock(lock.number, top / LOCK)
+    try:
+        yield
+    finally:
+        fcntl.flock(lock.number, fcntl.LOCK_UN)
+
+
+def lease(directory: Path) -> Lease:
+    """Lease a directory of a room that may not exist yet, for who has no lock of the room; raises as `Lease`."""
+    safe_files.directory(directory.parent, directory.parent.parent)
+    with _locked(directory.parent):
+        return Lease(directory)
+
+
+def datasets(top: Path) -> Iterator[Path]:
+    """Yield the directories of the remote datasets in a room, but for those that are being removed; raises OSError."""
+    with os.scandir(top) as entries:
+        for entry in entries:
+            if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                yield Path(entry.path)
+
+
+def is_left(directory: Path) -> bool:
+    """Return whether a directory is one whose removal has not ended."""
+    return directory.name.startswith(".") and directory.name.endswith(_REMOVED)
+
+
+def discard(directory: Path) -> bool:
+    """Remove the directory of a remote dataset, unless a process uses it; return whether it is gone."""
+    with _locked(directory.parent):
+        try:
+            mine = _opened(directory)
+            fcntl.flock(mine.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            aside = directory.with_name(f".{directory.name.lstrip('.')}.{os.urandom(8).hex()}{_REMOVED}")
+            directory.rename(aside)
+        except BlockingIOError:
+            return False
+        except FileNotFoundError:
+            return True
+    _remove(aside)
+    return True
+
+
+def _remove(directory: Path) -> None:
+    """Remove a directory that another process may find and remove at the same time; raises OSError."""
+    while os.path.lexists(directory):
+        try:
+            trees.remove(directory)
+        except OSError as e:
+            if e.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                raise
