@@ -18,13 +18,14 @@ import numpy as np
 import pytest
 
 import rlds_cli
+from rlds_cli.base.files import trees
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, FrameError, InvalidArgument
 from rlds_cli.home import Home
 from rlds_cli.keep import gc
 from rlds_cli.loader import Loader, Mixture, Offsets, Resize, Shuffled, Slice, ToFloat, Transition
-from rlds_cli.loader.storage.frame_cache import FrameCache
+from rlds_cli.loader.storage.frame_cache import FrameCache, discard
 from rlds_cli.store import arrays, frames
 from rlds_cli.store.videos import Videos
 
@@ -457,3 +458,34 @@ def test_threads_that_add_and_look_up_lose_no_frame(home: Path) -> None:
         for k, place in enumerate(places.tolist()):
             assert reader.read(place, into)
             np.testing.assert_array_equal(into, frames[k])
+
+
+def test_frames_that_are_removed_while_another_process_joins(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock is the first file of a directory to leave; who joins then must not lose what it adds."""
+
+    def joined() -> FrameCache:
+        return FrameCache(Home(home), {"field": "x"}, (2, 2, 3), 1 << 20)
+
+    names, frames_of = np.arange(4, dtype="<u8").reshape(2, 2), np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3)
+    first = joined()
+    first.add(names[:1], frames_of[:1])
+    directory = first.directory
+    del first
+    later = list[FrameCache]()
+    remove = trees.remove
+
+    def slowly(leaving: Path) -> None:
+        if not later:
+            (leaving / "lock").unlink()
+            later.append(joined())
+            later[0].add(names[:1], frames_of[:1])
+        remove(leaving)
+
+    monkeypatch.setattr(trees, "remove", slowly)
+    assert discard(directory)
+    later[0].add(names[1:], frames_of[1:])
+    other, read = joined(), np.zeros((2, 2, 3), np.uint8)
+    for name, frame in zip(names, frames_of, strict=True):
+        (place,) = other.find(name[None])
+        assert other.read(place, read) and (read == frame).all()
+    assert [p.name for p in directory.parent.iterdir()] == [directory.name]

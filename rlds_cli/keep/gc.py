@@ -149,7 +149,7 @@ def _packed(home: Home) -> Iterator[Garbage]:
 
 def _frames(home: Home) -> Iterator[Garbage]:
     for path in _children(home.frames):
-        known = re.fullmatch(r"[0-9a-f]{16}", path.name) is not None
+        known = re.fullmatch(r"[0-9a-f]{16}", path.name) is not None or trees.is_aside(path)
         yield Garbage("frames", path, 0, why=_foreign(path, stat.S_ISDIR, known=known))
 
 
@@ -229,7 +229,7 @@ def _remote(home: Home) -> Iterator[Garbage]:
 
     for path in _children(home.remote):
         if path.name != leases.LOCK:
-            known = (path / leases.LEASE).exists() or leases.is_left(path)
+            known = (path / leases.LEASE).exists() or trees.is_aside(path)
             yield Garbage("remote", path, 0, why=_foreign(path, stat.S_ISDIR, known=known))
 
 

@@ -10,6 +10,8 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+_ASIDE = ".removed"
+
 
 def below(directory: Path, *, strict: bool = False) -> Iterator[os.DirEntry[str]]:
     """Yield all entries below a directory; a directory comes before its own entries.
@@ -36,6 +38,28 @@ def files(directory: Path, most: int | None = None) -> list[Path]:
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
     return entry.is_file(follow_symlinks=False) or (entry.is_symlink() and Path(entry.path).is_file())
+
+
+def set_aside(directory: Path) -> Path:
+    """Give a directory that is about to be removed a hidden name that nobody guesses, and return it; raises OSError."""
+    aside = directory.with_name(f".{directory.name.lstrip('.')}.{os.urandom(8).hex()}{_ASIDE}")
+    directory.rename(aside)
+    return aside
+
+
+def is_aside(directory: Path) -> bool:
+    """Return whether a directory was set aside, and its removal has not ended."""
+    return directory.name.startswith(".") and directory.name.endswith(_ASIDE)
+
+
+def remove_aside(directory: Path) -> None:
+    """Remove a directory that was set aside, which another process may find and remove as well; raises OSError."""
+    while os.path.lexists(directory):
+        try:
+            remove(directory)
+        except OSError as e:
+            if e.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                raise
 
 
 def remove(directory: Path) -> None:

@@ -209,7 +209,9 @@ def discard(directory: Path) -> bool:
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        trees.remove(directory)
+        if not os.path.samestat(os.fstat(lock), (directory / LOCK).stat()):
+            return False  # another process has removed that one, and this is a new one
+        trees.remove_aside(trees.set_aside(directory))  # under its name, somebody could join while files leave
     except OSError:
         return False
     finally:

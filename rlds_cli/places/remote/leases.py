@@ -11,7 +11,6 @@ system ends a lease with the last process that has it, forked ones included.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -25,7 +24,6 @@ from rlds_cli.base.files.locks import flock
 from rlds_cli.errors import DamagedDataset
 
 LOCK, LEASE = "room.lock", "lease"
-_REMOVED = ".removed"  # at the end of the hidden name of a directory that is being removed
 
 
 class Descriptor:
@@ -114,32 +112,16 @@ def datasets(top: Path) -> Iterator[Path]:
                 yield Path(entry.path)
 
 
-def is_left(directory: Path) -> bool:
-    """Return whether a directory is one whose removal has not ended."""
-    return directory.name.startswith(".") and directory.name.endswith(_REMOVED)
-
-
 def discard(directory: Path) -> bool:
     """Remove the directory of a remote dataset, unless a process uses it; return whether it is gone."""
     with _locked(directory.parent):
         try:
             mine = _opened(directory)
             fcntl.flock(mine.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            aside = directory.with_name(f".{directory.name.lstrip('.')}.{os.urandom(8).hex()}{_REMOVED}")
-            directory.rename(aside)
+            aside = trees.set_aside(directory)
         except BlockingIOError:
             return False
         except FileNotFoundError:
             return True
-    _remove(aside)
+    trees.remove_aside(aside)
     return True
-
-
-def _remove(directory: Path) -> None:
-    """Remove a directory that another process may find and remove at the same time; raises OSError."""
-    while os.path.lexists(directory):
-        try:
-            trees.remove(directory)
-        except OSError as e:
-            if e.errno not in (errno.ENOENT, errno.ENOTEMPTY):
-                raise
