@@ -40,6 +40,17 @@ def test_links_are_neither_walked_nor_removed_through(tmp_path: Path) -> None:
     assert (outside / "f").exists()
 
 
+def test_who_finds_a_directory_that_another_process_removes_leaves_its_name(tmp_path: Path) -> None:
+    """Else it grows with each of them, until no file can have it."""
+    aside = trees.set_aside(deep(tmp_path / "tree", 1))
+    assert not (tmp_path / "tree").exists() and aside.name.startswith(".tree.")
+    assert trees.is_aside(aside) and not trees.is_aside(tmp_path / "tree.removed")
+    assert trees.set_aside(aside) == aside and (aside / "f").exists()
+    trees.remove_aside(aside)
+    trees.remove_aside(aside)  # another process was faster
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_no_directory_is_not_removed(tmp_path: Path) -> None:
     tree = deep(tmp_path / "tree", 1)
     (tmp_path / "link").symlink_to(tree)

@@ -42,7 +42,9 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 def set_aside(directory: Path) -> Path:
     """Give a directory that is about to be removed a hidden name that nobody guesses, and return it; raises OSError."""
-    aside = directory.with_name(f".{directory.name.lstrip('.')}.{os.urandom(8).hex()}{_ASIDE}")
+    if is_aside(directory):
+        return directory
+    aside = directory.with_name(f".{directory.name}.{os.urandom(8).hex()}{_ASIDE}")
     directory.rename(aside)
     return aside
 
