@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from rlds_cli.make.downloads.download import download as download
     from rlds_cli.make.downloads.loading import load as load
     from rlds_cli.make.importing import import_files as import_files
-    from rlds_cli.share.indexing import index as index
-    from rlds_cli.share.mirroring import mirror as mirror
-    from rlds_cli.share.pushing import push as push
+    from rlds_cli.share import index as index
+    from rlds_cli.share import mirror as mirror
+    from rlds_cli.share import push as push
     from rlds_cli.store.growing.retention import Fifo as Fifo
     from rlds_cli.store.growing.retention import Reservoir as Reservoir
     from rlds_cli.store.growing.retention import Top as Top
@@ -108,14 +108,14 @@ _HOMES = {
     "export": "rlds_cli.bridges.exports.exporting",
     "find": "rlds_cli.home.locate",
     "import_files": "rlds_cli.make.importing",
-    "index": "rlds_cli.share.indexing",
+    "index": "rlds_cli.share",
     "inspect": "rlds_cli.look.report.inspecting",
     "load": "rlds_cli.make.downloads.loading",
     "lock": "rlds_cli.keep.pinning",
     "merge": "rlds_cli.make.convert.merging",
-    "mirror": "rlds_cli.share.mirroring",
+    "mirror": "rlds_cli.share",
     "open_dataset": "rlds_cli.dataset",
-    "push": "rlds_cli.share.pushing",
+    "push": "rlds_cli.share",
     "sync": "rlds_cli.keep.pinning",
     "verify": "rlds_cli.keep.verification",
     "writer": "rlds_cli.make.convert.writer",

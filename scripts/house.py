@@ -7,7 +7,8 @@ How each figure is counted:
 modules, lines       Files ``*.py`` below ``rlds_cli``, and their lines with blank ones.
 circles              Sets of files that import each other, directly or through others (strongly connected components):
                      at import; with the imports inside functions; with those for type checkers, too.
-                     ``from rlds_cli.a import b`` is an import of the file ``a/b.py`` where there is one, else of ``a``.
+                     ``from rlds_cli.a import b`` is an import of the file ``a/b.py`` where there is one, else of ``a``;
+                     of the module that defines ``b``, too, where ``a`` is a face that imports ``b`` when it is used.
 upward arrows        Pairs of packages of which the first imports the second against `ARROWS`, imports inside functions
                      included, those for type checkers not.
 import floors        Files on the longest chain of imports at import, every circle counted as one.
@@ -99,6 +100,7 @@ class Module:
     path: Path
     tree: ast.Module
     imports: dict[str, int] = field(default_factory=dict)
+    face: dict[str, str] = field(default_factory=dict)  # of a package: name that is imported when used -> its module
 
     @property
     def package(self) -> str:
@@ -123,16 +125,49 @@ def read(root: Path = ROOT / NAME) -> dict[str, Module]:
         if collected:
             gc.enable()
     for module in found.values():
+        module.face = _face(module)
+    for module in found.values():
         for target, kind in _imports(module, found):
             if target != module.name:
                 module.imports[target] = min(kind, module.imports.get(target, kind))
     return found
 
 
+def _face(module: Module) -> dict[str, str]:
+    """Names that a package imports when they are used: type checkers see an import of a module below it."""
+    if module.path.name != "__init__.py" or module.name == NAME:
+        return {}
+    return {
+        alias.asname or alias.name: node.module
+        for node, kind in _statements(module.tree.body, AT_IMPORT)
+        if kind == FOR_TYPES and isinstance(node, ast.ImportFrom) and f"{node.module}".startswith(f"{module.name}.")
+        for alias in node.names
+    }
+
+
 def _imports(module: Module, known: Mapping[str, Module]) -> Iterator[tuple[str, int]]:
+    faces: dict[str, Module] = {}  # by the name that they have here
+    for target, alias, kind in _targets(module, known):
+        face = known[target].face
+        if target in module.face.values() and kind == FOR_TYPES:
+            continue
+        yield target, kind
+        if alias.name in face:
+            yield face[alias.name], kind
+        elif face:
+            faces[alias.asname or alias.name] = known[target]
+    for node in ast.walk(module.tree) if faces else ():
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in faces:
+            names = faces[node.value.id].face
+            if node.attr in names:
+                yield names[node.attr], IN_FUNCTION
+
+
+def _targets(module: Module, known: Mapping[str, Module]) -> Iterator[tuple[str, ast.alias, int]]:
+    """Modules that a file imports, with the name that it writes."""
     for node, kind in _statements(module.tree.body, AT_IMPORT):
         if isinstance(node, ast.Import):
-            yield from ((a.name, kind) for a in node.names if a.name in known)
+            yield from ((a.name, a, kind) for a in node.names if a.name in known)
             continue
         base = node.module or ""
         if node.level:
@@ -141,9 +176,9 @@ def _imports(module: Module, known: Mapping[str, Module]) -> Iterator[tuple[str,
         for alias in node.names:
             name = f"{base}.{alias.name}"
             if name in known:
-                yield name, kind
+                yield name, alias, kind
             elif base in known and base != NAME:
-                yield base, kind
+                yield base, alias, kind
 
 
 def _statements(body: list[ast.stmt], kind: int) -> Iterator[tuple[Any, int]]:
@@ -220,7 +255,9 @@ def upward(modules: Mapping[str, Module]) -> dict[tuple[str, str], list[tuple[st
     for name, module in modules.items():
         for target, kind in sorted(module.imports.items()):
             a, b = module.package, modules[target].package
-            if kind <= IN_FUNCTION and a != b and a != "top" and b not in ARROWS.get(a, frozenset()):
+            if kind > IN_FUNCTION or a == b or a == "top" or (b == "top" and target != NAME):
+                continue  # of a room of several parts, the modules of the names that are used count
+            if b not in ARROWS.get(a, frozenset()):
                 found.setdefault((a, b), []).append((name, target))
     return found
 

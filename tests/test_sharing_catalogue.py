@@ -23,7 +23,7 @@ from rlds_cli.look.report.html import is_report
 from rlds_cli.places.remote.reading import index_at
 from rlds_cli.places.sources import addresses, opening
 from rlds_cli.places.sources.source import Body
-from rlds_cli.share.catalogue import catalogue
+from rlds_cli.share.cataloguing import catalogue
 from rlds_cli.share.pages import pages
 
 

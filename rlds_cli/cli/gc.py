@@ -81,13 +81,13 @@ def gc(
 
 def _collect_address(address: str, how: dict[str, Any], *, yes: bool, dry_run: bool) -> None:
     """Remove versions from an address."""
-    from rlds_cli.share import collecting
+    from rlds_cli import share
 
-    done = collecting.collect(address, **how, dry_run=True)
+    done = share.collect(address, **how, dry_run=True)
     if not dry_run:
         if done.removed and not yes:
             out.confirm(_versions(done), f"Remove {out.size(done.bytes)} from {done.address}?")
-        done = collecting.collect(address, **how)
+        done = share.collect(address, **how)
     out.result(done, _versions(done))
 
 

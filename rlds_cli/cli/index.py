@@ -32,10 +32,10 @@ def index(
     Example: rlds index /mnt/bucket/arm
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.share import indexing
+    from rlds_cli import share
 
     with out.progress() as progress, resumable():
-        done = indexing.index(directory, force=force, cache_dir=cache_dir, progress=progress)
+        done = share.index(directory, force=force, cache_dir=cache_dir, progress=progress)
     out.result(done, visible.lines(_lines(done)))
 
 

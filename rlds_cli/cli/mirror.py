@@ -43,10 +43,10 @@ def mirror(
     *ids, to = ids_and_to
     if not ids:
         raise typer.BadParameter("give ids of datasets, and last where to copy their archives")
-    from rlds_cli.share import mirroring
+    from rlds_cli import share
 
     with out.progress() as progress, resumable():
-        found = mirroring.mirror(ids, to, dry_run=dry_run, cache_dir=cache_dir, progress=progress)
+        found = share.mirror(ids, to, dry_run=dry_run, cache_dir=cache_dir, progress=progress)
     for archive in found.archives:
         for warning in archive.warnings:
             out.note(f"warning: {warning}")

@@ -12,7 +12,7 @@ from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app, resumable
 
 if TYPE_CHECKING:
-    from rlds_cli.share.catalogue import Catalogued
+    from rlds_cli.share.cataloguing import Catalogued
     from rlds_cli.share.pushing import Pushed
 
 
@@ -66,17 +66,17 @@ def push(
     found: dict[str, Any] = {}
     lines = []
     if id is not None and to is not None:
-        from rlds_cli.share import pushing
+        from rlds_cli import share
 
         common: dict[str, Any] = {"dry_run": dry_run, "cache_dir": cache_dir}
         with out.progress() as progress, resumable():
-            done = pushing.push(id, to, pages=pages, force=force, verify=verify, progress=progress, **common)
+            done = share.push(id, to, pages=pages, force=force, verify=verify, progress=progress, **common)
         found["push"] = done
         lines.append(_told(done))
     if catalogue is not None:
-        from rlds_cli.share import catalogue as catalogues
+        from rlds_cli import share
 
-        page = catalogues.catalogue(catalogue, dry_run=dry_run, cache_dir=cache_dir)
+        page = share.catalogue(catalogue, dry_run=dry_run, cache_dir=cache_dir)
         found["catalogue"] = page
         lines.append(_listed(page, dry_run=dry_run))
     out.result(found if len(found) > 1 else next(iter(found.values())), visible.Lines("\n".join(lines)))
