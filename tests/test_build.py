@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no cc here")
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """The files that compiling needs, in a directory of their own, with sources that are compiled at once."""
-    for source in ("loader/kernel.c", "files/sha256.c"):
+    for source in ("loader/kernel.c", "base/files/sha256.c"):
         place = tmp_path / "checkout" / "rlds_cli" / source
         place.parent.mkdir(parents=True)
         place.write_text('__attribute__((visibility("default"))) int rlds_none(void) { return 0; }\n')
@@ -48,7 +48,7 @@ def record(checkout: Path) -> dict[str, str]:
 
 
 def test_a_kernel_that_loads_and_a_record_of_how_it_was_made(checkout: Path) -> None:
-    for source in ("loader/kernel.c", "files/sha256.c"):
+    for source in ("loader/kernel.c", "base/files/sha256.c"):
         shutil.copy(ROOT / "rlds_cli" / source, checkout / "rlds_cli" / source)
     done = compiling(checkout, os.environ["PATH"])
     assert done.returncode == 0, done.stderr

@@ -25,7 +25,7 @@ import rlds_cli
 from rlds_cli.errors import DamagedDataset, NameTaken, RldsError
 from rlds_cli.look.report.html import write_page
 
-SCRIPT = Path(rlds_cli.__file__).parent / "report" / "templates" / "report.js"
+SCRIPT = Path(rlds_cli.__file__).parent / "look" / "report" / "templates" / "report.js"
 SAMPLES = ("sample/cartpole-minari", "sample/mountaincar-robohive", "sample/pendulum-d4rl")
 VOID = {"img", "input", "meta", "link", "br", "hr"}
 MIB = 1 << 20

@@ -155,7 +155,7 @@ def escaped_warnings() -> Iterator[None]:
     """Escape the text of Python warnings, since libraries quote names from files in them; show our own as one line."""
     import warnings
 
-    usual, package = warnings.formatwarning, f"{Path(visible.__file__).parent}{os.sep}"
+    usual, package = warnings.formatwarning, f"{Path(__file__).parents[1]}{os.sep}"
 
     def formatted(message: Warning | str, category: type[Warning], filename: str, *where: Any, **more: Any) -> str:
         text = visible.line(str(message))
