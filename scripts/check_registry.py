@@ -16,6 +16,7 @@ import rlds_cli
 from rlds_cli import registry
 from rlds_cli.archives import READERS
 from rlds_cli.registry import check
+from rlds_cli.registry.facts import ENTRY_KEYS
 
 FAMILY_KEYS = (
     *("title", "format", "episodes_by", "expansion", "open", "revisions", "only"),
@@ -50,7 +51,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str, Line]]:
 
 def _shape(text: str, line: Line) -> Iterator[str]:
     """One canonical line: known keys in their order, nothing empty."""
-    if list(line) != [k for k in registry.ENTRY_KEYS if k in line]:
+    if list(line) != [k for k in ENTRY_KEYS if k in line]:
         yield f"keys are {list(line)}, not in the order of registry.ENTRY_KEYS"
     if text != json.dumps(line, ensure_ascii=False):
         yield "not written as json.dumps(entry, ensure_ascii=False)"

@@ -15,13 +15,14 @@ import pytest
 from image_archives import ReplayLog
 
 import rlds_cli
-from rlds_cli import archives, registry
+from rlds_cli import archives
 from rlds_cli.archives import Archive, atari_dqn
 from rlds_cli.base.text import natural
 from rlds_cli.errors import CorruptArchive, DownloadFailed, UnknownLayout, UnsafeArchive
 from rlds_cli.keep.verification import trace
 from rlds_cli.look.report import catalogue
 from rlds_cli.make.importing import import_files
+from rlds_cli.registry import lookup
 from rlds_cli.ted import END_NAMES, EpisodeTable, merge_notes
 
 SAMPLE = Path(__file__).parent / "data/dopamine/Breakout/1"
@@ -273,7 +274,7 @@ def test_closed_ids_are_hidden_unless_asked_for() -> None:
     shown = list(catalogue.listing("breakout", family="atari_dqn", closed=True))
     assert [r.id for r in shown] == [f"atari_dqn/Breakout/{k}" for k in range(1, 6)]
     assert {r.status for r in shown} == {"closed"}
-    entries = registry.entries("atari_dqn")
+    entries = lookup.entries("atari_dqn")
     assert len(entries) == 300 and len({e.id.split("/")[1] for e in entries}) == 60
     facts = Path(__file__).parent / "data" / "registry-facts" / "atari_dqn.json"
     known = {f"atari_dqn/{f['id']}": f["urls"][0].rstrip("/") for f in json.loads(facts.read_text())}

@@ -25,6 +25,7 @@ from rlds_cli.archives.formats import compressed
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.keep.verification import trace
 from rlds_cli.make.importing import import_files
+from rlds_cli.registry import lookup
 
 ID = "gen_dgrl/bigfish-1M_E"
 
@@ -275,7 +276,7 @@ def test_from_either_address_of_the_host(tmp_path: Path) -> None:
 
 
 def test_the_registry_holds_every_fact() -> None:
-    entries = registry.entries("gen_dgrl")
+    entries = lookup.entries("gen_dgrl")
     assert len(entries) == 128 and all(e.files[0].path.endswith(".tar.xz") for e in entries)
     facts = Path(__file__).parent / "data" / "registry-facts" / "gen_dgrl.json"
     for fact in json.loads(facts.read_text()):

@@ -22,6 +22,7 @@ from rlds_cli.dataset import environments
 from rlds_cli.errors import CorruptArchive, InvalidArgument, MissingPackage, UnknownLayout
 from rlds_cli.make.importing import import_files
 from rlds_cli.places.http import client
+from rlds_cli.registry import lookup
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
 SAMPLES = Path(__file__).parent / "data" / "ogbench"
@@ -260,8 +261,8 @@ def test_its_environments_are_ogbenchs_and_not_those_of_d4rl_of_like_names(monke
     def known(id: str) -> bool:
         return any(fnmatchcase(id, pattern) for pattern in ours)
 
-    assert {e.env_id for e in registry.entries("ogbench") if not known(str(e.env_id))} == set()
-    assert {e.env_id for e in registry.entries("d4rl") if known(str(e.env_id))} == set()
+    assert {e.env_id for e in lookup.entries("ogbench") if not known(str(e.env_id))} == set()
+    assert {e.env_id for e in lookup.entries("d4rl") if known(str(e.env_id))} == set()
     with pytest.raises(MissingPackage, match="registered by the package ogbench"):
         environments._known("antmaze-medium-v0", ())
 
@@ -326,6 +327,6 @@ def test_tasks_that_are_not_there(tmp_path: Path) -> None:
 
 def test_every_environment_of_the_registry_has_its_tasks() -> None:
     tasks = json.loads((registry.directory() / "ogbench_tasks.json").read_text())
-    of_entries = {str(e.env_id).removeprefix("visual-").removesuffix("-v0") for e in registry.entries("ogbench")}
+    of_entries = {str(e.env_id).removeprefix("visual-").removesuffix("-v0") for e in lookup.entries("ogbench")}
     assert {e for e in of_entries if not e.startswith("powderworld")} <= set(tasks)
     assert all(len(t["tasks"]) == 5 and 1 <= t["default"] <= 5 for t in tasks.values())

@@ -33,10 +33,11 @@ from rlds_cli.errors import (
 )
 from rlds_cli.make.downloads import download
 from rlds_cli.make.downloads.request import DownloadRequest
+from rlds_cli.registry import lookup
 from rlds_cli.store import publishing
 
 LENGTHS = [30, 12, 400]
-UNHASHED = next(e.id for e in registry.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1)
+UNHASHED = next(e.id for e in lookup.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1)
 PACKAGE = Path(rlds_cli.__file__).parent
 
 

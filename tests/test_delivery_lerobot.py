@@ -14,6 +14,7 @@ import rlds_cli
 from rlds_cli import registry
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.keep.verification import trace
+from rlds_cli.registry import lookup
 
 TOP = "observation/images/top"
 CONTENT = Content(lengths=(6, 5, 9), video=("top",), per_file=2, per_video=2, splits={"train": "0:3"})
@@ -111,4 +112,4 @@ def test_ids() -> None:
     assert list(registry.get("lerobot/pusht").tree) == places
     assert registry.get("lerobot/alice/pick").tree[0] == "hf://datasets/alice/pick@v3.0"
     assert registry.get("lerobot/unlisted_set").tree[0] == "hf://datasets/lerobot/unlisted_set@v3.0"
-    assert len(registry.entries("lerobot")) == 83
+    assert len(lookup.entries("lerobot")) == 83

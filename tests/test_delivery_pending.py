@@ -25,8 +25,9 @@ from rlds_cli.home import Home
 from rlds_cli.keep import gc
 from rlds_cli.make.downloads import download, request
 from rlds_cli.make.downloads.request import DownloadRequest
+from rlds_cli.registry import lookup
 
-UNHASHED = [e.id for e in registry.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1][:2]
+UNHASHED = [e.id for e in lookup.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1][:2]
 
 
 def serve(server: Server, tmp_path: Path, ref: str, **behaviour: object) -> Page:

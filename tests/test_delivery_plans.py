@@ -14,8 +14,9 @@ from rlds_cli.base.subset import Subset
 from rlds_cli.errors import DownloadFailed, Offline
 from rlds_cli.make.downloads import download
 from rlds_cli.make.downloads.request import DownloadRequest
+from rlds_cli.registry import lookup
 
-ENTRIES = [e for f in registry.families() for e in registry.entries(f.name)]
+ENTRIES = [e for f in registry.families() for e in lookup.entries(f.name)]
 OPEN = [e for e in ENTRIES if e.status != "closed"]
 CLOSED = [e for e in ENTRIES if e.status == "closed"]
 ACTIONS = {"reuse", "verify", "adopt", "link", "fetch"}

@@ -36,6 +36,7 @@ from rlds_cli.cli import COMMANDS, main
 from rlds_cli.keep.verification import trace
 from rlds_cli.loader import Loader
 from rlds_cli.make.importing import import_files
+from rlds_cli.registry import lookup
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "rlds_cli" / "samples"
@@ -408,7 +409,7 @@ SAMPLE_ARCHIVES = {
 
 
 def test_the_archive_of_every_sample_is_known() -> None:
-    assert sorted(e.id for e in registry.entries("sample")) == sorted(SAMPLE_ARCHIVES)
+    assert sorted(e.id for e in lookup.entries("sample")) == sorted(SAMPLE_ARCHIVES)
 
 
 @pytest.mark.parametrize("sample", SAMPLE_ARCHIVES)

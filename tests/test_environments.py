@@ -21,6 +21,7 @@ from rlds_cli.dataset.environments import Recipe
 from rlds_cli.errors import MissingPackage, NoEnvironment, RldsError
 from rlds_cli.interop import minari
 from rlds_cli.make.importing import import_files
+from rlds_cli.registry import lookup
 from rlds_cli.store.manifest import Manifest
 
 PENDULUM, CARTPOLE, MOUNTAINCAR = "sample/pendulum-d4rl", "sample/cartpole-minari", "sample/mountaincar-robohive"
@@ -145,7 +146,7 @@ def test_what_has_no_equal_is_refused_with_the_reason(
 def test_every_environment_of_the_registry_is_decided(any_manifest: Manifest) -> None:
     decided = {"made": 0, "refused": 0, "package": 0}
     for family in ("d4rl", "roboset"):
-        for entry in registry.entries(family):
+        for entry in lookup.entries(family):
             try:
                 environments.plan(of(any_manifest, {"id": entry.env_id}), GYMNASIUM)
                 decided["made"] += 1
@@ -153,7 +154,7 @@ def test_every_environment_of_the_registry_is_decided(any_manifest: Manifest) ->
                 assert entry.env_id is None or "no replacement" in e.message, entry.id
                 decided["refused"] += 1
     locomotion = [
-        e for e in registry.entries("d4rl") if e.id.split("/")[1].split("-")[0] in ("hopper", "halfcheetah", "walker2d")
+        e for e in lookup.entries("d4rl") if e.id.split("/")[1].split("-")[0] in ("hopper", "halfcheetah", "walker2d")
     ]
     assert decided["made"] == len(locomotion) > 50 and decided["refused"] > 100
 

@@ -25,11 +25,12 @@ from rlds_cli.home.usage import usage
 from rlds_cli.keep import gc, reencode, remove
 from rlds_cli.make.downloads import download, request
 from rlds_cli.make.downloads.request import DownloadRequest
+from rlds_cli.registry import lookup
 from rlds_cli.store import publishing
 
 SAMPLE = "sample/pendulum-d4rl"
 ARCHIVE = "archives/sample/pendulum-d4rl"
-UNHASHED = next(e.id for e in registry.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1)
+UNHASHED = next(e.id for e in lookup.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1)
 FILE = registry.get(UNHASHED).files[0].path
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 LEFT = "It was left as it is."

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlds_cli
-from rlds_cli import registry
 from rlds_cli.errors import InvalidEpisode, NoReward, Offline, RldsError, UnknownDataset, UnknownField
 from rlds_cli.interop import d4rl
 from rlds_cli.make.importing import import_files
+from rlds_cli.registry import lookup
 
 ROOT = Path(__file__).parents[1]
 PENDULUM = ROOT / "rlds_cli/samples/pendulum-d4rl.hdf5"
@@ -451,7 +451,7 @@ def test_scores_are_fractions_of_the_references() -> None:
 
 def test_every_environment_of_d4rl_has_a_score_but_one() -> None:
     without = []
-    for entry in registry.entries("d4rl"):
+    for entry in lookup.entries("d4rl"):
         try:
             assert d4rl.get_normalized_score(entry.env_id, entry.ref_max_score) == 1
         except RldsError:

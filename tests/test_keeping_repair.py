@@ -22,8 +22,9 @@ from rlds_cli.home import Home
 from rlds_cli.keep.repair import repair, repair_all
 from rlds_cli.keep.verification import verify
 from rlds_cli.make.importing import import_files
+from rlds_cli.registry import lookup
 
-REF = next(e.id for e in registry.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1)
+REF = next(e.id for e in lookup.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1)
 NAME = registry.get(REF).files[0].path
 
 

@@ -19,7 +19,7 @@ import rlds_cli
 from rlds_cli import registry
 from rlds_cli.errors import RldsError, UnknownDataset, WrongHash
 from rlds_cli.keep import pinning
-from rlds_cli.registry import own
+from rlds_cli.registry import OwnRegistries
 
 TABLE = "q,a,r,trial\n" + "".join(f"{t * 0.5},{t % 3},{t},{t // 4}\n" for t in range(12))
 PRESS, TWO, TABLE_ID = "lab/press-v1", "lab/two-arms", "lab/table"
@@ -184,8 +184,8 @@ def test_a_line_that_is_not_valid(tmp_path: Path, case: str) -> None:
     if case == "format":  # of a package that is installed later
         return
     with pytest.raises(RldsError, match=r"lab\.jsonl:3: "):
-        own.add(str(file), registry.reserved)
-    assert own.sources() == ()
+        OwnRegistries().add(str(file))
+    assert OwnRegistries().sources() == ()
 
 
 def test_other_lines_of_a_registry_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,9 +228,9 @@ def test_a_prefix(tmp_path: Path) -> None:
 def test_an_id_in_two_registries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.jsonl").write_text(text_of([{"id": "lab/x", "urls": [f"https://{name}/x.hdf5"]}]))
-    own.add(str(tmp_path / "a.jsonl"), registry.reserved)
+    OwnRegistries().add(str(tmp_path / "a.jsonl"))
     with pytest.raises(RldsError, match="lab/x is also in"):
-        own.add(str(tmp_path / "b.jsonl"), registry.reserved)
+        OwnRegistries().add(str(tmp_path / "b.jsonl"))
     monkeypatch.setenv("RLDS_REGISTRY", str(tmp_path / "b.jsonl"))  # goes first
     assert registry.get("lab/x").files[0].urls == ("https://b/x.hdf5",)
     assert any("b.jsonl" in p for r in registry.own_registries() for p in r.problems)
@@ -254,7 +254,7 @@ def test_add_list_and_remove(lab: Lab, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_an_address_is_asked_once_a_day(lab: Lab, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    own.add(lab.url, registry.reserved)
+    OwnRegistries().add(lab.url)
     page = lab.server.pages["/lab.jsonl"]
     asked = len(page.requests)
     assert registry.get(PRESS).id == PRESS
@@ -271,7 +271,7 @@ def test_an_address_is_asked_once_a_day(lab: Lab, monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_a_network_the_copy_is_used(lab: Lab, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    own.add(lab.url, registry.reserved)
+    OwnRegistries().add(lab.url)
     (description,) = [f for f in (home / "registries").glob("*.json") if f.name != "list.json"]
     about = json.loads(description.read_text())
     description.write_text(json.dumps(about | {"fetched": about["fetched"] - 90_000}))
@@ -304,22 +304,22 @@ def test_a_registry_at_an_address_names_no_files_of_this_machine(lab: Lab, tmp_p
     line = {"id": "lab/passwd", "urls": ["file:///etc/passwd"]}
     lab.write([line])
     with pytest.raises(RldsError, match="file of one machine"):
-        own.add(lab.url, registry.reserved)
+        OwnRegistries().add(lab.url)
     (tmp_path / "lab.jsonl").write_text(text_of([{"id": "lab/run", "urls": [(tmp_path / "press.hdf5").as_uri()]}]))
-    own.add(str(tmp_path / "lab.jsonl"), registry.reserved)
+    OwnRegistries().add(str(tmp_path / "lab.jsonl"))
     ds = rlds_cli.download("lab/run")
     assert ds.num_episodes == 1
     assert str(tmp_path) not in pinning.lock(["lab/run"])
 
 
 def test_a_registry_that_names_another_hash(lab: Lab, tmp_path: Path) -> None:
-    own.add(lab.url, registry.reserved)
+    OwnRegistries().add(lab.url)
     rlds_cli.download(PRESS)
     lock = tmp_path / "rlds.lock"
     lock.write_text(pinning.lock([PRESS]))
     press, *others = lab.lines()
     lab.write([press | {"sha256": "0" * 64}, *others])
-    own.refresh(registry.reserved)
+    OwnRegistries().refresh()
     with pytest.raises(WrongHash, match="0" * 64):
         pinning.sync(lock, cache_dir=tmp_path / "elsewhere")
     assert run_rlds("verify", PRESS).returncode == 1
@@ -330,7 +330,7 @@ def test_a_broken_list_is_none(home: Path) -> None:
     for text in ("[]", "{}", '{"registries": [3, {"place": 4}, {"place": "/none", "prefix": 3}]}', "\x00"):
         (home / "registries" / "list.json").write_text(text)
         os.chmod(home / "registries" / "list.json", 0o600)  # noqa: PTH101
-        assert own.sources() == ()
+        assert OwnRegistries().sources() == ()
     assert registry.get("hopper-medium-v2").id == "d4rl/hopper-medium-v2"
 
 
@@ -367,7 +367,7 @@ def test_a_registry_of_very_many_lines_is_refused_before_they_are_read(tmp_path:
     line = '{"id": "lab/a-%d", "urls": ["https://h.org/a.hdf5"]}\n'
     (tmp_path / "lab.jsonl").write_text("".join(line % k for k in range(10_001)))
     with pytest.raises(RldsError, match=r"10,001 lines are too many; at most 10,000"):
-        own.add(str(tmp_path / "lab.jsonl"), registry.reserved)
+        OwnRegistries().add(str(tmp_path / "lab.jsonl"))
     monkeypatch.setenv("RLDS_REGISTRY", str(tmp_path / "lab.jsonl"))
     (found,) = registry.own_registries()
     assert not found.entries and "10,001 lines are too many" in found.problems[0]

@@ -20,7 +20,7 @@ from rlds_cli.keep import pinning, repair
 from rlds_cli.keep.verification import trace
 from rlds_cli.make import importing
 from rlds_cli.make.importing import import_files
-from rlds_cli.registry import own
+from rlds_cli.registry import OwnRegistries
 
 PAGE = Path(__file__).parents[1] / "docs" / "writing-a-reader.md"
 RIG = re.findall(r"<!-- reader -->\n```python\n(.*?)```", PAGE.read_text(), re.S)[0] + "\nREADER = Rig()\n"
@@ -206,9 +206,8 @@ def test_a_registry_names_the_reader_of_a_package(package: Path, monkeypatch: py
 def test_registries_and_urls_name_no_files_of_code(lab: Path) -> None:
     line = {"id": "lab/run", "urls": [(lab / "run.h5").as_uri()], "format": "rig.py:READER"}
     Path("lab.jsonl").write_text(json.dumps(line))
-    from rlds_cli.registry import reserved
 
-    (problem,) = own.examine("lab.jsonl", reserved()).problems
+    (problem,) = OwnRegistries().examine("lab.jsonl").problems
     assert "lines name no files of code" in problem
     with pytest.raises(InvalidArgument, match=r"rig\.py"):
         rlds_cli.download("https://host/run.h5", as_="local/run", reader="rig.py")

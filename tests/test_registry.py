@@ -12,9 +12,11 @@ import pytest
 
 import rlds_cli
 from rlds_cli import registry
-from rlds_cli.base import ids
+from rlds_cli.base import citing, ids
 from rlds_cli.errors import UnknownDataset
 from rlds_cli.home import locate
+from rlds_cli.registry import lookup, package
+from rlds_cli.registry.facts import ENTRY_KEYS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "rlds_cli"
@@ -22,7 +24,7 @@ FACTS = ROOT / "tests" / "data" / "registry-facts"
 
 
 def all_entries():
-    return [e for f in registry.families() for e in registry.entries(f.name)]
+    return [e for f in registry.families() for e in lookup.entries(f.name)]
 
 
 def lines_of():
@@ -69,7 +71,7 @@ def test_roboset_holds_every_fact():
 
 
 def test_samples_are_as_their_entries_say():
-    for e in registry.entries("sample"):
+    for e in lookup.entries("sample"):
         for f in e.files:
             data = (PACKAGE / f.urls[0].removeprefix("package:")).read_bytes()
             assert (len(data), hashlib.sha256(data).hexdigest()) == (f.size, f.sha256)
@@ -85,7 +87,7 @@ def test_samples_hold_what_their_entries_say():
         cartpole = sum(len(f[k]["actions"]) for k in f), len(f)
     with h5py.File(samples / "mountaincar-robohive.h5") as f:
         mountaincar = sum(len(f[k]["actions"]) - 1 for k in f), len(f)  # the last row of a trial is not a step
-    e = {e.id: e for e in registry.entries("sample")}
+    e = {e.id: e for e in lookup.entries("sample")}
     assert told == (e["sample/pendulum-d4rl"].num_steps, e["sample/pendulum-d4rl"].num_episodes, 3)
     assert cartpole == (e["sample/cartpole-minari"].num_steps, e["sample/cartpole-minari"].num_episodes)
     assert mountaincar == (e["sample/mountaincar-robohive"].num_steps, e["sample/mountaincar-robohive"].num_episodes)
@@ -147,7 +149,7 @@ def test_swapped_colours_are_named(name, code):
 
 
 def test_swapped_colours_are_named_nowhere_else():
-    swapped = [e.id for e in registry.entries("openx") if any(d.code.startswith("swapped") for d in e.defects)]
+    swapped = [e.id for e in lookup.entries("openx") if any(d.code.startswith("swapped") for d in e.defects)]
     assert len(swapped) == 4
 
 
@@ -323,10 +325,10 @@ def test_find_sees_what_is_here(tmp_path, monkeypatch):
 
 
 def test_references():
-    assert registry.short("Farama-Foundation/D4RL#199") == "D4RL#199"
-    assert registry.link("Farama-Foundation/D4RL#199") == "https://github.com/Farama-Foundation/D4RL/issues/199"
-    assert registry.link("arXiv:2004.07219") == "https://arxiv.org/abs/2004.07219"
-    assert registry.short("https://example.org/a/script.py") == "script.py"
+    assert citing.short("Farama-Foundation/D4RL#199") == "D4RL#199"
+    assert citing.link("Farama-Foundation/D4RL#199") == "https://github.com/Farama-Foundation/D4RL/issues/199"
+    assert citing.link("arXiv:2004.07219") == "https://arxiv.org/abs/2004.07219"
+    assert citing.short("https://example.org/a/script.py") == "script.py"
 
 
 # A copy of the package with a registry of its own: as installed from a wheel.
@@ -443,7 +445,7 @@ def test_the_validator_finds(case, tmp_path):
     for k, line in enumerate(lines):
         if line["id"] == PEN:
             new = {**line, **changes}
-            ordered = sorted(new, key=lambda key: [*registry.ENTRY_KEYS, key].index(key))
+            ordered = sorted(new, key=lambda key: [*ENTRY_KEYS, key].index(key))
             lines[k] = {key: new[key] for key in ordered if new[key] is not None}
     path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     code, out, err = check(broken)
@@ -478,9 +480,9 @@ def test_the_validator_finds_disorder(tmp_path):
 
 def test_an_id_is_looked_up_in_the_file_of_its_family(monkeypatch):
     read = []
-    lines = registry.lines
-    monkeypatch.setattr(registry, "lines", lambda family: read.append(family) or lines(family))
-    cached = (registry._facts, registry._entries, registry._index, registry._index_of, registry._without_family)
+    lines = package.lines
+    monkeypatch.setattr(package, "lines", lambda family: read.append(family) or lines(family))
+    cached = (package.facts_of_families, package.entries, package.by_name, package.by_id, package.by_name_alone)
     for function in cached:
         function.cache_clear()
     assert registry.known("local/press") is None
@@ -496,7 +498,7 @@ def test_an_id_is_looked_up_in_the_file_of_its_family(monkeypatch):
 
 def test_every_name_leads_to_its_entry():
     for family in registry.families():
-        for entry in registry.entries(family.name):
+        for entry in lookup.entries(family.name):
             assert registry.get(entry.id) is entry
-    for name, entry in registry._index().items():
+    for name, entry in package.by_name().items():
         assert registry.known(name) is entry

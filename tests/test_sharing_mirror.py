@@ -22,13 +22,13 @@ from server import Server
 from server_pages import Page
 
 import rlds_cli
-from rlds_cli import registry
 from rlds_cli.base.files import trees
 from rlds_cli.cli import main
 from rlds_cli.errors import DownloadFailed, RldsError, UnknownDataset, WrongHash
+from rlds_cli.registry import package
 
 LENGTHS = [30, 12, 40]
-CACHED = ("_facts", "_families", "reserved", "_entries", "_index", "_index_of", "_without_family")
+CACHED = ("facts_of_families", "families", "reserved", "entries", "by_name", "by_id", "by_name_alone")
 
 
 def entries(folder: Path, family: str, licence: str | None, *lines: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
             {"id": "lab/two", "urls": [f"{url}/two.hdf5"], "licence": "not stated"},
             {"id": "lab/sim", "tree": ["hf://datasets/lab/sim/run"]},
         )  # fmt: skip
-        monkeypatch.setattr(registry, "directory", lambda: folder)
+        monkeypatch.setattr(package, "directory", lambda: folder)
         forget()
         yield Lab(server, contents, pages)
     forget()
@@ -68,7 +68,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 
 def forget() -> None:
     for name in CACHED:
-        getattr(registry, name).cache_clear()
+        getattr(package, name).cache_clear()
 
 
 class Lab:
@@ -312,8 +312,8 @@ SCRIPT = """
 import sys
 sys.path[:0] = [sys.argv[1]]
 from pathlib import Path
-from rlds_cli import registry
-registry.directory = lambda: Path(sys.argv[2])
+from rlds_cli.registry import package
+package.directory = lambda: Path(sys.argv[2])
 import rlds_cli
 rlds_cli.mirror("lab/*", sys.argv[3])
 """

@@ -104,6 +104,11 @@ def whole(text: StrPath, why: str = WHOLE) -> StrPath:
     return ref.place
 
 
+def is_glob(ref: str) -> bool:
+    """Return whether ``ref`` holds ``*``, ``?`` or ``[``."""
+    return any(c in ref for c in "*?[")
+
+
 def is_tag(name: str) -> bool:
     """Return whether a text can be a tag: a letter, then letters, digits, ``.``, ``_`` and ``-``; not ``v3``."""
     return _TAG.fullmatch(name) is not None

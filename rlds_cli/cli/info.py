@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from rlds_cli import registry
-from rlds_cli.base import subset, visible
+from rlds_cli.base import citing, subset, visible
 from rlds_cli.base.files.hashing import short
 from rlds_cli.base.text import plural
 from rlds_cli.cli import options, out, remote
@@ -231,7 +230,7 @@ def _episodes(rule: str | None) -> str:
 
 def _remarks(e: Entry) -> Iterator[tuple[str, str]]:
     for k, d in enumerate(e.defects):
-        refs = ", ".join(map(registry.short, d.refs))
+        refs = ", ".join(map(citing.short, d.refs))
         yield "defects" if k == 0 else "", f"{d.text} ({refs})"
     if e.notes:
         yield "notes", e.notes

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rlds_cli import registry
-from rlds_cli.base import settings, visible
+from rlds_cli.base import ids, settings, visible
 from rlds_cli.base.files.hashing import short
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
@@ -129,7 +129,7 @@ def _count(n: int | None) -> str:
 
 def _size(r: Row) -> str:
     """Bytes to download; none for a local dataset."""
-    return "-" if r.id.startswith(f"{registry.LOCAL}/") else out.size(r.size)
+    return "-" if r.id.startswith(f"{ids.LOCAL}/") else out.size(r.size)
 
 
 def _here(r: Row) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlds_cli import registry as known
 from rlds_cli.base import visible
 from rlds_cli.base.text import plural
 from rlds_cli.cli import options, out
@@ -77,20 +76,22 @@ def registry(
         raise typer.BadParameter(f"{action} takes {'a PATH or URL' if place is None else 'no PATH or URL'}")
     if prefix is not None and action not in (Action.add, Action.check):
         raise typer.BadParameter("--prefix goes with add and check")
-    from rlds_cli.registry import own
+    from rlds_cli.registry import OwnRegistries
+
+    own = OwnRegistries()
 
     match action:
         case Action.list:
-            _show(own.load(known.reserved))
+            _show(own.read())
         case Action.refresh:
-            _show(own.refresh(known.reserved))
+            _show(own.refresh())
         case Action.remove:
             removed = own.remove(str(place))
             out.result({"removed": removed.place}, f"{visible.shown(removed.place)} removed; datasets stay")
         case Action.add:
             from rlds_cli.archives import reader_names
 
-            found = own.add(str(place), known.reserved, prefix=prefix)
+            found = own.add(str(place), prefix=prefix)
             out.result(_row(found), _added(found))
             for e in found.entries:
                 if e.format and e.format not in reader_names():
@@ -98,7 +99,7 @@ def registry(
         case Action.check:
             from rlds_cli.archives import reader_names
 
-            _check(own.examine(str(place), known.reserved(), prefix=prefix, readers=tuple(reader_names())))
+            _check(own.examine(str(place), prefix=prefix, readers=tuple(reader_names())))
 
 
 def _check(found: Registry) -> None:

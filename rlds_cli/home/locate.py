@@ -89,7 +89,7 @@ def _how_to_have(id: DatasetId) -> str | None:
         from rlds_cli.base import subset
 
         return subset.command(id)
-    if id.family == registry.LOCAL:
+    if id.family == ids.LOCAL:
         return f"rlds import PATH --as {id}"
     try:
         return f"rlds download {registry.get(str(id)).id}"
@@ -198,7 +198,7 @@ def versions(
     if everything:
         found.update(dict.fromkeys(Ref(path) for _, path in _all(where)))
     for ref in given:
-        matches = [Ref(path) for path in _matching(ref, where)] if registry.is_glob(ref) else None
+        matches = [Ref(path) for path in _matching(ref, where)] if refs.is_glob(ref) else None
         found.update(dict.fromkeys(matches or [version(ref, cache_dir=cache_dir)]))
     return tuple(found)
 
@@ -222,7 +222,7 @@ def version_or_file(ref: StrPath, *, cache_dir: StrPath | None = None) -> tuple[
     named = refs.parse(ref)
     path = settings.expanded(named.place)
     here = _by_id(str(named.place), settings.read(cache_dir)) is not None
-    if not here and (registry.is_glob(str(ref)) or (path.exists() and not is_dataset(path))):
+    if not here and (refs.is_glob(str(ref)) or (path.exists() and not is_dataset(path))):
         return Ref(settings.expanded(refs.whole(ref))), False
     try:
         return version(ref, cache_dir=cache_dir), True
@@ -266,10 +266,8 @@ def _known(ref: str, where: Settings) -> str:
     except UnknownDataset as e:
         id = parse(ref)
         near = registry.did_you_mean(ref, among=[str(found) for found, _ in _all(where)])
-        kind = DatasetNotFound if id.family == registry.LOCAL else UnknownDataset
-        nothing = f"{ref} is not here" + (
-            "." if id.family == registry.LOCAL else ", and the registry does not know it."
-        )
+        kind = DatasetNotFound if id.family == ids.LOCAL else UnknownDataset
+        nothing = f"{ref} is not here" + ("." if id.family == ids.LOCAL else ", and the registry does not know it.")
         raise kind(nothing, hint=near or e.hint) from None
 
 

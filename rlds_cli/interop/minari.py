@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import registry
+from rlds_cli.base import ids
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below
 from rlds_cli.dataset import ArrayLike, Dataset, counterparts, environments, layouts, open_dataset
@@ -439,5 +440,5 @@ def _id(name: str) -> str:
     family = name.partition("/")[0]
     if name.startswith((".", "~", os.sep)) or "://" in name or registry.listed(name) is not None:
         return name
-    ours = {registry.LOCAL, *(f.name for f in registry.families())}
+    ours = {ids.LOCAL, *(f.name for f in registry.families())}
     return name if family in ours else f"{_FAMILY}/{name}"

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -22,7 +21,7 @@ from rlds_cli.keep import edits
 from rlds_cli.keep.lock_values import InvalidLock, LockValue
 from rlds_cli.make.downloads.schemes import network_schemes
 from rlds_cli.places.sources import addresses
-from rlds_cli.registry import check
+from rlds_cli.registry import problems
 
 if TYPE_CHECKING:
     from rlds_cli.preprocess.functions import Function
@@ -220,7 +219,7 @@ def _check_options(options: LockValue, id: str) -> None:
 def _check_entry(entry: LockValue, id: str) -> None:
     """Check the line of a registry that describes the dataset ``id``."""
     line = dict(entry.mapping())
-    problem = next(chain(check.types(line), check.rules(line, None)), None)
+    problem = next(problems(line), None)
     if problem is not None:
         raise InvalidLock(f"{entry.place}: {problem}")
     if line["id"] != id:

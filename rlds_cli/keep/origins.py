@@ -20,7 +20,7 @@ from rlds_cli.make.convert import merging
 from rlds_cli.make.downloads.fetch.parts import FileRecord, record_path
 from rlds_cli.make.downloads.schemes import LOCAL
 from rlds_cli.places.remote import origins as remote
-from rlds_cli.registry import Entry, facts
+from rlds_cli.registry import Entry
 from rlds_cli.store import manifest, versions
 from rlds_cli.store.growing.opening import fingerprint_of, open_store
 from rlds_cli.store.manifest import Manifest
@@ -39,7 +39,9 @@ def compare(path: Path, fingerprint: str | None, *, cache_dir: StrPath | None = 
     if m.provenance and ids.parse(m.id).variant:
         return _derived(m, cache_dir), []
     remarks, problems = _archive(path, m, sources) if sources else ([], [])
-    return remarks, [*(Problem("sources", what) for what in registry.unpublished(m.id, sources)), *problems]
+    entry = registry.listed(m.id)
+    unpublished = entry.unpublished(sources) if entry else ()
+    return remarks, [*(Problem("sources", what) for what in unpublished), *problems]
 
 
 def altered(path: Path, archive: Path) -> set[str]:
@@ -65,14 +67,15 @@ def described(path: Path) -> Entry | None:
         line = None if m.provenance else m.options.get("entry")
     except (RldsError, OSError, ValueError):
         return None
-    return facts.entry_of(line) if isinstance(line, Mapping) and registry.is_own(m.id) else None
+    return registry.described(m.id, line) if isinstance(line, Mapping) else None
 
 
 def contradicted(path: Path) -> bool:
     """Return whether the dataset in ``path`` names other files than the registry."""
     try:
         m = manifest.read(path)
-        return not m.provenance and any(registry.contradictions(m.id, open_store(path, check=False).sources))
+        entry = None if m.provenance else registry.listed(m.id)
+        return entry is not None and any(entry.contradictions(open_store(path, check=False).sources))
     except (RldsError, OSError, ValueError, KeyError):
         return False  # an unreadable dataset names no files
 
@@ -101,7 +104,7 @@ def fetch_again(path: Path) -> str | None:
         origin = remote.of_dataset(path)
     except (RldsError, OSError, ValueError):
         return None
-    if origin is None or ids.parse(m.id).family != registry.LOCAL:
+    if origin is None or ids.parse(m.id).family != ids.LOCAL:
         return None
     return f"rlds download {origin.address} --as {m.id} --force fetches what differs"
 

@@ -53,7 +53,7 @@ from rlds_cli.keep.lock_file import Locked, UserFunction
 from rlds_cli.make.downloads.request import DownloadRequest
 from rlds_cli.make.downloads.schemes import local_path, request_url, scheme_of
 from rlds_cli.places.sources import addresses
-from rlds_cli.registry import Entry, File, facts
+from rlds_cli.registry import Entry, File
 from rlds_cli.store import manifest, versions
 from rlds_cli.store.facts import facts_of
 from rlds_cli.store.growing.opening import find_version, open_store
@@ -264,7 +264,7 @@ def _check_registry(d: Locked, file: StrPath) -> None:
         raise RldsError(f"{file} names the dataset {base}, which the registry calls {known.id}.")
     if d.in_place and d.source is None and known is not None:
         raise RldsError(f"{file} changes {d.id} in its place, which is a dataset of the registry. Nothing was done.")
-    wrong = None if d.source else next(registry.contradictions(base, d.files), None)
+    wrong = None if d.source or known is None else next(known.contradictions(d.files), None)
     if wrong is not None:
         raise WrongHash(
             f"{file} does not match {base} in the registry: {wrong}. Nothing was done.",
@@ -435,7 +435,7 @@ def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, te
         if known.line is None or isinstance(e, WrongHash | Offline):
             raise
         told = f"{e.message} Its address may need a token or a user, which a lock does not hold."
-        how = f"rlds download URL --as {base}" if id.family == registry.LOCAL else "a user in ~/.netrc"
+        how = f"rlds download URL --as {base}" if id.family == ids.LOCAL else "a user in ~/.netrc"
         raise type(e)(told, hint=f"{how}, and the same command again; {e.hint}") from e
 
 
@@ -443,8 +443,9 @@ def _entry(d: Locked) -> Entry:
     """Return the entry of a dataset: that of the lock, unless the package's registry has the family."""
     base = str(ids.parse(d.id).base)
     line = d.options.get("entry")
-    if line is not None and registry.is_own(base):
-        return facts.entry_of(line)
+    described = None if line is None else registry.described(base, line)
+    if described is not None:
+        return described
     try:
         return registry.get(base)
     except RldsError as e:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlds_cli import home, registry
+from rlds_cli import home
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import DatasetId
@@ -181,7 +181,7 @@ def _is_kept(reference: str) -> bool:
 def _of_archive(id: DatasetId, path: Path) -> str:
     if origins.described(path) is not None:
         return ""
-    if id.family == registry.LOCAL:
+    if id.family == ids.LOCAL:
         files = origins.own_files(path)
         lost = [file for file, _ in files if not file.is_file()]
         return f"{lost[0]}, which it was imported from, is gone" if lost else ""

@@ -1,441 +1,67 @@
-"""The registry of known datasets: entries of ``registry/``, found by id, alias, words or glob. Imports nothing heavy.
+"""What datasets exist: the entries of ``registry/``, and of registries of a user's own. Imports nothing heavy.
 
-::
+`get` finds the entry of an id, an alias or a name without its family; `known` and `listed` do so without an error,
+`listed` only for datasets with a line of their own. `match` takes a glob, `search` words, and `families` lists all.
+`did_you_mean` and `suggest` name ids near to one that is wrong. An `Entry` has the `File`s of an archive.
 
-    registry/families.json     facts that hold for a whole family: licence, citation, defects by code, open hub location
-    registry/<family>.jsonl    one dataset a line; keys in the order of ENTRY_KEYS
-
-Entries of registries of a user's own (`registry.own`) follow those of the package in every list and search.
+`described` makes the entry of a line that a manifest, a lock file or a request holds, of which `problems` says what is
+wrong; `is_new` tells ids that only a registry of a user's own can list, and `is_reader` names of readers.
+`own_registries` are those of the user, and `OwnRegistries` changes them. `directory` holds the files of the package.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from fnmatch import fnmatchcase
-from functools import cache
-from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rlds_cli.base import ids, settings, visible
-from rlds_cli.base.ids import DatasetId
-from rlds_cli.base.text import closest, similar
-from rlds_cli.errors import InvalidId, UnknownDataset
-from rlds_cli.registry.facts import ENTRY_KEYS as ENTRY_KEYS
-from rlds_cli.registry.facts import OWN, described
-from rlds_cli.registry.facts import Defect as Defect
-from rlds_cli.registry.facts import Entry as Entry
-from rlds_cli.registry.facts import Family as Family
-from rlds_cli.registry.facts import File as File
-from rlds_cli.registry.facts import Status as Status
-from rlds_cli.registry.facts import link as link
-from rlds_cli.registry.facts import short as short
+from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
-    from rlds_cli.registry.own import Registry, Reserved
-
-LOCAL = "local"
-
-_HERE = Path(__file__).parents[1]
-
-
-def directory() -> Path:
-    """Return the directory of the registry: beside the package in a checkout, inside it in a wheel."""
-    installed = _HERE / "_registry"
-    return installed if installed.is_dir() else _HERE.parent / "registry"
-
-
-def families() -> tuple[Family, ...]:
-    """Return the families of the package, sorted by name, then those of own registries."""
-    return (*_families(), *map(_own_family, sorted({f for r in own_registries() for f in r.families})))
-
-
-def family(name: str) -> Family:
-    """Return a family of the registry by its name; raises KeyError."""
-    if name in _facts():
-        return _family(name, _facts()[name])
-    if not entries(name):
-        raise KeyError(name)
-    return _own_family(name)
-
-
-def entries(family: str) -> tuple[Entry, ...]:
-    """Return the entries of one family, in the order of its file; empty for an unknown family."""
-    if family in _facts():
-        return _entries(family)
-    return tuple(e for r in own_registries() for e in r.entries if e.family == family)
-
-
-def own_registries() -> tuple[Registry, ...]:
-    """Return the registries of the user's own, as they are now; see `registry.own`."""
-    where = settings.read()
-    if not where.registries and not (where.home / OWN).is_dir():
-        return ()
-    from rlds_cli.registry import own  # 10 ms to import, and few have any
-
-    return own.load(reserved)
-
-
-@cache
-def reserved() -> Reserved:
-    """Return the names and families of the package, which no other registry may take."""
-    from rlds_cli.registry.own import Reserved
-
-    tails = {e.id.lower().partition("/")[2]: e.id for e in _all()}
-    return Reserved({**tails, **{name: e.id for name, e in _index().items()}}, frozenset(_facts()))
-
-
-def is_own(id: str) -> bool:
-    """Return whether an id may be described by a user: its family is not one of the package."""
-    return id.partition("/")[0].lower() not in _facts()
-
-
-def is_new(id: str) -> bool:
-    """Return whether only a registry of a user's own can list an id."""
-    return is_own(id) and not id.lower().startswith(f"{LOCAL}/")
-
-
-def search(query: str = "", *, family: str | None = None, present: Sequence[DatasetId] = ()) -> list[Entry]:
-    """Search the registry as `home.locate.find` does, which says what ``query`` and ``family`` are.
-
-    ``present`` are datasets on this disk, without variants. Those that the registry does not list follow its entries.
-    """
-    wanted = family.lower() if family else None
-    if wanted is not None:
-        _check_family(str(family), {id.family for id in present})
-    known = [e for f in families() if wanted in (None, f.name) for e in entries(f.name)]
-    added = [e for e in _unregistered(present) if wanted in (None, e.family)]
-    words = query.lower().split()
-    found = [e for e in (*known, *added) if _matches(e, words)]
-    return sorted(found, key=lambda e: _rank(e, words))
-
-
-def get(ref: str) -> Entry:
-    """Return the entry of an id, in any case and with any variant, of an alias, or of a name without its family.
-
-    A name without its family (``hopper-medium-v2``, Minari's ``D4RL/door/human-v2``) must be unique among families.
-
-    Raises
-    ------
-    UnknownDataset
-        With the nearest ids as a hint.
-
-    Examples
-    --------
-    >>> get("DAPG(expert)/door_v2d-v1").id
-    'roboset/dapg-expert/door_v2d-v1'
-    """
-    found = known(ref)
-    if found is None:
-        raise UnknownDataset(f'"{ref}" is not in the registry{_problem(_name(ref))}.', hint=_hint(_name(ref)))
-    return found
-
-
-def _problem(name: str) -> str:
-    """Say why an own registry does not have a name: a line that is not valid, or a registry that cannot be read."""
-    found = own_registries() if is_own(name) and not name.lower().startswith(f"{LOCAL}/") else ()
-    lines = [p for r in found for p in r.problems if f": {name.lower()}: " in p.lower()]
-    unread = [p for r in found for p in r.problems if not r.entries]
-    return "".join(f": {p}" for p in [*lines, *unread][:1])
-
-
-def known(ref: str) -> Entry | None:
-    """Return the entry as `get` does, or None."""
-    return _lookup(_name(ref), unlisted=True)
-
-
-def listed(ref: str) -> Entry | None:
-    """Return the entry as `get` does, or None for a dataset without a line of its own in the registry."""
-    return _lookup(_name(ref), unlisted=False)
-
-
-def _name(ref: str) -> str:
-    return ref.strip().partition("@")[0].rstrip("/")
-
-
-def _lookup(name: str, *, unlisted: bool) -> Entry | None:
-    """Find an entry. An id costs reading the file of its family, a user's own dataset none, an alias all of them."""
-    key = name.lower()
-    family = key.partition("/")[0]
-    if family == LOCAL:
-        return None
-    if family in _facts() and (found := _index_of(family).get(key)):
-        return found
-    found = _index().get(key) or (_unlisted(name) if unlisted else None) or _without_family().get(key)
-    return found or (_own_index().get(key) if family not in _facts() else None)
-
-
-def _own_index() -> Mapping[str, Entry]:
-    from rlds_cli.registry import own
-
-    return own.index(reserved)
-
-
-def match(ref: str) -> list[Entry]:
-    """Return the entries of an id, an alias, or a glob such as ``d4rl/hopper-*-v2``, without closed sources for globs.
-
-    Raises
-    ------
-    UnknownDataset
-        Nothing matches, or nothing that can still be downloaded.
-    """
-    if not is_glob(ref):
-        return [get(ref)]
-    pattern = ref.lower()
-    known = chain(_all(), (e for r in own_registries() for e in r.entries))
-    found = [e for e in known if any(fnmatchcase(n, pattern) for n in e.names)]
-    usable = [e for e in found if e.status != "closed"]
-    if not found:
-        raise UnknownDataset(f'"{ref}" matches no dataset of the registry.', hint=_hint(re.sub(r"[*?\[\]]+", "", ref)))
-    if not usable:
-        raise UnknownDataset(f'All {len(found)} datasets that "{ref}" matches are closed.', hint=_instead(found[0]))
-    return usable
-
-
-def unpublished(id: str, files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield evidence that a dataset with an id of the registry was not made of the files in its entry."""
-    entry = listed(id)
-    if entry is not None and entry.verifiable and not files:
-        yield f"name no file; the registry has {_first_of(f.path for f in entry.files)}"
-    yield from contradictions(id, files)
-
-
-def contradictions(id: str, files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield how files that a dataset was made of differ from those of its entry; nothing if the entry names no files.
-
-    Parameters
-    ----------
-    id : str
-        Id of the dataset.
-    files : sequence of mappings
-        ``file``, ``size`` and ``sha256`` of each, as manifests and lock files have them.
-    """
-    entry = listed(id)
-    if entry is None or not entry.files:
-        return
-    known = {f.path: f for f in entry.files}
-    for file in files:
-        name = str(file.get("file"))
-        published = known.get(name)
-        if published is None:
-            yield f"{name} is not a file of {entry.id}: the registry has {_first_of(known)}"
-            continue
-        for what, now, then in (
-            ("sha256", file.get("sha256"), published.sha256),
-            ("size", file.get("size"), published.size),
-        ):
-            if then is not None and now != then:
-                yield f"{name} has {what} {now or 'none'}; the registry has {then}"
-                break
-
-
-def _first_of(names: Iterable[str]) -> str:
-    first, *others = names
-    return f"{first} and {len(others)} more" if others else first
-
-
-def suggest(ref: str, count: int = 3, among: Iterable[str] = ()) -> list[str]:
-    """Return the ids nearest to ``ref``, best first: those with all its words, then those with a similar spelling.
-
-    ``among`` adds ids to those of the registry.
-    """
-    from difflib import SequenceMatcher  # 3 ms, and only messages of errors need it
-
-    known = {n: e.id for n, e in (*_own_index().items(), *_index().items())} | {i.lower(): i for i in among}
-    key = ref.lower().partition("@")[0]
-    words = _words(key)
-    holding = [n for n in known if words and all(w in n for w in words)]
-    if not holding and "/" not in key:
-        holding = _spelt(words, known)
-    tails = {n.partition("/")[2]: n for n in known if n.startswith(tuple(f"{f.name}/" for f in families()))}
-    spelt = similar(key, known, count)
-    by_tail = [tails[t] for t in similar(key, tails, count)]
-    asked = _version(key)
-
-    def nearness(name: str) -> tuple[float, str, bool, float]:
-        stem = name.removesuffix(f"-v{_version(name)}")
-        return -SequenceMatcher(None, key, stem).ratio(), stem, _version(name) != asked, -_version(name)
-
-    holding.sort(key=nearness)  # of versions the one that was asked for, then the newest
-    ranked = [*holding, *spelt, *by_tail] if "/" in key else [*holding, *by_tail, *spelt]
-    return list(dict.fromkeys(known[n] for n in ranked))[:count]
-
-
-def _version(name: str) -> int:
-    """Return the version at the end of a name, as in ``hopper-medium-v2``; -1 without one."""
-    found = re.search(r"-v(\d{1,9})$", name)
-    return int(found[1]) if found else -1
-
-
-def _words(text: str) -> list[str]:
-    return [w for w in re.split(r"[^a-z0-9.+*?\[\]]+", text) if w]
-
-
-def _spelt(words: Sequence[str], known: Iterable[str]) -> list[str]:
-    """Return the names that have all of the words, each in the spelling that names have."""
-    of = {n: set(_words(n)) for n in known}
-    spelling = {w for found in of.values() for w in found}
-    meant = [w if w in spelling else closest(w, spelling, 0.75) for w in words]
-    return [n for n, found in of.items() if meant and all(w in found for w in meant)]
-
-
-def did_you_mean(ref: str, among: Iterable[str] = ()) -> str | None:
-    """Return a hint for an unknown id, or None if no known id comes near."""
-    key = ref.lower().strip("/")
-    if key in {f.name for f in families()}:
-        return f"that is a family: rlds list --family {key} shows its datasets, '{key}/*' selects all of them"
-    near = suggest(ref, among=among)
-    return f"did you mean {', '.join(near)}?" if near else None
-
-
-def is_glob(ref: str) -> bool:
-    """Return whether ``ref`` holds ``*``, ``?`` or ``[``."""
-    return any(c in ref for c in "*?[")
-
-
-@cache
-def _facts() -> Mapping[str, Any]:
-    facts: Mapping[str, Any] = json.loads((directory() / "families.json").read_text(encoding="utf-8"))
-    return facts
-
-
-def lines(family: str) -> list[dict[str, Any]]:
-    """Return the lines of a family's file, as JSON objects."""
-    text = (directory() / f"{family}.jsonl").read_text(encoding="utf-8")
-    joined = text.strip().replace("\n", ",")
-    found: list[dict[str, Any]] = json.loads(f"[{joined}]")  # one by one they take four times as long
-    return found
-
-
-@cache
-def _families() -> tuple[Family, ...]:
-    return tuple(map(family, sorted(_facts())))
-
-
-def _own_family(name: str) -> Family:
-    found = entries(name)
-    closed = sum(e.status == "closed" for e in found)
-    places = dict.fromkeys(r.source.place for r in own_registries() if name in r.families)
-    return Family(name, f"of {', '.join(map(visible.shown, places))}", "", len(found) - closed, closed, 1.0)
-
-
-def _family(name: str, facts: Mapping[str, Any]) -> Family:
-    statuses = [line.get("status") for line in lines(name)]  # entries take three times as long
-    closed = statuses.count("closed")
-    listed = {k: tuple(facts[k]) for k in ("revisions", "only") if k in facts}
-    facts = {**facts, **listed, "defects": _defects(facts)}
-    return Family(name=name, num_entries=len(statuses) - closed, num_closed=closed, **facts)
-
-
-def _defects(facts: Mapping[str, Any]) -> Mapping[str, Defect]:
-    found = facts.get("defects", {}).items()
-    return {c: Defect(c, d["text"], tuple(d["refs"]), tuple(d.get("shows_as", ()))) for c, d in found}
-
-
-@cache
-def _entries(family: str) -> tuple[Entry, ...]:
-    common = _common(family)
-    defects = _defects(_facts()[family])
-    found = (described(line, common, defects) for line in lines(family))
-    return tuple(replace(e, tree=_revisions(e.tree, family)) if e.tree else e for e in found)
-
-
-def _common(family: str) -> dict[str, Any]:
-    """Return the values that every entry of a family inherits."""
-    keys = ("format", "expansion", "episodes_by", "licence", "paper", "homepage", "host", "citation")
-    facts = _facts()[family]
-    return {"family": family, "only": tuple(facts.get("only", ()))} | {k: v for k, v in facts.items() if k in keys}
-
-
-def _all() -> Iterator[Entry]:
-    """Yield the entries of the package."""
-    for name in sorted(_facts()):
-        yield from _entries(name)
-
-
-@cache
-def _index() -> Mapping[str, Entry]:
-    return {name: entry for entry in _all() for name in reversed(entry.names)}
-
-
-@cache
-def _index_of(family: str) -> Mapping[str, Entry]:
-    """Map the ids of one family to entries."""
-    return {entry.id.lower(): entry for entry in _entries(family)}
-
-
-@cache
-def _without_family() -> Mapping[str, Entry]:
-    """Map names without family to entries, for names that only one family has."""
-    of: dict[str, list[Entry]] = {}
-    for entry in _all():
-        of.setdefault(entry.id.lower().partition("/")[2], []).append(entry)
-    return {name: found[0] for name, found in of.items() if len(found) == 1}
-
-
-def _unlisted(name: str) -> Entry | None:
-    """Make an entry for a dataset of an open family, which may be any repository of its hub."""
-    try:
-        id = ids.parse(name)
-    except InvalidId:
-        return None
-    where = _facts().get(id.family, {}).get("open")
-    if where is None:
-        return None
-    repository = id.name if "/" in id.name else f"{id.family}/{id.name}"
-    tree = (where.format(name=id.name, repo=repository),)
-    return Entry(id=str(id.base), tree=_revisions(tree, id.family), **_common(id.family))
-
-
-def _revisions(tree: tuple[str, ...], family: str) -> tuple[str, ...]:
-    """Return the addresses of a listing at each revision of a family's datasets, best first."""
-    revisions = _facts()[family].get("revisions", ())
-    return tuple(f"{url}@{r}" for url in tree for r in revisions) or tree
-
-
-def _unregistered(present: Sequence[DatasetId]) -> Iterator[Entry]:
-    """Make entries for the datasets on this disk that the registry does not list."""
-    for id in present:
-        if str(id).lower() not in _index() and str(id).lower() not in _own_index():
-            yield _unlisted(str(id)) or Entry(id=str(id), family=id.family, format="")
-
-
-def _matches(entry: Entry, words: list[str]) -> bool:
-    names = entry.names
-    return all(any(fnmatchcase(n, w) if is_glob(w) else w in n for n in names) for w in words)
-
-
-def _rank(entry: Entry, words: Sequence[str]) -> int:
-    """Return the place of a match: the family that is named, then whole words of a name, then parts of words."""
-    if len(words) == 1 and words[0] == entry.family:
-        return 0
-    whole = {w for name in entry.names for w in _words(name)}
-    return 1 if all(is_glob(w) or whole.issuperset(_words(w)) for w in words) else 2
-
-
-def _check_family(family: str, present: Collection[str]) -> None:
-    known = {*_facts(), *(f.name for f in families()), LOCAL, *present}
-    if family.lower() not in known:
-        near = closest(family.lower(), known)
-        hint = f"{near or ', '.join(sorted(known))}? rlds list shows all"
-        raise UnknownDataset(f'There is no family "{family}".', hint=hint)
-
-
-@cache
-def _hint(name: str) -> str:
-    """Return a hint for an unknown name. It is cached, since a page asks for the same dataset several times."""
-    fallback = "rlds list shows all datasets; rlds import PATH --as local/NAME imports files of your own"
-    address = ids.address_hint(name)
-    if address:
-        return address
-    if "#" in name:
-        return "versions are those of a dataset on this disk or at an address: rlds log ID|ADDRESS"
-    own = name.lower().startswith(f"{LOCAL}/")  # never in the registry
-    return fallback if own else did_you_mean(name) or fallback
-
-
-def _instead(entry: Entry) -> str:
-    return f"{entry.replaced_by} has taken its place" if entry.replaced_by else "rlds list --all shows why"
+    from rlds_cli.registry.check import is_reader, problems
+    from rlds_cli.registry.facts import Defect, Entry, File
+    from rlds_cli.registry.lookup import (
+        described,
+        did_you_mean,
+        families,
+        get,
+        is_new,
+        known,
+        listed,
+        match,
+        own_registries,
+        search,
+        suggest,
+    )
+    from rlds_cli.registry.own import OwnRegistries
+    from rlds_cli.registry.package import directory
+
+__all__ = [
+    "Defect",
+    "Entry",
+    "File",
+    "OwnRegistries",
+    "described",
+    "did_you_mean",
+    "directory",
+    "families",
+    "get",
+    "is_new",
+    "is_reader",
+    "known",
+    "listed",
+    "match",
+    "own_registries",
+    "problems",
+    "search",
+    "suggest",
+]
+
+lazy(
+    __name__,
+    {
+        "check": "is_reader problems",
+        "facts": "Defect Entry File",
+        "lookup": "described did_you_mean families get is_new known listed match own_registries search suggest",
+        "own": "OwnRegistries",
+        "package": "directory",
+    },
+)

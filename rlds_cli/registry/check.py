@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 
 from rlds_cli.base import ids
 from rlds_cli.base.files import json as documents
+from rlds_cli.base.files import names
 from rlds_cli.base.text import did_you_mean
 from rlds_cli.base.visible import shown
 from rlds_cli.errors import InvalidId
-from rlds_cli.registry.facts import ENTRY_KEYS, file_name
+from rlds_cli.registry.facts import ENTRY_KEYS
 
 Line = dict[str, Any]
 
@@ -63,6 +64,12 @@ def parse(content: bytes, name: str) -> tuple[list[tuple[int, Line]], list[str]]
             continue
         found.append((number, value))
     return found, wrong
+
+
+def problems(line: Line) -> Iterator[str]:
+    """Yield what is wrong in a line that came with a request or a lock file: types of values, then rules."""
+    wrong = list(types(line))
+    yield from wrong or rules(line, None)
 
 
 def types(line: Line) -> Iterator[str]:
@@ -203,7 +210,7 @@ def own_places(line: Line, *, local: bool) -> Iterator[str]:
         elif shown(url) != url or "@" in urlsplit(url).netloc:
             yield f"{shown(url)} holds a user, a token or a parameter that may be one; ~/.netrc is the place for them"
     for url in line.get("urls", ())[:1]:
-        if not file_name(url) or file_name(url).startswith("."):
+        if not names.of_url(url) or names.of_url(url).startswith("."):
             yield f"{shown(url)} names a directory; urls are addresses of one file, and tree is a directory"
     for f in files:
         if f["path"].startswith("/") or ".." in f["path"].split("/") or "\\" in f["path"]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import unquote, urlsplit
+
+from rlds_cli.base.citing import link
+from rlds_cli.base.files import names
 
 OWN = "registries"  # in a home: what registries of a user's own keep there
 # In the order in which a line holds them.
@@ -31,8 +32,6 @@ ENTRY_KEYS = (
     ),
 )
 Status = Literal["open", "deprecated", "closed"]
-
-_GITHUB = re.compile(r"[\w.-]+/(?P<repo>[\w.-]+)#(?P<number>\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,25 +185,46 @@ class Entry:
         others = [n for a in self.aliases for n in (a, f"{self.family}/{a}")]
         return tuple(n.lower() for n in (self.id, *others))
 
+    def unpublished(self, files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        """Yield evidence that a dataset was not made of these files of its archive; see `contradictions`."""
+        if self.verifiable and not files:
+            yield f"name no file; the registry has {_first_of(f.path for f in self.files)}"
+        yield from self.contradictions(files)
 
-def link(ref: str) -> str:
-    """Return a reference as a URL: ``owner/repo#12`` is an issue or pull request on GitHub, ``arXiv:...`` a paper."""
-    if _GITHUB.fullmatch(ref):
-        return "https://github.com/" + ref.replace("#", "/issues/")
-    return ref.replace("arXiv:", "https://arxiv.org/abs/")
+    def contradictions(self, files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        """Yield how files that a dataset was made of differ from those of this entry; nothing if it names none.
+
+        Parameters
+        ----------
+        files : sequence of mappings
+            ``file``, ``size`` and ``sha256`` of each, as manifests and lock files have them.
+        """
+        known = {f.path: f for f in self.files}
+        for file in files if known else ():
+            name = str(file.get("file"))
+            published = known.get(name)
+            if published is None:
+                yield f"{name} is not a file of {self.id}: the registry has {_first_of(known)}"
+                continue
+            for what, now, then in (
+                ("sha256", file.get("sha256"), published.sha256),
+                ("size", file.get("size"), published.size),
+            ):
+                if then is not None and now != then:
+                    yield f"{name} has {what} {now or 'none'}; the registry has {then}"
+                    break
 
 
-def short(ref: str) -> str:
-    """Shorten a reference for people: ``repo#12``, or the last part of a URL."""
-    found = _GITHUB.fullmatch(ref)
-    return f"{found['repo']}#{found['number']}" if found else ref.rstrip("/").rpartition("/")[2]
+def _first_of(names: Iterable[str]) -> str:
+    first, *others = names
+    return f"{first} and {len(others)} more" if others else first
 
 
 def described(line: Mapping[str, Any], common: Mapping[str, Any], defects: Mapping[str, Defect]) -> Entry:
     """Return the entry of a line, which inherits ``common`` facts."""
     values: dict[str, Any] = {k: v for k, v in line.items() if k not in ("urls", "sha256", "files")}
     if urls := line.get("urls", ()):
-        files: tuple[File, ...] = (File(file_name(urls[0]), tuple(urls), line.get("size"), line.get("sha256")),)
+        files: tuple[File, ...] = (File(names.of_url(urls[0]), tuple(urls), line.get("size"), line.get("sha256")),)
     else:
         files = tuple(File(**{**f, "urls": tuple(f["urls"])}) for f in line.get("files", ()))
     if files and all(f.size is not None for f in files):
@@ -218,10 +238,3 @@ def described(line: Mapping[str, Any], common: Mapping[str, Any], defects: Mappi
 def entry_of(line: Mapping[str, Any]) -> Entry:
     """Return the entry of a line that no family adds facts to."""
     return described(line, {"family": str(line["id"]).partition("/")[0], "format": "", "line": line}, {})
-
-
-def file_name(url: str) -> str:
-    """Return the name of the file that a URL names; empty for a directory."""
-    if url.startswith("hf://"):
-        url = re.sub(r"@[^/@]+$", "", url)  # a revision
-    return unquote(urlsplit(url).path).rpartition("/")[2]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -31,24 +31,15 @@ from rlds_cli.base.settings import Settings
 from rlds_cli.base.text import natural
 from rlds_cli.base.visible import shown
 from rlds_cli.errors import InvalidId, RldsError, TransferError
-from rlds_cli.registry import check, facts
+from rlds_cli.registry import check, facts, package
 from rlds_cli.registry.facts import Entry
 
-LOCAL = "local"
 VARIABLE = "RLDS_REGISTRY"
 STALE = 86_400.0  # seconds after which a copy is fetched again: registries change by hand
 _AGAIN = 3_600.0  # seconds after a failed attempt, if there is a copy
 _SOON = 60.0  # the same without one
 _MOST = 10_000  # lines of a registry: each command reads them all, in 65 µs each
 _PROBLEMS = 5  # in one message
-
-
-@dataclass(frozen=True, slots=True)
-class Reserved:
-    """What the package's registry has: its names in lower case with the ids that they mean, and its families."""
-
-    names: Mapping[str, str]
-    families: Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +80,114 @@ class Registry:
 # -- the list
 
 
-def sources(where: Settings | None = None) -> tuple[RegistrySource, ...]:
-    """Return the registries that ``RLDS_REGISTRY`` names, then those that were added."""
-    where = where or settings.read()
-    named = [RegistrySource(place, None, "RLDS_REGISTRY") for place in where.registries]
-    return (*named, *(s for s in _added(where) if s.place not in {n.place for n in named}))
+class OwnRegistries:
+    """The registries of a user's own: those that ``RLDS_REGISTRY`` names, then those that were added."""
+
+    def __init__(self, where: Settings | None = None) -> None:
+        self.where = where or settings.read()
+
+    def sources(self) -> tuple[RegistrySource, ...]:
+        """Return where the registries are."""
+        named = [RegistrySource(place, None, "RLDS_REGISTRY") for place in self.where.registries]
+        return (*named, *(s for s in _added(self.where) if s.place not in {n.place for n in named}))
+
+    def read(self) -> tuple[Registry, ...]:
+        """Read all of them. An id that two of them have belongs to the first; the other one reports it."""
+        return _load(self.where).registries
+
+    def index(self) -> Mapping[str, Entry]:
+        """Map names in lower case to entries: ids, aliases, and names without a family that only one entry has."""
+        return _load(self.where).index
+
+    def add(self, place: str, *, prefix: str | None = None) -> Registry:
+        """Note a registry in the home, after reading all of it. The same place again replaces the prefix.
+
+        Parameters
+        ----------
+        place : str
+            A file of JSON lines, a directory of ``*.jsonl`` files, or an ``http(s)://`` address of such a file.
+        prefix : str, optional
+            Family of all ids: ``press`` and ``lab/press`` both become ``lab/press``.
+
+        Raises
+        ------
+        RldsError
+            It cannot be read, or one of its lines is not valid; the message names the lines. Nothing is noted.
+        """
+        where = self.where
+        source = _source(place, prefix)
+        before = [s for s in _added(where) if s.place != source.place]
+        found = self.examine(place, prefix=prefix)
+        taken = {e.id.lower(): r for r in self.read() if r.source.place != source.place for e in r.entries}
+        twice = [
+            f"{e.id} is also in {taken[e.id.lower()].source.place}" for e in found.entries if e.id.lower() in taken
+        ]
+        if problems := (*found.problems, *twice):
+            raise RldsError(
+                f"{shown(source.place)} was not added. {_first(problems)}",
+                hint=f"rlds registry check {shown(source.place)} prints every problem, a line each",
+            )
+        if source.remote:
+            _fetch(source, where)
+        _write([*before, source], where)
+        return found
+
+    def remove(self, place: str) -> RegistrySource:
+        """Forget a registry that was added, and the copy of one at an address; datasets stay.
+
+        Raises
+        ------
+        RldsError
+            It was not added.
+        """
+        where = self.where
+        found = next((s for s in _added(where) if s.place in (place, _absolute(place))), None)
+        if found is None:
+            named = any(s.place in (place, _absolute(place)) for s in self.sources())
+            how = (
+                f"{VARIABLE} names it: change the variable"
+                if named
+                else "rlds registry list shows those that were added"
+            )
+            raise RldsError(f"{shown(place)} was not added.", hint=how)
+        _write([s for s in _added(where) if s.place != found.place], where)
+        for path in _copy(found, where):
+            path.unlink(missing_ok=True)
+        return found
+
+    def refresh(self) -> tuple[Registry, ...]:
+        """Fetch all registries at an address again.
+
+        Raises
+        ------
+        TransferError
+            One cannot be fetched, after all others were; its copy stays.
+        """
+        where = self.where
+        failed: list[TransferError] = []
+        for source in self.sources():
+            if source.remote:
+                try:
+                    _fetch(source, where)
+                except TransferError as e:
+                    failed.append(e)
+        if failed:
+            raise failed[0]
+        return self.read()
+
+    def examine(self, place: str, *, prefix: str | None = None, readers: Sequence[str] | None = None) -> Registry:
+        """Read a registry that need not be added, for ``rlds registry check``; writes nothing.
+
+        Raises
+        ------
+        TransferError
+            It is at an address, and cannot be fetched.
+        """
+        source, where = RegistrySource(_absolute(place), prefix), self.where
+        if not source.remote:
+            return _read_one(source, where, readers=readers)
+        entries, wrong = _entries([_Text(shown(place), _get(place, where))], source, readers)
+        return Registry(source, tuple(entries), tuple(wrong))
 
 
 def _added(where: Settings) -> tuple[RegistrySource, ...]:
@@ -104,60 +198,6 @@ def _added(where: Settings) -> tuple[RegistrySource, ...]:
         for v in listed
         if isinstance(v.get("place"), str) and isinstance(v.get("prefix"), str | None)
     )
-
-
-def add(place: str, package: Callable[[], Reserved], *, prefix: str | None = None) -> Registry:
-    """Note a registry in the home, after reading all of it. The same place again replaces the prefix.
-
-    Parameters
-    ----------
-    place : str
-        A file of JSON lines, a directory of ``*.jsonl`` files, or an ``http(s)://`` address of such a file.
-    names : mapping
-        Names of the package's registry, which own ones may not take.
-    prefix : str, optional
-        Family of all ids: ``press`` and ``lab/press`` both become ``lab/press``.
-
-    Raises
-    ------
-    RldsError
-        It cannot be read, or one of its lines is not valid; the message names the lines. Nothing is noted.
-    """
-    where = settings.read()
-    source = _source(place, prefix)
-    before = [s for s in _added(where) if s.place != source.place]
-    found = examine(place, package(), prefix=prefix)
-    taken = {e.id.lower(): r for r in load(package, where) if r.source.place != source.place for e in r.entries}
-    twice = [f"{e.id} is also in {taken[e.id.lower()].source.place}" for e in found.entries if e.id.lower() in taken]
-    if problems := (*found.problems, *twice):
-        raise RldsError(
-            f"{shown(source.place)} was not added. {_first(problems)}",
-            hint=f"rlds registry check {shown(source.place)} prints every problem, a line each",
-        )
-    if source.remote:
-        _fetch(source, package(), where)
-    _write([*before, source], where)
-    return found
-
-
-def remove(place: str) -> RegistrySource:
-    """Forget a registry that was added, and the copy of one at an address; datasets stay.
-
-    Raises
-    ------
-    RldsError
-        It was not added.
-    """
-    where = settings.read()
-    found = next((s for s in _added(where) if s.place in (place, _absolute(place))), None)
-    if found is None:
-        named = any(s.place in (place, _absolute(place)) for s in sources(where))
-        how = f"{VARIABLE} names it: change the variable" if named else "rlds registry list shows those that were added"
-        raise RldsError(f"{shown(place)} was not added.", hint=how)
-    _write([s for s in _added(where) if s.place != found.place], where)
-    for path in _copy(found, where):
-        path.unlink(missing_ok=True)
-    return found
 
 
 def _write(found: Sequence[RegistrySource], where: Settings) -> None:
@@ -215,36 +255,23 @@ _loaded = [_Loaded()]
 _read: dict[tuple[RegistrySource, Path], tuple[object, Registry]] = {}  # what was read last, and the state of its files
 
 
-def load(package: Callable[[], Reserved], where: Settings | None = None) -> tuple[Registry, ...]:
-    """Read all registries. An id that two of them have belongs to the first; the other one reports it.
-
-    ``package`` is called only if there are any.
-    """
-    return _load(package, where).registries
-
-
-def index(package: Callable[[], Reserved]) -> Mapping[str, Entry]:
-    """Map names in lower case to entries: ids, aliases, and names without a family that only one entry has."""
-    return _load(package, None).index
-
-
-def _load(package: Callable[[], Reserved], where: Settings | None) -> _Loaded:
-    where = where or settings.read()
-    named = sources(where)
+def _load(where: Settings) -> _Loaded:
+    """Read all registries. The registry of the package is read only if there are any."""
+    named = OwnRegistries(where).sources()
     if not named:
         return _Loaded()
-    read = tuple(_remembered(source, package(), where) for source in named)
+    read = tuple(_remembered(source, where) for source in named)
     known = _loaded[0]
     if len(read) != len(known.read) or any(a is not b for a, b in zip(read, known.read, strict=True)):
         registries = _without_clashes(read)
-        _loaded[0] = known = _Loaded(read, registries, _by_name(registries, package()))
+        _loaded[0] = known = _Loaded(read, registries, _by_name(registries))
     return known
 
 
-def _by_name(registries: Sequence[Registry], package: Reserved) -> dict[str, Entry]:
+def _by_name(registries: Sequence[Registry]) -> dict[str, Entry]:
     entries = [e for r in registries for e in r.entries]
     tails = [e.id.lower().partition("/")[2] for e in entries]
-    alone = {t for t, count in Counter(tails).items() if count == 1 and t not in package.names}
+    alone = {t for t, count in Counter(tails).items() if count == 1 and t not in package.reserved().names}
     short = {t: e for t, e in zip(tails, entries, strict=True) if t in alone}
     return short | {name: e for e in entries for name in e.names}
 
@@ -267,13 +294,13 @@ def _without_clashes(read: Sequence[Registry]) -> tuple[Registry, ...]:
     return tuple(found)
 
 
-def _remembered(source: RegistrySource, package: Reserved, where: Settings) -> Registry:
+def _remembered(source: RegistrySource, where: Settings) -> Registry:
     if source.remote:
-        _refresh(source, package, where)
+        _refresh(source, where)
     state = _state(source, where)
     known = _read.get((source, where.home))
     if known is None or known[0] != state:
-        known = (state, read(source, package, where))
+        known = (state, _read_one(source, where))
         _read[source, where.home] = known
     return known[1]
 
@@ -291,9 +318,7 @@ def _state(source: RegistrySource, where: Settings) -> object:
     return found
 
 
-def read(
-    source: RegistrySource, package: Reserved, where: Settings, *, readers: Sequence[str] | None = None
-) -> Registry:
+def _read_one(source: RegistrySource, where: Settings, *, readers: Sequence[str] | None = None) -> Registry:
     """Read one registry, or the copy of one at an address; lines that are not valid become problems."""
     about: dict[str, Any] = {}
     if source.remote:
@@ -309,7 +334,7 @@ def read(
         texts, wrong = _content(files) if files else ([], [f"{path}: the directory holds no *.jsonl file"])
         if wrong and source.named_by == VARIABLE:
             wrong = [f"{w}; {VARIABLE} names it, and separates several registries by commas" for w in wrong]
-    entries, more = _entries(texts, source, package, readers)
+    entries, more = _entries(texts, source, readers)
     fetched, sha256, failed = map(about.get, ("fetched", "sha256", "failed"))
     return Registry(
         source,
@@ -319,23 +344,6 @@ def read(
         fetched if isinstance(fetched, int | float) else None,
         failed if isinstance(failed, str) else None,
     )
-
-
-def examine(
-    place: str, package: Reserved, *, prefix: str | None = None, readers: Sequence[str] | None = None
-) -> Registry:
-    """Read a registry that need not be added, for ``rlds registry check``; writes nothing.
-
-    Raises
-    ------
-    TransferError
-        It is at an address, and cannot be fetched.
-    """
-    source, where = RegistrySource(_absolute(place), prefix), settings.read()
-    if not source.remote:
-        return read(source, package, where, readers=readers)
-    entries, wrong = _entries([_Text(shown(place), _get(place, where))], source, package, readers)
-    return Registry(source, tuple(entries), tuple(wrong))
 
 
 def _files(path: Path) -> list[Path]:
@@ -359,7 +367,7 @@ def _content(paths: Iterable[Path], name: str | None = None) -> tuple[list[_Text
 
 
 def _entries(
-    texts: Sequence[_Text], source: RegistrySource, package: Reserved, readers: Sequence[str] | None
+    texts: Sequence[_Text], source: RegistrySource, readers: Sequence[str] | None
 ) -> tuple[list[Entry], list[str]]:
     lines: list[tuple[str, check.Line]] = []
     wrong: list[str] = []
@@ -373,7 +381,7 @@ def _entries(
     found: list[Entry] = []
     taken: dict[str, str] = {}
     for at, line in lines:
-        problems = list(_problems(line, known, package, taken, readers, local=not source.remote))
+        problems = list(_problems(line, known, taken, readers, local=not source.remote))
         if problems:
             wrong += [f"{at}: {line['id']}: {p}" if isinstance(line.get("id"), str) else f"{at}: {p}" for p in problems]
             continue
@@ -394,7 +402,6 @@ def _prefixed(line: check.Line, prefix: str | None) -> check.Line:
 def _problems(
     line: check.Line,
     known: Collection[str],
-    package: Reserved,
     taken: Mapping[str, str],
     readers: Sequence[str] | None,
     *,
@@ -403,7 +410,7 @@ def _problems(
     if odd := list(check.types(line)):
         yield from odd
         return
-    yield from _id(line["id"], package)
+    yield from _id(line["id"])
     if "defects" in line:
         yield "defects are codes that the package explains; notes takes a text"
     yield from check.entry(line, known, readers)
@@ -411,9 +418,9 @@ def _problems(
     family = line["id"].partition("/")[0]
     for alias in line.get("aliases", ()):
         head = alias.lower().partition("/")[0]
-        name = next((n for n in (alias.lower(), f"{family}/{alias}".lower()) if n in package.names), None)
-        if name is not None or head in (*package.families, LOCAL):
-            meant = package.names[name] if name is not None else f"the family {head}"
+        name = next((n for n in (alias.lower(), f"{family}/{alias}".lower()) if n in package.reserved().names), None)
+        if name is not None or head in (*package.reserved().families, ids.LOCAL):
+            meant = package.reserved().names[name] if name is not None else f"the family {head}"
             yield f"the alias {alias!r} is a name of {meant}, in the package"
     for name in _names(line):
         if name in taken:
@@ -426,7 +433,7 @@ def _names(line: check.Line) -> Iterator[str]:
     yield from (n.lower() for a in line.get("aliases", ()) for n in (a, f"{family}/{a}"))
 
 
-def _id(id: str, package: Reserved) -> Iterator[str]:
+def _id(id: str) -> Iterator[str]:
     try:
         parsed = ids.parse(id)
     except InvalidId as e:
@@ -434,12 +441,12 @@ def _id(id: str, package: Reserved) -> Iterator[str]:
         return
     if parsed.variant:
         yield "an id names no variant"
-    if parsed.family == LOCAL:
+    if parsed.family == ids.LOCAL:
         yield "the family local is for imports and datasets made here; another family is expected, as in lab/press"
-    elif parsed.family in package.families:
+    elif parsed.family in package.reserved().families:
         yield f"{parsed.family} is a family of the package; another one is expected: --prefix lab makes lab/{id} of it"
-    elif id.lower() in package.names:
-        yield f"it is a name of {package.names[id.lower()]}, in the package"
+    elif id.lower() in package.reserved().names:
+        yield f"it is a name of {package.reserved().names[id.lower()]}, in the package"
 
 
 def _first(problems: Sequence[str]) -> str:
@@ -450,28 +457,7 @@ def _first(problems: Sequence[str]) -> str:
 # -- registries at an address
 
 
-def refresh(package: Callable[[], Reserved]) -> tuple[Registry, ...]:
-    """Fetch all registries at an address again.
-
-    Raises
-    ------
-    TransferError
-        One cannot be fetched, after all others were; its copy stays.
-    """
-    where = settings.read()
-    failed: list[TransferError] = []
-    for source in sources(where):
-        if source.remote:
-            try:
-                _fetch(source, package(), where)
-            except TransferError as e:
-                failed.append(e)
-    if failed:
-        raise failed[0]
-    return load(package, where)
-
-
-def _refresh(source: RegistrySource, package: Reserved, where: Settings) -> None:
+def _refresh(source: RegistrySource, where: Settings) -> None:
     """Fetch a registry whose copy is missing or older than a day; a failure is noted beside the copy."""
     copy, description = _copy(source, where)
     about = documents.load_own(description) or {}
@@ -482,7 +468,7 @@ def _refresh(source: RegistrySource, package: Reserved, where: Settings) -> None
     if where.offline or (there and 0 <= now - fetched < STALE) or 0 <= now - tried < pause:
         return
     try:
-        _fetch(source, package, where)
+        _fetch(source, where)
     except (RldsError, OSError) as e:
         why = e.message if isinstance(e, RldsError) else str(e)
         try:
@@ -492,11 +478,11 @@ def _refresh(source: RegistrySource, package: Reserved, where: Settings) -> None
             return
 
 
-def _fetch(source: RegistrySource, package: Reserved, where: Settings) -> None:
+def _fetch(source: RegistrySource, where: Settings) -> None:
     """Fetch a registry, and keep it if at least one line of it is valid, or there was none before."""
     content = _get(source.place, where)
     copy, description = _copy(source, where)
-    entries, wrong = _entries([_Text(shown(source.place), content)], source, package, None)
+    entries, wrong = _entries([_Text(shown(source.place), content)], source, None)
     if wrong and not entries:
         raise TransferError(f"{shown(source.place)} is not a registry. {_first(wrong)} The copy here is unchanged.")
     safe_files.directory(copy.parent, where.home)

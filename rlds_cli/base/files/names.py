@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote, urlsplit
 
 from rlds_cli.errors import UnsafeArchive
 
@@ -66,3 +67,10 @@ def is_piece(name: str) -> bool:
 def is_unfinished(name: str) -> bool:
     """Return whether a file of this name belongs to an unfinished download: a part, a piece, or a file beside them."""
     return re.search(r"\.part(\.(json|lock|\d+))?$", name) is not None
+
+
+def of_url(url: str) -> str:
+    """Return the name of the file that a URL names; empty for a directory."""
+    if url.startswith("hf://"):
+        url = re.sub(r"@[^/@]+$", "", url)  # a revision
+    return unquote(urlsplit(url).path).rpartition("/")[2]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rlds_cli.base.citing import short
 from rlds_cli.look.checks.findings import Finding, finding
 from rlds_cli.look.checks.subject import Skipped, Subject
-from rlds_cli.registry import short
 
 
 def counts(s: Subject) -> Iterator[Finding]:

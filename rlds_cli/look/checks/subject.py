@@ -11,12 +11,13 @@ import numpy as np
 
 from rlds_cli import registry
 from rlds_cli.base import ids, text
+from rlds_cli.base.citing import short
 from rlds_cli.base.text import is_below
 from rlds_cli.dataset import environments
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import RldsError
 from rlds_cli.look.checks.findings import MOST_PLACES, FindingPlace, Seen
-from rlds_cli.registry import Entry, short
+from rlds_cli.registry import Entry
 from rlds_cli.ted import Array, BoolArray, Field, IntArray
 
 if TYPE_CHECKING:

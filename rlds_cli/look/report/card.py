@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from rlds_cli import registry
 from rlds_cli.base import ids, visible
+from rlds_cli.base.citing import link
 from rlds_cli.errors import InvalidId
 from rlds_cli.look.report.rendering import environment
-from rlds_cli.registry import link
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -71,7 +71,7 @@ def card(s: Summary, *, address: str | None = None, size: int | None = None) -> 
         description = f"{description[:_LONGEST]} …"
     return _template().render(
         s=s,
-        name=s.id.removeprefix(f"{registry.LOCAL}/"),
+        name=s.id.removeprefix(f"{ids.LOCAL}/"),
         licence=licence_identifier(s.about.licence),
         robotics=s.reader in _OF_ROBOTS,
         size_category=size_category(s.counts.steps),
@@ -127,10 +127,10 @@ def local_name(id: str) -> str:
         parsed = ids.parse(id)
     except InvalidId:
         return "local/NAME"
-    if parsed.family == registry.LOCAL:
+    if parsed.family == ids.LOCAL:
         return id
     name = parsed.name.replace("/", "-")
-    return f"{registry.LOCAL}/{name}" + (f"-{parsed.variant}" if parsed.variant else "")
+    return f"{ids.LOCAL}/{name}" + (f"-{parsed.variant}" if parsed.variant else "")
 
 
 def download_command(s_id: str, address: str | None) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlds_cli import home, registry
-from rlds_cli.base import refs, settings
+from rlds_cli.base import ids, refs, settings
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import Settings, StrPath
@@ -235,7 +235,7 @@ def nearest(query: str, cache_dir: StrPath | None = None) -> list[str]:
 
 
 def _title(family: str) -> str:
-    return "imported or made here" if family == registry.LOCAL else "here, but not in the registry"
+    return "imported or made here" if family == ids.LOCAL else "here, but not in the registry"
 
 
 def _home_row(root: Path, taken: dict[Path, int]) -> HomeRow:

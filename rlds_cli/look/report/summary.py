@@ -299,7 +299,7 @@ def _normalized(ds: Dataset, returns: Any) -> Distribution | None:
 def about(ds: Dataset) -> About:
     """Describe a dataset; a derived one has the description of its source."""
     entry, facts, env = _entry(ds), ds.manifest.facts, ds.manifest.env
-    family = registry.family(entry.family) if entry else None
+    family = next((f for f in registry.families() if f.name == entry.family), None) if entry else None
     low, high = _reference_scores(ds)
     return About(
         title=family.title if family else None,

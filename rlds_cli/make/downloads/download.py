@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlds_cli import home, registry
-from rlds_cli.base import ids, settings, subset, text
+from rlds_cli.base import ids, refs, settings, subset, text
 from rlds_cli.base.files import disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import DatasetId
@@ -32,7 +32,7 @@ from rlds_cli.errors import (
 from rlds_cli.home import Home, locate
 from rlds_cli.make.downloads.request import DownloadRequest, Encoding, credentials_asked, recorded
 from rlds_cli.places.sources import addresses
-from rlds_cli.registry import Entry, check, facts
+from rlds_cli.registry import Entry
 from rlds_cli.store import manifest, publishing, versions
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def reading(
     InvalidArgument
         The reader is in a file of code, which a line never names.
     """
-    if reader is not None and not check.is_reader(reader):
+    if reader is not None and not registry.is_reader(reader):
         raise InvalidArgument(
             f"{reader} is a file on this machine, which a dataset of a URL cannot name.",
             hint=f"rlds import FILES --as local/NAME --reader {reader} reads files that were downloaded",
@@ -316,10 +316,10 @@ def _pull(request: DownloadRequest, where: Settings, progress: Progress) -> Path
 
 def _check_id(request: DownloadRequest) -> None:
     """Refuse an id for an address that the registry may use."""
-    if request.as_ is not None and ids.parse(request.as_).family != registry.LOCAL:
+    if request.as_ is not None and ids.parse(request.as_).family != ids.LOCAL:
         raise InvalidId(
             f"A dataset at an address cannot become {request.as_}: such ids are the registry's. Nothing was written.",
-            hint=f"--as {registry.LOCAL}/NAME",
+            hint=f"--as {ids.LOCAL}/NAME",
         )
 
 
@@ -355,7 +355,7 @@ def expand(refs: Sequence[str]) -> list[str]:
 
 
 def _named(ref: str) -> list[str]:
-    is_pattern = registry.is_glob(ref) and not addresses.is_address(ref)
+    is_pattern = refs.is_glob(ref) and not addresses.is_address(ref)
     return [e.id for e in registry.match(ref)] if is_pattern else [ref]
 
 
@@ -495,9 +495,10 @@ def _resolve(request: DownloadRequest, where: Settings) -> tuple[DatasetId, Entr
 
 def _described(line: Mapping[str, Any]) -> Entry:
     """Return the entry of a line that came with the request; refuses ids of the package's registry."""
-    if not registry.is_own(str(line["id"])):
+    entry = registry.described(str(line["id"]), line)
+    if entry is None:
         raise InvalidId(f"Only the registry says what {line['id']} is.")
-    return facts.entry_of(line)
+    return entry
 
 
 def is_dataset(source: str, id: DatasetId) -> bool:
@@ -550,4 +551,5 @@ def _unpublished(dataset: Path) -> Iterator[str]:
 
     m = manifest.read(dataset)
     if not (m.provenance and ids.parse(m.id).variant):
-        yield from (f"sources: {what}" for what in registry.unpublished(m.id, Store(dataset).sources))
+        entry = registry.listed(m.id)
+        yield from (f"sources: {what}" for what in (entry.unpublished(Store(dataset).sources) if entry else ()))

@@ -26,7 +26,7 @@ from rlds_cli.errors import ArchiveError, DownloadFailed, InvalidId, NoPermissio
 from rlds_cli.home import Home
 from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.places.sources import addresses, names
-from rlds_cli.registry import File, check
+from rlds_cli.registry import File, problems
 
 Encoding = Literal["memmap", "zarr"]
 Withheld = Literal["", "user", "query"]
@@ -199,7 +199,7 @@ def _order(values: dict[str, Any]) -> DownloadRequest | None:
 
 def _is_line(line: object, id: str) -> bool:
     """Return whether a value of a file is the line of a registry for an id."""
-    return line is None or (isinstance(line, dict) and line.get("id") == id and not any(check.types(line)))
+    return line is None or (isinstance(line, dict) and line.get("id") == id and not any(problems(line)))
 
 
 def _read(values: dict[str, Any]) -> DownloadRequest:

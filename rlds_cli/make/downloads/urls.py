@@ -18,13 +18,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from rlds_cli.base import ids
+from rlds_cli.base.files.names import of_url
 from rlds_cli.base.settings import Settings
 from rlds_cli.base.text import natural
 from rlds_cli.errors import DatasetNotFound, InvalidArgument, InvalidId, NameTaken, RldsError
 from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.make.downloads.request import DownloadRequest
 from rlds_cli.places.sources import addresses, names
-from rlds_cli.registry.facts import file_name
 from rlds_cli.store import manifest
 from rlds_cli.store.opening import Store
 
@@ -114,7 +114,7 @@ def _may_be_archive(url: str) -> bool:
     if "://" not in url or url.startswith("file:") or _VERSION.search(url):
         return False
     path = url.partition("#")[0].partition("?")[0]
-    return not path.endswith(("/", "/rlds.json")) and bool(file_name(url))
+    return not path.endswith(("/", "/rlds.json")) and bool(of_url(url))
 
 
 def _is_asked_for(request: DownloadRequest) -> bool:
@@ -126,7 +126,7 @@ def _has_index(url: str, request: DownloadRequest, where: Settings) -> bool:
     from rlds_cli.places.http.client import RetryPolicy
     from rlds_cli.places.remote import pulling
 
-    is_file = names.has_suffix(file_name(url))
+    is_file = names.has_suffix(of_url(url))
     try:
         address = addresses.parse(url).unpinned
     except InvalidId:
@@ -292,7 +292,7 @@ def _with_line(request: DownloadRequest) -> DownloadRequest:
     _check_has_id(request)
     if sha256 is not None and not _SHA256.fullmatch(sha256.lower()):
         raise InvalidArgument(f"{sha256!r} is not a sha256.", hint="64 hexadecimal digits, as sha256sum prints them")
-    names.safe(file_name(url))
+    names.safe(of_url(url))
     id = str(ids.parse(str(request.as_)))
     line = {"id": id, "urls": [url]} | ({"sha256": sha256.lower()} if sha256 else {}) | dict(request.reading)
     return replace(request, ref=id, url=url, as_=None, sha256=sha256 and sha256.lower(), line=line)
@@ -300,7 +300,7 @@ def _with_line(request: DownloadRequest) -> DownloadRequest:
 
 def _proposed(url: str) -> str:
     """Return an id for what a URL names."""
-    stem = _TEXT.sub("-", file_name(url).partition(".")[0]).strip("-.") or "run"
+    stem = _TEXT.sub("-", of_url(url).partition(".")[0]).strip("-.") or "run"
     return f"local/{stem}"
 
 

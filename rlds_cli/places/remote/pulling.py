@@ -48,7 +48,6 @@ from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.source import Chunk
 from rlds_cli.places.sources.transfer import Pending, Sink, Wrong
-from rlds_cli.registry import LOCAL
 from rlds_cli.store import commits, manifest, publishing, sealing, versions
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.opening import fingerprint_of, is_growing, verify
@@ -157,7 +156,7 @@ def pull(
 
 def _id(index: Index | Plain, as_: str | None, address: Address) -> DatasetId:
     id = ids.parse(as_ or index.id)
-    if as_ is None and id.family != LOCAL:
+    if as_ is None and id.family != ids.LOCAL:
         raise InvalidId(
             f"{address} holds {index.id}, and only the registry says what that is. Nothing was written.",
             hint=f"--as local/NAME (as_='local/NAME'), such as local/{id.name.rpartition('/')[2]}",

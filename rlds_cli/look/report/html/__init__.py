@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rlds_cli.base.citing import link
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.disk import is_full
 from rlds_cli.base.progress import Progress
@@ -27,7 +28,6 @@ from rlds_cli.look.checks.run import check
 from rlds_cli.look.report import rendering
 from rlds_cli.look.report.html.content import PageContent, gather
 from rlds_cli.look.report.summary import summarise
-from rlds_cli.registry import link
 from rlds_cli.ted import END_NAMES
 
 _HEAD = 1024  # bytes at the start of a file that contain the generator of a report
