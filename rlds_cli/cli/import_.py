@@ -70,7 +70,7 @@ def import_(
         about = selecting.facts(facts or [])
         importing.stated(**about)  # before anything is read
         try:
-            planned = importing.plan_import(path, as_, **what)
+            planned = importing.plan_import(path, as_, **what, cache_dir=cache_dir)
         except UnknownLayout as e:
             if (
                 reader or mapped["fields"] or mapped["episodes_by"] or _is_known(path)

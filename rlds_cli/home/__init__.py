@@ -11,6 +11,9 @@
     <home>/remote.<user>/               those of another user, who may write to the home; else they are in a home of
                                         that user's own
     <home>/locks/
+    <home>/origins/                     where datasets were pushed to or downloaded from
+    <home>/registries/                  registries of the user's own
+    <home>/versions/<family>/<name>/    versions of datasets that were changed
 """
 
 from __future__ import annotations
@@ -32,6 +35,10 @@ from rlds_cli.errors import InvalidId
 from rlds_cli.store import paths
 
 _REMOTE = "remote"
+DIRECTORIES = (
+    *("archives", "datasets", "frames", "locks", "origins", "packed", "partial", "registries"),
+    *(_REMOTE, paths.VERSIONS),
+)
 _PATIENCE = 1.0  # seconds in which a version is in its place that is being published
 _log = logging.getLogger(__name__)
 
@@ -80,6 +87,10 @@ class Home:
         """Return the lock file for building packed rows; all that is packed of a source shares it."""
         return self.root / "locks" / f"packed-{name.partition('-')[0]}.lock"
 
+    def directories(self) -> list[Path]:
+        """Return the directories that a home may have, those of remote datasets of other users included."""
+        return [*(self.root / name for name in DIRECTORIES), *self._remotes()]
+
     @property
     def remote(self) -> Path:
         """The directory of the user's own datasets at addresses: in the user's home if this one may not be written."""
@@ -94,8 +105,10 @@ class Home:
 
     def remotes(self) -> list[Path]:
         """Return the directories of datasets at addresses, the user's own first; those of others are only read."""
-        of_others = (p for p in _entries(self.root) if re.fullmatch(rf"{_REMOTE}(\.[0-9]+)?", p.name))
-        return list(dict.fromkeys([self.remote, *of_others]))
+        return list(dict.fromkeys([self.remote, *self._remotes()]))
+
+    def _remotes(self) -> list[Path]:
+        return [p for p in _entries(self.root) if re.fullmatch(rf"{_REMOTE}(\.[0-9]+)?", p.name)]
 
     def datasets(self) -> Iterator[tuple[DatasetId, Path]]:
         """Yield all published datasets, sorted."""

@@ -23,7 +23,7 @@ from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import InvalidId, NameTaken, NoPermission, RldsError
-from rlds_cli.home import Home, is_dataset
+from rlds_cli.home import DIRECTORIES, Home, is_dataset
 from rlds_cli.home.locks import writing
 from rlds_cli.home.usage import freed_by
 from rlds_cli.store import commits, paths, publishing
@@ -134,8 +134,7 @@ def _sized(found: Sequence[Garbage]) -> tuple[Garbage, ...]:
 
 def _links(home: Home) -> Iterator[Garbage]:
     """Yield links in place of the home's own directories; they are not followed."""
-    names = ("archives", "datasets", "frames", "locks", "packed", "partial", "remote", "versions")
-    tops = (home.root / name for name in names)
+    tops = (home.root / name for name in DIRECTORIES)
     families = (f for top in ("archives", "datasets") for f in _children(home.root / top))
     yield from (Garbage("partial", path, 0, why=_LINK) for path in (*tops, *families) if path.is_symlink())
 

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from rlds_cli import home
-from rlds_cli.archives import LACKING, REFUSE, REWARDS, Archive, Plan, beside, planning, plugins
+from rlds_cli.archives import LACKING, REFUSE, REWARDS, Archive, Plan, planning, plugins
 from rlds_cli.archives.account import Entry
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import child
@@ -88,6 +88,7 @@ def plan_import(
     topics: Sequence[str] | None = None,
     hz: float | None = None,
     nearest: bool | None = None,
+    cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> ImportPlan:
     """Recognise files and plan their import. Reads no bulk data and writes nothing.
@@ -124,6 +125,8 @@ def plan_import(
         Steps per second of recordings; by default each message of the action makes a step.
     nearest : bool, optional
         Of each topic of a recording a step has the nearest message; by default the latest.
+    cache_dir : path, optional
+        The home, which is left out where the files are those of a directory around it.
     progress : callable or bool, optional
         As in ``import_files``; it is told which file is being read, while that takes long.
 
@@ -145,7 +148,9 @@ def plan_import(
         raise InvalidArgument(f"missing={missing!r} is neither of {', '.join(LACKING)}.")
     named = None if reader is None else plugins.resolved(reader)
     with child.reading(planning.__name__, id=str(id), progress=shown(progress)):
-        chosen = given.files_to_import([paths] if isinstance(paths, str | os.PathLike) else paths, id)
+        chosen = given.files_to_import(
+            [paths] if isinstance(paths, str | os.PathLike) else paths, id, cache_dir=cache_dir
+        )
         files = chosen.files
         options = Archive(
             _root(files),
@@ -154,8 +159,8 @@ def plan_import(
             keys_of(fields),
             skip_bad,
             last_step,
-            left_out=tuple(beside.notes(chosen.without_data)),
-            beside=beside.entries(chosen.without_data),
+            left_out=chosen.notes,
+            beside=chosen.entries,
             rewards=rewards,
             missing=missing,
             topics=tuple(topics or ()),
@@ -238,7 +243,7 @@ def import_files(
     how |= {"last_step": last_step, "rewards": rewards, "missing": missing}
     how |= {"topics": topics, "hz": hz, "nearest": nearest}
     with child.reading(reading.__name__, id=str(ids.parse(ref)), progress=tell):
-        planned = plan_import(paths, ref, **how)
+        planned = plan_import(paths, ref, **how, cache_dir=cache_dir)
         where = settings.read(cache_dir)
         place, id = Home(where.home), ids.parse(planned.id)
         options: dict[str, Any] = {"fields": keys, "episodes_by": episodes_by}

@@ -142,7 +142,8 @@ def plan_append(
                 hint=f"--reader {how['reader']}, with its directory if it is another one; --reader NAME names another",
             )
     how["skip_bad"] = skip_bad
-    chosen = given.choose([paths] if isinstance(paths, str) or not isinstance(paths, Sequence) else paths)
+    all_of = [paths] if isinstance(paths, str) or not isinstance(paths, Sequence) else paths
+    chosen = given.choose(all_of, cache_dir=cache_dir)
     known = () if there is None or again else _known(there, chosen.files)
     files = tuple(f for f in chosen.files if f not in known)
     if known and all(map(beside.is_beside, files)):
@@ -151,20 +152,19 @@ def plan_append(
     if not files:
         return AppendPlan(str(id), there is None, (), known, schema, None)
     try:
-        planned = importing.plan_import(files, ref, **how)
+        planned = importing.plan_import(files, ref, **how, cache_dir=cache_dir)
     except UnknownLayout as e:
         if not remembered:
             raise
         said = "; the options of the first append hold for this one, too, unless others are given"
         raise UnknownLayout(e.message, hint=f"{e.hint}{said}" if e.hint else said.removeprefix("; ")) from e
-    without_data = tuple(beside.notes(chosen.without_data))
-    notes = (*planned.notes, *(n.text for n in without_data))
-    planned = replace(planned, notes=notes, account=(*planned.account, *beside.entries(chosen.without_data)))
+    notes = (*planned.notes, *(n.text for n in chosen.notes))
+    planned = replace(planned, notes=notes, account=(*planned.account, *chosen.entries))
     frames = _frames(planned.fields, there)
     found = tuple(decoded_field(f, frames) if f.kind == "frames" else f for f in planned.fields)
     if there is not None:
         _check_fields(str(id), schema, found, grows=there.keeps is not None)
-    return AppendPlan(str(id), there is None, files, known, schema or found, planned, remembered, how, without_data)
+    return AppendPlan(str(id), there is None, files, known, schema or found, planned, remembered, how, chosen.notes)
 
 
 _REMEMBERED = ("reader", "fields", "episodes_by", "last_step", "rewards", "missing", "topics", "hz", "nearest")

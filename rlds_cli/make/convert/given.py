@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
+from rlds_cli.archives import beside
+from rlds_cli.archives.account import FILE, Entry
 from rlds_cli.archives.beside import holds_no_data
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import trees
@@ -16,25 +18,55 @@ from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import natural
 from rlds_cli.errors import ArchiveError
-from rlds_cli.home import Home, locate
-from rlds_cli.store import manifest
+from rlds_cli.make.convert import own
+from rlds_cli.ted import Note
 
 
 @dataclass(frozen=True, slots=True)
 class GivenFiles:
-    """The files that a user names, and those in the same directories that hold no data, with names relative to them."""
+    """The files that a user names, and those in the same directories that are left out, with names relative to them.
+
+    Attributes
+    ----------
+    files : tuple of Path
+    without_data : tuple of PurePath
+        Of these no reader could read any.
+    of_rlds : mapping of str to tuple of int and str
+        For what rlds has made, by name, a directory with a slash: the number of files, and what they are.
+    """
 
     files: tuple[Path, ...]
     without_data: tuple[PurePath, ...] = ()
+    of_rlds: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The entries of an account of what is left out."""
+        names = {name: f"{name}*" if name.endswith("/") else name for name in self.of_rlds}
+        made = (Entry(kind=FILE, name=names[name], count=n, left_out=why) for name, (n, why) in self.of_rlds.items())
+        return (*beside.entries(self.without_data), *made)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """The notes about what is left out."""
+        reasons = dict.fromkeys(why for _, why in self.of_rlds.values())
+        made = {why: ", ".join(name for name, said in self.of_rlds.items() if said[1] == why) for why in reasons}
+        return (
+            *beside.notes(self.without_data),
+            *(Note("of-rlds", f"{why} was left out: {made[why]}") for why in made),
+        )
 
 
-def files_to_import(paths: Sequence[StrPath], id: DatasetId, *, most: int | None = None) -> GivenFiles:
+def files_to_import(
+    paths: Sequence[StrPath], id: DatasetId, *, most: int | None = None, cache_dir: StrPath | None = None
+) -> GivenFiles:
     """Return the files of paths, as `choose`; refuse addresses and datasets, with what to do instead."""
+    homes = settings.read(cache_dir).homes
     for path in paths:
         if ids.address_hint(str(path)):
             _refuse_address(str(path), str(id))
-        _refuse_dataset(settings.expanded(path).absolute())
-    return choose(paths, most=most)
+    own.refuse([settings.expanded(path).absolute() for path in paths], homes)
+    return choose(paths, most=most, cache_dir=cache_dir)
 
 
 def expand(paths: Sequence[StrPath], *, most: int | None = None) -> tuple[Path, ...]:
@@ -42,27 +74,40 @@ def expand(paths: Sequence[StrPath], *, most: int | None = None) -> tuple[Path, 
     return choose(paths, most=most).files
 
 
-def choose(paths: Sequence[StrPath], *, most: int | None = None) -> GivenFiles:
+def choose(paths: Sequence[StrPath], *, most: int | None = None, cache_dir: StrPath | None = None) -> GivenFiles:
     """Return the files that paths, directories and patterns stand for: absolute, in natural order, each once.
 
-    Files that hold no data are left out, unless they are named or are all that there is. Directories that cannot be
-    read are skipped.
+    Files that hold no data are left out, unless they are named or are all that there is; so is what rlds has made.
+    Directories that cannot be read are skipped.
+
+    Parameters
+    ----------
+    paths : sequence of path
+    most : int, optional
+    cache_dir : path, optional
+        The home.
 
     Raises
     ------
     ArchiveError
         One of them stands for no file, or for more than ``most``.
     """
+    homes = settings.read(cache_dir).homes
     found: dict[Path, None] = {}
     left_out: dict[Path, PurePath] = {}
+    made: dict[str, tuple[int, str]] = {}
     for given in paths:
         address = ids.address_hint(str(given))
         if address:
             raise ArchiveError(f'"{given}" is an address; only files on this machine can be imported.', hint=address)
         path = settings.expanded(given)
         files = {f.absolute(): name for f, name in _files(path, most)}
+        of_rlds = _take_own(path.absolute(), files, homes)
+        made |= {_name(d, _fixed(path.absolute())): said for d, said in of_rlds.items()}
         data = [f for f, name in files.items() if not (_is_unfinished(f) or (name and holds_no_data(name)))]
         data = data or [f for f in files if not _is_unfinished(f)]
+        if not data and of_rlds:
+            raise own.nothing_else(given, of_rlds)
         if not data:
             raise ArchiveError(
                 f"{given}: there is no such file, and no file matches.", hint=f"paths are relative to {Path.cwd()}"
@@ -70,7 +115,28 @@ def choose(paths: Sequence[StrPath], *, most: int | None = None) -> GivenFiles:
         found.update(dict.fromkeys(sorted(data, key=lambda f: natural(f.as_posix()))))
         left_out |= {f: files[f] or PurePath(f.name) for f in {*files}.difference(data)}
     rest = sorted(name for f, name in left_out.items() if f not in found)
-    return GivenFiles(tuple(found), tuple(rest))
+    return GivenFiles(tuple(found), tuple(rest), made)
+
+
+def _take_own(path: Path, files: dict[Path, PurePath | None], homes: Sequence[Path]) -> dict[Path, tuple[int, str]]:
+    """Take what rlds has made out of the files of a directory or a pattern; return how many files of which places."""
+    taken: dict[Path, tuple[int, str]] = {}
+    made = own.below(_fixed(path), files, homes) if not path.is_file() else {}
+    for f in [*files] if made else ():
+        place = next((d for d in (f, *f.parents) if d in made), None)
+        if place is not None:
+            del files[f]
+            taken[place] = taken.get(place, (0, ""))[0] + 1, made[place]
+    return taken
+
+
+def _name(made: Path, directory: Path) -> str:
+    return f"{made.relative_to(directory).as_posix()}{'/' if made.is_dir() else ''}"
+
+
+def _fixed(path: Path) -> Path:
+    """Return a directory, or the directory in which a pattern looks."""
+    return path if path.is_dir() else next(p for p in path.parents if not glob.has_magic(str(p)))
 
 
 def _files(path: Path, most: int | None) -> Iterator[tuple[Path, PurePath | None]]:
@@ -123,15 +189,3 @@ def _refuse_address(url: str, id: str) -> None:
     raise ArchiveError(
         message, hint=f"rlds download {url} --as {id} downloads the archive, and reads it as rlds import does"
     )
-
-
-def _refuse_dataset(path: Path) -> None:
-    """Raise ArchiveError for a path in a dataset of rlds: it can be opened as it is."""
-    found = next((p for p in (path, *path.parents) if locate.is_dataset(p)), None)
-    if found is None:
-        return
-    id = manifest.read(found).id
-    own = Home(settings.read().home).dataset(ids.parse(id))
-    hint = f'open_dataset("{found}") and rlds inspect {found} read it where it is'
-    copied = "" if own.exists() else f"; mkdir -p {own.parent} && cp -r {found} {own} makes it {id} here"
-    raise ArchiveError(f"{found} is the dataset {id} already, and needs no import.", hint=hint + copied)
