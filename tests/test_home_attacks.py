@@ -120,7 +120,7 @@ def test_a_download_puts_new_files_into_the_place_of_links(home: Path, victim: V
 
 
 @pytest.mark.parametrize("how", [to_file, second_name])
-@pytest.mark.parametrize("end", [".part", ".part.lock", ".part.json", ".json"])
+@pytest.mark.parametrize("end", [".part", ".part.lock", ".part.json", ".part.spans", ".json"])
 def test_what_a_server_sends_is_not_written_through_links(
     tmp_path: Path, home: Path, victim: Victim, end: str, how: Plant
 ) -> None:
@@ -136,7 +136,7 @@ def test_what_a_server_sends_is_not_written_through_links(
 def test_a_fifo_in_the_place_of_a_record_holds_nobody(home: Path) -> None:
     (home / ARCHIVE).mkdir(parents=True)
     name = registry.get(SAMPLE).files[0].path
-    for end in (".json", ".part.json", ".part"):
+    for end in (".json", ".part.json", ".part", ".part.spans"):
         os.mkfifo(home / ARCHIVE / f"{name}{end}")
     os.mkfifo(home / ARCHIVE / ".listing.json")
     assert rlds_cli.download(SAMPLE).num_episodes > 0

@@ -79,7 +79,7 @@ def test_work_that_was_broken_off(home: Path) -> None:
     write(home / "datasets/local/.z.old/observation/c/0")
     write(home / "archives/minari/a+b-v0/data/main.hdf5.part")
     write(home / "archives/minari/a+b-v0/data/main.hdf5.part.json")
-    write(home / "archives/minari/a+b-v0/data/main.hdf5.part.16777216")
+    write(home / "archives/minari/a+b-v0/data/main.hdf5.part.spans")
     write(home / "archives/minari/a+b-v0/data/other.hdf5")
     write(home / "archives/d4rl/.old-v0.removed/old.hdf5")
     write(home / "packed/.abc-def.rows.1234.part")
@@ -89,7 +89,7 @@ def test_work_that_was_broken_off(home: Path) -> None:
     assert sorted(removed(planned)) == [
         ("partial", "archives/d4rl/.old-v0.removed"),
         ("partial", "archives/minari/a+b-v0/data/main.hdf5.part"),
-        ("partial", "archives/minari/a+b-v0/data/main.hdf5.part.16777216"),
+        ("partial", "archives/minari/a+b-v0/data/main.hdf5.part.spans"),
         ("partial", "datasets/local/.y.removed"),
         ("partial", "datasets/local/.z.old"),
         ("partial", "packed/.abc-def.rows.1234.part"),
@@ -117,7 +117,7 @@ def test_work_that_was_broken_off(home: Path) -> None:
         ("archives/d4rl/a-v0/a.hdf5.part", "locks/d4rl+a-v0.lock"),
         ("archives/d4rl/a-v0/a.hdf5.part", "locks/d4rl+a-v0@raw.lock"),
         ("archives/d4rl/a-v0/a.hdf5.part", "archives/d4rl/a-v0/a.hdf5.part.lock"),
-        ("archives/d4rl/a-v0/a.hdf5.part.4096", "archives/d4rl/a-v0/a.hdf5.part.lock"),
+        ("archives/d4rl/a-v0/a.hdf5.part.spans", "archives/d4rl/a-v0/a.hdf5.part.lock"),
         ("datasets/local/.y.removed/rows", "locks/local+y.lock"),
     ],
 )

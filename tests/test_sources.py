@@ -15,6 +15,7 @@ from rlds_cli.base import settings
 from rlds_cli.errors import DamagedDataset, DownloadFailed, UploadFailed, WrongHash
 from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.http.connections import Permanent
+from rlds_cli.places.http.ranges import RangeRequest
 from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
@@ -64,11 +65,11 @@ def test_what_is_written_is_read_and_listed(objects: Objects) -> None:
     source = objects.source
     found = source.stat(LARGE)
     assert found is not None and (found.name, found.size) == (LARGE, len(CONTENT))
-    with source.open(LARGE, 70_000, 200_001) as reply:
+    with source.open(LARGE, RangeRequest(start=70_000, stop=200_001)) as reply:
         assert (reply.start, reply.stop, reply.tag.size) == (70_000, 200_001, len(CONTENT))
         assert b"".join(map(bytes, reply.blocks)) == CONTENT[70_000:200_001]
     for start in (0, 299_000):
-        with source.open(LARGE, start, None) as reply:
+        with source.open(LARGE, RangeRequest(start=start)) as reply:
             assert (reply.start, reply.stop) == (start, len(CONTENT))
             assert b"".join(map(bytes, reply.blocks)) == CONTENT[start:]
     assert {m.name: m.size for m in source.list("b/")} == {"b/small": 1}
@@ -82,7 +83,7 @@ def test_what_is_not_there(objects: Objects) -> None:
     assert objects.source.stat("b/other") is None
     assert objects.read("b/other") is None
     assert list(objects.source.list("c/")) == []
-    with pytest.raises(Permanent), objects.source.open("b/other", 0, 1):
+    with pytest.raises(Permanent), objects.source.open("b/other", RangeRequest(start=0, stop=1)):
         pass
     with pytest.raises(DownloadFailed, match="b/small could not be read"):
         part(objects, "b/small", 1, 5)

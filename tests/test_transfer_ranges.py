@@ -18,9 +18,11 @@ from test_transfer_fetching import HASTY, MIB, Place, wanted
 
 from rlds_cli.base.files.names import is_unfinished
 from rlds_cli.errors import DownloadFailed
-from rlds_cli.make.downloads.fetch import planning
-from rlds_cli.make.downloads.fetch.parts import offset_of, pieces_of
+from rlds_cli.make.downloads.fetch import planning, spans
+from rlds_cli.make.downloads.fetch.parts import PartOrigin, offset_of, opened
+from rlds_cli.make.downloads.fetch.spans import Spans, spans_path
 from rlds_cli.places.http.client import Client, Parallelism
+from rlds_cli.places.http.ranges import Tag
 
 CONTENT = random.Random(7).randbytes(3 * MIB + 17)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -134,22 +136,28 @@ def test_a_file_that_changes_between_ranges_starts_over(server: Server, place: P
     assert place.record("x.h5")["etag"] == '"v2"'
 
 
-def test_what_was_kept_ahead_is_not_asked_for_again(server: Server, place: Place) -> None:
-    """A killed process left the beginning, one whole piece, half of another, and one that the beginning overtook."""
-    page = slow(server, pace=0.0)
+def leave(place: Place, server: Server, kept: dict[int, bytes]) -> None:
+    """Leave bytes of an earlier download at their places."""
     place.directory.mkdir(parents=True)
-    part = place.directory / "x.h5.part"
-    kept = {0: PIECE + 100, PIECE: 200, 3 * PIECE: PIECE, 5 * PIECE: PIECE // 2}
-    part.write_bytes(CONTENT[: kept.pop(0)])
-    for start, size in kept.items():
-        part.with_name(f"x.h5.part.{start}").write_bytes(CONTENT[start : start + size])
-    origin = f'{{"url": "{server.url}/d/x.h5", "etag": "\\"v1\\"", "size": {len(CONTENT)}}}'
-    part.with_name("x.h5.part.json").write_text(origin)
+    with opened(place.directory / "x.h5", wanted(server)) as part:
+        part.begin(PartOrigin(f"{server.url}/d/x.h5", Tag(etag='"v1"', size=len(CONTENT))))
+        part.append(kept.pop(0))
+        part.divide(PIECE, len(CONTENT))
+        for start, data in kept.items():
+            part.ahead[start] = 0
+            part.add(start, data)
+
+
+def test_what_was_kept_ahead_is_not_asked_for_again(server: Server, place: Place) -> None:
+    """An earlier process left the beginning, one whole piece, and half of another."""
+    page = slow(server, pace=0.0)
+    kept = {3 * PIECE: PIECE, 5 * PIECE: PIECE // 2}
+    leave(place, server, {0: CONTENT[: PIECE + 100], **{a: CONTENT[a : a + n] for a, n in kept.items()}})
     step = planning.plan([wanted(server, size=len(CONTENT))], place.directory, place.where).steps[0]
-    there = PIECE + 200 + PIECE + PIECE // 2
+    there = PIECE + 100 + PIECE + PIECE // 2
     assert (step.offset, step.to_fetch) == (there, len(CONTENT) - there)
     place.fetch(wanted(server, sha256=SHA256), width=WIDE)
-    missing = [(PIECE + 200, 3 * PIECE), (4 * PIECE, 5 * PIECE), (5 * PIECE + PIECE // 2, len(CONTENT))]
+    missing = [(PIECE + 100, 3 * PIECE), (4 * PIECE, 5 * PIECE), (5 * PIECE + PIECE // 2, len(CONTENT))]
     spans = [(r.start, r.start + r.sent) for r in page.requests if r.sent]
     # Where one connection takes over the rest of another's piece, some of it was on its way already.
     assert sum(b - a for a, b in spans) == pytest.approx(len(CONTENT) - there, rel=0.1)
@@ -158,14 +166,40 @@ def test_what_was_kept_ahead_is_not_asked_for_again(server: Server, place: Place
     assert place.names() == {"x.h5", "x.h5.json", ".listing.json"}
 
 
+def test_after_a_crash_of_the_system_only_synced_bytes_are_taken_to_be_there(
+    server: Server, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = slow(server, pace=0.0)
+    leave(place, server, {0: CONTENT[:PIECE], 2 * PIECE: bytes(PIECE)})  # noted, and lost by the crash
+    (tmp_path / "boot").write_text("another")
+    monkeypatch.setattr(spans, "_BOOT", tmp_path / "boot")
+    assert offset_of(place.directory / "x.h5") == 0
+    place.fetch(wanted(server))
+    assert (place.directory / "x.h5").read_bytes() == CONTENT
+    assert [(r.status, r.start) for r in page.requests] == [(200, 0)]
+
+
+@pytest.mark.parametrize("count", [0, 5, PIECE - 1, PIECE, 1 << 62])
+@pytest.mark.parametrize("cut", [0, 10, 80, None])
+def test_counts_of_spans_that_are_damaged_give_no_holes(
+    server: Server, place: Place, count: int, cut: int | None
+) -> None:
+    """Counts that are too high claim bytes that a hash finds; a file that cannot be read claims none."""
+    slow(server, pace=0.0)
+    leave(place, server, {0: CONTENT[:PIECE], 2 * PIECE: CONTENT[2 * PIECE : 2 * PIECE + 5]})
+    file = place.directory / "x.h5.part.spans"
+    data = bytearray(file.read_bytes())
+    data[-8 * 22 : -8 * 21] = count.to_bytes(8, "little")  # of the third piece of thirteen
+    file.write_bytes(data if cut is None else data[:cut])
+    place.fetch(wanted(server, sha256=SHA256 if cut is None and count > 5 else None))
+    assert (place.directory / "x.h5").read_bytes() == CONTENT
+    assert place.names() == {"x.h5", "x.h5.json", ".listing.json"}
+
+
 @pytest.mark.thorough
 def test_a_spoilt_piece_is_thrown_away_once(server: Server, place: Place) -> None:
     page = slow(server, pace=0.0)
-    place.directory.mkdir(parents=True)
-    part = place.directory / "x.h5.part"
-    part.write_bytes(CONTENT[:PIECE])
-    part.with_name(f"x.h5.part.{2 * PIECE}").write_bytes(bytes(PIECE))
-    part.with_name("x.h5.part.json").write_text(f'{{"url": "{server.url}/d/x.h5", "etag": "\\"v1\\""}}')
+    leave(place, server, {0: CONTENT[:PIECE], 2 * PIECE: bytes(PIECE)})
     place.fetch(wanted(server, sha256=SHA256))
     assert (place.directory / "x.h5").read_bytes() == CONTENT
     assert page.requests[-1].start == 0 and page.requests[-1].sent == len(CONTENT)
@@ -198,9 +232,9 @@ def test_killed_at_any_moment_nothing_is_asked_for_twice(server: Server, place: 
                 time.sleep(0.005)
             child.kill()
         assert not (place.directory / "x.h5").exists()
-    for start, piece in {0: part, **pieces_of(part)}.items():
-        content = piece.read_bytes()
-        assert content == CONTENT[start : start + len(content)]
+    content, noted = part.read_bytes(), Spans.read(spans_path(part), part.stat().st_size)
+    kept = {0: len(content)} if noted is None else {0: noted.front, **noted.ahead}
+    assert all(content[a : a + n] == CONTENT[a : a + n] for a, n in kept.items())
     page.pace, asked = 0.0, -1
     while asked != len(page.requests):  # the server may still be answering a request of the killed process
         asked = len(page.requests)
@@ -244,5 +278,5 @@ def test_pieces_are_of_a_size_for_the_file() -> None:
 
 
 def test_names_of_what_is_unfinished() -> None:
-    assert all(map(is_unfinished, ("x.h5.part", "x.h5.part.16777216", "x.h5.part.json", "x.h5.part.lock")))
-    assert not any(map(is_unfinished, ("x.part.h5", "x.h5.part1", "x.part.00.zst", "part")))
+    assert all(map(is_unfinished, ("x.h5.part", "x.h5.part.spans", "x.h5.part.json", "x.h5.part.lock")))
+    assert not any(map(is_unfinished, ("x.part.h5", "x.h5.part1", "x.part.00.zst", "x.h5.part.16777216", "part")))

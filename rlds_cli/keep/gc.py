@@ -18,7 +18,7 @@ from rlds_cli.base import ids, settings
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import trees
 from rlds_cli.base.files.locks import LockHeld, file_lock
-from rlds_cli.base.files.names import is_piece
+from rlds_cli.base.files.names import SPANS
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import StrPath
@@ -173,7 +173,7 @@ def _parts(home: Home) -> Iterator[Garbage]:
                 yield Garbage("partial", directory, 0, str(id), why)
             continue
         found = (Path(entry.path) for entry in trees.below(directory))
-        for part in sorted(p for p in found if p.suffix == _PART or is_piece(p.name)):
+        for part in sorted(p for p in found if p.suffix == _PART or p.name.endswith(SPANS)):
             yield Garbage("partial", part, 0, str(id), _foreign(part, stat.S_ISREG))
 
 
@@ -292,7 +292,7 @@ def _locks(home: Home, g: Garbage) -> list[Path]:
         # Variants with decoded frames are made of the same archive.
         locks += [own, *own.parent.glob(f"{own.stem}@*{own.suffix}")]
     if g.path.is_relative_to(home.root / "archives") and g.kind == "partial":
-        part = g.path.with_suffix("") if is_piece(g.path.name) else g.path
+        part = g.path.with_suffix("") if g.path.name.endswith(SPANS) else g.path
         locks.append(part.with_name(f"{part.name}.lock"))
     return locks
 
@@ -356,7 +356,7 @@ def _free_rows(dataset: Path) -> str:
 
 def _remove_file(file: Path) -> None:
     """Remove a file, the records and locks beside a part, and its directory if that is then empty."""
-    part = file.with_suffix("") if is_piece(file.name) else file
+    part = file.with_suffix("") if file.name.endswith(SPANS) else file
     beside = (".lock",) if part != file else (".json", ".lock") if file.suffix == _PART else ()
     for path in (file, *(part.with_name(part.name + end) for end in beside)):
         path.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ def content(scene: Scene) -> bytes:
 def targets(scene: Scene) -> list[Path]:
     """Names that rlds uses in a home, of files and directories."""
     archive = scene.home / "archives" / ANTMAZE
-    files = [archive / f"{ANTMAZE_FILE}{end}" for end in ("", ".part", ".part.json", ".json", ".part.1048576", ".lock")]
+    files = [archive / f"{ANTMAZE_FILE}{end}" for end in ("", ".part", ".part.json", ".json", ".part.spans", ".lock")]
     locks = [scene.home / "locks" / f"{ANTMAZE.replace('/', '+')}{end}" for end in (".lock", "")]
     orders = [scene.home / "partial" / f"{ANTMAZE.replace('/', '+')}{end}" for end in ("", ".order", ".json")]
     datasets = [scene.home / "datasets" / ANTMAZE, scene.home / "partial" / ANTMAZE]

@@ -12,6 +12,7 @@ _LONG, _DEEP = 1024, 64  # characters and components of a whole name
 _BAD = re.compile(r"[\\\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?", re.IGNORECASE | re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
+SPANS = ".part.spans"  # ends the name of the file that says which bytes of a part have arrived
 
 
 def safe(name: str) -> str:
@@ -59,14 +60,9 @@ def too_long(name: str) -> str | None:
     return None
 
 
-def is_piece(name: str) -> bool:
-    """Return whether a file of this name is a piece."""
-    return re.search(r"\.part\.\d+$", name) is not None
-
-
 def is_unfinished(name: str) -> bool:
-    """Return whether a file of this name belongs to an unfinished download: a part, a piece, or a file beside them."""
-    return re.search(r"\.part(\.(json|lock|\d+))?$", name) is not None
+    """Return whether a file of this name belongs to an unfinished download: a part, or a file beside it."""
+    return re.search(r"\.part(\.(json|lock|spans))?$", name) is not None
 
 
 def of_url(url: str) -> str:

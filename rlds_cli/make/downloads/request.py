@@ -19,11 +19,13 @@ from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import trees
 from rlds_cli.base.files.locks import file_lock
+from rlds_cli.base.files.names import SPANS
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.base.subset import EVERYTHING, Subset
 from rlds_cli.errors import ArchiveError, DownloadFailed, InvalidId, NoPermission, RldsError, TransferError
 from rlds_cli.home import Home
+from rlds_cli.make.downloads.fetch.parts import offset_of
 from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.places.sources import addresses, names
 from rlds_cli.registry import File, problems
@@ -155,7 +157,13 @@ def bytes_left(id: DatasetId, place: Home) -> int:
     """Count the bytes that unfinished work on ``id`` has left: files of its archive, and rows."""
     work = [p for p in place.partial(id, "x").parent.glob(f"{place.partial(id, '').name}*") if p.suffix != f".{_TAG}"]
     found = [f for top in (place.archive(id), *work) for f in trees.files(top) if f.name[0] != "."]
-    return sum(f.stat().st_size for f in found if f.suffix != ".lock" and not f.name.endswith(".part.json"))
+    return sum(_bytes_of(f) for f in found if f.suffix != ".lock" and not f.name.endswith((".part.json", SPANS)))
+
+
+def _bytes_of(file: Path) -> int:
+    """Return the bytes of a file; of a part to which several connections add, those that have arrived."""
+    divided = file.suffix == ".part" and file.with_suffix(SPANS).exists()
+    return offset_of(file.with_suffix("")) if divided else file.stat().st_size
 
 
 def unfinished(*, cache_dir: StrPath | None = None, offline: bool = False) -> tuple[DownloadRequest, ...]:

@@ -1,4 +1,4 @@
-"""Answers to requests for bytes of a file: which content, which range of it, and the bytes."""
+"""Requests for bytes of a file, and their answers: which content, which range of it, and the bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import requests
 
 from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Permanent, quoted
+from rlds_cli.places.http.connections import Budget, Exchange, Permanent, quoted
 
 _RANGE = re.compile(r"bytes\s+([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)", re.ASCII)
 _UNSATISFIED = re.compile(r"bytes\s+\*/([0-9]{1,18})", re.ASCII)
@@ -21,12 +21,13 @@ _PACKED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".z")
 class NoRange(Exception):
     """An answer that is not the range that was asked for; the file as a whole may come.
 
-    ``size`` is that of the file, where the answer tells it.
+    ``beyond`` is True if the file is said to end before it, ``size`` that of the file, where the answer tells it.
     """
 
-    def __init__(self, reason: str, size: int | None = None) -> None:
+    def __init__(self, reason: str, *, beyond: bool = False, size: int | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.beyond = beyond
         self.size = size
 
 
@@ -52,20 +53,73 @@ class Tag:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RangeRequest:
+    """One request for bytes [start, stop) of a file; without ``stop``, for those to its end.
+
+    Parameters
+    ----------
+    seen : Tag, optional
+        The content that is wanted: a place that has another one may send all of that.
+    budget : Budget, optional
+        Counts the request and its redirects.
+    seconds : float, optional
+        Time to the beginning of the answer.
+    among : set of Exchange, optional
+        Holds the exchange while it lasts, so that others can cut it.
+    """
+
+    start: int
+    stop: int | None = None
+    seen: Tag | None = None
+    budget: Budget | None = None
+    seconds: float | None = None
+    among: set[Exchange] | None = None
+
+    @property
+    def is_range(self) -> bool:
+        """Whether less than the whole file is asked for."""
+        return self.start > 0 or self.stop is not None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of a request by HTTP."""
+        if not self.is_range:
+            return {}
+        headers = {"Range": f"bytes={self.start}-{'' if self.stop is None else self.stop - 1}"}
+        if self.seen is not None and self.seen.validator:
+            headers["If-Range"] = self.seen.validator
+        return headers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """What one request brought: bytes from ``start`` on, and at most up to ``stop``; None where that is not told.
 
-    A block stays as it is until `connections.AHEAD` further ones were taken.
+    Attributes
+    ----------
+    blocks : iterator of bytes
+        A block stays as it is until `connections.AHEAD` further ones were taken.
+    url : str
+        Address of the server that answered, if it was asked by HTTP.
+    content_type : str
+    has_ranges : bool
+        True if ranges of the file can be asked for.
+    is_framed : bool
+        True if the body marks its end, so that a missing end is noticed.
     """
 
     tag: Tag
     start: int
     stop: int | None
     blocks: Iterator[bytes | memoryview]
+    url: str = ""
+    content_type: str = ""
+    has_ranges: bool = True
+    is_framed: bool = True
 
 
-def reply_of(client: Client, response: requests.Response, name: str, start: int, stop: int | None) -> Reply:
-    """Return the reply that a response is; bytes [start, stop) of the file ``name`` were asked for.
+def reply_of(client: Client, response: requests.Response, name: str, asked: RangeRequest) -> Reply:
+    """Return the answer to a request for bytes of the file ``name``.
 
     Raises
     ------
@@ -75,16 +129,32 @@ def reply_of(client: Client, response: requests.Response, name: str, start: int,
         It cannot be used.
     """
     if response.status_code == 416:
-        raise NoRange("HTTP 416", size_of(response))
+        raise NoRange("HTTP 416", beyond=True, size=size_of(response))
     check_plain(response, name)
-    tag, blocks = tag_of(response), client.blocks(response)
+    tag, start, stop, has_ranges = tag_of(response), 0, None, True
     if response.status_code == 200:
-        return Reply(tag=tag, start=0, stop=tag.size, blocks=blocks)
-    answered, asked = range_of(response), start > 0 or stop is not None
-    if answered is None or not asked or answered[0] != start or (stop is not None and answered[1] >= stop):
-        said = quoted(response.headers.get("Content-Range", "none"))
-        raise NoRange(f"the answer is a range that was not requested ({said})", tag.size)
-    return Reply(tag=tag, start=start, stop=answered[1] + 1, blocks=blocks)
+        stop, has_ranges = tag.size, "bytes" in response.headers.get("Accept-Ranges", "").lower()
+    else:
+        answered = range_of(response)
+        if answered is None or not _is_part(answered, asked):
+            said = quoted(response.headers.get("Content-Range", "none"))
+            raise NoRange(f"the answer is a range that was not requested ({said})", size=tag.size)
+        start, stop = answered[0], answered[1] + 1
+    return Reply(
+        tag=tag,
+        start=start,
+        stop=stop,
+        blocks=client.blocks(response),
+        url=response.url,
+        content_type=response.headers.get("Content-Type", "").lower(),
+        has_ranges=has_ranges,
+        is_framed=stop is not None or is_chunked(response),
+    )
+
+
+def _is_part(answered: tuple[int, int, int | None], asked: RangeRequest) -> bool:
+    """Return whether a range begins at the requested byte, and does not end behind the requested range."""
+    return asked.is_range and answered[0] == asked.start and (asked.stop is None or answered[1] < asked.stop)
 
 
 def tag_of(response: requests.Response) -> Tag:

@@ -500,6 +500,11 @@ class _Span(Sink):
         self.groups, self._first, self._stop = groups, first, stop
         self.size = groups.object.file_size
         self._pending = Pending()
+        self._taken = 0
+
+    @property
+    def taken(self) -> int:
+        return self._taken
 
     def missing(self) -> tuple[int, int] | None:
         o, first = self.groups.object, self.groups.missing.find(1, self._first, self._stop)
@@ -523,4 +528,4 @@ class _Span(Sink):
                 raise Wrong(o.at + start, size)
             self.groups.take(group, whole)
             self.groups.missing[group] = 0
-            self.taken += size
+            self._taken += size

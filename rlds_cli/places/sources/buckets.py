@@ -17,8 +17,8 @@ from urllib.parse import quote
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import MissingPackage, RldsError
 from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Budget, Permanent, Retryable
-from rlds_cli.places.http.ranges import NoRange, Reply, Tag
+from rlds_cli.places.http.connections import Permanent, Retryable
+from rlds_cli.places.http.ranges import NoRange, RangeRequest, Reply, Tag
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.bucket_listing import http_root, region_in
 from rlds_cli.places.sources.limits import ListingLimits
@@ -174,18 +174,9 @@ class BucketSource(Source):
             raise self._failed(e) from None
 
     @contextmanager
-    def open(
-        self,
-        name: str,
-        start: int,
-        stop: int | None,
-        seen: Tag | None = None,
-        *,
-        budget: Budget | None = None,
-        seconds: float | None = None,
-    ) -> Iterator[Reply]:
+    def open(self, name: str, request: RangeRequest) -> Iterator[Reply]:
         """Request a range of a file."""
-        asked: Any = {"offset": start} if stop is None else (start, stop)
+        asked: Any = {"offset": request.start} if request.stop is None else (request.start, request.stop)
         try:
             found = self._obstore.get(self._store, self._key(name), options={"range": asked})
             (first, end), said = found.range, found.meta
@@ -193,7 +184,7 @@ class BucketSource(Source):
             raise Permanent("there is no such file", 404) from None
         except Exception as e:
             raise self._failed(e) from None
-        if first != start:
+        if first != request.start:
             raise NoRange("the answer is a range that was not requested")
         tag = Tag(etag=said["e_tag"], modified=str(said["last_modified"]), size=said["size"])
         yield Reply(tag=tag, start=first, stop=end, blocks=self._chunks(found, end - first))

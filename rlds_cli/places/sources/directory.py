@@ -16,8 +16,8 @@ from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.locks import file_lock
 from rlds_cli.errors import NoPermission, RldsError
-from rlds_cli.places.http.connections import Budget, Permanent
-from rlds_cli.places.http.ranges import Reply, Tag
+from rlds_cli.places.http.connections import Permanent
+from rlds_cli.places.http.ranges import RangeRequest, Reply, Tag
 from rlds_cli.places.sources.source import ANY, LONGEST, Body, Chunk, Document, Meta, Overtaken, Source, Unconditional
 
 _PIECE = 1 << 20
@@ -50,16 +50,7 @@ class DirectorySource(Source):
             raise _failed(e) from e
 
     @contextmanager
-    def open(
-        self,
-        name: str,
-        start: int,
-        stop: int | None,
-        seen: Tag | None = None,
-        *,
-        budget: Budget | None = None,
-        seconds: float | None = None,
-    ) -> Iterator[Reply]:
+    def open(self, name: str, request: RangeRequest) -> Iterator[Reply]:
         """Read a range of a file."""
         with ExitStack() as stack:
             try:
@@ -67,7 +58,7 @@ class DirectorySource(Source):
                 size = os.fstat(file.fileno()).st_size
             except (OSError, NoPermission) as e:
                 raise _failed(e) from e
-            end = size if stop is None else min(stop, size)
+            start, end = request.start, size if request.stop is None else min(request.stop, size)
             yield Reply(tag=Tag(size=size), start=start, stop=end, blocks=_pieces(file, start, end))
 
     def list(self, prefix: str) -> Iterator[Meta]:

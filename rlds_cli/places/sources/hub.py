@@ -31,7 +31,8 @@ import requests
 
 from rlds_cli.base.files import json as documents
 from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Budget, Permanent, Retryable, following, quoted
+from rlds_cli.places.http.connections import Permanent, Retryable, following, quoted
+from rlds_cli.places.http.ranges import RangeRequest
 from rlds_cli.places.sources import hub_listing
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.limits import ListingLimits
@@ -89,21 +90,19 @@ class HubSource(WebSource):
         return f"{self.where.hub}/datasets/{self.address.root}/resolve/{at}/{quote(self._path(name))}"
 
     @contextmanager
-    def _ask(
-        self, name: str, headers: Mapping[str, str], budget: Budget, seconds: float | None = None
-    ) -> Iterator[requests.Response]:
+    def _ask(self, name: str, request: RangeRequest) -> Iterator[requests.Response]:
         """Ask for a large file at the storage that the hub has led to before: it limits its own answers."""
         with ExitStack() as stack:
             url, until = self._storage.get(name, ("", 0.0))
             response = None
             if time.monotonic() < until:
                 try:
-                    response = stack.enter_context(self.client.open(url, headers, budget=budget, seconds=seconds))
+                    response = stack.enter_context(self._open(url, request))
                 except Permanent as exc:
                     if exc.status not in _EXPIRED:
                         raise
             if response is None:
-                response = stack.enter_context(super()._ask(name, headers, budget, seconds))
+                response = stack.enter_context(super()._ask(name, request))
                 if response.url != self.url(name):
                     self._storage[name] = response.url, time.monotonic() + _LEASE
             yield response

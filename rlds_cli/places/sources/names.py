@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from unicodedata import normalize
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from rlds_cli.base.files.names import is_unfinished
+from rlds_cli.base.files.names import SPANS, is_unfinished
 from rlds_cli.base.files.names import safe as safe
 from rlds_cli.base.files.names import too_long as too_long
 from rlds_cli.base.text import natural
@@ -38,7 +38,7 @@ def all_safe(names: Iterable[str]) -> None:
         seen[key] = name
     for key, name in seen.items():
         parts = key.split("/")
-        taken = [key + s for s in (".json", ".part", ".part.json", ".part.lock")]
+        taken = [key + s for s in (".json", ".part", ".part.json", ".part.lock", SPANS)]
         clash = next((t for t in [*taken, *("/".join(parts[:k]) for k in range(1, len(parts)))] if t in seen), None)
         if clash:
             raise UnsafeArchive(f'The source lists both "{name}" and "{seen[clash]}"; one would overwrite the other.')

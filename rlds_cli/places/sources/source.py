@@ -22,8 +22,8 @@ from typing import BinaryIO, Final, Self
 
 from rlds_cli.base.settings import Settings
 from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Budget, Permanent
-from rlds_cli.places.http.ranges import Reply, Tag
+from rlds_cli.places.http.connections import Permanent
+from rlds_cli.places.http.ranges import RangeRequest, Reply
 from rlds_cli.places.sources.addresses import Address
 
 Chunk = bytes | memoryview
@@ -123,26 +123,8 @@ class Source(ABC):
         """Return what the source says of a file; None if there is none."""
 
     @abstractmethod
-    def open(
-        self,
-        name: str,
-        start: int,
-        stop: int | None,
-        seen: Tag | None = None,
-        *,
-        budget: Budget | None = None,
-        seconds: float | None = None,
-    ) -> AbstractContextManager[Reply]:
-        """Make one request for bytes [start, stop) of a file; without ``stop``, for those to its end.
-
-        Parameters
-        ----------
-        seen : Tag, optional
-            The content that is wanted: a source that has another one may send all of that.
-        budget : Budget, optional
-            Counts the request and its redirects.
-        seconds : float, optional
-            Time to the beginning of the answer.
+    def open(self, name: str, request: RangeRequest) -> AbstractContextManager[Reply]:
+        """Make one request for bytes of a file.
 
         Raises
         ------

@@ -1,17 +1,18 @@
 """Bring bytes of a file from a source into a sink: ranges, retries, and a limit to what is taken.
 
-A `Sink` says which bytes are missing, and takes those that come: blocks that are checked one by one (`Units`), or
-bytes in order (`Stream`).
+A `Sink` says which bytes are missing, and takes those that come: blocks that are checked one by one (`Units`), bytes in
+order (`Stream`), or a file of an archive (`make.downloads.fetch.http`).
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from rlds_cli.base import text
 from rlds_cli.places.http.connections import Budget, Permanent, Retryable
-from rlds_cli.places.http.ranges import NoRange, Reply, Tag
+from rlds_cli.places.http.ranges import NoRange, RangeRequest, Reply, Tag
 from rlds_cli.places.sources.source import Chunk, Source
 
 Span = tuple[int, int | None]  # first byte, and that behind the last; None: to the end
@@ -35,15 +36,23 @@ class Sink(ABC):
     ----------
     size : int, optional
         Bytes of the file, if they are known: an answer that reaches its end must end there.
+    most : float
+        Bytes that are taken of a file whose size nobody knows.
     seen : Tag, optional
         The content that its bytes are of, where no hash covers them.
-    taken : int
-        Bytes so far: the measure of progress.
+    whole : bool
+        True after an answer that was not the range that was asked for: then the whole file is.
     """
 
     size: int | None = None
+    most: float = math.inf
     seen: Tag | None = None
-    taken: int = 0
+    whole: bool = False
+
+    @property
+    @abstractmethod
+    def taken(self) -> int:
+        """Bytes so far: the measure of progress."""
 
     @abstractmethod
     def missing(self) -> Span | None:
@@ -53,65 +62,113 @@ class Sink(ABC):
     def wants(self, at: int) -> bool:
         """Return whether bytes from ``at`` on are still of use, in an answer that holds more than was asked for."""
 
-    def begin(self, reply: Reply) -> None:
-        """Look at an answer before its bytes are taken; raises Retryable or Permanent if they cannot be used."""
-        return
+    def begin(self, reply: Reply) -> Iterator[Chunk]:
+        """Look at an answer before its bytes are taken, and return these.
+
+        Raises
+        ------
+        Retryable, Permanent
+            It cannot be used.
+        NoRange
+            It is a range of another content.
+        """
+        size, span = reply.tag.size, self.missing()
+        stop = None if span is None else span[1]
+        if size is not None and not (stop or 0) <= size == (self.size or size):
+            raise Permanent(f"offers {size:,} B; {self.size or stop:,} B expected")
+        return reply.blocks
 
     @abstractmethod
     def put(self, at: int, data: memoryview) -> None:
         """Take the bytes of the file from ``at`` on, also those that are not missing; raises Wrong."""
 
+    def finish(self, reply: Reply) -> None:
+        """Note that an answer has ended; raises Retryable if more of it should have come."""
+        if reply.stop is None and self.missing() is not None:
+            raise Retryable("the connection closed early")
 
-def transfer(source: Source, name: str, sink: Sink) -> None:
+    def has_ended(self, size: int | None) -> bool:
+        """Return whether nothing is missing, now that a range was asked for beyond the end of the file."""
+        return False
+
+    def exceed(self, reason: str) -> None:
+        """Note that an answer has more bytes than it should; raises Permanent if it is refused for that."""
+        return
+
+
+def transfer(
+    source: Source,
+    name: str,
+    sink: Sink,
+    *,
+    budget: Budget | None = None,
+    say: Callable[[str], None] | None = None,
+) -> None:
     """Bring what a sink misses of a file. What has been taken is not asked for again.
 
     A source that does not give a range is asked for the whole file.
+
+    Parameters
+    ----------
+    budget : Budget, optional
+        Counts all requests; by default each attempt has one of its own.
+    say : callable, optional
+        Receives reasons for long waits; by default ``policy.told`` does.
 
     Raises
     ------
     Permanent
         The source does not give it; caused by Wrong if it gave other bytes.
     """
-    whole = False
 
     def attempt(left: float) -> None:
-        nonlocal whole
-        budget, seconds = Budget(_REQUESTS, lambda: sink.taken), left
+        counted, seconds = budget or Budget(_REQUESTS, lambda: sink.taken), left
         while (span := sink.missing()) is not None:
-            start, stop = (0, None) if whole else span
+            start, stop = (0, None) if sink.whole else span
+            request = RangeRequest(start=start, stop=stop, seen=sink.seen, budget=counted, seconds=seconds)
             try:
-                with source.open(name, start, stop, sink.seen, budget=budget, seconds=seconds) as reply:
-                    seconds = math.inf
-                    _take(source, reply, span, sink)
+                ask(source, name, sink, request)
             except NoRange as exc:
-                if whole:
+                if exc.beyond and start and sink.has_ended(exc.size):
+                    return
+                if sink.whole:
                     raise Permanent(exc.reason) from None
-                whole = True
+                sink.whole = True
+                raise Retryable(exc.reason) from None
             except Wrong as exc:
                 raise Retryable("bytes without the expected sha256 came", attempts=ATTEMPTS) from exc
+            seconds = math.inf
 
-    source.client.persist(attempt, lambda: sink.taken)
+    source.client.persist(attempt, lambda: sink.taken, say)
 
 
-def _take(source: Source, reply: Reply, span: Span, sink: Sink) -> None:
-    """Give the bytes of an answer to the sink, and refuse those that it cannot have."""
-    size = reply.tag.size
-    if size is not None and not (span[1] or 0) <= size == (sink.size or size):
-        raise Permanent(f"offers {size:,} B; {sink.size or span[1]:,} B expected")
-    sink.begin(reply)
-    limit = min((b for b in (reply.stop, sink.size) if b is not None), default=source.client.policy.unsized)
-    at = reply.start
-    for block in reply.blocks:
-        source.client.check()
-        if len(block) > limit - at:
-            raise Permanent(f"sends more than the expected {limit:,} B")
-        sink.put(at, memoryview(block))
-        at += len(block)
-        if at < limit and not sink.wants(at):
-            return
-    unknown = reply.stop is None and sink.size is None
-    if sink.missing() is not None if unknown else at < limit:
-        raise Retryable("the connection closed early")
+def ask(source: Source, name: str, sink: Sink, request: RangeRequest) -> None:
+    """Make one request, and give the bytes of its answer to a sink, but none that the file cannot have.
+
+    Raises
+    ------
+    Retryable, Permanent, NoRange, Wrong
+    """
+    with source.open(name, request) as reply:
+        blocks = sink.begin(reply)
+        limit = min((b for b in (reply.stop, sink.size) if b is not None), default=math.inf)
+        is_told = sink.size is not None or reply.tag.size is not None
+        most = limit if is_told else min(limit, sink.most)
+        at = reply.start
+        for block in blocks:
+            source.client.check()
+            if len(block) > most - at:
+                expected = f"sends more than the expected {most:,} B"
+                unknown = f"announces no size, and sends more than {text.size_of(int(most))}"
+                sink.put(at, memoryview(block)[: int(most) - at])
+                return sink.exceed(expected if most == limit else unknown)
+            sink.put(at, memoryview(block))
+            at += len(block)
+            if not sink.wants(at):
+                return None
+        if at < limit < math.inf:
+            raise Retryable("the connection closed early")
+        return sink.finish(reply)
 
 
 class Units(Sink):
@@ -145,9 +202,14 @@ class Units(Sink):
         size: int | None = None,
     ) -> None:
         self.size, self._base = size, base
-        self._at, self._stop = start, stop
+        self._start, self._at, self._stop = start, start, stop
         self._unit, self._is_right, self._give = unit, is_right, take
         self._pending = Pending()
+
+    @property
+    def taken(self) -> int:
+        """Bytes that were given on."""
+        return self._at - self._start
 
     def missing(self) -> Span | None:
         """Return the rest of its bytes."""
@@ -172,7 +234,6 @@ class Units(Sink):
                 raise Wrong(self._base + self._at, size)
             self._give(self._at, unit)
             self._at += size
-            self.taken += size
 
 
 class Pending:
@@ -201,7 +262,12 @@ class Stream(Sink):
 
     def __init__(self, start: int, stop: int, take: Callable[[memoryview], object], *, size: int | None = None) -> None:
         self.size, self._give = size, take
-        self._at, self._stop = start, stop
+        self._start, self._at, self._stop = start, start, stop
+
+    @property
+    def taken(self) -> int:
+        """Bytes that were given on."""
+        return self._at - self._start
 
     def missing(self) -> Span | None:
         """Return the rest of its bytes."""
@@ -211,11 +277,12 @@ class Stream(Sink):
         """Return whether some are missing."""
         return self._at < self._stop
 
-    def begin(self, reply: Reply) -> None:
+    def begin(self, reply: Reply) -> Iterator[Chunk]:
         """Refuse another content than that of the bytes so far."""
         if self.seen is not None and self.taken and self.seen.differs(reply.tag):
             raise Retryable("the file changed while it was read")
         self.seen = reply.tag
+        return super().begin(reply)
 
     def put(self, at: int, data: memoryview) -> None:
         """Give the next bytes on."""
@@ -223,4 +290,3 @@ class Stream(Sink):
         if some:
             self._give(some)
             self._at += len(some)
-            self.taken += len(some)

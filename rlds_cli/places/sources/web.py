@@ -6,7 +6,7 @@ Apache, nginx and Python's http.server show such pages.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from html import unescape
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
@@ -15,7 +15,7 @@ import requests
 
 from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Budget, Permanent
-from rlds_cli.places.http.ranges import Reply, Tag, range_of, reply_of
+from rlds_cli.places.http.ranges import RangeRequest, Reply, range_of, reply_of
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.limits import ListingLimits
 from rlds_cli.places.sources.source import Document, Meta, Source
@@ -38,10 +38,12 @@ class WebSource(Source):
         """Return the URL that a file is requested at."""
         return self.address.url_of(name)
 
-    def _ask(
-        self, name: str, headers: Mapping[str, str], budget: Budget, seconds: float | None = None
-    ) -> AbstractContextManager[requests.Response]:
-        return self.client.open(self.url(name), headers, budget=budget, seconds=seconds)
+    def _ask(self, name: str, request: RangeRequest) -> AbstractContextManager[requests.Response]:
+        return self._open(self.url(name), request)
+
+    def _open(self, url: str, request: RangeRequest) -> AbstractContextManager[requests.Response]:
+        budget = request.budget or Budget(_REQUESTS)
+        return self.client.open(url, request.headers, budget=budget, among=request.among, seconds=request.seconds)
 
     def document(self, name: str, longest: int) -> Document | None:
         """Return a small file, with its ETag."""
@@ -58,7 +60,7 @@ class WebSource(Source):
     def stat(self, name: str) -> Meta | None:
         """Ask for the first byte of a file: the answer tells the size."""
         try:
-            with self._ask(name, {"Range": "bytes=0-0"}, Budget(_REQUESTS)) as response:
+            with self._ask(name, RangeRequest(start=0, stop=1)) as response:
                 return Meta(name, _size(response))
         except Permanent as exc:
             if exc.status in (404, 410):
@@ -66,24 +68,10 @@ class WebSource(Source):
             raise
 
     @contextmanager
-    def open(
-        self,
-        name: str,
-        start: int,
-        stop: int | None,
-        seen: Tag | None = None,
-        *,
-        budget: Budget | None = None,
-        seconds: float | None = None,
-    ) -> Iterator[Reply]:
+    def open(self, name: str, request: RangeRequest) -> Iterator[Reply]:
         """Request a range of a file."""
-        headers = {}
-        if start or stop is not None:
-            headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
-            if seen is not None and seen.validator:
-                headers["If-Range"] = seen.validator
-        with self._ask(name, headers, budget or Budget(_REQUESTS), seconds) as response:
-            yield reply_of(self.client, response, name, start, stop)
+        with self._ask(name, request) as response:
+            yield reply_of(self.client, response, name, request)
 
     def list(self, prefix: str) -> Iterator[Meta]:
         """Read the pages of links of a directory and of those below it; sizes are not known."""
@@ -112,6 +100,18 @@ class WebSource(Source):
         """Say what opens a closed server."""
         refused = exc.status in (401, 403)
         return "a user in the address or in .netrc may be needed; a signed address expires" if refused else None
+
+
+class WebFile(WebSource):
+    """One file at a URL as it is, whatever its name."""
+
+    def __init__(self, url: str, client: Client) -> None:
+        parts = urlsplit(url)
+        super().__init__(Address(parts.scheme, parts.netloc.rpartition("@")[2], parts.path, url=url), client)
+
+    def url(self, name: str) -> str:
+        """Return the URL."""
+        return self.address.url
 
 
 def _size(response: requests.Response) -> int | None:

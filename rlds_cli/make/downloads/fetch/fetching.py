@@ -285,7 +285,7 @@ class FileFetcher:
                 raise
 
         def tell(done: int) -> None:
-            total = part.origin.size if part.origin and part.origin.size is not None else file.size
+            total = part.origin.tag.size if part.origin and part.origin.tag.size is not None else file.size
             note = f"resumed at {text.size_of(part.resumed)}" if part.resumed else ""
             hear(Event(self._id, "fetch", file.path, done, total, note=note))
 

@@ -1,28 +1,30 @@
-"""Files of a download on the disk: the record beside a file, and a partial file with its origin and its pieces.
+"""Files of a download on the disk: the record beside a file, and a partial file with its origin.
 
 ::
 
-    x.h5                  a complete file
-    x.h5.json             its record: source, size, hashes
-    x.h5.part             the beginning of a partial download, without a gap
-    x.h5.part.json        the answer that its bytes come from
-    x.h5.part.67108864    a piece that another connection fetches ahead: the bytes from this one on
-    x.h5.part.lock        held while a process works on the file
+    x.h5                a complete file
+    x.h5.json           its record: source, size, hashes
+    x.h5.part           a partial download: its beginning without a gap, or, with x.h5.part.spans, bytes at their places
+    x.h5.part.json      the answer that its bytes come from
+    x.h5.part.spans     which bytes of a file that several connections bring have arrived: see `spans`
+    x.h5.part.lock      held while a process works on the file
 
-A part and a piece only grow, so their sizes say how much is downloaded, whenever the process ends. Bytes are hashed and
-synced in threads of their own.
+A part of one connection only grows, so its size says how much is downloaded, whenever the process ends. Bytes are
+hashed in their order, those that lie ahead when the beginning has reached them; hashing and syncing have threads of
+their own.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import BoundedSemaphore
@@ -36,8 +38,9 @@ from rlds_cli.base.files.disk import sync_directory
 from rlds_cli.base.files.hashing import Digest
 from rlds_cli.base.files.locks import LockHeld, file_lock
 from rlds_cli.errors import RldsError
+from rlds_cli.make.downloads.fetch.spans import Spans, spans_path
 from rlds_cli.places.http.connections import AHEAD
-from rlds_cli.places.http.ranges import sendable
+from rlds_cli.places.http.ranges import Tag, sendable
 from rlds_cli.places.sources import names
 
 if TYPE_CHECKING:
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
 
 _INLINE = 8 << 20  # bytes that are hashed without threads
 _SYNC = 64 << 20  # bytes between two syncs, so that the last one is short
+_READ = 1 << 20
 
 
 # -- records
@@ -134,9 +138,7 @@ class PartOrigin:
     """The answer that the bytes of a part come from."""
 
     url: str
-    etag: str | None = None
-    last_modified: str | None = None
-    size: int | None = None
+    tag: Tag
 
     @classmethod
     def read(cls, part: Path) -> Self | None:
@@ -149,13 +151,13 @@ class PartOrigin:
             return None
         if size is not None and not is_count(size):
             return None
-        return cls(values["url"], etag, modified, size)
+        return cls(values["url"], Tag(etag=etag, modified=modified, size=size))
 
-    @property
-    def validator(self) -> str | None:
-        """Value for ``If-Range``: a strong ETag, else the date."""
-        weak = self.etag is None or self.etag.startswith("W/")
-        return self.last_modified if weak else self.etag
+    def write(self, part: Path) -> None:
+        """Write it beside a part."""
+        tag = self.tag
+        values = {"url": self.url, "etag": tag.etag, "last_modified": tag.modified, "size": tag.size}
+        documents.save_own(record_path(part), values)
 
 
 # -- partial files
@@ -173,24 +175,33 @@ def offset_of(target: Path) -> int:
         size = part.stat().st_size if PartOrigin.read(part) else 0
     except OSError:
         return 0
-    if not size:
-        return 0
-    ahead = Pieces(part)
-    ahead.look()
-    return size + ahead.beyond(size)
+    spans = Spans.read(spans_path(part), size) if size else None
+    return size if spans is None else spans.total
 
 
 class PartFile:
-    """The bytes of a file so far, hashed as they arrive. `opened` creates it."""
+    """The bytes of a file so far. `opened` creates it.
+
+    Attributes
+    ----------
+    front : int
+        Bytes of the beginning, without a gap. One thread adds to it; others add to what lies ahead.
+    ahead : dict of int to int
+        Pieces ahead of the beginning: first byte, and the bytes from there on that have arrived.
+    resumed : int
+        Bytes at which the download was resumed.
+    joined : bool
+        True if the beginning holds bytes of other connections.
+    """
 
     def __init__(self, target: Path, descriptor: int, file: RemoteFile) -> None:
         self.target = target
         self.path = part_path(target)
-        self.offset = 0
-        self.resumed = 0  # offset at which the download was resumed
-        self.joined = False  # True if it holds pieces of other connections
+        self.front = self.resumed = 0
+        self.ahead: dict[int, int] = {}
+        self.joined = False
         self.origin: PartOrigin | None = None
-        self.ahead = Pieces(self.path)
+        self._spans: Spans | None = None
         self._fd = descriptor
         self._file = file
         self._hash = self._hasher()
@@ -198,69 +209,114 @@ class PartFile:
     def _hasher(self) -> StreamHasher:
         """Return a hasher for sha256 and, if the size is known, for the published kind of hash."""
         kind, size = self._file.promise[0] if self._file.promise else "sha256", self._file.size
-        return StreamHasher(self._fd, hashing.digest(kind, size) if kind != "sha256" and size is not None else None)
+        other = hashing.digest(kind, size) if kind != "sha256" and size is not None else None
+        return StreamHasher(self._fd, other, sync=self._sync)
 
     @property
     def there(self) -> int:
         """Bytes on disk: the beginning, and the pieces ahead of it."""
-        return self.offset + self.ahead.beyond(self.offset)
+        return self.front + sum(max(0, a + n - max(a, self.front)) for a, n in list(self.ahead.items()))
+
+    @property
+    def next_piece(self) -> int | None:
+        """First byte of the next piece ahead."""
+        return min(list(self.ahead), default=None)
 
     def take_up(self) -> None:
-        """Resume from the bytes on disk: read and hash them."""
+        """Resume from the bytes on disk: read and hash the beginning."""
         self.origin = PartOrigin.read(self.path)
         if self.origin is None:
             return self.restart()
-        while block := os.read(self._fd, 1 << 20):
-            self._hash.feed(block)
-            self.offset += len(block)
-        self.ahead.look()
+        size = os.fstat(self._fd).st_size
+        self._spans = Spans.read(spans_path(self.path), size)
+        if self._spans is None:
+            self.front = size
+        elif not self._spans.total:
+            return self.restart()
+        else:
+            self._spans.keep()
+            self.front, self.ahead = self._spans.front, self._spans.ahead
+        self._hash.feed_range(0, self.front)
         self.resumed = self.there
         return None
 
     def restart(self) -> None:
         """Drop all bytes."""
-        if self.offset or self.origin or os.fstat(self._fd).st_size:
-            os.ftruncate(self._fd, 0)
-            os.lseek(self._fd, 0, os.SEEK_SET)
-        self.ahead.clear()
-        record_path(self.path).unlink(missing_ok=True)
-        self.offset, self.resumed, self.joined, self.origin = 0, 0, False, None
         self._hash.finish()
+        if self.front or self.origin or os.fstat(self._fd).st_size:
+            os.ftruncate(self._fd, 0)
+        self._forget_spans()
+        record_path(self.path).unlink(missing_ok=True)
+        self.front, self.resumed, self.joined, self.origin = 0, 0, False, None
         self._hash = self._hasher()
+
+    def _forget_spans(self) -> None:
+        if self._spans is not None:
+            self._spans.close()
+        self._spans, self.ahead = None, {}
+        spans_path(self.path).unlink(missing_ok=True)
 
     def begin(self, origin: PartOrigin) -> None:
         """Record the origin of the bytes on disk and of those to come."""
         if origin != self.origin:
-            documents.save_own(record_path(self.path), asdict(origin))
+            origin.write(self.path)
             self.origin = origin
 
     def append(self, block: bytes | memoryview) -> None:
-        """Append a block; raises NoSpace or another disk error, with the part kept."""
+        """Add a block to the beginning; raises NoSpace or another disk error, with the part kept."""
         rest = memoryview(block)
         while rest:
             try:
-                written = os.write(self._fd, rest)
+                written = os.pwrite(self._fd, rest, self.front)
                 self._hash.feed(rest[:written])
+                if self._spans is not None:
+                    self._spans.note(self.front, self.front + written)
             except OSError as exc:
                 raise self._disk_error(exc) from exc
-            self.offset += written
+            self.front += written
+            rest = rest[written:]
+
+    def divide(self, piece: int, size: int) -> int:
+        """Have other connections add pieces ahead; return the bytes of a piece: those of an earlier run stay so."""
+        if self._spans is None:
+            self._spans = Spans.create(spans_path(self.path), piece, size, self.front)
+        return self._spans.piece
+
+    def add(self, start: int, block: bytes | memoryview) -> None:
+        """Add a block to the piece that begins at ``start``; one thread at a time, which is not that of `append`."""
+        assert self._spans is not None
+        rest, at = memoryview(block), start + self.ahead[start]
+        while rest:
+            written = os.pwrite(self._fd, rest, at)
+            self._spans.note(at, at + written)
+            at += written
+            self.ahead[start] = at - start
             rest = rest[written:]
 
     def join(self, start: int) -> None:
-        """Append the piece that starts at ``start``, once the beginning has reached it, and remove it."""
-        try:
-            with safe_files.updating(self.ahead.path(start)) as piece:
-                piece.seek(max(0, self.offset - start))
-                while block := piece.read(1 << 20):
-                    self.joined = True
-                    self.append(block)
-        except FileNotFoundError:
-            pass
-        self.ahead.remove(start)
+        """Take the piece that begins at ``start`` into the beginning, which has reached it."""
+        end = start + self.ahead.pop(start)
+        if end > self.front:
+            self.joined = True
+            try:
+                self._hash.feed_range(self.front, end)
+            except OSError as exc:
+                raise self._disk_error(exc) from exc
+            self.front = end
+
+    def _sync(self) -> None:
+        """Sync what was written, and note it."""
+        spans = self._spans
+        counts = None if spans is None else spans.counts()
+        os.fsync(self._fd)
+        if spans is not None and counts is not None:
+            spans.note_synced(counts)
 
     def close(self) -> None:
         """Stop the thread that hashes."""
         self._hash.finish()
+        if self._spans is not None:
+            self._spans.close()
 
     def _disk_error(self, exc: OSError) -> RldsError:
         kept = f"{text.size_of(self.there)} of {self.target.name} are kept; the next run resumes there."
@@ -268,7 +324,7 @@ class PartFile:
 
     def record(self, *, revision: str | None, promised: str | None) -> FileRecord:
         """Return the record of the part as it is now, with the published kind of hash."""
-        origin = self.origin or PartOrigin(url="")
+        origin = self.origin or PartOrigin("", Tag())
         try:
             sha256, other = self._hash.hexdigest(), self._hash.other()
         except OSError as exc:  # from a sync
@@ -277,11 +333,11 @@ class PartFile:
             self.path,
             url=origin.url,
             revision=revision,
-            etag=origin.etag,
-            last_modified=origin.last_modified,
+            etag=origin.tag.etag,
+            last_modified=origin.tag.modified,
             sha256=sha256,
             promised=promised,
-            other=other if self._file.size == self.offset else None,
+            other=other if self._file.size == self.front else None,
         )
 
     def publish(self, record: FileRecord) -> None:
@@ -291,6 +347,7 @@ class PartFile:
             record.write(self.target)  # first: a record without its file is not believed
             self.path.replace(self.target)
             record_path(self.path).unlink(missing_ok=True)
+            spans_path(self.path).unlink(missing_ok=True)
             sync_directory(self.target.parent)
         except OSError as exc:
             raise self._disk_error(exc) from exc
@@ -305,12 +362,12 @@ def opened(target: Path, file: RemoteFile) -> Iterator[PartFile]:
         raise disk.disk_error(exc, part_path(target)) from exc
     part = PartFile(target, descriptor, file)
     try:
-        part.take_up()
+        with disk.errors(part.path):
+            part.take_up()
         yield part
     finally:
         part.close()
         if not os.fstat(descriptor).st_size:
-            part.ahead.clear()
             _forget(target)  # no empty part is left
         os.close(descriptor)
 
@@ -318,8 +375,8 @@ def opened(target: Path, file: RemoteFile) -> Iterator[PartFile]:
 def _forget(target: Path) -> None:
     part = part_path(target)
     if part.is_file() and not part.stat().st_size:
-        part.unlink()
-        record_path(part).unlink(missing_ok=True)
+        for path in (part, record_path(part), spans_path(part)):
+            path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -348,72 +405,28 @@ def locked(target: Path, destination: Path, check: Callable[[], None], say: Call
         lock.release()
 
 
-class Pieces:
-    """The pieces ahead of a part: the first byte of each, and the number of bytes fetched."""
-
-    def __init__(self, part: Path) -> None:
-        self._part = part
-        self.sizes: dict[int, int] = {}
-
-    def look(self) -> None:
-        """Find the pieces that an earlier process has left."""
-        self.sizes = {start: path.stat().st_size for start, path in pieces_of(self._part).items() if path.is_file()}
-
-    def path(self, start: int) -> Path:
-        """Return the path of the piece from byte ``start`` on."""
-        return self._part.with_name(f"{self._part.name}.{start}")
-
-    def add(self, start: int) -> None:
-        """Begin a piece, unless there is one already."""
-        if start not in self.sizes:
-            self.path(start).unlink(missing_ok=True)  # an unknown piece belongs to another download
-            self.sizes[start] = 0
-
-    def remove(self, start: int) -> None:
-        """Forget a piece."""
-        self.path(start).unlink(missing_ok=True)
-        self.sizes.pop(start, None)
-
-    def clear(self) -> None:
-        """Forget all pieces."""
-        for start in list(self.sizes):
-            self.remove(start)
-
-    def first(self) -> int | None:
-        """Return the first byte of the first piece."""
-        return min(list(self.sizes), default=None)
-
-    def beyond(self, offset: int) -> int:
-        """Return the number of bytes in pieces from ``offset`` on."""
-        return sum(max(0, start + size - max(start, offset)) for start, size in list(self.sizes.items()))
-
-
-def pieces_of(part: Path) -> dict[int, Path]:
-    """Return the pieces ahead of a part by their first byte, in order."""
-    name = re.compile(re.escape(part.name) + r"\.(0|[1-9][0-9]{0,17})")
-    try:
-        entries = list(part.parent.iterdir())
-    except OSError:
-        return {}
-    matches = ((name.fullmatch(e.name), e) for e in entries)
-    return dict(sorted((int(m[1]), e) for m, e in matches if m))
-
-
 class StreamHasher:
-    """Hashes blocks in the order in which they are written to a file, in a thread if there are many.
+    """Hashes the bytes of a file in their order, in a thread if there are many, and syncs the file now and then.
 
-    ``other`` is a second hash, of the kind that the source publishes.
+    Parameters
+    ----------
+    descriptor : int
+        Of the file.
+    other : Digest, optional
+        A second hash, of the kind that the source publishes.
+    sync : callable, optional
+        Syncs the file.
     """
 
-    def __init__(self, descriptor: int, other: Digest | None = None) -> None:
-        self._fd = descriptor
+    def __init__(self, descriptor: int, other: Digest | None = None, *, sync: Callable[[], None] | None = None) -> None:
+        self._fd, self._sync = descriptor, sync or partial(os.fsync, descriptor)
         self._sha256 = hashlib.sha256()
         self._other = other
         self._fed = self._synced = 0
         self._threads: ThreadPoolExecutor | None = None
         self._hashing: Future[None] | None = None
         self._syncing: Future[None] | None = None
-        self._blocks: SimpleQueue[bytes | memoryview | None] = SimpleQueue()
+        self._work: SimpleQueue[bytes | memoryview | range | None] = SimpleQueue()
         self._room = BoundedSemaphore(AHEAD)
 
     def feed(self, block: bytes | memoryview) -> None:
@@ -421,48 +434,72 @@ class StreamHasher:
 
         Raises the error of an earlier sync.
         """
-        self._fed += len(block)
+        self._add(block, len(block))
+
+    def feed_range(self, start: int, stop: int) -> None:
+        """Hash bytes [start, stop) that the file has; the last of them maybe later."""
+        for at in range(start, stop, _READ):
+            end = min(stop, at + _READ)
+            self._add(range(at, end), end - at)
+
+    def _add(self, work: bytes | memoryview | range, size: int) -> None:
+        self._fed += size
         if self._threads is None and self._fed <= _INLINE:
-            self._update(block)
+            self._do(work)
             return
         if self._threads is None:
             self._threads = ThreadPoolExecutor(2, thread_name_prefix="rlds-hash")
             self._hashing = self._threads.submit(self._hash)
         self._room.acquire()
-        self._blocks.put(block)
+        self._work.put(work)
         if self._fed - self._synced >= _SYNC and (self._syncing is None or self._syncing.done()):
             self._check()
             self._synced = self._fed
-            self._syncing = self._threads.submit(os.fsync, self._fd)
+            self._syncing = self._threads.submit(self._sync)
 
     def hexdigest(self) -> str:
-        """Return the sha256 of all blocks so far."""
+        """Return the sha256 of all bytes so far."""
         self.finish()
         self._check()
         return self._sha256.hexdigest()
 
     def other(self) -> str | None:
-        """Return the second hash of all blocks so far."""
+        """Return the second hash of all bytes so far."""
         self.finish()
         return None if self._other is None else self._other.hexdigest()
 
     def finish(self) -> None:
         """Wait for the threads and stop them."""
         if self._threads is not None:
-            self._blocks.put(None)
+            self._work.put(None)
             self._threads.shutdown()
             self._threads, self._fed, self._synced = None, 0, 0
 
     def _check(self) -> None:
-        if self._syncing is not None:
-            self._syncing.result()
+        for done in (self._syncing, self._hashing):
+            if done is not None and done.done():
+                done.result()
 
     def _hash(self) -> None:
-        while (block := self._blocks.get()) is not None:
+        failure: OSError | None = None
+        while (work := self._work.get()) is not None:
             try:
-                self._update(block)
+                if failure is None:
+                    self._do(work)
+            except OSError as exc:
+                failure = exc  # what follows is taken, so that nobody waits
             finally:
                 self._room.release()
+        if failure is not None:
+            raise failure
+
+    def _do(self, work: bytes | memoryview | range) -> None:
+        if not isinstance(work, range):
+            return self._update(work)
+        block = os.pread(self._fd, len(work), work.start)
+        if len(block) < len(work):
+            raise OSError(errno.EIO, "the file is shorter than it was")
+        return self._update(block)
 
     def _update(self, block: bytes | memoryview) -> None:
         self._sha256.update(block)

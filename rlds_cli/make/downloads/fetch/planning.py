@@ -15,6 +15,7 @@ from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.settings import Settings
 from rlds_cli.make.downloads.fetch.parts import FileRecord, is_count, offset_of, part_path, record_path
+from rlds_cli.make.downloads.fetch.spans import spans_path
 from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.make.downloads.schemes import local_path
 from rlds_cli.places.sources import names
@@ -215,7 +216,8 @@ def forget(plan: FetchPlan) -> None:
     for directory in {(top / f.path).parent for f in listed}:
         safe_files.check_directories(directory, top.parent)
     for path in [top / _LISTING, *(top / f.path for f in listed)]:
-        for beside in (path, record_path(path), part_path(path), record_path(part_path(path))):
+        part = part_path(path)
+        for beside in (path, record_path(path), part, record_path(part), spans_path(part)):
             beside.unlink(missing_ok=True)
     for directory in sorted({d for f in listed for d in (top / f.path).parents if d.is_relative_to(top)}, reverse=True):
         with suppress(OSError):  # it holds something else
