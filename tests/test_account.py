@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from image_archives import write_dgrl, write_vd4rl_shards
+from image_archives import dgrl_episode, npz_bytes, write_dgrl, write_tar, write_vd4rl_shards
 from lerobot_archives import Content, write_v2, write_v3
 from minari_archives import by_hand, plain_episode
 from typer.testing import CliRunner
@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import rlds_cli
 from rlds_cli.errors import RldsError
 from rlds_cli.make import importing
-from rlds_cli.make.importing import ImportPlan
+from rlds_cli.make.importing import ImportPlan, import_files
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 import random_archives
@@ -153,6 +153,43 @@ def test_every_file_of_an_archive_has_a_fate(tmp_path: Path, name: str) -> None:
     assert {f.name for f in plan.fields} - flags <= used | set(plan.plan.computed)
     if name.startswith("lerobot"):
         assert ("file", "stranger.bin") in fates(plan)
+
+
+def test_the_arrays_of_all_episodes_of_a_tar_are_counted_once_they_were_read(tmp_path: Path) -> None:
+    whole = [npz_bytes(dgrl_episode(n, k)) for k, n in enumerate([3, 2, 4])]
+    empty, damaged = npz_bytes(dgrl_episode(0, 4)), bytearray(npz_bytes(dgrl_episode(30, 5)))
+    damaged[3000] ^= 0xFF
+    members = [("README.md", b"x"), *((f"{k}.npz", e) for k, e in enumerate(whole)), ("8.npz", empty)]
+    write_tar(tmp_path / "a.tar", [*members, ("9.npz", bytes(damaged))], "w")
+    assert fates(planned(tmp_path, skip_bad=True))["array", "actions"] == (1, "action")
+    ds = import_files(tmp_path, "local/x", skip_bad=True, progress=False)
+    said = {(e["name"], e.get("used_as"), e.get("left_out")): e["count"] for e in ds.manifest.account}
+    used = {"observations": "observation", "actions": "action", "rewards": "next/reward", "dones": "next/terminated"}
+    assert said.pop(("a.tar", "episodes", None)) == 1
+    assert said == {
+        key: count
+        for name, field in used.items()
+        for key, count in (
+            ((name, field, None), 3),
+            ((name, None, "its episode has no steps"), 1),
+            ((name, None, "the reader does not read it; a note says why if it is damaged"), 1),
+        )
+    }
+
+
+def test_groups_in_episodes_of_minari_that_are_empty_are_named(tmp_path: Path) -> None:
+    by_hand(tmp_path, [plain_episode(seed=3), plain_episode(steps=2), plain_episode(steps=4)])
+    (file,) = tmp_path.rglob("*.hdf5")
+    with h5py.File(file, "r+") as f:
+        for k in (0, 2):
+            f[f"episode_{k}"].create_group("infos/sensors").attrs["unit"] = "m"
+        f["episode_1"].create_group("infos")
+        f["episode_1/again"] = h5py.SoftLink("infos")  # a link to a group is none of its own
+    account = fates(planned(tmp_path))
+    assert account["group", "episode_*/infos/sensors"] == (2, "- it is empty")
+    assert account["group", "episode_*/infos"] == (1, "- it is empty")
+    assert account["attribute", "episode_*/infos/sensors@unit"] == (2, "- such attributes are not read")
+    assert [name for kind, name in account if kind == "group"] == ["episode_*/infos", "episode_*/infos/sensors"]
 
 
 @pytest.mark.parametrize("seed", range(6))

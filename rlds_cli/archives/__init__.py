@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from rlds_cli.archives import plugins, tasks
+from rlds_cli.archives.account import BAD_FILES as BAD_FILES
 from rlds_cli.archives.account import Account, Entry
 from rlds_cli.archives.formats.text_tables import MAX_COLUMNS
 from rlds_cli.base import text
@@ -68,7 +69,6 @@ READERS = (
 # Readers that stop at the first damaged file.
 STOP_AT_DAMAGE = ("d3rlpy", "d4rl", "gen_dgrl", "ogbench", "robomimic", "roboset", "vd4rl")
 REWARDS = (ACTION, ARRIVE) = ("action", "arrive")  # the step that the reward of a row belongs to
-BAD_FILES = "bad-files"  # the code of the note about files that cannot be read like the others
 LACKING = (FILL, DROP, REFUSE) = ("fill", "drop", "refuse")  # the fate of fields that some rows do not have
 _SHOWN_FILES = 5  # of the files that were left out, in a note
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.formats.tables import made_of
 from rlds_cli.base.text import natural
 from rlds_cli.errors import ReaderError
+from rlds_cli.ted import Note
 
 FILE = "file"
 EPISODES, METADATA, SPLITS = "episodes", "metadata", "splits"  # what things are used as beside fields and columns
@@ -39,6 +40,7 @@ NOT_READ = "the reader does not read it; a note says why if it is damaged"
 NOT_A_FIELD = "it has no value of one kind at each step of every episode; a note says why"
 NO_STEPS = "its episode has no steps"
 NOT_ALL = "some files, episodes or rows do not have it"
+EMPTY_EPISODES, BAD_FILES = "empty-episodes", "bad-files"  # codes of notes about episodes that are left out
 MOST_ENTRIES = 1 << 12  # in a manifest
 MORE = "others, of which there are too many to list"
 _NUMBER, _SUFFIX = re.compile(r"\d+"), re.compile(r"\.[A-Za-z]+\d?$")
@@ -83,10 +85,14 @@ def left_out(why: str) -> Fate:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What becomes of an archive: of its files, by name as the manifest names them, and of the things in them."""
+    """What becomes of an archive: of its files, by name as the manifest names them, and of the things in them.
+
+    ``each`` are kinds and names of things that every episode has: `completed` counts them when all were read.
+    """
 
     files: Mapping[str, Fate]
     things: tuple[Entry, ...] = ()
+    each: tuple[tuple[str, str], ...] = ()
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -104,6 +110,7 @@ class Ledger:
         self._files: dict[str, Fate] = {}
         self._counts: Counter[tuple[str, str, Fate]] = Counter()
         self._names: dict[tuple[str, str, Fate], str] = {}  # of the one thing that an entry stands for so far
+        self._each: set[tuple[str, str]] = set()
 
     def file(self, name: str, fate: Fate) -> None:
         """State the fate of a file."""
@@ -121,6 +128,11 @@ class Ledger:
         key = kind, _pattern(name, whole=kind == FILE), fate
         self._counts[key] += count
         self._names[key] = name if self._names.get(key, name) == name else key[1]
+
+    def each(self, kind: str, name: str, fate: Fate) -> None:
+        """State the fate of things of one name that every episode has, of which nobody knows yet how many there are."""
+        self.add(kind, name, fate)
+        self._each.add((kind, name))
 
     def drop(self, fields: Collection[str], why: str) -> None:
         """Leave out what was used as some fields alone, and say why."""
@@ -171,10 +183,16 @@ class Ledger:
     def account(self) -> Account:
         """Return what was said."""
         things = [
-            Entry(kind=kind, name=self._names[kind, name, f], count=n, used_as=f.used_as, left_out=f.left_out)
+            Entry(
+                kind=kind,
+                name=self._names[kind, name, f],
+                count=n,
+                used_as=f.used_as,
+                left_out=f.left_out,
+            )
             for (kind, name, f), n in self._counts.items()
         ]
-        return Account(dict(self._files), sorted_entries(things))
+        return Account(dict(self._files), sorted_entries(things), tuple(sorted(self._each)))
 
 
 def fates_of(fields: Mapping[str, str], there: Collection[str]) -> dict[str, Fate]:
@@ -212,6 +230,35 @@ def _pattern(name: str, *, whole: bool) -> str:
         return _NUMBER.sub("*", stem) + name[len(stem) :]
     above, mark, last = name.rpartition("@") if "@" in name else name.rpartition("/")
     return _NUMBER.sub("*", above) + mark + last
+
+
+def completed(
+    entries: Iterable[Entry], each: Collection[tuple[str, str]], episodes: int, notes: Iterable[Note]
+) -> tuple[Entry, ...]:
+    """Return an account in which the things of each episode are counted, once all episodes were read.
+
+    Parameters
+    ----------
+    entries : iterable of Entry
+    each : collection of (str, str)
+        As `Account` has them.
+    episodes : int
+        The number of those that are used.
+    notes : iterable of Note
+        The notes of reading, which count those that are left out.
+    """
+    lost = {EMPTY_EPISODES: 0, BAD_FILES: 0}
+    for n in notes:
+        lost |= {n.code: lost[n.code] + n.count} if n.code in lost else {}
+    reasons = {NO_STEPS: lost[EMPTY_EPISODES], NOT_READ: lost[BAD_FILES]}
+    found: list[Entry] = []
+    for e in entries:
+        if (e.kind, e.name) not in each:
+            found.append(e)
+            continue
+        found.append(replace(e, count=episodes))
+        found += (Entry(kind=e.kind, name=e.name, count=n, left_out=why) for why, n in reasons.items() if n)
+    return sorted_entries(found)
 
 
 def recorded(entries: Sequence[Entry]) -> tuple[dict[str, Any], ...]:

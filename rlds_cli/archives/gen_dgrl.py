@@ -27,7 +27,7 @@ from typing import IO, Any
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
-from rlds_cli.archives.account import EPISODES, Account, Ledger, used_as
+from rlds_cli.archives.account import BAD_FILES, EMPTY_EPISODES, EPISODES, Account, Ledger, used_as
 from rlds_cli.archives.formats import inventory
 from rlds_cli.archives.formats.compressed import ArchiveMember, is_tar, members, open_unpacked
 from rlds_cli.archives.formats.npz import MAGIC, NPY_MAGIC, NpzFile, NpzRows, open_npz, parse_header
@@ -127,12 +127,12 @@ def _plan(archive: Archive, *, exact: bool) -> Plan:
 
 
 def _account(archive: Archive, schema: Sequence[Field]) -> Account:
-    """State the fate of the files, and of the arrays of an episode; a note names other members."""
+    """State the fate of the files, and of the arrays of each episode; a note names other members."""
     told, keys = Ledger(), {name: key for key, name in NAMES.items()}
     told.all_files(archive.files, archive.root, dict.fromkeys(archive.files, used_as(EPISODES)))
     for f in schema:
         if f.name != FLAGS[1]:
-            told.add(inventory.ARRAY, keys.get(f.name) or f.name.removeprefix("info/"), used_as(f.name))
+            told.each(inventory.ARRAY, keys.get(f.name) or f.name.removeprefix("info/"), used_as(f.name))
     return told.account()
 
 
@@ -385,13 +385,13 @@ def _episodes(plan: Plan, index: int, notes: list[Note]) -> Iterator[EpisodeData
                 bad[member.name] = e.message
                 continue
             if found is None:
-                notes.append(Note("empty-episodes", "episodes without steps are left out", 1, member.name))
+                notes.append(Note(EMPTY_EPISODES, "episodes without steps are left out", 1, member.name))
             else:
                 yield found
     if bad:
         more = f"; and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
         text = f"episodes were left out. {'; '.join([*bad.values()][:SHOWN])}{more}"
-        notes.append(Note("bad-files", text, len(bad), next(iter(bad))))
+        notes.append(Note(BAD_FILES, text, len(bad), next(iter(bad))))
 
 
 def _episode(plan: Plan, index: int, member: ArchiveMember) -> EpisodeData | None:

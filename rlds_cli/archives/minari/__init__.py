@@ -22,6 +22,7 @@ from PIL import Image, UnidentifiedImageError
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan
 from rlds_cli.archives.account import (
+    EMPTY,
     EPISODES,
     METADATA,
     NOT_A_FIELD,
@@ -213,7 +214,7 @@ class _Survey:
     lengths: Mapping[int, int]
     empty: Sequence[int]
     signatures: Mapping[Signature, NamedEpisode]
-    alike: Mapping[tuple[Signature, tuple[str, ...]], int]  # episodes by their columns and attributes
+    alike: Mapping[tuple[Signature, tuple[str, ...], tuple[str, ...]], int]  # by columns, attributes, empty groups
 
 
 def _plan(archive: Archive, located: MinariFiles) -> Plan:
@@ -257,13 +258,15 @@ def _account(archive: Archive, located: MinariFiles, survey: _Survey, columns: C
     fields = {"/".join(path): used_as(name) for name, path in columns.paths.items()}
     fields |= {"@seed": used_as("seed")}
     kind, above = (inventory.DATASET, "episode_*/") if in_hdf5 else (inventory.COLUMN, "")
-    for (leaves, attributes), count in survey.alike.items():
+    for (leaves, attributes, empty), count in survey.alike.items():
         for leaf in leaves:
             name = "/".join(leaf.path)
             told.add(kind, above + name, fields.get(name) or left_out(NOT_A_FIELD), count)
         for name in attributes:
             fate = used_as("options") if name.startswith("@options") else fields.get(name) or left_out(OF_DATASETS)
             told.add(inventory.ATTRIBUTE, f"episode_*{name}" if name.startswith("@") else above + name, fate, count)
+        for name in empty:
+            told.add(inventory.GROUP, above + name, left_out(EMPTY), count)
     for item in hdf5_storage.beside(archive.files[located.main]) if in_hdf5 else ():
         old = item.kind == inventory.ATTRIBUTE and located.metadata is None
         told.add(item.kind, item.name, used_as(METADATA) if old else left_out(UNREAD))
@@ -311,9 +314,9 @@ def _survey(scanned: Iterator[ScannedEpisodes]) -> _Survey:
     lengths: dict[int, int] = {}
     empty: list[int] = []
     signatures: dict[Signature, NamedEpisode] = {}
-    alike: Counter[tuple[Signature, tuple[str, ...]]] = Counter()
+    alike: Counter[tuple[Signature, tuple[str, ...], tuple[str, ...]]] = Counter()
     for s in scanned:
-        alike[s.leaves, s.attributes] += 1
+        alike[s.leaves, s.attributes, s.empty] += 1
         if s.episode.steps:
             lengths[s.number] = s.episode.steps
             signatures.setdefault(s.leaves, s.episode)

@@ -272,12 +272,13 @@ class NamedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class ScannedEpisodes:
-    """The findings of a format's ``scan`` about one episode: number, name and steps, columns, attributes."""
+    """The findings of a format's ``scan`` about one episode: number, name and steps, columns, and what else it has."""
 
     number: int
     episode: NamedEpisode
     leaves: Signature
     attributes: tuple[str, ...] = ()  # of the group and what lies in it, as ``PATH@NAME``
+    empty: tuple[str, ...] = ()  # groups without members
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,12 +70,16 @@ def scan(path: Path, known: Mapping[str, Any]) -> Iterator[ScannedEpisodes]:
     with open_file(path, check=False) as f, reading(path, "an episode"):
         for number in episodes(f, path):
             group = _group(f, path, number)
-            found = datasets(group, path)
-            steps = _steps(found)
-            leaves = tuple(seen.leaf(name, d, steps) for name, d in found.items())
-            names = [*_attribute_names("", group.id)]
-            names += [n for name, d in found.items() for n in _attribute_names(name, d)]
-            yield ScannedEpisodes(number, NamedEpisode(f"{path.name}: episode_{number}", steps), leaves, tuple(names))
+            found = members(group, path)
+            datasets = {name: item for name, item in found.items() if isinstance(item, h5py.h5d.DatasetID)}
+            steps = _steps(datasets)
+            yield ScannedEpisodes(
+                number,
+                NamedEpisode(f"{path.name}: episode_{number}", steps),
+                tuple(seen.leaf(name, d, steps) for name, d in datasets.items()),
+                tuple(n for name, item in (("", group.id), *found.items()) for n in _attribute_names(name, item)),
+                tuple(name for name, item in found.items() if name not in datasets and not item.get_num_objs()),
+            )
 
 
 def beside(path: Path) -> list[Item]:
@@ -257,8 +261,8 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def datasets(group: h5py.Group, path: Path) -> dict[str, h5py.h5d.DatasetID]:
-    """Find datasets by their path from ``group``. Soft links to datasets count, soft links to groups do not.
+def members(group: h5py.Group, path: Path) -> dict[str, Any]:
+    """Find datasets and groups, as their ids, by their path from ``group``. Of soft links, those to datasets count.
 
     Raises
     ------
@@ -278,6 +282,8 @@ def datasets(group: h5py.Group, path: Path) -> dict[str, h5py.h5d.DatasetID]:
         if isinstance(item, h5py.h5d.DatasetID):
             if not _harmless(item):
                 check_dataset(name, h5py.Dataset(item), path)
+            found[name] = item
+        elif isinstance(item, h5py.h5g.GroupID) and kind == h5py.h5l.TYPE_HARD:
             found[name] = item
     return found
 

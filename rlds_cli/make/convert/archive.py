@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import Archive, Plan, planning, plugins, skipped_file
-from rlds_cli.archives.account import Entry, recorded
+from rlds_cli.archives.account import Entry, completed, recorded
 from rlds_cli.archives.formats import camera_files
 from rlds_cli.base import text
 from rlds_cli.base.files import child, disk, trees
@@ -200,6 +200,8 @@ def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progr
     notes = merge_notes(dict.fromkeys((*c.archive.left_out, *plan.notes, *built.notes, *never_written)))
     # What a process of strangers' files says of places does not count.
     paths = assign_paths(f.name for f in job.schema)
+    if plan.account is not None and plan.account.each:
+        c = replace(c, account=completed(c.account or (), plan.account.each, len(built.episodes), built.notes))
     built = replace(built, directory=work / PLACE, schema=job.schema, paths=paths, notes=notes)
     _finish(c, plan, built, child.each(reading.metadata, plan, **asked), threads=threads)
     directory = built.directory
