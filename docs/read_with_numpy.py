@@ -78,6 +78,8 @@ def about(path):
 
 def array(path, a=0, b=None):
     """Rows a to b of an array. File k begins with rows k * n, k * n + 1, ..., little-endian, in C order."""
+    if (path / "lookup.json").exists():
+        return looked_up(path, lambda part, rows: array(part)[rows])[a:b]
     path = place(path)
     segments = json.loads((path / "zarr.json").read_text())["attributes"].get("rlds_segments")
     if segments:
@@ -109,6 +111,22 @@ def in_segments(path, segments, a, b):
     return rows
 
 
+def looked_up(path, take):
+    """The rows of a lookup: some of those of its parts, each of which has numbers from a multiple of 65,536 on."""
+    to, start = json.loads((path / "lookup.json").read_text()), 0
+    dataset = path.parents[len(Path(to["array"]).parts) - 1]
+    index = array(dataset / "__lookups" / to["index"])
+    rows = np.zeros((len(index), *to["row"]), to["data_type"] or object)
+    for k, (kind, count) in enumerate(to["parts"]):
+        at = (index >= start) & (index < start + count)
+        if kind == "stored" and at.any():
+            rows[at] = take(path / str(k), index[at] - start)
+        elif kind == "numbers":
+            rows[at] = index[at] - start
+        start = -(-(start + count) // 65536) * 65536
+    return rows
+
+
 def ragged(path, a=0, b=None):
     """Encoded frames or texts a to b: offsets say where the bytes of each are."""
     if len(about(path / "offsets")[1]) == 2:  # frames: the first byte of each row, and the one behind
@@ -120,6 +138,8 @@ def ragged(path, a=0, b=None):
 
 def texts(path):
     """The texts of an array of texts."""
+    if (path / "lookup.json").exists():
+        return list(looked_up(path, lambda part, rows: np.array(texts(part), object)[rows]))
     return [text.decode("utf-8", "surrogateescape") for text in ragged(path)]
 
 
@@ -139,7 +159,7 @@ def ordinary_table(dataset, manifest):
             continue
         mask = table / "missing" / path.name
         missing = array(mask) if name in own and mask.exists() else none
-        if (path / "bytes").exists():
+        if (path / "bytes").exists() or (path / "0" / "bytes").exists():  # the second of a lookup
             values = texts(path)
             missing = np.array([not v for v in values], bool) if name == "options" else missing
             columns[name] = [None if no else v for v, no in zip(values, missing, strict=True)], missing

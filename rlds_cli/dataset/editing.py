@@ -32,7 +32,7 @@ from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission, RldsError
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.home.usage import size_on_disk
-from rlds_cli.store import episode_table, manifest, publishing, references, tags, versions, views
+from rlds_cli.store import derived, episode_table, manifest, publishing, references, tags, versions, views
 from rlds_cli.store.facts import FACTS, check_names, described_facts, facts_of
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
@@ -74,7 +74,7 @@ def save(ds: OpenDataset, how: Mapping[str, Any], to: Target) -> Path:
     if len(np.unique(index)) < len(index):
         raise InvalidArgument(f"An episode of {ds.id} is selected twice: a dataset has each episode once.")
     with _source(ds, to) as ds:
-        return _derive(ds, trimming.whole(ds.episodes.index), step_of(ds, _SELECT, _selection(ds, how)), to)
+        return _derive(ds, Change(ds.episodes.index, trimming.WHOLE), step_of(ds, _SELECT, _selection(ds, how)), to)
 
 
 def trim(ds: OpenDataset, ranges: Ranges, function: str, how: Mapping[str, Any], to: Target) -> Path:
@@ -163,7 +163,7 @@ def drop(ds: OpenDataset, how: Mapping[str, Any], to: Target) -> Path:
         stays = np.ones(len(ds.store.episodes["start"]), bool)
         stays[ds.episodes.index] = False
         index = np.flatnonzero(stays)
-        return _apply(ds, Change(index, _origins(ds.store, index)), step_of(ds, _DROP, _selection(ds, how)), to)
+        return _apply(ds, Change(index, _origins(ds.store)), step_of(ds, _DROP, _selection(ds, how)), to)
 
 
 def _source(ds: OpenDataset, to: Target) -> AbstractContextManager[OpenDataset]:
@@ -222,13 +222,14 @@ def _own_column(store: Store, name: str) -> episode_table.StoredColumn | None:
     return store.own_column(name) if name in store.own_columns else None
 
 
-def _origins(store: Store, index: IntArray) -> dict[str, views.Column]:
-    """Return which episodes and steps of the dataset's source the episodes ``index`` are."""
-    known = store.episodes
-    return {
-        n: known[n][index] if n in known else start
-        for n, start in (("source_episode", index), ("source_step", np.zeros(len(index), np.int64)))
-    }
+def _origins(store: Store) -> Mapping[str, derived.Patched]:
+    """Return which episodes and steps of its source a dataset names in its next version: those that it has named."""
+    return {name: column for name, column in trimming.WHOLE.items() if name not in store.episodes}
+
+
+def _of_first_version(store: Store, change: Change) -> Mapping[str, Any]:
+    """Return the columns of a change whose result is a next version of its source."""
+    return {**{n: c for n, c in change.columns.items() if n not in trimming.WHOLE}, **_origins(store)}
 
 
 def compact(ds: OpenDataset, change: Change, *, needed: int, kept: Collection[int] = ()) -> Path:
@@ -276,7 +277,7 @@ def again(
     with exclusive(place, id, shown(None)):
         step = {**step_of(ds, _SYNC, {}), "changed": sorted(change.rows), **about}
         if ds.id == str(id) and change.index is not None:
-            change = replace(change, columns={**change.columns, **_origins(ds.store, change.index)})
+            change = replace(change, columns=_of_first_version(ds.store, change))
         built = _write(ds, place, id, version, change, step)
         try:
             verify(built)
@@ -371,8 +372,9 @@ def _selection(ds: OpenDataset, how: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ranges(index: IntArray) -> str:
-    """Return numbers as ``3,7,10-19``, in their order, each once."""
+    """Return numbers as ``3,7,10-19``, in their order, each once; of many ranges only more than the log names."""
     each = index[np.sort(np.unique(index, return_index=True)[1])]
+    each = each[: next(iter((np.flatnonzero(np.diff(each) != 1) + 1)[_LONGEST:].tolist()), None)]
     runs = np.split(each, np.flatnonzero(np.diff(each) != 1) + 1) if len(each) else ()
     return ",".join(f"{r[0]}" if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
@@ -380,9 +382,7 @@ def _ranges(index: IntArray) -> str:
 def _apply(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target) -> Path:
     """Make the next version of a dataset, or ``ID@NAME``."""
     if to.name is not None:
-        index = np.arange(ds.store.manifest.counts.episodes) if change.index is None else change.index
-        of_source = {**change.columns, **trimming.whole(index).columns}
-        return _derive(ds, replace(change, columns=of_source), step, to)
+        return _derive(ds, replace(change, columns={**change.columns, **trimming.WHOLE}), step, to)
     _check_own(ids.parse(ds.id), ds.manifest)
     if ds.store.commit_change(ds.episodes.index, step, change.own, dropped=change.index is not None):
         return ds.path
@@ -440,7 +440,7 @@ def _derive(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target
                 f"{id} exists already, in {found}.", hint="another name, or --force (force=True) replaces it"
             )
         versions.check_replaceable(place.dataset(id))
-        change = replace(change, copies=to.copy, moves=to.copy and temporary)
+        change = replace(change, copies=to.copy, moves=to.copy and temporary, looks_up=not temporary)
         built = _write(ds, place, id, 1, change, step)
         versions.replace(built, place.dataset(id))
         _discard(built)

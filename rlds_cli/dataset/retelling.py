@@ -12,6 +12,8 @@ import numpy as np
 from rlds_cli.dataset import tasks
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.store import arrays, compression, digests, episode_table
+from rlds_cli.store.derived import Patched
+from rlds_cli.store.digests import Digests
 from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
 from rlds_cli.ted import TASK, TASK_AT, Array, IntArray, Scalar
@@ -31,10 +33,11 @@ class Places:
         return self
 
     def __getitem__(self, name: str) -> Array:
-        if name in self.change.columns:
-            return np.asarray(self.change.columns[name])[self.index]
         of = self.index if self.change.index is None else self.change.index[self.index]
-        return np.asarray(self.store.episodes[name])[of]
+        found, new = np.asarray(self.store.episodes[name])[of], self.change.columns.get(name)
+        if new is None:
+            return found
+        return new.over(found, self.index) if isinstance(new, Patched) else np.asarray(new)[self.index]
 
 
 def of_ranges(store: Store, change: Change, changed: IntArray) -> Change:
@@ -52,11 +55,11 @@ def relabelled(store: Store, change: Change) -> Change:
 
     Episodes of several texts keep those of their steps.
     """
-    new = change.own.get(TASK)
+    column = change.own.get(TASK)
     if TASK_AT not in store.fields or TASK not in change.own:
         return change
     index = np.arange(len(store.episodes["start"])) if change.index is None else change.index
-    texts: list[Scalar] = [None] * len(index) if new is None else new.scalars()
+    texts: list[Scalar] = [None] * len(index) if column is None else column.scalars()
     before = store.own_column(TASK).take(index).scalars() if TASK in store.own_columns else [None] * len(index)
     other = np.flatnonzero([a != b for a, b in zip(before, texts, strict=True)])
     other = other[~tasks.of_steps(Rows(Places(store, change, other))).several]
@@ -67,8 +70,11 @@ def relabelled(store: Store, change: Change) -> Change:
     start, length = places["start"], places["length"]
     for k, a, n in zip(other.tolist(), start.tolist(), length.tolist(), strict=True):
         codes[a : a + n] = number.get(texts[k], -1)
-    of_episodes = np.array(change.digests[TASK_AT] if TASK_AT in change.digests else store.digests(TASK_AT)[index])
-    of_episodes[other] = digests.of_text_episodes(codes, [*number, None], start, length)
+    new = Patched(other, digests.of_text_episodes(codes, [*number, None], start, length))
+    of_episodes: Patched | Digests = new
+    if isinstance(of_parts := change.digests.get(TASK_AT), Patched):  # parts of episodes have others than the source
+        everything = np.arange(len(index))
+        of_episodes = new.over(of_parts.over(store.digests(TASK_AT)[index], everything), everything)
     written = {TASK_AT: _writer(store, codes, list(number))}
     return replace(change, rows={**change.rows, **written}, digests={**change.digests, TASK_AT: of_episodes})
 

@@ -14,22 +14,20 @@ placed ``both``, else zeros, no text (code -1) and no frame.
 
 from __future__ import annotations
 
-import ctypes
 import math
-import mmap
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 
+from rlds_cli.base.files import mapping
 from rlds_cli.store import compression
 from rlds_cli.store.compression import Compressed
 from rlds_cli.store.frames import check_frames, decode_frame
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import VIDEO, Array, BoolArray, EncodedFrames, Field, IntArray
 
-_LIBC = ctypes.CDLL(None)
 _LONG = 32  # rows of a run, on average, from which copying slices is faster than indexing rows
 _DECODED_BYTES = 1 << 24  # bytes of a compressed array that are decoded at a time
 _TILE_BYTES = 1 << 20  # fits the cache of a core
@@ -184,6 +182,10 @@ class Rows:
             values[without] = 0 if f.kind == "array" else -1
         return values
 
+    def window(self, name: str, first: int, stop: int) -> Array:
+        """Return rows ``first`` to ``stop`` of the store, of a plain array; the ones before may be unmapped then."""
+        return self._release(name, "", np.asarray(self._column(name)[first:stop]))
+
     def blocks(self, name: str, *, more: int = 0) -> Iterator[tuple[int, Array]]:
         """Yield all rows of a field as `between` returns them, about 1 MiB at a time: (first row, values).
 
@@ -302,8 +304,7 @@ class Rows:
         if self.store.manifest.encoding == "memmap" and not values.flags.writeable:
             at, size = self._recent.get((name, part), (0, 0))
             if size:
-                first = at // mmap.PAGESIZE * mmap.PAGESIZE
-                _LIBC.madvise(ctypes.c_void_p(first), ctypes.c_size_t(at + size - first), mmap.MADV_DONTNEED)
+                mapping.let_go(at, size)
             self._recent[name, part] = values.ctypes.data, values.nbytes
         return values
 

@@ -15,10 +15,12 @@ the episode that has the first step.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,9 +32,11 @@ from rlds_cli.dataset.rows import Rows
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.store import arrays, compression, digests
+from rlds_cli.store.derived import NUMBERS, ZEROS, Column, Patched
 from rlds_cli.store.digests import Digests
+from rlds_cli.store.episode_table import Columns
 from rlds_cli.store.opening import Store
-from rlds_cli.store.views import Change, Column
+from rlds_cli.store.views import Change
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, VIDEO, Array, BoolArray, Field, IntArray, split_name
 
 _TERMINATED, _TRUNCATED = FLAGS
@@ -111,21 +115,20 @@ def of_values(given: Any, length: int, where: str) -> list[tuple[int, int]]:
     return [(a, b) for a, b in pairs if a < b]
 
 
-def whole(index: IntArray) -> Change:
-    """Return the change that selects whole episodes."""
-    return Change(index, {"source_episode": index, "source_step": np.zeros(len(index), np.int64)})
+WHOLE: Mapping[str, Patched] = {"source_episode": NUMBERS, "source_step": ZEROS}  # columns of whole episodes
 
 
 def change(store: Store, ranges: Ranges) -> Change:
     """Return the change that makes episodes of ranges."""
-    e, options = store.episodes, store.episode_strings("options")
-    of, length = ranges.number, ranges.stop - ranges.first
-    at_start, at_end = ranges.first == 0, ranges.stop == e["length"][of]
-    if (at_start & at_end).all():
-        return whole(of)
-    start = e["start"][of] + ranges.first
+    e, lengths = store.episodes, store.episodes["length"]
+    parts = np.flatnonzero((ranges.first != 0) | (ranges.stop != lengths[ranges.number]))
+    if not len(parts):
+        return Change(ranges.number, WHOLE)
+    of, first, stop = (x[parts] for x in (ranges.number, ranges.first, ranges.stop))
+    start, length = e["start"][of] + first, stop - first
+    at_start, at_end = first == 0, stop == lengths[of]
     cut = ~at_end
-    observed = np.where(at_end, e["num_observed"][of] > e["length"][of], True)
+    observed = np.where(at_end, e["num_observed"][of] > lengths[of], True)
     end = np.where(at_end, e["end"][of], CUT).astype(np.uint8)
     if _TERMINATED in store.fields:
         last = np.asarray(store.rows(_TERMINATED)[start + length - 1])
@@ -137,34 +140,30 @@ def change(store: Store, ranges: Ranges) -> Change:
         "num_observed": length + observed,
         "num_transitions": length - (~observed & (end != TERMINATED)),
         "end": end,
-        "row": e["row"][of] + ranges.first,
-        "id": _ids(e["id"][of], ranges, at_start & at_end),
-        "source_episode": of,
-        "source_step": ranges.first,
+        "row": e["row"][of] + first,
     }
-    for name in {"seed", "has_seed"} & e.keys():
+    for name in {"seed", "has_seed"} & set(e):
         columns[name] = np.where(at_start, e[name][of], 0).astype(e[name].dtype)
-    if any(options):
+    if any(options := store.episode_strings("options")):
         columns["options"] = [
             options[k] if first else "" for k, first in zip(of.tolist(), at_start.tolist(), strict=True)
         ]
-    changed = np.flatnonzero(~(at_start & at_end))
+    if isinstance(e, Columns):
+        e.let_go()
+    columns["id"] = _ids(e["id"], ranges, parts)
     truncated = start[cut] + length[cut] - 1
-    part = _Places(store, columns, changed)
-    rows = Rows(part)
-    for name, values in _sums(rows, truncated).items():
-        if name in e:
-            column = np.array(e[name][of])
-            column[changed] = values
-            columns[name] = column
-    new = {name: _digests(rows, f, store.digests(name)[of], changed, truncated) for name, f in store.fields.items()}
-    flags = {} if _TRUNCATED not in store.fields else {_TRUNCATED: _writer(store, start, length, truncated)}
-    return retelling.of_ranges(store, Change(of, columns, digests=new, rows=flags), changed)
+    rows = Rows(_Places(store, columns, parts))
+    columns |= {name: values for name, values in _sums(rows, cut).items() if name in e}
+    patched = {name: Patched(parts, values) for name, values in columns.items()}
+    patched |= {"source_episode": Patched(parts, of, "numbers"), "source_step": Patched(parts, first, "zeros")}
+    new = {name: Patched(parts, partial(_digests, rows, f, cut)) for name, f in store.fields.items()}
+    flags = {_TRUNCATED: _writer(store, ranges, truncated)} if _TRUNCATED in store.fields else {}
+    return retelling.of_ranges(store, Change(ranges.number, patched, digests=new, rows=flags), parts)
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Some of the episodes of a table that is not written yet, as a dataset for `Rows`."""
+    """Episodes of a table that is not written yet, as a dataset for `Rows`; ``index`` are their numbers in it."""
 
     store: Store
     columns: Mapping[str, Any]
@@ -175,23 +174,27 @@ class _Places:
         return self
 
     def __getitem__(self, name: str) -> Array:
-        return np.asarray(self.columns[name])[self.index]
+        return np.asarray(self.columns[name])
 
 
-def _ids(of: Array, ranges: Ranges, whole: BoolArray) -> Digests:
-    """Return the ids of ranges: a part of an episode gets the hash of the episode's id, of its first step and stop.
+def _ids(of: Array, ranges: Ranges, parts: IntArray) -> Digests:
+    """Return the ids of ``parts`` of episodes: each is the hash of the episode's id, and of its first step and stop.
 
     One that exists already, of the same part that was made before and merged with the episode, is hashed again.
     """
-    found = np.array(of)
-    taken = {row.tobytes() for row in found[whole]}
-    for k in np.flatnonzero(~whole).tolist():
-        id, place = of[k].tobytes(), np.array([ranges.first[k], ranges.stop[k]], "<i8").tobytes()
-        while (id := hashlib.sha256(id + place).digest()[:16]) in taken:
-            pass
-        taken.add(id)
-        found[k] = np.frombuffer(id, np.uint8)
-    return found
+    stays = np.ones(len(ranges), bool)
+    stays[parts] = False
+    taken = np.ascontiguousarray(of[ranges.number[stays]])
+    places = np.stack([ranges.first[parts], ranges.stop[parts]], 1).astype("<i8").view(np.uint8)
+    found = digests.of_rows(np.concatenate([of[ranges.number[parts]], places], 1))[:, :16]
+    heads = np.sort(np.concatenate([taken[:, :8], found[:, :8]]).view("<u8").reshape(-1))
+    if (heads[1:] == heads[:-1]).any():
+        known = {row.tobytes() for row in taken}
+        for k, place in enumerate(places):
+            while (id := found[k].tobytes()) in known:
+                found[k] = np.frombuffer(hashlib.sha256(id + place.tobytes()).digest()[:16], np.uint8)
+            known.add(id)
+    return np.ascontiguousarray(found)
 
 
 def _groups(rows: Rows, width: int) -> Iterator[tuple[int, int]]:
@@ -204,7 +207,26 @@ def _groups(rows: Rows, width: int) -> Iterator[tuple[int, int]]:
         first = end
 
 
-def _sums(rows: Rows, truncated: IntArray) -> dict[str, Array]:
+class _Read(NamedTuple):
+    """The first rows of some episodes, end to end, and the number of the first row of each of them."""
+
+    values: Array
+    start: IntArray
+
+
+def _read(rows: Rows, name: str, a: int, b: int, count: IntArray) -> _Read:
+    """Read the first ``count[e]`` rows of episodes a to b, as they are stored."""
+    size = count[a:b]
+    start = np.cumsum(size) - size
+    within = np.arange(int(size.sum())) - np.repeat(start, size)
+    if not rows.store.slices:
+        return _Read(rows.at(name, np.repeat(rows.start[a:b], size) + within), start)
+    places = np.repeat(rows.stored(rows.start[a:b]), size) + within
+    first = int(places.min())
+    return _Read(rows.window(name, first, int(places.max()) + 1)[places - first], start)
+
+
+def _sums(rows: Rows, cut: BoolArray) -> dict[str, Array]:
     """Return total_reward, num_done and num_terminated of episodes, where the fields exist."""
     store, found = rows.store, dict[str, Array]()
     f = store.fields.get(REWARD)
@@ -213,62 +235,61 @@ def _sums(rows: Rows, truncated: IntArray) -> dict[str, Array]:
     if all(name in store.fields for name in FLAGS):
         found |= {n: np.zeros(len(rows.start), np.int64) for n in ("num_done", "num_terminated")}
     for a, b in _groups(rows, 8):
-        first, stop, start = int(rows.start[a]), int(rows.final[b - 1]) + 1, rows.start[a:b] - rows.start[a]
         if "total_reward" in found:
+            reward, start = _read(rows, REWARD, a, b, rows.length)
             with np.errstate(over="ignore", invalid="ignore"):  # infinities of both signs are data
-                found["total_reward"][a:b] = np.add.reduceat(
-                    np.asarray(rows.between(REWARD, first, stop), np.float64), start
-                )
+                found["total_reward"][a:b] = np.add.reduceat(np.asarray(reward, np.float64), start)
         if "num_done" in found:
-            done = rows.between(_TERMINATED, first, stop)
+            done, start = _read(rows, _TERMINATED, a, b, rows.length)
             found["num_terminated"][a:b] = np.add.reduceat(done, start, dtype=np.int64)
-            done = done | _cut(rows, first, stop, truncated)
+            done = done | _truncated(rows, a, b, cut)
             found["num_done"][a:b] = np.add.reduceat(done, start, dtype=np.int64)
     return found
 
 
-def _cut(rows: Rows, first: int, stop: int, truncated: IntArray) -> BoolArray:
-    """Return ``next/truncated`` of rows ``first`` to ``stop`` [n], with True where ranges are cut."""
-    values: BoolArray = np.array(rows.between(_TRUNCATED, first, stop))
-    values |= np.isin(rows.stored(np.arange(first, stop)), truncated)
-    values[rows.last_rows(first, stop) - first] = False
+def _truncated(rows: Rows, a: int, b: int, cut: BoolArray) -> BoolArray:
+    """Return ``next/truncated`` of the steps of episodes a to b, end to end: True in the last one of those cut."""
+    values, start = _read(rows, _TRUNCATED, a, b, rows.length)
+    values[(start + rows.length[a:b] - 1)[cut[a:b]]] = True
     return values
 
 
-def _digests(rows: Rows, f: Field, before: Digests, changed: IntArray, truncated: IntArray) -> Digests:
-    """Return the digests of all episodes of a field: ``before`` [episodes, 32], with those of ``changed`` anew."""
-    store, found = rows.store, np.array(before)
-    count = rows.count(f)
+def _digests(rows: Rows, f: Field, cut: BoolArray) -> Digests:
+    """Return the digests of the episodes of a field [episodes, 32]."""
+    store, found, count = rows.store, np.empty((len(rows.start), 32), np.uint8), rows.count(f)
     of_rows = store.row_digests(f.name) if digests.has_row_digests(f) else None
     of_videos = store.video_digests(f.name) if f.codec == VIDEO else None
     texts = store.strings(f.name).tolist() if f.kind == "text" else []
     width = 32 if of_rows is not None else arrays.row_bytes((0, *f.shape), f.dtype) if f.kind == "array" else 8
     for a, b in _groups(rows, width):
-        first, stop, start = int(rows.start[a]), int(rows.final[b - 1]) + 1, rows.start[a:b] - rows.start[a]
+        places, some = rows.stored(rows.start[a:b]), count[a:b]
         if of_rows is not None:
-            values: Array = np.asarray(of_rows[rows.stored(np.arange(first, stop))])
+            found[a:b] = digests.of_episodes(of_rows, places, some)
+        elif f.kind == "array" and f.name != _TRUNCATED and store.slices:
+            first = int(places.min())
+            values = rows.window(f.name, first, int((places + some).max()))
+            found[a:b] = digests.of_episodes(values, places - first, some)
         elif f.name == _TRUNCATED:
-            values = _cut(rows, first, stop, truncated)
+            found[a:b] = digests.of_episodes(_truncated(rows, a, b, cut), np.cumsum(some) - some, some)
         else:
-            values = rows.between(f.name, first, stop)
-        if of_videos is not None:
-            values = digests.video_rows(values, of_videos)
-        if f.kind == "text":
-            found[changed[a:b]] = digests.of_text_episodes(values, texts, start, count[a:b])
-        else:
-            found[changed[a:b]] = digests.of_episodes(values, start, count[a:b])
+            values, start = _read(rows, f.name, a, b, count)
+            if f.kind == "text":
+                found[a:b] = digests.of_text_episodes(values, texts, start, some)
+            else:
+                hashed = values if of_videos is None else digests.video_rows(values, of_videos)
+                found[a:b] = digests.of_episodes(hashed, start, some)
     return found
 
 
-def _writer(store: Store, start: IntArray, length: IntArray, truncated: IntArray) -> Callable[[Path], None]:
-    """Return the function that writes ``next/truncated``: the flags of the episodes, and True in rows ``truncated``."""
-    rows = store.manifest.counts.rows
+def _writer(store: Store, ranges: Ranges, truncated: IntArray) -> Callable[[Path], None]:
+    """Return the function that writes ``next/truncated``: the flags of the ranges, and True in rows ``truncated``."""
+    rows, start = store.manifest.counts.rows, store.episodes["start"][ranges.number] + ranges.first
 
     def write(dataset: Path) -> None:
         directory = dataset / store.path_of(_TRUNCATED)
         file = arrays.data_file(directory, 1)
         safe_files.make(file.parent)
-        flagged = np.sort(np.concatenate([truncated, *_flagged(store, start, length)]))
+        flagged = np.sort(np.concatenate([truncated, *_flagged(store, start, ranges.stop - ranges.first)]))
         with file.open("wb") as sparse:
             sparse.truncate(rows)
             for at in np.split(flagged, np.flatnonzero(np.diff(flagged // _BLOCK)) + 1) if len(flagged) else ():
@@ -295,15 +316,40 @@ def _flagged(store: Store, start: IntArray, length: IntArray) -> Iterator[IntArr
 
 def collect(ds: _Dataset, given: Callable[[Batch], Any] | Mapping[int, Any]) -> Ranges:
     """Return the ranges of the selected episodes that a user gave; see `Dataset.trim`."""
-    found: list[tuple[int, int, int]] = []
-    index, lengths = ds.episodes.index.tolist(), ds.episodes["length"].tolist()
-    if not callable(given):
-        _check_numbers(given, len(index), ds.id)
-    for k, (number, length) in enumerate(zip(index, lengths, strict=True)):
-        value = given(_episode(ds, k)) if callable(given) else given.get(k, (0, length))
-        found += [(number, a, b) for a, b in of_values(value, length, f"{ds.id}, episode {k:,}")]
-    columns = np.array(found, np.int64).reshape(-1, 3)
-    return Ranges(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
+    lengths = ds.episodes["length"]
+    if callable(given):
+        given = {k: given(_episode(ds, k)) for k in range(len(lengths))}
+    else:
+        _check_numbers(given, len(lengths), ds.id)
+    numbers = np.fromiter(given, np.int64, len(given))
+    stays = np.ones(len(lengths), bool)
+    stays[numbers] = False
+    pairs = _of_pairs(given.values(), lengths[numbers])
+    if pairs is None:
+        each = [of_values(v, int(lengths[k]), f"{ds.id}, episode {k:,}") for k, v in sorted(given.items())]
+        counts = np.array([len(ranges) for ranges in each], np.int64)
+        pairs = np.array([pair for ranges in each for pair in ranges], np.int64).reshape(-1, 2)
+        numbers = np.repeat(np.sort(numbers), counts)
+    whole = np.flatnonzero(stays)
+    of = np.concatenate([whole, numbers])
+    order = np.argsort(of, kind="stable")
+    first = np.concatenate([np.zeros_like(whole), pairs[:, 0]])[order]
+    stop = np.concatenate([lengths[whole], pairs[:, 1]])[order]
+    return Ranges(ds.episodes.index[of[order]], first, stop)
+
+
+def _of_pairs(given: Collection[Any], lengths: IntArray) -> IntArray | None:
+    """Return pairs (first, stop) of numbers as an array [n, 2]; None unless each is a range of its episode."""
+    if set(map(type, given)) != {tuple} or set(map(len, given)) != {2}:
+        return None
+    if set(map(type, chain.from_iterable(given))) != {int}:
+        return None
+    try:
+        found = np.fromiter(chain.from_iterable(given), np.int64, 2 * len(given)).reshape(-1, 2)
+    except OverflowError:
+        return None
+    fits = (found[:, 0] >= 0) & (found[:, 0] < found[:, 1]) & (found[:, 1] <= lengths)
+    return found if fits.all() else None
 
 
 def _check_numbers(given: Any, count: int, id: str) -> None:
@@ -313,6 +359,8 @@ def _check_numbers(given: Any, count: int, id: str) -> None:
         raise InvalidArgument(
             f"{id} is trimmed by a function or by a mapping, not by a {type(given).__name__}.", hint=hint
         )
+    if set(map(type, given)) == {int} and min(given) >= 0 and max(given) < count:
+        return
     for k in given:
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 0 <= k < count:
             raise InvalidArgument(f"There is no episode {k!r} among the {count:,} of {id}.", hint=hint)

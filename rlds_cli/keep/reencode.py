@@ -18,7 +18,7 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.home import Home, locate, usage
 from rlds_cli.home.locks import exclusive
-from rlds_cli.store import arrays, compression, manifest, references, sealing, versions
+from rlds_cli.store import arrays, compression, lookups, manifest, publishing, sealing, versions
 from rlds_cli.store.integrity import check_field
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.opening import Store
@@ -139,11 +139,9 @@ def _share_the_rest(store: Store, work: Path) -> None:
     """Link the files that have only one encoding: episode table, digests, texts, metadata, groups."""
     fields = {store.directory(name) for name in store.fields}
     apart = (store.path / sealing.MANIFEST, store.path / sealing.LISTING)
-    for name, file in references.files(store.path).items():
+    for name, file in lookups.files(store.path).items():
         if fields.isdisjoint((store.path / name).parents) and file not in apart:
-            place = work / name
-            safe_files.make(place.parent)
-            disk.share(file, place, sealed=True)
+            publishing.share_file(file, work / name)
 
 
 def _known(store: Store) -> dict[str, str]:

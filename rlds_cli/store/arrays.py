@@ -39,7 +39,7 @@ from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.mapping import Addresses
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import files, references, validation
+from rlds_cli.store import files, paths, references, validation
 from rlds_cli.ted import Array
 
 INNER_BYTES = 1 << 20
@@ -209,6 +209,18 @@ def _map(found: ArrayLayout) -> Array:
     mapped: Array = np.frombuffer(buffer, found.dtype.newbyteorder("<"), count).reshape(found.shape)
     mapped.flags.writeable = False
     return mapped
+
+
+def joined(shape: tuple[int, ...], dtype: np.dtype[Any], segments: Sequence[Segment]) -> Array:
+    """Return segments as one array of ``shape`` [rows, ...], mapped read-only; rows of none are zeros.
+
+    Raises
+    ------
+    DamagedDataset
+        A file is missing or has another size.
+    """
+    whole = max(1, shape[0])
+    return _map(ArrayLayout(shape, dtype, False, whole, whole, tuple(segments), True))
 
 
 def open_sized(file: Path, size: int) -> io.FileIO:
@@ -536,15 +548,19 @@ def check_offsets(directory: Path, offsets: Array, data: Array) -> None:
 def write_group(directory: Path, attributes: dict[str, Any] | None = None, *, lines: bool = True) -> None:
     """Write the ``zarr.json`` of a group; with ``lines`` each value has a line of its own, for people."""
     safe_files.make(directory)
+    safe_files.write_bytes(directory / "zarr.json", group_document(attributes, lines=lines))
+
+
+def group_document(attributes: dict[str, Any] | None = None, *, lines: bool = True) -> bytes:
+    """Return what `write_group` writes."""
     described = {"zarr_format": 3, "node_type": "group", "attributes": attributes or {}}
-    text = json.dumps(described, indent=1 if lines else None)
-    safe_files.write_bytes(directory / "zarr.json", text.encode())
+    return json.dumps(described, indent=1 if lines else None).encode()
 
 
 def write_groups(directory: Path) -> None:
     """Write the ``zarr.json`` of a Zarr group into every directory above arrays that has none."""
     for entry in directory.iterdir():
-        if not entry.is_dir() or references.is_reference(entry):
+        if not entry.is_dir() or references.is_reference(entry) or (entry / paths.LOOKUP).exists():
             continue
         if not (entry / "zarr.json").exists():
             write_group(entry)

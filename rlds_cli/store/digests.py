@@ -115,8 +115,13 @@ def video_rows(index: Array, files: Digests) -> Array:
 
 def of_field(f: Field | StoredField, episodes: Digests, name: str | None = None) -> str:
     """Return the digest of a field, under another ``name`` if one is given, from those of its episodes."""
+    return of_field_pieces(f, [episodes], name)
+
+
+def of_field_pieces(f: Field | StoredField, episodes: Iterable[Digests], name: str | None = None) -> str:
+    """Return `of_field` of the digests of episodes that come in pieces."""
     head = [name or f.name, f.dtype, list(f.shape), f.placement, f.kind, f.codec]
-    return _of_head(head, arrays.raw(episodes))
+    return _of_head(head, map(arrays.raw, episodes))
 
 
 def of_column(name: str, values: Array | Sequence[str | None], missing: BoolArray | None = None) -> str:
@@ -125,11 +130,11 @@ def of_column(name: str, values: Array | Sequence[str | None], missing: BoolArra
     A missing text is None, and has length -1; a missing number is stored as 0 or NaN.
     """
     if not isinstance(values, np.ndarray):
-        return _of_head([name, "str", [], "episode", "text", None], of_texts(values))
+        return _of_head([name, "str", [], "episode", "text", None], [of_texts(values)])
     content = [arrays.raw(arrays.little_endian(values))]
     if missing is not None and missing.any():
         content.append(arrays.raw(missing))
-    return _of_head([name, values.dtype.name, list(values.shape[1:]), "episode", "array", None], *content)
+    return _of_head([name, values.dtype.name, list(values.shape[1:]), "episode", "array", None], content)
 
 
 def described(own: Mapping[str, StoredColumn]) -> dict[str, dict[str, str]]:
@@ -137,7 +142,7 @@ def described(own: Mapping[str, StoredColumn]) -> dict[str, dict[str, str]]:
     return {n: {"dtype": c.dtype, "digest": of_column(n, c.values, c.missing)} for n, c in own.items()}
 
 
-def _of_head(head: Sequence[Any], *content: bytes | memoryview) -> str:
+def _of_head(head: Sequence[Any], content: Iterable[bytes | memoryview]) -> str:
     line = json.dumps(list(head), separators=(",", ":"), ensure_ascii=True)
     h = hashlib.sha256(line.encode() + b"\n")
     for data in content:
@@ -170,7 +175,7 @@ def of_columns(columns: Mapping[str, Array | Sequence[str | None]], own: Mapping
     options = columns.get("options", ())
     if any(options):
         found["options"] = of_column("options", [o or None for o in options])
-    splits = {name: np.asarray(mask) for name, mask in columns.items() if name.startswith("split/")}
+    splits = {name: np.asarray(columns[name]) for name in columns if name.startswith("split/")}
     found |= {name: of_column(name, mask) for name, mask in splits.items() if mask.any()}
     valued = {name: c for name, c in own.items() if not c.missing.all()}
     return found | {name: of_column(name, c.values, c.missing) for name, c in valued.items()}

@@ -18,7 +18,18 @@ import numpy.typing as npt
 
 from rlds_cli import __version__
 from rlds_cli.base.files import safe as safe_files
-from rlds_cli.store import arrays, compression, digests, episode_table, publishing, rows, sealing, statistics, videos
+from rlds_cli.store import (
+    arrays,
+    compression,
+    digests,
+    episode_table,
+    lookups,
+    publishing,
+    rows,
+    sealing,
+    statistics,
+    videos,
+)
 from rlds_cli.store import metadata as data_not_per_row
 from rlds_cli.store.build import Built
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField, read
@@ -347,7 +358,7 @@ def _known(shared: Mapping[str, Shared], finished: Iterable[_Finished]) -> dict[
 def _renamed(s: Shared) -> StoredField:
     """Return the field under its new name, with the digest that follows from the name."""
     f = s.field
-    digest = digests.of_field(f, arrays.read(s.dataset / "digests" / f.path), s.name)
+    digest = digests.of_field(f, lookups.read(s.dataset / "digests" / f.path), s.name)
     return replace(f, name=s.name, path=assign_paths([s.name])[s.name], digest=digest)
 
 

@@ -25,6 +25,7 @@ from rlds_cli.store import (
     digests,
     episode_table,
     files,
+    lookups,
     manifest,
     metadata,
     references,
@@ -100,7 +101,7 @@ def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress 
     return Verification(*what, version=m.version)
 
 
-def _places(path: Path, m: Manifest) -> tuple[dict[str, Array] | None, list[Problem]]:
+def _places(path: Path, m: Manifest) -> tuple[Mapping[str, Array] | None, list[Problem]]:
     """Read where the episodes lie; None if the episode table is damaged, without which no row is known to count."""
     try:
         columns = episode_table.read_columns(path / "episodes", m)
@@ -162,7 +163,8 @@ def _check_episodes(path: Path, sound: set[str], threads: int) -> tuple[dict[str
 def _check_others(path: Path, m: Manifest) -> Iterator[Problem]:
     """Yield problems of all other parts: metadata, sources, string tables, the documents of groups."""
     fields = {path / f.path for f in m.fields}
-    for document in sorted(name for name in references.files(path) if name.endswith("/zarr.json")):
+    there = lookups.files(path, damaged={})  # lookups are compared with their digests as they would be written
+    for document in sorted(n for n, file in there.items() if n.endswith("/zarr.json") and isinstance(file, Path)):
         array = (path / document).parent
         if not fields.isdisjoint((array, *array.parents)) or arrays.is_segmented(array.parent):
             continue
@@ -358,7 +360,7 @@ def _hash_episodes(
     except _FAILURES as e:
         return hashed, dict.fromkeys(range(len(start)), _why(e)), 0
     done = 0
-    for first, stop in _groups(start, count, max(1, _PIECE // max(1, rows.width))):
+    for first, stop in _groups(start, count, max(1, _PIECE // max(1, rows.width)), gaps=f.kind != "frames"):
         a, b = int(start[first]), int(start[stop - 1] + count[stop - 1])
         try:
             if stop - first == 1:
@@ -377,10 +379,14 @@ def _hash_episodes(
     return hashed, unreadable, rows.bytes
 
 
-def _groups(start: IntArray, count: IntArray, most: int) -> Iterator[tuple[int, int]]:
-    """Divide episodes into runs that follow each other on the rows, of at most ``most`` rows; longer ones are alone."""
+def _groups(start: IntArray, count: IntArray, most: int, *, gaps: bool) -> Iterator[tuple[int, int]]:
+    """Divide episodes into runs that follow each other on the rows, of at most ``most`` rows; longer ones are alone.
+
+    With ``gaps``, up to three times as many rows of no episode as the one before has may lie between two of them.
+    """
     stops = start + count
-    near = np.concatenate([[False], (start[1:] >= stops[:-1]) & (start[1:] <= stops[:-1] + 1)]).tolist()
+    apart = start[1:] - stops[:-1]
+    near = np.concatenate([[False], (apart >= 0) & (apart <= (3 * count[:-1] if gaps else 1))]).tolist()
     first, edges = 0, list(zip(start.tolist(), stops.tolist(), strict=True))
     for k, (_, b) in enumerate(edges):
         if k > first and (not near[k] or b - edges[first][0] > most):
@@ -519,7 +525,7 @@ def _differences(
 ) -> list[Problem]:
     """Find the episodes that have changed, without those known to be unreadable."""
     try:
-        stored: Any = np.asarray(arrays.read(dataset / "digests" / f.path))
+        stored: Any = lookups.read(dataset / "digests" / f.path)
         intact = digests.of_field(f, stored) == f.digest
     except _FAILURES as e:
         stored, intact = None, False

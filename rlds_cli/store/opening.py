@@ -18,6 +18,7 @@ from rlds_cli.store import (
     digests,
     episode_table,
     files,
+    lookups,
     manifest,
     metadata,
     references,
@@ -581,7 +582,7 @@ class Store(Followed):
 
     def digests(self, name: str) -> Digests:
         """Return the digests of the episodes of a field [episodes, 32]; see `store.digests`."""
-        found = self.guarded(lambda: arrays.read(self.beside("digests", *self.path_of(name).split("/"))))
+        found = self.guarded(lambda: lookups.read(self.beside("digests", *self.path_of(name).split("/"))))
         if found.shape != (len(self.episodes["start"]), 32) or found.dtype != np.uint8:
             raise DamagedDataset(f"The digests of {name} are not those of {self.manifest.id}.", hint="rlds verify ID")
         return found
@@ -602,8 +603,8 @@ class Store(Followed):
     def column_digests(self, index: IntArray, ignored: Collection[str] = ()) -> dict[str, str]:
         """Return the digests of the columns of episodes that count as content, by name; see `digests.of_columns`."""
         options = self.episode_strings("options")
-        counted = {n: v for n, v in self.episodes.items() if n in digests.CONTENT or n.startswith("split/")}
-        columns: dict[str, Array | Sequence[str | None]] = {n: values[index] for n, values in counted.items()}
+        counted = [n for n in self.episodes if n in digests.CONTENT or n.startswith("split/")]
+        columns: dict[str, Array | Sequence[str | None]] = {n: self.episodes[n][index] for n in counted}
         columns["options"] = [options[k] for k in index.tolist()] if any(options) else []
         return digests.of_columns(
             columns, {n: self.own_column(n).take(index) for n in self.own_columns if n not in ignored}

@@ -11,6 +11,8 @@ from pathlib import Path
 from rlds_cli.errors import RldsError
 
 REFERENCE = "reference.json"  # in the place of an array whose rows are stored in another dataset, see `references`
+LOOKUP = "lookup.json"  # in the place of an array whose rows are some of another one's, see `lookups`
+LOOKUPS = "__lookups"  # beside the fields, none of which can have this name: numbers of such rows
 VERSIONS = "versions"
 MOVING = ".moving"  # beside the earlier versions of a dataset, while the newest one moves to them
 FAILURES = "errors.jsonl"  # episodes that are left out, a line each
@@ -22,7 +24,9 @@ _MOST_LEVELS, _LONGEST = 64, 1500  # of a path that is written: systems take 1,0
 _MOST_READ, _LONGEST_READ = 512, 4096
 # Files of an index that `rlds index` writes beside a dataset's own.
 INDEXED = re.compile(r"rlds\.json|(objects|blocks|groups|indexes)/[0-9a-f]{64}")
-_COMPONENT = re.compile(r"(?!\.|__|zarr\.json$|reference\.json$)[A-Za-z0-9\-_.+=@,~%]{1,250}", re.IGNORECASE)
+_COMPONENT = re.compile(
+    r"(?!\.|__|zarr\.json$|reference\.json$|lookup\.json$)[A-Za-z0-9\-_.+=@,~%]{1,250}", re.IGNORECASE
+)
 
 
 def component(text: str) -> str:
@@ -30,7 +34,7 @@ def component(text: str) -> str:
     encoded = "".join(c if c in _PLAIN else "".join(f"%{b:02X}" for b in c.encode()) for c in text)
     if not encoded:
         return "%"
-    if encoded[0] == "." or encoded.startswith("__") or encoded.lower() in ("zarr.json", REFERENCE):
+    if encoded[0] == "." or encoded.startswith("__") or encoded.lower() in ("zarr.json", REFERENCE, LOOKUP):
         encoded = f"%{ord(encoded[0]):02X}{encoded[1:]}"
     if len(encoded) > _MAX_BYTES:
         encoded = f"{encoded[: _MAX_BYTES - 17]}~{hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -12,13 +12,14 @@ import stat
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 from rlds_cli.base.files import disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.disk import sync_directory
 from rlds_cli.errors import NoPermission
-from rlds_cli.store import files, references
+from rlds_cli.store import files, lookups, references
 from rlds_cli.store.manifest import Stats, StoredField
 
 _AT_FDCWD = -100
@@ -177,11 +178,19 @@ def share_tree(source: Path, target: Path, *, sealed: bool = True, within: Path 
     if within is not None:
         _check_target(target, within)
         trees.discard(target)
-    for name, file in sorted(references.files(source).items()):
-        place = target / name
-        safe_files.make(place.parent)
-        how = max(how, order.index(disk.share(file, place, sealed=sealed)))
+    for name, file in sorted(lookups.files(source).items(), key=itemgetter(0)):
+        how = max(how, order.index(share_file(file, target / name, sealed=sealed)))
     return order[how]
+
+
+def share_file(file: Path | lookups.WholeFile, target: Path, *, sealed: bool = True) -> disk.How:
+    """Share a file of a dataset as `share_tree` does; what is looked up is written."""
+    safe_files.make(target.parent)
+    if not isinstance(file, lookups.WholeFile):
+        return disk.share(file, target, sealed=sealed)
+    target.unlink(missing_ok=True)
+    file.write(target)
+    return "copy"
 
 
 def link_tree(source: Path, target: Path, *, apart: Collection[str] = ()) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import arrays, digests, references, tags, videos
+from rlds_cli.store import arrays, digests, lookups, tags, videos
 from rlds_cli.store import files as store_files
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import VIDEO
@@ -51,11 +51,11 @@ def seal(directory: Path, m: Manifest, *, known: Mapping[str, str] = {}, threads
 
     ``known`` holds digests of files by path: those that another dataset recorded for shared files.
     """
-    there = references.files(directory)
+    there = lookups.files(directory)
     names = there.keys() - {MANIFEST, LISTING, tags.FILE}
     files = sorted(names - _rows(names, m))
     with ThreadPoolExecutor(max(1, threads)) as pool:
-        hashes = pool.map(lambda name: known.get(name) or sha256_of(there[name]), files)
+        hashes = pool.map(lambda name: known.get(name) or lookups.sha256_of_file(there[name]), files)
         listed = dict(zip(files, hashes, strict=True))
     (directory / LISTING).unlink(missing_ok=True)  # it may be a link to another dataset's
     arrays.write_group(directory / "digests", {"files": listed})
@@ -115,9 +115,12 @@ def check(directory: Path, m: Manifest, threads: int) -> tuple[Problem, ...]:
         return (*problems, Problem(LISTING, f"cannot be read: {e.strerror}"))
     if not intact:
         return (*problems, Problem(LISTING, "is not what the manifest says: the digests of files"))
-    there, files = references.files(directory), listed(directory)
+    damaged, files = dict[str, str](), listed(directory)
+    there = lookups.files(directory, damaged=damaged)
+    problems += [Problem(name, what) for name, what in sorted(damaged.items())]
+    names = sorted(name for name in files if not name.startswith(tuple(f"{lookup}/" for lookup in damaged)))
     with ThreadPoolExecutor(threads) as pool:
-        problems += filter(None, pool.map(lambda name: _compare(there.get(name), name, files[name]), sorted(files)))
+        problems += filter(None, pool.map(lambda name: _compare(there.get(name), name, files[name]), names))
     added = sorted(n for n in there.keys() - set(files) if n.startswith("episodes/") and "/." not in n)
     return (*problems, *(Problem(n, "is not of this dataset") for n in added))
 
@@ -135,13 +138,16 @@ def _with(text: str, digest: str) -> str:
     return head + key + digest + tail[64:]
 
 
-def _compare(file: Path | None, name: str, digest: str) -> Problem | None:
+def _compare(file: Path | lookups.WholeFile | None, name: str, digest: str) -> Problem | None:
     if file is None:
         return Problem(name, "is missing")
     try:
-        return None if sha256_of(file) == digest else Problem(name, "is not what it was when it was written")
+        same = lookups.sha256_of_file(file) == digest
+        return None if same else Problem(name, "is not what it was when it was written")
     except OSError as e:
         return Problem(name, f"cannot be read: {e.strerror}")
+    except DamagedDataset as e:
+        return Problem(name, e.message)
 
 
 def _rows(files: Set[str], m: Manifest) -> set[str]:

@@ -10,6 +10,7 @@ import io
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,9 +18,10 @@ import numpy as np
 
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import arrays, paths, references, tags
+from rlds_cli.store import arrays, lookups, paths, tags
 from rlds_cli.store import files as store_files
 from rlds_cli.store.arrays import Segment
+from rlds_cli.store.lookups import WholeFile
 from rlds_cli.ted import IntArray
 
 Extents = tuple[tuple[int, int], ...]  # first byte, and the one behind the last, of parts of a file, in order
@@ -39,7 +41,7 @@ class LocalFile:
     extents : sequence of (int, int)
         First byte, and the one behind the last, of the parts that belong to the snapshot.
     file : Path, optional
-        On the disk; None if ``data`` is the content.
+        On the disk; None if ``data`` is the content, or ``whole`` has it.
     identity : optional
         Of the file on the disk, if it never changes.
     growing : bool
@@ -53,6 +55,7 @@ class LocalFile:
     data: bytes = b""
     identity: tuple[int, int, int] | None = None
     growing: bool = False
+    whole: WholeFile | None = None
 
     def open(self) -> BinaryIO:
         """Open the content.
@@ -63,7 +66,7 @@ class LocalFile:
             Another file has taken its place.
         """
         if self.file is None:
-            return io.BytesIO(self.data)
+            return io.BytesIO(self.data if self.whole is None else self.whole.content())
         try:
             opened = safe_files.reading(self.file)
         except OSError as e:
@@ -95,9 +98,12 @@ def of_directory(path: Path, needed: Mapping[Path, IntArray | None]) -> Iterator
         if spans is not None or arrays.is_segmented(place):
             for s in arrays.layout(place).segments:
                 parts.setdefault(s.file, []).extend(_extents(s, spans))  # two segments may be of one file
-    for name, file in sorted(references.files(path).items()):
+    for name, file in sorted(lookups.files(path).items(), key=itemgetter(0)):
         own = name == tags.FILE or paths.INDEXED.fullmatch(name)
         if "/." in f"/{name}" or own:  # of a file system or a desktop; of this directory
+            continue
+        if isinstance(file, WholeFile):
+            yield LocalFile(name, file.size, ((0, file.size),), whole=file)
             continue
         status = file.lstat()
         extents = parts.get(file, [(0, status.st_size)])

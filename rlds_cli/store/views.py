@@ -13,24 +13,30 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rlds_cli import __version__
-from rlds_cli.base.files import trees
-from rlds_cli.store import arrays, digests, episode_table, metadata, publishing, sealing, videos
+from rlds_cli.store import (
+    arrays,
+    derived,
+    digests,
+    episode_table,
+    lookups,
+    metadata,
+    publishing,
+    sealing,
+    videos,
+)
+from rlds_cli.store.derived import Column, Patched, Tables, WrittenTable
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import Counts, Manifest, StoredField, read
 from rlds_cli.store.opening import Store
 from rlds_cli.store.paths import component
-from rlds_cli.ted import CUT, TERMINATED, TRUNCATED, Array, IntArray
+from rlds_cli.ted import CUT, TERMINATED, TRUNCATED, IntArray
 
 EPISODES, DIGESTS, SOURCES, MISSING = "episodes", "digests", "sources", "missing"
 _ROWS = ("", f"{digests.ROWS}/")  # directories with a part of each field: its rows, and what they refer to
 _TABLES = ("text/", f"{videos.DIRECTORY}/")
 _SHARED = (metadata.DIRECTORY, SOURCES)
-_SMALL = {EPISODES, DIGESTS, SOURCES}
-Column = Array | list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,33 +49,37 @@ class Change:
         Numbers of the source's episodes, in the order of the result. All of them without it. A number may occur again
         where ``columns`` say which steps each of them has.
     columns : mapping
-        Columns of the episode table by their path below ``episodes``, for the episodes of the result: arrays, or texts
-        as lists.
+        Columns of the episode table that are not the source's, by their path below ``episodes``: arrays, or texts as
+        lists.
     own : mapping
         The user's columns that are new or change, by name; None removes one.
     digests : mapping
-        Digests of the episodes of a field [episodes, 32], where they are not those of the source's episodes.
+        Digests of the episodes of fields [episodes, 32], where they are not those of the source's episodes.
     rows : mapping
         Functions that write all rows of a field below the directory of the result, where they are not the source's, and
         its tables if these change, too.
     total : int, optional
         The number of rows, where it is not the source's.
     copies : bool
-        Copy files of rows that cannot get a second name, and those that the source refers to.
+        Copy files of rows that cannot get a second name, and those that the source refers to. All values of the table
+        are written.
     moves : bool
         The source is removed afterwards: its files of rows move.
+    looks_up : bool
+        The files of the source's episode table may be shared: they are not there for this result alone.
     facts : mapping
         Members of the manifest that change.
     """
 
     index: IntArray | None = None
-    columns: Mapping[str, Column] = field(default_factory=dict)
+    columns: Mapping[str, Column | Patched] = field(default_factory=dict)
     own: Mapping[str, StoredColumn | None] = field(default_factory=dict)
-    digests: Mapping[str, Digests] = field(default_factory=dict)
+    digests: Mapping[str, Digests | Patched] = field(default_factory=dict)
     rows: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
     total: int | None = None
     copies: bool = False
     moves: bool = False
+    looks_up: bool = True
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -109,11 +119,11 @@ def write(
                 known |= _share(source, directory, root + f.path, listed, change)
     for name in _SHARED:
         known |= _share(source, directory, name, listed, change)
-    own = _own_columns(source, change)
-    known |= _write_table(source, directory, change, own, listed)
-    known |= _write_digests(source, directory, change, listed)
+    tables = Tables(source, directory, change.index, looks_up=change.looks_up and not change.copies)
+    own = _write_tables(source, directory, change, tables)
     arrays.write_groups(directory)
-    sealing.seal(directory, _described(source, directory, change, own, id, version, provenance), known=known)
+    m = _described(source, directory, change, own, id, version, provenance)
+    sealing.seal(directory, m, known=known | tables.known)
     read(directory)  # refuse now what would be refused on opening
 
 
@@ -127,9 +137,9 @@ def _share(source: Store, target: Path, name: str, listed: Mapping[str, str], ch
         if not (source.path / name).is_dir():
             return
         identity = source.identity
-        if change.moves and name.split("/")[0] not in _SMALL:
+        if change.moves and name != SOURCES:
             publishing.move_tree(source.path / name, target / name)
-        elif change.copies or identity is None or name.split("/")[0] in _SMALL:
+        elif change.copies or identity is None or name == SOURCES:
             publishing.share_tree(source.path / name, target / name, within=target)
         else:
             publishing.link_or_refer(identity, name, target / name)
@@ -141,74 +151,37 @@ def _share(source: Store, target: Path, name: str, listed: Mapping[str, str], ch
 # -- the episode table
 
 
-def read_table(directory: Path, own: Iterable[str]) -> dict[str, Column]:
-    """Read TED's columns below ``episodes`` of a dataset, by path: arrays, and texts as lists; none of the user's."""
-    top, found, left = directory / EPISODES, dict[str, Column](), [directory / EPISODES]
-    apart = {top / MISSING, *(top / component(name) for name in own)}
-    while left:
-        for path in sorted(p for p in left.pop().iterdir() if p.is_dir() and p not in apart):
-            name = path.relative_to(top).as_posix()
-            if arrays.is_array(path):
-                found[name] = arrays.read(path)
-            elif (path / "offsets").is_dir():
-                found[name] = arrays.read_strings(path)
-            else:
-                left.append(path)
-    return found
-
-
-def taken(column: Column, index: IntArray) -> Column:
-    """Return the values of some episodes."""
-    return [column[k] for k in index.tolist()] if isinstance(column, list) else np.asarray(column[index])
-
-
-def _own_columns(source: Store, change: Change) -> dict[str, StoredColumn]:
-    """Return the user's columns of the result."""
-    same = {name: source.own_column(name) for name in source.own_columns if name not in change.own}
-    if change.index is not None:
-        same = {name: column.take(change.index) for name, column in same.items()}
-    return same | {name: column for name, column in change.own.items() if column is not None}
-
-
-def _write_table(
-    source: Store, directory: Path, change: Change, own: Mapping[str, StoredColumn], listed: Mapping[str, str]
-) -> dict[str, str]:
-    """Write the episode table, and return the recorded digests of the files that it shares."""
-    top, columns, known, apart = directory / EPISODES, dict(change.columns), dict[str, str](), set[str]()
-    if change.index is None:
-        known = _share(source, directory, EPISODES, listed, change)
-        apart = {name for name in own if name not in change.own and episode_table.is_apart(top, name)}
-        for name in change.own:
-            episode_table.remove_own(top, name)
-    else:
-        there = read_table(source.path, source.own_columns)
-        columns = {name: taken(column, change.index) for name, column in there.items()} | columns
-    for name, values in columns.items():
-        trees.discard(top / name)  # a link cannot be written
-        _write_column(top / name, values)
-    if change.own or change.index is not None:
-        episode_table.write_own(top, own, apart)
-    new = (*columns, *(p for name in change.own for p in (component(name), f"{MISSING}/{component(name)}")))
-    new = ("zarr.json", f"{MISSING}/zarr.json", *(f"{name}/" for name in new))
-    written = tuple(f"{EPISODES}/{name}" for name in new)
-    return {name: digest for name, digest in known.items() if not name.startswith(written)}
-
-
-def _write_column(path: Path, column: Column) -> None:
-    arrays.write_strings(path, column) if isinstance(column, list) else arrays.write(path, column)
-
-
-def _write_digests(source: Store, directory: Path, change: Change, listed: Mapping[str, str]) -> dict[str, str]:
-    known: dict[str, str] = {}
+def _write_tables(source: Store, directory: Path, change: Change, tables: Tables) -> dict[str, StoredColumn]:
+    """Write the episode table and the digests of episodes, and return the user's columns."""
     for f in source.manifest.fields:
-        place = f"{DIGESTS}/{f.path}"
-        if f.name in change.digests:
-            arrays.write(directory / place, change.digests[f.name])
-        elif change.index is not None:
-            arrays.write(directory / place, source.digests(f.name)[change.index])
-        else:
-            known |= _share(source, directory, place, listed, change)
-    return known
+        tables.write(f"{DIGESTS}/{f.path}", change.digests.get(f.name))
+    there = _names(source.path / EPISODES, source.own_columns)
+    for name in sorted({*there, *change.columns}):
+        tables.write(f"{EPISODES}/{name}", change.columns.get(name))
+    if not change.own and change.index is None:
+        tables.share_file(f"{EPISODES}/zarr.json")
+    own = {name: source.own_column(name) for name in source.own_columns if name not in change.own}
+    if change.index is not None:
+        own = {name: column.take(change.index) for name, column in own.items()}
+    apart = {name for name in own if tables.keeps_files and _stays_apart(source, name, own[name])}
+    for name in sorted(apart):
+        tables.write(f"{EPISODES}/{component(name)}")
+        if own[name].missing.any():
+            tables.write(f"{EPISODES}/{MISSING}/{component(name)}")
+    own |= {name: column for name, column in change.own.items() if column is not None}
+    if change.own or change.index is not None:
+        episode_table.write_own(directory / EPISODES, own, apart)
+    return own
+
+
+def _stays_apart(source: Store, name: str, column: StoredColumn) -> bool:
+    """Return whether a column of the user's own has arrays, which hold its values as they are stored in the result."""
+    return episode_table.is_apart(source.path / EPISODES, name) and column.dtype == source.own_column(name).dtype
+
+
+def _names(table: Path, own: Iterable[str]) -> list[str]:
+    """Return the paths of TED's columns below an episode table; none of the user's."""
+    return derived.column_names(table, {table / MISSING, *(table / component(name) for name in own)})
 
 
 # -- the manifest
@@ -225,7 +198,7 @@ def _described(
 ) -> Manifest:
     m = source.manifest
     fields = tuple(replace(f, digest=_digest(f, directory, change)) for f in m.fields)
-    columns = read_table(directory, own)
+    columns = WrittenTable(directory / EPISODES, _names(directory / EPISODES, own))
     of_columns = digests.of_columns(columns, own)
     return replace(
         m,
@@ -248,7 +221,7 @@ def _described(
 def _digest(f: StoredField, directory: Path, change: Change) -> str:
     if change.index is None and f.name not in change.digests:
         return f.digest
-    return digests.of_field(f, arrays.read(directory / DIGESTS / f.path))
+    return digests.of_field_pieces(f, lookups.pieces(directory / DIGESTS / f.path))
 
 
 def _counts(before: Counts, total: int | None, columns: Mapping[str, Any]) -> Counts:

@@ -23,6 +23,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_longlong)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _FIXED, _NO_RESERVE = 0x10, getattr(mmap, "MAP_NORESERVE", 0)
 _MEMORY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _ZEROS = _MEMORY | _NO_RESERVE
@@ -77,6 +78,12 @@ class Addresses:
         view: Any = type(self._raw).from_address(self._at)
         view.kept = self._raw, hold
         return view
+
+
+def let_go(address: int, size: int) -> None:
+    """Unmap the pages of mapped files, which count as memory in use; their bytes are read again when they are used."""
+    first = address // mmap.PAGESIZE * mmap.PAGESIZE
+    _libc.madvise(first, address + size - first, mmap.MADV_DONTNEED)
 
 
 def _mapped(at: int | None, size: int, how: int, descriptor: int, access: int = mmap.PROT_READ) -> int:
