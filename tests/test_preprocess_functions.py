@@ -14,7 +14,7 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.base.files import modules
 from rlds_cli.errors import PreprocessError
-from rlds_cli.preprocess import functions, sources, unit
+from rlds_cli.preprocess import find_function, sources, unit
 
 
 @pytest.fixture
@@ -46,17 +46,17 @@ def sha(path):
 
 @pytest.mark.thorough
 def test_a_file_is_found_and_made_of_what_it_imports_from_the_users_path(project):
-    f = functions.find("prep_one.py:norm")
+    f = find_function("prep_one.py:norm")
     names = ["prep_one.py", "prep_pkg/__init__.py", "prep_pkg/inner.py", "prep_pkg/sibling.py", "prep_two.py"]
     assert f.files == tuple((n, sha(project / n)) for n in names)
     assert f.load()(5) == 5 and f.name == "norm" and f.portable
-    assert functions.find("./prep_one.py:norm").code == f.code == functions.find(str(project / "prep_one.py:norm")).code
-    assert [n for n, _ in functions.find("lazy.py:f").files] == ["lazy.py", "prep_two.py"]
+    assert find_function("./prep_one.py:norm").code == f.code == find_function(str(project / "prep_one.py:norm")).code
+    assert [n for n, _ in find_function("lazy.py:f").files] == ["lazy.py", "prep_two.py"]
 
 
 def test_a_module_is_found_below_the_current_directory(project):
     with modules.importable((str(project),)):
-        f = functions.find("prep_pkg.inner:deep")
+        f = find_function("prep_pkg.inner:deep")
         assert [n for n, _ in f.files] == ["prep_pkg/__init__.py", "prep_pkg/inner.py", "prep_pkg/sibling.py"]
         copy = pickle.loads(pickle.dumps(f))
         assert copy.call is None and copy.load()(7) == 7
@@ -65,9 +65,9 @@ def test_a_module_is_found_below_the_current_directory(project):
 def test_an_edited_file_is_run_as_it_is_now(project, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     (project / "now.py").write_text("def f(e): return 1\n")
-    before = functions.find("now.py:f")
+    before = find_function("now.py:f")
     (project / "now.py").write_text("def f(e): return 2\n")
-    after = functions.find("now.py:f")
+    after = find_function("now.py:f")
     assert (before.load()(0), after.load()(0)) == (1, 2) and before.code != after.code
 
 
@@ -99,12 +99,12 @@ def test_an_edited_file_is_run_as_it_is_now(project, monkeypatch):
 )
 def test_what_is_not_found_is_explained(project, reference, message):
     with pytest.raises(PreprocessError, match=message):
-        functions.find(reference)
+        find_function(reference)
 
 
 @pytest.mark.thorough
 def test_a_callable_of_a_module_and_its_reference_are_one():
-    given, named = functions.find(module.good), functions.find("preprocess_functions:good")
+    given, named = find_function(module.good), find_function("preprocess_functions:good")
     assert (given.code, given.name) == (named.code, named.name)
     assert given.module == "preprocess_functions" and given.pickled is None
 
@@ -116,25 +116,25 @@ def test_functions_without_a_module_are_known_by_their_code():
     def other(k):
         return lambda e: e + k
 
-    code = {functions.find(f).code for f in (scaled(2), scaled(2), scaled(3), other(2))}
+    code = {find_function(f).code for f in (scaled(2), scaled(2), scaled(3), other(2))}
     assert len(code) == 3
-    assert functions.find(scaled(2)).reference == "<lambda>"
-    assert pickle.loads(pickle.dumps(functions.find(scaled(4)))).load()(2) == 8
+    assert find_function(scaled(2)).reference == "<lambda>"
+    assert pickle.loads(pickle.dumps(find_function(scaled(4)))).load()(2) == 8
 
 
 @pytest.mark.thorough
 def test_partials_and_objects_are_known_by_what_they_hold():
-    partials = [functions.find(functools.partial(module.good, at_least=n)) for n in (1, 1, 2)]
+    partials = [find_function(functools.partial(module.good, at_least=n)) for n in (1, 1, 2)]
     assert partials[0].code == partials[1].code != partials[2].code
-    assert [f.name for f in partials] == ["good"] * 3 and partials[0].files == functions.find(module.good).files
-    arrays = [functions.find(functools.partial(module.good, at_least=np.array(n))).code for n in ([1.0], [1.0], [2.0])]
+    assert [f.name for f in partials] == ["good"] * 3 and partials[0].files == find_function(module.good).files
+    arrays = [find_function(functools.partial(module.good, at_least=np.array(n))).code for n in ([1.0], [1.0], [2.0])]
     assert arrays[0] == arrays[1] != arrays[2]
 
 
 def test_the_decorator_says_the_unit_and_leaves_the_function_alone():
-    assert functions.find(module.normalise_batch).unit == "batch"
-    assert functions.find(module.good).unit is None
-    assert functions.find(functools.partial(module.normalise_step)).unit == "step"
+    assert find_function(module.normalise_batch).unit == "batch"
+    assert find_function(module.good).unit is None
+    assert find_function(functools.partial(module.normalise_step)).unit == "step"
 
     @unit("batch")
     def f(b):

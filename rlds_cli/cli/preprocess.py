@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rlds_cli.look.report.summary import Outcome
     from rlds_cli.preprocess.builtin import Argument, Builtin
     from rlds_cli.preprocess.shards import ShardReport
-    from rlds_cli.preprocess.trial import FieldChange, TrialReport, Values
+    from rlds_cli.preprocess.trial import FieldChange, Report, Values
 
 
 _SHARDS = 10  # missing shards that are listed; the others are counted
@@ -56,9 +56,9 @@ class ExecutorOption(StrEnum):
 
 def _complete_name(incomplete: str) -> list[str]:
     """Complete the name of a built-in function."""
-    from rlds_cli.preprocess.builtin import MODULES
+    from rlds_cli.preprocess import catalogue
 
-    return [n for n in MODULES if n.startswith(incomplete.replace("-", "_"))]
+    return [b.name for b in catalogue() if b.name.startswith(incomplete.replace("-", "_"))]
 
 
 # -- options
@@ -197,7 +197,7 @@ def preprocess(
         redirect_stdout(sys.stderr),
         out.progress() as progress,
     ):
-        shown: tuple[TrialReport | ShardReport | Outcome, str]
+        shown: tuple[Report | ShardReport | Outcome, str]
         if alone:
             tried = library.attempt(source, fn, name, episode=episode or 0, step=step, **how)
             shown = tried, _trial(tried)
@@ -316,7 +316,7 @@ def _argument(a: Argument) -> str:
     return f"[{a.name}]" if a.default is None else f"[{a.name}={a.default}]"
 
 
-def _trial(r: TrialReport) -> str:
+def _trial(r: Report) -> str:
     """One episode before and after the function, and an estimate for the whole dataset."""
     fitted = f", fitted on {r.fitted}" if r.fitted else ""
     where = (
@@ -331,7 +331,7 @@ def _trial(r: TrialReport) -> str:
     return visible.lines([*lines, *_fields(r), *notes, _whole(r)])
 
 
-def _fields(r: TrialReport) -> Iterator[str]:
+def _fields(r: Report) -> Iterator[str]:
     told = [c for c in r.fields if c.what in ("changed", "new", "removed")]
     rows = [(c.name, _values(c.before) or c.what, _values(c.after) or c.what, _size(c)) for c in told]
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
@@ -362,7 +362,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_FIELDS]) + (f", {more} more" if more > 0 else "")
 
 
-def _whole(r: TrialReport) -> str:
+def _whole(r: Report) -> str:
     workers = f" with {r.jobs} workers" if r.jobs > 1 else ""
     return (
         f"whole dataset: about {text.duration(r.total_seconds)}{workers}, +{out.size(r.total_bytes)}.  "

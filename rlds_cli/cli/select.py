@@ -54,12 +54,12 @@ def select(
 
 def _function(reference: str) -> Callable[..., Any]:
     """Return the function of ``--trim``."""
-    from rlds_cli.preprocess import functions
+    from rlds_cli.preprocess import find_function
 
     hint = "--trim FILE.py:FUNCTION, as in examples/idle.py:moving: a function of an episode, for the steps that stay"
     if ":" not in reference and not reference.endswith(".py"):
         raise InvalidArgument(f"--trim {reference}: this names no function in a file or module.", hint=hint)
     try:
-        return functions.find(reference).load()
+        return find_function(reference).load()
     except PreprocessError as e:
         raise InvalidArgument(f"--trim {reference}: {e.message}", hint=hint) from e

@@ -189,7 +189,7 @@ def _options_for_others(m: Manifest) -> dict[str, Any]:
 
 def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]], whole: bool) -> str:
     """Say why no other machine can make a dataset again; empty if one can. ``whole``: of all episodes of its source."""
-    from rlds_cli.preprocess import builtin
+    from rlds_cli.preprocess import RecordedStep
 
     if m.reader == merging.READER:
         return "it was merged of other datasets, which rlds merge does again"
@@ -200,11 +200,10 @@ def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]], whole: bool
     if not steps:
         return "it was created from values in Python" if m.reader == "create" else ""
     for step in steps:
-        reference = step["reference"]
-        named = ":" in reference or builtin.get(reference) is not None
-        if not named or step.get("held"):
+        if not RecordedStep(step).is_named or step.get("held"):
             return (
-                f"its function {reference} is in no module (a lambda, defined in a notebook, or with bound arguments)"
+                f"its function {step['reference']} is in no module "
+                "(a lambda, defined in a notebook, or with bound arguments)"
             )
     if not whole and steps[0]["reference"].replace("-", "_") not in _SELECTING:
         return (

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from rlds_cli.base import ids
+from rlds_cli.base import ids, settings
 from rlds_cli.errors import RldsError
 from rlds_cli.keep import edits
 from rlds_cli.keep.lock_values import InvalidLock, LockValue
@@ -24,7 +23,6 @@ from rlds_cli.places.sources import addresses
 from rlds_cli.registry import problems
 
 if TYPE_CHECKING:
-    from rlds_cli.preprocess.functions import Function
     from rlds_cli.preprocess.sources import LockedFunction
 
 VERSION = 1
@@ -341,14 +339,13 @@ def wanted(datasets: Sequence[Locked]) -> tuple[UserFunction, ...]:
     )
 
 
-@contextmanager
-def granted(
+def check_granted(
     datasets: Sequence[Locked],
     allow_code: bool | Sequence[str],
     depends_on: Sequence[str | os.PathLike[str]],
     file: str | os.PathLike[str],
-) -> Iterator[None]:
-    """Check that the user allows all functions that make ``datasets``, and their files; in the block they may run.
+) -> None:
+    """Check that the user allows all functions that make ``datasets``, and the files that they read.
 
     Raises
     ------
@@ -366,13 +363,6 @@ def granted(
     for d in datasets:
         for name in _files_read(d):
             _check_file(d, name, depends_on)
-    if not found:
-        yield
-        return
-    from rlds_cli.preprocess import sources
-
-    with sources.from_source():
-        yield
 
 
 def _names(allow_code: bool | Sequence[str]) -> set[str]:
@@ -381,49 +371,39 @@ def _names(allow_code: bool | Sequence[str]) -> set[str]:
     return {allow_code} if isinstance(allow_code, str) else set(allow_code)
 
 
-def load(step: Mapping[str, Any]) -> str | Function:
-    """Return the function of a step: the name of a built-in one, or a user function, which is imported."""
-    from rlds_cli.preprocess import functions, sources
-
-    found = sources.find_locked(str(step["reference"]), _made_of(step))
-    return str(step["reference"]) if found is None else functions.load_locked(found)
-
-
-def depends(d: Locked) -> dict[str, str]:
-    """Return the files that the functions of a dataset depend on, with their sha256."""
-    return {name: sha256 for step in d.made_by for name, sha256 in (step.get("depends") or {}).items()}
-
-
 def _found(d: Locked, step: Mapping[str, Any]) -> LockedFunction | None:
-    from rlds_cli.preprocess import sources
+    from rlds_cli.preprocess import RecordedStep
 
     try:
-        return sources.find_locked(str(step["reference"]), _made_of(step))
+        return RecordedStep(step).user_function()
     except RldsError as e:
         name = ids.parse(d.id).variant
         e.hint = f"rlds preprocess {step['from']} --fn MODULE:FUNCTION --as {name} makes {d.id} with another"
         raise
 
 
-def _made_of(step: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    return tuple((str(name), str(sha256)) for name, sha256 in step["files"])
-
-
 def _files_read(d: Locked) -> Iterator[str]:
     if not d.made_by or not d.reproducible:
         return
-    from rlds_cli.preprocess import builtin, sources
+    from rlds_cli.preprocess import RecordedStep
 
     for step in d.made_by:
-        own = ":" in step["reference"] or builtin.get(step["reference"]) is None
-        yield from sources.files_read(step["args"] if own else {}, step.get("depends") or {})
+        yield from RecordedStep(step).files_read()
 
 
 def _check_file(d: Locked, name: str, allowed: Sequence[str | os.PathLike[str]]) -> None:
-    from rlds_cli.preprocess import sources
-
-    if not sources.is_allowed(name, allowed):
+    if not _is_allowed(name, allowed):
         raise RldsError(
             f"{d.id} was made with the file {name}, which is outside the working directory. Nothing was read.",
             hint=f"--depends-on {name} (depends_on=[{name!r}]) lets the function read it; look at the lock first",
         )
+
+
+def _is_allowed(name: str, allowed: Sequence[str | os.PathLike[str]]) -> bool:
+    """Return whether a lock may name this file: it lies below the working directory or an allowed path."""
+    try:
+        path = settings.expanded(name).resolve()
+        roots = [Path.cwd(), *(settings.expanded(p) for p in allowed)]
+        return any(path.is_relative_to(root.resolve()) for root in roots)
+    except (OSError, ValueError, RuntimeError):  # not a valid file name, or a loop of links
+        return False

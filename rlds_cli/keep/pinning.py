@@ -239,13 +239,13 @@ def sync(
     locked = _checked(file)
     missing = _missing(locked, cache_dir)
     _check_hosts(missing, allow_address, file, settings.read(cache_dir))
-    with lock_file.granted(missing, allow_code, depends_on, file):
-        done: dict[str, Synced] = {}
-        for d in locked:
-            made = _sync(d, done, jobs, force, cache_dir, shown(progress))
-            newest = versions.newest(versions.newest_of(made.path))
-            number = d.version if d.recorded else manifest.read(made.path).version
-            done[d.id] = replace(made, version=newest if number is None else number, newest=newest)
+    lock_file.check_granted(missing, allow_code, depends_on, file)
+    done: dict[str, Synced] = {}
+    for d in locked:
+        made = _sync(d, done, jobs, force, cache_dir, shown(progress))
+        newest = versions.newest(versions.newest_of(made.path))
+        number = d.version if d.recorded else manifest.read(made.path).version
+        done[d.id] = replace(made, version=newest if number is None else number, newest=newest)
     return tuple(done.values())
 
 
@@ -498,42 +498,11 @@ def _names(d: Locked) -> str:
 
 
 def _made(d: Locked, source: Path, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
-    from rlds_cli.preprocess import running
+    from rlds_cli.preprocess import RecordedStep
 
-    (step,) = d.made_by
-    _check_depends(d)
-    ds = running.run_checked(
-        lambda made: _check(d, made.path),
-        source,
-        lock_file.load(step),
-        ids.parse(d.id).variant,
-        unit=step["unit"],
-        arrays=step["arrays"],
-        args=step["args"],
-        span=step.get("window") or (None, None),
-        fields=step.get("fields"),
-        keep_going=bool(step.get("keep_going")),
-        depends_on=list(lock_file.depends(d)),
-        jobs=jobs,
-        force=force,
-        cache_dir=cache_dir,
-        progress=tell,
-    )
-    return ds.path
-
-
-def _check_depends(d: Locked) -> None:
-    """Check that the files that the functions read exist and are unchanged."""
-    from rlds_cli.preprocess import sources
-
-    for name, wanted in lock_file.depends(d).items():
-        path = settings.expanded(name)
-        now = f"has sha256 {sources.digest(path)}" if path.exists() else "is not here"
-        if now != f"has sha256 {wanted}":
-            raise WrongFingerprint(
-                f"{d.id} was made with {name}, which {now}; the lock says sha256 {wanted}.",
-                hint=f"put that file there, as {path.absolute()}",
-            )
+    (step,) = map(RecordedStep, d.made_by)
+    how: dict[str, Any] = {"jobs": jobs, "force": force, "cache_dir": cache_dir, "progress": tell}
+    return step.take(source, d.id, lambda made: _check(d, made.path), **how).path
 
 
 def _differs(d: Locked, path: Path, now: str = "is", *, hint: str) -> WrongFingerprint:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rlds_cli import home
 from rlds_cli.base import ids, settings
@@ -157,7 +158,8 @@ def _of_derived(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -
         return "files were appended to it"
     if step.get("unit") == provenance.UNIT:
         return f"its labels and its choice of episodes are stored nowhere else (rlds lock {m.id} writes them down)"
-    if not _is_kept(reference := str(step.get("reference", ""))):
+    reference = str(step.get("reference", ""))
+    if ":" not in reference and not _is_builtin(step):
         return f'the source of its function "{reference}" is not kept'
     source = str(step.get("from", ""))
     there = home.find(ids.parse(source), settings.read(cache_dir))
@@ -169,13 +171,10 @@ def _of_derived(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -
     return "" if origins.downloadable(source) else f"{source}, which it was made of, is not here"
 
 
-def _is_kept(reference: str) -> bool:
-    """Return whether a function is in a module or a file, and not a lambda or in a notebook."""
-    if ":" in reference:
-        return True
-    from rlds_cli.preprocess import builtin  # slow to start
+def _is_builtin(step: Mapping[str, Any]) -> bool:
+    from rlds_cli.preprocess import RecordedStep  # slow to start
 
-    return reference.replace("-", "_") in builtin.MODULES
+    return RecordedStep(step).is_builtin
 
 
 def _of_archive(id: DatasetId, path: Path) -> str:

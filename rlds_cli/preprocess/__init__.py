@@ -3,26 +3,20 @@
 >>> from rlds_cli import preprocess
 >>> ds = preprocess.run("d4rl/hopper-medium-v2", "my_prep:norm", jobs=4)  # doctest: +SKIP
 
-The built-in functions can be passed by name, as in ``preprocess.run(ds, "normalise")``, or as functions, and be called.
+`run` does all of it, `run_shard` a part on one of several machines, whose parts `finish` joins; `state` says how far a
+job is, and `attempt` what a function would change. `find_function` is that of a name, with its declared
+`unit`. A `RecordedStep` is work that was done: what it needs, and how it is done again.
+
+The built-in functions can be passed by name, as in ``preprocess.run(ds, "normalise")``, or as functions, and be called;
+`catalogue` lists them.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rlds_cli.preprocess.builtin import MODULES as _BUILTIN
-from rlds_cli.preprocess.builtin import catalogue as catalogue
-from rlds_cli.preprocess.builtin import get as _get
-from rlds_cli.preprocess.functions import unit as unit
-from rlds_cli.preprocess.job import state as state
-from rlds_cli.preprocess.running import run as run
-from rlds_cli.preprocess.shards import ShardReport as ShardReport
-from rlds_cli.preprocess.shards import finish as finish
-from rlds_cli.preprocess.shards import run_shard as run_shard
-from rlds_cli.preprocess.trial import TrialReport as Report
-from rlds_cli.preprocess.trial import attempt as attempt
-from rlds_cli.store.frames import encode_frames as encode_frames
-from rlds_cli.store.video_encoding import encode_video as encode_video
+from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
+    from rlds_cli.preprocess.builtin import catalogue as catalogue
     from rlds_cli.preprocess.builtin.fields import cast as cast
     from rlds_cli.preprocess.builtin.fields import concatenate as concatenate
     from rlds_cli.preprocess.builtin.fields import normalise as normalise
@@ -32,6 +26,8 @@ if TYPE_CHECKING:
     from rlds_cli.preprocess.builtin.fields import top_episodes as top_episodes
     from rlds_cli.preprocess.builtin.frames import crop as crop
     from rlds_cli.preprocess.builtin.frames import encode as encode
+    from rlds_cli.preprocess.builtin.frames import encode_frames as encode_frames
+    from rlds_cli.preprocess.builtin.frames import encode_video as encode_video
     from rlds_cli.preprocess.builtin.frames import grayscale as grayscale
     from rlds_cli.preprocess.builtin.frames import resize as resize
     from rlds_cli.preprocess.builtin.rewards import ogbench_task as ogbench_task
@@ -39,8 +35,19 @@ if TYPE_CHECKING:
     from rlds_cli.preprocess.builtin.rewards import reward_from_goal as reward_from_goal
     from rlds_cli.preprocess.builtin.rewards import scale_reward as scale_reward
     from rlds_cli.preprocess.builtin.rewards import sparsify_reward as sparsify_reward
+    from rlds_cli.preprocess.functions import find_function as find_function
+    from rlds_cli.preprocess.functions import unit as unit
+    from rlds_cli.preprocess.job import state as state
+    from rlds_cli.preprocess.recorded import RecordedStep as RecordedStep
+    from rlds_cli.preprocess.running import run as run
+    from rlds_cli.preprocess.shards import ShardReport as ShardReport
+    from rlds_cli.preprocess.shards import finish as finish
+    from rlds_cli.preprocess.shards import run_shard as run_shard
+    from rlds_cli.preprocess.trial import Report as Report
+    from rlds_cli.preprocess.trial import attempt as attempt
 
 __all__ = [
+    "RecordedStep",
     "Report",
     "ShardReport",
     "attempt",
@@ -52,6 +59,7 @@ __all__ = [
     "encode_frames",
     "encode_video",
     "finish",
+    "find_function",
     "grayscale",
     "normalise",
     "ogbench_task",
@@ -70,9 +78,18 @@ __all__ = [
     "unit",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    function = _get(name) if name in _BUILTIN else None  # imported when used: workers start sooner
-    if function is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return function
+lazy(
+    __name__,
+    {
+        "builtin": "catalogue",
+        "builtin.fields": "cast concatenate normalise rename_fields select_episodes select_fields top_episodes",
+        "builtin.frames": "crop encode encode_frames encode_video grayscale resize",
+        "builtin.rewards": "ogbench_task return_to_go reward_from_goal scale_reward sparsify_reward",
+        "functions": "find_function unit",
+        "job": "state",
+        "recorded": "RecordedStep",
+        "running": "run",
+        "shards": "ShardReport finish run_shard",
+        "trial": "Report attempt",
+    },
+)

@@ -166,7 +166,7 @@ def search_path(fn: object) -> tuple[str, ...]:
     return () if isinstance(fn, str) and ":" not in fn else (str(Path.cwd()),)
 
 
-def find(fn: str | Callable[..., Any] | Function) -> Function:
+def find_function(fn: str | Callable[..., Any] | Function) -> Function:
     """Return the function that ``fn`` names or is.
 
     Raises
@@ -197,7 +197,7 @@ def load_locked(found: LockedFunction) -> Function:
     PreprocessError
         It cannot be imported, or the import is not the file that was found.
     """
-    function = find(found.reference)
+    function = find_function(found.reference)
     call = function.call
     module = sys.modules.get(str(getattr(call, "__module__", "")))
     where = getattr(module, "__file__", None)

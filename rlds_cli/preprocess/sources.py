@@ -322,21 +322,6 @@ def from_source() -> Iterator[None]:
                 os.environ[_CACHE] = variable
 
 
-def files_read(args: Mapping[str, Any], depends: Mapping[str, str]) -> list[str]:
-    """List the files that a function reads: its dependencies, and the files that its arguments name."""
-    return list(dict.fromkeys([*depends, *(name for name, _ in named(args))]))
-
-
-def is_allowed(name: str, allowed: Sequence[str | os.PathLike[str]]) -> bool:
-    """Return whether a lock may name this file: it lies below the working directory or an allowed path."""
-    try:
-        path = settings.expanded(name).resolve()
-        roots = [Path.cwd(), *(settings.expanded(p) for p in allowed)]
-        return any(path.is_relative_to(root.resolve()) for root in roots)
-    except (OSError, ValueError, RuntimeError):  # not a valid file name, or a loop of links
-        return False
-
-
 def refused(reference: str, why: str) -> PreprocessError:
     """Return the error for a function that a lock may not name."""
     return PreprocessError(f"The lock names the function {reference}, which is not run: {why}.")

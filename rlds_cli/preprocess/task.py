@@ -256,7 +256,7 @@ def describe(
     depends_on: Sequence[str | os.PathLike[str]] = (),
 ) -> Task:
     """Find the function, and check the options before it runs."""
-    function = functions.find(fn)
+    function = functions.find_function(fn)
     unit, reach = unit_of(function, unit, span)
     if arrays not in ARRAYS:
         raise PreprocessError(f'arrays must not be "{arrays}".', hint=f"one of {', '.join(ARRAYS)}")

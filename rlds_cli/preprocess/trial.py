@@ -43,7 +43,7 @@ def attempt(
     fields: Sequence[str] | None = None,
     jobs: int | None = None,
     cache_dir: StrPath | None = None,
-) -> TrialReport:
+) -> Report:
     """Run a function on one episode and report what it changes; nothing is kept. Arguments are those of ``run``.
 
     Parameters
@@ -84,7 +84,7 @@ def _step(t: Task, episode: int, step: int | None) -> int | None:
     return step
 
 
-def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> TrialReport:
+def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> Report:
     runner = job.runner_of(t)
 
     def look(k: int, step: int | None) -> tuple[Probe, SourceEpisode, list[EpisodeResult]]:
@@ -100,7 +100,7 @@ def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> Tr
     made = plan_of(t, Assumptions(), probe) if probe.schema else None
     workers = max(1, process_count(jobs, pace * t.dataset.num_steps))
     fields = changes(t.dataset, before, results, made)
-    return TrialReport(
+    return Report(
         source=t.dataset.id,
         id=str(t.id),
         function=t.function.name,
@@ -159,7 +159,7 @@ class FieldChange:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialReport:
+class Report:
     """The trial of a function on one episode, or on one ``step`` of it.
 
     ``returned`` are the lengths of the returned episodes (empty if it is dropped). ``seconds`` is the time of the call;

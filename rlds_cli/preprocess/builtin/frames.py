@@ -18,8 +18,10 @@ from rlds_cli.dataset.transforms import MOST_CHANNELS, Resize, stands_for
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.preprocess.builtin import Prepared, builtin
 from rlds_cli.preprocess.builtin.fields import Names, listed, stored
-from rlds_cli.store.frames import Codec, encode_frames
-from rlds_cli.store.video_encoding import VIDEO_CODECS, VideoCodec, encode_video
+from rlds_cli.store.frames import Codec
+from rlds_cli.store.frames import encode_frames as encode_frames
+from rlds_cli.store.video_encoding import VIDEO_CODECS, VideoCodec
+from rlds_cli.store.video_encoding import encode_video as encode_video
 from rlds_cli.ted import Array, EncodedFrames, Field, VideoFrames
 
 Size = str | Sequence[int]
