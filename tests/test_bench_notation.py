@@ -9,8 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.loader import Episode, Offsets, Prioritized, Sequential, Shuffled, Slice, Transition, Uniform
-from rlds_cli.look import bench
+from rlds_cli.loader import (
+    Episode,
+    Offsets,
+    Prioritized,
+    Sequential,
+    Shuffled,
+    Slice,
+    Transition,
+    Uniform,
+    parse_sampler,
+    parse_window,
+)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +35,7 @@ from rlds_cli.look import bench
     ],
 )
 def test_windows(text: str, wanted: Any) -> None:
-    assert bench.parse_window(text) == wanted
+    assert parse_window(text) == wanted
 
 
 @pytest.mark.parametrize(
@@ -39,7 +49,7 @@ def test_windows(text: str, wanted: Any) -> None:
     ],
 )
 def test_samplers(text: str, wanted: Any) -> None:
-    assert bench.parse_sampler(text) == wanted
+    assert parse_sampler(text) == wanted
 
 
 @pytest.mark.parametrize(
@@ -62,30 +72,30 @@ def test_samplers(text: str, wanted: Any) -> None:
 )
 def test_what_is_no_call_with_literals(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"is not a name with numbers"):
-        bench.parse_window(text)
+        parse_window(text)
 
 
 def test_names_that_are_not_there() -> None:
     with pytest.raises(InvalidArgument, match=r'there is no sampler shufled. Did you mean "Shuffled"\?') as caught:
-        bench.parse_sampler("shufled")
+        parse_sampler("shufled")
     assert caught.value.hint == "Pairs, Prioritized, Sequential, Shuffled, Uniform, Weighted"
     with pytest.raises(InvalidArgument, match="there is no window Shuffled"):
-        bench.parse_window("Shuffled()")
+        parse_window("Shuffled()")
     with pytest.raises(InvalidArgument, match="there is no window __import__"):
-        bench.parse_window("__import__('os')")
+        parse_window("__import__('os')")
 
 
 def test_arguments_that_are_not_taken() -> None:
     with pytest.raises(InvalidArgument, match=r"Slice\(\) got an unexpected keyword argument 'len'"):
-        bench.parse_window("Slice(len=3)")
+        parse_window("Slice(len=3)")
     with pytest.raises(InvalidArgument, match="length"):
-        bench.parse_window("Slice(0)")
+        parse_window("Slice(0)")
 
 
 @given(st.text(max_size=30))
 def test_no_text_does_anything_else(text: str) -> None:
     try:
-        bench.parse_window(text)
+        parse_window(text)
     except InvalidArgument:
         return
     assert text.strip().startswith(("Transition", "Slice", "Offsets", "Episode"))

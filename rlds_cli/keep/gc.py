@@ -328,9 +328,9 @@ def _remove(home: Home, g: Garbage, progress: Progress) -> str:
 
         return "" if leases.discard(g.path) else "a process reads it"
     if g.kind == "frames":
-        from rlds_cli.loader.storage import frame_cache
+        from rlds_cli.loader import discard_frames
 
-        return "" if frame_cache.discard(g.path) else "a process uses them"
+        return "" if discard_frames(g.path) else "a process uses them"
     with ExitStack() as held:
         if why := _lock(home, held, _locks(home, g)):
             return why

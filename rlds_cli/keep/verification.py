@@ -89,10 +89,10 @@ def _check_packed(path: Path, *, intact: bool, cache_dir: StrPath | None) -> dic
     there = [root for root in dict.fromkeys(roots) if (root / "packed").is_dir()]
     if not there:
         return {}
-    from rlds_cli.loader.storage import check  # slow to import
+    from rlds_cli.loader import check_packed  # slow to import
 
     try:
-        return check.check(Dataset(open_store(path, check=False)), there, intact=intact)
+        return check_packed(Dataset(open_store(path, check=False)), there, intact=intact)
     except (RldsError, OSError, ValueError, KeyError):
         return {}  # the check of the dataset itself reports it
 

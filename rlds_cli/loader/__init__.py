@@ -2,22 +2,50 @@
 
 >>> from rlds_cli.loader import Loader, Slice
 >>> loader = Loader("d4rl/hopper-medium-v2", 64, window=Slice(20, after=19))  # doctest: +SKIP
+
+Windows and samplers are read from text by `parse_window` and `parse_sampler`. `reader` reads transitions by number,
+without drawing. `blocks_of` are those of a dataset at an address. `check_packed` and `discard_frames` look after what
+loaders leave in a home: packed rows and cached frames.
 """
 
-from rlds_cli.dataset.batch import Batch
-from rlds_cli.dataset.transforms import Clip, Metres, Normalize, Resize, Reward, ToFloat
-from rlds_cli.loader.fields.goals import Goals, ReturnToGo
-from rlds_cli.loader.loader import Loader
-from rlds_cli.loader.mixture.mixture import Anneal, Member, Mixture
-from rlds_cli.loader.samplers import Sampler
-from rlds_cli.loader.samplers.pairs import Pairs
-from rlds_cli.loader.samplers.prioritized import Prioritized
-from rlds_cli.loader.samplers.uniform import Sequential, Shuffled, Uniform
-from rlds_cli.loader.samplers.weighted import Weighted
-from rlds_cli.loader.stats import LoaderStats
-from rlds_cli.loader.waiting import Live
-from rlds_cli.loader.windows.offsets import Offsets
-from rlds_cli.loader.windows.windows import Episode, Slice, Transition, Window
+from typing import TYPE_CHECKING
+
+from rlds_cli.base.faces import lazy
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset.batch import Batch as Batch
+    from rlds_cli.dataset.transforms import Clip as Clip
+    from rlds_cli.dataset.transforms import Metres as Metres
+    from rlds_cli.dataset.transforms import Normalize as Normalize
+    from rlds_cli.dataset.transforms import Resize as Resize
+    from rlds_cli.dataset.transforms import Reward as Reward
+    from rlds_cli.dataset.transforms import ToFloat as ToFloat
+    from rlds_cli.loader.fields.goals import Goals as Goals
+    from rlds_cli.loader.fields.goals import ReturnToGo as ReturnToGo
+    from rlds_cli.loader.loader import Loader as Loader
+    from rlds_cli.loader.mixture.mixture import Anneal as Anneal
+    from rlds_cli.loader.mixture.mixture import Member as Member
+    from rlds_cli.loader.mixture.mixture import Mixture as Mixture
+    from rlds_cli.loader.numbered import reader as reader
+    from rlds_cli.loader.samplers import Sampler as Sampler
+    from rlds_cli.loader.samplers.pairs import Pairs as Pairs
+    from rlds_cli.loader.samplers.prioritized import Prioritized as Prioritized
+    from rlds_cli.loader.samplers.uniform import Sequential as Sequential
+    from rlds_cli.loader.samplers.uniform import Shuffled as Shuffled
+    from rlds_cli.loader.samplers.uniform import Uniform as Uniform
+    from rlds_cli.loader.samplers.weighted import Weighted as Weighted
+    from rlds_cli.loader.stats import LoaderStats as LoaderStats
+    from rlds_cli.loader.storage.check import check_packed as check_packed
+    from rlds_cli.loader.storage.frame_cache import discard_frames as discard_frames
+    from rlds_cli.loader.storage.remote import blocks_of as blocks_of
+    from rlds_cli.loader.texts import parse_sampler as parse_sampler
+    from rlds_cli.loader.texts import parse_window as parse_window
+    from rlds_cli.loader.waiting import Live as Live
+    from rlds_cli.loader.windows.offsets import Offsets as Offsets
+    from rlds_cli.loader.windows.windows import Episode as Episode
+    from rlds_cli.loader.windows.windows import Slice as Slice
+    from rlds_cli.loader.windows.windows import Transition as Transition
+    from rlds_cli.loader.windows.windows import Window as Window
 
 __all__ = [
     "Anneal",
@@ -47,8 +75,35 @@ __all__ = [
     "Uniform",
     "Weighted",
     "Window",
+    "blocks_of",
+    "check_packed",
+    "discard_frames",
+    "parse_sampler",
+    "parse_window",
+    "reader",
 ]
 
-
-def __dir__() -> list[str]:
-    return __all__
+lazy(
+    __name__,
+    {
+        ".dataset.batch": "Batch",
+        ".dataset.transforms": "Clip Metres Normalize Resize Reward ToFloat",
+        "fields.goals": "Goals ReturnToGo",
+        "loader": "Loader",
+        "mixture.mixture": "Anneal Member Mixture",
+        "numbered": "reader",
+        "samplers": "Sampler",
+        "samplers.pairs": "Pairs",
+        "samplers.prioritized": "Prioritized",
+        "samplers.uniform": "Sequential Shuffled Uniform",
+        "samplers.weighted": "Weighted",
+        "stats": "LoaderStats",
+        "storage.check": "check_packed",
+        "storage.frame_cache": "discard_frames",
+        "storage.remote": "blocks_of",
+        "texts": "parse_sampler parse_window",
+        "waiting": "Live",
+        "windows.offsets": "Offsets",
+        "windows.windows": "Episode Slice Transition Window",
+    },
+)

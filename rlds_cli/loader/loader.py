@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Never, NoReturn
 from weakref import WeakSet
 
+from rlds_cli.base.integers import integer
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, counterparts
 from rlds_cli.dataset.batch import Batch, register
@@ -25,7 +26,7 @@ from rlds_cli.loader.mixture.live import LiveMixture
 from rlds_cli.loader.mixture.live import growing as grown
 from rlds_cli.loader.mixture.mixture import Mixture, content_of
 from rlds_cli.loader.mixture.sources import MixtureSource
-from rlds_cli.loader.order import Order, integer
+from rlds_cli.loader.order import Order
 from rlds_cli.loader.peers import Peers
 from rlds_cli.loader.read import BatchReader, DatasetSource, LocatedRun, located
 from rlds_cli.loader.samplers import Sampler, StatefulDraw

@@ -12,16 +12,13 @@ collide in the other.
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.errors import InvalidArgument, RldsError
 from rlds_cli.loader import kernel
 from rlds_cli.loader.kernel import SampleNumbers
 from rlds_cli.ted import IntArray
@@ -129,26 +126,3 @@ def _numbers(positions: SampleNumbers) -> IntArray:
     if isinstance(positions, range):
         return np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
     return positions
-
-
-def integer(what: str, value: Any, least: int, error: type[RldsError] = InvalidArgument) -> int:
-    """Return the argument ``what`` as an int.
-
-    Raises
-    ------
-    error
-        ``value`` is not an integer of at least ``least``.
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool) or number < least:
-        raise error(f"{what}={value!r} must be an integer of at least {least}.")
-    return number
-
-
-def set_integer(record: Any, name: str, least: int) -> None:
-    """Turn the field ``name`` of a frozen record into a plain int: its repr is part of a loader's state."""
-    value = getattr(record, name)
-    object.__setattr__(record, name, integer(f"{type(record).__name__}: {name}", value, least))

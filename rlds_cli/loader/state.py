@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlds_cli.base.files.hashing import short
+from rlds_cli.base.integers import integer
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import WrongState
 from rlds_cli.loader import order
 from rlds_cli.loader.mixture.mixture import Mixture
-from rlds_cli.loader.order import integer
 from rlds_cli.loader.samplers import Sampler
 from rlds_cli.loader.schedule import Position
 from rlds_cli.loader.windows.windows import Window

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from rlds_cli.base.integers import set_integer
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import EmptyWindow, InvalidArgument
 from rlds_cli.loader.mixture.mixture import Mixture
-from rlds_cli.loader.order import set_integer
 
 _LOOK = 0.01  # seconds between looks for a new version
 T = TypeVar("T")

@@ -15,10 +15,8 @@ import numpy as np
 import torch
 
 from rlds_cli.base.text import is_below
-from rlds_cli.loader.fields import columns
 from rlds_cli.loader.fields.columns import BatchColumn
-from rlds_cli.loader.index import WindowIndex
-from rlds_cli.loader.kernel import Output, Value
+from rlds_cli.loader.numbered import TransitionReader
 from rlds_cli.ted import Array
 
 _RENAMED: Mapping[str, Mapping[str, str]] = {"vd4rl": {"observation": "pixels"}}
@@ -33,18 +31,18 @@ class Placed:
     fields: Mapping[str, str]
 
 
-def placed(windows: WindowIndex, given: Mapping[str, BatchColumn], *, whole: bool) -> Placed:
+def placed(offered: TransitionReader, given: Mapping[str, BatchColumn], *, whole: bool) -> Placed:
     """Place columns, by names of fields, under the keys of TorchRL's class; ``whole`` if no fields were asked for."""
-    dataset = windows.dataset
+    dataset = offered.dataset
     reader = dataset.manifest.reader
     if whole and reader == "openml":
-        return _bandit(given)
+        return _bandit(offered, given)
     keys = {name: _key(name, _RENAMED.get(reader, {})) for name in given}
     made = Placed({keys[name]: c for name, c in given.items()}, {key: name for name, key in keys.items()})
     if whole and reader == "vd4rl":
-        return Placed({**made.columns, "is_init": _starts()}, made.fields)
+        return Placed({**made.columns, "is_init": offered.derived(_is_first, offered.step())}, made.fields)
     if whole and reader == "atari_dqn" and "add_count" in dataset.manifest.facts and "source" in dataset.episodes:
-        return Placed({**made.columns, "metadata": _metadata(windows)}, made.fields)
+        return Placed({**made.columns, "metadata": _metadata(offered)}, made.fields)
     return made
 
 
@@ -57,35 +55,29 @@ def _key(name: str, renamed: Mapping[str, str]) -> str:
 # -- V-D4RL
 
 
-def _starts() -> BatchColumn:
-    return BatchColumn((Output(Value.STEP, columns.INT64),), 1, _is_first)
-
-
-def _is_first(memo: columns.Memo, step: Array) -> Array:
+def _is_first(step: Array) -> Array:
     return np.asarray(step == 0)
 
 
 # -- OpenML: X [N, F] float64, the numbers before the categories; y [N] int64
 
 
-def _bandit(given: Mapping[str, BatchColumn]) -> Placed:
+def _bandit(offered: TransitionReader, given: Mapping[str, BatchColumn]) -> Placed:
     parts = [given[n] for n in sorted(given, reverse=True) if is_below(n, "observation")]
-    outputs = tuple(o for part in parts for o in part.outputs)
+    return Placed({"X": offered.derived(_joined, *parts), "y": given["action"]}, {"y": "action"})
 
-    def join(memo: columns.Memo, *values: Array) -> Array:
-        return np.concatenate([v.astype(np.float64) for v in values], axis=-1)
 
-    joined = BatchColumn(outputs, sum(part.row_bytes for part in parts), join)
-    return Placed({"X": joined, "y": given["action"]}, {"y": "action"})
+def _joined(*values: Array) -> Array:
+    return np.concatenate([v.astype(np.float64) for v in values], axis=-1)
 
 
 # -- Atari: what the files of a checkpoint say of the log
 
 
-def _metadata(windows: WindowIndex) -> BatchColumn:
+def _metadata(offered: TransitionReader) -> BatchColumn:
     """Return the column of the metadata of the checkpoint that holds a step: a dict for each."""
-    dataset, facts = windows.dataset, windows.dataset.manifest.facts
-    numbers = windows.table.number
+    dataset, facts = offered.dataset, offered.dataset.manifest.facts
+    numbers = offered.episode
     labels = [_CHECKPOINT.fullmatch(str(source["file"])) for source in dataset.sources]
     of_source = np.array([-1 if m is None else int(m[2]) for m in labels])
     where = ["" if m is None else m[1] for m in labels]
@@ -96,12 +88,8 @@ def _metadata(windows: WindowIndex) -> BatchColumn:
         label: {"add_count": _tensor(count), "invalid_range": _tensor(invalid), "dataset_id": id}
         for label, count, invalid in zip(facts["checkpoints"], facts["add_count"], facts["invalid_range"], strict=True)
     }
-    outputs = (
-        Output(Value.STEP, columns.INT64),
-        columns.of_episode(source).outputs[0],
-        columns.of_episode(row).outputs[0],
-    )
-    return BatchColumn(outputs, 8, partial(_of_checkpoints, said, where, of_source, int(facts["capacity"])))
+    look_up = partial(_of_checkpoints, said, where, of_source, int(facts["capacity"]))
+    return offered.derived(look_up, offered.step(), offered.of_episode(source), offered.of_episode(row))
 
 
 def _tensor(value: Any) -> Any:
@@ -113,7 +101,6 @@ def _of_checkpoints(
     where: list[str],
     of_source: Array,
     capacity: int,
-    memo: columns.Memo,
     step: Array,
     source: Array,
     row: Array,

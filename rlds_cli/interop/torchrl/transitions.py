@@ -10,8 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,23 +20,18 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.batch import ROOT_FLAGS
 from rlds_cli.interop.torchrl.errors import BadArgument
 from rlds_cli.interop.torchrl.families import placed
-from rlds_cli.loader.build import pool
-from rlds_cli.loader.fields import columns
+from rlds_cli.loader import reader
 from rlds_cli.loader.fields.columns import BatchColumn
-from rlds_cli.loader.fields.fields import DONE, Fields, Names
-from rlds_cli.loader.index import Located, SampledWindows, WindowIndex
-from rlds_cli.loader.kernel import Plan, StepReader, address
-from rlds_cli.loader.order import Order
-from rlds_cli.loader.read import CompiledColumns
-from rlds_cli.loader.storage import memory
-from rlds_cli.loader.storage.memory import ColumnRows
-from rlds_cli.loader.windows.windows import Anchors, Transition
-from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray
+from rlds_cli.loader.fields.fields import Names
+from rlds_cli.loader.kernel import StepReader
+from rlds_cli.loader.numbered import BatchPlaces, NumberedRows, TransitionReader
+from rlds_cli.loader.windows.windows import Anchors
+from rlds_cli.ted import FLAGS, REWARD, Array, IntArray
 
-EPISODE, ROOT_REWARD, SEED = "episode", "reward", "seed"
+EPISODE, ROOT_REWARD, SEED, DONE = "episode", "reward", "seed", "next/done"
 CPU = torch.device("cpu")
 _KEPT = (*ROOT_FLAGS, *FLAGS, DONE, EPISODE)  # columns that samplers ask for at every draw
-_ORDER, _NO_CHANCE = Order(0), np.empty(0)  # numbers are given, not drawn
+_SIZES = 8  # of batches, of which memory is kept ready
 
 
 class Transitions:
@@ -82,32 +75,29 @@ class Transitions:
         next_info: bool = False,
         seed: bool | None = None,
     ) -> None:
-        window = Transition(anchors=anchors)
         self.dataset, self._made_with = dataset, (fields, anchors, root_reward, next_info, seed)
-        self._windows = pool(dataset, window)
-        offered = Fields(self._windows, window, ())
-        chosen = _chosen(offered, fields)
-        memory.check_decoded(dataset, offered.stored(chosen), None)
-        self._columns = {name: _column(offered, self._windows, name) for name in chosen}
+        self._reader = offered = reader(dataset, anchors)
+        chosen = offered.choose(["all", *ROOT_FLAGS, EPISODE] if fields is None else fields)
+        self._columns = {name: _column(offered, name) for name in chosen}
         if root_reward:
-            self._columns.setdefault(ROOT_REWARD, offered.column(offered.expand(f"previous/{ROOT_REWARD}")[0], None))
+            self._columns.setdefault(ROOT_REWARD, offered.previous(ROOT_REWARD))
         if next_info:
             infos = [n for n in chosen if n.startswith("info/") and f"next/{n}" not in chosen]
-            self._columns |= {f"next/{n}": _following(offered, n) for n in infos if _is_float(dataset, n)}
+            self._columns |= {f"next/{n}": offered.following(n) for n in infos if _is_float(dataset, n)}
         if _has_seed(dataset) and fields is None if seed is None else seed:
-            self._columns.setdefault(SEED, _seed(self._windows))
-        made = placed(self._windows, self._columns, whole=fields is None)
+            self._columns.setdefault(SEED, _seed(offered))
+        made = placed(offered, self._columns, whole=fields is None)
         self._columns, self.fields = dict(made.columns), made.fields
         self.tree = Tree(tuple(self._columns))
         self.names = self.tree.names
-        self._compiled: dict[tuple[str, ...], CompiledColumns] = {}
+        self._compiled: dict[tuple[str, ...], NumberedRows] = {}
         self._whole: dict[str, torch.Tensor] = {}
         self._rows_of: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
-        self._spare: dict[tuple[int, int], tuple[list[StepReader], list[_Memory]]] = {}
+        self._spare: dict[tuple[int, int], tuple[list[StepReader], list[BatchPlaces]]] = {}
         self._all = self._compile(self.names)
 
     def __len__(self) -> int:
-        return self._windows.prefix.total
+        return len(self._reader)
 
     @property
     def size(self) -> torch.Size:
@@ -117,12 +107,12 @@ class Transitions:
     @property
     def counts(self) -> IntArray:
         """Number of transitions of each episode that has some, int64 [episodes]."""
-        return self._windows.prefix.counts
+        return self._reader.counts
 
     @property
     def first(self) -> IntArray:
         """Number of the first transition of each of these episodes, int64 [episodes]."""
-        return self._windows.prefix.starts
+        return self._reader.first
 
     def row_of(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Return shape and dtype of one value of a field; text has the dtype of objects."""
@@ -130,7 +120,7 @@ class Transitions:
         if column.finish is None:
             return column.outputs[0].shape, column.outputs[0].dtype
         if name not in self._rows_of:
-            (values,) = self._values(np.zeros(0, np.int64), self._compile((name,)))
+            (values,) = self._compile((name,)).read(np.zeros(0, np.int64))
             self._rows_of[name] = values.shape[1:], values.dtype
         return self._rows_of[name]
 
@@ -143,36 +133,31 @@ class Transitions:
             There is no transition of such a number.
         """
         numbers = np.ascontiguousarray(numbers, np.int64)
-        compiled = self._all if names is None else self._compile(names)
-        if compiled.of_steps is not None and len(numbers):
-            return self._read_steps(compiled.of_steps, numbers)
-        return [as_leaf(x) for x in self._values(numbers, compiled)]
+        rows = self._all if names is None else self._compile(names)
+        return (
+            self._read_plain(rows, numbers) if rows.is_plain and len(numbers) else [*map(as_leaf, rows.read(numbers))]
+        )
 
-    def _values(self, numbers: IntArray, compiled: CompiledColumns) -> list[Array]:
-        drawn = SampledWindows(_ORDER, range(len(numbers)), *self._windows.prefix.find(numbers), lambda: _NO_CHANCE)
-        values, _ = compiled.read(Located(self._windows.table, drawn, 0), 0, len(numbers))
-        return list(values.values())
-
-    def _read_steps(self, plan: Plan, numbers: IntArray) -> list[torch.Tensor]:
+    def _read_plain(self, rows: NumberedRows, numbers: IntArray) -> list[torch.Tensor]:
         """Read what the kernel writes as it is, into memory that nothing else uses."""
-        key = id(plan), len(numbers)
+        key = id(rows), len(numbers)
         spare = self._spare.get(key)
         if spare is None:
             if len(self._spare) >= _SIZES:
                 self._spare.clear()
             spare = self._spare[key] = [], []
-        readers, memories = spare  # other threads may take of them at the same time
+        writers, memories = spare  # other threads may take of them at the same time
         try:
-            reader = readers.pop()
+            writer = writers.pop()
         except IndexError:
-            reader = StepReader(plan, self._windows.prefix.table, len(numbers))
+            writer = rows.writer(len(numbers))
         try:
             tensors, places, _kept = memories.pop()
         except IndexError:
-            (tensors, places, _kept), *rest = _memories(plan, len(numbers))
+            (tensors, places, _kept), *rest = rows.places(len(numbers), _tensors)
             memories += rest
-        reader.write(numbers, places)
-        readers.append(reader)
+        writer.write(numbers, places)
+        writers.append(writer)
         return tensors
 
     def tensordict(self, numbers: IntArray, more: Mapping[str, Any] | None = None) -> TensorDict:
@@ -191,33 +176,18 @@ class Transitions:
             self._whole[name] = values
         return values
 
-    def _compile(self, names: tuple[str, ...]) -> CompiledColumns:
+    def _compile(self, names: tuple[str, ...]) -> NumberedRows:
         if names not in self._compiled:
-            self._compiled[names] = CompiledColumns(self._windows, {n: self._columns[n] for n in names}, (), None)
+            self._compiled[names] = self._reader.compile({n: self._columns[n] for n in names})
         return self._compiled[names]
 
     def __reduce__(self) -> tuple[object, ...]:
         return _again, (self.dataset, *self._made_with)
 
 
-# Tensors, the address of the array of their addresses, and this array.
-_Memory = tuple[list[torch.Tensor], int, Array]
-_SIZES = 8  # of batches, of which memory is kept ready
-_AHEAD, _AHEAD_BYTES = 32, 1 << 20
-
-
-def _memories(plan: Plan, n: int) -> list[_Memory]:
-    """Make the memory of small batches for several of them at a time: this takes a third of the time of one by one.
-
-    Batches that are kept keep that of the others, 1 MiB at most. Autograd does not take them for views of one tensor.
-    """
-    size = n * sum(dtype.itemsize * prod(shape) for dtype, shape in plan.made)
-    count = max(1, min(_AHEAD, _AHEAD_BYTES // max(size, 1)))
-    arrays = [np.empty((count * n, *shape), dtype) for dtype, shape in plan.made]
-    places = np.array([address(x) for x in arrays]) + np.arange(count)[:, None] * [x.nbytes // count for x in arrays]
-    parts = zip(*(torch.unsafe_split(torch.from_numpy(x), n) for x in arrays), strict=True)
-    at, step = address(places), places.strides[0]
-    return [(list(tensors), at + i * step, places) for i, tensors in enumerate(parts)]
+def _tensors(array: Array, n: int) -> Sequence[torch.Tensor]:
+    """Divide an array; autograd does not take the parts for views of one tensor."""
+    return torch.unsafe_split(torch.from_numpy(array), n)
 
 
 def _again(dataset: Dataset, fields: Names | None, anchors: Anchors, *added: bool | None) -> Transitions:
@@ -227,28 +197,12 @@ def _again(dataset: Dataset, fields: Names | None, anchors: Anchors, *added: boo
     )
 
 
-def _chosen(offered: Fields, fields: Names | None) -> list[str]:
-    if fields is not None:
-        return offered.choose(fields)
-    return offered.choose(["all", *ROOT_FLAGS, EPISODE])
-
-
-def _column(offered: Fields, windows: WindowIndex, name: str) -> BatchColumn:
-    """Return the column of a name: ``next/done`` also ends the episodes whose last step is not a transition."""
-    table = windows.table
-    short = table.transitions < table.steps
-    if name != DONE or offered.window.whole or not short.any():
-        return _as_torchrl(offered.column(name, None), windows.dataset.schema.get(offered.behind.get(name, "")))
-    terminated, truncated = (np.array(windows.dataset.store.rows(flag)) for flag in FLAGS)
-    truncated[(table.start + table.transitions - 1)[short]] = True
-    return columns.done(ColumnRows(terminated), ColumnRows(truncated), None, late=False, mask=0)
-
-
-def _as_torchrl(column: BatchColumn, f: Field | None) -> BatchColumn:
+def _column(offered: TransitionReader, name: str) -> BatchColumn:
     """Return a column in TorchRL's shape, in which of all scalars only the reward and flags have an axis of one."""
-    if f is None or not f.is_column or f.name in (REWARD, *FLAGS):
-        return column
-    return replace(column, outputs=tuple(replace(o, shape=()) for o in column.outputs), axis=False)
+    if name == DONE:
+        return offered.done()
+    column, f = offered.column(name), offered.dataset.schema.get(offered.behind(name))
+    return column if f is None or not f.is_column or f.name in (REWARD, *FLAGS) else column.without_axis()
 
 
 def _is_float(dataset: Dataset, name: str) -> bool:
@@ -260,26 +214,14 @@ def _has_seed(dataset: Dataset) -> bool:
     return dataset.manifest.reader == "roboset" and "source" in dataset.episodes
 
 
-def _seed(windows: WindowIndex) -> BatchColumn:
+def _seed(offered: TransitionReader) -> BatchColumn:
     """Return the column of the file of each episode, numbered in the order of names, as TorchRL's RoboSet does."""
-    dataset = windows.dataset
+    dataset = offered.dataset
     if "source" not in dataset.episodes or not dataset.sources:
         raise BadArgument(f"seed=True: {dataset.id} has no archive, whose files it would number.")
     names = [str(source["file"]) for source in dataset.sources]
     number = np.argsort(np.argsort(np.array(names), stable=True))
-    return columns.of_episode(number[dataset.episodes["source"].take(windows.table.number)])
-
-
-def _following(offered: Fields, name: str) -> BatchColumn:
-    """Return the column of a field at the next step of the episode, NaN where there is none."""
-    beside = columns.neighbour(offered.rows(name), None, 1, axis=False, zeroed=False, like=name)
-
-    def mark(memo: columns.Memo, values: Array, inside: Array) -> Array:
-        values[~inside] = np.nan
-        return values
-
-    output = replace(beside.outputs[0], mask=beside.mask, blank=True)
-    return BatchColumn((output, beside.inside()), beside.row_bytes, mark, rows=beside.rows)
+    return offered.of_episode(number[dataset.episodes["source"].take(offered.episode)])
 
 
 # -- nesting

@@ -82,6 +82,10 @@ class BatchColumn:
             also=(),
         )
 
+    def without_axis(self) -> BatchColumn:
+        """Return the column of a field of scalars, without the axis of one element that a loader adds."""
+        return replace(self, outputs=tuple(replace(o, shape=()) for o in self.outputs), axis=False)
+
 
 def _plain(output: Output, row_bytes: int = 8, mask: int = 0) -> BatchColumn:
     return BatchColumn((output,), row_bytes, mask=mask)

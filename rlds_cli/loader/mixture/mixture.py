@@ -14,12 +14,12 @@ from typing import Any, Literal
 import numpy as np
 
 from rlds_cli.base.files.hashing import short
+from rlds_cli.base.integers import integer, set_integer
 from rlds_cli.base.text import is_below
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.dataset.transforms import Elementwise, Numbers, Resize
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.mixture.shares import normalised
-from rlds_cli.loader.order import integer, set_integer
 from rlds_cli.loader.samplers import Sampler
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import IntArray, join_name

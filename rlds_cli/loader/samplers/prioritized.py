@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_cli.base.integers import set_integer
 from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.index import (
     INDEX,
@@ -24,7 +25,7 @@ from rlds_cli.loader.index import (
 )
 from rlds_cli.loader.index import WINDOW as WINDOW_COLUMN
 from rlds_cli.loader.kernel import SampleNumbers
-from rlds_cli.loader.order import WINDOW, Order, set_integer
+from rlds_cli.loader.order import WINDOW, Order
 from rlds_cli.loader.samplers import Endless, StatefulDraw, weighted
 from rlds_cli.loader.samplers.places import Places
 from rlds_cli.loader.samplers.priorities import Priorities

@@ -8,10 +8,11 @@ from typing import Literal
 
 import numpy as np
 
+from rlds_cli.base.integers import set_integer
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.index import FloatArray, PrefixIndex, SampledWindows, WindowIndex
 from rlds_cli.loader.kernel import SampleNumbers
-from rlds_cli.loader.order import EPISODE, WINDOW, Order, set_integer
+from rlds_cli.loader.order import EPISODE, WINDOW, Order
 from rlds_cli.loader.samplers import Draw, Endless, Epochs
 from rlds_cli.ted import IntArray
 

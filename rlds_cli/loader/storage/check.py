@@ -24,7 +24,7 @@ from rlds_cli.ted import Array
 _ULPS = 16  # sums of another processor may differ by so much
 
 
-def check(dataset: Dataset, homes: Iterable[Path], *, intact: bool) -> dict[Path, Problem]:
+def check_packed(dataset: Dataset, homes: Iterable[Path], *, intact: bool) -> dict[Path, Problem]:
     """Return the problems of a dataset's packed files in these homes, by file.
 
     The content is compared with the dataset's columns if the dataset is ``intact``; else only key and size are checked.

@@ -166,7 +166,7 @@ class FrameCache:
         """Return whether frames may be added, after frames of others that no process uses have left, if need be."""
         while self._used() + count * self.frame_bytes > self.limit:
             others = [d for d in self.directory.parent.iterdir() if d != self.directory and (d / INDEX).exists()]
-            if not any(discard(d) for d in sorted(others, key=lambda d: (d / INDEX).stat().st_mtime)):
+            if not any(discard_frames(d) for d in sorted(others, key=lambda d: (d / INDEX).stat().st_mtime)):
                 self.full = True
                 return False
         return True
@@ -201,7 +201,7 @@ def _opened(path: Path) -> int:
     return safe_files.open_own(path, os.O_RDWR | os.O_CREAT)
 
 
-def discard(directory: Path) -> bool:
+def discard_frames(directory: Path) -> bool:
     """Remove the cached frames of one field; return False if a process uses them."""
     try:
         lock = _opened(directory / LOCK)

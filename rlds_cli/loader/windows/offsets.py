@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from rlds_cli.base.integers import set_integer
 from rlds_cli.base.text import is_below
 from rlds_cli.errors import EmptyWindow, InvalidArgument
-from rlds_cli.loader.order import set_integer
 from rlds_cli.loader.windows.windows import Anchors, Fill, Unmasked, check_anchors, check_fill
 from rlds_cli.ted import IntArray, join_name
 

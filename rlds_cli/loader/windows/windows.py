@@ -10,8 +10,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from rlds_cli.base.integers import set_integer
 from rlds_cli.errors import EmptyWindow, InvalidArgument
-from rlds_cli.loader.order import set_integer
 from rlds_cli.ted import IntArray
 
 Anchors = Literal["transitions", "steps"]

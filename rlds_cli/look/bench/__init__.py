@@ -10,7 +10,6 @@ is parsed and never evaluated.
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
 import sys
@@ -24,18 +23,15 @@ from multiprocessing.connection import Connection
 from statistics import median
 from threading import Event as Signal
 from threading import Thread
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
-from rlds_cli import loader
+from rlds_cli.base.integers import integer
 from rlds_cli.base.progress import Event, Progress, shown, silent
 from rlds_cli.base.settings import StrPath
-from rlds_cli.base.text import did_you_mean
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import BatchSize, InvalidArgument, RldsError
-from rlds_cli.loader import Sampler, Window
-from rlds_cli.loader.order import integer
+from rlds_cli.loader import Sampler, Window, blocks_of, parse_sampler, parse_window
 from rlds_cli.loader.stats import LoaderStats
-from rlds_cli.loader.storage.remote import blocks_of
 from rlds_cli.places.remote.waiting import watched
 
 __all__ = ["Measurement", "measure"]
@@ -360,69 +356,3 @@ def _seconds(r: WorkerResult) -> float:
 
 def _rate(rounds: Sequence[Round]) -> float:
     return median(n / s for n, s in rounds)
-
-
-def parse_window(text: str) -> Window:
-    """Read a window.
-
-    Parameters
-    ----------
-    text : str
-        ``Transition(n_step=3)``, ``Slice(32)``; a name alone takes the defaults.
-
-    Raises
-    ------
-    InvalidArgument
-        The text is not a window, or has arguments that the window does not take.
-    """
-    return cast(Window, _read("window", text, _known("extent", Window)))
-
-
-def parse_sampler(text: str) -> Sampler:
-    """Read a sampler: ``Uniform(by="episode")``, ``Shuffled``.
-
-    Raises
-    ------
-    InvalidArgument
-        The text is not a sampler, or has arguments that the sampler does not take.
-    """
-    return cast(Sampler, _read("sampler", text, _known("over", Sampler)))
-
-
-def _known(method: str, protocol: type) -> tuple[str, ...]:
-    """Return the names of the loader's classes with this method, without the protocol itself."""
-    public = {name: getattr(loader, name) for name in loader.__all__}
-    return tuple(name for name, value in public.items() if hasattr(value, method) and value is not protocol)
-
-
-def _read(what: str, text: str, known: tuple[str, ...]) -> Any:
-    name, positional, named = _call(what, text)
-    if name not in known:
-        near = did_you_mean(name.capitalize(), known)
-        raise InvalidArgument(f"{what} {text!r}: there is no {what} {name}.{near}", hint=", ".join(known))
-    try:
-        return getattr(loader, name)(*positional, **named)
-    except TypeError as e:
-        raise InvalidArgument(f"{what} {text!r}: {str(e).replace('.__init__()', '()')}.") from None
-
-
-def _call(what: str, text: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """Parse ``Name`` or ``Name(1, b=2)`` into a name and arguments."""
-    wrong = InvalidArgument(
-        f"{what} {text!r} is not a name with numbers, texts, lists or mappings.", hint='as in "Slice(32, after=31)"'
-    )
-    try:
-        node = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise wrong from None
-    if isinstance(node, ast.Name):
-        return node.id, [], {}
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
-        raise wrong
-    if any(k.arg is None for k in node.keywords):
-        raise wrong
-    try:
-        named = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
-        return node.func.id, [ast.literal_eval(a) for a in node.args], named
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        raise wrong from None

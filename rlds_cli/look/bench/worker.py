@@ -25,9 +25,7 @@ import torch  # what a loader imports is not its memory
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import RldsError
-from rlds_cli.loader import Loader
-from rlds_cli.loader.index import WINDOW
-from rlds_cli.loader.storage.remote import blocks_of
+from rlds_cli.loader import Loader, blocks_of
 from rlds_cli.look.bench import END, IMPORTED, MEMORY, RUN, BenchJob, Memory, Round, WorkerResult
 from rlds_cli.ted import Array
 
@@ -65,7 +63,7 @@ class TimedLoader:
     def next(self) -> Batch:
         """Return a batch; with `Prioritized`, update its priorities first."""
         batch = next(self.batches)
-        if WINDOW in self.job.sampler.gives:  # updates name windows
+        if "window" in self.job.sampler.gives:  # updates name windows
             self.loader.update_priorities(batch, self.priority)
         return batch
 
