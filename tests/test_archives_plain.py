@@ -224,8 +224,8 @@ def test_a_mapping_file(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPa
         )
     ds = import_files(path, "local/c", fields=fields, episodes_by="field:trial")
     assert ds.episodes["length"].tolist() == [4] * 5 and ds.manifest.reader == "plain"
-    assert importing.read(tmp_path / "press.json") == importing.FieldMapping(fields, "field:trial")
-    assert importing.read(tmp_path / "short.json") == importing.FieldMapping(fields, None)
+    assert importing.read_mapping(tmp_path / "press.json") == importing.FieldMapping(fields, "field:trial")
+    assert importing.read_mapping(tmp_path / "short.json") == importing.FieldMapping(fields, None)
     assert rlds_cli.open_dataset("local/a").fingerprint == ds.fingerprint
     assert "next/reward" not in rlds_cli.open_dataset("local/b").schema
 
@@ -236,7 +236,7 @@ def test_a_list_of_keys_is_a_field_of_their_columns(tmp_path):
     listed = importing.import_files(tmp_path / "a.npz", "local/listed", fields=fields)
     assert listed.column("observation")[:4].tolist() == [[t, t + 10] for t in range(4)]
     (tmp_path / "map.json").write_text(json.dumps(fields))
-    assert importing.read(tmp_path / "map.json").fields == {"observation": "[q0, q1]", "action": "cmd"}
+    assert importing.read_mapping(tmp_path / "map.json").fields == {"observation": "[q0, q1]", "action": "cmd"}
     with pytest.raises(InvalidArgument, match="observation is 3"):
         importing.import_files(tmp_path / "a.npz", "local/wrong", fields={"observation": 3})
 
@@ -254,7 +254,7 @@ def test_a_list_of_keys_is_a_field_of_their_columns(tmp_path):
 def test_mapping_files_that_are_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "m.json").write_text(text)
     with pytest.raises(RldsError, match=message):
-        importing.read(tmp_path / "m.json")
+        importing.read_mapping(tmp_path / "m.json")
 
 
 @pytest.mark.thorough

@@ -115,7 +115,7 @@ def test_a_planned_download_asks_its_source_once(
         asked = sum(len(page.requests) for page in calls)
         (made,) = json.loads(capsys.readouterr().out)
         assert made["id"] == id
-        planned = download.plan([DownloadRequest(id, force=True)])
+        planned = download.plan_download([DownloadRequest(id, force=True)])
         assert sum(len(page.requests) for page in calls) == 2 * asked
         made_again = download.deliver(DownloadRequest(id, force=True), planned=planned.datasets[0])
         assert sum(len(page.requests) for page in calls) == 2 * asked
@@ -128,7 +128,7 @@ def test_a_plan_is_made_again_if_a_file_of_it_is_gone(home: Path) -> None:
     (kept,) = (home / "archives/sample").rglob("*.hdf5")
     request = DownloadRequest("sample/pendulum-d4rl")
     publishing.remove(first.path)
-    (planned,) = download.plan([request]).datasets
+    (planned,) = download.plan_download([request]).datasets
     assert planned.actions == {"reuse": 1}
     kept.unlink()
     assert download.deliver(request, planned=planned).fingerprint == first.fingerprint
@@ -251,8 +251,8 @@ def test_shared_homes_are_only_read(tmp_path: Path, home: Path, monkeypatch: pyt
 
 def test_a_plan_says_what_is_to_be_done(home: Path) -> None:
     rlds_cli.download("sample/pendulum-d4rl")
-    orders = [DownloadRequest(r) for r in download.expand(["sample/*", "d4rl/hopper-medium-v2"])]
-    planned = download.plan(orders)
+    orders = [DownloadRequest(r) for r in download.expand_refs(["sample/*", "d4rl/hopper-medium-v2"])]
+    planned = download.plan_download(orders)
     by_id = {d.id: d for d in planned.datasets}
     assert by_id["sample/pendulum-d4rl"].here is not None
     assert by_id["sample/cartpole-minari"].actions == {"link": 2}

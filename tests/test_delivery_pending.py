@@ -61,7 +61,7 @@ def test_interrupted_and_gone_on_with(tmp_path: Path, home: Path, how: signal.Si
             wait_for(part_of(home, ref), 20_000)
             child.send_signal(how)
             _, said = child.communicate(timeout=60)
-        (order,) = request.unfinished()
+        (order,) = DownloadRequest.unfinished()
         assert order == DownloadRequest(ref, source=server.url, store="zarr")
         if how == signal.SIGINT:
             assert child.returncode == 130
@@ -74,7 +74,7 @@ def test_interrupted_and_gone_on_with(tmp_path: Path, home: Path, how: signal.Si
         assert [made["id"] for made in json.loads(printed)] == [ref]
         assert page.requests[-1].start == 20_000
     assert rlds_cli.open_dataset(ref).manifest.encoding == "zarr"
-    assert request.unfinished() == ()
+    assert DownloadRequest.unfinished() == ()
     assert not list((home / "partial").iterdir())
 
 
@@ -95,14 +95,14 @@ def test_failures_that_left_something_are_on_record(tmp_path: Path, home: Path) 
             rlds_cli.download(first, source=server.url)
         with pytest.raises(DownloadFailed, match="404"):
             rlds_cli.download(second, source=server.url)
-        assert [o.ref for o in request.unfinished()] == [first]  # nothing came of the second
+        assert [o.ref for o in DownloadRequest.unfinished()] == [first]  # nothing came of the second
         assert request.bytes_left(ids.parse(first), Home(home)) == 5000
         with FileLock(Home(home).lock(ids.parse(first))):
-            assert request.unfinished() == ()  # somebody is at it
+            assert DownloadRequest.unfinished() == ()  # somebody is at it
         page.drops = []
-        download.deliver(*request.unfinished())
+        download.deliver(*DownloadRequest.unfinished())
     assert rlds_cli.open_dataset(first).num_episodes == 2
-    assert request.unfinished() == ()
+    assert DownloadRequest.unfinished() == ()
 
 
 def test_one_that_fails_does_not_keep_the_others(tmp_path: Path, home: Path) -> None:
@@ -117,7 +117,7 @@ def test_one_that_fails_does_not_keep_the_others(tmp_path: Path, home: Path) -> 
             printed, said = child.communicate(timeout=60)
         assert child.returncode == 1 and f"DownloadFailed: {registry.get(first).files[0].path}" in said
         assert [made["id"] for made in json.loads(printed)] == [second]
-        assert [o.ref for o in request.unfinished()] == [first]
+        assert [o.ref for o in DownloadRequest.unfinished()] == [first]
 
 
 def test_orders_keep_what_was_asked_for(home: Path) -> None:
@@ -126,11 +126,11 @@ def test_orders_keep_what_was_asked_for(home: Path) -> None:
     id = ids.parse("d4rl/hopper-medium-v2").with_variant("episodes-0-10")
     with pytest.raises(KeyboardInterrupt), request.recorded(asked, id, Home(home)):
         raise KeyboardInterrupt
-    assert request.unfinished(offline=True) == (replace(asked, offline=True),)
+    assert DownloadRequest.unfinished(offline=True) == (replace(asked, offline=True),)
     planned = gc.plan()
     assert [(g.kind, g.id) for g in planned.removed] == [("partial", str(id))]
     gc.collect(planned)
-    assert request.unfinished() == ()
+    assert DownloadRequest.unfinished() == ()
 
 
 def test_a_part_that_was_interrupted_is_no_order_of_the_whole(home: Path) -> None:
@@ -141,12 +141,12 @@ def test_a_part_that_was_interrupted_is_no_order_of_the_whole(home: Path) -> Non
     order = DownloadRequest("openx/bridge", portion=Subset.of(include="*-00000-of-*"))
     with pytest.raises(KeyboardInterrupt), request.recorded(order, id.with_variant(order.variant), place):
         raise KeyboardInterrupt
-    assert request.unfinished() == (order,)
+    assert DownloadRequest.unfinished() == (order,)
 
 
 def test_what_cannot_be_read_is_not_tried_again_and_again(tmp_path: Path, home: Path) -> None:
     with pytest.raises(ArchiveError, match="has no episodes for") as caught:
         rlds_cli.download("sample/pendulum-d4rl", episodes="1000:")
     assert caught.value.hint == "rlds download sample/pendulum-d4rl takes all of it"
-    assert request.unfinished() == ()
+    assert DownloadRequest.unfinished() == ()
     assert not list((home / "partial").iterdir())

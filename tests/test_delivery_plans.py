@@ -33,7 +33,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.thorough
 def test_every_entry_has_a_plan_without_network() -> None:
-    planned = download.plan([DownloadRequest(e.id, offline=True) for e in OPEN], guess=True).datasets
+    planned = download.plan_download([DownloadRequest(e.id, offline=True) for e in OPEN], guess=True).datasets
     assert [d.id for d in planned] == [e.id for e in OPEN]
     for d, entry in zip(planned, OPEN, strict=True):
         assert d.here is None
@@ -50,21 +50,23 @@ def test_every_entry_has_a_plan_without_network() -> None:
 def test_parts_have_plans_too() -> None:
     first = {e.family: e for e in OPEN}.values()
     portion = Subset.of(episodes="0:10")
-    planned = download.plan([DownloadRequest(e.id, offline=True, portion=portion) for e in first], guess=True).datasets
+    planned = download.plan_download(
+        [DownloadRequest(e.id, offline=True, portion=portion) for e in first], guess=True
+    ).datasets
     assert [d.id for d in planned] == [f"{e.id}@episodes-0-10" for e in first]
 
 
 def test_who_would_really_download_is_told_that_there_is_no_network() -> None:
     entry = next(e for e in OPEN if e.tree)
     with pytest.raises(Offline):
-        download.plan([DownloadRequest(entry.id, offline=True)])
+        download.plan_download([DownloadRequest(entry.id, offline=True)])
 
 
 def test_closed_sources_are_named_with_what_takes_their_place() -> None:
     known = {e.id for e in OPEN}
     for entry in CLOSED:
         with pytest.raises(DownloadFailed, match="closed") as caught:
-            download.plan([DownloadRequest(entry.id, offline=True)], guess=True)
+            download.plan_download([DownloadRequest(entry.id, offline=True)], guess=True)
         if entry.replaced_by:
             assert entry.replaced_by in known
             assert entry.replaced_by in (caught.value.hint or "")
@@ -77,7 +79,7 @@ def test_a_mirror_opens_what_is_closed(tmp_path: Path, monkeypatch: pytest.Monke
     for name in ("$store$_action_ckpt.0.gz", "$store$_action_ckpt.1.gz"):
         (copy / name).write_bytes(b"1234567")
     monkeypatch.setenv("RLDS_MIRROR", str(tmp_path / "mirror"))
-    (planned,) = download.plan([DownloadRequest(entry.id, offline=True)]).datasets
+    (planned,) = download.plan_download([DownloadRequest(entry.id, offline=True)]).datasets
     assert (planned.files, planned.actions) == (2, {"link": 2})
 
 

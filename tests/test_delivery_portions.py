@@ -168,7 +168,7 @@ def test_a_name_that_stands_for_another_part(toy: dict[str, Page], tmp_path: Pat
 
 
 def test_a_plan_fetches_nothing_but_the_description(toy: dict[str, Page], tmp_path: Path) -> None:
-    (planned,) = download.plan([DownloadRequest(TOY, portion=Subset.of(episodes="0:1"))]).datasets
+    (planned,) = download.plan_download([DownloadRequest(TOY, portion=Subset.of(episodes="0:1"))]).datasets
     assert (planned.id, planned.files) == (f"{TOY}@episodes-0-1", 3)
     sizes = [len(toy[f"{BUCKET}/{n}"].content) for n in (*DESCRIBED, SHARD.format(0))]
     assert planned.to_fetch == sum(sizes)

@@ -89,7 +89,7 @@ def test_who_may_not_see_it_is_told_what_is_missing(
             monkeypatch.setenv(name, value)
         said = "token was not accepted, or may not read" if token else "need a token: HF_TOKEN"
         with pytest.raises(DownloadFailed, match=said) as caught:
-            download.plan([DownloadRequest(ID)])
+            download.plan_download([DownloadRequest(ID)])
     assert "hf_Wrong" not in str(caught.value)
     assert caught.value.hint.startswith(f"{server.url}/datasets/farama-minari/cartpole says who may read it")
 

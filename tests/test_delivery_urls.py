@@ -24,7 +24,7 @@ from rlds_cli.errors import (
     WrongHash,
 )
 from rlds_cli.keep import pinning, verification
-from rlds_cli.make.downloads.request import unfinished
+from rlds_cli.make import DownloadRequest
 from rlds_cli.make.importing import import_files
 
 TABLE = "q,a,r,trial\n" + "".join(f"{t * 0.5},{t % 3},{t},{t // 4}\n" for t in range(12))
@@ -246,7 +246,7 @@ def test_an_interrupted_download_goes_on(web: Server, home: Path) -> None:
     with pytest.raises(DownloadFailed, match="403"):
         rlds_cli.download(run_url(web), as_="local/run")
     assert list(home.glob("archives/local/run/*.part"))
-    (request,) = unfinished()
+    (request,) = DownloadRequest.unfinished()
     assert (request.ref, request.url) == ("local/run", run_url(web))
     page.drops, page.statuses, before = [], [], page.sent
     assert run_rlds("download", "--resume-all").returncode == 0

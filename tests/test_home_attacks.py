@@ -385,7 +385,7 @@ def test_orders_hold_no_credentials_and_are_their_owners(home: Path) -> None:
     file = place.partial(id, "order")
     assert "pass" not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert request.unfinished() == (replace(asked, source="https://host.example/mirror", withheld="user"),)
+    assert DownloadRequest.unfinished() == (replace(asked, source="https://host.example/mirror", withheld="user"),)
 
 
 def test_a_download_with_credentials_is_gone_on_with_by_giving_them_again(tmp_path: Path, home: Path) -> None:
@@ -395,14 +395,14 @@ def test_a_download_with_credentials_is_gone_on_with_by_giving_them_again(tmp_pa
         private = server.url.replace("://", "://me:pass@")
         with pytest.raises(DownloadFailed, match="401"):
             rlds_cli.download(UNHASHED, source=private)
-        (order,) = request.unfinished()
+        (order,) = DownloadRequest.unfinished()
         page.drops, page.statuses = [], [(401, {})] * 9
         with pytest.raises(DownloadFailed, match="Its address had credentials, which were not kept") as caught:
             download.deliver(order)
         assert caught.value.hint == (
             f"rlds download {UNHASHED} --from ADDRESS, with the whole address, resumes it; so does ~/.netrc"
         )
-        assert request.unfinished() == (order,)
+        assert DownloadRequest.unfinished() == (order,)
         page.statuses = []
         assert rlds_cli.download(UNHASHED, source=private).num_episodes == 2
         assert page.requests[-1].start == 5000
@@ -416,10 +416,10 @@ def test_an_order_whose_query_was_secret_is_not_tried_without_it(home: Path) -> 
     with pytest.raises(KeyboardInterrupt), request.recorded(asked, id, place):
         raise KeyboardInterrupt
     assert "abc" not in place.partial(id, "order").read_text()
-    (order,) = request.unfinished()
+    (order,) = DownloadRequest.unfinished()
     with pytest.raises(DownloadFailed, match="the rest of its address is not on the disk"):
         download.deliver(order)
-    (planned,) = download.plan([order], guess=True).datasets
+    (planned,) = download.plan_download([order], guess=True).datasets
     assert "not on the disk" in planned.note
 
 
@@ -440,7 +440,7 @@ def test_an_order_whose_query_was_secret_is_not_tried_without_it(home: Path) -> 
 def test_an_order_that_is_none_is_passed_over(home: Path, values: dict[str, object]) -> None:
     (home / "partial").mkdir(parents=True)
     (home / f"partial/{UNHASHED.replace('/', '+')}.order").write_text(json.dumps(values))
-    assert request.unfinished() == ()
+    assert DownloadRequest.unfinished() == ()
 
 
 @ROOT
@@ -448,9 +448,9 @@ def test_nobody_orders_for_others(home: Path) -> None:
     (home / "partial").mkdir(parents=True)
     file = home / f"partial/{UNHASHED.replace('/', '+')}.order"
     file.write_text(json.dumps({"ref": UNHASHED, "source": "https://attacker.example"}))
-    assert len(request.unfinished()) == 1
+    assert len(DownloadRequest.unfinished()) == 1
     os.chown(file, STRANGER, STRANGER)
-    assert request.unfinished() == ()
+    assert DownloadRequest.unfinished() == ()
 
 
 def test_files_with_addresses_are_their_owners(tmp_path: Path, home: Path) -> None:

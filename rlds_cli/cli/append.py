@@ -58,8 +58,8 @@ def append(
     Example: rlds append local/press day3/*.h5 --map observation=state/q --map action=cmd
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli import make
     from rlds_cli.cli import selecting
-    from rlds_cli.make.convert import appending
 
     what: dict[str, Any] = {"reader": reader, **mapping(map or [], episodes_by, rewards)}
     what |= {"last_step": last_step, "missing": missing}
@@ -68,10 +68,10 @@ def append(
     what |= selecting.facts(facts or [])
     with out.progress() as progress, child.reading("rlds_cli.make.convert.reading", id=id, progress=progress):
         if dry_run:
-            planned = appending.plan_append(id, path, **what)
+            planned = make.plan_append(id, path, **what)
             out.page(_plan(planned), planned.summary())
             return
-        done = appending.append(id, path, **what, protected=protected, jobs=jobs, progress=progress)
+        done = make.append(id, path, **what, protected=protected, jobs=jobs, progress=progress)
     out.result(done, _appended(done))
     for n in done.notes:
         out.note(f"{n.get('severity', 'note')}: {out.note_line(n)}")

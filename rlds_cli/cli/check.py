@@ -77,7 +77,7 @@ def check(
     from rlds_cli.home import locate
     from rlds_cli.look import checks
     from rlds_cli.look.checks.run import check_archive
-    from rlds_cli.make.importing import import_files
+    from rlds_cli.make import import_files
 
     there = remote.opened(ref, cache_dir)
     target, is_dataset = (Ref(there.path), True) if there else locate.version_or_file(ref, cache_dir=cache_dir)

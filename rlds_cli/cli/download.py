@@ -102,15 +102,14 @@ def download(
     if as_ is not None and not ids:
         raise typer.BadParameter("--as goes with an address or URLs")
     from rlds_cli.base.subset import Subset
-    from rlds_cli.make.downloads import download
-    from rlds_cli.make.downloads.request import DownloadRequest, unfinished
+    from rlds_cli.make import DownloadRequest, expand_refs, reading_options
 
-    reading = download.reading(reader, **_mapping(map, episodes_by, rewards), last_step=last_step)
+    reading = reading_options(reader, **_mapping(map, episodes_by, rewards), last_step=last_step)
     portion = Subset.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
     if resume_all:
-        orders = [*unfinished(cache_dir=cache_dir, offline=offline)]
+        orders = [*DownloadRequest.unfinished(cache_dir=cache_dir, offline=offline)]
         return _resume(orders, jobs=jobs or 0, dry_run=dry_run)
-    refs = [(ids[0], *ids[1:])] if as_ is not None and ids else [(ref,) for ref in download.expand(ids or ())]
+    refs = [(ids[0], *ids[1:])] if as_ is not None and ids else [(ref,) for ref in expand_refs(ids or ())]
     orders = [
         DownloadRequest(
             ref,
@@ -145,39 +144,39 @@ def _mapping(given: list[str] | None, episodes_by: str | None, rewards: str | No
 
 def _download(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) -> None:
     """Run all of ``orders``, or print the plan; the first failure ends it."""
-    from rlds_cli.make.downloads import download
+    from rlds_cli import make
 
     with out.progress() as progress:
-        planned = download.plan(orders, guess=dry_run, progress=progress)
+        planned = make.plan_download(orders, guess=dry_run, progress=progress)
         if dry_run:
             return out.page(_plan(planned), planned)
         out.note(_plan(planned))
         todo = [(o, d) for o, d in zip(orders, planned.datasets, strict=True) if d.here is None]
         with resumable(lambda: _kept(planned)):
-            made = [download.deliver(o, planned=d, jobs=jobs, progress=progress) for o, d in todo]
+            made = [make.deliver(o, planned=d, jobs=jobs, progress=progress) for o, d in todo]
     _tell_hashes(made)
     return _show(made, _existing(planned) if out.wants_json() else [])
 
 
 def _resume(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) -> None:
     """Continue each of ``orders``, also after one has failed; exit 1 if any failed."""
-    from rlds_cli.make.downloads import download
+    from rlds_cli import make
 
     if not orders:
         out.result([], "no interrupted downloads")
         return
     if dry_run:
-        planned = download.plan(orders, guess=True)
+        planned = make.plan_download(orders, guess=True)
         out.page(_plan(planned), planned)
         return
     made: list[Dataset] = []
     with out.progress() as progress:
         for order in orders:
             try:
-                planned = download.plan([order], progress=progress)
+                planned = make.plan_download([order], progress=progress)
                 out.note(_plan(planned))
                 with resumable(lambda planned=planned: _kept(planned)):  # type: ignore[misc]
-                    made.append(download.deliver(order, planned=planned.datasets[0], jobs=jobs, progress=progress))
+                    made.append(make.deliver(order, planned=planned.datasets[0], jobs=jobs, progress=progress))
             except (TransferError, ArchiveError) as e:  # concerns this download only; a full disk concerns all
                 out.error(e)
     _show(made)
@@ -211,17 +210,9 @@ def _actions(d: Delivery) -> str:
 
 def _kept(p: Deliveries) -> str:
     """Datasets and bytes of an interrupted download that are kept."""
-    from rlds_cli.base import ids
-    from rlds_cli.home import Home, is_dataset
-    from rlds_cli.make.downloads.request import bytes_left
-
-    place = Home(p.home)
-    wanted = [ids.parse(d.id) for d in p.datasets if d.here is None]
-    ready = [id for id in wanted if is_dataset(place.dataset(id))]
+    ready, unfinished = p.kept()
     kept = [text.plural(len(ready), "dataset")] if ready else []
-    for id in wanted:
-        size = 0 if id in ready else bytes_left(id, place)
-        kept += [f"{text.size_of(size)} of {id}"] if size else []
+    kept += [f"{text.size_of(size)} of {id}" for id, size in unfinished.items()]
     return f"Kept: {', '.join(kept)}." if kept else "Nothing was downloaded yet."
 
 

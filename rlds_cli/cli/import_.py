@@ -53,9 +53,9 @@ def import_(
     # The process that reads the files starts while this one imports what it needs.
     module = "rlds_cli.archives.planning" if dry_run else "rlds_cli.make.convert.reading"
     with out.progress() as progress, child.reading(module, id=as_, progress=progress):
+        from rlds_cli import make
         from rlds_cli.archives.account import Entry
         from rlds_cli.cli import selecting
-        from rlds_cli.make import importing
 
         mapped = mapping(map or [], episodes_by, rewards)
         what: dict[str, Any] = {
@@ -68,12 +68,11 @@ def import_(
         what |= {"topics": topics.split(",") if topics else None, "hz": hz, "nearest": nearest}
         how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
         about = selecting.facts(facts or [])
-        importing.stated(**about)  # before anything is read
         try:
-            planned = importing.plan_import(path, as_, **what, cache_dir=cache_dir)
+            planned = make.plan_import(path, as_, **what, **about, cache_dir=cache_dir)
         except UnknownLayout as e:
             if (
-                reader or mapped["fields"] or mapped["episodes_by"] or _is_known(path)
+                reader or mapped["fields"] or mapped["episodes_by"] or make.is_recognised(path)
             ):  # the error is about these options, or says what to add
                 raise
             raise _unknown_layout(path[0], as_, e) from e
@@ -81,7 +80,7 @@ def import_(
             out.page(_plan(planned), planned.summary())
             return
         del planned  # with millions of episodes it is large
-        ds = importing.import_files(path, as_, **what, **how, **about, cache_dir=cache_dir, progress=progress)
+        ds = make.import_files(path, as_, **what, **how, **about, cache_dir=cache_dir, progress=progress)
     out.new_dataset(ds)
     tell_account(tuple(Entry(**e) for e in ds.manifest.account), f"rlds inspect {ds.id} --source lists all")
 
@@ -94,21 +93,9 @@ def tell_account(entries: tuple[Entry, ...], more: str) -> None:
         out.note(said)
 
 
-def _is_known(paths: list[str]) -> bool:
-    """Tell whether a reader recognises the files, although it cannot plan to read them."""
-    from rlds_cli import archives
-    from rlds_cli.make import importing
-
-    try:
-        files = importing.expand(paths)
-        return child.ask(archives.recognise, files, names=files) is not None
-    except RldsError:
-        return False
-
-
 def mapping(given: list[str], episodes_by: str | None, rewards: str | None) -> dict[str, Any]:
     """Return ``fields``, ``episodes_by`` and ``rewards`` of an import: those of options, else of files of ``--map``."""
-    from rlds_cli.make import importing
+    from rlds_cli.make import read_mapping
 
     fields: dict[str, str] = {}
     for word in given:
@@ -121,7 +108,7 @@ def mapping(given: list[str], episodes_by: str | None, rewards: str | None) -> d
                 f'--map "{word}" is neither FIELD=KEY nor a file.',
                 hint="as in --map observation=state/q, --map rig.toml",
             )
-        file = importing.read(word)
+        file = read_mapping(word)
         fields = {**file.fields, **fields}
         episodes_by, rewards = episodes_by or file.episodes_by, rewards or file.rewards
     return {"fields": fields, "episodes_by": episodes_by, "rewards": rewards}

@@ -91,7 +91,7 @@ def inspect(
     from rlds_cli.home import locate
 
     if ref.startswith("sample/"):  # they come with rlds
-        from rlds_cli.make.downloads.loading import load
+        from rlds_cli.make import load
 
         with out.progress() as progress:
             load(ref, cache_dir=cache_dir, progress=progress)

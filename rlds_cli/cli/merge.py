@@ -43,16 +43,16 @@ def merge(
     Example: rlds merge local/monday local/tuesday --as local/all
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.make.convert import merging
+    from rlds_cli import make
 
     what: dict[str, Any] = {"fields": fields.split(",") if fields else None, "column": column, "cache_dir": cache_dir}
     what |= {"store": store.value, "copy": copy}
     if dry_run:
-        planned = merging.plan_merge(ids, as_, **what)
+        planned = make.plan_merge(ids, as_, **what)
         out.result(planned, _plan(planned))
         return
     with out.progress() as progress:
-        ds = merging.merge(ids, as_, **what, force=force, progress=progress)
+        ds = make.merge(ids, as_, **what, force=force, progress=progress)
     out.new_dataset(ds)
 
 

@@ -21,7 +21,7 @@ from rlds_cli.base.text import is_below
 from rlds_cli.dataset import Dataset, layouts, open_dataset
 from rlds_cli.dataset.selection import within
 from rlds_cli.errors import InvalidArgument, MissingPackage, RldsError
-from rlds_cli.make.downloads.download import download
+from rlds_cli.make import download
 from rlds_cli.ted import FLAGS, REWARD, Array, Field
 
 if TYPE_CHECKING:

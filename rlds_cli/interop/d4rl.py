@@ -26,7 +26,7 @@ import numpy.typing as npt
 from rlds_cli import registry
 from rlds_cli.dataset import Dataset, layouts, open_dataset
 from rlds_cli.errors import InvalidEpisode, RldsError, UnknownDataset, UnknownField
-from rlds_cli.make.downloads.download import download
+from rlds_cli.make import download
 from rlds_cli.registry import Entry
 from rlds_cli.ted import REWARD, Array, BoolArray, IntArray
 

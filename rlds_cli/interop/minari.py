@@ -26,7 +26,7 @@ from rlds_cli.base.text import is_below
 from rlds_cli.dataset import ArrayLike, Dataset, counterparts, environments, layouts, open_dataset
 from rlds_cli.dataset.selection import within
 from rlds_cli.errors import MissingPackage, NoEnvironment, UnknownField
-from rlds_cli.make.downloads.download import download as fetch
+from rlds_cli.make import download as fetch
 from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray, spaces
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import ArchiveError, InvalidArgument, InvalidEpisode, MissingPackage, RldsError
-from rlds_cli.make.convert.writer import Writer, fields_like
+from rlds_cli.make import Writer, fields_like
 from rlds_cli.store.frames import CHANNELS
 from rlds_cli.store.growing.retention import Keep
 from rlds_cli.ted import FLAGS, REWARD, Field, Placement, spaces

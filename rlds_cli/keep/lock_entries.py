@@ -17,8 +17,7 @@ from rlds_cli.errors import DatasetNotFound, RldsError
 from rlds_cli.home import locate
 from rlds_cli.keep import edits
 from rlds_cli.keep.lock_file import Locked
-from rlds_cli.make.convert import merging
-from rlds_cli.make.downloads.schemes import local_path
+from rlds_cli.make import MERGED, local_path
 from rlds_cli.places.remote import origins
 from rlds_cli.places.remote.origins import Origin
 from rlds_cli.store.growing.opening import find_version, open_store
@@ -97,12 +96,12 @@ class Entries:
             )
         if edited and not in_place:
             return entry
-        if place and (made_by or _is_appended(m) or m.reader in (merging.READER, "create")):
+        if place and (made_by or _is_appended(m) or m.reader in (MERGED, "create")):
             return replace(entry, **place)
         whole = not made_by or self._add_source_of_function(made_by[0], within)
         why = _unreproducible(m, made_by, whole)
         entry = replace(entry, reproducible=not why, why=why, made_by=made_by)
-        if m.reader == merging.READER:
+        if m.reader == MERGED:
             return entry
         files = () if made_by else tuple(_shared_with_others(s) for s in store.sources)
         return replace(entry, files=files, options=_options_for_others(m), **place)
@@ -191,7 +190,7 @@ def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]], whole: bool
     """Say why no other machine can make a dataset again; empty if one can. ``whole``: of all episodes of its source."""
     from rlds_cli.preprocess import RecordedStep
 
-    if m.reader == merging.READER:
+    if m.reader == MERGED:
         return "it was merged of other datasets, which rlds merge does again"
     if _is_appended(m):
         return "files were appended to it"

@@ -16,9 +16,7 @@ from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import RldsError
 from rlds_cli.home import Home, is_dataset
-from rlds_cli.make.convert import merging
-from rlds_cli.make.downloads.fetch.parts import FileRecord, record_path
-from rlds_cli.make.downloads.schemes import LOCAL
+from rlds_cli.make import MERGED, FileRecord, local_path, record_path
 from rlds_cli.places.remote import origins as remote
 from rlds_cli.registry import Entry
 from rlds_cli.store import manifest, versions
@@ -84,7 +82,7 @@ def mendable(id: str, path: Path) -> bool:
     """Return whether ``rlds verify --fix`` may repair it: from its source, its archive, or the user's own files."""
     try:
         found = ids.parse(id)
-        if manifest.read(path).reader in (merging.READER, ""):  # made of no files of its own
+        if manifest.read(path).reader in (MERGED, ""):  # made of no files of its own
             return False
         if contradicted(path) or (found.variant and manifest.read(path).provenance):
             return False
@@ -114,7 +112,8 @@ def own_files(path: Path) -> list[tuple[Path, str]]:
     made_of = open_store(path, check=False).sources
     if not all(str(s.get("url", "")).startswith("file:") and s.get("sha256") for s in made_of):
         return []
-    return [(LOCAL.local_path(str(s["url"])), str(s["sha256"])) for s in made_of]
+    given = ((local_path(str(s["url"])), str(s["sha256"])) for s in made_of)
+    return [(path, sha256) for path, sha256 in given if path is not None]
 
 
 def _derived(m: Manifest, cache_dir: StrPath | None) -> list[str]:

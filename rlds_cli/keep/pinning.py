@@ -50,8 +50,7 @@ from rlds_cli.home.locks import exclusive
 from rlds_cli.keep import edits, lock_file
 from rlds_cli.keep.lock_entries import Entries, may_be_pulled, own_steps
 from rlds_cli.keep.lock_file import Locked, UserFunction
-from rlds_cli.make.downloads.request import DownloadRequest
-from rlds_cli.make.downloads.schemes import local_path, request_url, scheme_of
+from rlds_cli.make import DownloadRequest, local_path, request_url, scheme_of
 from rlds_cli.places.sources import addresses
 from rlds_cli.registry import Entry, File
 from rlds_cli.store import manifest, versions
@@ -401,7 +400,7 @@ def _pulled(d: Locked, address: str, force: bool, cache_dir: StrPath | None, tel
 
 
 def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
-    from rlds_cli.make.downloads.download import deliver
+    from rlds_cli.make import deliver
 
     id = ids.parse(d.id)
     base = str(id.base)

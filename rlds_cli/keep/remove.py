@@ -19,7 +19,7 @@ from rlds_cli.home import Home, locate, referring
 from rlds_cli.home.locks import exclusive
 from rlds_cli.home.usage import freed_by, size_on_disk
 from rlds_cli.keep import origins
-from rlds_cli.make.convert import merging
+from rlds_cli.make import MERGED
 from rlds_cli.places.remote import origins as pushed
 from rlds_cli.store import manifest, publishing, tags, versions
 from rlds_cli.store.growing import logs
@@ -133,7 +133,7 @@ def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrP
             return ""
         if not m.reader and not m.provenance:
             return "it grows, and its episodes are stored nowhere else"
-        if m.reader == merging.READER:
+        if m.reader == MERGED:
             return _of_merged(m, gone, cache_dir)
         if m.provenance:
             return _of_derived(m, gone, cache_dir)

@@ -21,11 +21,7 @@ from rlds_cli.home import Home, locate
 from rlds_cli.home.locks import exclusive
 from rlds_cli.keep import origins
 from rlds_cli.keep.verification import verify
-from rlds_cli.make import importing
-from rlds_cli.make.convert import merging
-from rlds_cli.make.downloads import archive, download
-from rlds_cli.make.downloads.fetch import fetching, planning
-from rlds_cli.make.downloads.request import DownloadRequest
+from rlds_cli.make import MERGED, DownloadRequest, deliver, fetch_again, import_files, remembered
 from rlds_cli.registry import File
 from rlds_cli.store import manifest, tags
 from rlds_cli.store.integrity import Verification, verify_directory
@@ -157,7 +153,7 @@ def _hopeless(id: DatasetId | None, path: Path) -> str:
         return "its manifest, which says how it was made, cannot be read" if id.variant else _unknown(id)
     if not m.reader and not m.provenance:
         return "it grows: its episodes are nowhere else; those that are not damaged stay readable"
-    if m.reader == merging.READER:
+    if m.reader == MERGED:
         return "it was merged: rlds merge makes it again, with --force"
     if origins.contradicted(path):
         return f"it was not made of the files in the registry: rlds download {id} --force replaces it"
@@ -189,7 +185,7 @@ def _import(id: DatasetId, path: Path, jobs: int | None, cache_dir: StrPath | No
     m = manifest.read(path)
     known = ("fields", "episodes_by", "skip_bad", "last_step", "rewards", "topics", "hz", "nearest", "frames")
     asked = {k: v for k, v in m.options.items() if k in known}
-    importing.import_files(
+    import_files(
         [file for file, _ in origins.own_files(path)],
         str(id),
         reader=m.reader,
@@ -240,7 +236,7 @@ def _files(id: DatasetId, path: Path, place: Home) -> tuple[File, ...]:
         f.path: (f.urls, f.size, f.sha256) for f in entry.files
     }
     if not known:
-        known = {f.path: (f.urls, f.size, f.sha256) for f in planning.remembered(place.archive(id)) or ()}
+        known = {f.path: (f.urls, f.size, f.sha256) for f in remembered(place.archive(id)) or ()}
     return tuple(_file(name, *about, made_of.get(name, {})) for name, about in known.items())
 
 
@@ -263,11 +259,7 @@ def _fetch(request: DownloadRequest, id: DatasetId, place: Home, progress: Progr
     bad = origins.altered(place.dataset(id), place.archive(id))
     entry = origins.described(place.dataset(id)) or registry.get(request.ref)
     with exclusive(place, id, progress):
-        plan = archive.plan_transfer(request, id, entry, request.where).plan
-        steps = tuple(s for s in plan.steps if s.file.path in bad)
-        listed = plan.listed or tuple(s.file for s in plan.steps)
-        came = fetching.fetch(replace(plan, steps=steps, listed=listed), request.where, id=str(id), progress=progress)
-    return tuple(f.file.path for f in came if f.action != "verify")
+        return fetch_again(request, entry, bad, progress)
 
 
 def _convert(
@@ -285,7 +277,7 @@ def _convert(
 
     archive = Home(request.where.home).archive(id)
     bad = {f.path for f in request.files if not _is(archive / f.path, f.sha256)}
-    download.deliver(request, jobs=jobs or 0, progress=progress, check=check)
+    deliver(request, jobs=jobs or 0, progress=progress, check=check)
     return tuple(sorted(bad))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from rlds_cli import home
-from rlds_cli.archives import LACKING, REFUSE, REWARDS, Archive, Plan, planning, plugins
+from rlds_cli.archives import LACKING, REFUSE, REWARDS, Archive, Plan, planning, plugins, recognise
 from rlds_cli.archives.account import Entry
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import child
@@ -35,7 +35,6 @@ from rlds_cli.home.locks import exclusive
 from rlds_cli.make.convert import given, reading
 from rlds_cli.make.convert.archive import Conversion, check_plan, convert, identities, recognised
 from rlds_cli.make.convert.create import rate, texts
-from rlds_cli.make.convert.given import expand as expand
 from rlds_cli.store import manifest
 from rlds_cli.store.growing import logs
 from rlds_cli.store.manifest import Manifest
@@ -88,6 +87,9 @@ def plan_import(
     topics: Sequence[str] | None = None,
     hz: float | None = None,
     nearest: bool | None = None,
+    fps: float | None = None,
+    license: str | None = None,
+    description: str | None = None,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> ImportPlan:
@@ -125,6 +127,8 @@ def plan_import(
         Steps per second of recordings; by default each message of the action makes a step.
     nearest : bool, optional
         Of each topic of a recording a step has the nearest message; by default the latest.
+    fps, license, description : optional
+        As in ``import_files``; a plan only checks them.
     cache_dir : path, optional
         The home, which is left out where the files are those of a directory around it.
     progress : callable or bool, optional
@@ -139,6 +143,7 @@ def plan_import(
     ArchiveError
         The layout is known, but the files cannot be read.
     """
+    stated(fps=fps, license=license, description=description)
     id = ids.parse(ref)
     if id.family != "local":
         raise InvalidId(f"{id} cannot be imported: only ids of the family local can.", hint=f"--as local/{id.name}")
@@ -197,6 +202,15 @@ def plan_import(
         beside=more,
         episodes=plan.episode_summary.numbers() if plan.episode_summary else None,
     )
+
+
+def is_recognised(paths: Sequence[StrPath]) -> bool:
+    """Return whether a reader recognises files, also where it cannot plan to read them."""
+    try:
+        files = given.expand(paths)
+        return child.ask(recognise, files, names=files) is not None
+    except RldsError:
+        return False
 
 
 def import_files(
@@ -379,7 +393,7 @@ class FieldMapping:
     rewards: str | None = None
 
 
-def read(path: StrPath) -> FieldMapping:
+def read_mapping(path: StrPath) -> FieldMapping:
     """Read a mapping file, TOML by its suffix, else JSON.
 
     Raises
@@ -389,7 +403,7 @@ def read(path: StrPath) -> FieldMapping:
 
     Examples
     --------
-    >>> read("press.json")  # doctest: +SKIP
+    >>> read_mapping("press.json")  # doctest: +SKIP
     FieldMapping(fields={'observation': 'state/q', 'action': 'cmd'}, episodes_by='field:trial', rewards=None)
     """
     file = Path(path)

@@ -32,13 +32,18 @@ from rlds_cli.errors import ArchiveError, DownloadFailed, RldsError, TransferErr
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.look.report.card import licence_identifier
-from rlds_cli.make.downloads import archive, download
-from rlds_cli.make.downloads.fetch import fetching, planning
-from rlds_cli.make.downloads.fetch.parts import FileRecord, record_path
+from rlds_cli.make import (
+    DownloadRequest,
+    FileRecord,
+    expand_refs,
+    fetch_into,
+    local_path,
+    plan_transfer,
+    record_path,
+    scheme_of,
+)
 from rlds_cli.make.downloads.fetch.planning import FetchStep
 from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.make.downloads.request import DownloadRequest
-from rlds_cli.make.downloads.schemes import local_path, scheme_of
 from rlds_cli.places.sources import addresses, names, opening
 from rlds_cli.places.sources.directory import DirectorySource
 from rlds_cli.places.sources.objects import Objects
@@ -173,7 +178,7 @@ def mirror(
         The store did not take a file; no other is tried.
     """
     where, tell = settings.read(cache_dir), shown(progress)
-    entries = [registry.get(id) for id in download.expand([refs] if isinstance(refs, str) else refs)]
+    entries = [registry.get(id) for id in expand_refs([refs] if isinstance(refs, str) else refs)]
     with opening.open_objects(addresses.parse(to), where, progress=tell) as objects:
         target = _Target(objects)
         target.read()
@@ -254,7 +259,7 @@ def _wanted(target: _Target, where: Settings, tell: Progress, entry: Entry, *, t
     id = ids.parse(entry.id)
     if not entry.files and not entry.tree:
         raise DownloadFailed(f"No source is known for {entry.id}.")
-    transfer = archive.plan_transfer(DownloadRequest(entry.id, cache_dir=where.home), id, entry, where, tell)
+    transfer = plan_transfer(DownloadRequest(entry.id, cache_dir=where.home), id, entry, where, tell)
     steps = {s.file.path: s for s in transfer.plan.steps}
     places = _places(entry, [s.file for s in steps.values()])
     present = target.objects.names(_common(places.values()))
@@ -333,8 +338,7 @@ def _send(
     ready = {w.name: (w.local, sum) for w in group if w.local and (sum := _sum_of(w.file, w.local, _recorded(w.local)))}
     missing = [w for w in group if w.name not in ready]
     if missing:
-        plan = planning.plan([w.file for w in missing], work, where)
-        brought = fetching.fetch(plan, where, id=str(id), progress=tell)
+        brought = fetch_into(work, [w.file for w in missing], where, id=str(id), progress=tell)
         ready |= {w.name: (b.path, b.record.sha256) for w, b in zip(missing, brought, strict=True)}
     sent: dict[str, str] = {}
 

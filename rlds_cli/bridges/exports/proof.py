@@ -20,7 +20,7 @@ from rlds_cli.base.progress import Event, Progress
 from rlds_cli.bridges.exports.content import Content
 from rlds_cli.bridges.exports.format import Format
 from rlds_cli.errors import ExportError
-from rlds_cli.make import importing
+from rlds_cli.make import plan_import
 from rlds_cli.store import arrays, digests
 from rlds_cli.store.workers import Processes, run_items
 from rlds_cli.ted import BoolArray, Column, EncodedFrames, EpisodeTable, Field, VideoFrames
@@ -80,7 +80,7 @@ def _differences(content: Content, found: Read, expected: str) -> list[str]:
 def read(made: Format, directory: Path, jobs: int, tell: Progress) -> Read:
     """Read the files as an import does."""
     options = made.import_options()
-    plan = importing.plan_import(made.files(directory), _ID, reader=made.reader, **options).plan
+    plan = plan_import(made.files(directory), _ID, reader=made.reader, **options).plan
     while True:
         try:
             return _read(plan, made.content, jobs, tell)

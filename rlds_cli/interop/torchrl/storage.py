@@ -22,7 +22,7 @@ from rlds_cli.interop.torchrl.trajectories import Trajectories
 from rlds_cli.interop.torchrl.transitions import Transitions, as_numbers, in_shape
 from rlds_cli.loader.fields.fields import Names
 from rlds_cli.loader.windows.windows import Anchors
-from rlds_cli.make.downloads.download import download
+from rlds_cli.make import download
 
 REFERENCE = "rlds.json"  # in a directory of ReplayBuffer.dumps
 

@@ -73,9 +73,9 @@ def describe_file(path: StrPath, *, reader: str | None = None) -> FileReport:
     """
     with child.reading(READER):  # which starts while this process imports what it needs
         from rlds_cli.archives import plugins
-        from rlds_cli.make.convert import given
+        from rlds_cli.make import files_to_import
 
-        files = given.files_to_import([path], ids.parse("local/x"), most=_MOST_FILES).files
+        files = files_to_import([path], ids.parse("local/x"), most=_MOST_FILES).files
         asked: dict[str, Any] = {"names": files, "types": (FileReport, Node, Field)}
         named = None if reader is None else plugins.resolved(reader)
         found: FileReport = child.ask(f"{READER}.describe", Path(path), files, named, **asked)

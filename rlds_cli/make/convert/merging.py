@@ -34,7 +34,7 @@ from rlds_cli.store.opening import Store
 from rlds_cli.ted import TASK_AT, VIDEO, BoolArray, Chunk, Column, EpisodeTable, Field, Part
 
 COLUMN = "dataset"  # the episode column that says where an episode came from
-READER = "merge"  # in the manifest
+MERGED = "merge"  # in the manifest
 _REPLACE = "--force (force=True)"  # of a hint
 _PART_ROWS = 1 << 20
 _CHUNK_BYTES = 16 << 20
@@ -434,7 +434,7 @@ class MergeJob:
         return Description(
             self.id,
             store,
-            reader=READER,
+            reader=MERGED,
             reader_version=1,
             facts=_common([m.facts for m in manifests]),
             spaces=spaces,

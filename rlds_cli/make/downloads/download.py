@@ -30,7 +30,7 @@ from rlds_cli.errors import (
     TransferError,
 )
 from rlds_cli.home import Home, locate
-from rlds_cli.make.downloads.request import DownloadRequest, Encoding, credentials_asked, recorded
+from rlds_cli.make.downloads.request import DownloadRequest, Encoding, bytes_left, credentials_asked, recorded
 from rlds_cli.places.sources import addresses
 from rlds_cli.registry import Entry
 from rlds_cli.store import manifest, publishing, versions
@@ -81,6 +81,14 @@ class Deliveries:
     def needed(self) -> int:
         """Additional bytes on disk for archives and datasets, as far as sizes are known."""
         return self.to_fetch + sum(d.cache or 0 for d in self.datasets)
+
+    def kept(self) -> tuple[list[str], dict[str, int]]:
+        """Return what an interruption has left: ids of datasets that are made, and bytes of work on others by id."""
+        place = Home(self.home)
+        wanted = [ids.parse(d.id) for d in self.datasets if d.here is None]
+        made = [id for id in wanted if home.is_dataset(place.dataset(id))]
+        left = {str(id): bytes_left(id, place) for id in wanted if id not in made}
+        return [str(id) for id in made], {id: size for id, size in left.items() if size}
 
 
 def download(
@@ -192,7 +200,7 @@ def download(
         as_=as_,
         blocks=blocks,
         sha256=sha256,
-        reading=reading(reader, fields, episodes_by, last_step, rewards),
+        reading=reading_options(reader, fields, episodes_by, last_step, rewards),
         also=tuple(also),
     )
     return deliver(request, jobs=jobs or 0, progress=shown(progress))
@@ -208,7 +216,7 @@ def deliver(
 ) -> Dataset:
     """Run one request; see ``download``. If ``check`` raises for the new dataset, nothing is published.
 
-    ``planned`` is the result of `plan` for the request: the source is not asked again for its files.
+    ``planned`` is the result of `plan_download` for the request: the source is not asked again for its files.
     """
     where = request.where
     from rlds_cli.dataset import open_dataset
@@ -242,7 +250,7 @@ def deliver(
     return open_dataset(str(id), cache_dir=request.cache_dir)
 
 
-def reading(
+def reading_options(
     reader: str | None,
     fields: Mapping[str, str | Sequence[str]] | None,
     episodes_by: str | None,
@@ -343,7 +351,7 @@ def _check_options(request: DownloadRequest) -> None:
             )
 
 
-def expand(refs: Sequence[str]) -> list[str]:
+def expand_refs(refs: Sequence[str]) -> list[str]:
     """Return the ids that ids, aliases and globs stand for, each once, in order.
 
     Raises
@@ -359,7 +367,9 @@ def _named(ref: str) -> list[str]:
     return [e.id for e in registry.match(ref)] if is_pattern else [ref]
 
 
-def plan(requests: Sequence[DownloadRequest], *, guess: bool = False, progress: Progress = silent) -> Deliveries:
+def plan_download(
+    requests: Sequence[DownloadRequest], *, guess: bool = False, progress: Progress = silent
+) -> Deliveries:
     """Plan downloads: asks sources for their listings, writes nothing, and reports long waits to ``progress``.
 
     With ``guess``, neither a listing that is not available offline nor a lack of space is an error.

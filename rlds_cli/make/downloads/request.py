@@ -75,6 +75,18 @@ class DownloadRequest:
         read = settings.read(self.cache_dir)
         return replace(read, offline=read.offline or self.offline)
 
+    @classmethod
+    def unfinished(cls, *, cache_dir: StrPath | None = None, offline: bool = False) -> tuple[DownloadRequest, ...]:
+        """Return the unfinished downloads of the user's own home, without those that another process is working on."""
+        where = settings.read(cache_dir)
+        place = Home(where.home)
+        wanted = {ids.parse(id): _order(values) for id, values in _noted(place)}
+        return tuple(
+            replace(request, cache_dir=cache_dir, offline=offline)
+            for id, request in wanted.items()
+            if request and (request.force or home.find(id, where) is None) and not _busy(place, id)
+        )
+
 
 # -- requests on record
 
@@ -164,18 +176,6 @@ def _bytes_of(file: Path) -> int:
     """Return the bytes of a file; of a part to which several connections add, those that have arrived."""
     divided = file.suffix == ".part" and file.with_suffix(SPANS).exists()
     return offset_of(file.with_suffix("")) if divided else file.stat().st_size
-
-
-def unfinished(*, cache_dir: StrPath | None = None, offline: bool = False) -> tuple[DownloadRequest, ...]:
-    """Return the unfinished downloads of the user's own home, except those that another process is working on."""
-    where = settings.read(cache_dir)
-    place = Home(where.home)
-    wanted = {ids.parse(id): _order(values) for id, values in _noted(place)}
-    return tuple(
-        replace(request, cache_dir=cache_dir, offline=offline)
-        for id, request in wanted.items()
-        if request and (request.force or home.find(id, where) is None) and not _busy(place, id)
-    )
 
 
 def _noted(place: Home) -> Iterator[tuple[str, dict[str, Any]]]:
