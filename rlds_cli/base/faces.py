@@ -29,15 +29,16 @@ def lazy(room: str, modules: Mapping[str, str]) -> None:
     room : str
         ``__name__`` of the package.
     modules : mapping
-        Modules, relative to the package, and the names of each, separated by spaces.
+        Modules, relative to the package (``.store.frames`` is in the room beside it), and the names of each, separated
+        by spaces.
     """
     face = sys.modules[room]
-    homes = {name: f"{room}.{module}" for module, names in modules.items() for name in names.split()}
+    homes = {name: f".{module}" for module, names in modules.items() for name in names.split()}
 
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        value = getattr(import_module(homes[name]), name)
+        value = getattr(import_module(homes[name], room), name)
         setattr(face, name, value)
         return value
 
