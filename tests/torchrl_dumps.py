@@ -11,7 +11,7 @@ import torch
 from archive_rows import Rows
 from tensordict import TensorDict
 
-from rlds_cli.make.importing import expand
+from rlds_cli.make.convert.given import expand
 
 DATA = Path(__file__).parent / "data" / "torchrl"
 
