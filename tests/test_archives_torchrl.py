@@ -22,7 +22,8 @@ from rlds_cli.archives import torchrl
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.keep.verification import trace
 from rlds_cli.look.report import describe_file
-from rlds_cli.make.importing import expand, import_files, plan_import
+from rlds_cli.make.convert.given import expand
+from rlds_cli.make.importing import import_files, plan_import
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
 ENVS = ("envs_part_0", "envs_part_1")

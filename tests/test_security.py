@@ -52,8 +52,7 @@ from rlds_cli.archives.formats import compressed
 from rlds_cli.base.files import json as documents
 from rlds_cli.errors import ArchiveError, CorruptArchive, DownloadFailed, RldsError, UnsafeArchive
 from rlds_cli.make.downloads import listing
-from rlds_cli.make.importing import import_files
-from rlds_cli.make.importing import read as read_mapping
+from rlds_cli.make.importing import import_files, read_mapping
 from rlds_cli.places.http.client import RetryPolicy
 
 HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
