@@ -199,6 +199,8 @@ class _Package:
         for node in ast.walk(tree):  # an attribute comes before what it is an attribute of
             if node in inner or not isinstance(node, ast.Name | ast.Attribute):
                 continue
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+                continue  # another thing of that name, such as a field of a class
             chain: list[str] = []
             at: ast.expr = node
             while isinstance(at, ast.Attribute):

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.cli.info import _stored
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
-from rlds_cli.home import usage
 from rlds_cli.keep import reencode, verification
 from rlds_cli.loader import Loader, Slice
 from rlds_cli.look import report
@@ -216,7 +216,7 @@ def looks(directory: Path) -> dict[str, Callable[[], object]]:
         "load": lambda: next(iter(Loader(directory, 4, backend="numpy", window=Slice(2)))),
         "spaces": lambda: (open_dataset(directory).action_space, open_dataset(directory).observation_space),
         "info in words": lambda: _in_words(directory),
-        "usage": lambda: usage.size_on_disk(directory),
+        "usage": lambda: size_on_disk(directory),
     }
 
 

@@ -24,8 +24,7 @@ from rlds_cli import Dataset, open_dataset
 from rlds_cli.base import ids
 from rlds_cli.base.progress import Event, silent
 from rlds_cli.errors import ArchiveError, CorruptArchive, FrameError, NameTaken, NoSpace
-from rlds_cli.home import Home
-from rlds_cli.home.locks import exclusive
+from rlds_cli.home import Home, exclusive
 from rlds_cli.make.importing import import_files
 from rlds_cli.ted import END_NAMES
 

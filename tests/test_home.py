@@ -8,7 +8,7 @@ import pytest
 from rlds_cli import home as homes
 from rlds_cli.base import ids, settings
 from rlds_cli.errors import DatasetNotFound, InvalidId
-from rlds_cli.home import Home, locate
+from rlds_cli.home import Home
 
 
 def put(root: Path, text: str) -> Path:
@@ -49,43 +49,43 @@ def test_found_in_own_home_first_then_in_the_shared_ones(tmp_path: Path, monkeyp
     monkeypatch.setenv("RLDS_HOME", str(own))
     monkeypatch.setenv("RLDS_PATH", str(shared))
     there = put(shared, "d4rl/pen")
-    assert locate.locate("d4rl/pen") == there
+    assert homes.locate("d4rl/pen") == there
     here = put(own, "d4rl/pen")
-    assert locate.locate("d4rl/pen") == here
-    assert locate.locate("d4rl/pen", cache_dir=shared) == there
+    assert homes.locate("d4rl/pen") == here
+    assert homes.locate("d4rl/pen", cache_dir=shared) == there
 
 
 def test_found_whatever_the_case_of_the_letters(home: Path) -> None:
     path = put(home, "minari/D4RL/pen-v0")
-    assert homes.find(ids.parse("minari/d4rl/PEN-v0"), settings.read()) == path
+    assert homes.path_of(ids.parse("minari/d4rl/PEN-v0"), settings.read()) == path
 
 
 def test_a_path_is_a_path(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path / "elsewhere", "d4rl/pen")
-    assert locate.locate(path) == path
-    assert locate.locate(str(path)) == path
+    assert homes.locate(path) == path
+    assert homes.locate(str(path)) == path
     monkeypatch.chdir(path.parent)
-    assert locate.locate("./pen") == Path("pen")
+    assert homes.locate("./pen") == Path("pen")
     with pytest.raises(DatasetNotFound, match=r"is not a dataset \(no zarr.json there\)"):
-        locate.locate(tmp_path)
+        homes.locate(tmp_path)
 
 
 @pytest.mark.thorough
 def test_what_is_not_here_is_named_with_the_homes_and_what_to_do(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLDS_PATH", "/shared/rlds")
     with pytest.raises(DatasetNotFound) as caught:
-        locate.locate("sample/pendulum-d4rl")
+        homes.locate("sample/pendulum-d4rl")
     assert str(home) in caught.value.message
     assert "/shared/rlds" in caught.value.message
     assert caught.value.hint == "rlds download sample/pendulum-d4rl"
     with pytest.raises(DatasetNotFound, match="did you mean sample/pendulum-d4rl"):
-        locate.locate("sample/pendlum-d4rl")
+        homes.locate("sample/pendlum-d4rl")
     with pytest.raises(DatasetNotFound, match="--as norm"):
-        locate.locate("d4rl/pen@norm")
+        homes.locate("d4rl/pen@norm")
     with pytest.raises(DatasetNotFound, match="rlds import"):
-        locate.locate("local/pen")
+        homes.locate("local/pen")
     with pytest.raises(InvalidId):
-        locate.locate("d4rl/../../etc")
+        homes.locate("d4rl/../../etc")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -20,8 +20,7 @@ from rlds_cli import registry
 from rlds_cli.base import ids
 from rlds_cli.base.files import disk
 from rlds_cli.errors import DamagedDataset, DownloadFailed, NameTaken, NoPermission, RldsError
-from rlds_cli.home import Home
-from rlds_cli.home.usage import usage
+from rlds_cli.home import Home, usage
 from rlds_cli.keep import gc, reencode, remove
 from rlds_cli.make.downloads import download, request
 from rlds_cli.make.downloads.request import DownloadRequest

@@ -10,8 +10,9 @@ from conftest import write_d4rl
 
 import rlds_cli
 from rlds_cli import create, preprocess
+from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.errors import DatasetNotFound, InvalidId, NoPermission
-from rlds_cli.home.usage import size_on_disk, usage
+from rlds_cli.home import usage
 from rlds_cli.keep.remove import plan, remove
 from rlds_cli.make.importing import import_files
 from rlds_cli.store import publishing

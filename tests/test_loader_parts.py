@@ -12,8 +12,9 @@ from test_loader_packed import alter, files
 
 import rlds_cli
 from rlds_cli import preprocess
+from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.dataset import Dataset
-from rlds_cli.home.usage import size_on_disk, usage
+from rlds_cli.home import usage
 from rlds_cli.keep.compacting import compact
 from rlds_cli.keep.gc import collect, plan
 from rlds_cli.keep.remove import remove

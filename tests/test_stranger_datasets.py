@@ -13,8 +13,8 @@ import pytest
 
 import rlds_cli
 from rlds_cli.base.files.safe import temporary_name
+from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.errors import ArchiveError, DamagedDataset, InvalidArgument, NoEnvironment
-from rlds_cli.home import usage
 from rlds_cli.keep import reencode
 from rlds_cli.preprocess.builtin.fields import dtype_of
 from rlds_cli.store import manifest
@@ -61,7 +61,7 @@ def test_a_range_of_episodes_that_is_none() -> None:
 
 def test_a_tree_that_is_too_deep() -> None:
     path = rlds_cli.download(CARTPOLE).path
-    before = usage.size_on_disk(path)
+    before = size_on_disk(path)
     descriptor = os.open(path, os.O_RDONLY)
     for _ in range(1200):
         os.mkdir("d", dir_fd=descriptor)
@@ -71,7 +71,7 @@ def test_a_tree_that_is_too_deep() -> None:
     os.close(descriptor)
     with pytest.raises(DamagedDataset, match="more than 600 deep"):
         Store(path)
-    assert usage.size_on_disk(path) == before
+    assert size_on_disk(path) == before
     subprocess.run(["rm", "-rf", path / "d"], check=True)  # too deep for shutil.rmtree
 
 

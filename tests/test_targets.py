@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli import cli, create, preprocess
+from rlds_cli import cli, create, home, preprocess
 from rlds_cli.base.refs import Ref
 from rlds_cli.errors import ArchiveError, DatasetNotFound, InvalidId, RldsError, UnknownDataset
-from rlds_cli.home import locate
 from rlds_cli.keep import pinning
 from rlds_cli.keep.remove import remove
 from rlds_cli.loader import Loader, Mixture, Transition
@@ -29,13 +28,13 @@ def test_by_id_alias_case_and_path(monkeypatch: pytest.MonkeyPatch) -> None:
     path = make("roboset/dapg-expert/door_v2d-v1")
     variant = make("roboset/dapg-expert/door_v2d-v1@n")
     for ref in ("roboset/dapg-expert/door_v2d-v1", "ROBOSET/DAPG-expert/door_v2d-v1".replace("ROBOSET", "roboset")):
-        assert locate.dataset(ref) == path
-    assert locate.dataset("DAPG(expert)/door_v2d-v1") == path  # the source's own name
-    assert locate.dataset("DAPG(expert)/door_v2d-v1@n") == variant
-    assert locate.dataset(path) == path
+        assert home.dataset(ref) == path
+    assert home.dataset("DAPG(expert)/door_v2d-v1") == path  # the source's own name
+    assert home.dataset("DAPG(expert)/door_v2d-v1@n") == variant
+    assert home.dataset(path) == path
     monkeypatch.chdir(path.parent)
-    assert locate.dataset(path.name) == path
-    assert str(locate.id_of(variant)) == "roboset/dapg-expert/door_v2d-v1@n"
+    assert home.dataset(path.name) == path
+    assert str(home.id_of(variant)) == "roboset/dapg-expert/door_v2d-v1@n"
 
 
 @pytest.mark.parametrize(
@@ -58,9 +57,9 @@ def test_every_way_to_name_a_dataset_works_everywhere(id: str, refs: tuple[str, 
         assert preprocess.attempt(ref, "select_fields", name="t", args={"fields": "action"}).episode == 0
         assert checks.check(ref).id == report.summarise(ref).id == id and catalogue.card(ref).here.path == path
         assert f'"{id}"' in pinning.lock([ref], allow_unreproducible=True)
-        assert locate.datasets([ref]) == (path,)
+        assert home.datasets([ref]) == (path,)
     if "(" in refs[0]:
-        assert locate.datasets(["dapg(*)/*"]) == (path, variant)
+        assert home.datasets(["dapg(*)/*"]) == (path, variant)
 
 
 @pytest.mark.thorough
@@ -94,7 +93,7 @@ def test_what_no_or_more_than_one_dataset_is_called(ref: str) -> None:
 def test_what_is_not_here(ref: str, kind: type[Exception], hint: str | None) -> None:
     make("local/press")
     with pytest.raises(kind) as caught:
-        locate.dataset(ref)
+        home.dataset(ref)
     found = caught.value.hint  # type: ignore[attr-defined]
     assert hint is None or hint in str(found)
 
@@ -106,12 +105,12 @@ def test_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make("local/a", shared)  # hidden by the one in the own home
     c = make("local/c", shared)
     monkeypatch.setenv("RLDS_PATH", str(shared))
-    assert locate.datasets(everything=True) == (a, b, c)
-    assert locate.datasets(["local/*"]) == (a, b, c)
-    assert locate.datasets(["local/c", "LOCAL/[ab]"]) == (c, a, b)
-    assert locate.datasets() == ()
+    assert home.datasets(everything=True) == (a, b, c)
+    assert home.datasets(["local/*"]) == (a, b, c)
+    assert home.datasets(["local/c", "LOCAL/[ab]"]) == (c, a, b)
+    assert home.datasets() == ()
     with pytest.raises(DatasetNotFound, match=r'matches "d4rl/\*"'):
-        locate.datasets(["local/a", "d4rl/*"])
+        home.datasets(["local/a", "d4rl/*"])
 
 
 @pytest.mark.thorough
@@ -121,23 +120,23 @@ def test_datasets_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "run.h5").write_bytes(b"x")
     (tmp_path / "local").mkdir()
     (tmp_path / "local/a").mkdir()  # an id comes before a file of its name
-    assert locate.version_or_file("local/a") == (Ref(path), True)
-    assert locate.version_or_file("./local/a") == (Ref(Path("local/a")), False)
-    assert locate.version_or_file("run.h5") == (Ref(Path("run.h5")), False)
-    assert locate.version_or_file("*.h5") == (Ref(Path("*.h5")), False)
-    assert locate.version_or_file(path) == (Ref(path), True)
+    assert home.version_or_file("local/a") == (Ref(path), True)
+    assert home.version_or_file("./local/a") == (Ref(Path("local/a")), False)
+    assert home.version_or_file("run.h5") == (Ref(Path("run.h5")), False)
+    assert home.version_or_file("*.h5") == (Ref(Path("*.h5")), False)
+    assert home.version_or_file(path) == (Ref(path), True)
     with pytest.raises(UnknownDataset, match="neither a file nor a known dataset"):
-        locate.version_or_file("run.h6")
+        home.version_or_file("run.h6")
     with pytest.raises(UnknownDataset, match="neither a file nor a known dataset"):
-        locate.version_or_file("d4rl/hoper-medium-v2")
+        home.version_or_file("d4rl/hoper-medium-v2")
     with pytest.raises(DatasetNotFound):
-        locate.version_or_file("d4rl/hopper-medium-v2")
+        home.version_or_file("d4rl/hopper-medium-v2")
 
 
 def test_a_zarr_group_of_others_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
-    assert locate.version_or_file(tmp_path / "theirs") == (Ref(tmp_path / "theirs"), False)
+    assert home.version_or_file(tmp_path / "theirs") == (Ref(tmp_path / "theirs"), False)
 
 
 # what people give instead of what is here
@@ -162,9 +161,9 @@ def test_addresses_are_answered_with_what_to_do(address: str, monkeypatch: pytes
     assert e.value.hint is not None
     calls: list[Callable[[], object]] = [
         lambda: rlds_cli.open_dataset(Path(address)),
-        lambda: locate.dataset(address),
-        lambda: locate.version_or_file(address),
-        lambda: locate.datasets([address]),
+        lambda: home.dataset(address),
+        lambda: home.version_or_file(address),
+        lambda: home.datasets([address]),
         lambda: import_files(address, "local/x"),
         lambda: import_files([address], "local/x"),
     ]

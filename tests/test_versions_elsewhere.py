@@ -23,11 +23,12 @@ from versions_model import Episode, build, check, check_batches, draw
 
 import rlds_cli
 from rlds_cli import preprocess
+from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.cli import main
 from rlds_cli.cli.commands import app
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
-from rlds_cli.home.usage import size_on_disk, usage
+from rlds_cli.home import usage
 from rlds_cli.keep import remove
 from rlds_cli.keep.compacting import compact
 from rlds_cli.keep.reencode import convert

@@ -4,7 +4,7 @@
 
     if TYPE_CHECKING:
         from rlds_cli.home.homes import Home
-        from rlds_cli.home.locks import exclusive, writing
+        from rlds_cli.home import exclusive, writing
 
     __all__ = ["Home", "exclusive", "writing"]
 

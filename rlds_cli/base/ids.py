@@ -78,6 +78,18 @@ def parse(text: str) -> DatasetId:
     return DatasetId(match["family"], match["name"], match["variant"])
 
 
+def written(ref: str) -> DatasetId:
+    """Parse an id as users write it, with the family in any case.
+
+    Raises
+    ------
+    InvalidId
+        The text is not an id.
+    """
+    family, slash, rest = ref.strip().partition("/")
+    return parse(f"{family.lower()}{slash}{rest}")
+
+
 def address_hint(text: str) -> str | None:
     """Return a hint for an address such as ``hf://...`` or ``s3://...``; None for other text."""
     match = _ADDRESS.match(text)

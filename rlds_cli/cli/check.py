@@ -73,14 +73,14 @@ def check(
     Example: rlds check d4rl/antmaze-umaze-diverse-v2 --strict
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli import home
     from rlds_cli.cli.pages.checks import CheckPage
-    from rlds_cli.home import locate
     from rlds_cli.look import checks
     from rlds_cli.look.checks.run import check_archive
     from rlds_cli.make import import_files
 
     there = remote.opened(ref, cache_dir)
-    target, is_dataset = (Ref(there.path), True) if there else locate.version_or_file(ref, cache_dir=cache_dir)
+    target, is_dataset = (Ref(there.path), True) if there else home.version_or_file(ref, cache_dir=cache_dir)
     if quick and not is_dataset:
         raise typer.BadParameter(f"--quick needs a dataset; {ref} is an archive, of which all rows are read")
     if reader is not None and is_dataset:

@@ -40,16 +40,16 @@ def diff(
       rlds diff local/day1#v1 local/day1
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli import home
     from rlds_cli.cli.pages.diff import DifferencePage
-    from rlds_cli.home import locate
     from rlds_cli.look.report.diff import compare
 
     try:
         one = remote.opened(a, cache_dir)
         other = remote.opened(b, cache_dir)
         found = compare(
-            one or str(locate.version(a, cache_dir=cache_dir)),
-            other or str(locate.version(b, cache_dir=cache_dir)),
+            one or str(home.version(a, cache_dir=cache_dir)),
+            other or str(home.version(b, cache_dir=cache_dir)),
             rtol=tolerance,
             atol=tolerance,
             cache_dir=cache_dir,

@@ -14,7 +14,7 @@ from rlds_cli.cli.out import short_path
 from rlds_cli.errors import RldsError
 
 if TYPE_CHECKING:
-    from rlds_cli.home.usage import DatasetUsage, Usage
+    from rlds_cli.home.measuring import DatasetUsage, Usage
     from rlds_cli.keep.gc import Collection
 
 _MOST = 3  # names in a row
@@ -43,10 +43,10 @@ def du(
       rlds du --home /shared/rlds
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.home import usage
+    from rlds_cli import home
     from rlds_cli.keep import gc
 
-    found = usage.usage(ids or (), cache_dir=cache_dir)
+    found = home.usage(ids or (), cache_dir=cache_dir)
     out.result(found, _table(found, sums=not ids))
     for d in found.datasets:
         for source in d.refers_to:

@@ -88,7 +88,7 @@ def inspect(
     Example: rlds inspect d4rl/hopper-medium-v2 --episode 12
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.home import locate
+    from rlds_cli import home
 
     if ref.startswith("sample/"):  # they come with rlds
         from rlds_cli.make import load
@@ -96,7 +96,7 @@ def inspect(
         with out.progress() as progress:
             load(ref, cache_dir=cache_dir, progress=progress)
     there = remote.opened(ref, cache_dir)
-    found, is_dataset = (Ref(there.path), True) if there else locate.version_or_file(ref, cache_dir=cache_dir)
+    found, is_dataset = (Ref(there.path), True) if there else home.version_or_file(ref, cache_dir=cache_dir)
     path = Path(found.place)
     if (episode is not None or plot is not None) and not is_dataset:
         option = "--plot" if episode is None else "--episode"

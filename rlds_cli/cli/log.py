@@ -35,10 +35,10 @@ def log(
     Example: rlds log local/day1
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli import home
     from rlds_cli.base import refs, settings
     from rlds_cli.dataset import history
     from rlds_cli.dataset.opening import address_of
-    from rlds_cli.home import locate
     from rlds_cli.places.remote import listing
 
     named = refs.parse(id)
@@ -46,7 +46,7 @@ def log(
     if address is not None:
         found = history.pushed(listing.versions_at(address, settings.read(cache_dir)))
     else:
-        found = history.versions_of(locate.dataset(named.place, cache_dir=cache_dir), named)
+        found = history.versions_of(home.dataset(named.place, cache_dir=cache_dir), named)
     out.result(found, visible.lines(_line(v) for v in reversed(found)))
 
 

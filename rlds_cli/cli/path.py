@@ -21,12 +21,12 @@ def path(
     Example: python -c "import zarr, sys; print(zarr.open(sys.argv[1]).tree())" $(rlds path d4rl/hopper-medium-v2)
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli import home
     from rlds_cli.base import refs
-    from rlds_cli.home import locate
 
-    found, named = locate.dataset(refs.parse(id).place, cache_dir=cache_dir), refs.parse(id)
+    found, named = home.dataset(refs.parse(id).place, cache_dir=cache_dir), refs.parse(id)
     if named.selector is not None:
         from rlds_cli.store.growing import opening  # slow to import
 
         found = opening.directory(found, named)
-    out.result({"id": str(locate.id_of(found)), "path": found}, str(found))
+    out.result({"id": str(home.id_of(found)), "path": found}, str(found))

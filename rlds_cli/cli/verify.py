@@ -98,10 +98,10 @@ def _fix(ids: Sequence[str], expect: str | None, cache_dir: Path | None) -> None
 
 def _trace(ids: Sequence[str], steps: int, archive: str | None, reader: str | None, cache_dir: Path | None) -> None:
     """Compare values with the archive instead of comparing hashes."""
-    from rlds_cli.home import locate
+    from rlds_cli import home
     from rlds_cli.keep import verification
 
-    named = locate.versions(ids, everything=not ids, cache_dir=cache_dir)
+    named = home.versions(ids, everything=not ids, cache_dir=cache_dir)
     found = [verification.trace(str(ref), steps, archive=archive, reader=reader) for ref in named]
     out.result(found, _traces(found, ids))
     if not all(t.ok for t in found):

@@ -19,6 +19,7 @@ from rlds_cli import home, registry
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import disk, trees
 from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import shown
 from rlds_cli.base.settings import StrPath
@@ -29,9 +30,7 @@ from rlds_cli.dataset.provenance import UNIT
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission, RldsError
-from rlds_cli.home import Home
-from rlds_cli.home.locks import exclusive
-from rlds_cli.home.usage import size_on_disk
+from rlds_cli.home import Home, exclusive
 from rlds_cli.store import derived, episode_table, manifest, publishing, references, tags, versions, views
 from rlds_cli.store.facts import FACTS, check_names, described_facts, facts_of
 from rlds_cli.store.manifest import Manifest
@@ -434,7 +433,7 @@ def _derive(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target
     if to.copy and not temporary:
         disk.check_space(sum(size_on_disk(file) for file in references.files(ds.path).values()), place.root)
     with exclusive(place, id, shown(None)):
-        found = home.find(id, where)
+        found = home.path_of(id, where)
         if found is not None and not to.force:
             raise NameTaken(
                 f"{id} exists already, in {found}.", hint="another name, or --force (force=True) replaces it"

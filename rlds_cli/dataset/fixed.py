@@ -21,8 +21,7 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import size_of
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.errors import NoPermission
-from rlds_cli.home import Home
-from rlds_cli.home.locks import writing
+from rlds_cli.home import Home, writing
 from rlds_cli.store import arrays, joining, publishing
 from rlds_cli.store.finish import Description
 from rlds_cli.store.manifest import Manifest

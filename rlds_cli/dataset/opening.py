@@ -11,7 +11,6 @@ from rlds_cli.base import settings
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import DatasetNotFound, Offline
-from rlds_cli.home import locate
 from rlds_cli.places.remote import NAME as PUSHED
 from rlds_cli.places.remote import origins
 from rlds_cli.places.sources import addresses
@@ -39,7 +38,7 @@ def open_at(
     if here is not None:
         return open_store(here, ref)
     if remote_address(ref) is None:
-        return open_store(locate.locate(ref.place, cache_dir), ref)
+        return open_store(home.locate(ref.place, cache_dir), ref)
     from rlds_cli.places.remote.store import AccessOptions, open_remote
 
     try:

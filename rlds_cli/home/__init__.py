@@ -1,195 +1,65 @@
 """The directories of a home, and the datasets in them.
 
-::
+A `Home` says where datasets, archives and work in progress lie. `find` searches the registry and the disk, and `here`
+lists the disk. A dataset of this disk is named in one of these ways, which differ in how much a user may write:
+`path_of` takes an id, `meant` an id or an alias, and `locate` also a path; `dataset`, `version` and `version_or_file`
+hint at what may be meant, `datasets` and `versions` take globs. `is_dataset` and `holds_dataset` tell directories of
+datasets from others, and `id_of` reads the id in one.
 
-    <home>/archives/<family>/<name>/    downloads as they came
-    <home>/datasets/<family>/<name>/    published datasets, read-only
-    <home>/packed/<source>-*            packed rows, rebuilt when needed
-    <home>/frames/<hash>/               decoded frames in the size of training, decoded again when needed
-    <home>/partial/<family>+<name>.*/   work in progress and its journals
-    <home>/remote/                      datasets at addresses: indexes, and blocks that were read
-    <home>/remote.<user>/               those of another user, who may write to the home; else they are in a home of
-                                        that user's own
-    <home>/locks/
-    <home>/origins/                     where datasets were pushed to or downloaded from
-    <home>/registries/                  registries of the user's own
-    <home>/versions/<family>/<name>/    versions of datasets that were changed
+`exclusive` lets one process at a time work on a dataset; `writing` turns errors of the file system into those with a
+hint. `usage` measures what takes the space.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rlds_cli.base import ids, settings
-from rlds_cli.base.files import safe as safe_files
-from rlds_cli.base.files.locks import file_lock
-from rlds_cli.base.ids import DatasetId
-from rlds_cli.base.settings import Settings
-from rlds_cli.errors import InvalidId
-from rlds_cli.store import paths
+from rlds_cli.base.faces import lazy
 
-_REMOTE = "remote"
-DIRECTORIES = (
-    *("archives", "datasets", "frames", "locks", "origins", "packed", "partial", "registries"),
-    *(_REMOTE, paths.VERSIONS),
+if TYPE_CHECKING:
+    from rlds_cli.home.homes import Home, is_dataset, path_of
+    from rlds_cli.home.locating import (
+        dataset,
+        datasets,
+        find,
+        here,
+        holds_dataset,
+        id_of,
+        locate,
+        meant,
+        version,
+        version_or_file,
+        versions,
+    )
+    from rlds_cli.home.locks import exclusive, writing
+    from rlds_cli.home.measuring import usage
+
+__all__ = [
+    "Home",
+    "dataset",
+    "datasets",
+    "exclusive",
+    "find",
+    "here",
+    "holds_dataset",
+    "id_of",
+    "is_dataset",
+    "locate",
+    "meant",
+    "path_of",
+    "usage",
+    "version",
+    "version_or_file",
+    "versions",
+    "writing",
+]
+
+lazy(
+    __name__,
+    {
+        "homes": "Home is_dataset path_of",
+        "locating": "dataset datasets find here holds_dataset id_of locate meant version version_or_file versions",
+        "locks": "exclusive writing",
+        "measuring": "usage",
+    },
 )
-_PATIENCE = 1.0  # seconds in which a version is in its place that is being published
-_log = logging.getLogger(__name__)
-
-
-@cache
-def _note_other_home(home: Path, own: Path) -> None:
-    _log.warning("%s may only be read: blocks that are fetched are kept in %s", home, own)
-
-
-def _is_writable(directory: Path) -> bool:
-    return os.access(directory, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
-
-
-@dataclass(frozen=True, slots=True)
-class Home:
-    """A directory with datasets, archives and work in progress."""
-
-    root: Path
-
-    def dataset(self, id: DatasetId) -> Path:
-        """Return the directory of a published dataset."""
-        return self.root / "datasets" / id.family / id.component
-
-    def archive(self, id: DatasetId) -> Path:
-        """Return the directory of a dataset's archive."""
-        return self.root / "archives" / id.family / id.base.component
-
-    def partial(self, id: DatasetId, tag: str) -> Path:
-        """Return the work directory of a dataset; ``tag`` separates work with different options."""
-        return self.root / "partial" / f"{id.family}+{id.component}.{tag}"
-
-    def lock(self, id: DatasetId) -> Path:
-        """Return the lock file of a dataset."""
-        return self.root / "locks" / f"{id.family}+{id.component}.lock"
-
-    def packed(self, name: str) -> Path:
-        """Return the path of the packed rows ``<source>-<hash>.<kind>``."""
-        return self.root / "packed" / name
-
-    @property
-    def frames(self) -> Path:
-        """The directory of cached frames."""
-        return self.root / "frames"
-
-    def packed_lock(self, name: str) -> Path:
-        """Return the lock file for building packed rows; all that is packed of a source shares it."""
-        return self.root / "locks" / f"packed-{name.partition('-')[0]}.lock"
-
-    def directories(self) -> list[Path]:
-        """Return the directories that a home may have, those of remote datasets of other users included."""
-        return [*(self.root / name for name in DIRECTORIES), *self._remotes()]
-
-    @property
-    def remote(self) -> Path:
-        """The directory of the user's own datasets at addresses: in the user's home if this one may not be written."""
-        first = self.root / _REMOTE
-        if safe_files.is_own(first) or not first.exists():
-            return first
-        beside, own = self.root / f"{_REMOTE}.{os.geteuid()}", settings.user_home() / _REMOTE
-        if beside.exists() or _is_writable(self.root) or own == first:
-            return beside
-        _note_other_home(self.root, own)
-        return own
-
-    def remotes(self) -> list[Path]:
-        """Return the directories of datasets at addresses, the user's own first; those of others are only read."""
-        return list(dict.fromkeys([self.remote, *self._remotes()]))
-
-    def _remotes(self) -> list[Path]:
-        return [p for p in _entries(self.root) if re.fullmatch(rf"{_REMOTE}(\.[0-9]+)?", p.name)]
-
-    def datasets(self) -> Iterator[tuple[DatasetId, Path]]:
-        """Yield all published datasets, sorted."""
-        for family in _entries(self.root / "datasets"):
-            for entry in _entries(family):
-                try:
-                    id = ids.from_component(family.name, entry.name)
-                except InvalidId:
-                    continue
-                if is_dataset(entry):
-                    yield id, entry
-
-    def twin(self, id: DatasetId) -> DatasetId | None:
-        """Return the published dataset whose path differs from that of ``id`` only in case, or None."""
-        path = self.dataset(id)
-        if path.exists():
-            return None
-        names = [e.name for e in _entries(path.parent) if e.name.lower() == path.name.lower() and is_dataset(e)]
-        return ids.from_component(id.family, names[0]) if names else None
-
-    def archives(self) -> Iterator[tuple[DatasetId, Path]]:
-        """Yield all directories of archives, sorted."""
-        for family in _entries(self.root / "archives"):
-            for entry in _entries(family):
-                try:
-                    yield ids.from_component(family.name, entry.name), entry
-                except InvalidId:
-                    continue
-
-
-def _entries(directory: Path) -> list[Path]:
-    try:
-        return sorted(Path(e.path) for e in os.scandir(directory) if e.is_dir())
-    except OSError:
-        return []
-
-
-def is_dataset(path: Path) -> bool:
-    """Return whether a path is a dataset that this user can read."""
-    try:
-        return (path / "zarr.json").exists()
-    except OSError:
-        return False
-
-
-def is_dir(path: Path) -> bool:
-    """Return whether a path is a directory; False if this user may not know."""
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
-
-
-def find(id: DatasetId, where: Settings) -> Path | None:
-    """Return the published dataset in the first home that has it, in any case of letters, or None."""
-    for root in where.homes:
-        path = Home(root).dataset(id)
-        if is_dataset(path) or _is_back(Home(root), id):
-            return path
-        for entry in _entries(path.parent):
-            if entry.name.lower() == path.name.lower() and is_dataset(entry):
-                return entry
-    return None
-
-
-def _is_back(home: Home, id: DatasetId) -> bool:
-    """Return whether a dataset is in its place again that a killed process has moved to its earlier versions."""
-    path = home.dataset(id)
-    if not (paths.earlier_versions(path) / paths.MOVING).exists():
-        return False
-    from rlds_cli.store import versions
-
-    lock = file_lock(home.lock(id))
-    try:
-        lock.acquire(timeout=_PATIENCE)
-    except OSError:
-        return is_dataset(path)
-    try:
-        versions.restore(path)
-    except OSError:  # this user may not write there
-        _log.warning("%s is in %s: a process ended while it moved there", id, paths.earlier_versions(path))
-    finally:
-        lock.release()
-    return is_dataset(path)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlds_cli import home
+from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, compaction, editing
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.home import locate, referring, usage
+from rlds_cli.keep import referring
 from rlds_cli.store import manifest, versions
 from rlds_cli.store.growing import compacting
 from rlds_cli.store.growing.compacting import Compaction
@@ -47,10 +49,10 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
     NoSpace
         There is no room to write the episodes once more. The dataset is as it was.
     """
-    path = locate.dataset(ref, cache_dir=cache_dir, why="compacting makes a version from the newest one")
-    before = usage.size_on_disk(path)
+    path = home.dataset(ref, cache_dir=cache_dir, why="compacting makes a version from the newest one")
+    before = size_on_disk(path)
     done = compacting.compact(path) or _compact_files(path, cache_dir)
-    store, after = open_store(path), usage.size_on_disk(path)
+    store, after = open_store(path), size_on_disk(path)
     id, fingerprint = store.manifest.id, store.fingerprint()
     return Compacted(id, path, store.version, fingerprint, done.changed, done.waiting, before, after)
 
@@ -100,7 +102,7 @@ def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, cache
     NoSpace
         The disk is full. The dataset is as it was.
     """
-    path = locate.dataset(ref, cache_dir=cache_dir, why="episodes leave the newest version")
+    path = home.dataset(ref, cache_dir=cache_dir, why="episodes leave the newest version")
     check_grows(path)
     id = manifest.read(path).id
     if dry_run:

@@ -9,11 +9,10 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from rlds_cli import registry
+from rlds_cli import home, registry
 from rlds_cli.base import settings
 from rlds_cli.base.files import disk
 from rlds_cli.base.settings import StrPath
-from rlds_cli.home import locate
 
 EXTRAS = {  # the module that each extra of the package brings
     "arrow": "pyarrow",
@@ -72,7 +71,7 @@ def examine(*, cache_dir: StrPath | None = None) -> Diagnosis:
         home=where.home,
         free=free,
         links=disk.takes_links(where.home),
-        datasets=sum(len(found) for found in locate.here(where).values()),
+        datasets=sum(len(found) for found in home.here(where).values()),
         shared=where.search,
         offline=where.offline,
         problems=tuple(_problems(where, free)),

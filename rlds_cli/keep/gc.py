@@ -19,13 +19,12 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import trees
 from rlds_cli.base.files.locks import LockHeld, file_lock
 from rlds_cli.base.files.names import SPANS
+from rlds_cli.base.files.sizes import freed_by
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import InvalidId, NameTaken, NoPermission, RldsError
-from rlds_cli.home import DIRECTORIES, Home, is_dataset
-from rlds_cli.home.locks import writing
-from rlds_cli.home.usage import freed_by
+from rlds_cli.home import Home, is_dataset, writing
 from rlds_cli.store import commits, paths, publishing
 
 Kind = Literal["packed", "frames", "partial", "archive", "versions", "remote"]
@@ -134,7 +133,7 @@ def _sized(found: Sequence[Garbage]) -> tuple[Garbage, ...]:
 
 def _links(home: Home) -> Iterator[Garbage]:
     """Yield links in place of the home's own directories; they are not followed."""
-    tops = (home.root / name for name in DIRECTORIES)
+    tops = (home.root / name for name in home.DIRECTORIES)
     families = (f for top in ("archives", "datasets") for f in _children(home.root / top))
     yield from (Garbage("partial", path, 0, why=_LINK) for path in (*tops, *families) if path.is_symlink())
 

@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import registry
+from rlds_cli import home, registry
 from rlds_cli.base import ids
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import editing, provenance
 from rlds_cli.errors import DatasetNotFound, RldsError
-from rlds_cli.home import locate
 from rlds_cli.keep import edits
 from rlds_cli.keep.lock_file import Locked
 from rlds_cli.make import MERGED, local_path
@@ -108,7 +107,7 @@ class Entries:
 
     def _add_source(self, step: Mapping[str, Any], within: tuple[str, ...]) -> Store:
         """Add the version that a step changed."""
-        path = locate.locate(str(step["from"]), self._cache_dir)
+        path = home.locate(str(step["from"]), self._cache_dir)
         number = _version_made_of(path, step)
         if number is None:
             raise DatasetNotFound(
@@ -120,7 +119,7 @@ class Entries:
 
     def _add_source_of_function(self, step: Mapping[str, Any], within: tuple[str, ...]) -> bool:
         """Add the version that a function read, or the newest; return whether it read all episodes of that version."""
-        path = locate.locate(str(step["from"]), self._cache_dir)
+        path = home.locate(str(step["from"]), self._cache_dir)
         number = _version_made_of(path, step)
         self.add(Ref(path, version=number), within)
         return number is not None and "of" not in step

@@ -122,7 +122,7 @@ def _derived(m: Manifest, cache_dir: StrPath | None) -> list[str]:
         return []
     source, wanted = step["from"], step.get("of", step["source"])
     try:
-        there = home.find(ids.parse(str(source)), settings.read(cache_dir))
+        there = home.path_of(ids.parse(str(source)), settings.read(cache_dir))
         if there is None:
             return [f"its source {source} is not here"]
         if step.get("version") in versions.earlier(there):

@@ -45,8 +45,7 @@ from rlds_cli.errors import (
     WrongFingerprint,
     WrongHash,
 )
-from rlds_cli.home import Home, locate
-from rlds_cli.home.locks import exclusive
+from rlds_cli.home import Home, exclusive
 from rlds_cli.keep import edits, lock_file
 from rlds_cli.keep.lock_entries import Entries, may_be_pulled, own_steps
 from rlds_cli.keep.lock_file import Locked, UserFunction
@@ -92,7 +91,7 @@ def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: 
         No other machine can make one of them again; the message says why.
     """
     entries = Entries(cache_dir)
-    for ref in locate.versions(refs, cache_dir=cache_dir):
+    for ref in home.versions(refs, cache_dir=cache_dir):
         entries.add(ref)
     locked = entries.datasets()
     lost = next((d for d in locked if not d.reproducible), None)
@@ -285,7 +284,7 @@ def _unedited(d: Locked) -> Locked:
 
 def _here(d: Locked, cache_dir: StrPath | None) -> Path | None:
     """Return the directory of the dataset, or of an earlier version of it, that has the content of the lock."""
-    path = home.find(ids.parse(d.id), settings.read(cache_dir))
+    path = home.path_of(ids.parse(d.id), settings.read(cache_dir))
     found = None if path is None else find_version(path, d.fingerprint, d.version, lambda m: _has_facts(m, d))
     return None if found is None else found.path
 
@@ -308,7 +307,7 @@ def _sync(
 ) -> Synced:
     if (same := _here(d, cache_dir)) is not None:
         return Synced(d.id, d.fingerprint, "here", same)
-    other = home.find(ids.parse(d.id), settings.read(cache_dir))
+    other = home.path_of(ids.parse(d.id), settings.read(cache_dir))
     if d.recorded and other is not None and d.address is None:
         raise _other_version(d, other)
     if other is not None and _succeeds(other, d, cache_dir):

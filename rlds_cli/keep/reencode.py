@@ -9,15 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from rlds_cli import home
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import disk, trees
 from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import DamagedDataset, RldsError
-from rlds_cli.home import Home, locate, usage
-from rlds_cli.home.locks import exclusive
+from rlds_cli.home import Home, exclusive
 from rlds_cli.store import arrays, compression, lookups, manifest, publishing, sealing, versions
 from rlds_cli.store.integrity import check_field
 from rlds_cli.store.manifest import Manifest, StoredField
@@ -73,7 +74,7 @@ def convert(
         The disk is full or not writable; the dataset stays as it is.
     """
     tell = shown(progress)
-    path = locate.dataset(ref, cache_dir=cache_dir, why="the storage of the newest version is changed")
+    path = home.dataset(ref, cache_dir=cache_dir, why="the storage of the newest version is changed")
     m = manifest.read(path)
     if m.growing and to == "zarr":
         raise RldsError(
@@ -82,19 +83,19 @@ def convert(
         )
     if m.encoding == to:
         return _unchanged(path, m)
-    id, home = ids.parse(m.id), _place(path, cache_dir)
-    with exclusive(home, id, tell):
-        path = locate.dataset(ref, cache_dir=cache_dir)
+    id, own = ids.parse(m.id), _place(path, cache_dir)
+    with exclusive(own, id, tell):
+        path = home.dataset(ref, cache_dir=cache_dir)
         m = manifest.read(path)
         if m.encoding == to:  # another process was faster
             return _unchanged(path, m)
-        before = usage.size_on_disk(path)
-        target = _reencode(Store(path), home, id, to, jobs or 2, tell)
-    return Reencoded(m.id, target, m.fingerprint, to, True, before, usage.size_on_disk(target))
+        before = size_on_disk(path)
+        target = _reencode(Store(path), own, id, to, jobs or 2, tell)
+    return Reencoded(m.id, target, m.fingerprint, to, True, before, size_on_disk(target))
 
 
 def _unchanged(path: Path, m: Manifest) -> Reencoded:
-    size = usage.size_on_disk(path)
+    size = size_on_disk(path)
     return Reencoded(m.id, path, m.fingerprint, m.encoding, False, size, size)
 
 
@@ -105,15 +106,15 @@ def _place(path: Path, cache_dir: StrPath | None) -> Home:
     return Home(root if os.access(root, os.W_OK) and os.access(path.parent, os.W_OK) else own)
 
 
-def _reencode(store: Store, home: Home, id: DatasetId, to: Encoding, threads: int, tell: Progress) -> Path:
+def _reencode(store: Store, own: Home, id: DatasetId, to: Encoding, threads: int, tell: Progress) -> Path:
     sealing.check_listing(store.path, store.manifest)  # new digests would hide damage
-    place, target = home.partial(id, f"encoding-{to}"), home.dataset(id)
+    place, target = own.partial(id, f"encoding-{to}"), own.dataset(id)
     work = place / "dataset"
-    safe_files.work_directory(place, home.root)
+    safe_files.work_directory(place, own.root)
     trees.discard(work)
     try:
         if to == "memmap":
-            disk.check_space(sum(_sizes(store)), home.root)
+            disk.check_space(sum(_sizes(store)), own.root)
         _share_the_rest(store, work)
         with ThreadPoolExecutor(threads) as pool:
             finished = pool.map(lambda f: _field(store, work, f, to), store.manifest.fields)

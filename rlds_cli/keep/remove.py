@@ -10,15 +10,14 @@ from typing import Any
 from rlds_cli import home
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.sizes import freed_by, size_on_disk
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import provenance
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, NoPermission, RldsError
-from rlds_cli.home import Home, locate, referring
-from rlds_cli.home.locks import exclusive
-from rlds_cli.home.usage import freed_by, size_on_disk
-from rlds_cli.keep import origins
+from rlds_cli.home import Home, exclusive
+from rlds_cli.keep import origins, referring
 from rlds_cli.make import MERGED
 from rlds_cli.places.remote import origins as pushed
 from rlds_cli.store import manifest, publishing, tags, versions
@@ -64,7 +63,7 @@ def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Remo
     """
     own = settings.read(cache_dir).home
     try:
-        paths = locate.datasets(
+        paths = home.datasets(
             refs,
             cache_dir=cache_dir,
             why="a dataset is removed with all its versions (rlds compact removes earlier ones)",
@@ -111,7 +110,7 @@ def remove(
     for one in planned:
         id = ids.parse(one.id)
         with exclusive(Home(where.home), id, shown(progress)):
-            if home.find(id, where) == one.path:  # else another process was faster
+            if home.path_of(id, where) == one.path:  # else another process was faster
                 logs.check_not_written(one.path)
                 publishing.remove(one.path)
                 versions.remove(one.path)
@@ -146,7 +145,7 @@ def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrP
 
 def _of_merged(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -> str:
     for member in m.options.get("merged", ()):
-        there = home.find(ids.parse(str(member["id"])), settings.read(cache_dir))
+        there = home.path_of(ids.parse(str(member["id"])), settings.read(cache_dir))
         if there is None or there in gone or fingerprint_of(there) != member["of"]:
             return f"{member['id']}, which it was merged from, is not here as it was"
     return ""
@@ -162,7 +161,7 @@ def _of_derived(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -
     if ":" not in reference and not _is_builtin(step):
         return f'the source of its function "{reference}" is not kept'
     source = str(step.get("from", ""))
-    there = home.find(ids.parse(source), settings.read(cache_dir))
+    there = home.path_of(ids.parse(source), settings.read(cache_dir))
     if there is not None and there not in gone:
         return ""
     if there is not None:

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
+from rlds_cli import home
 from rlds_cli.archives import ArchivedStep, ArchivedValue, check_name, planning, plugins
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import child
@@ -22,7 +23,7 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, provenance
 from rlds_cli.dataset.provenance import ReadAs, TransitionSource
 from rlds_cli.errors import ReaderError, RldsError
-from rlds_cli.home import Home, locate
+from rlds_cli.home import Home
 from rlds_cli.keep import origins
 from rlds_cli.store.digests import PREFIX
 from rlds_cli.store.growing import opening
@@ -62,7 +63,7 @@ def verify(
         ``expect`` is not a fingerprint.
     """
     wanted = None if expect is None else _digits(expect)
-    named = locate.version(ref, cache_dir=cache_dir)
+    named = home.version(ref, cache_dir=cache_dir)
     path = Path(named.place)
     found = opening.verify(path, named, jobs=jobs, progress=progress)
     remarks, of_origin = origins.compare(path, found.fingerprint, cache_dir=cache_dir)
@@ -125,7 +126,7 @@ def verify_all(
     progress: Progress | bool | None = None,
 ) -> tuple[Verification, ...]:
     """Verify several datasets. Globs match datasets on this disk; ``everything`` takes all of them."""
-    found = locate.versions(refs, everything=everything, cache_dir=cache_dir)
+    found = home.versions(refs, everything=everything, cache_dir=cache_dir)
     if expect is not None and len(found) != 1:
         raise RldsError(f"One fingerprint cannot match {len(found)} datasets.", hint="--expect takes one ID")
     how = {"expect": expect, "jobs": jobs, "cache_dir": cache_dir, "progress": progress}
@@ -173,7 +174,7 @@ class Trace:
 
 
 def _opened(ref: StrPath, cache_dir: StrPath | None) -> Dataset:
-    named = locate.version(ref, cache_dir=cache_dir)
+    named = home.version(ref, cache_dir=cache_dir)
     return Dataset(open_store(Path(named.place), named))
 
 
@@ -284,9 +285,9 @@ def _below(root: Path, name: str) -> Iterator[Path]:
 
 
 def _kept(ds: Dataset, source: Mapping[str, Any]) -> Iterator[Path]:
-    home = ds.path.parents[2] if len(ds.path.parents) > 2 else ds.path
+    root = ds.path.parents[2] if len(ds.path.parents) > 2 else ds.path
     for id in dict.fromkeys((ReadAs.of(ds.manifest, source).id, ds.id)):
-        yield Home(home).archive(ids.parse(id)) / str(source["file"])
+        yield Home(root).archive(ids.parse(id)) / str(source["file"])
     url = str(source.get("url") or "")
     if url.startswith("file://"):
         yield Path(unquote(urlsplit(url).path))

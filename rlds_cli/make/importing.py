@@ -30,8 +30,7 @@ from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.base.text import natural
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import InvalidArgument, InvalidId, NameTaken, RldsError, UnsafeArchive
-from rlds_cli.home import Home
-from rlds_cli.home.locks import exclusive
+from rlds_cli.home import Home, exclusive
 from rlds_cli.make.convert import given, reading
 from rlds_cli.make.convert.archive import Conversion, check_plan, convert, identities, recognised
 from rlds_cli.make.convert.create import rate, texts
@@ -293,7 +292,7 @@ def import_files(
         )
         del planned  # it is large for millions of episodes, and the conversion makes its own
         with exclusive(place, id, tell):
-            if (there := home.find(id, where)) is not None:
+            if (there := home.path_of(id, where)) is not None:
                 logs.check_not_written(there)
             if force or not _is_done(id, where, made_by, options, sources):  # another process may have held the lock
                 convert(work, place, jobs=jobs or 0, progress=tell)
@@ -339,7 +338,7 @@ def _is_done(
     sources: Sequence[Mapping[str, Any]],
 ) -> bool:
     """Return whether the same import was made before; raises NameTaken for another one."""
-    there = home.find(id, where)
+    there = home.path_of(id, where)
     if there and not _same(manifest.read(there), made_by, options, sources):
         raise NameTaken(
             f"{id} exists, made from other files, with other options or by another reader.",

@@ -157,7 +157,7 @@ def is_made(t: Task, where: Settings) -> bool:
     NameTaken
         A dataset of this name exists that is something else.
     """
-    path = home.find(t.id, where)
+    path = home.path_of(t.id, where)
     if path is None:
         return False
     m = manifest.read(path)

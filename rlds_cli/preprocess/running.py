@@ -16,8 +16,7 @@ from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError, RldsError, WrongFingerprint
-from rlds_cli.home import Home
-from rlds_cli.home.locks import exclusive
+from rlds_cli.home import Home, exclusive
 from rlds_cli.places.remote.waiting import watched
 from rlds_cli.preprocess import publish, shards, workers
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described

@@ -35,8 +35,7 @@ from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NoPermission, PreprocessError
-from rlds_cli.home import Home
-from rlds_cli.home.locks import exclusive, writing
+from rlds_cli.home import Home, exclusive, writing
 from rlds_cli.places.remote.waiting import watched
 from rlds_cli.preprocess import completing, job, publish
 from rlds_cli.preprocess.job import PreprocessJob

@@ -56,7 +56,7 @@ def is_new(id: str) -> bool:
 
 
 def search(query: str = "", *, family: str | None = None, present: Sequence[DatasetId] = ()) -> list[Entry]:
-    """Search the registry as `home.locate.find` does, which says what ``query`` and ``family`` are.
+    """Search the registry as `home.find` does, which says what ``query`` and ``family`` are.
 
     ``present`` are datasets on this disk, without variants. Those that the registry does not list follow its entries.
     """

@@ -18,11 +18,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlds_cli import home
 from rlds_cli.base import settings
 from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import InvalidArgument, RldsError
-from rlds_cli.home import locate
 from rlds_cli.places.remote.index import Index, Object
 from rlds_cli.places.remote.reading import read_index, read_versions
 from rlds_cli.places.remote.versions import PushedVersion, of_indexes
@@ -106,7 +106,7 @@ def index(
     >>> rlds_cli.index(copy).fingerprint == ds.fingerprint
     True
     """
-    ref, where = locate.version(directory, cache_dir=cache_dir), settings.read(cache_dir)
+    ref, where = home.version(directory, cache_dir=cache_dir), settings.read(cache_dir)
     taken, address = snapshot.take(ref), addresses.parse(Path(ref.place))
     rows = _files_of_rows(taken, Path(ref.place))
     done = pushing.send(taken, address, where, force=force, in_place=rows, progress=shown(progress))

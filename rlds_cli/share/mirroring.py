@@ -29,8 +29,7 @@ from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import ArchiveError, DownloadFailed, RldsError, TransferError, UploadFailed
-from rlds_cli.home import Home
-from rlds_cli.home.locks import exclusive
+from rlds_cli.home import Home, exclusive
 from rlds_cli.look.report.card import licence_identifier
 from rlds_cli.make import (
     DownloadRequest,

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from rlds_cli import home
 from rlds_cli.base import ids, settings, text
 from rlds_cli.base.files.hashing import short
 from rlds_cli.base.progress import Event, Progress, Stage, shown
@@ -18,7 +19,7 @@ from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, InvalidArgument, NameTaken, NewerFormat, RldsError, UploadFailed
-from rlds_cli.home import Home, locate
+from rlds_cli.home import Home
 from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.remote import index as indexes
 from rlds_cli.places.remote import origins
@@ -151,7 +152,7 @@ def push(
     >>> rlds_cli.push(ds, tempfile.mkdtemp()).objects
     1
     """
-    named = _version_of(ref) if isinstance(ref, Dataset) else locate.version(ref, cache_dir=cache_dir)
+    named = _version_of(ref) if isinstance(ref, Dataset) else home.version(ref, cache_dir=cache_dir)
     address, where = addresses.parse(to), settings.read(cache_dir)
     how: dict[str, Any] = {"dry_run": dry_run, "pages": pages, "force": force, "verify": verify}
     return push_from(named, address, where, **how, progress=shown(progress))

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 
 from rlds_cli import home, registry
 from rlds_cli.base import ids, refs, settings
+from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError, UnknownDataset
-from rlds_cli.home import locate
-from rlds_cli.home.usage import size_on_disk
 from rlds_cli.registry import Defect, Entry
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ class Card:
 def overview(cache_dir: StrPath | None = None) -> Overview:
     """List families and homes, with the number and size of the datasets on this disk."""
     where = settings.read(cache_dir)
-    present = locate.here(where)
+    present = home.here(where)
     seen: set[tuple[int, int]] = set()
     taken = {path: size_on_disk(path, seen) for copies in present.values() for _, path in copies}
     known = {f.name: f for f in registry.families()}
@@ -134,7 +133,7 @@ def overview(cache_dir: StrPath | None = None) -> Overview:
         f = known.get(name)
         facts = (f.title, f.num_entries, f.num_closed, f.open is not None) if f else (_title(name), 0, 0, False)
         rows.append(FamilyRow(name, *facts, len(copies), size))
-    return Overview(tuple(rows), tuple(_home_row(root, taken) for root in where.homes if home.is_dir(root)))
+    return Overview(tuple(rows), tuple(_home_row(root, taken) for root in where.homes if _is_dir(root)))
 
 
 def listing(
@@ -145,7 +144,7 @@ def listing(
     closed: bool = False,
     cache_dir: StrPath | None = None,
 ) -> tuple[Row, ...]:
-    """List the datasets that match a query (see ``locate.find``).
+    """List the datasets that match a query (see ``home.find``).
 
     Datasets of closed sources are listed with ``closed``, or if they are on this disk. With ``local``, only datasets on
     this disk are listed, with their steps, episodes and bytes.
@@ -155,8 +154,8 @@ def listing(
     UnknownDataset
         There is no such family.
     """
-    present = locate.here(settings.read(cache_dir))
-    found = locate.find(query, family=family, local=local, cache_dir=cache_dir)
+    present = home.here(settings.read(cache_dir))
+    found = home.find(query, family=family, local=local, cache_dir=cache_dir)
     rows = [_row(e, present) for e in found if closed or e.status != "closed" or e.id.lower() in present]
     return tuple(replace(row, contents=_stored_rows(present[row.id.lower()])) if local else row for row in rows)
 
@@ -176,13 +175,13 @@ def card(ref: str, cache_dir: StrPath | None = None) -> Card:
     named, where = refs.parse(ref), settings.read(cache_dir)
     ref = os.fspath(named.place)
     if ref.startswith(("/", ".", "~")):
-        copy = _copy(None, locate.locate(ref, cache_dir), named)
+        copy = _copy(None, home.locate(ref, cache_dir), named)
         return Card(copy.id, None, copy)
     entry = _entry(ref, where)
     base, _, variant = ref.strip().partition("@")
-    id = locate.parse(f"{entry.id if entry else base}{'@' + variant if variant else ''}")
+    id = ids.written(f"{entry.id if entry else base}{'@' + variant if variant else ''}")
     must = variant or entry is None or named.selector
-    path = locate.locate(str(id), cache_dir) if must else home.find(id, where)
+    path = home.locate(str(id), cache_dir) if must else home.path_of(id, where)
     return Card(str(id), entry, _copy(str(id), path, named) if path else None, () if variant else _variants(id, where))
 
 
@@ -205,7 +204,7 @@ def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:
     """
     found = card(ref, cache_dir)
     if found.here is None or found.here.manifest is None:
-        return _manifest(locate.locate(found.id, cache_dir), None)[1].fingerprint  # raises what is wrong
+        return _manifest(home.locate(found.id, cache_dir), None)[1].fingerprint  # raises what is wrong
     return found.here.manifest.fingerprint
 
 
@@ -231,7 +230,15 @@ def citation(ref: str, cache_dir: StrPath | None = None) -> str:
 
 def nearest(query: str, cache_dir: StrPath | None = None) -> list[str]:
     """The ids, registered or on this disk, whose spelling is nearest to a query."""
-    return registry.suggest(query, among=_originals(locate.here(settings.read(cache_dir)).values()))
+    return registry.suggest(query, among=_originals(home.here(settings.read(cache_dir)).values()))
+
+
+def _is_dir(path: Path) -> bool:
+    """Return whether a path is a directory; False if this user may not know."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def _title(family: str) -> str:
@@ -270,7 +277,7 @@ def _stored_row(copy: Copy) -> StoredRow:
 
 def _entry(ref: str, where: Settings) -> Entry | None:
     """The entry of an id in the registry; None for a dataset that exists only on this disk."""
-    found, present = registry.known(ref), locate.here(where)
+    found, present = registry.known(ref), home.here(where)
     if found is not None or ref.strip().partition("@")[0].lower() in present:
         return found
     try:
@@ -306,5 +313,5 @@ def _manifest(path: Path, ref: Ref | None) -> tuple[Path, Manifest]:
 
 
 def _variants(id: DatasetId, where: Settings) -> tuple[str, ...]:
-    copies = locate.here(where).get(str(id.base).lower(), ())
+    copies = home.here(where).get(str(id.base).lower(), ())
     return tuple(dict.fromkeys(str(c) for c, _ in copies if c.variant))

@@ -18,12 +18,12 @@ import numpy as np
 
 from rlds_cli import registry
 from rlds_cli.base import ids, subset, visible
+from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below
 from rlds_cli.dataset import Dataset, environments, open_dataset
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import RldsError
-from rlds_cli.home.usage import size_on_disk
 from rlds_cli.look.checks.findings import Finding, ranked
 from rlds_cli.look.checks.run import manifest_findings, quick
 from rlds_cli.look.checks.values import Saturation, saturation

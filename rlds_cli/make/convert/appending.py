@@ -26,8 +26,7 @@ from rlds_cli.dataset import Dataset, provenance, tasks
 from rlds_cli.dataset.provenance import RECORDED
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, ReaderError, UnknownLayout
-from rlds_cli.home import Home
-from rlds_cli.home.locks import exclusive
+from rlds_cli.home import Home, exclusive
 from rlds_cli.make import importing
 from rlds_cli.make.convert import extending, given
 from rlds_cli.make.convert.create import VideoSources, of_videos
@@ -327,7 +326,7 @@ def _appended(planned: AppendPlan, store: Store, made: Dataset | None) -> Append
 def _there(id: DatasetId, cache_dir: StrPath | None) -> Store | None:
     """Return the existing dataset; raises NameTaken if nothing can be appended to it."""
     where = settings.read(cache_dir)
-    found = home.find(id, where)
+    found = home.path_of(id, where)
     if found is None:
         return None
     store = open_store(found)

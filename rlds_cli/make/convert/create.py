@@ -27,8 +27,7 @@ from rlds_cli.base.text import is_below
 from rlds_cli.dataset import Dataset, environments, open_dataset
 from rlds_cli.dataset.provenance import EpisodeOrigin
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, NoSpace
-from rlds_cli.home import Home
-from rlds_cli.home.locks import exclusive
+from rlds_cli.home import Home, exclusive
 from rlds_cli.look.checks.run import record
 from rlds_cli.make.convert.cameras import Video
 from rlds_cli.make.convert.trajectories import Trajectory, trajectories
@@ -248,7 +247,7 @@ def rate(fps: float | None) -> dict[str, float]:
 
 def check_free(id: DatasetId, where: Settings, force: bool, how: str = "force=True") -> None:
     """Raise NameTaken if the id exists and is not replaced (``how`` does it), has tags, or is being written."""
-    found = home.find(id, where)
+    found = home.path_of(id, where)
     if found and not force:
         raise NameTaken(f"{id} exists.", hint=f"another name, or {how} to replace it")
     if found:

@@ -23,8 +23,7 @@ from rlds_cli.base.text import plural
 from rlds_cli.dataset import Dataset, open_dataset, provenance, tasks
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, UnknownField
-from rlds_cli.home import Home
-from rlds_cli.home.locks import exclusive
+from rlds_cli.home import Home, exclusive
 from rlds_cli.look.checks.run import record
 from rlds_cli.make.convert.create import VideoSources, check_free, of_videos
 from rlds_cli.store import episode_table, joining, publishing, versions

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlds_cli.base import ids, settings
 from rlds_cli.errors import ArchiveError
-from rlds_cli.home import Home, locate
+from rlds_cli.home import Home, holds_dataset
 from rlds_cli.places import remote
 from rlds_cli.store import manifest
 
@@ -30,7 +30,7 @@ def refuse(paths: Iterable[Path], homes: Sequence[Path]) -> None:
     An archive in a home holds the files of its authors, which are read.
     """
     for place in dict.fromkeys(place for path in paths for place in (path, *path.parents)):
-        if locate.is_dataset(place):
+        if holds_dataset(place):
             raise _is_dataset(place)
         if _is_pushed_to(place):
             raise ArchiveError(
@@ -52,9 +52,9 @@ def below(directory: Path, files: Iterable[Path], homes: Sequence[Path]) -> dict
         if any(d in found for d in (place, *place.parents)):
             continue
         family = place.parent
-        if locate.is_dataset(place) and family.parent.name == "datasets":
+        if holds_dataset(place) and family.parent.name == "datasets":
             found |= dict.fromkeys(Home(family.parent.parent).directories(), _HOME)
-        elif locate.is_dataset(place):
+        elif holds_dataset(place):
             found[place] = "a dataset of rlds"
         elif _is_pushed_to(place):
             found |= dict.fromkeys((place / name for name in _PUSHED), "a dataset was pushed there")
@@ -80,7 +80,7 @@ def _is_pushed_to(place: Path) -> bool:
 
 
 def _ids(home: Home) -> list[str]:
-    return [str(id) for id, path in home.datasets() if locate.is_dataset(path)]
+    return [str(id) for id, path in home.datasets() if holds_dataset(path)]
 
 
 def _named(homes: Iterable[Home]) -> str:

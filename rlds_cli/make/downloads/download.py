@@ -29,7 +29,7 @@ from rlds_cli.errors import (
     RldsError,
     TransferError,
 )
-from rlds_cli.home import Home, locate
+from rlds_cli.home import Home
 from rlds_cli.make.downloads.request import DownloadRequest, Encoding, bytes_left, credentials_asked, recorded
 from rlds_cli.places.sources import addresses
 from rlds_cli.registry import Entry
@@ -232,7 +232,7 @@ def deliver(
     here = None if request.force else _present(request, where)
     if here is not None:
         return open_dataset(here)
-    from rlds_cli.home.locks import exclusive
+    from rlds_cli.home import exclusive
     from rlds_cli.make.downloads import archive
 
     id, entry = _resolve(request, where)
@@ -295,7 +295,7 @@ def located(request: DownloadRequest) -> DownloadRequest:
     _check_id(request)
     from rlds_cli.make.downloads import urls
 
-    here = None if request.as_ is None else home.find(ids.parse(request.as_), request.where)
+    here = None if request.as_ is None else home.path_of(ids.parse(request.as_), request.where)
     return urls.as_archive(request, request.where, here=here) or request
 
 
@@ -452,7 +452,7 @@ def _unlisted(id: DatasetId, entry: Entry) -> Delivery:
 
 
 def _id_of(request: DownloadRequest, where: Settings) -> DatasetId:
-    id = locate.meant(request.ref, where)
+    id = home.meant(request.ref, where)
     variant = request.variant
     if variant and id.variant not in (None, variant):
         asked = f"--frames {request.frames}" if not request.portion else str(request.portion)
@@ -470,7 +470,7 @@ def _present(request: DownloadRequest, where: Settings) -> Path | None:
 
 
 def _found(id: DatasetId, request: DownloadRequest, where: Settings) -> Path | None:
-    found = home.find(id, where)
+    found = home.path_of(id, where)
     if found and request.portion:
         there = manifest.read(found).options.get("portion") or {}
         if Subset.from_facts(there) != request.portion:
@@ -527,8 +527,8 @@ def _find(source: str, id: DatasetId) -> Path | None:
     return None
 
 
-def adopt(source: str, id: DatasetId, home: Home, progress: Progress) -> None:
-    """Copy the dataset into ``home``. The caller holds the lock of its id.
+def adopt(source: str, id: DatasetId, place: Home, progress: Progress) -> None:
+    """Copy the dataset into ``place``. The caller holds the lock of its id.
 
     Raises
     ------
@@ -540,8 +540,8 @@ def adopt(source: str, id: DatasetId, home: Home, progress: Progress) -> None:
 
     found = _find(source, id)
     assert found is not None
-    work = home.partial(id, "staging")
-    safe_files.work_directory(work, home.root)
+    work = place.partial(id, "staging")
+    safe_files.work_directory(work, place.root)
     copy = work / "dataset"
     try:
         publishing.share_tree(found, copy, within=work)
@@ -549,7 +549,7 @@ def adopt(source: str, id: DatasetId, home: Home, progress: Progress) -> None:
         problem = next(chain(map(str, report.problems), _unpublished(copy)), None)
         if problem:
             raise DamagedDataset(f"{found}: {problem}. Nothing was copied.", hint=f"rlds verify {id}")
-        versions.replace(copy, home.dataset(id))
+        versions.replace(copy, place.dataset(id))
     finally:
         trees.discard(work)
     progress(Event(str(id), "ready", note=f"copied from {found}"))

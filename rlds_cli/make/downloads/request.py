@@ -84,7 +84,7 @@ class DownloadRequest:
         return tuple(
             replace(request, cache_dir=cache_dir, offline=offline)
             for id, request in wanted.items()
-            if request and (request.force or home.find(id, where) is None) and not _busy(place, id)
+            if request and (request.force or home.path_of(id, where) is None) and not _busy(place, id)
         )
 
 

@@ -30,8 +30,7 @@ from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Event, Progress, silent
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DamagedDataset, InvalidId, NameTaken, WrongFingerprint
-from rlds_cli.home import Home
-from rlds_cli.home.locks import exclusive
+from rlds_cli.home import Home, exclusive
 from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.http.connections import is_private
 from rlds_cli.places.remote import completing, origins, plain
@@ -75,7 +74,7 @@ def look_up(address: Address, where: Settings, *, as_: str | None = None, policy
         there = read_there(objects, TransferStats())
         files, size = plain.measure(objects, there) if isinstance(there, Plain) else (len(there.objects), there.size)
     id = _id(there, as_, address)
-    here = home.find(id, where)
+    here = home.path_of(id, where)
     return Found(files, size, id, here if here is not None and _has(here, there) else None)
 
 
@@ -134,7 +133,7 @@ def pull(
         if not (is_private(str(address)) or address.scheme != "http" or address.pin or expect):
             progress(Event(str(id), "note", note=f"{address} is plain HTTP, where others could alter it: {_PIN}"))
         with exclusive(place, id, progress):
-            here = home.find(id, where)
+            here = home.path_of(id, where)
             if here is not None and _has(here, there) and not force:
                 _check_wanted(address, fingerprint_of(here), expect)
                 origins.record(place, id, _origin(address, there, here))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,20 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlds_cli.base import ids, settings
-from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import disk
 from rlds_cli.base.files.names import is_unfinished
+from rlds_cli.base.files.sizes import Inode, add_new, files_of, size_on_disk, sizes_of
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
-from rlds_cli.home import Home, locate
+from rlds_cli.home import locating
+from rlds_cli.home.homes import Home
 from rlds_cli.store import paths
 
 if TYPE_CHECKING:
     from rlds_cli.store.references import ReferencedVersion
-
-_BLOCK = 512  # unit of st_blocks, whatever the file system's own
-
-Inode = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +92,8 @@ def usage(refs: Iterable[str] = (), *, cache_dir: StrPath | None = None) -> Usag
             for inode in sizes:
                 owners.setdefault(inode, []).append(name)
     seen = set[Inode]()
-    taken = {id: _new(sizes, seen) for id, sizes in archives.items()}
-    archived, cached = sum(taken.values()), sum(_new(sizes, seen) for sizes in caches.values())
+    taken = {id: add_new(sizes, seen) for id, sizes in archives.items()}
+    archived, cached = sum(taken.values()), sum(add_new(sizes, seen) for sizes in caches.values())
     rows = [_dataset(id, path, taken.pop(str(id), 0), caches[str(id)], owners) for id, path in there]
     rows += [DatasetUsage(id, size, 0, 0, None, False) for id, size in taken.items() if size]
     rows.sort(key=lambda row: _order((ids.parse(row.id), root)))  # archives before what was made of parts of them
@@ -113,52 +109,11 @@ def usage(refs: Iterable[str] = (), *, cache_dir: StrPath | None = None) -> Usag
 def _chosen(refs: Iterable[str], root: Path, cache_dir: StrPath | None) -> set[str]:
     """Return the ids of the datasets that are listed; none if all are."""
     refs = list(refs)
-    paths = locate.datasets(refs, cache_dir=cache_dir, why="its bytes are counted with those of all versions")
+    paths = locating.datasets(refs, cache_dir=cache_dir, why="its bytes are counted with those of all versions")
     for path in paths:
         if not path.is_relative_to(root / "datasets"):
             raise DatasetNotFound(f"{path} is not in {root}.", hint=f"--home {path.parents[2]} selects that home")
     return {str(ids.from_component(path.parent.name, path.name)) for path in paths}
-
-
-def size_on_disk(path: Path, seen: set[Inode] | None = None) -> int:
-    """Return the bytes on disk of a file, or of all files below a directory; 0 for a missing path.
-
-    Links do not count. A file with several names counts once. Inodes in ``seen`` do not count, and new ones are added
-    to it.
-    """
-    return _new(_sizes(_files(path)), set() if seen is None else seen)
-
-
-def freed_by(paths: Sequence[Path]) -> list[int]:
-    """Return the bytes that removing each of ``paths`` in turn would free; files with names elsewhere stay."""
-    names: dict[Inode, int] = {}
-    freed = []
-    for path in paths:
-        size = 0
-        for _, status in _files(path):
-            inode = (status.st_dev, status.st_ino)
-            names[inode] = names.get(inode, status.st_nlink) - 1
-            size += status.st_blocks * _BLOCK if names[inode] == 0 else 0
-        freed.append(size)
-    return freed
-
-
-def _files(path: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield name and status of a file, or of all regular files below a directory; links are not followed."""
-    with suppress(OSError):
-        status = path.lstat()
-        if stat.S_ISREG(status.st_mode):
-            yield path.name, status
-        elif stat.S_ISDIR(status.st_mode):
-            for entry in trees.below(path):
-                with suppress(OSError):  # gone meanwhile
-                    if entry.is_file(follow_symlinks=False):
-                        yield entry.name, entry.stat(follow_symlinks=False)
-
-
-def _sizes(files: Iterable[tuple[str, os.stat_result]]) -> dict[Inode, int]:
-    """Return the bytes on disk of every file, each once."""
-    return {(status.st_dev, status.st_ino): status.st_blocks * _BLOCK for _, status in files}
 
 
 def _order(found: tuple[DatasetId, Path]) -> tuple[str, str, str]:
@@ -168,19 +123,12 @@ def _order(found: tuple[DatasetId, Path]) -> tuple[str, str, str]:
 
 def _archive(path: Path) -> dict[Inode, int]:
     """Return the bytes of the files of an archive."""
-    return _sizes(file for file in _files(path) if not is_unfinished(file[0]))
+    return sizes_of(file for file in files_of(path) if not is_unfinished(file[0]))
 
 
 def _cache(path: Path) -> dict[Inode, int]:
     """Return the bytes of the files of a dataset with all its versions."""
-    return _sizes(chain(_files(path), _files(paths.earlier_versions(path))))
-
-
-def _new(sizes: Mapping[Inode, int], seen: set[Inode]) -> int:
-    """Return the bytes of the files that are not in ``seen``, and add them to it."""
-    new = sum(size for inode, size in sizes.items() if inode not in seen)
-    seen.update(sizes)
-    return new
+    return sizes_of(chain(files_of(path), files_of(paths.earlier_versions(path))))
 
 
 def _dataset(

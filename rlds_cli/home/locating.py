@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from rlds_cli import home, registry
+from rlds_cli import registry
 from rlds_cli.base import ids, refs, settings
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidId, UnknownDataset
-from rlds_cli.home import Home
+from rlds_cli.home.homes import Home, is_dataset, path_of
 from rlds_cli.registry import Entry
 
 
@@ -36,7 +36,7 @@ def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Pat
         raise DatasetNotFound(f'"{ref}" is not on this disk.', hint=address)
     path = settings.expanded(ref)
     if isinstance(ref, os.PathLike) or path.is_absolute() or str(ref).startswith("."):
-        if home.is_dataset(path):
+        if is_dataset(path):
             return path
         pushed = f"rlds download {path} fetches the dataset that was pushed there"
         raise DatasetNotFound(
@@ -44,23 +44,11 @@ def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Pat
             hint=pushed if (path / "rlds.json").exists() else "rlds list --here shows the datasets on this disk",
         )
     id = meant(str(ref), where)
-    found = home.find(id, where)
+    found = path_of(id, where)
     if found is None:
         homes = " nor in ".join(str(h) for h in where.homes)
         raise DatasetNotFound(f"{id} is not in {homes}.", hint=_how_to_have(id))
     return found
-
-
-def parse(ref: str) -> DatasetId:
-    """Parse an id as users write it, with the family in any case.
-
-    Raises
-    ------
-    InvalidId
-        The text is not an id.
-    """
-    family, slash, rest = ref.strip().partition("/")
-    return ids.parse(f"{family.lower()}{slash}{rest}")
 
 
 def meant(ref: str, where: Settings) -> DatasetId:
@@ -72,10 +60,10 @@ def meant(ref: str, where: Settings) -> DatasetId:
         ``ref`` is neither.
     """
     try:
-        id = parse(ref)
+        id = ids.written(ref)
     except InvalidId:
         id = None
-    if id is not None and home.find(id, where) is not None:
+    if id is not None and path_of(id, where) is not None:
         return id
     entry = registry.listed(ref)
     if entry is not None:
@@ -222,7 +210,7 @@ def version_or_file(ref: StrPath, *, cache_dir: StrPath | None = None) -> tuple[
     named = refs.parse(ref)
     path = settings.expanded(named.place)
     here = _by_id(str(named.place), settings.read(cache_dir)) is not None
-    if not here and (refs.is_glob(str(ref)) or (path.exists() and not is_dataset(path))):
+    if not here and (refs.is_glob(str(ref)) or (path.exists() and not holds_dataset(path))):
         return Ref(settings.expanded(refs.whole(ref))), False
     try:
         return version(ref, cache_dir=cache_dir), True
@@ -237,7 +225,7 @@ def id_of(path: Path) -> DatasetId:
     return ids.parse(manifest.read(path).id)
 
 
-def is_dataset(path: Path) -> bool:
+def holds_dataset(path: Path) -> bool:
     """Return whether a directory holds a dataset of this program, inside a home or elsewhere."""
     from rlds_cli.store import files, manifest
 
@@ -251,7 +239,7 @@ def is_dataset(path: Path) -> bool:
 
 def _by_id(ref: str, where: Settings) -> Path | None:
     try:
-        return home.find(parse(ref), where)
+        return path_of(ids.written(ref), where)
     except InvalidId:
         return None
 
@@ -264,7 +252,7 @@ def _known(ref: str, where: Settings) -> str:
     try:
         return registry.get(base).id + at + variant
     except UnknownDataset as e:
-        id = parse(ref)
+        id = ids.written(ref)
         near = registry.did_you_mean(ref, among=[str(found) for found, _ in _all(where)])
         kind = DatasetNotFound if id.family == ids.LOCAL else UnknownDataset
         nothing = f"{ref} is not here" + ("." if id.family == ids.LOCAL else ", and the registry does not know it.")
