@@ -272,6 +272,22 @@ def test_a_pushed_selection_is_whole(few: Dataset, tmp_path: Path) -> None:
     check(got, first, length)
 
 
+def test_a_plain_copy_of_a_selection_is_downloaded(few: Dataset, tmp_path: Path) -> None:
+    few.label(long=[f"{k} " * 200 if k % 7 else None for k in range(FEW)])
+    index = np.arange(0, FEW, 2)
+    part = rlds_cli.open_dataset(ID).trim({0: (0, 1)}, "trimmed").select(episodes=index).save("part")
+    length = lengths_of(FEW)[index]
+    length[0] = 1
+    shutil.copytree(part.path, tmp_path / "copy")
+    remove([ID])
+    got = rlds_cli.download(f"file://{tmp_path}/copy", as_="local/got", cache_dir=tmp_path / "other")
+    assert got.fingerprint == part.fingerprint and got.episodes["long"].tolist() == part.episodes["long"].tolist()
+    check(got, starts(FEW)[index], length)
+    (tmp_path / "copy/__lookups/0/c/0").unlink()
+    with pytest.raises(DamagedDataset):
+        rlds_cli.download(f"file://{tmp_path}/copy", as_="local/other", cache_dir=tmp_path / "other")
+
+
 def test_what_reads_datasets_reads_selections(few: Dataset, tmp_path: Path) -> None:
     index = np.arange(0, FEW, 2)
     part = few.select(episodes=index).save("part")

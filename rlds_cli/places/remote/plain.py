@@ -2,7 +2,8 @@
 
 The manifest and the list of digests name all files of an ordinary dataset, so the store need not list them. The logs of
 a growing dataset name its segments; a copy that was made while it grew has the newest version whose logs are whole.
-A listed file is compared with its sha256 when it has arrived. Rows are verified with the whole dataset, see `pulling`.
+A listed file is compared with its sha256 when it has arrived. Where a dataset looks values up, the lookup and its parts
+are fetched in the place of files that the list names. Rows are verified with the whole dataset, see `pulling`.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from rlds_cli.places.remote.reading import check_version
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.source import Chunk
 from rlds_cli.places.sources.transfer import Stream
-from rlds_cli.store import arrays, commits, digests, manifest, publishing, sealing, videos
+from rlds_cli.store import arrays, commits, digests, lookups, manifest, paths, publishing, sealing, videos
 from rlds_cli.store import rows as stored_rows
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.store import GrowingStore
+from rlds_cli.store.lookups import Lookup
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import VIDEO
@@ -260,8 +262,13 @@ def _describe(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int]:
     """
     safe_files.write_bytes(dataset / sealing.MANIFEST, plain.document)
     known = _growing(objects, plain, dataset) if plain.grows else _ordinary(objects, plain, dataset)
-    with ThreadPoolExecutor(_AT_ONCE, "sizes") as pool:
-        found = dict(zip(known, pool.map(objects.size, known), strict=True))
+    found = _sizes(objects, known)
+    looked_up = [] if plain.grows else _lookups(objects, dataset, [path for path in known if found[path] is None])
+    if looked_up:
+        not_there = tuple(f"{lookup.array}/" for lookup in looked_up)
+        known = {path: size for path, size in known.items() if not path.startswith(not_there)}
+        known |= {path: size for lookup in looked_up for path, size in _parts(objects, dataset, lookup).items()}
+        found |= _sizes(objects, known.keys() - found.keys())
     sizes = {}
     for path, size in known.items():
         there = found[path]
@@ -271,6 +278,45 @@ def _describe(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int]:
             raise DamagedDataset(f"{objects.address}/{path} has {there:,} bytes; {size:,} expected.", hint=HINT)
         sizes[path] = there
     return sizes
+
+
+def _sizes(objects: Objects, names: Collection[str]) -> dict[str, int | None]:
+    with ThreadPoolExecutor(_AT_ONCE, "sizes") as pool:
+        return dict(zip(names, pool.map(objects.size, names), strict=True))
+
+
+def _lookups(objects: Objects, dataset: Path, missing: Collection[str]) -> list[Lookup]:
+    """Fetch the lookups in the place of arrays whose files are ``missing``; raises as `_describe`."""
+    found = []
+    for array in sorted(path.removesuffix("/zarr.json") for path in missing if path.endswith("/zarr.json")):
+        if (document := objects.read(f"{array}/{lookups.FILE}", longest=documents.LONGEST)) is not None:
+            safe_files.make(dataset / array)
+            safe_files.write_bytes(dataset / array / lookups.FILE, document.data)
+            lookup = lookups.find(dataset / array)
+            assert lookup is not None
+            found.append(lookup)
+    return found
+
+
+def _parts(objects: Objects, dataset: Path, lookup: Lookup) -> dict[str, int | None]:
+    """Fetch the documents of the arrays of a lookup; return their files with sizes; raises as `_describe`."""
+    stored = [f"{lookup.array}/{k}" for k, part in enumerate(lookup.parts) if part.kind == "stored"]
+    if lookup.texts:
+        groups, stored = stored, [f"{part}/{name}" for part in stored for name in ("bytes", "offsets")]
+    else:
+        groups = []
+    files = dict[str, int | None]()
+    for place in (*groups, *stored, f"{paths.LOOKUPS}/{lookup.index}"):
+        document = objects.read(f"{place}/{sealing.MANIFEST}", longest=documents.LONGEST)
+        if document is None:
+            raise DamagedDataset(f"{objects.address}/{place}/{sealing.MANIFEST} is missing.", hint=HINT)
+        safe_files.make(dataset / place)
+        safe_files.write_bytes(dataset / place / sealing.MANIFEST, document.data)
+        if place not in groups:
+            shape, dtype = arrays.open_document(dataset / place)
+            if size := arrays.file_size(shape, dtype):
+                files[arrays.data_file(Path(place), len(shape)).as_posix()] = size
+    return files
 
 
 def _ordinary(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | None]:
