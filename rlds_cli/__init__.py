@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import open_dataset as open_dataset
     from rlds_cli.home import find as find
     from rlds_cli.interop.record import Record as Record
-    from rlds_cli.keep.pinning import lock as lock
-    from rlds_cli.keep.pinning import sync as sync
-    from rlds_cli.keep.verification import verify as verify
+    from rlds_cli.keep import lock as lock
+    from rlds_cli.keep import sync as sync
+    from rlds_cli.keep import verify as verify
     from rlds_cli.loader.loader import Loader as Loader
     from rlds_cli.look import checks as checks
     from rlds_cli.look import report as report
@@ -111,13 +111,13 @@ _HOMES = {
     "index": "rlds_cli.share",
     "inspect": "rlds_cli.look.report.inspecting",
     "load": "rlds_cli.make.downloads.loading",
-    "lock": "rlds_cli.keep.pinning",
+    "lock": "rlds_cli.keep",
     "merge": "rlds_cli.make.convert.merging",
     "mirror": "rlds_cli.share",
     "open_dataset": "rlds_cli.dataset",
     "push": "rlds_cli.share",
-    "sync": "rlds_cli.keep.pinning",
-    "verify": "rlds_cli.keep.verification",
+    "sync": "rlds_cli.keep",
+    "verify": "rlds_cli.keep",
     "writer": "rlds_cli.make.convert.writer",
 }
 

@@ -376,7 +376,7 @@ class Addresses:
 
     def _evict(self) -> None:
         for _ in range(3):
-            garbage.collect(garbage.plan(remote=True, cache_dir=self.far))
+            garbage.collect(garbage.find_garbage(remote=True, cache_dir=self.far))
             time.sleep(0.05)
 
     def _give_away(self, user: int) -> None:

@@ -23,7 +23,7 @@ from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.cli.info import _stored
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
-from rlds_cli.keep import reencode, verification
+from rlds_cli.keep import reencoding, verification
 from rlds_cli.loader import Loader, Slice
 from rlds_cli.look import report
 from rlds_cli.look.checks.run import check
@@ -46,7 +46,7 @@ def sample(home: Path, encoding_: str = "memmap") -> Path:
     """A dataset with arrays, flags, frames, text, columns of its own, splits' worth of episodes; in ``home``."""
     ds = create("local/sample", list(_episodes()), cache_dir=home, frames="encoded")
     _say_more(ds.path / "zarr.json")
-    return reencode.convert("local/sample", to="zarr", cache_dir=home).path if encoding_ == "zarr" else ds.path
+    return reencoding.reencode("local/sample", to="zarr", cache_dir=home).path if encoding_ == "zarr" else ds.path
 
 
 def _say_more(file: Path) -> None:

@@ -215,7 +215,7 @@ def test_work_of_an_append_that_was_killed_is_garbage(tmp_path, files):
     rlds_cli.append("local/all", files / "a.hdf5", cache_dir=tmp_path)
     left = tmp_path / "partial" / "local+all.append-0a1b2c3d"
     (left / "datasets").mkdir(parents=True)
-    assert [g.path for g in gc.plan(cache_dir=tmp_path).removed] == [left]
+    assert [g.path for g in gc.find_garbage(cache_dir=tmp_path).removed] == [left]
 
 
 def test_commands_append_and_merge_and_say_what_they_would_do(tmp_path, files, monkeypatch):

@@ -127,7 +127,7 @@ def test_orders_keep_what_was_asked_for(home: Path) -> None:
     with pytest.raises(KeyboardInterrupt), request.recorded(asked, id, Home(home)):
         raise KeyboardInterrupt
     assert DownloadRequest.unfinished(offline=True) == (replace(asked, offline=True),)
-    planned = gc.plan()
+    planned = gc.find_garbage()
     assert [(g.kind, g.id) for g in planned.removed] == [("partial", str(id))]
     gc.collect(planned)
     assert DownloadRequest.unfinished() == ()

@@ -12,7 +12,7 @@ import pytest
 from rlds_cli import create, open_dataset
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, InvalidEpisode
-from rlds_cli.keep.reencode import convert
+from rlds_cli.keep.reencoding import reencode
 from rlds_cli.keep.verification import verify
 from rlds_cli.look.report import describe_episode, summarise, write_page
 from rlds_cli.preprocess import run
@@ -81,7 +81,7 @@ def test_derived_and_reencoded_datasets_keep_them() -> None:
     halves = run(ds, _halves, "halves")
     assert halves.episodes["task"].tolist() == ["press", "press", "lift", "lift", "press", "press"]
     before = values(ds)
-    convert("local/x", to="zarr")
+    reencode("local/x", to="zarr")
     assert values(open_dataset("local/x")) == before
     assert verify("local/x").ok
 

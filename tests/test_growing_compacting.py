@@ -103,12 +103,12 @@ def test_a_tag_keeps_its_version(tmp_path):
     assert verify_directory(recorded(tmp_path, rlds_cli.Fifo(episodes=4), 12).path).ok
     for _ in range(2):
         compacting.compact("local/run", cache_dir=tmp_path)
-        gc.collect(gc.plan(cache_dir=tmp_path))
+        gc.collect(gc.find_garbage(cache_dir=tmp_path))
         tagged = rlds_cli.open_dataset("local/run#icra", cache_dir=tmp_path)
         assert tagged.version == version and contents(tagged) == wanted
         del tagged
     tags.remove(path, "icra")
-    gc.collect(gc.plan(cache_dir=tmp_path))
+    gc.collect(gc.find_garbage(cache_dir=tmp_path))
     with pytest.raises(DatasetNotFound, match="was freed"):
         rlds_cli.open_dataset(f"local/run#v{version}", cache_dir=tmp_path)
 
@@ -179,13 +179,13 @@ def test_gc_frees_rows_when_the_last_reader_of_them_is_gone(tmp_path):
     other = reader(tmp_path)
     done = compacting.compact("local/run", cache_dir=tmp_path)
     assert done.waiting == 10
-    planned = gc.plan(cache_dir=tmp_path)
+    planned = gc.find_garbage(cache_dir=tmp_path)
     assert [(g.kind, g.why) for g in planned.kept] == [
         ("versions", "a process reads an older version, or a tag names it")
     ]
     assert not planned.removed
     other.communicate("\n", timeout=60)
-    planned = gc.plan(cache_dir=tmp_path)
+    planned = gc.find_garbage(cache_dir=tmp_path)
     # 10 episodes of 41 rows: 16 float64, float32, float64, two flags
     assert [(g.kind, g.id, g.bytes) for g in planned.removed] == [
         ("versions", "local/run", 10 * 41 * (16 * 8 + 4 + 8 + 2))
@@ -195,7 +195,7 @@ def test_gc_frees_rows_when_the_last_reader_of_them_is_gone(tmp_path):
     collected = gc.collect(planned)
     assert [g.kind for g in collected.removed] == ["versions"] and path.is_dir()
     assert used(path) < before
-    assert not gc.plan(cache_dir=tmp_path).removed
+    assert not gc.find_garbage(cache_dir=tmp_path).removed
     assert rlds_cli.open_dataset("local/run", cache_dir=tmp_path).num_episodes == 10
 
 
@@ -204,7 +204,7 @@ def test_a_reader_of_another_process_goes_on_through_compacting(tmp_path):
     numbers = before.episodes["number"].tolist()
     other = reader(tmp_path)
     compacting.compact("local/run", cache_dir=tmp_path)
-    gc.collect(gc.plan(cache_dir=tmp_path))
+    gc.collect(gc.find_garbage(cache_dir=tmp_path))
     said, _ = other.communicate("\n", timeout=60)
     assert json.loads(said) == [1000.0 * n for n in numbers]
 

@@ -15,7 +15,7 @@ import rlds_cli
 from rlds_cli.cli import app
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import DatasetNotFound, NameTaken, RldsError, WrongFingerprint
-from rlds_cli.keep import pinning, reencode, remove, repair
+from rlds_cli.keep import pinning, reencoding, removing, repair
 from rlds_cli.keep.verification import verify
 from rlds_cli.look import report
 from rlds_cli.look.checks import check
@@ -185,9 +185,9 @@ def test_a_lock_pins_a_version_and_sync_finds_it_while_it_is_there(tmp_path):
 def test_what_cannot_be_done_with_a_growing_dataset_says_so(tmp_path):
     recorded(tmp_path, None, 10)
     with pytest.raises(RldsError, match="local/run grows: its rows are memory-mapped"):
-        reencode.convert("local/run", to="zarr", cache_dir=tmp_path)
-    assert not reencode.convert("local/run", to="memmap", cache_dir=tmp_path).changed
-    (removal,) = remove.plan(["local/run"], cache_dir=tmp_path)
+        reencoding.reencode("local/run", to="zarr", cache_dir=tmp_path)
+    assert not reencoding.reencode("local/run", to="memmap", cache_dir=tmp_path).changed
+    (removal,) = removing.plan_removal(["local/run"], cache_dir=tmp_path)
     assert removal.lost == "it grows, and its episodes are stored nowhere else" and removal.bytes > 0
     with pytest.raises(RldsError):
         rlds_cli.create("local/run", [episode(0)], cache_dir=tmp_path)
@@ -208,9 +208,9 @@ def test_a_damaged_episode_is_not_repaired_but_named(tmp_path, monkeypatch):
     good = rlds_cli.open_dataset("local/run").select(where="episode != 3")
     copied = rlds_cli.merge([good], "local/good")
     assert copied.episodes["number"].tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9]
-    (removal,) = remove.plan(["local/good"])
+    (removal,) = removing.plan_removal(["local/good"])
     assert not removal.lost
-    (removal, _) = remove.plan(["local/good", "local/run"])
+    (removal, _) = removing.plan_removal(["local/good", "local/run"])
     assert "which it was merged from" in removal.lost
 
 
@@ -258,12 +258,12 @@ def test_a_dataset_that_is_being_written_is_neither_removed_nor_replaced(tmp_pat
         w.add_episodes([episode(0)])
         w.commit()
         with pytest.raises(NameTaken, match="being written"):
-            remove.remove(["local/run"], cache_dir=tmp_path)
+            removing.remove(["local/run"], cache_dir=tmp_path)
         with pytest.raises(NameTaken, match="being written"):
             rlds_cli.create("local/run", [episode(1)], force=True, cache_dir=tmp_path)
         with pytest.raises(NameTaken, match="being written"):
             rlds_cli.merge(["local/run"], "local/run", force=True, cache_dir=tmp_path)
         w.add_episodes([episode(1)])
     assert rlds_cli.open_dataset("local/run", cache_dir=tmp_path).num_episodes == 2
-    remove.remove(["local/run"], cache_dir=tmp_path)
+    removing.remove(["local/run"], cache_dir=tmp_path)
     assert not (tmp_path / "datasets/local/run").exists()

@@ -16,7 +16,7 @@ from rlds_cli import Fifo, Top, preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.keep import pinning
 from rlds_cli.keep.compacting import compact
-from rlds_cli.keep.remove import remove
+from rlds_cli.keep.removing import remove
 from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Sequential
 from rlds_cli.store.growing import segments

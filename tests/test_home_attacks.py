@@ -21,7 +21,7 @@ from rlds_cli.base import ids
 from rlds_cli.base.files import disk
 from rlds_cli.errors import DamagedDataset, DownloadFailed, NameTaken, NoPermission, RldsError
 from rlds_cli.home import Home, usage
-from rlds_cli.keep import gc, reencode, remove
+from rlds_cli.keep import gc, reencoding, removing
 from rlds_cli.make.downloads import download, request
 from rlds_cli.make.downloads.request import DownloadRequest
 from rlds_cli.registry import lookup
@@ -181,7 +181,7 @@ def test_nobody_else_looks_into_work_and_everybody_into_what_is_published(home: 
     try:
         ds = download.deliver(DownloadRequest(SAMPLE), check=look)
         copy = rlds_cli.download(SAMPLE, source=str(home), cache_dir=home.with_name("other"))
-        reencode.convert(SAMPLE, to="zarr")
+        reencoding.reencode(SAMPLE, to="zarr")
     finally:
         os.umask(mask)
     assert modes == [0o700]
@@ -267,7 +267,7 @@ def test_ids_that_differ_in_case_only_are_one_too_many(home: Path) -> None:
 )
 def test_collecting_passes_over_links(home: Path, victim: Victim, place: str, how: Plant) -> None:
     planted = plant(home / place, how, victim)
-    planned = gc.plan(archives=True)
+    planned = gc.find_garbage(archives=True)
     assert gc.collect(planned).removed == ()
     assert planted.is_symlink()
     assert usage().total < 10_000  # a link itself
@@ -286,7 +286,7 @@ def test_collecting_passes_over_what_it_does_not_know(home: Path) -> None:
         (home / file).write_text("mine")
     (home / "archives/d4rl/pen/x.part").mkdir(parents=True)
     (home / "archives/d4rl/pen/x.part/thesis").write_text("mine")
-    planned = gc.plan()
+    planned = gc.find_garbage()
     assert planned.removed == ()
     assert {g.why for g in planned.kept} == {"not made by rlds"}
     assert sorted(g.path.relative_to(home).as_posix() for g in planned.kept) == [
@@ -311,7 +311,7 @@ def test_collecting_passes_over_what_others_have_made(home: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir() if place.startswith("partial") else path.touch()
         os.chown(path, STRANGER, STRANGER)
-    planned = gc.plan()
+    planned = gc.find_garbage()
     assert (planned.removed, {g.why for g in planned.kept}) == ((), {"owned by another user"})
     assert len(planned.kept) == 3
 
@@ -320,7 +320,7 @@ def test_collecting_removes_links_below_work_and_not_what_they_lead_to(home: Pat
     work = home / "partial/local+x.0123456789abcdef"
     plant(work / "rows/observation", to_directory, victim)
     plant(work / "rows/key", second_name, victim)
-    done = gc.collect(gc.plan())
+    done = gc.collect(gc.find_garbage())
     assert [g.path for g in done.removed] == [work]
     assert not work.exists()
     victim.check()
@@ -329,18 +329,18 @@ def test_collecting_removes_links_below_work_and_not_what_they_lead_to(home: Pat
 def test_a_lock_that_is_a_link_keeps_what_it_locks(home: Path, victim: Victim) -> None:
     plant(home / "locks/local+x.lock", to_file, victim)
     (home / "partial/local+x.0123456789abcdef").mkdir(parents=True)
-    (kept,) = gc.plan().kept
+    (kept,) = gc.find_garbage().kept
     assert kept.why.startswith("its lock cannot be taken: ")
     victim.check()
 
 
 def test_an_archive_with_files_of_somebody_stays(home: Path) -> None:
     rlds_cli.download(SAMPLE)
-    remove.remove([SAMPLE])
+    removing.remove([SAMPLE])
     notes = home / ARCHIVE / "thesis/notes.txt"
     notes.parent.mkdir()
     notes.write_text("mine")
-    planned = gc.plan(archives=True)
+    planned = gc.find_garbage(archives=True)
     assert [g.why for g in planned.kept] == ["rlds has not downloaded its thesis/notes.txt"]
     assert gc.collect(planned).removed == ()
     rlds_cli.download(SAMPLE, keep_archive=False)
@@ -355,12 +355,12 @@ def test_a_dataset_behind_a_link_is_not_removed(tmp_path: Path, home: Path) -> N
     (home / "datasets/local").symlink_to(theirs.parent)
     assert rlds_cli.open_dataset("local/x").num_episodes == 1  # reading is for everybody
     with pytest.raises(NoPermission, match="datasets/local is a symbolic link"):
-        remove.remove(["local/x"])
+        removing.remove(["local/x"])
     (home / "datasets/local").unlink()
     (home / "datasets/local").mkdir()
     (home / "datasets/local/x").symlink_to(theirs)
     with pytest.raises(NoPermission, match="datasets/local/x is a symbolic link"):
-        remove.remove(["local/x"])
+        removing.remove(["local/x"])
     assert (theirs / "zarr.json").exists()
 
 
@@ -368,7 +368,7 @@ def test_a_dataset_behind_a_link_is_not_removed(tmp_path: Path, home: Path) -> N
 def test_what_stands_in_the_way_of_a_removal_stays(home: Path, victim: Victim, how: Plant) -> None:
     path = make()
     planted = plant(path.with_name(".x.removed"), how, victim)
-    remove.remove(["local/x"])
+    removing.remove(["local/x"])
     victim.check()
     assert list(path.parent.iterdir()) == [planted]
 

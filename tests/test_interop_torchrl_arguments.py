@@ -17,7 +17,7 @@ import pytest
 
 import rlds_cli
 from rlds_cli.errors import DatasetNotFound, InvalidArgument, RldsError
-from rlds_cli.keep import remove
+from rlds_cli.keep import removing
 from rlds_cli.make.importing import import_files
 
 torch = pytest.importorskip("torch")
@@ -331,7 +331,7 @@ def test_delete_in_a_shared_home_and_elsewhere(home: Path, tmp_path: Path, monke
     with pytest.raises(RldsError, match="created from values in Python") as refused:
         RldsExperienceReplay("local/own").delete()
     assert "rlds rm local/own --yes" in str(refused.value.hint) and made.path.is_dir()
-    remove.remove(["local/own"])
+    removing.remove(["local/own"])
 
 
 # -- scripts

@@ -12,7 +12,7 @@ import zarr
 from rlds_cli import Dataset, create, open_dataset
 from rlds_cli.base.files import disk
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, NoSpace
-from rlds_cli.keep.reencode import convert
+from rlds_cli.keep.reencoding import reencode
 from rlds_cli.keep.verification import verify
 
 
@@ -40,7 +40,7 @@ def test_there_and_back(home: Path) -> None:
     plain = make()
     before = everything(plain)
     files = {p.relative_to(plain.path): p.read_bytes() for p in plain.path.rglob("*") if p.is_file()}
-    packed = convert("local/x", to="zarr")
+    packed = reencode("local/x", to="zarr")
     assert (packed.changed, packed.encoding, packed.fingerprint, packed.path) == (
         True,
         "zarr",
@@ -52,7 +52,7 @@ def test_there_and_back(home: Path) -> None:
     assert everything(ds) == before
     assert verify("local/x").ok
     assert np.asarray(zarr.open_group(str(ds.path), mode="r")["observation"][:2]).tolist() == before["observation"][:2]
-    convert("local/x", to="memmap")
+    reencode("local/x", to="memmap")
     again = {p.relative_to(plain.path): p.read_bytes() for p in plain.path.rglob("*") if p.is_file()}
     assert again == files
     assert not list((home / "partial").iterdir())
@@ -61,7 +61,7 @@ def test_there_and_back(home: Path) -> None:
 def test_what_is_so_already_is_left_alone() -> None:
     ds = make()
     before = (ds.path / "zarr.json").stat().st_ino
-    done = convert("local/x", to="memmap")
+    done = reencode("local/x", to="memmap")
     assert (done.changed, done.bytes_before) == (False, done.bytes_after)
     assert (ds.path / "zarr.json").stat().st_ino == before
 
@@ -69,7 +69,7 @@ def test_what_is_so_already_is_left_alone() -> None:
 @pytest.mark.thorough
 def test_compression_saves_space() -> None:
     create("local/zeros", [{"observation": np.zeros((200_001, 3)), "action": np.zeros((200_000, 1))}])
-    done = convert("local/zeros", to="zarr")
+    done = reencode("local/zeros", to="zarr")
     assert done.bytes_after < done.bytes_before / 10
 
 
@@ -78,7 +78,7 @@ def test_who_has_it_open_reads_on() -> None:
     ds = make()
     column = ds.column("observation")
     expected = column.tolist()
-    convert("local/x", to="zarr")
+    reencode("local/x", to="zarr")
     assert column.tolist() == expected
     assert open_dataset("local/x").column("observation").tolist() == expected
 
@@ -88,7 +88,7 @@ def test_a_shared_home_stays_as_it_is(tmp_path: Path, home: Path, monkeypatch: p
     monkeypatch.setenv("RLDS_PATH", str(tmp_path / "shared"))
     real = os.access
     monkeypatch.setattr(os, "access", lambda p, mode: not str(p).startswith(str(tmp_path / "shared")) and real(p, mode))
-    done = convert("local/x", to="zarr")
+    done = reencode("local/x", to="zarr")
     assert done.path == home / "datasets/local/x"
     assert open_dataset("local/x").encoding == "zarr"
     assert open_dataset(shared.path).encoding == "memmap"
@@ -101,7 +101,7 @@ def test_damage_is_not_carried_over() -> None:
     with file.open("r+b") as f:
         f.write(b"\xff\xff")
     with pytest.raises(DamagedDataset, match=r"observation: episode 0 differs. The dataset stays") as caught:
-        convert("local/x", to="zarr")
+        reencode("local/x", to="zarr")
     assert caught.value.hint == "rlds verify local/x"
     assert open_dataset("local/x").encoding == "memmap"
     assert not list(ds.path.parents[2].glob("partial/*"))
@@ -114,7 +114,7 @@ def test_damaged_shards_are_named() -> None:
     data = shard.read_bytes()
     shard.write_bytes(data[:300] + bytes([data[300] ^ 1]) + data[301:])
     with pytest.raises(DamagedDataset, match="observation"):
-        convert("local/x", to="memmap")
+        reencode("local/x", to="memmap")
     assert open_dataset("local/x").encoding == "zarr"
 
 
@@ -122,14 +122,14 @@ def test_a_disk_without_room_is_refused_first(monkeypatch: pytest.MonkeyPatch) -
     ds = make(store="zarr")
     monkeypatch.setattr(disk, "free", lambda path: 1000)
     with pytest.raises(NoSpace, match="are needed"):
-        convert("local/x", to="memmap")
+        reencode("local/x", to="memmap")
     assert open_dataset(ds.path).encoding == "zarr"
 
 
 def test_two_at_once(home: Path) -> None:
     make()
     with ThreadPoolExecutor(2) as pool:
-        done = list(pool.map(lambda _: convert("local/x", to="zarr"), range(2)))
+        done = list(pool.map(lambda _: reencode("local/x", to="zarr"), range(2)))
     assert sorted(d.changed for d in done) == [False, True]
     assert open_dataset("local/x").encoding == "zarr"
     assert verify("local/x").ok
@@ -138,4 +138,4 @@ def test_two_at_once(home: Path) -> None:
 @pytest.mark.thorough
 def test_not_here() -> None:
     with pytest.raises(DatasetNotFound):
-        convert("local/none", to="zarr")
+        reencode("local/none", to="zarr")

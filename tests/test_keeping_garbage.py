@@ -12,8 +12,8 @@ import rlds_cli
 from rlds_cli.cli import app
 from rlds_cli.dataset import Dataset
 from rlds_cli.home import usage
-from rlds_cli.keep.gc import Collection, collect, plan
-from rlds_cli.keep.remove import remove
+from rlds_cli.keep.gc import Collection, collect, find_garbage
+from rlds_cli.keep.removing import remove
 from rlds_cli.loader.storage import blocks
 
 SAMPLE = "sample/pendulum-d4rl"
@@ -43,8 +43,8 @@ def kept(c: Collection) -> list[tuple[str, str]]:
 
 
 def test_nothing_yet(home: Path) -> None:
-    assert plan(archives=True) == Collection(home, (), (), 0)
-    assert collect(plan()).removed == ()
+    assert find_garbage(archives=True) == Collection(home, (), (), 0)
+    assert collect(find_garbage()).removed == ()
     assert not home.exists()
 
 
@@ -57,7 +57,7 @@ def test_packed_rows(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (path,) = (home / "packed").iterdir()
     size = on_disk(path)
     assert usage().packed == size
-    planned = plan()
+    planned = find_garbage()
     assert removed(planned) == [("packed", f"packed/{path.name}")]
     assert planned.bytes == planned.removed[0].bytes == size > 0
     assert path.exists()
@@ -85,7 +85,7 @@ def test_work_that_was_broken_off(home: Path) -> None:
     write(home / "packed/.abc-def.rows.1234.part")
     whole = home / "archives/minari/a+b-v0/data/other.hdf5"
     before = usage()
-    planned = plan()
+    planned = find_garbage()
     assert sorted(removed(planned)) == [
         ("partial", "archives/d4rl/.old-v0.removed"),
         ("partial", "archives/minari/a+b-v0/data/main.hdf5.part"),
@@ -124,10 +124,10 @@ def test_work_that_was_broken_off(home: Path) -> None:
 def test_what_another_process_works_on_stays(home: Path, file: str, lock: str) -> None:
     write(home / file)
     write(home / lock, 0)
-    free = plan()
+    free = find_garbage()
     assert len(free.removed) == 1
     with FileLock(home / lock):
-        busy = plan()
+        busy = find_garbage()
         assert busy.removed == ()
         assert [why for _, why in kept(busy)] == ["locked by another process"]
         late = collect(free)  # which came after the plan
@@ -145,15 +145,15 @@ def test_files_that_others_share_are_not_freed(home: Path) -> None:
     work.parent.mkdir(parents=True)
     os.link(column, work)
     own = write(work.with_name("action"))
-    assert plan().bytes == on_disk(own)
+    assert find_garbage().bytes == on_disk(own)
 
 
 @pytest.mark.thorough
 def test_archives_only_when_asked_for(home: Path) -> None:
     ds = rlds_cli.download(SAMPLE)
     archive = home / "archives/sample/pendulum-d4rl"
-    assert plan().removed == ()
-    planned = plan(archives=True)
+    assert find_garbage().removed == ()
+    planned = find_garbage(archives=True)
     assert removed(planned) == [("archive", "archives/sample/pendulum-d4rl")]
     assert planned.removed[0].id == SAMPLE
     assert planned.bytes == sum(f.stat().st_blocks * 512 for f in archive.iterdir() if f.stat().st_nlink == 1) > 0
@@ -169,10 +169,10 @@ def test_archives_that_are_still_needed(home: Path) -> None:
     name = "archives/sample/pendulum-d4rl"
 
     stranger = write(file.with_name("notes.txt"))
-    assert kept(plan(archives=True)) == [(name, "its dataset was made of another notes.txt")]
+    assert kept(find_garbage(archives=True)) == [(name, "its dataset was made of another notes.txt")]
     stranger.unlink()
 
-    planned = plan(archives=True)
+    planned = find_garbage(archives=True)
     column = ds.path / "action/c/0/0"
     column.chmod(0o644)
     with column.open("r+b") as f:
@@ -181,11 +181,11 @@ def test_archives_that_are_still_needed(home: Path) -> None:
     assert done.removed == ()
     assert [g.why for g in done.kept] == ["its dataset is damaged: action: episode 0 differs"]
     column.write_bytes(b"short")
-    (still,) = plan(archives=True).kept
+    (still,) = find_garbage(archives=True).kept
     assert still.why.startswith("its dataset is damaged: ")
     assert file.exists()
     remove([SAMPLE])
-    assert removed(collect(plan(archives=True))) == [("archive", name)]  # nobody's any more
+    assert removed(collect(find_garbage(archives=True))) == [("archive", name)]  # nobody's any more
     assert not file.exists()
 
 
@@ -193,18 +193,18 @@ def test_archives_that_are_still_needed(home: Path) -> None:
 def test_archives_that_nobody_gives_again(home: Path) -> None:
     make("local/x")
     write(home / "archives/local/x/log.hdf5")
-    assert kept(plan(archives=True)) == [("archives/local/x", "it cannot be downloaded again")]
+    assert kept(find_garbage(archives=True)) == [("archives/local/x", "it cannot be downloaded again")]
 
 
 def test_an_archive_in_use_stays(home: Path) -> None:
     rlds_cli.download(SAMPLE)
     with FileLock(home / "locks/sample+pendulum-d4rl@raw.lock"):
-        assert [g.why for g in plan(archives=True).kept] == ["locked by another process"]
+        assert [g.why for g in find_garbage(archives=True).kept] == ["locked by another process"]
 
 
 def test_what_is_gone_meanwhile(home: Path) -> None:
     file = write(home / "packed/abc-def.rows")
-    planned = plan()
+    planned = find_garbage()
     file.unlink()
     assert [g.why for g in collect(planned).kept] == ["already removed"]
 
@@ -212,8 +212,8 @@ def test_what_is_gone_meanwhile(home: Path) -> None:
 def test_shared_homes_are_left_alone(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "shared/packed/abc-def.rows")
     monkeypatch.setenv("RLDS_PATH", str(tmp_path / "shared"))
-    assert plan().removed == ()
-    assert len(plan(cache_dir=tmp_path / "shared").removed) == 1
+    assert find_garbage().removed == ()
+    assert len(find_garbage(cache_dir=tmp_path / "shared").removed) == 1
 
 
 @pytest.mark.thorough

@@ -13,7 +13,7 @@ from rlds_cli import create, preprocess
 from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.errors import DatasetNotFound, InvalidId, NoPermission
 from rlds_cli.home import usage
-from rlds_cli.keep.remove import plan, remove
+from rlds_cli.keep.removing import plan_removal, remove
 from rlds_cli.make.importing import import_files
 from rlds_cli.store import publishing
 
@@ -112,7 +112,7 @@ def test_another_home(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_removing(home: Path) -> None:
     a, b = make("local/a"), make("local/b")
-    (planned,) = plan(["local/a"])
+    (planned,) = plan_removal(["local/a"])
     assert (planned.id, planned.path, planned.bytes, planned.archive) == ("local/a", a, on_disk(a), 0)
     assert a.exists()
     assert remove(["local/a"]) == (planned,)
@@ -127,8 +127,8 @@ def test_what_others_share_is_not_freed() -> None:
     a, b = make("local/a"), make("local/a@v")
     link(a, b, ("observation",))
     shared = on_disk(a / "observation")
-    assert [p.bytes for p in plan(["local/a"])] == [on_disk(a) - shared]
-    assert sum(p.bytes for p in plan(["local/*"])) == on_disk(a, b)
+    assert [p.bytes for p in plan_removal(["local/a"])] == [on_disk(a) - shared]
+    assert sum(p.bytes for p in plan_removal(["local/*"])) == on_disk(a, b)
     before = rlds_cli.open_dataset("local/a@v").fingerprint
     remove(["local/a"])
     left = rlds_cli.open_dataset("local/a@v")
@@ -145,7 +145,7 @@ def test_the_archive_stays(home: Path) -> None:
 
 
 def lost(*refs: str) -> list[str]:
-    return [one.lost for one in plan(refs)]
+    return [one.lost for one in plan_removal(refs)]
 
 
 def half(episode: Any) -> Any:

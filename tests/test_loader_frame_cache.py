@@ -254,11 +254,11 @@ def test_frames_that_nobody_uses_leave_for_new_ones(tmp_path: Path, home: Path) 
 
 def test_gc_removes_frames_that_nobody_uses(filmed: Filmed, home: Path) -> None:
     loader = check(filmed)
-    collected = gc.collect(gc.plan())
+    collected = gc.collect(gc.find_garbage())
     assert [g.why for g in collected.kept] == ["a process uses them"]
     check(filmed)
     del loader
-    assert [g.kind for g in gc.collect(gc.plan()).removed] == ["frames"]
+    assert [g.kind for g in gc.collect(gc.find_garbage()).removed] == ["frames"]
     assert not list((home / "frames").iterdir())
     check(filmed)
 

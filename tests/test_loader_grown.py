@@ -15,7 +15,7 @@ import rlds_cli
 from rlds_cli import Fifo, Reservoir
 from rlds_cli.dataset import Dataset
 from rlds_cli.keep.compacting import compact
-from rlds_cli.keep.remove import remove
+from rlds_cli.keep.removing import remove
 from rlds_cli.loader import Loader, Sequential, Transition
 from rlds_cli.loader.storage import blocks, packed
 from rlds_cli.make.convert.writer import Writer

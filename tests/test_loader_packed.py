@@ -13,7 +13,7 @@ import pytest
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
-from rlds_cli.keep.reencode import convert
+from rlds_cli.keep.reencoding import reencode
 from rlds_cli.keep.repair import repair
 from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, ReturnToGo, Transition
@@ -369,5 +369,5 @@ def test_packed_rows_of_a_moved_dataset_and_of_another_version(ds: Dataset, home
     ds.path.rename(tmp_path / "moved")
     assert [p.where for p in verify(tmp_path / "moved").problems] == [f"packed {file.name}"]
     (tmp_path / "moved").rename(ds.path)
-    convert("local/small", to="zarr")  # rows of the same content may lie elsewhere
+    reencode("local/small", to="zarr")  # rows of the same content may lie elsewhere
     assert verify("local/small").ok

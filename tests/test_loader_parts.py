@@ -16,8 +16,8 @@ from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.dataset import Dataset
 from rlds_cli.home import usage
 from rlds_cli.keep.compacting import compact
-from rlds_cli.keep.gc import collect, plan
-from rlds_cli.keep.remove import remove
+from rlds_cli.keep.gc import collect, find_garbage
+from rlds_cli.keep.removing import remove
 from rlds_cli.keep.repair import repair
 from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Sequential, Transition
@@ -155,7 +155,7 @@ def test_packed_rows_that_are_removed_while_they_are_read(merged: Dataset, home:
     whole = np.concatenate([batch["action"] for batch in loaded(merged)[1]])
     loader = Loader(merged, 16, sampler=Sequential(), backend="numpy")
     assert usage().packed == size_on_disk(home / "packed") > 0
-    removed = collect(plan()).removed
+    removed = collect(find_garbage()).removed
     assert [g.kind for g in removed] == ["packed"] * 3 and not (home / "packed").exists()
     np.testing.assert_array_equal(np.concatenate([batch["action"] for batch in loader]), whole)
     check(merged)

@@ -27,9 +27,9 @@ from rlds_cli.base.files import trees
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.keep.compacting import compact
-from rlds_cli.keep.gc import collect, plan
-from rlds_cli.keep.reencode import convert
-from rlds_cli.keep.remove import remove
+from rlds_cli.keep.gc import collect, find_garbage
+from rlds_cli.keep.reencoding import reencode
+from rlds_cli.keep.removing import remove
 from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Shuffled, Slice
 from rlds_cli.make.importing import import_files
@@ -233,7 +233,7 @@ def test_what_is_removed_takes_nothing_with_it(few: Dataset) -> None:
     compact(ID)
     check(part, first, length)
     remove([ID])
-    collect(plan())
+    collect(find_garbage())
     check(rlds_cli.open_dataset(part.id), first, length)
     assert compact(part.id).changed
     whole = rlds_cli.open_dataset(part.id)
@@ -299,7 +299,7 @@ def test_what_reads_datasets_reads_selections(few: Dataset, tmp_path: Path) -> N
     assert first_steps(merged) == [*starts(FEW)[index].tolist(), *starts(FEW)[index + 1].tolist()]
     doubled = preprocess.run(part, double, "double", jobs=0)
     assert doubled.episodes["length"].tolist() == part.episodes["length"].tolist() and verify(doubled.path).ok
-    assert convert(part.id, to="zarr").fingerprint == part.fingerprint
+    assert reencode(part.id, to="zarr").fingerprint == part.fingerprint
     check(rlds_cli.open_dataset(part.id), starts(FEW)[index], lengths_of(FEW)[index])
 
 

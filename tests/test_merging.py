@@ -19,8 +19,8 @@ from rlds_cli.base.files import disk
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, InvalidEpisode
 from rlds_cli.keep.compacting import compact
-from rlds_cli.keep.reencode import convert
-from rlds_cli.keep.remove import remove
+from rlds_cli.keep.reencoding import reencode
+from rlds_cli.keep.removing import remove
 from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Sequential
 from rlds_cli.make.convert import merging
@@ -167,7 +167,7 @@ def test_the_other_encoding_and_back(two: tuple[list[Episode], list[Episode]]) -
     a, b = two
     rlds_cli.merge(["local/a", "local/b"], "local/both", column="of")
     for encoding in ("zarr", "memmap"):
-        convert("local/both", to=encoding)
+        reencode("local/both", to=encoding)
         check(rlds_cli.open_dataset("local/both"), labelled("of", a=a, b=b))
         assert verify("local/both").ok
 

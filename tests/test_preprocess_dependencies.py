@@ -87,7 +87,7 @@ def test_a_lock_says_which_files_and_sync_refuses_others(ds):
     assert locked["made_by"][0]["depends"] == {"model.npy": sha("model.npy")}
     before = sha("model.npy")
     np.save("model.npy", np.array(3.0))
-    from rlds_cli.keep.remove import remove
+    from rlds_cli.keep.removing import remove
 
     remove(["sample/pendulum-d4rl@f"])
     with pytest.raises(rlds_cli.errors.WrongFingerprint) as e:
@@ -98,7 +98,7 @@ def test_a_lock_says_which_files_and_sync_refuses_others(ds):
 @pytest.mark.parametrize("made", ["created", "lambda", "selection", "partial"])
 def test_what_no_other_machine_can_make_is_refused_or_marked(ds, made):
     from rlds_cli.keep import pinning
-    from rlds_cli.keep.remove import remove
+    from rlds_cli.keep.removing import remove
 
     source = rlds_cli.download("sample/pendulum-d4rl")
     id, why = {

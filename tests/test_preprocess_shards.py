@@ -335,7 +335,7 @@ def test_all_at_once_and_one_of_them_twice(ds, home, start):
         if work is None and (found := list(home.glob("partial/local+ds@part.*/running/*.lock"))):
             work = found[0].parents[1]
             assert is_running(work)
-            assert [g.path for g in gc.plan().removed] == []
+            assert [g.path for g in gc.find_garbage().removed] == []
         time.sleep(0.01)
     for p in processes:
         _, error = p.communicate()
@@ -375,5 +375,5 @@ def test_a_shard_at_work_is_seen_where_the_system_has_no_flock(home, monkeypatch
     work = home / "partial/local+ds@x.0123456789abcdef-shards"
     with shards._running(work, Home(home)):
         assert is_running(work)
-        assert [g.why for g in gc.plan(cache_dir=home).kept] == ["locked by another process"]
+        assert [g.why for g in gc.find_garbage(cache_dir=home).kept] == ["locked by another process"]
     assert not is_running(work)

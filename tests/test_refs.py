@@ -17,7 +17,7 @@ from rlds_cli.base import refs
 from rlds_cli.base.refs import Ref
 from rlds_cli.cli import app
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument, InvalidId, NameTaken
-from rlds_cli.keep import compacting, reencode, repair
+from rlds_cli.keep import compacting, reencoding, repair
 from rlds_cli.keep.verification import verify
 
 DIGITS = "7c1f09ab55e2"
@@ -289,7 +289,7 @@ def test_tags_are_no_part_of_an_ordinary_dataset(ordinary: rlds_cli.Dataset, tmp
     rlds_cli.push("local/fixed", tmp_path / "store", pages=False)
     got = rlds_cli.download(str(tmp_path / "store"), as_="local/got", cache_dir=tmp_path / "other")
     assert got.fingerprint == before and got.tags == {}
-    reencode.convert("local/fixed", to="zarr")
+    reencoding.reencode("local/fixed", to="zarr")
     again = rlds_cli.open_dataset("local/fixed#icra")
     assert (again.fingerprint, again.encoding, again.tags) == (before, "zarr", {"icra": 1})
     again.tag("later")

@@ -33,7 +33,7 @@ def far(tmp_path: Path) -> Path:
 def collect(home: Path | None = None) -> tuple[gc.Garbage, ...]:
     """Have all blocks leave that may; return what left."""
     python_gc.collect()  # datasets of this process that are read no more
-    return gc.collect(gc.plan(remote=True, cache_dir=home)).removed
+    return gc.collect(gc.find_garbage(remote=True, cache_dir=home)).removed
 
 
 def before_each(monkeypatch: pytest.MonkeyPatch, of: Any, name: str, act: Callable[[], object]) -> list[int]:

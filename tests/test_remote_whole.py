@@ -101,8 +101,8 @@ def test_du_and_gc_know_the_blocks(store: Path, other: Path) -> None:  # noqa: F
     got.column("observation")[:]
     found = usage(cache_dir=other)
     assert 60_000 * 64 < found.remote < 60_000 * 64 + 4 * GROUP and found.total == found.remote
-    assert not gc.plan(cache_dir=other).removed
-    planned = gc.plan(remote=True, cache_dir=other)
+    assert not gc.find_garbage(cache_dir=other).removed
+    planned = gc.find_garbage(remote=True, cache_dir=other)
     assert [g.kind for g in planned.removed] == ["remote"] and planned.bytes > 60_000 * 64
     assert gc.collect(planned).removed == ()  # it is being read
     assert same(got.column("observation")[:], ds.column("observation")[:])

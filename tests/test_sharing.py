@@ -47,7 +47,7 @@ from rlds_cli.errors import (
     WrongHash,
 )
 from rlds_cli.keep import pinning
-from rlds_cli.keep.remove import remove
+from rlds_cli.keep.removing import remove
 from rlds_cli.keep.verification import verify
 from rlds_cli.make.importing import import_files
 from rlds_cli.places.http.client import RetryPolicy

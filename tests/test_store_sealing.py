@@ -17,7 +17,7 @@ from rlds_cli import preprocess
 from rlds_cli.base.progress import silent
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.keep.reencode import convert
+from rlds_cli.keep.reencoding import reencode
 from rlds_cli.make.importing import import_files
 from rlds_cli.store import arrays, manifest, sealing
 from rlds_cli.store.build import write_rows
@@ -201,13 +201,13 @@ def test_statistics_follow_from_the_rows(store: str, tmp_path: Path) -> None:
 def test_the_other_encoding_keeps_digests(tmp_path: Path) -> None:
     ds = rlds_cli.create("local/x", [{"observation": np.arange(4.0), "action": np.arange(3)}])
     before = sealing.listed(ds.path)
-    convert("local/x", to="zarr")
+    reencode("local/x", to="zarr")
     after = sealing.listed(ds.path)
     assert {n for n in after if n.startswith("action/c/")}
     assert {n: d for n, d in after.items() if n.startswith(("episodes/", "digests/"))} == {
         n: d for n, d in before.items() if n.startswith(("episodes/", "digests/"))
     }
-    convert("local/x", to="memmap")
+    reencode("local/x", to="memmap")
     assert sealing.listed(ds.path) == before
 
 

@@ -25,7 +25,7 @@ import rlds_cli
 from rlds_cli.base.media import mp4
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage
-from rlds_cli.keep.reencode import convert
+from rlds_cli.keep.reencoding import reencode
 from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Transition
 from rlds_cli.make.importing import import_files
@@ -278,12 +278,12 @@ def test_workers_do_not_change_a_byte(archive: Path, ds: Dataset) -> None:
 
 @pytest.mark.thorough
 def test_the_other_encoding_and_back(archive: Path, ds: Dataset) -> None:
-    done = convert("local/film", to="zarr")
+    done = reencode("local/film", to="zarr")
     packed = rlds_cli.open_dataset("local/film")
     assert done.fingerprint == packed.fingerprint == ds.fingerprint
     np.testing.assert_array_equal(packed.gather(TOP, rows(packed)), seen(archive))
     assert verify("local/film").ok
-    assert convert("local/film", to="memmap").fingerprint == ds.fingerprint
+    assert reencode("local/film", to="memmap").fingerprint == ds.fingerprint
     assert verify("local/film").ok
 
 

@@ -15,7 +15,7 @@ import rlds_cli
 from rlds_cli.base.files.safe import temporary_name
 from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.errors import ArchiveError, DamagedDataset, InvalidArgument, NoEnvironment
-from rlds_cli.keep import reencode
+from rlds_cli.keep import reencoding
 from rlds_cli.preprocess.builtin.fields import dtype_of
 from rlds_cli.store import manifest
 from rlds_cli.store.opening import Store
@@ -81,7 +81,7 @@ def test_a_damaged_list_of_digests_is_not_made_right() -> None:
     listing.chmod(0o644)
     listing.write_text(listing.read_text() + " ")
     with pytest.raises(DamagedDataset, match="is not what the manifest says"):
-        reencode.convert(CARTPOLE, to="zarr")
+        reencoding.reencode(CARTPOLE, to="zarr")
 
 
 def test_dtypes_and_names_that_nothing_has() -> None:

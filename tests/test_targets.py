@@ -13,7 +13,7 @@ from rlds_cli import cli, create, home, preprocess
 from rlds_cli.base.refs import Ref
 from rlds_cli.errors import ArchiveError, DatasetNotFound, InvalidId, RldsError, UnknownDataset
 from rlds_cli.keep import pinning
-from rlds_cli.keep.remove import remove
+from rlds_cli.keep.removing import remove
 from rlds_cli.loader import Loader, Mixture, Transition
 from rlds_cli.look import checks, report
 from rlds_cli.look.report import catalogue

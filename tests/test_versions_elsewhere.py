@@ -29,9 +29,9 @@ from rlds_cli.cli.commands import app
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
 from rlds_cli.home import usage
-from rlds_cli.keep import remove
+from rlds_cli.keep import removing
 from rlds_cli.keep.compacting import compact
-from rlds_cli.keep.reencode import convert
+from rlds_cli.keep.reencoding import reencode
 from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Sequential
 from rlds_cli.loader.storage import blocks
@@ -140,7 +140,7 @@ def test_changes_of_changes_refer_to_the_first_dataset(source: Dataset, five: li
     for ds, episodes in [*found, (few, [five[2], five[0]])]:
         check(ds, episodes)
         assert ds.store.refers_to == (source.store.identity,)
-    remove.remove([few.id])
+    removing.remove([few.id])
     check(rlds_cli.open_dataset(short.id), found[0][1])
 
 
@@ -258,7 +258,7 @@ def test_rm_and_compact_know_the_datasets_that_refer_to_one(
     few = part(source)
     there.make(lambda: rlds_cli.open_dataset("local/five").label(quality="good"), monkeypatch)
     monkeypatch.delenv("RLDS_PATH")
-    planned = remove.plan(["local/five"], cache_dir=there.root)
+    planned = removing.plan_removal(["local/five"], cache_dir=there.root)
     assert planned[0].referring == (few.path,)
     assert f"rows of {few.path} are stored there" in run("rm", "local/five", "--dry-run", "--home", str(there.root))
     monkeypatch.setenv("RLDS_PATH", os.pathsep.join([str(home), str(there.root)]))
@@ -274,7 +274,7 @@ def test_copy_and_compact_make_a_dataset_whole(there: Elsewhere, source: Dataset
     again = few.select(episodes=slice(None)).save("again", copy=True)
     compacted = compact(few.id)
     assert compacted.changed and not compact(few.id).changed
-    encoded = convert(source.select(episodes=[2, 0]).save("encoded").id, to="zarr")
+    encoded = reencode(source.select(episodes=[2, 0]).save("encoded").id, to="zarr")
     shutil.rmtree(there.root / "datasets")
     for ds in (whole, again, rlds_cli.open_dataset(few.id), rlds_cli.open_dataset(encoded.id)):
         check(ds, wanted)

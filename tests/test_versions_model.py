@@ -274,7 +274,7 @@ def test_spawned_workers_open_a_version_that_is_removed_meanwhile(five: list[Epi
 def _dropped_and_compacted(id: str) -> None:
     rlds_cli.open_dataset(id).select(episodes=[0]).drop()
     compact(id)
-    garbage.collect(garbage.plan())
+    garbage.collect(garbage.find_garbage())
 
 
 @pytest.mark.slow

@@ -18,9 +18,9 @@ from rlds_cli.cli import main
 from rlds_cli.cli.commands import app
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import NameTaken, NoPermission
-from rlds_cli.keep import remove
+from rlds_cli.keep import removing
 from rlds_cli.keep.compacting import compact
-from rlds_cli.keep.doctor import examine
+from rlds_cli.keep.doctor import diagnose
 from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader
 from rlds_cli.make.importing import import_files
@@ -182,7 +182,7 @@ def test_a_home_may_move(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rlds_cli.open_dataset(ID).label(quality="bad")
     assert versions.earlier(compact(ID).path) == [1]
     assert numbers(rlds_cli.open_dataset(f"{ID}@some")) == [4, 1]
-    assert remove.plan([ID])[0].referring == (moved / "datasets/local/x@some",)
+    assert removing.plan_removal([ID])[0].referring == (moved / "datasets/local/x@some",)
 
 
 @pytest.mark.parametrize("published", [False, True])
@@ -202,6 +202,6 @@ def test_a_process_that_ends_in_between_leaves_the_dataset(published: bool) -> N
 
 def test_the_doctor_says_what_the_home_can_do() -> None:
     made()
-    assert not examine().links
+    assert not diagnose().links
     done = CliRunner().invoke(app, ["doctor"])
     assert "no hard links" in done.stdout

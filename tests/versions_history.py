@@ -284,7 +284,7 @@ class History:
 
     def gc(self, ds: Dataset, episodes: list[Episode]) -> Change:
         def act() -> Dataset:
-            garbage.collect(garbage.plan())
+            garbage.collect(garbage.find_garbage())
             return rlds_cli.open_dataset(ds.id)
 
         return Change(ds.id, act, episodes)

@@ -32,14 +32,14 @@ def clear(
     Example: rlds clear local/run7 --yes
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.keep import compacting
+    from rlds_cli import keep
 
-    planned = compacting.clear(id, protected=protected, dry_run=True, cache_dir=cache_dir)
+    planned = keep.clear(id, protected=protected, dry_run=True, cache_dir=cache_dir)
     if dry_run:
         return out.result(planned, _cleared(planned))
     if not yes and planned.left:
         out.confirm(_cleared(planned))
-    done = compacting.clear(id, protected=protected, cache_dir=cache_dir)
+    done = keep.clear(id, protected=protected, cache_dir=cache_dir)
     return out.result(done, _cleared(done))
 
 

@@ -30,9 +30,9 @@ def compact(
     Example: rlds compact local/run7
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.keep import compacting
+    from rlds_cli import keep
 
-    done = compacting.compact(id, cache_dir=cache_dir)
+    done = keep.compact(id, cache_dir=cache_dir)
     out.result(done, _compacted(done))
     if done.waiting:
         held = plural(done.waiting, "episode")

@@ -12,7 +12,7 @@ from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 
 if TYPE_CHECKING:
-    from rlds_cli.keep.reencode import Reencoded
+    from rlds_cli.keep.reencoding import Reencoded
 
 
 @app.command("convert")
@@ -29,10 +29,10 @@ def convert(
     Example: rlds convert d4rl/hopper-medium-v2 --to zarr
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.keep import reencode
+    from rlds_cli import keep
 
     with out.progress() as progress:
-        done = reencode.convert(id, to=to.value, cache_dir=cache_dir, progress=progress)
+        done = keep.reencode(id, to=to.value, cache_dir=cache_dir, progress=progress)
     out.result(done, _reencoded(done))
 
 

@@ -35,9 +35,9 @@ def doctor(
     Example: rlds doctor
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.keep.doctor import examine
+    from rlds_cli.keep import diagnose
 
-    found = examine(cache_dir=cache_dir)
+    found = diagnose(cache_dir=cache_dir)
     out.result(found, _found(found))
     if found.problems:
         raise typer.Exit(1)

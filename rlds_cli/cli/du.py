@@ -43,8 +43,7 @@ def du(
       rlds du --home /shared/rlds
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import home
-    from rlds_cli.keep import gc
+    from rlds_cli import home, keep
 
     found = home.usage(ids or (), cache_dir=cache_dir)
     out.result(found, _table(found, sums=not ids))
@@ -53,7 +52,7 @@ def du(
             out.note(f"note: rows of {d.id} are stored in {source}")
     if not json and not ids:
         with suppress(RldsError):  # from a read-only home nothing can be removed
-            hint = _freeable(found, gc.plan(cache_dir=cache_dir))
+            hint = _freeable(found, keep.find_garbage(cache_dir=cache_dir))
             if hint:
                 out.note(hint)
 

@@ -67,15 +67,15 @@ def gc(
             raise typer.BadParameter("give either ADDRESS or --archives and --remote, which are about the home")
         how: dict[str, Any] = {"keep_last": keep_last, "keep_tags": keep_tags, "cache_dir": cache_dir}
         return _collect_address(address, how, yes=yes, dry_run=dry_run)
-    from rlds_cli.keep import gc
+    from rlds_cli import keep
 
-    planned = gc.plan(archives=archives, remote=remote, cache_dir=cache_dir)
+    planned = keep.find_garbage(archives=archives, remote=remote, cache_dir=cache_dir)
     if dry_run:
         return out.result(planned, _planned(planned) or "nothing to remove")
     if planned.removed and not yes:
         out.confirm(_planned(planned), f"Remove {out.size(planned.bytes)}?")
     with out.progress() as progress:
-        done = gc.collect(planned, progress=progress)
+        done = keep.collect(planned, progress=progress)
     return out.result(done, _collected(done))
 
 

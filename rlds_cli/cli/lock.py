@@ -35,8 +35,8 @@ def lock(
     Example: rlds lock d4rl/hopper-medium-v2@norm > rlds.lock
     """
     out.configure(quiet=quiet, verbose=verbose)
-    from rlds_cli.keep import pinning
+    from rlds_cli import keep
 
-    text = pinning.lock(ids, allow_unreproducible=allow_unreproducible, cache_dir=cache_dir)
+    text = keep.lock(ids, allow_unreproducible=allow_unreproducible, cache_dir=cache_dir)
     sys.stdout.write(text)
     out.note(f"locked: {', '.join(d['id'] for d in json.loads(text)['datasets'])}")

@@ -12,7 +12,7 @@ from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 
 if TYPE_CHECKING:
-    from rlds_cli.keep.remove import Removal
+    from rlds_cli.keep.removing import Removal
 
 
 @app.command("rm")
@@ -35,15 +35,15 @@ def rm(
     Example: rlds rm d4rl/hopper-medium-v2@norm --yes
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.keep import remove
+    from rlds_cli import keep
 
-    planned = remove.plan(ids, cache_dir=cache_dir)
+    planned = keep.plan_removal(ids, cache_dir=cache_dir)
     if dry_run:
         return out.result(planned, _removals(planned))
     if not yes:
         out.confirm(_removals(planned))
     with out.progress() as progress:
-        done = remove.remove([one.id for one in planned], cache_dir=cache_dir, progress=progress)
+        done = keep.remove([one.id for one in planned], cache_dir=cache_dir, progress=progress)
     return out.result(done, _removed(done))
 
 

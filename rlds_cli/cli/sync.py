@@ -61,44 +61,33 @@ def sync(
     Example: rlds sync rlds.lock
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.keep import pinning
+    from rlds_cli import keep
 
     functions, hosts = allow_code or [], allow_address or []
     if sys.stdin.isatty():
-        hosts = _ask_hosts(file, hosts, cache_dir)
-        functions = _ask(file, functions, cache_dir)
+        functions, hosts = _ask(file, functions, hosts, cache_dir)
     how = {"allow_code": functions, "allow_address": hosts, "depends_on": depends_on or (), "cache_dir": cache_dir}
     with out.progress() as progress:
-        done = pinning.sync(file, jobs=jobs or 0, force=force, progress=progress, **how)  # type: ignore[arg-type]
+        done = keep.sync(file, jobs=jobs or 0, force=force, progress=progress, **how)  # type: ignore[arg-type]
     out.result(done, _synced(done))
     for d in done:
         if d.version < d.newest:
             out.note(f"note: {d.id} without #v{d.version} is version {d.newest:,}, which is also on this disk")
 
 
-def _ask(file: Path, allowed: Sequence[str], cache_dir: Path | None) -> list[str]:
-    """Ask the user about the functions that are not allowed yet; return all that are allowed."""
-    from rlds_cli.keep import pinning
-    from rlds_cli.keep.lock_file import EVERYTHING
+def _ask(
+    file: Path, functions: Sequence[str], hosts: Sequence[str], cache_dir: Path | None
+) -> tuple[list[str], list[str]]:
+    """Ask the user about functions and web servers that are not allowed yet; return all that are allowed."""
+    from rlds_cli import keep
 
-    if EVERYTHING in allowed:
-        return [*allowed]
-    wanted = [w for w in pinning.functions(file, cache_dir=cache_dir) if w.reference not in allowed]
-    for one in wanted:
+    wanted = keep.unallowed(file, allow_code=functions, allow_address=hosts, cache_dir=cache_dir)
+    more = [h for h in wanted.hosts if typer.confirm(f"Fetch datasets of {file} from {h}?", err=True)]
+    for one in wanted.functions:
         typer.echo(f"{file} would run {one}", err=True)
-    references = dict.fromkeys(w.reference for w in wanted)
-    return [*allowed, *(r for r in references if typer.confirm(f"Run {r}?", err=True))]
-
-
-def _ask_hosts(file: Path, allowed: Sequence[str], cache_dir: Path | None) -> list[str]:
-    """Ask the user about the web servers that are not allowed yet; return all that are allowed."""
-    from rlds_cli.keep import pinning
-    from rlds_cli.keep.lock_file import EVERYTHING
-
-    if EVERYTHING in allowed:
-        return [*allowed]
-    wanted = [h for h in pinning.hosts(file, cache_dir=cache_dir) if not {h, h.rpartition(":")[0]} & set(allowed)]
-    return [*allowed, *(h for h in wanted if typer.confirm(f"Fetch datasets of {file} from {h}?", err=True))]
+    references = dict.fromkeys(one.reference for one in wanted.functions)
+    run = [r for r in references if typer.confirm(f"Run {r}?", err=True)]
+    return [*functions, *run], [*hosts, *more]
 
 
 def _synced(done: Sequence[Synced]) -> str:

@@ -69,15 +69,13 @@ def verify(
     if trace is not None:
         _trace(ids or (), trace, archive, reader, cache_dir)
         return
-    from rlds_cli.keep import verification
+    from rlds_cli import keep
 
     if fix:
         _fix(ids or (), expect, cache_dir)
         return
     with out.progress() as progress:
-        found = verification.verify_all(
-            ids or (), everything=all_, expect=expect, cache_dir=cache_dir, progress=progress
-        )
+        found = keep.verify_all(ids or (), everything=all_, expect=expect, cache_dir=cache_dir, progress=progress)
     out.result(found, _verifications(found, ids or ()))
     if not all(v.ok for v in found):
         raise typer.Exit(1)
@@ -87,10 +85,10 @@ def _fix(ids: Sequence[str], expect: str | None, cache_dir: Path | None) -> None
     """Repair damaged datasets and verify them again."""
     if expect is not None:
         raise typer.BadParameter("--expect and --fix cannot be combined")
-    from rlds_cli.keep import repair
+    from rlds_cli import keep
 
     with out.progress() as progress:
-        done = repair.repair_all(ids, everything=not ids, cache_dir=cache_dir, progress=progress)
+        done = keep.repair_all(ids, everything=not ids, cache_dir=cache_dir, progress=progress)
     out.result(done, _repairs(done))
     if not all(r.now.ok for r in done):
         raise typer.Exit(1)
@@ -98,11 +96,10 @@ def _fix(ids: Sequence[str], expect: str | None, cache_dir: Path | None) -> None
 
 def _trace(ids: Sequence[str], steps: int, archive: str | None, reader: str | None, cache_dir: Path | None) -> None:
     """Compare values with the archive instead of comparing hashes."""
-    from rlds_cli import home
-    from rlds_cli.keep import verification
+    from rlds_cli import home, keep
 
     named = home.versions(ids, everything=not ids, cache_dir=cache_dir)
-    found = [verification.trace(str(ref), steps, archive=archive, reader=reader) for ref in named]
+    found = [keep.trace(str(ref), steps, archive=archive, reader=reader) for ref in named]
     out.result(found, _traces(found, ids))
     if not all(t.ok for t in found):
         raise typer.Exit(1)

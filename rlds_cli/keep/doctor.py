@@ -53,7 +53,7 @@ class Diagnosis:
     problems: tuple[str, ...]
 
 
-def examine(*, cache_dir: StrPath | None = None) -> Diagnosis:
+def diagnose(*, cache_dir: StrPath | None = None) -> Diagnosis:
     """Examine the installation and the home, and ask nothing of the network.
 
     Whether the disk of the home has hard links is tried with a file that is removed again.

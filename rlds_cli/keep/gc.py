@@ -66,7 +66,7 @@ class Collection:
     bytes: int
 
 
-def plan(*, archives: bool = False, remote: bool = False, cache_dir: StrPath | None = None) -> Collection:
+def find_garbage(*, archives: bool = False, remote: bool = False, cache_dir: StrPath | None = None) -> Collection:
     """List the garbage in the user's own home; nothing is changed.
 
     Packed rows are built again when a loader needs them, and frames are decoded again. Frames that a process uses stay.

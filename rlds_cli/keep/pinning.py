@@ -145,6 +145,37 @@ def hosts(file: StrPath, *, cache_dir: StrPath | None = None) -> tuple[str, ...]
     return _hosts(_missing(_checked(file), cache_dir), settings.read(cache_dir))
 
 
+@dataclass(frozen=True, slots=True)
+class Unallowed:
+    """Functions and web servers that `sync` would use, and that the user has to allow."""
+
+    functions: tuple[UserFunction, ...]
+    hosts: tuple[str, ...]
+
+
+def unallowed(
+    file: StrPath,
+    *,
+    allow_code: Sequence[str] = (),
+    allow_address: Sequence[str] = (),
+    cache_dir: StrPath | None = None,
+) -> Unallowed:
+    """Return what `sync` would ask permission for, besides what is allowed.
+
+    Raises
+    ------
+    RldsError
+        As `sync`, before it begins.
+    """
+    everything = lock_file.EVERYTHING
+    asked = () if everything in allow_address else hosts(file, cache_dir=cache_dir)
+    code = () if everything in allow_code else functions(file, cache_dir=cache_dir)
+    return Unallowed(
+        tuple(f for f in code if f.reference not in allow_code),
+        tuple(h for h in asked if not {h, h.rpartition(":")[0]} & set(allow_address)),
+    )
+
+
 def _hosts(datasets: Sequence[Locked], where: Settings) -> tuple[str, ...]:
     """Return hosts with their ports; not buckets and the hub, which are services that the user has set up."""
     found: dict[str, None] = {}

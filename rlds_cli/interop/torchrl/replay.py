@@ -16,7 +16,7 @@ from torchrl.data.replay_buffers.storages import TensorStorage
 from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter
 from torchrl.envs.utils import _classproperty
 
-from rlds_cli import registry
+from rlds_cli import keep, registry
 from rlds_cli.base import settings
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset
@@ -27,7 +27,6 @@ from rlds_cli.interop.torchrl.errors import BadArgument
 from rlds_cli.interop.torchrl.sampling import Draws
 from rlds_cli.interop.torchrl.storage import DatasetStorage, opened
 from rlds_cli.interop.torchrl.transitions import Transitions
-from rlds_cli.keep import remove
 from rlds_cli.loader.fields.fields import Names
 from rlds_cli.loader.windows.windows import Anchors
 
@@ -245,13 +244,13 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
                 f"{id} was opened from {path}, which is not below {own}. Nothing was removed.",
                 hint=f"{_rm(id, path)} removes it, for all who use it",
             )
-        lost = remove.obstacle(path, cache_dir=own)
-        if lost:
+        (planned,) = keep.plan_removal([id], cache_dir=own)
+        if planned.lost:
             raise RldsError(
-                f"{id} could not be made again: {lost}. Nothing was removed.",
+                f"{id} could not be made again: {planned.lost}. Nothing was removed.",
                 hint=f"{_rm(id, path)} --yes removes it all the same",
             )
-        remove.remove([id], cache_dir=own)
+        keep.remove([id], cache_dir=own)
 
     # -- specs
 

@@ -46,7 +46,7 @@ class Removal:
     referring: tuple[Path, ...] = ()
 
 
-def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Removal, ...]:
+def plan_removal(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Removal, ...]:
     """Plan a removal; nothing is changed.
 
     Parameters
@@ -103,9 +103,9 @@ def remove(
     Raises
     ------
     DatasetNotFound, UnknownDataset, NoPermission
-        As ``plan``; nothing was removed.
+        As `plan_removal`; nothing was removed.
     """
-    planned = plan(refs, cache_dir=cache_dir)
+    planned = plan_removal(refs, cache_dir=cache_dir)
     where = settings.read(cache_dir)
     for one in planned:
         id = ids.parse(one.id)

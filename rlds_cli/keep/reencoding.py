@@ -45,7 +45,7 @@ class Reencoded:
     bytes_after: int
 
 
-def convert(
+def reencode(
     ref: StrPath,
     *,
     to: Encoding,
