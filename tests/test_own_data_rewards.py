@@ -248,3 +248,72 @@ def test_step_types_without_rewards_in_first_rows_are_refused_with_both_options(
     assert of(import_files(path, "local/own", rewards="action"))[2] == [0.0, 6.0, 9.0]
     own = write(tmp_path / f"b{suffix}", log | {"step_type": [0, 1, 2], "reward": [6.0, 9.0, 0.0]})
     assert of(import_files(own, "local/y"))[2] == [6.0, 9.0, 0.0]  # dm_env's first rows have no reward
+
+
+# -- the order that is assumed where nothing shows it
+
+# As Dreamer writes an episode: a row for each observation, with what came with it; the last action is padding.
+DREAMER: dict[str, Any] = {
+    "observation": [[0.0], [1.0], [2.0]],
+    "action": [[0.5], [0.7], [0.0]],
+    "reward": [0.0, 6.0, 9.0],
+    "is_first": [True, False, False],
+    "is_last": [False, False, True],
+    "is_terminal": [False, False, True],
+}
+ASSUMED = "rewards and flags of a row are taken for the results of its own action"
+
+
+def assumed(notes: Any) -> list[str]:
+    return [text for text in (n if isinstance(n, str) else n["text"] for n in notes) if text.startswith(ASSUMED)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_order_of_rewards_that_nothing_shows_is_said(tmp_path: Path, layout: str) -> None:
+    path = LAYOUTS[layout](tmp_path, DREAMER)
+    planned = plan_import(path, "local/x")
+    (note,) = assumed(planned.notes)
+    assert "is_first, is_last, is_terminal may be of a log" in note and "--rewards arrive" in note
+    ds = import_files(path, "local/x")
+    assert of(ds) == ([0.0, 1.0, 2.0], [0.5, 0.7, 0.0], [0.0, 6.0, 9.0], [False, False, True])
+    assert assumed(ds.manifest.notes) == [note]
+    arriving = import_files(path, "local/arrive", rewards="arrive")
+    assert of(arriving) == STEPS and not assumed(arriving.manifest.notes)
+    stated = import_files(path, "local/action", rewards="action")
+    assert of(stated) == of(ds) and not assumed(stated.manifest.notes)
+
+
+def test_a_log_of_dm_env_without_step_types(tmp_path: Path) -> None:
+    log = {"observation": DREAMER["observation"], "action": DREAMER["action"], "reward": [NAN, 6.0, 9.0]}
+    path = write(tmp_path / "a.npz", {**log, "discount": [NAN, 1.0, 0.0]})
+    (note,) = assumed(plan_import(path, "local/x", episodes_by="file").notes)
+    assert "discount may be of a log" in note
+    ds = import_files(path, "local/x", episodes_by="file", rewards="arrive")
+    assert of(ds) == STEPS
+
+
+SHOWN: dict[str, dict[str, Any]] = {
+    "a reward in a first row": {"reward": [5.0, 6.0, 9.0]},
+    "next observations": {"next_observation": [[1.0], [2.0], [3.0]]},
+    "no other names": {"is_first": None, "is_last": None, "is_terminal": None, "terminated": DREAMER["is_terminal"]},
+    "no rewards": {"reward": None},
+}
+
+
+@pytest.mark.parametrize("case", SHOWN)
+@pytest.mark.parametrize("layout", ["table.npz", "groups"])
+def test_where_the_order_of_rewards_is_shown_nothing_is_assumed(tmp_path: Path, layout: str, case: str) -> None:
+    columns = {k: v for k, v in {**DREAMER, **SHOWN[case]}.items() if v is not None}
+    assert not assumed(plan_import(LAYOUTS[layout](tmp_path, columns), "local/x").notes)
+
+
+def test_an_observation_more_than_rewards_shows_their_order(tmp_path: Path) -> None:
+    path = groups(tmp_path / "a.h5", {**DREAMER, "observation": [[0.0], [1.0], [2.0], [3.0]]})
+    assert not assumed(plan_import(path, "local/x").notes)
+
+
+def test_the_assumption_is_printed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.npz", DREAMER)
+    for how in (["--dry-run"], []):
+        done = CliRunner().invoke(app, ["import", str(path), "--as", "local/x", *how])
+        assert done.exit_code == 0 and ASSUMED in " ".join(done.output.split())

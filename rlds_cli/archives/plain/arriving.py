@@ -15,7 +15,7 @@ without an action is refused, since it would be lost and the others would belong
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,6 +31,7 @@ from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray, Note
 
 STEP_TYPE = "step_type"
 DISCOUNTS = ("discount", "discounts")
+SIGNS = (*DISCOUNTS, "is_first", "is_last", "is_terminal")  # names in logs of dm_env, Acme and Dreamer, and elsewhere
 WIDE = 1 << 12  # bytes of a row: wider columns are not read to look at their last rows
 SAYS = (
     "--rewards arrive, if the reward of a row came with its observation (dm_env, Acme); --rewards action, if the last "
@@ -95,6 +96,37 @@ def check_order(table: Table, reward: str | None, convention: str | None, where:
             hint="--rewards arrive, if it came with the observation (dm_env, Acme); --rewards action, if it is the "
             "result of the action of its row",
         )
+
+
+def signs(columns: Iterable[str]) -> list[str]:
+    """Return the columns whose names are also those of logs in which rewards arrive."""
+    return [name for name in columns if name.lower() in SIGNS]
+
+
+def has_first_rewards(table: Readable, reward: str, begins: IntArray) -> bool:
+    """Tell whether the first row of an episode has a reward other than 0, which then is that of its own action.
+
+    ``begins`` are the first rows of episodes, ascending. Reading ends at the first such reward.
+    """
+    stop = int(begins[-1]) + 1 if len(begins) else 0
+    with table.rows([reward]) as reader:
+        for start in range(0, stop, SCAN_ROWS):
+            values = reader.read(start, min(start + SCAN_ROWS, stop))[reward]
+            here = begins[slice(*np.searchsorted(begins, (start, start + SCAN_ROWS)))] - start
+            found = values.reshape(len(values), -1)[here]
+            if ((found != 0) & (found == found)).any():
+                return True
+    return False
+
+
+def assumed(signs: Sequence[str]) -> Note:
+    """Return the note that the order of rewards was not stated, and that nothing in the files shows it."""
+    text = (
+        "rewards and flags of a row are taken for the results of its own action: no first row has a reward, so that "
+        f"the files do not show it, and {', '.join(signs)} may be of a log in which they came with the observation "
+        "(dm_env, Acme, Dreamer). --rewards arrive reads such a log; --rewards action states what was assumed"
+    )
+    return Note("reward-order", text)
 
 
 def is_late(name: str) -> bool:

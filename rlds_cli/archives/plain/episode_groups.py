@@ -295,6 +295,19 @@ def _check_rows(e: GroupEpisode) -> None:
             )
 
 
+def shows_order(e: GroupEpisode) -> bool:
+    """Tell whether it is stated or seen in an episode that rewards are those of their own actions, or the other order.
+
+    It is seen where a final observation has a row of its own, and where the first row has a reward.
+    """
+    reward = e.keys.get(REWARD)
+    if e.rewards is not None or reward is None or e.trimmed or e.next_keys:
+        return True
+    if any(e.table[k].shape[:1] != (e.length,) for n, k in e.keys.items() if is_observation(n) or n == REWARD):
+        return True
+    return arriving.has_first_rewards(e.table, reward, np.zeros(1, np.int64))
+
+
 def check_final(e: GroupEpisode) -> list[Note]:
     """Refuse a reward in the row of the final observation that would be dropped; note other values that are."""
     columns = {

@@ -133,6 +133,7 @@ def plan(archive: Archive) -> Plan:
             *joined.notes,
             *settled.notes,
             *check_final_rows(archive, first, joined),
+            *(() if by_episode or mode is not None else _assumed_order(archive, first, joined)),
             *bad,
         ),
         computed=cameras.computed(first.meaning.fields),
@@ -149,6 +150,17 @@ def _check_step_types(archive: Archive, seen: Sequence[FileSurvey]) -> None:
         if any(key.lower() == arriving.STEP_TYPE for key in s.layout.columns.values()):
             with open_flat(s.path, fill=True) as table:
                 arriving.check_order(table, s.keys.get(REWARD), archive.rewards, archive.name_of(index))
+
+
+def _assumed_order(archive: Archive, first: FileSurvey, joined: JoinedFiles) -> list[Note]:
+    """Note that rewards are taken for those of their own actions, where the files may be in another order."""
+    reward = first.keys.get(REWARD)
+    if archive.rewards is not None or reward is None:
+        return []
+    with open_flat(first.path, check=False) as table:
+        signs = arriving.signs(table.own)
+    begins = np.concatenate([[0], joined.view.stops[:-1]]).astype(np.int64)
+    return [arriving.assumed(signs)] if signs and not arriving.has_first_rewards(joined.view, reward, begins) else []
 
 
 def _stated(settled: Settled) -> dict[str, Any]:

@@ -53,6 +53,7 @@ from rlds_cli.archives.plain.episode_groups import (
     episodes_of,
     open_episodes,
     read_ends,
+    shows_order,
 )
 from rlds_cli.archives.plain.lacking import Lacking
 from rlds_cli.archives.plain.survey import shaped, with_final
@@ -139,6 +140,8 @@ class _Contents:
     lacking: dict[str, Lacking] = field(default_factory=dict)
     first: str = ""  # where the first episode is
     level: str = "file"
+    signs: tuple[str, ...] = ()  # of another order of rewards than is assumed
+    shown: bool = False  # that rewards are those of their own actions
 
     def add_file(self, archive: Archive, index: int) -> None:
         """Add the episodes of a file; with ``skip_bad`` every row of them is read, too."""
@@ -157,6 +160,8 @@ class _Contents:
                     self.notes.append(Note("empty-episodes", "episodes without steps were left out", 1, e.where))
                     continue
                 self.notes += check_final(e)
+                self.signs = self.signs or tuple(arriving.signs(e.table.own))
+                self.shown = self.shown or bool(self.signs and shows_order(e))
                 end = read_ends(e, strict=strict).end
                 if archive.skip_bad:
                     _read(e, fields, index, archive.name_of(index), strict=strict)
@@ -197,6 +202,7 @@ class _Contents:
             self.keys = {n: key for n, key in self.keys.items() if n not in self.lacking}
             self.told.drop([*self.lacking], NOT_ALL)
         self.notes += lacking.notes([*self.lacking.values()], missing)
+        self.notes += [arriving.assumed(self.signs)] if self.signs and not self.shown else []
 
 
 def plan(archive: Archive) -> Plan:
