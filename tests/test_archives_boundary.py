@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rlds_cli import archives
 from rlds_cli.archives import Archive, Part, Plan, Replan
+from rlds_cli.archives.readers import Guarded
 from rlds_cli.errors import CorruptArchive, NoPermission, NoSpace, RldsError, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import Field
 
@@ -43,9 +43,7 @@ def test_any_exception_is_an_error_with_its_cause(tmp_path: Path, raised: Except
 
     given = archive(tmp_path)
     plan = Plan("x", given, (), (), "file")
-    reader = archives.Guarded(
-        "x", SimpleNamespace(plan=lambda a: next(fails()), read=fails, metadata=fails, cells=fails)
-    )
+    reader = Guarded("x", SimpleNamespace(plan=lambda a: next(fails()), read=fails, metadata=fails, cells=fails))
     for call in (
         lambda: reader.plan(given),
         lambda: list(reader.read(plan, Part(1, {}))),
@@ -64,7 +62,7 @@ def test_replan_passes(tmp_path: Path) -> None:
 
     plan = Plan("x", archive(tmp_path), (), (), "file")
     with pytest.raises(Replan):
-        list(archives.Guarded("x", SimpleNamespace(read=replans)).read(plan, Part(1, {})))
+        list(Guarded("x", SimpleNamespace(read=replans)).read(plan, Part(1, {})))
 
 
 @pytest.mark.parametrize(
@@ -77,12 +75,12 @@ def test_replan_passes(tmp_path: Path) -> None:
 def test_plans_that_no_file_of_that_size_holds(tmp_path: Path, field: Field, rows: int, match: str) -> None:
     plan = Plan("x", archive(tmp_path), (field,), (Part(rows, {}),), "file")
     with pytest.raises(UnsafeArchive, match=match):
-        archives.Guarded("x", SimpleNamespace(plan=lambda _: plan)).plan(plan.archive)
+        Guarded("x", SimpleNamespace(plan=lambda _: plan)).plan(plan.archive)
 
 
 def test_texts_that_are_no_unicode(tmp_path: Path) -> None:
     plan = Plan("x", archive(tmp_path), (), (), "file", facts={"author": "\ud800"})
     with pytest.raises(CorruptArchive, match="not Unicode"):
-        archives.Guarded("x", SimpleNamespace(plan=lambda _: plan)).plan(plan.archive)
-    said = archives.Guarded("x", SimpleNamespace(metadata=lambda _: iter([("a\ud800", "b\ud800")])))
+        Guarded("x", SimpleNamespace(plan=lambda _: plan)).plan(plan.archive)
+    said = Guarded("x", SimpleNamespace(metadata=lambda _: iter([("a\ud800", "b\ud800")])))
     assert list(said.metadata(plan)) == [("a?", "b?")]

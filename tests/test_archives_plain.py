@@ -16,12 +16,12 @@ from pyarrow import feather
 
 import rlds_cli
 from rlds_cli import archives
+from rlds_cli.archives import describing
 from rlds_cli.archives.formats import text_tables
 from rlds_cli.archives.formats.arrow_tables import ArrowRows
 from rlds_cli.archives.formats.parquet import open_parquet
 from rlds_cli.cli import app
 from rlds_cli.errors import InvalidArgument, RldsError, UnknownLayout
-from rlds_cli.look.report import file_content
 from rlds_cli.look.report.files import describe_file
 from rlds_cli.make import importing
 from rlds_cli.make.importing import import_files, plan_import
@@ -193,7 +193,7 @@ def test_columns_of_parquet_as_pandas_writes_them(tmp_path: Path) -> None:
     assert rows.codes == {"left-out": 1, "nan": 1, "open-end": 1, "rows": 1, "several-tasks": 1}
     pq.write_table(pa.table({"time": columns["time"]}), tmp_path / "b.parquet")
     assert archives.recognise([tmp_path / "b.parquet"]) is None
-    assert [n.name for n in file_content.tree(tmp_path / "b.parquet").nodes] == ["time"]
+    assert [n.name for n in describing.tree(tmp_path / "b.parquet").nodes] == ["time"]
 
 
 def test_parquet_is_read_forward(tmp_path: Path) -> None:

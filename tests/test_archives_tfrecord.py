@@ -13,6 +13,7 @@ import pytest
 from tfds_files import framed, mask, write_records
 
 from rlds_cli.archives.formats import compressed, tfrecord
+from rlds_cli.base.libraries.tfds import masked
 from rlds_cli.errors import CorruptArchive, UnsafeArchive
 
 RECORDS = [b"", b"a", b"some bytes" * 7, bytes(range(256)) * 9000]
@@ -20,7 +21,7 @@ RECORDS = [b"", b"a", b"some bytes" * 7, bytes(range(256)) * 9000]
 
 def test_the_checksum_is_rotated_and_moved() -> None:
     # crc32c of "123456789" is 0xe3069283; its low 15 bits go to the front: 0x2507c60d; plus 0xa282ead8.
-    assert mask(b"123456789") == tfrecord.masked(0xE3069283) == 0xC78AB0E5
+    assert mask(b"123456789") == masked(0xE3069283) == 0xC78AB0E5
 
 
 @pytest.mark.thorough

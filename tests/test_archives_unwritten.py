@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from rlds_cli.archives import Archive, unwritten
+from rlds_cli.archives import Archive
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.look import checks
 from rlds_cli.make.importing import import_files
@@ -35,7 +35,7 @@ def write(path: Path, *, rewards: bool = True, upto: int = N, fletcher: bool = F
 
 def test_a_whole_file_has_no_note(tmp_path: Path) -> None:
     path = write(tmp_path / "a.hdf5")
-    assert unwritten.notes(Archive(tmp_path, (path,))) == ()
+    assert Archive(tmp_path, (path,)).never_written() == ()
 
 
 @pytest.mark.thorough
@@ -56,7 +56,7 @@ def test_chunks_in_nested_groups_and_odd_corners(tmp_path: Path) -> None:
         d = f.create_dataset("a/b/c", (25, 7), "f8", chunks=(10, 4))  # 3 rows of 2 chunks
         d[:10, :4] = 1
         d[20:, 4:] = 1
-    (note,) = unwritten.notes(Archive(tmp_path, (path,)))
+    (note,) = Archive(tmp_path, (path,)).never_written()
     assert note.count == 4 and "a/b/c (4 of 6 chunks)" in note.text
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from rlds_cli.archives.formats import compressed, text_tables, tfrecord
 from rlds_cli.base.files import child
+from rlds_cli.base.libraries.tfds import masked
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
 from rlds_cli.make.importing import import_files
 
@@ -144,7 +145,7 @@ def test_an_npz_of_rows_without_values(tmp_path: Path) -> None:
 def test_a_packed_record_is_smaller_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tfrecord, "MAX_PACKED_RECORD", 1 << 20)
     length = struct.pack("<Q", 2 << 20)
-    crc = struct.pack("<I", tfrecord.masked(tfrecord.google_crc32c.value(length)))
+    crc = struct.pack("<I", masked(tfrecord.google_crc32c.value(length)))
     (tmp_path / "a.tfrecord").write_bytes(gzip.compress(length + crc + bytes(2 << 20)))
     with pytest.raises(UnsafeArchive, match="at most 1,048,576 are read"):
         list(tfrecord.records(tmp_path / "a.tfrecord"))

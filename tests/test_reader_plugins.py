@@ -74,7 +74,7 @@ def test_a_file_and_the_object_in_it(lab: Path, name: str) -> None:
     ds = import_files("run.h5", "local/rig", reader=name)
     assert ds.episodes["end"].tolist() == ["terminated", "truncated"]
     assert ds.manifest.reader == name.removeprefix("./")
-    assert ds.manifest.reader_source == plugins.source(str(lab / "rig.py"))
+    assert ds.manifest.reader_source == plugins.ReaderName(str(lab / "rig.py")).source()
     assert import_files("run.h5", "local/rig", reader=name).fingerprint == ds.fingerprint  # at once
     assert str(lab) not in json.dumps(ds.manifest.to_json(), default=str).replace((lab / "run.h5").as_uri(), "")
 
@@ -86,7 +86,7 @@ def test_a_file_that_changed_makes_another_dataset(lab: Path) -> None:
     with pytest.raises(NameTaken, match="another reader"):
         import_files("run.h5", "local/rig", reader="rig.py")
     again = import_files("run.h5", "local/rig", reader="rig.py", force=True)
-    assert again.manifest.reader_source == plugins.source(str(lab / "rig.py"))
+    assert again.manifest.reader_source == plugins.ReaderName(str(lab / "rig.py")).source()
 
 
 def test_processes_that_read_parts_load_the_file(lab: Path) -> None:

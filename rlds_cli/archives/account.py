@@ -67,6 +67,16 @@ class Entry:
     used_as: str = ""
     left_out: str = ""
 
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file, and not something in one."""
+        return self.kind == FILE
+
+    @classmethod
+    def of_files(cls, name: str, count: int, *, left_out: str) -> Entry:
+        """Return the entry of files that are left out."""
+        return cls(kind=FILE, name=name, count=count, left_out=left_out)
+
     def as_json(self) -> dict[str, Any]:
         """Return the entry for a manifest, without what is empty; half surrogate pairs become question marks."""
         texts = {k: v.encode("utf-8", "replace").decode() for k, v in asdict(self).items() if isinstance(v, str) and v}
@@ -101,6 +111,30 @@ class Account:
         for name, fate in self.files.items():
             told.add(FILE, name, fate)
         return sorted_entries((*told.account().things, *self.things))
+
+    def completed(self, entries: Iterable[Entry], episodes: int, notes: Iterable[Note]) -> tuple[Entry, ...]:
+        """Return ``entries`` of it in which the things of each episode are counted, once all episodes were read.
+
+        Parameters
+        ----------
+        entries : iterable of Entry
+        episodes : int
+            The number of those that are used.
+        notes : iterable of Note
+            The notes of reading, which count those that are left out.
+        """
+        lost = {EMPTY_EPISODES: 0, BAD_FILES: 0}
+        for n in notes:
+            lost |= {n.code: lost[n.code] + n.count} if n.code in lost else {}
+        reasons = {NO_STEPS: lost[EMPTY_EPISODES], NOT_READ: lost[BAD_FILES]}
+        found: list[Entry] = []
+        for e in entries:
+            if (e.kind, e.name) not in self.each:
+                found.append(e)
+                continue
+            found.append(replace(e, count=episodes))
+            found += (Entry(kind=e.kind, name=e.name, count=n, left_out=why) for why, n in reasons.items() if n)
+        return sorted_entries(found)
 
 
 class Ledger:
@@ -232,36 +266,7 @@ def _pattern(name: str, *, whole: bool) -> str:
     return _NUMBER.sub("*", above) + mark + last
 
 
-def completed(
-    entries: Iterable[Entry], each: Collection[tuple[str, str]], episodes: int, notes: Iterable[Note]
-) -> tuple[Entry, ...]:
-    """Return an account in which the things of each episode are counted, once all episodes were read.
-
-    Parameters
-    ----------
-    entries : iterable of Entry
-    each : collection of (str, str)
-        As `Account` has them.
-    episodes : int
-        The number of those that are used.
-    notes : iterable of Note
-        The notes of reading, which count those that are left out.
-    """
-    lost = {EMPTY_EPISODES: 0, BAD_FILES: 0}
-    for n in notes:
-        lost |= {n.code: lost[n.code] + n.count} if n.code in lost else {}
-    reasons = {NO_STEPS: lost[EMPTY_EPISODES], NOT_READ: lost[BAD_FILES]}
-    found: list[Entry] = []
-    for e in entries:
-        if (e.kind, e.name) not in each:
-            found.append(e)
-            continue
-        found.append(replace(e, count=episodes))
-        found += (Entry(kind=e.kind, name=e.name, count=n, left_out=why) for why, n in reasons.items() if n)
-    return sorted_entries(found)
-
-
-def recorded(entries: Sequence[Entry]) -> tuple[dict[str, Any], ...]:
+def recorded_account(entries: Sequence[Entry]) -> tuple[dict[str, Any], ...]:
     """Return an account as a manifest keeps it; of a very long one, what is left out first, and counts of the rest."""
     if len(entries) > MOST_ENTRIES:
         first = sorted(entries, key=lambda e: not e.left_out)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from rlds_cli.archives.account import FILE, Entry
+from rlds_cli.archives.account import Entry
 from rlds_cli.archives.formats import camera_files
 from rlds_cli.archives.formats.tables import is_flat
 from rlds_cli.base.files import json as documents
@@ -61,25 +62,32 @@ def is_beside(path: Path) -> bool:
     return camera_files.is_media(path) or is_description(path)
 
 
-def entries(left_out: Iterable[PurePath]) -> tuple[Entry, ...]:
-    """Return the entries of an account of files without data; those of a hidden directory are one."""
-    said = _counted(left_out)
-    names = {name: f"{name}*" if name.endswith("/") else name for name in said}
-    return tuple(Entry(kind=FILE, name=names[name], count=n, left_out=NO_DATA) for name, n in said.items())
+@dataclass(frozen=True, slots=True)
+class WithoutData:
+    """Files that hold no data, with names relative to what the user named."""
 
+    names: tuple[PurePath, ...]
 
-def notes(left_out: Iterable[PurePath]) -> Iterator[Note]:
-    """Yield the note about files without data, if there are any; those of a hidden directory count together."""
-    said = _counted(left_out)
-    if said:
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The entries of an account of them; those of a hidden directory are one."""
+        said = _counted(self.names)
+        shown = {name: f"{name}*" if name.endswith("/") else name for name in said}
+        return tuple(Entry.of_files(shown[name], n, left_out=NO_DATA) for name, n in said.items())
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """The note about them, if there are any; those of a hidden directory count together."""
+        said = _counted(self.names)
+        if not said:
+            return ()
         names = [
             name if not name.endswith("/") else f"{name} ({plural(count, 'file')})" for name, count in said.items()
         ]
         shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN:,} more" if names[_SHOWN:] else "")
         total = said.total()
-        yield Note(
-            "no-data", f"{plural(total, 'file')} without data {'was' if total == 1 else 'were'} left out: {shown}"
-        )
+        text = f"{plural(total, 'file')} without data {'was' if total == 1 else 'were'} left out: {shown}"
+        return (Note("no-data", text),)
 
 
 def _counted(left_out: Iterable[PurePath]) -> Counter[str]:

@@ -40,7 +40,6 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rlds_cli.archives import Archive, ArchivedStep, Plan
 from rlds_cli.archives.account import LAYOUT, METADATA, Fate, used_as
 from rlds_cli.archives.flat import Flat, FlatEpisodes, FlatLayout, nonzero, stops_of
 from rlds_cli.archives.formats.hdf5 import attributes, whole
@@ -48,6 +47,7 @@ from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.formats.tables import Table
 from rlds_cli.archives.grouped import Group, Grouped
 from rlds_cli.archives.names import common_rows, free_name, row_field
+from rlds_cli.archives.readers import Archive, ArchivedStep, Plan
 from rlds_cli.archives.variants import Variants
 from rlds_cli.base.text import is_below
 from rlds_cli.errors import CorruptArchive, UnknownLayout

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from rlds_cli.base.files import json as documents
+from rlds_cli.base.libraries import EXPORTED
 from rlds_cli.errors import CorruptArchive
 from rlds_cli.ted import Field, Placement
 
-FILE = "rlds.json"
 _LONGEST = 1024  # characters of a name
 _MOST_SIDES = 32
 
@@ -49,7 +49,9 @@ class ExportedColumn:
         shape = f.shape if self.shape is None else self.shape
         same = math.prod(shape) == math.prod(f.shape) or (f.kind == "frames" and shape[:2] == (0, 0))
         if not same or (placement == "next") != f.name.startswith("next/"):
-            raise CorruptArchive(f"{FILE}: {f.name} is not a field placed {placement} with the shape {list(shape)}.")
+            raise CorruptArchive(
+                f"{EXPORTED}: {f.name} is not a field placed {placement} with the shape {list(shape)}."
+            )
         return Field(f.name, f.dtype, shape, placement, f.kind, f.codec)
 
 

@@ -25,15 +25,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rlds_cli.archives import (
-    Archive,
-    ArchivedStep,
-    ArchivedValue,
-    Part,
-    Plan,
-    Replan,
-    every_file,
-)
 from rlds_cli.archives.account import ENDS, EPISODES, METADATA, Account, Fate, Ledger, fates_of, used_as
 from rlds_cli.archives.flat_rows import (
     FlatEpisodes as FlatEpisodes,
@@ -54,6 +45,7 @@ from rlds_cli.archives.formats.table_views import TableView
 from rlds_cli.archives.formats.tables import Table, is_flat, open_flat
 from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import differences
+from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
 from rlds_cli.base.subset import Subset
 from rlds_cli.errors import ArchiveError, CorruptArchive, ReaderError, UnknownLayout
 from rlds_cli.ted import (

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS
 from rlds_cli.archives.formats import image_columns
 from rlds_cli.archives.formats.hdf5_rows import components, nan_count
 from rlds_cli.archives.formats.tables import Readable
+from rlds_cli.archives.readers import CHUNK_BYTES, CHUNK_ROWS
 from rlds_cli.errors import CorruptArchive, ReaderError
 from rlds_cli.ted import (
     CUT,

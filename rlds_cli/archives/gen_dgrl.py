@@ -26,13 +26,13 @@ from typing import IO, Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
 from rlds_cli.archives.account import BAD_FILES, EMPTY_EPISODES, EPISODES, Account, Ledger, used_as
 from rlds_cli.archives.formats import inventory
 from rlds_cli.archives.formats.compressed import ArchiveMember, is_tar, members, open_unpacked
 from rlds_cli.archives.formats.npz import MAGIC, NPY_MAGIC, NpzFile, NpzRows, open_npz, parse_header
 from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import differences
+from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import (
     CUT,

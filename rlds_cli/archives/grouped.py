@@ -25,7 +25,6 @@ from typing import Any, ClassVar, cast
 import h5py
 import numpy as np
 
-from rlds_cli.archives import CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
 from rlds_cli.archives.account import (
     EPISODES,
     METADATA,
@@ -45,6 +44,7 @@ from rlds_cli.archives.formats.table_datasets import open_datasets
 from rlds_cli.archives.formats.tables import is_flat
 from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import differences, is_observation, row_field
+from rlds_cli.archives.readers import CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
 from rlds_cli.base.subset import Subset
 from rlds_cli.base.text import is_below, natural
 from rlds_cli.errors import CorruptArchive, UnknownLayout

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import ArchivedValue
+from rlds_cli.archives.readers import ArchivedValue
 from rlds_cli.ted import FLAGS
 
 

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 import h5py
 import numpy as np
 
-from rlds_cli.archives import DROP, FILL, Archive
 from rlds_cli.archives.formats import camera_files
 from rlds_cli.archives.formats.tables import NOT, WITHOUT, Table
+from rlds_cli.archives.readers import DROP, FILL, Archive
 from rlds_cli.base.text import did_you_mean, is_below, natural
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import EPISODE_COLUMNS, FLAGS, REWARD, UNFIT, Field, Kind, Note, Placement, Scalar

@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive, ArchivedStep, Plan
 from rlds_cli.archives.flat import Flat, FlatEpisodes, FlatLayout, nonzero, stops_of
 from rlds_cli.archives.formats.tables import NOT, Table
 from rlds_cli.archives.names import free_name, row_field
+from rlds_cli.archives.readers import Archive, ArchivedStep, Plan
 from rlds_cli.base.subset import Subset
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import CUT, FLAGS, REWARD, TRUNCATED

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive, Plan
 from rlds_cli.archives.account import EPISODES, Account, Ledger, used_as
 from rlds_cli.archives.flat import Flat, FlatEpisodes, FlatLayout
 from rlds_cli.archives.formats import inventory
@@ -30,6 +29,7 @@ from rlds_cli.archives.formats.categories import CategoryColumn, CategoryTable, 
 from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.formats.parquet import is_parquet
 from rlds_cli.archives.formats.tables import Table, TableColumn
+from rlds_cli.archives.readers import Archive, Plan
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import TERMINATED, Array, BoolArray, Field
 

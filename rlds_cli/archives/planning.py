@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlds_cli.archives import (
+from rlds_cli.archives.account import NOT_READ, Account, Entry, Fate, left_out, sorted_entries, used_as
+from rlds_cli.archives.beside import is_beside
+from rlds_cli.archives.formats import git_lfs, unfit
+from rlds_cli.archives.formats.camera_files import is_media
+from rlds_cli.archives.formats.tables import is_empty, is_flat, no_rows
+from rlds_cli.archives.formats.tfrecord import is_tfrecord
+from rlds_cli.archives.readers import (
     ARRIVE,
     Archive,
     ArchivedStep,
@@ -24,12 +30,6 @@ from rlds_cli.archives import (
     skipped_file,
     without_bad_files,
 )
-from rlds_cli.archives.account import NOT_READ, Account, Entry, Fate, left_out, sorted_entries, used_as
-from rlds_cli.archives.beside import is_beside
-from rlds_cli.archives.formats import git_lfs, unfit
-from rlds_cli.archives.formats.camera_files import is_media
-from rlds_cli.archives.formats.tables import is_empty, is_flat, no_rows
-from rlds_cli.archives.formats.tfrecord import is_tfrecord
 from rlds_cli.base.files import child
 from rlds_cli.errors import ArchiveError, InvalidArgument, ReaderError, UnknownLayout
 from rlds_cli.ted import FLAGS, Field, Note, Part

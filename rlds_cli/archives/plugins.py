@@ -15,6 +15,7 @@ import hashlib
 import sys
 import traceback
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -37,43 +38,49 @@ _OBJECT = "READER"  # of a module that is not the reader itself
 _FAULTS = (AttributeError, NotImplementedError, TypeError, NameError)
 
 
-def is_file(name: str) -> bool:
-    """Tell whether a name is that of a reader in a Python file."""
-    return ":" in name or name.endswith(".py")
+@dataclass(frozen=True, slots=True)
+class ReaderName:
+    """The name of a reader, as a user or a manifest gives it: of rlds, of a package, or ``FILE.py:NAME``."""
 
+    text: str
 
-def resolved(name: str) -> str:
-    """Return a name with the absolute path of its file, for other processes; names of packages stay.
+    @property
+    def is_file(self) -> bool:
+        """Whether it is that of a reader in a Python file."""
+        return ":" in self.text or self.text.endswith(".py")
 
-    Raises
-    ------
-    ReaderError
-        There is no such file.
-    """
-    if not is_file(name):
-        return name
-    target, colon, attribute = name.rpartition(":") if not name.endswith(".py") else (name, "", "")
-    file = settings.expanded(target).absolute()
-    if file.suffix != ".py" or not file.is_file():
-        there = sorted(p.name for p in file.parent.glob("*.py")) if file.parent.is_dir() else []
-        raise ReaderError(
-            f"There is no file {file}.{did_you_mean(file.name, there, 0.5)}",
-            hint="--reader takes FILE.py:NAME, as in lab.py:RUNS, or the name of a reader",
-        )
-    return f"{file}{colon}{attribute}"
+    @property
+    def recorded(self) -> str:
+        """The name as a manifest records it: without the directory of a file."""
+        return self.text.rpartition("/")[2] if self.is_file else self.text
 
+    def source(self) -> str:
+        """Say which code it is: ``sha256:...`` of its file, or name and version of its package. Runs none of it."""
+        if self.is_file:
+            return f"sha256:{hashlib.sha256(_file(self.text).read_bytes()).hexdigest()}"
+        at = installed().get(self.text)
+        return "" if at is None or at.dist is None else f"{at.dist.name} {at.dist.version}"
 
-def recorded(name: str) -> str:
-    """Return a name as a manifest records it: without the directory of a file."""
-    return name.rpartition("/")[2] if is_file(name) else name
+    def resolved(self) -> str:
+        """Return the name with the absolute path of its file, for other processes; names of packages stay.
 
-
-def source(name: str) -> str:
-    """Say which code a reader is: ``sha256:...`` of its file, or name and version of its package. Runs none of it."""
-    if is_file(name):
-        return f"sha256:{hashlib.sha256(_file(name).read_bytes()).hexdigest()}"
-    at = installed().get(name)
-    return "" if at is None or at.dist is None else f"{at.dist.name} {at.dist.version}"
+        Raises
+        ------
+        ReaderError
+            There is no such file.
+        """
+        name = self.text
+        if not self.is_file:
+            return name
+        target, colon, attribute = name.rpartition(":") if not name.endswith(".py") else (name, "", "")
+        file = settings.expanded(target).absolute()
+        if file.suffix != ".py" or not file.is_file():
+            there = sorted(p.name for p in file.parent.glob("*.py")) if file.parent.is_dir() else []
+            raise ReaderError(
+                f"There is no file {file}.{did_you_mean(file.name, there, 0.5)}",
+                hint="--reader takes FILE.py:NAME, as in lab.py:RUNS, or the name of a reader",
+            )
+        return f"{file}{colon}{attribute}"
 
 
 def installed() -> Mapping[str, EntryPoint]:
@@ -123,7 +130,7 @@ def _made(name: str, kind: type) -> Any:
 def _imported(name: str) -> tuple[ModuleType, str]:
     """Import the module of a reader; return it with the name of the object in it."""
     try:
-        if is_file(name):
+        if ReaderName(name).is_file:
             file = _file(name)
             with modules.importable((str(file.parent),)):
                 return modules.load(file, "reader"), name[len(str(file)) + 1 :]
@@ -134,7 +141,7 @@ def _imported(name: str) -> tuple[ModuleType, str]:
     except BaseException as e:
         raise ReaderError(
             f"The reader {name} cannot be imported: {type(e).__name__}: {e}{modules.line_of_import(e)}.",
-            hint="--reader NAME reads files by another one" if not is_file(name) else None,
+            hint="--reader NAME reads files by another one" if not ReaderName(name).is_file else None,
         ) from e
 
 

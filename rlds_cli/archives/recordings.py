@@ -25,7 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import (
+from rlds_cli.archives import tasks
+from rlds_cli.archives.account import EPISODES, Account, Ledger, left_out, used_as
+from rlds_cli.archives.formats import image_columns, inventory
+from rlds_cli.archives.formats.recordings import SECOND, Message, Recording, codec_of, is_recording, open_recording
+from rlds_cli.archives.formats.text_tables import MAX_COLUMNS
+from rlds_cli.archives.names import is_observation, meaning
+from rlds_cli.archives.readers import (
     Archive,
     ArchivedStep,
     ArchivedValue,
@@ -34,13 +40,7 @@ from rlds_cli.archives import (
     Plan,
     every_file,
     skipped_file,
-    tasks,
 )
-from rlds_cli.archives.account import EPISODES, Account, Ledger, left_out, used_as
-from rlds_cli.archives.formats import image_columns, inventory
-from rlds_cli.archives.formats.recordings import SECOND, Message, Recording, codec_of, is_recording, open_recording
-from rlds_cli.archives.formats.text_tables import MAX_COLUMNS
-from rlds_cli.archives.names import is_observation, meaning
 from rlds_cli.base.text import did_you_mean, plural
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import (

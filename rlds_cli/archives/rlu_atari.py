@@ -25,13 +25,13 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
 from rlds_cli.archives.account import EPISODES, UNREAD, Account, Ledger, left_out, used_as
 from rlds_cli.archives.formats import inventory, tfrecord
 from rlds_cli.archives.formats.tfrecord import ExampleFeature, parse
 from rlds_cli.archives.openx import example_of, row, steps
 from rlds_cli.archives.openx.directory import FeatureLeaf
 from rlds_cli.archives.openx.steps import RULES
+from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Array, Chunk, EpisodeData, Field, Note, chunks, lay_out
 

@@ -30,12 +30,13 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rlds_cli.archives import Archive, Plan, once, tasks
+from rlds_cli.archives import once, tasks
 from rlds_cli.archives.account import COLUMN, METADATA, SPLITS, Fate, used_as
 from rlds_cli.archives.formats.hdf5 import attribute, attribute_values, attributes, datasets, keys_found, plain
 from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.grouped import FINAL, NEXT, OWN, Group, Grouped
 from rlds_cli.archives.names import episode_column, free_name, row_field
+from rlds_cli.archives.readers import Archive, Plan
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.text import natural
 from rlds_cli.errors import CorruptArchive, UnknownLayout

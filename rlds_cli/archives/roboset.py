@@ -32,13 +32,13 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rlds_cli.archives import Archive, Plan
 from rlds_cli.archives.account import METADATA, Fate, used_as
 from rlds_cli.archives.formats.hdf5 import attributes, keys_found, plain, reading
 from rlds_cli.archives.formats.hdf5_rows import components
 from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.grouped import Group, Grouped
 from rlds_cli.archives.names import common_rows, expand, free_name, is_observation, row_field
+from rlds_cli.archives.readers import Archive, Plan
 from rlds_cli.base.text import is_below, natural
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import FLAGS, REWARD, Array, Field, Note

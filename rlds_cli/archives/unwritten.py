@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,18 +13,16 @@ from rlds_cli.ted import Note
 if TYPE_CHECKING:
     import h5py
 
-    from rlds_cli.archives import Archive
-
 _SHOWN = 4  # datasets in a note
 
 
-def notes(archive: Archive) -> Sequence[Note]:
-    """Make one note that names the first datasets of HDF5 files with chunks that were never written; read no values."""
+def notes(files: Iterable[tuple[str, Path]]) -> Sequence[Note]:
+    """Make one note of the HDF5 files, by name, with chunks that were never written; read no values."""
     from rlds_cli.archives.formats.hdf5 import is_hdf5  # imports h5py, which other formats do not need
 
     found = [
-        (f"{name} ({missing:,} of {total:,} chunks) of {archive.name_of(i)}", missing)
-        for i, path in enumerate(archive.files)
+        (f"{name} ({missing:,} of {total:,} chunks) of {file}", missing)
+        for file, path in files
         if is_hdf5(path)
         for name, missing, total in _unwritten(path)
     ]

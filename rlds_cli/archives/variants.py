@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Reader
+from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Part, Plan, Reader
 from rlds_cli.base.subset import Subset
 from rlds_cli.ted import Array, Chunk
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _formats() -> list[str]:
-    from rlds_cli.bridges.exports.exporting import FORMATS
+    from rlds_cli.bridges import FORMATS
 
     return list(FORMATS)
 
@@ -54,17 +54,17 @@ def export(
     Example: rlds export d4rl/hopper-medium-v2 hopper --to lerobot
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.bridges.exports import exporting
+    from rlds_cli import bridges
     from rlds_cli.dataset import open_dataset
 
     ds = open_dataset(id, cache_dir=cache_dir)
     ds = ds if split is None and where is None else ds.select(split=split, where=where)
     if dry_run:
-        planned = exporting.plan_export(ds, to, directory, form=form, task=task)
+        planned = bridges.plan_export(ds, to, directory, form=form, task=task)
         out.result(planned, _plan(planned))
         return
     with resumable(), out.progress() as progress:
-        made = exporting.export(
+        made = bridges.export(
             ds,
             to,
             directory,

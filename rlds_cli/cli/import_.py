@@ -16,7 +16,7 @@ from rlds_cli.cli.commands import app
 from rlds_cli.errors import RldsError, UnknownLayout
 
 if TYPE_CHECKING:
-    from rlds_cli.archives.account import Entry
+    from rlds_cli.archives import Entry
     from rlds_cli.make.importing import ImportPlan
 
 
@@ -53,8 +53,7 @@ def import_(
     # The process that reads the files starts while this one imports what it needs.
     module = "rlds_cli.archives.planning" if dry_run else "rlds_cli.make.convert.reading"
     with out.progress() as progress, child.reading(module, id=as_, progress=progress):
-        from rlds_cli import make
-        from rlds_cli.archives.account import Entry
+        from rlds_cli import archives, make
         from rlds_cli.cli import selecting
 
         mapped = mapping(map or [], episodes_by, rewards)
@@ -82,7 +81,7 @@ def import_(
         del planned  # with millions of episodes it is large
         ds = make.import_files(path, as_, **what, **how, **about, cache_dir=cache_dir, progress=progress)
     out.new_dataset(ds)
-    tell_account(tuple(Entry(**e) for e in ds.manifest.account), f"rlds inspect {ds.id} --source lists all")
+    tell_account(tuple(archives.Entry(**e) for e in ds.manifest.account), f"rlds inspect {ds.id} --source lists all")
 
 
 def tell_account(entries: tuple[Entry, ...], more: str) -> None:

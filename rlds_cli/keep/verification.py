@@ -14,9 +14,9 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from rlds_cli import home
-from rlds_cli.archives import ArchivedStep, ArchivedValue, check_name, planning, plugins
+from rlds_cli.archives import ArchivedStep, ReaderName, check_name, look_up, planner
+from rlds_cli.archives.readers import ArchivedValue
 from rlds_cli.base import ids, settings
-from rlds_cli.base.files import child
 from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.base.progress import Progress
 from rlds_cli.base.settings import StrPath
@@ -213,7 +213,7 @@ def trace(
     compared: set[str] = set()
     example: tuple[str, ...] = ()
     values, differences = 0, []
-    with child.reading(planning.__name__):
+    with planner():
         for place in places:
             changed = ReadAs.of(ds.manifest, ds.sources[_source_of(ds, place)]).changed
             found = ((c, _base(ds, c.field)) for c in _look_up(ds, files, place, reader))
@@ -239,8 +239,8 @@ def _look_up(
     """Look up the values of a step in the archive, in another process."""
     number = _source_of(ds, place)
     read = ReadAs.of(ds.manifest, ds.sources[number])
-    name = read.reader if reader is None else plugins.resolved(reader)
-    if reader is None and plugins.is_file(name):
+    name = read.reader if reader is None else ReaderName(reader).resolved()
+    if reader is None and ReaderName(name).is_file:
         raise ReaderError(
             f"{files[number].name} of {ds.id} was read by {name} ({read.reader_source}), a file of code, which is not "
             "run unless it is named.",
@@ -250,9 +250,7 @@ def _look_up(
     if named:
         check_name(named, read.reader_source if reader is None else "")
     all_files, spot = (*files.values(),), _spot(ds, files[number], place)
-    found: list[ArchivedValue] = child.ask(
-        planning.look_up, named, spot, all_files, names=(files[number],), types=planning.ANSWERS
-    )
+    found = look_up(named, spot, all_files)
     return [replace(c, field=TASK_AT) if c.field == TASK and TASK_AT in ds.schema else c for c in found]
 
 

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from rlds_cli import home
-from rlds_cli.archives import LACKING, REFUSE, REWARDS, Archive, Plan, planning, plugins, recognise
-from rlds_cli.archives.account import Entry
+from rlds_cli import archives, home
+from rlds_cli.archives import Archive, Entry, Plan, ReaderName, plan_files, planner
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import child
 from rlds_cli.base.files import json as documents
@@ -32,7 +31,7 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import InvalidArgument, InvalidId, NameTaken, RldsError, UnsafeArchive
 from rlds_cli.home import Home, exclusive
 from rlds_cli.make.convert import given, reading
-from rlds_cli.make.convert.archive import Conversion, check_plan, convert, identities, recognised
+from rlds_cli.make.convert.archive import Conversion, check_plan, convert, identities
 from rlds_cli.make.convert.create import rate, texts
 from rlds_cli.store import manifest
 from rlds_cli.store.growing import logs
@@ -146,12 +145,9 @@ def plan_import(
     id = ids.parse(ref)
     if id.family != "local":
         raise InvalidId(f"{id} cannot be imported: only ids of the family local can.", hint=f"--as local/{id.name}")
-    if rewards not in (None, *REWARDS):
-        raise InvalidArgument(f"rewards={rewards!r} is neither of {', '.join(REWARDS)}.")
-    if missing not in (None, *LACKING):
-        raise InvalidArgument(f"missing={missing!r} is neither of {', '.join(LACKING)}.")
-    named = None if reader is None else plugins.resolved(reader)
-    with child.reading(planning.__name__, id=str(id), progress=shown(progress)):
+    Archive.check_options(rewards=rewards, missing=missing)
+    named = None if reader is None else ReaderName(reader).resolved()
+    with planner(id=str(id), progress=shown(progress)):
         chosen = given.files_to_import(
             [paths] if isinstance(paths, str | os.PathLike) else paths, id, cache_dir=cache_dir
         )
@@ -171,10 +167,10 @@ def plan_import(
             hz=None if hz is None else rate(hz)["fps"],
             nearest=bool(nearest),
         )
-        found = recognised(options, named)
+        found = plan_files(options, named)
     plan = found.plan
     check_plan(plan, files, named)
-    if found.reader != "plain" and missing not in (None, REFUSE):
+    if found.reader != "plain" and options.may_lack:
         raise InvalidArgument(
             f"missing is for tables and files of an episode each; {files[0].name} is read as {found.reader}.",
             hint="leave out --missing",
@@ -206,8 +202,7 @@ def plan_import(
 def is_recognised(paths: Sequence[StrPath]) -> bool:
     """Return whether a reader recognises files, also where it cannot plan to read them."""
     try:
-        files = given.expand(paths)
-        return child.ask(recognise, files, names=files) is not None
+        return archives.is_recognised(given.expand(paths))
     except RldsError:
         return False
 
@@ -274,7 +269,7 @@ def import_files(
         options |= {n: v for n, v in given.items() if v}
         seen = identities(planned.files, planned.beside)
         sources = _describe_files(planned, tell)
-        made_by = (plugins.recorded(planned.reader), plugins.source(planned.reader))
+        made_by = (ReaderName(planned.reader).recorded, ReaderName(planned.reader).source())
         if not force and _is_done(id, where, made_by, options, sources):
             return open_dataset(planned.id, cache_dir=cache_dir)
         work = Conversion(

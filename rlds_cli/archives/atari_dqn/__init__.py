@@ -36,10 +36,19 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
 from rlds_cli.archives.account import Account, Fate, Ledger, used_as
 from rlds_cli.archives.atari_dqn import logs
 from rlds_cli.archives.atari_dqn.logs import NAME, Checkpoint, open_column, rows
+from rlds_cli.archives.readers import (
+    CHUNK_BYTES,
+    CHUNK_ROWS,
+    Archive,
+    ArchivedStep,
+    ArchivedValue,
+    Part,
+    Plan,
+    every_file,
+)
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import (
     CUT,

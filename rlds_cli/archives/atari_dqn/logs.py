@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli.archives import Archive
 from rlds_cli.archives.formats.compressed import MAX_RATIO, Unpacked, open_unpacked
 from rlds_cli.archives.formats.npz import ZipMember, parse_header
+from rlds_cli.archives.readers import Archive
 from rlds_cli.base.text import natural
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import Array, Note

@@ -33,12 +33,13 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive, Plan, once
+from rlds_cli.archives import once
 from rlds_cli.archives.d4rl import ends
 from rlds_cli.archives.d4rl.ends import D4RL_KEYS, DEFAULT
 from rlds_cli.archives.flat import Flat, FlatEpisodes, FlatLayout
 from rlds_cli.archives.formats.tables import MISSING, Table, no_rows
 from rlds_cli.archives.names import meaning, says_more
+from rlds_cli.archives.readers import Archive, Plan
 from rlds_cli.archives.steps import check_steps
 from rlds_cli.base.text import is_below
 from rlds_cli.errors import CorruptArchive, UnknownLayout

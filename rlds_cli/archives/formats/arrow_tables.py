@@ -19,7 +19,8 @@ import numpy as np
 from rlds_cli.archives.formats.text_numbers import Mixed
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import child
-from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout
+from rlds_cli.base.packages import pyarrow as pyarrow
+from rlds_cli.errors import CorruptArchive, UnknownLayout
 
 MISSING = "missing:"
 MAX_COLUMN = 64 << 20
@@ -329,28 +330,6 @@ def reading(path: Path, what: str = "Parquet") -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError) as e:
         raise CorruptArchive(f"{path.name} cannot be read as {what}: {e}", hint=f"fetch or write {path} again") from e
-
-
-def pyarrow() -> Any:
-    """Import pyarrow with the modules that are used.
-
-    Raises
-    ------
-    MissingPackage
-        It is not installed.
-    """
-    try:
-        import pyarrow as pa
-        import pyarrow.compute
-        import pyarrow.csv
-        import pyarrow.json
-        import pyarrow.parquet
-    except ImportError as e:
-        raise MissingPackage(
-            "Parquet, Arrow, CSV and JSON lines files are read with pyarrow, which is not installed.",
-            hint="pip install 'rlds-cli[arrow]'",
-        ) from e
-    return pa
 
 
 # -- Arrow files: record batches, mapped as they are

@@ -28,32 +28,20 @@ import numpy as np
 from rlds_cli.archives.formats import image_columns
 from rlds_cli.archives.formats.image_columns import EncodedColumn
 from rlds_cli.base.array_types import Array, IntArray
-from rlds_cli.base.media import image_header, video_files
+from rlds_cli.base.media import image_header
+from rlds_cli.base.media.media_files import image as image
+from rlds_cli.base.media.media_files import is_image as is_image
+from rlds_cli.base.media.media_files import is_media as is_media
+from rlds_cli.base.media.media_files import is_video as is_video
+from rlds_cli.base.media.media_files import track as track
 from rlds_cli.base.media.mp4 import Track
 from rlds_cli.base.text import natural
-from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
+from rlds_cli.errors import UnknownLayout, UnsafeArchive
 
 FILES, FOLDER, VIDEO = KINDS = ("files:", "folder:", "video:")
 AGE, SINCE = "age:", "since:"
 STEM = "{stem}"
-IMAGES, VIDEOS = (".jpg", ".jpeg", ".png"), (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")
-MAX_IMAGE = 64 << 20  # bytes of a file
 LATE = 1e-6  # seconds: rounding of time stamps
-
-
-def is_image(name: str | Path) -> bool:
-    """Return whether a file has the name of a PNG or JPEG image."""
-    return os.fspath(name).lower().endswith(IMAGES)
-
-
-def is_video(path: Path) -> bool:
-    """Return whether a file has the name of a video."""
-    return path.suffix.lower() in VIDEOS
-
-
-def is_media(path: Path) -> bool:
-    """Return whether a file has the name of an image or a video."""
-    return is_image(path) or is_video(path)
 
 
 def is_video_key(key: str) -> bool:
@@ -159,26 +147,6 @@ def _stems(folder: Path, _changed: int) -> dict[str, Path]:
     return {path.stem: path for path in files if stems[path.stem] == 1}
 
 
-def image(path: Path) -> bytes:
-    """Read the bytes of an image.
-
-    Raises
-    ------
-    CorruptArchive
-        There is no such file.
-    UnsafeArchive
-        It is too large for an image.
-    """
-    try:
-        with path.open("rb") as f:
-            data = f.read(MAX_IMAGE + 1)
-    except OSError as e:
-        raise CorruptArchive(f"{path} cannot be read: {e.strerror}.", hint="fetch or write it again") from e
-    if len(data) > MAX_IMAGE:
-        raise UnsafeArchive(f"{path} has more than {MAX_IMAGE:,} bytes: it is not an image of a camera.")
-    return data
-
-
 def images(table: Path, folder: str, names: Array) -> Array:
     """Read the images that texts [N] name, see `find`, as an object array of bytes [N]; None where a row names none."""
     rows = map(str, names.reshape(-1))
@@ -247,25 +215,3 @@ def last_shown(times: Array, since: Array) -> IntArray:
     ``times`` [frames] is when each frame is shown, see `shown`.
     """
     return np.asarray(np.searchsorted(times, since + LATE, "right") - 1)
-
-
-@lru_cache(1 << 10)
-def _track(path: Path, _state: tuple[int, int]) -> Track:
-    return video_files.read(path)
-
-
-def track(path: Path) -> Track:
-    """Return the video track of a file.
-
-    Raises
-    ------
-    CorruptArchive
-        There is no such file, or it is damaged.
-    UnknownLayout, MissingPackage
-        As `video_files.read`.
-    """
-    try:
-        stat = path.stat()
-    except OSError as e:
-        raise CorruptArchive(f"{path} cannot be read: {e.strerror}.", hint="fetch or write it again") from e
-    return _track(path, (stat.st_size, stat.st_mtime_ns))

@@ -35,6 +35,7 @@ import numpy.typing as npt
 from rlds_cli.archives.formats.compressed import Unpacked
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import child
+from rlds_cli.base.libraries.tfds import masked
 from rlds_cli.errors import CorruptArchive, NoPermission, UnsafeArchive
 
 MAX_RECORD = 1 << 30  # bytes; protocol buffers end at 2 GiB, and an episode must fit in memory
@@ -45,7 +46,6 @@ Content = bytes | memoryview
 
 _HEAD = struct.Struct("<QI")
 _TAIL = struct.Struct("<I")
-_MASK_DELTA = 0xA282EAD8
 _GZIP = b"\x1f\x8b"
 _GZIP_WINDOW = 31  # zlib's way to ask for a gzip header and 32 KiB of window
 
@@ -78,11 +78,6 @@ class TFRecord:
 class _Source(Protocol):
     def read(self, size: int) -> Content:
         """Read exactly ``size`` bytes, fewer at the end of the file only."""
-
-
-def masked(crc: int) -> int:
-    """Return a crc32c as TFRecord files store it."""
-    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def is_tfrecord(path: Path) -> bool:

@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan
 from rlds_cli.archives.formats import parquet
 from rlds_cli.archives.lerobot import accounting, depth, description, rows
 from rlds_cli.archives.lerobot.description import TASK, Info, LerobotFeature, ListedEpisode
+from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Part, Plan
 from rlds_cli.base.files import trees
 from rlds_cli.base.media import image_header, mp4
 from rlds_cli.base.media.mp4 import Track

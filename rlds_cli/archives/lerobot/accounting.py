@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from rlds_cli.archives import Archive, exported
 from rlds_cli.archives.account import (
     EPISODES,
     EXPORT_NAMES,
@@ -23,6 +22,8 @@ from rlds_cli.archives.formats import inventory
 from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.lerobot import description
 from rlds_cli.archives.lerobot.description import Info, LerobotFeature, ListedEpisode
+from rlds_cli.archives.readers import Archive
+from rlds_cli.base.libraries import EXPORTED
 from rlds_cli.ted import VIDEO
 
 STATS = "stats/"
@@ -81,7 +82,7 @@ def _beside(path: Path, info: Info) -> Fate:
         return left_out(NO_EPISODE if parts[:1] in (("data",), ("videos",)) else NO_PLACE)
     if parts[1] == "info.json":
         return used_as(f"{METADATA}, {LAYOUT}")
-    if parts[1] == exported.FILE:
+    if parts[1] == EXPORTED:
         return used_as(EXPORT_NAMES)
     if parts[1].startswith("tasks."):
         return used_as("task")

@@ -36,6 +36,10 @@ from rlds_cli.archives.exported import ExportedFile
 from rlds_cli.archives.formats import image_columns, parquet
 from rlds_cli.archives.formats.text_tables import MAX_COLUMNS
 from rlds_cli.base.files import json as documents
+from rlds_cli.base.libraries import EXPORTED
+from rlds_cli.base.libraries.lerobot import COUNTED as COUNTED
+from rlds_cli.base.libraries.lerobot import LANGUAGE as LANGUAGE
+from rlds_cli.base.libraries.lerobot import TASK as TASK
 from rlds_cli.base.media import image_header
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
@@ -49,9 +53,6 @@ _V2_DATA = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 _V2_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 _V3_DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 _V3_VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
-LANGUAGE = ("language_persistent", "language_events")  # annotations; read also where info.json forgets them
-COUNTED = ("episode_index", "frame_index", "index")
-TASK = "task_index"
 _SEED_DIGITS = 20  # of 64 bits
 _NAMES = {"next.done": "next/info/done", TASK: "task"}
 _ROWS = r"(observation|action)\b"  # whose rows of one element stay rows
@@ -189,7 +190,7 @@ def episodes(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> list[
 
 def before(info: Info) -> ExportedFile:
     """Return what an export says of the columns, if the dataset is one of rlds that was exported."""
-    return exported.read(info.root / "meta" / exported.FILE)
+    return exported.read(info.root / "meta" / EXPORTED)
 
 
 def _about(said: ExportedFile, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -463,6 +464,11 @@ class LerobotFeature:
     key: str
     field: Field
     nested: bool = False
+
+
+def lerobot_fields(features: Mapping[str, Mapping[str, Any]], columns: Any) -> dict[str, Field]:
+    """Return the field that each feature is read as, by its key, where nothing else is said; see `read_features`."""
+    return {read.key: read.field for read in read_features(features, columns, {})[0]}
 
 
 def read_features(

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import CHUNK_BYTES, Plan
 from rlds_cli.archives.lerobot import depth, description
 from rlds_cli.archives.lerobot.depth import Depth
 from rlds_cli.archives.lerobot.description import TASK
+from rlds_cli.archives.readers import CHUNK_BYTES, Plan
 from rlds_cli.base.media import mp4
 from rlds_cli.base.media.mp4 import Track
 from rlds_cli.errors import CorruptArchive, UnknownLayout

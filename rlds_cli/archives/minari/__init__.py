@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan
 from rlds_cli.archives.account import (
     EMPTY,
     EPISODES,
@@ -47,6 +46,7 @@ from rlds_cli.archives.minari.description import (
     Signature,
     locate,
 )
+from rlds_cli.archives.readers import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan
 from rlds_cli.base.media import image_header
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.base.subset import EVERYTHING, Subset

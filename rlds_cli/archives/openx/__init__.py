@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, exported
+from rlds_cli.archives import exported
 from rlds_cli.archives.account import ENDS, EPISODES, EXPORT_NAMES, METADATA, UNREAD, Account, Ledger, left_out, used_as
 from rlds_cli.archives.exported import ExportedFile
 from rlds_cli.archives.formats import inventory, tfrecord
@@ -25,7 +25,9 @@ from rlds_cli.archives.formats.tfrecord import ExampleFeature, parse
 from rlds_cli.archives.openx import directory, steps
 from rlds_cli.archives.openx.directory import INFO, SHARD, FeatureLeaf, Features, TfdsDirectory, TfdsShard
 from rlds_cli.archives.openx.steps import LastStep, OtherImages, RecordLayout, RecordOrigin
+from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan
 from rlds_cli.base.files import json as documents
+from rlds_cli.base.libraries import EXPORTED
 from rlds_cli.base.media import image_header
 from rlds_cli.base.subset import Subset
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
@@ -106,7 +108,7 @@ def _account(archive: Archive, located: TfdsDirectory, found: Features, columns:
     told, beside = Ledger(), located.features.with_name
     fates = {archive.files[s.file]: used_as(EPISODES) for s in located.shards}
     fates |= {beside(name): used_as(f"{METADATA}, the layout") for name in (directory.FEATURES, directory.INFO)}
-    told.all_files(archive.files, archive.root, fates | {beside(exported.FILE): used_as(EXPORT_NAMES)})
+    told.all_files(archive.files, archive.root, fates | {beside(EXPORTED): used_as(EXPORT_NAMES)})
     features = {key: used_as(ENDS) for key in steps.MARKS} | {x.key: used_as(name) for name, x in columns.items()}
     for leaf in found.steps.values():
         fate = left_out(leaf.problem) if leaf.problem else features.get(leaf.key) or left_out(UNREAD)
@@ -158,7 +160,7 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
 
 def _before(located: TfdsDirectory) -> ExportedFile:
     """Return what an export says of the columns, if the dataset is one of rlds that was exported."""
-    return exported.read(located.features.with_name(exported.FILE))
+    return exported.read(located.features.with_name(EXPORTED))
 
 
 def _without(found: Features, before: ExportedFile) -> Features:
@@ -330,7 +332,7 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
 
     The values are cut out of their lists by position.
     """
-    before = exported.read(place.file.with_name(exported.FILE))
+    before = exported.read(place.file.with_name(EXPORTED))
     found = _without(directory.load(place.file.with_name(directory.FEATURES)), before)
     lists = example_of(place.file, place.group)
     final = place.facts["last_step"] == "observation"

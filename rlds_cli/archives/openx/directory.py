@@ -30,11 +30,12 @@ from typing import Any, Literal
 import numpy as np
 
 from rlds_cli.base.files import json as documents
+from rlds_cli.base.libraries.tfds import FEATURES as FEATURES
+from rlds_cli.base.libraries.tfds import INFO as INFO
 from rlds_cli.base.text import natural
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import Note
 
-FEATURES, INFO = "features.json", "dataset_info.json"
 SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord(-(?P<index>\d{5,})-of-(?P<of>\d{5,}))?(\.gz)?")
 STEPS = "steps"
 MAX_DEPTH = 16

@@ -19,6 +19,7 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +29,7 @@ from rlds_cli.archives.exported import NOTHING, ExportedFile
 from rlds_cli.archives.formats import image_columns
 from rlds_cli.archives.formats.compressed import FREE_BYTES, MAX_RATIO
 from rlds_cli.archives.formats.tfrecord import ExampleFeature
-from rlds_cli.archives.openx.directory import STEPS, FeatureLeaf, Features
+from rlds_cli.archives.openx.directory import STEPS, FeatureLeaf, Features, load
 from rlds_cli.base.media import image_header
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.base.text import is_below
@@ -123,6 +124,12 @@ def field(leaf: FeatureLeaf, name: str, rule: LastStep) -> Field:
     kind = "array" if leaf.packed_image else leaf.kind
     codec = "jpeg" if kind == "frames" else None
     return Field(name, leaf.dtype, leaf.shape, _placement(name, rule), kind, codec)
+
+
+def tfds_fields(path: Path, rule: LastStep) -> dict[str, Field]:
+    """Return the field that each leaf of a ``features.json`` is read as, by its key, where nothing else is said."""
+    found = load(path)
+    return {leaf.key: field(found.steps[leaf.key], name, rule) for name, leaf in columns(found, {}).items()}
 
 
 def _placement(name: str, rule: LastStep) -> Placement:

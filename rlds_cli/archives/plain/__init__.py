@@ -13,19 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from rlds_cli.archives import (
-    DROP,
-    FILL,
-    Archive,
-    ArchivedStep,
-    ArchivedValue,
-    Part,
-    Plan,
-    d4rl,
-    every_file,
-    skipped_file,
-    tasks,
-)
+from rlds_cli.archives import d4rl, tasks
 from rlds_cli.archives.beside import is_beside
 from rlds_cli.archives.formats import camera_files
 from rlds_cli.archives.formats.tables import IN_WORDS, Table, container_of, is_flat, open_flat
@@ -33,6 +21,17 @@ from rlds_cli.archives.names import chosen_of, flags_of, has_essentials, is_obse
 from rlds_cli.archives.plain import accounting, camera_names, camera_search, cameras, flat, grouped
 from rlds_cli.archives.plain.camera_search import CamerasFound
 from rlds_cli.archives.plain.survey import groups_of, is_one_episode, understood
+from rlds_cli.archives.readers import (
+    DROP,
+    FILL,
+    Archive,
+    ArchivedStep,
+    ArchivedValue,
+    Part,
+    Plan,
+    every_file,
+    skipped_file,
+)
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.ted import Array, Chunk, Note
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from rlds_cli.archives import Archive
 from rlds_cli.archives.account import COLUMN, ENDS, EPISODES, METADATA, NOT_ALL, Fate, Ledger, left_out, used_as
 from rlds_cli.archives.formats import inventory, tianshou
 from rlds_cli.archives.formats.inventory import ATTRIBUTE, GROUP, Item
@@ -13,6 +12,7 @@ from rlds_cli.archives.formats.tables import made_of
 from rlds_cli.archives.names import episode_column
 from rlds_cli.archives.plain.camera_search import OF_BAD
 from rlds_cli.archives.plain.survey import FileSurvey
+from rlds_cli.archives.readers import Archive
 
 ROOT_FLAGS = "flags at the root are False in TED"
 TOO_LARGE = "it is too large to be kept as metadata"

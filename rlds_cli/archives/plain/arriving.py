@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlds_cli.archives import ACTION, ARRIVE
 from rlds_cli.archives.flat_rows import differs, is_set
 from rlds_cli.archives.formats.tables import FIRST, LAST, MISSING, NOT, WITHOUT, Readable, Table
 from rlds_cli.archives.names import NEXT_OBSERVATION, Meaning
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
+from rlds_cli.archives.readers import ACTION, ARRIVE
 from rlds_cli.base.text import is_below
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray, Note

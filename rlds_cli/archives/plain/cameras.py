@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import ArchivedStep
 from rlds_cli.archives.formats import camera_files
 from rlds_cli.archives.formats.camera_files import AGE, SINCE, STEM, VIDEO, age_of, is_video_key
 from rlds_cli.archives.formats.tables import Table
 from rlds_cli.archives.names import is_observation
+from rlds_cli.archives.readers import ArchivedStep
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import Array, IntArray, VideoFrames
 

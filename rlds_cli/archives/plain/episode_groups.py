@@ -10,11 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import (
-    ARRIVE,
-    Archive,
-    once,
-)
+from rlds_cli.archives import once
 from rlds_cli.archives.account import (
     COLUMN,
     ENDS,
@@ -47,6 +43,7 @@ from rlds_cli.archives.plain import accounting, arriving, cameras, lacking
 from rlds_cli.archives.plain.boundaries import is_count, signed
 from rlds_cli.archives.plain.lacking import Lacking
 from rlds_cli.archives.plain.survey import ended, groups_of, is_pattern
+from rlds_cli.archives.readers import ARRIVE, Archive
 from rlds_cli.base.text import is_below
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import (

@@ -13,17 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import (
-    Archive,
-    ArchivedStep,
-    ArchivedValue,
-    EpisodeSummary,
-    Part,
-    Plan,
-    Replan,
-    once,
-    skipped_file,
-)
+from rlds_cli.archives import once
 from rlds_cli.archives.account import Account, Ledger
 from rlds_cli.archives.flat import FINAL, OWN, episodes_of, flag_fields, parts_of, same_schema, with_own_next
 from rlds_cli.archives.flat_rows import (
@@ -58,6 +48,16 @@ from rlds_cli.archives.plain.survey import (
     shaped,
     survey,
     with_final,
+)
+from rlds_cli.archives.readers import (
+    Archive,
+    ArchivedStep,
+    ArchivedValue,
+    EpisodeSummary,
+    Part,
+    Plan,
+    Replan,
+    skipped_file,
 )
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.ted import (

@@ -17,18 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import (
-    DROP,
-    FILL,
-    Archive,
-    ArchivedStep,
-    ArchivedValue,
-    EpisodeSummary,
-    Part,
-    Plan,
-    once,
-    skipped_file,
-)
+from rlds_cli.archives import once
 from rlds_cli.archives.account import (
     EPISODES,
     NOT_ALL,
@@ -57,6 +46,17 @@ from rlds_cli.archives.plain.episode_groups import (
 )
 from rlds_cli.archives.plain.lacking import Lacking
 from rlds_cli.archives.plain.survey import shaped, with_final
+from rlds_cli.archives.readers import (
+    DROP,
+    FILL,
+    Archive,
+    ArchivedStep,
+    ArchivedValue,
+    EpisodeSummary,
+    Part,
+    Plan,
+    skipped_file,
+)
 from rlds_cli.archives.steps import check_steps
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.ted import (

@@ -12,7 +12,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from rlds_cli.archives import DROP, FILL, Archive
 from rlds_cli.archives.flat_rows import FlatLayout
 from rlds_cli.archives.formats.arrow_tables import ArrowFile
 from rlds_cli.archives.formats.tables import MISSING, Table, open_flat
@@ -21,6 +20,7 @@ from rlds_cli.archives.names import NEXT_OBSERVATION, differences, is_observatio
 from rlds_cli.archives.plain import arriving
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
 from rlds_cli.archives.plain.survey import FileSurvey, JoinedFiles, survey
+from rlds_cli.archives.readers import DROP, FILL, Archive
 from rlds_cli.base.text import is_below
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, Note

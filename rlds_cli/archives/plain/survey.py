@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive, once
+from rlds_cli.archives import once
 from rlds_cli.archives.d4rl import ends as layouts
 from rlds_cli.archives.flat_rows import FlatLayout, differs, frames_of, is_set
 from rlds_cli.archives.formats import image_columns
@@ -43,6 +43,7 @@ from rlds_cli.archives.plain.boundaries import (
     by_rule,
     find,
 )
+from rlds_cli.archives.readers import Archive
 from rlds_cli.archives.steps import check_steps
 from rlds_cli.base.text import is_below, natural
 from rlds_cli.errors import UnknownLayout

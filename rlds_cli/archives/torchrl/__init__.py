@@ -27,9 +27,9 @@ from zipfile import BadZipFile, ZipFile
 import h5py
 import numpy as np
 
-from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
 from rlds_cli.archives.formats.hdf5 import open_file
 from rlds_cli.archives.names import differences, free_name, is_observation
+from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
 from rlds_cli.archives.torchrl import accounting, described, stores
 from rlds_cli.archives.torchrl.boundaries import (
     EpisodeReading,
@@ -44,9 +44,7 @@ from rlds_cli.archives.torchrl.boundaries import (
 )
 from rlds_cli.archives.torchrl.lanes import MASKS, NEXT, Lanes, opened
 from rlds_cli.archives.torchrl.stores import (
-    BFLOAT16,
     HDF5,
-    META,
     PICKLES,
     TensorLeaf,
     TensorStore,
@@ -55,6 +53,7 @@ from rlds_cli.archives.torchrl.stores import (
     within,
 )
 from rlds_cli.base.files import json as documents
+from rlds_cli.base.libraries.torchrl import BFLOAT16, BUFFER, DESCRIPTION, META, STORAGE
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Field, Note, Placement, chunks
 
@@ -74,13 +73,13 @@ INDEX = "index"  # the row's place in the buffer, added by its writer
 
 def recognise(paths: Sequence[Path]) -> str | None:
     """Describe files of TorchRL or TensorDict in one line; None for other files."""
-    if any(p.name == stores.BUFFER for p in paths):
+    if any(p.name == BUFFER for p in paths):
         return f"TorchRL's replay buffer: {_count(paths)}"
-    if any(p.name == described.FILE for p in paths):
+    if any(p.name == DESCRIPTION for p in paths):
         return f"TensorDict that rlds exported: {_count(paths)}"
     if any(is_tensordict(p) for p in paths if p.name == META):
         return f"memory-mapped TensorDict: {_count(paths)}"
-    if any(p.name == stores.STORAGE for p in paths):
+    if any(p.name == STORAGE for p in paths):
         return f"TorchRL's storage: {_count(paths)}"
     if any(p.suffix == ".memmap" for p in paths) and any(p.name.endswith("meta.pt") for p in paths):
         return "memory-mapped tensors, described by a pickle"
@@ -217,7 +216,7 @@ def _refuse_pickles(archive: Archive) -> None:
             f"{name} is a pickle of torch.save, which can run any code when it is opened.",
             hint="if you trust it: torch.load it yourself, write it with TensorDict.memmap(DIR), and import DIR",
         )
-    if any(p.name == COMPRESSED for p in archive.files) and not any(p.name == stores.STORAGE for p in archive.files):
+    if any(p.name == COMPRESSED for p in archive.files) and not any(p.name == STORAGE for p in archive.files):
         raise UnknownLayout(
             "TorchRL's compressed lists are not read.",
             hint="load the buffer in TorchRL, and dump it with a LazyMemmapStorage",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rlds_cli.archives import Archive
 from rlds_cli.archives.account import (
     ENDS,
     EPISODES,
@@ -20,6 +19,7 @@ from rlds_cli.archives.account import (
 )
 from rlds_cli.archives.formats import inventory
 from rlds_cli.archives.formats.inventory import ATTRIBUTE, KEY, Item
+from rlds_cli.archives.readers import Archive
 from rlds_cli.archives.torchrl.lanes import MASKS, NEXT
 from rlds_cli.archives.torchrl.stores import HDF5, PICKLES, TensorStore
 from rlds_cli.base.text import is_below

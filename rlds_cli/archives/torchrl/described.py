@@ -20,11 +20,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from rlds_cli.archives import Archive, Part, Plan
+from rlds_cli.archives.readers import Archive, Part, Plan
 from rlds_cli.archives.torchrl import accounting, stores
 from rlds_cli.archives.torchrl.boundaries import LaneEpisode, place
 from rlds_cli.archives.torchrl.lanes import NEXT, Lane, Lanes, opened
 from rlds_cli.base.files import json as documents
+from rlds_cli.base.libraries.torchrl import DESCRIPTION, METADATA, VERSION
 from rlds_cli.errors import CorruptArchive
 from rlds_cli.ted import (
     CUT,
@@ -42,8 +43,6 @@ from rlds_cli.ted import (
     chunks,
 )
 
-FILE, METADATA = "rlds_episodes.json", "rlds_metadata"
-VERSION = 1
 # Of a part. Files are mapped part by part, since pages of a map count as memory; opening HDF5 takes long.
 PART_ROWS, PART_BYTES, HDF5_BYTES = 1 << 19, 64 << 20, 512 << 20
 LONGEST = 128 << 20
@@ -54,7 +53,7 @@ def described(archive: Archive) -> Path | None:
     """Return the description among the files; None if there is none, or if the user says how to read them."""
     if archive.episodes_by is not None or archive.fields:
         return None
-    return next((p for p in archive.files if p.name == FILE), None)
+    return next((p for p in archive.files if p.name == DESCRIPTION), None)
 
 
 def plan(archive: Archive, file: Path) -> Plan:
@@ -161,7 +160,7 @@ class _Table:
         if self.first[-1] != self.bounds[-1]:
             raise CorruptArchive(
                 f"{file} describes {self.first[-1]:,} steps, and the TensorDict has {self.bounds[-1]:,}.",
-                hint=f"remove {FILE} if the TensorDict was changed: it is then read like any other",
+                hint=f"remove {DESCRIPTION} if the TensorDict was changed: it is then read like any other",
             )
         splits = _object(file, self._about.get("splits", {}), "splits")
         self._splits = {name: self._digits(f"split {name}", marks, 1) for name, marks in splits.items()}

@@ -32,24 +32,20 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive
 from rlds_cli.archives.formats.hdf5 import is_hdf5, open_file
+from rlds_cli.archives.readers import Archive
 from rlds_cli.base.files import json as documents
+from rlds_cli.base.libraries.torchrl import BFLOAT16, BUFFER, KNOWN, META, STORAGE, WRITER, encoded
 from rlds_cli.base.text import natural
 from rlds_cli.errors import ArchiveError, CorruptArchive, NoPermission, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import Array
 
-BUFFER, STORAGE, WRITER = "buffer_metadata.json", "storage_metadata.json", "metadata.json"
 H5_MARKS = ("_storage_shape", "is_full")
 FLAT_MARKS = ("is_full", "_storage_shape")
 HDF5 = (".h5", ".hdf5")
 PICKLES = (".pt", ".pth", ".t", ".pkl", ".pickle")
-META = "meta.json"
 MAX_DEPTH, MAX_ENTRIES = 32, 4096
 LONGEST = 64 << 20  # bytes of one meta.json: it may hold a column of texts
-BFLOAT16 = "bfloat16"
-KNOWN = {f"torch.{n}": n for n in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")}
-_UNSAFE = frozenset('/<>:"|?*\\ %') | {chr(i) for i in (*range(32), 127)}
 
 
 @dataclass(slots=True)
@@ -228,9 +224,6 @@ def unread(files: Sequence[Path]) -> list[str]:
     return [p.name for p in files if p.suffix in PICKLES]
 
 
-KNOWN |= {f"torch.{n}": n for n in ("uint16", "uint32", "uint64", "complex64", "complex128", BFLOAT16)}
-
-
 @dataclass(frozen=True, slots=True)
 class TensorLeaf:
     """One entry: ``dtype`` is the name of NumPy's dtype, or ``bfloat16``; ``shape`` is the shape of all values.
@@ -328,15 +321,6 @@ def within(path: Path, root: Path) -> Path:
     if not path.resolve().is_relative_to(root.resolve()):
         raise UnsafeArchive(f"{path} is a link to a place outside {root}.", hint="copy its target, and import the copy")
     return path
-
-
-def encoded(key: str) -> str:
-    """Return the name of the file or directory of an entry, as tensordict encodes it."""
-    if not key:
-        return "%"
-    if key in (".", ".."):
-        return "%2E" * len(key)
-    return "".join(f"%{ord(c):02X}" if c in _UNSAFE else c for c in key)
 
 
 def _walk(tree: TensorTree, directory: Path, meta: Mapping[str, Any], above: tuple[str, ...], root: Path) -> None:

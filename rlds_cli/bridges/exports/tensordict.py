@@ -32,9 +32,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rlds_cli.archives.torchrl.described import FILE, METADATA, VERSION
-from rlds_cli.archives.torchrl.stores import BUFFER as BUFFER_FILE
-from rlds_cli.archives.torchrl.stores import KNOWN, META, STORAGE, WRITER, encoded
+from rlds_cli.base.libraries.torchrl import BUFFER as BUFFER_FILE
+from rlds_cli.base.libraries.torchrl import DESCRIPTION, KNOWN, META, METADATA, STORAGE, VERSION, WRITER, encoded
 from rlds_cli.base.text import is_below
 from rlds_cli.bridges.exports.content import PIECE, Loss
 from rlds_cli.bridges.exports.format import EPISODES, Format, Unit, sync
@@ -303,7 +302,7 @@ class TensorDict(Format):
         if self.form == BUFFER:
             _dump(directory / BUFFER_FILE, {"batch_size": BATCH_SIZE, "consume_after_n_samples": None})
             _dump(directory / "writer" / WRITER, {"cursor": 0, "write_count": self.steps})
-        _dump(directory / FILE, self._description(directory))
+        _dump(directory / DESCRIPTION, self._description(directory))
 
     def _describe(self, directory: Path, texts: Mapping[str, list[str | None]]) -> None:
         """Write ``meta.json`` of the TensorDict and of all nested ones."""

@@ -22,16 +22,17 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import exported
-from rlds_cli.archives.formats import tfrecord_writing as records
-from rlds_cli.archives.formats.tfrecord_writing import ListOfValues
-from rlds_cli.archives.openx import directory as tfds_directory
-from rlds_cli.archives.openx import steps as tfds_steps
+from rlds_cli.archives import tfds_fields
+from rlds_cli.archives.openx.steps import LastStep
 from rlds_cli.base.files import json as documents
+from rlds_cli.base.libraries import EXPORTED
+from rlds_cli.base.libraries.tfds import FEATURES, INFO
 from rlds_cli.base.text import is_below
+from rlds_cli.bridges.exports import tfrecord_writing as records
 from rlds_cli.bridges.exports.content import Loss
 from rlds_cli.bridges.exports.format import Format, Unit, absent_images, sync, units_of
 from rlds_cli.bridges.exports.instructions import Instructions
+from rlds_cli.bridges.exports.tfrecord_writing import ListOfValues
 from rlds_cli.errors import ExportError
 from rlds_cli.ted import CUT, FLAGS, REWARD, TASK, VIDEO, Array, Field, Repeated
 
@@ -292,9 +293,9 @@ class Tfds(Format):
 
     def finish(self, directory: Path, results: Mapping[str, Any]) -> None:
         """Write the descriptions."""
-        _write_json(directory / tfds_directory.FEATURES, self._features())
-        _write_json(directory / tfds_directory.INFO, self._info(results))
-        _write_json(directory / exported.FILE, self._said(directory))
+        _write_json(directory / FEATURES, self._features())
+        _write_json(directory / INFO, self._info(results))
+        _write_json(directory / EXPORTED, self._said(directory))
 
     def _features(self) -> dict[str, Any]:
         leaves: dict[str, Any] = {}
@@ -338,15 +339,13 @@ class Tfds(Format):
 
     def _said(self, directory: Path) -> dict[str, Any]:
         """Return what the reader of such directories would take otherwise."""
-        rule: tfds_steps.LastStep = "observation" if self._with_final else "action"
-        found = tfds_directory.load(directory / tfds_directory.FEATURES)
-        leaves, usual = found.steps, {leaf.key: name for name, leaf in tfds_steps.columns(found, {}).items()}
+        rule: LastStep = "observation" if self._with_final else "action"
+        usual = tfds_fields(directory / FEATURES, rule)
         names = {f"steps/{key}": name for name, key in self._keys.items()}
         columns: dict[str, Any] = {}
         for key, name in names.items():
-            f, default = self.content.fields[name], usual[key]
-            read = tfds_steps.field(leaves[key], default, rule)
-            odd: dict[str, Any] = {"field": name} if default != name else {}
+            f, read = self.content.fields[name], usual[key]
+            odd: dict[str, Any] = {"field": name} if read.name != name else {}
             odd |= {"placement": f.placement} if odd or read.placement != f.placement else {}
             odd |= {"shape": list(f.shape)} if odd or f.kind == "frames" or read.shape != f.shape else {}
             if odd:

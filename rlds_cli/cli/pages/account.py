@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from rlds_cli.archives.account import FILE, Entry
+from rlds_cli.archives import Entry
 from rlds_cli.base import text
 
 _SHOWN = 12  # entries that are left out
@@ -30,7 +30,7 @@ def lines(account: Sequence[Entry], *, most: int | None = _SHOWN, more: str = "-
 def named(e: Entry) -> str:
     """Return the name of an entry, with its kind unless it is one file, and with its number if there are several."""
     name = e.name or "no name"
-    kind = text.plural(e.count, e.kind) if e.count > 1 else "" if e.kind == FILE else e.kind
+    kind = text.plural(e.count, e.kind) if e.count > 1 else "" if e.is_file else e.kind
     return f"{name} ({kind})" if kind else name
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlds_cli.archives.account import Entry
+from rlds_cli.archives import Entry
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
 

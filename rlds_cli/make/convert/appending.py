@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import home
-from rlds_cli.archives import beside, plugins
-from rlds_cli.archives.account import Entry
+from rlds_cli.archives import Entry, ReaderName, is_beside
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import trees
@@ -135,7 +134,7 @@ def plan_append(
     if there is not None:
         _check_stated(there.manifest, about)
         how, remembered = _as_before(there.manifest.options, how)
-        if reader is None and plugins.is_file(how["reader"] or ""):
+        if reader is None and ReaderName(how["reader"] or "").is_file:
             raise ReaderError(
                 f"{id} was appended to by {how['reader']}, a file of code, which is not run unless it is named.",
                 hint=f"--reader {how['reader']}, with its directory if it is another one; --reader NAME names another",
@@ -145,7 +144,7 @@ def plan_append(
     chosen = given.choose(all_of, cache_dir=cache_dir)
     known = () if there is None or again else _known(there, chosen.files)
     files = tuple(f for f in chosen.files if f not in known)
-    if known and all(map(beside.is_beside, files)):
+    if known and all(map(is_beside, files)):
         files = ()  # images and texts beside tables that were appended before
     schema = () if there is None else tuple(there.fields.values())
     if not files:
@@ -402,7 +401,7 @@ def _new(place: Home, id: DatasetId, made: Dataset, keep: Keep | None, how: Mapp
     target, work = place.dataset(id), place.partial(id, f"writer-{secrets.token_hex(4)}")
     facts = {n: made.manifest.facts[n] for n in ("licence", "description") if n in made.manifest.facts}
     about = {"spaces": made.manifest.spaces, "env": made.manifest.env, "facts": facts}
-    how = {**how, "reader": how["reader"] and plugins.recorded(how["reader"])}
+    how = {**how, "reader": how["reader"] and ReaderName(how["reader"]).recorded}
     about["options"] = {n: how[n] for n in _REMEMBERED if how.get(n)}
     safe_files.work_directory(work, place.root)
     try:

@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive, Plan, planning, plugins, skipped_file
-from rlds_cli.archives.account import Entry, completed, recorded
-from rlds_cli.archives.formats import camera_files
+from rlds_cli.archives import Archive, Entry, Plan, ReaderName, account_of, plan_again, recorded_account
 from rlds_cli.base import text
 from rlds_cli.base.files import child, disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import DatasetId
+from rlds_cli.base.media import media_files
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.base.progress import Progress
 from rlds_cli.base.subset import EVERYTHING, Subset
@@ -61,36 +60,9 @@ class Conversion:
     account: tuple[Entry, ...] | None = None  # the fate of the archive, if it was planned before
     check: Callable[[Path], None] | None = None  # raises if the finished dataset must not be published
     seen: tuple[Identity, ...] = ()  # of the archive's files and those beside them, when their hashes were computed
-    reader_source: str = ""  # the code of the reader, see `plugins.source`; `convert` fills it in
+    reader_source: str = ""  # the code of the reader, see `ReaderName.source`; `convert` fills it in
     # sha256 by name of the videos that stay where they are published: the archive has their tables alone
     elsewhere: Mapping[str, str] = field(default_factory=dict)
-
-
-def recognised(archive: Archive, format: str | None) -> planning.Recognised:
-    """Find the reader of files and plan to read them, in another process, as `archives.planning.plan`.
-
-    With ``skip_bad``, a file that ends the process is left out like other bad ones; the plan's archive has a note.
-    """
-    while True:
-        try:
-            found: planning.Recognised = child.ask(
-                planning.plan, archive, format, names=archive.files, types=planning.ANSWERS
-            )
-        except ArchiveError as e:
-            rest = tuple(f for f in archive.files if str(f) != e.ended_at)
-            if not archive.skip_bad or not rest or len(rest) == len(archive.files):
-                raise
-            note = skipped_file(archive.name_of(archive.files.index(Path(e.ended_at))), e)
-            archive = replace(archive, files=rest, left_out=(*archive.left_out, note))
-        else:
-            return replace(found, plan=_with_left_out(found.plan, found.archive))
-
-
-def _with_left_out(plan: Plan, given: Archive) -> Plan:
-    """Add the notes of a plan to its archive, which has fewer files: a second plan would not repeat all of them."""
-    if plan.archive.files == given.files:
-        return plan
-    return replace(plan, archive=replace(plan.archive, left_out=(*plan.archive.left_out, *plan.notes)))
 
 
 def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> Manifest:
@@ -105,16 +77,15 @@ def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> 
     NoSpace, NoPermission
         The disk is full or not writable; finished parts are kept.
     """
-    c = replace(c, seen=c.seen or identities(c.archive.files, c.beside), reader_source=plugins.source(c.reader))
+    c = replace(c, seen=c.seen or identities(c.archive.files, c.beside), reader_source=ReaderName(c.reader).source())
     with child.reading(reading.__name__, id=str(c.id), progress=progress):
         try:
-            plan = child.ask(planning.plan_known, c.reader, c.archive, names=c.archive.files, types=reading.ANSWERS)
+            plan = plan_again(c.reader, c.archive)
         except ArchiveError:
             _check_unchanged(c)  # a changed file explains the error better
             raise
         if c.account is None:
-            told = child.ask(planning.account_of, plan, c.archive, names=c.archive.files, types=reading.ANSWERS)
-            c = replace(c, account=told)
+            c = replace(c, account=account_of(plan, c.archive))
         while True:
             check_plan(plan, c.archive.files, c.reader)
             work = home.partial(c.id, _key(c, plan)[:16])
@@ -137,7 +108,7 @@ def check_plan(plan: Plan, given: Sequence[Path], reader: str | None) -> None:
     others = set(plan.archive.files).difference(given)
     if others:
         raise UnsafeArchive(f"{given[0]}: the plan to read it names another file, {min(others)}.")
-    if plan.reader != reader and plugins.is_file(plan.reader):
+    if plan.reader != reader and ReaderName(plan.reader).is_file:
         raise UnsafeArchive(f"{given[0]}: the plan to read it names another reader, {plan.reader}.")
 
 
@@ -150,7 +121,7 @@ def identities(files: Sequence[Path], beside: Sequence[Path] = ()) -> tuple[Iden
 
 
 def _watched(files: Sequence[Path], beside: Sequence[Path]) -> tuple[Path, ...]:
-    folders = dict.fromkeys(f.parent for f in beside if camera_files.is_image(f))
+    folders = dict.fromkeys(f.parent for f in beside if media_files.is_image(f))
     return (*files, *beside, *folders)
 
 
@@ -158,7 +129,7 @@ def _identity(file: Path) -> Identity:
     try:
         stat = file.stat()
         if file.is_dir():
-            return stat.st_dev, stat.st_ino, sum(map(camera_files.is_image, file.iterdir())), 0
+            return stat.st_dev, stat.st_ino, sum(map(media_files.is_image, file.iterdir())), 0
     except OSError:
         return (0, 0, 0, 0)
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
@@ -166,7 +137,7 @@ def _identity(file: Path) -> Identity:
 
 def _check_unchanged(c: Conversion, work: Path | None = None) -> None:
     """Refuse an archive whose files changed while they were read, or a reader that did, and discard the work."""
-    if plugins.is_file(c.reader) and plugins.source(c.reader) != c.reader_source:
+    if ReaderName(c.reader).is_file and ReaderName(c.reader).source() != c.reader_source:
         raise ArchiveError(f"{c.reader} changed while it read {c.id}. Nothing is published.", hint="import again")
     now = identities(c.archive.files, c.beside)
     watched = _watched(c.archive.files, c.beside)
@@ -201,7 +172,7 @@ def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progr
     # What a process of strangers' files says of places does not count.
     paths = assign_paths(f.name for f in job.schema)
     if plan.account is not None and plan.account.each:
-        c = replace(c, account=completed(c.account or (), plan.account.each, len(built.episodes), built.notes))
+        c = replace(c, account=plan.account.completed(c.account or (), len(built.episodes), built.notes))
     built = replace(built, directory=work / PLACE, schema=job.schema, paths=paths, notes=notes)
     _finish(c, plan, built, child.each(reading.metadata, plan, **asked), threads=threads)
     directory = built.directory
@@ -258,7 +229,7 @@ def _check_room(c: Conversion, plan: Plan, home: Home, threads: int) -> None:
         needed += sum(columns[:threads])
     if any(f.codec == VIDEO for f in schema):
         films = (f for f in plan.archive.files if f.suffix == ".mp4" and _name(plan, f) not in c.elsewhere)
-        needed += sum(f.stat().st_size for f in (*films, *filter(camera_files.is_video, c.beside)))
+        needed += sum(f.stat().st_size for f in (*films, *filter(media_files.is_video, c.beside)))
     free = disk.free(home.root)
     if needed > free and frames:
         raise FrameError(
@@ -278,7 +249,7 @@ def _finish(
     about = Description(
         id=str(c.id),
         encoding=c.encoding,
-        reader=plugins.recorded(plan.reader),
+        reader=ReaderName(plan.reader).recorded,
         reader_version=plan.version,
         reader_source=c.reader_source,
         episodes_by=plan.episodes_by,
@@ -286,7 +257,7 @@ def _finish(
         spaces=plan.spaces,
         env={**c.env, **plan.env, **c.stated.get("env", {})},
         options=c.options,
-        account=recorded(c.account or ()),
+        account=recorded_account(c.account or ()),
         sources=c.sources,
     )
     finish(built, about, metadata=metadata, locate=partial(_video, c, plan), threads=threads)
@@ -307,7 +278,7 @@ def _key(c: Conversion, plan: Plan) -> str:
     described = {
         "format": FORMAT,
         "id": str(c.id),
-        "reader": [plugins.recorded(plan.reader), plan.version, *filter(None, [c.reader_source])],
+        "reader": [ReaderName(plan.reader).recorded, plan.version, *filter(None, [c.reader_source])],
         "sources": [*map(dict, c.sources), *map(_named, () if c.sources else (*plan.archive.files, *c.beside))],
         "schema": [asdict(f) for f in plan.schema],
         "parts": [{"rows": p.rows, "args": dict(p.args)} for p in plan.parts],

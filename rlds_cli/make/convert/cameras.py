@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli.archives.formats import camera_files
+from rlds_cli.base.media import media_files
 from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.base.settings import StrPath, expanded
 from rlds_cli.errors import ArchiveError, InvalidEpisode
@@ -51,7 +51,7 @@ def _image(image: bytes | StrPath, row: int) -> bytes:
             hint="arrays uint8 [T, H, W, C] need no Frames: they are the value of the field",
         )
     try:
-        return camera_files.image(expanded(image))
+        return media_files.image(expanded(image))
     except ArchiveError as e:
         raise InvalidEpisode(e.message, hint=e.hint) from e
 
@@ -83,7 +83,7 @@ class Video(VideoFrames):
     def __init__(self, path: StrPath, start: int = 0, stop: int | None = None) -> None:
         self.path = expanded(path).absolute()
         try:
-            self.track = camera_files.track(self.path)
+            self.track = media_files.track(self.path)
         except ArchiveError as e:
             raise InvalidEpisode(e.message, hint=e.hint) from e
         self._state = _state(self.path)

@@ -8,9 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
-from rlds_cli.archives import beside
-from rlds_cli.archives.account import FILE, Entry
-from rlds_cli.archives.beside import holds_no_data
+from rlds_cli.archives import Entry, WithoutData, holds_no_data
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import trees
 from rlds_cli.base.files.names import is_unfinished
@@ -43,8 +41,8 @@ class GivenFiles:
     def entries(self) -> tuple[Entry, ...]:
         """The entries of an account of what is left out."""
         names = {name: f"{name}*" if name.endswith("/") else name for name in self.of_rlds}
-        made = (Entry(kind=FILE, name=names[name], count=n, left_out=why) for name, (n, why) in self.of_rlds.items())
-        return (*beside.entries(self.without_data), *made)
+        made = (Entry.of_files(names[name], n, left_out=why) for name, (n, why) in self.of_rlds.items())
+        return (*WithoutData(self.without_data).entries, *made)
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -52,7 +50,7 @@ class GivenFiles:
         reasons = dict.fromkeys(why for _, why in self.of_rlds.values())
         made = {why: ", ".join(name for name, said in self.of_rlds.items() if said[1] == why) for why in reasons}
         return (
-            *beside.notes(self.without_data),
+            *WithoutData(self.without_data).notes,
             *(Note("of-rlds", f"{why} was left out: {made[why]}") for why in made),
         )
 

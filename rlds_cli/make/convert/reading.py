@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli.archives import Plan, Replan, reader, unwritten
-from rlds_cli.archives.planning import ANSWERS as PLANNED
+from rlds_cli.archives import ANSWERS as PLANNED
+from rlds_cli.archives import Plan, Replan, reader
 from rlds_cli.base.files import child
 from rlds_cli.base.progress import Stage
 from rlds_cli.base.subset import EVERYTHING, Subset
@@ -108,7 +108,7 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
 
 def never_written(plan: Plan) -> Sequence[Note]:
     """Return the note about chunks that were never written."""
-    return unwritten.notes(plan.archive)
+    return plan.archive.never_written()
 
 
 def trimmed(chunks: Iterator[Chunk], portion: Subset) -> Iterator[Chunk]:

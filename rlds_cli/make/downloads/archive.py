@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlds_cli.archives import Archive, check_name, choose, plugins
+from rlds_cli.archives import Archive, ReaderName, check_name, choose, plan_files
 from rlds_cli.base import text
 from rlds_cli.base.files import child
 from rlds_cli.base.files import safe as safe_files
@@ -227,7 +227,7 @@ def _remove(fetched: Iterable[Fetched]) -> None:
 def _conversion(
     request: DownloadRequest, id: DatasetId, entry: Entry, transfer: Transfer, fetched: Sequence[Fetched]
 ) -> Conversion:
-    from rlds_cli.make.convert.archive import Conversion, check_plan, recognised
+    from rlds_cli.make.convert.archive import Conversion, check_plan
 
     came = sorted(fetched, key=lambda f: natural(f.file.path))
     archive = Archive(
@@ -241,10 +241,10 @@ def _conversion(
         rewards=entry.rewards,
     )
     format = entry.format
-    if plugins.is_file(format):  # in the line of a manifest: a file of code is only run if the user names it
+    if ReaderName(format).is_file:  # in the line of a manifest: a file of code is only run if the user names it
         raise ReaderError(f"{id}: {format} is not the name of a reader.")
     if not format or request.skip_bad:
-        found = recognised(archive, format or None)
+        found = plan_files(archive, format or None)
         check_plan(found.plan, archive.files, format or None)
         format, archive = found.reader, found.plan.archive
         kept = set(archive.files)

@@ -26,9 +26,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from rlds_cli.archives import exported
-from rlds_cli.archives.formats import parquet
 from rlds_cli.base.files import trees
+from rlds_cli.base.libraries import EXPORTED
+from rlds_cli.base.packages import pyarrow
 from rlds_cli.bridges.exports.content import Content, Loss
 from rlds_cli.bridges.exports.format import Format, Unit, absent_images, sync
 from rlds_cli.bridges.exports.lerobot import features, statistics
@@ -201,7 +201,7 @@ class _LeRobot(Format):
             found = self._statistics(c, values, steps, images)
             if found is not None:
                 into.add(c.key, steps.episodes, found)
-        return parquet.pyarrow().Table.from_arrays(made, schema=self.layout.schema)
+        return pyarrow().Table.from_arrays(made, schema=self.layout.schema)
 
     def _statistics(self, c: ExportColumn, values: Array | None, steps: StepGroup, images: int) -> Statistics | None:
         if c.kind == "image" and c.field is not None:
@@ -214,7 +214,7 @@ class _LeRobot(Format):
 
     def _column(self, c: ExportColumn, steps: StepGroup) -> tuple[Any, Array | None]:
         """Return steps as a column of Arrow, and as an array if they are numbers."""
-        pa = parquet.pyarrow()
+        pa = pyarrow()
         if c.field is not None and c.kind == "text":
             return pa.array(self._values(c.field.name, steps).tolist(), pa.string()), None
         if c.field is not None and c.kind == "image":
@@ -342,7 +342,7 @@ class _LeRobot(Format):
         episodes |= {} if isinstance(table.options, Repeated) else {"options": "options"}
         episodes |= {"columns": self._own_keys} if self._own_keys else {}
         _write_json(directory / "meta" / "info.json", info)
-        _write_json(directory / "meta" / exported.FILE, said | ({"episodes": episodes} if episodes else {}))
+        _write_json(directory / "meta" / EXPORTED, said | ({"episodes": episodes} if episodes else {}))
 
     @abstractmethod
     def _files(self, number: int, directory: Path) -> _Files:
@@ -369,7 +369,7 @@ class LeRobot3(_LeRobot):
 
     def _describe(self, episodes: range, number: int, found: EpisodeStatistics, directory: Path) -> None:
         """Write the list of the unit's episodes, a file of its own."""
-        pa = parquet.pyarrow()
+        pa = pyarrow()
         path = directory / "meta" / "episodes" / _place(number)
         path.parent.mkdir(parents=True, exist_ok=True)
         listed = []
@@ -393,7 +393,7 @@ class LeRobot3(_LeRobot):
 
     def finish(self, directory: Path, results: Mapping[str, Any]) -> None:
         """Write tasks, statistics and descriptions."""
-        pa = parquet.pyarrow()
+        pa = pyarrow()
         found: dict[str, list[Statistics]] = {}
         for of_unit in results.values():
             for key, s in statistics.of_json(of_unit).items():
@@ -514,7 +514,7 @@ class _Files(ABC):
 
     def _open(self, path: Path) -> None:
         self._close()
-        pa = parquet.pyarrow()
+        pa = pyarrow()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._writer = pa.parquet.ParquetWriter(path, self._schema, compression="none", **_encoding(self._schema))
@@ -563,7 +563,7 @@ def _place(number: int, suffix: str = "parquet") -> Path:
 
 
 def _listed_column(name: str, values: list[Any]) -> Any:
-    pa = parquet.pyarrow()
+    pa = pyarrow()
     if name == "seed":
         return pa.array(values, pa.uint64())
     return pa.array(values, pa.string()) if name == "options" else pa.array(values)

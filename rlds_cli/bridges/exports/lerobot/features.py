@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives.formats import parquet
-from rlds_cli.archives.lerobot import description
-from rlds_cli.archives.lerobot.description import COUNTED, LANGUAGE, TASK
+from rlds_cli.archives import lerobot_fields
 from rlds_cli.base.files import json as documents
+from rlds_cli.base.libraries.lerobot import COUNTED, LANGUAGE, TASK
+from rlds_cli.base.packages import pyarrow
 from rlds_cli.bridges.exports.content import Content
 from rlds_cli.bridges.exports.instructions import Instructions
 from rlds_cli.bridges.exports.lerobot import statistics
@@ -116,7 +116,7 @@ class FeatureColumns:
     @cached_property
     def schema(self) -> Any:
         """Return the columns of the Parquet files, a pyarrow.Schema."""
-        pa = parquet.pyarrow()
+        pa = pyarrow()
         return pa.schema([(c.key, _arrow_type(c)) for c in self.in_parquet])
 
     # -- tasks
@@ -213,16 +213,15 @@ class FeatureColumns:
         chosen = {key: f for key, f in features.items() if key not in added}
         if self.instructions.is_task:
             added.remove(TASK)
-        found, _ = description.read_features(chosen, self.schema, {})
         columns: dict[str, Any] = {}
-        for read in found:
-            f = self.columns[read.key].field
+        for key, read in lerobot_fields(chosen, self.schema).items():
+            f = self.columns[key].field
             assert f is not None
-            odd: dict[str, Any] = {"field": f.name} if f.name != read.field.name else {}
-            odd |= {"placement": f.placement} if odd or f.placement != read.field.placement else {}
-            odd |= {"shape": list(f.shape)} if f.kind == "frames" or f.shape != read.field.shape else {}
+            odd: dict[str, Any] = {"field": f.name} if f.name != read.name else {}
+            odd |= {"placement": f.placement} if odd or f.placement != read.placement else {}
+            odd |= {"shape": list(f.shape)} if f.kind == "frames" or f.shape != read.shape else {}
             if odd:
-                columns[read.key] = odd
+                columns[key] = odd
         return {"columns": columns, "added": added}
 
 
@@ -276,7 +275,7 @@ class StepGroup:
 
 def array_of(values: Array, shape: tuple[int, ...]) -> Any:
     """Return rows [n, ...] as a column of scalars, or of lists; plain numbers are not copied."""
-    pa = parquet.pyarrow()
+    pa = pyarrow()
     if len(shape) > 1:
         return statistics.lists_of(values)
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
@@ -285,7 +284,7 @@ def array_of(values: Array, shape: tuple[int, ...]) -> Any:
 
 def images_of(data: Array, ends: IntArray) -> Any:
     """Return encoded images as a column of structs {bytes, path}, without a copy."""
-    pa = parquet.pyarrow()
+    pa = pyarrow()
     count = len(ends) - 1
     offsets = pa.py_buffer(ends.astype(np.int32))
     encoded = pa.Array.from_buffers(pa.binary(), count, [None, offsets, pa.py_buffer(np.ascontiguousarray(data))])
@@ -293,7 +292,7 @@ def images_of(data: Array, ends: IntArray) -> Any:
 
 
 def _arrow_type(c: ExportColumn) -> Any:
-    pa = parquet.pyarrow()
+    pa = pyarrow()
     if c.kind == "text":
         return pa.string()
     if c.kind == "image":

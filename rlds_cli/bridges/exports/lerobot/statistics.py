@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives.formats import parquet
+from rlds_cli.base.packages import pyarrow
 from rlds_cli.ted import Array, BoolArray, IntArray
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
@@ -197,7 +197,7 @@ class EpisodeStatistics:
 
     def columns(self, episodes: range) -> dict[str, Any]:
         """Return the statistics of consecutive episodes as columns of Arrow, ``stats/KEY/NAME``; null for none."""
-        pa = parquet.pyarrow()
+        pa = pyarrow()
         made: dict[str, Any] = {}
         for key, name, values, of in self._all():
             column = lists_of(values)
@@ -225,7 +225,7 @@ class EpisodeStatistics:
 
 def lists_of(values: Array) -> Any:
     """Return an array [n, ...] as lists of lists."""
-    pa = parquet.pyarrow()
+    pa = pyarrow()
     column = pa.array(np.ascontiguousarray(values).reshape(-1))
     for side in reversed(values.shape[1:]):
         ends = np.arange(0, len(column) + 1, side, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Write TFRecord files with tf.train.Examples, a piece at a time; `tfrecord` reads them and says how they are made."""
+"""Write TFRecord files with tf.train.Examples, a piece at a time; `archives.formats.tfrecord` says what is in them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Literal
 import google_crc32c
 import numpy as np
 
-from rlds_cli.archives.formats.tfrecord import masked
 from rlds_cli.base.array_types import Array, IntArray
+from rlds_cli.base.libraries.tfds import masked
 from rlds_cli.errors import InvalidArgument
 
 MOST = (1 << 31) - 1  # bytes of a protocol buffer

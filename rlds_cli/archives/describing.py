@@ -1,4 +1,4 @@
-"""The content of files that are not datasets, as `describe_file` reports it.
+"""The content of files that are not datasets, as a `FileReport`.
 
 The arrays of an unknown file are listed from headers alone; names and shapes suggest which field each of them may be.
 """
@@ -16,14 +16,15 @@ from typing import IO, cast
 
 import h5py
 
-from rlds_cli.archives import Archive, Part, planning, recognise
+from rlds_cli.archives import planning
+from rlds_cli.archives.file_report import FileReport, Node, name_for
 from rlds_cli.archives.formats import git_lfs, hdf5, unfit
 from rlds_cli.archives.formats.arrow_tables import ArrowFile
 from rlds_cli.archives.formats.tables import IN_WORDS, container_of, open_flat
 from rlds_cli.archives.formats.tfrecord import is_tfrecord
+from rlds_cli.archives.readers import Archive, Part, recognise
 from rlds_cli.base.text import natural
 from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout
-from rlds_cli.look.report.files import FileReport, Node, name_for
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "observation": (
@@ -80,7 +81,7 @@ _MAGIC: Mapping[bytes, str] = {
 
 
 def describe(given: Path, files: tuple[Path, ...], reader: str | None) -> FileReport:
-    """Describe the files of a path, as `describe_file`."""
+    """Describe the files of a path, as `asking.describe`."""
     size = sum(_size(f) for f in files)
     root = Path(os.path.commonpath([f.parent for f in files]))
     try:

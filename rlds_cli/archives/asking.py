@@ -1,0 +1,91 @@
+"""What a process that reads files of strangers is asked: to recognise them, to plan, to look values up, to describe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rlds_cli.archives import planning
+from rlds_cli.archives.account import Entry
+from rlds_cli.archives.file_report import FileReport, Node
+from rlds_cli.archives.planning import ANSWERS, Recognised
+from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Plan, recognise, skipped_file
+from rlds_cli.base.files import child
+from rlds_cli.base.progress import Progress, silent
+from rlds_cli.errors import ArchiveError
+
+_DESCRIBING = "rlds_cli.archives.describing"  # imported by the other process alone
+
+
+def planner(*, id: str = "rlds", progress: Progress = silent) -> AbstractContextManager[None]:
+    """Keep one process for all plans inside, see `child.reading`."""
+    return child.reading(planning.__name__, id=id, progress=progress)
+
+
+def is_recognised(files: Sequence[Path]) -> bool:
+    """Return whether a reader recognises files, also where it cannot plan to read them."""
+    return child.ask(recognise, files, names=files) is not None
+
+
+def plan_files(archive: Archive, format: str | None) -> Recognised:
+    """Find the reader of files and plan to read them, as `planning.plan`.
+
+    With ``skip_bad``, a file that ends the process is left out like other bad ones; the plan's archive has a note.
+    """
+    while True:
+        try:
+            found: Recognised = _ask(planning.plan, archive, format, names=archive.files)
+        except ArchiveError as e:
+            rest = tuple(f for f in archive.files if str(f) != e.ended_at)
+            if not archive.skip_bad or not rest or len(rest) == len(archive.files):
+                raise
+            note = skipped_file(archive.name_of(archive.files.index(Path(e.ended_at))), e)
+            archive = replace(archive, files=rest, left_out=(*archive.left_out, note))
+        else:
+            return replace(found, plan=_with_left_out(found.plan, found.archive))
+
+
+def _with_left_out(plan: Plan, given: Archive) -> Plan:
+    """Add the notes of a plan to its archive, which has fewer files: a second plan would not repeat all of them."""
+    if plan.archive.files == given.files:
+        return plan
+    return replace(plan, archive=replace(plan.archive, left_out=(*plan.archive.left_out, *plan.notes)))
+
+
+def plan_again(reader: str, archive: Archive) -> Plan:
+    """Plan to read an archive by a known reader."""
+    plan: Plan = _ask(planning.plan_known, reader, archive, names=archive.files)
+    return plan
+
+
+def account_of(plan: Plan, given: Archive) -> tuple[Entry, ...]:
+    """Return the fate of all files that a user gave, and of all that they hold, see `planning.account_of`."""
+    entries: tuple[Entry, ...] = _ask(planning.account_of, plan, given, names=given.files)
+    return entries
+
+
+def look_up(name: str, place: ArchivedStep, files: Sequence[Path]) -> list[ArchivedValue]:
+    """Look up the values of one step; without ``name`` by the reader that recognises ``files``."""
+    values: list[ArchivedValue] = _ask(planning.look_up, name, place, files, names=(place.file,))
+    return values
+
+
+def describe(path: Path, files: tuple[Path, ...], reader: str | None) -> FileReport:
+    """Describe the files of a path, or what ``reader`` would make of them; no more is read than needed.
+
+    Raises
+    ------
+    ArchiveError
+        They are damaged, or need a program or more memory than an archive may.
+    """
+    report: FileReport = child.ask(
+        f"{_DESCRIBING}.describe", path, files, reader, names=files, types=(FileReport, Node, *ANSWERS)
+    )
+    return report
+
+
+def _ask(function: Callable[..., Any], *arguments: Any, names: Sequence[Path]) -> Any:
+    return child.ask(function, *arguments, names=names, types=ANSWERS)

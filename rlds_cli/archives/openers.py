@@ -1,0 +1,4 @@
+"""Modules that readers of other packages open their files with."""
+
+from rlds_cli.archives.formats import hdf5 as hdf5
+from rlds_cli.archives.formats import parquet as parquet

@@ -1,0 +1,71 @@
+"""Files of images and videos: which are, by their names, and what they hold."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from rlds_cli.base.media import video_files
+from rlds_cli.base.media.mp4 import Track
+from rlds_cli.errors import CorruptArchive, UnsafeArchive
+
+IMAGES, VIDEOS = (".jpg", ".jpeg", ".png"), (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")
+MAX_IMAGE = 64 << 20  # bytes of a file
+
+
+def is_image(name: str | Path) -> bool:
+    """Return whether a file has the name of a PNG or JPEG image."""
+    return os.fspath(name).lower().endswith(IMAGES)
+
+
+def is_video(path: Path) -> bool:
+    """Return whether a file has the name of a video."""
+    return path.suffix.lower() in VIDEOS
+
+
+def is_media(path: Path) -> bool:
+    """Return whether a file has the name of an image or a video."""
+    return is_image(path) or is_video(path)
+
+
+def image(path: Path) -> bytes:
+    """Read the bytes of an image.
+
+    Raises
+    ------
+    CorruptArchive
+        There is no such file.
+    UnsafeArchive
+        It is too large for an image.
+    """
+    try:
+        with path.open("rb") as f:
+            data = f.read(MAX_IMAGE + 1)
+    except OSError as e:
+        raise CorruptArchive(f"{path} cannot be read: {e.strerror}.", hint="fetch or write it again") from e
+    if len(data) > MAX_IMAGE:
+        raise UnsafeArchive(f"{path} has more than {MAX_IMAGE:,} bytes: it is not an image of a camera.")
+    return data
+
+
+@lru_cache(1 << 10)
+def _track(path: Path, _state: tuple[int, int]) -> Track:
+    return video_files.read(path)
+
+
+def track(path: Path) -> Track:
+    """Return the video track of a file.
+
+    Raises
+    ------
+    CorruptArchive
+        There is no such file, or it is damaged.
+    UnknownLayout, MissingPackage
+        As `video_files.read`.
+    """
+    try:
+        stat = path.stat()
+    except OSError as e:
+        raise CorruptArchive(f"{path} cannot be read: {e.strerror}.", hint="fetch or write it again") from e
+    return _track(path, (stat.st_size, stat.st_mtime_ns))
