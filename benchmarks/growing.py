@@ -35,7 +35,6 @@ from rlds_cli.store import commits as log_of_commits
 from rlds_cli.store import manifest
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.growing import logs, making, segments
-from rlds_cli.store.opening import field_of
 from rlds_cli.ted import FLAGS, REWARD, TRUNCATED, Field
 
 HOME = DATA / "growing"
@@ -91,7 +90,7 @@ def sparse(id: str, episodes: int, *, length: int = LENGTH, commits: int = 1, nu
     layout, rows = segments.Layout.of(work, head), episodes * (length + 1)
     first = (episodes - numbers) * (length + 1)
     for stored in head.fields:
-        f, array = field_of(stored), layout.rows[stored.name]
+        f, array = stored.field, layout.rows[stored.name]
         segment_rows = array.segment_rows
         for k in range(-(-rows // segment_rows)):
             file = array.file(k)

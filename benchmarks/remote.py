@@ -247,11 +247,11 @@ def first_batch(url: str, ref: str, sampler: str, options: dict[str, Any], group
     first = _numbers(batch)
     first = np.arange(group) if group else first + np.searchsorted(starts, first, "right")
     steps = first[:, None] + np.arange(WINDOW if "window" in options else 1)
-    block, needed = dataset.store.blocks.block, 0
+    block, needed = dataset.store.files.blocks.block, 0
     for f in dataset.schema.values():
         width = np.dtype(f.dtype).itemsize * int(np.prod(f.shape))
         needed += len(np.unique(steps * width // block)) * block
-    table = dataset.store.size_of("episodes")
+    table = dataset.store.files.size_of("episodes")
     return {"opened": opened, "first": took, "sent": came, "table": table, "needed": needed, "rss": rss}
 
 

@@ -110,7 +110,9 @@ def numbers(ds: Dataset) -> list[tuple[int, int, str]]:
         assert steps == length(number) if end == "terminated" else steps <= length(number), f"episode {number} is {end}"
         assert ds.gather("note", np.array([start]))[0] == f"note {number % 50}"
         for step in (0, steps // 2, steps - 1):
-            assert ds.store.frame("picture", start + step) == picture_of(number, step), f"image of episode {number}"
+            assert ds.store.frames("picture").packet(start + step) == picture_of(number, step), (
+                f"image of episode {number}"
+            )
         found.append((number, steps, end))
     assert len({n for n, _, _ in found}) == len(found), "an episode is there twice"
     return found

@@ -14,8 +14,8 @@ import numpy as np
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.store.columns import Column
-from rlds_cli.store.local import Files
-from rlds_cli.store.opening import Store
+from rlds_cli.store.local import LocalFiles
+from rlds_cli.store.opening import Store, open_directory
 
 GARBAGE = 0xA5
 
@@ -168,24 +168,24 @@ class LatePlace:
         return [(file, np.array(sorted(blocks))) for file, blocks in found.items()]
 
 
-class LateFiles(Files):
+class LateFiles(LocalFiles):
     """The files of a dataset, read through `LateBlocks`. ``skip`` bytes lie before each array, ``pieces`` cut it up."""
 
     def __init__(self, path: Path, block: int = 64, *, pieces: int = 0, **rest) -> None:
         super().__init__(path, moves=True)
         self.blocks = LateBlocks(block, **rest)
         self._pieces = pieces
-        self._mapped: dict[str, tuple[np.ndarray, LatePlace]] = {}
+        self._mapped: dict[tuple, tuple[np.ndarray, LatePlace]] = {}
 
     def _late(self, c: Column) -> tuple[np.ndarray, LatePlace | None]:
-        if c.key not in self._mapped:
+        if (c.field, c.part) not in self._mapped:
             values = np.asarray(self.array(c))
             if not values.nbytes:
                 return values, None
-            self._mapped[c.key] = self.blocks.add(values, self._pieces)
-        return self._mapped[c.key]
+            self._mapped[c.field, c.part] = self.blocks.add(values, self._pieces)
+        return self._mapped[c.field, c.part]
 
-    def mapped(self, c: Column, hold: object = None) -> np.ndarray:
+    def mapped(self, c: Column, keep: object = None) -> np.ndarray:
         return self._late(c)[0]
 
     def place(self, c: Column) -> LatePlace | None:
@@ -193,7 +193,7 @@ class LateFiles(Files):
 
 
 def LateStore(path: Path, block: int = 64, **rest) -> Store:
-    return Store(LateFiles(path, block, **rest))
+    return open_directory(LateFiles(path, block, **rest))
 
 
 def late(dataset: Dataset, block: int = 64, **rest) -> Dataset:

@@ -15,7 +15,7 @@ from PIL import Image
 import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.store import arrays, compression, digests, sealing
-from rlds_cli.store.opening import Store
+from rlds_cli.store.opening import Store, open_directory
 from rlds_cli.ted import VIDEO, Field
 
 LENGTHS = (5, 1, 3, 40, 2, 7, 1, 64, 4)
@@ -76,20 +76,20 @@ def scatter(ds: Dataset, path: Path, *, seed: int = 0, repeats: bool = False) ->
     for f in store.fields.values():
         known = (e["length"] + 1 if repeats else e["num_observed"]) if f.placement == "both" else e["length"]
         runs = [(int(a), int(a + n), int(b)) for a, n, b in zip(e["start"], known, start, strict=True)]
-        directory = path / store.path_of(f.name)
+        directory = path / store.table.path_of(f.name)
         write = _frames if f.kind == "frames" and f.codec != VIDEO else _array
         write(store, f, directory, runs, total)
         if digests.has_row_digests(f):
             of_rows, values = store.row_digests(f.name), np.zeros((total, 32), np.uint8)
             for a, b, to in runs:
                 values[to : to + b - a] = of_rows[a:b]
-            _replace(path / digests.ROWS / store.path_of(f.name), values)
+            _replace(path / digests.ROWS / store.table.path_of(f.name), values)
         if ds.encoding == "zarr":
             compression.compress(directory, f)
     _replace(path / "episodes" / "start", start)
     counts = replace(ds.manifest.counts, rows=total)
     sealing.seal(path, replace(ds.manifest, counts=counts))
-    return Dataset(Store(path))
+    return Dataset(open_directory(path))
 
 
 def _array(store: Store, f: Field, directory: Path, runs: list[tuple[int, int, int]], total: int) -> None:
@@ -103,7 +103,7 @@ def _array(store: Store, f: Field, directory: Path, runs: list[tuple[int, int, i
 def _frames(store: Store, f: Field, directory: Path, runs: list[tuple[int, int, int]], total: int) -> None:
     data = [b"no image"] * total
     for a, b, to in runs:
-        data[to : to + b - a] = [store.frame(f.name, row) for row in range(a, b)]
+        data[to : to + b - a] = [store.frames(f.name).packet(row) for row in range(a, b)]
     shutil.rmtree(directory)
     arrays.write(directory / "bytes", np.frombuffer(b"".join(data), np.uint8))
     ends = np.cumsum([len(x) for x in data])

@@ -96,7 +96,7 @@ def test_images_stay_encoded(tmp_path: Path) -> None:
         f = ds.schema[f"observation/images/{camera}"]
         assert (f.kind, f.codec, f.shape, f.placement) == ("frames", "png", (48, 64, 3), "both")
         published = [r["bytes"] for r in rows[f"observation.images.{camera}"].to_pylist()]
-        offsets, data = ds.store.frame_offsets(f.name), ds.store.frame_bytes(f.name)
+        offsets, data = ds.store.rows(f.name), ds.store.frames(f.name).data
         stored = [data[a:b].tobytes() for a, b in offsets.tolist()]
         assert stored == [*published[:4], published[3], *published[4:], published[6]]
         for k in range(2):

@@ -87,7 +87,7 @@ def test_what_is_no_column_is_kept(tmp_path: Path) -> None:
         with h5py.File(path, "a") as f:
             f["action"].attrs["unit"] = "m/s"
     ds = import_files(tmp_path / "a", "local/a", progress=False)
-    kept = ds.store.metadata
+    kept = ds.store.table.metadata
     assert (
         set(kept.index)
         == set(ds.manifest.metadata)
@@ -111,7 +111,7 @@ def test_attributes_of_groups_that_are_no_columns_are_kept(tmp_path: Path) -> No
     ds = import_files(source, "local/a", progress=False)
     assert ds.episodes["task"].tolist() == ["pick"] * 2 and ds.episodes["lab"].tolist() == ["b"] * 2
     assert ds.manifest.metadata == ("attributes/model", "demo_0/attributes/gains", "demo_1/attributes/gains")
-    assert ds.store.metadata["demo_1/attributes/gains"].tolist() == [0, 1, 2]  # type: ignore[union-attr]
+    assert ds.store.table.metadata["demo_1/attributes/gains"].tolist() == [0, 1, 2]  # type: ignore[union-attr]
 
 
 def test_an_attribute_whose_column_a_scalar_makes_is_kept(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_an_attribute_whose_column_a_scalar_makes_is_kept(tmp_path: Path) -> Non
             f["success"] = True
     ds = import_files(tmp_path / "a", "local/a", progress=False)
     assert ds.episodes["success"].tolist() == [True, True] and ds.episodes["task"].tolist() == ["pick"] * 2
-    assert [ds.store.metadata[f"{k}.hdf5/attributes/success"] for k in range(2)] == [False, False]
+    assert [ds.store.table.metadata[f"{k}.hdf5/attributes/success"] for k in range(2)] == [False, False]
 
 
 def test_files_with_other_attributes(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_versions_share_the_data_that_are_not_per_row(tmp_path: Path) -> None:
     assert (labelled.path / data).samefile(versions.at(ds.path, 1) / data)
     picked = labelled.select(episodes=[0]).save("one")
     assert (picked.path / data).samefile(labelled.path / data)
-    assert picked.store.metadata.text("attributes/model") == LONG
+    assert picked.store.table.metadata.text("attributes/model") == LONG
 
 
 @pytest.mark.parametrize("damage", ["index", "value", "missing"])

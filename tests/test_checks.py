@@ -72,7 +72,7 @@ def change_rows(ds: rlds_cli.Dataset, name: str, rows: Any, value: Any) -> None:
     """Write into the file of a field, as no rlds command does."""
     values = ds.column(name).copy()
     values[rows] = value
-    file = next(p for p in (ds.path / ds.store.directory(name) / "c").rglob("*") if p.is_file())
+    file = next(p for p in (ds.path / ds.store.table.path_of(name) / "c").rglob("*") if p.is_file())
     file.chmod(0o644)
     with file.open("r+b") as f:
         f.write(values.tobytes())

@@ -421,7 +421,7 @@ def test_frames_decoded_at_conversion(tmp_path: Path) -> None:
     assert kept.schema["observation"].kind == "frames"
     decoded = np.stack([np.asarray(Image.open(__import__("io").BytesIO(j.tobytes()))) for j in jpegs])
     np.testing.assert_array_equal(kept.gather("observation", np.arange(4)), decoded)
-    np.testing.assert_array_equal(kept.store.frame_bytes("observation"), np.concatenate(jpegs))
+    np.testing.assert_array_equal(kept.store.frames("observation").data, np.concatenate(jpegs))
     raw = import_files(tmp_path / "pixels-v0", "local/raw", frames="raw")
     np.testing.assert_array_equal(raw.column("observation"), decoded)
     small = import_files(tmp_path / "pixels-v0", "local/small", frames="20x24")

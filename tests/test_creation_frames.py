@@ -64,7 +64,7 @@ def own(frames: list[bytes]) -> EncodedFrames:
 def test_bytes_are_frames_and_stay_as_they_are(given: Callable[[list[bytes]], Any]) -> None:
     ds = create("local/cam", [episode(given(JPEGS))])
     assert ds.schema["observation"] == FIELD and ds.episodes["num_observed"].tolist() == [4]
-    assert [ds.store.frame("observation", row) for row in range(4)] == JPEGS
+    assert [ds.store.frames("observation").packet(row) for row in range(4)] == JPEGS
     assert np.array_equal(ds.gather("observation", np.arange(4)), [decoded(0, t) for t in range(4)])
     batch = next(iter(Loader(ds, 3, sampler=Sequential())))
     assert np.array_equal(batch["next", "observation"][2], decoded(0, 3))
@@ -108,8 +108,8 @@ def test_frames_of_every_placement() -> None:
     found = {n: f.placement for n, f in ds.schema.items() if f.kind == "frames"}
     assert found == {"next/after": "next", "observation/cam": "both", "wrist": "root"}
     assert ds.episodes["num_observed"].tolist() == [3]
-    assert ds.store.frame("observation/cam", 3) == JPEGS[2]  # not recorded: repeated, and masked
-    assert ds.store.frame("wrist", 3) == b"" and not ds.gather("wrist", np.array([3])).any()  # a filler
+    assert ds.store.frames("observation/cam").packet(3) == JPEGS[2]  # not recorded: repeated, and masked
+    assert ds.store.frames("wrist").packet(3) == b"" and not ds.gather("wrist", np.array([3])).any()  # a filler
     assert next(iter(Loader(ds, 2, window=Slice(3, after=2), fields="all")))["wrist"].shape == (2, 3, *SHAPE)
     assert not [f for f in checks.check(ds).findings if f.severity == "error"]
 
@@ -117,7 +117,7 @@ def test_frames_of_every_placement() -> None:
 def test_next_frames_continue_frames() -> None:
     ds = create("local/cam", [episode(JPEGS[:3], next={"observation": JPEGS[1:], "terminated": True})])
     assert list(ds.schema) == ["action", "next/terminated", "next/truncated", "observation"]
-    assert [ds.store.frame("observation", row) for row in range(4)] == JPEGS
+    assert [ds.store.frames("observation").packet(row) for row in range(4)] == JPEGS
 
 
 @pytest.mark.thorough
@@ -226,13 +226,13 @@ def test_a_writer_keeps_frames() -> None:
             w.add_episodes([episode([JPEGS[0], CUT, *JPEGS[:2]])])
     ds = w.dataset()
     assert ds.schema["observation"] == Field("observation", "uint8", SHAPE, "both", "frames", "jpeg")
-    assert [ds.store.frame("observation", row) for row in range(8)] == JPEGS[:4] * 2 and ds.num_episodes == 2
+    assert [ds.store.frames("observation").packet(row) for row in range(8)] == JPEGS[:4] * 2 and ds.num_episodes == 2
 
 
 def test_environments_side_by_side_give_frames() -> None:
     with writer("local/run", envs=2) as w:
         w.add(JPEGS[:2], np.zeros((2, 1)), terminated=[True, True], next_observation=JPEGS[2:])
-    assert [w.dataset().store.frame("observation", row) for row in range(4)] == [JPEGS[t] for t in (0, 2, 1, 3)]
+    assert [w.dataset().store.frames("observation").packet(row) for row in range(4)] == [JPEGS[t] for t in (0, 2, 1, 3)]
 
 
 def with_camera(e: Any, rows: int) -> Any:
@@ -243,7 +243,7 @@ def with_camera(e: Any, rows: int) -> Any:
 def test_a_function_returns_frames() -> None:
     source = create("local/source", [episode(np.zeros((4, 2)))])
     ds = preprocess.run(source, with_camera, "cam", args={"rows": 4}, jobs=1)
-    assert ds.schema["cam"].codec == "jpeg" and ds.store.frame("cam", 1) == JPEGS[1]
+    assert ds.schema["cam"].codec == "jpeg" and ds.store.frames("cam").packet(1) == JPEGS[1]
     with pytest.raises(PreprocessError, match="cam at row 3 has no frame"):
         preprocess.run(source, with_camera, "less", args={"rows": 3}, jobs=1)
 

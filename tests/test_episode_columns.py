@@ -48,7 +48,7 @@ def test_values_and_types_come_back() -> None:
         "operator": ["ann", None, ""],
     }
     np.testing.assert_array_equal(ds.episodes["speed"], [0.5, 2.0, np.nan])
-    assert ds.store.table().extra["speed"] == [0.5, 2.0, None]
+    assert ds.store.episode_table().extra["speed"] == [0.5, 2.0, None]
     assert set(ABOUT[0]) < set(ds.episodes)
 
 

@@ -316,7 +316,7 @@ def test_what_episodes_have_beside_their_steps(home: Path, tmp_path: Path) -> No
         assert not done.losses and again.fingerprint == ds.fingerprint == done.fingerprint
         assert again.episodes["train"].tolist() == [True, False, True, False]
         assert again.episodes["task"].tolist() == columns["task"]
-        table = again.store.table()
+        table = again.store.episode_table()
         assert list(table.seed) == more["seed"] and list(table.options) == more["options"]
         kept = dict(Content(again).metadata())
         assert kept["model"] == "<xml/>" and kept["policy/weight"].tolist() == [[0, 1, 2], [3, 4, 5]]

@@ -239,7 +239,7 @@ def test_what_is_dropped_does_not_count_for_what_is_kept() -> None:
         rlds_cli.open_dataset(f"{ID}#v3").restore()
         ds = add(w, 4, 5)
     assert numbers(ds) == [3, 4, 5]
-    assert ds.store.commit.dropped == 0 and ds.store.commit.first_episode == 3  # as old as what left
+    assert ds.store.table.commit.dropped == 0 and ds.store.table.commit.first_episode == 3  # as old as what left
     assert not verify(ID).problems
 
 
@@ -258,7 +258,7 @@ def test_clearing_lets_dropped_episodes_leave() -> None:
     before = record(3)
     before.select(episodes=[0, 1, 2]).drop()
     found = compacting.clear(ID)
-    assert (found.left, found.kept) == (0, 0) and newest().store.commit.dropped == 0
+    assert (found.left, found.kept) == (0, 0) and newest().store.table.commit.dropped == 0
     with pytest.raises(InvalidArgument, match=r"#v3 cannot be restored: 3 episodes of it left"):
         before.restore()
 
@@ -269,7 +269,7 @@ def test_compacting_removes_what_is_dropped_and_keeps_labels() -> None:
     labelled = before.select(episodes=[0]).label(quality="fine")
     held = rlds_cli.open_dataset(f"{ID}#v6")
     found = compacting.compact(ID)
-    assert found.changed and found.fingerprint == labelled.fingerprint and newest().store.commit.dropped == 0
+    assert found.changed and found.fingerprint == labelled.fingerprint and newest().store.table.commit.dropped == 0
     assert newest().episodes["quality"].tolist() == ["fine", "good", None] and newest().manifest.env["fps"] == 10
     assert newest().versions[-1].change == "compact"
     with pytest.raises(InvalidArgument, match=r"#v6 cannot be restored: 1 episode of it left since"):

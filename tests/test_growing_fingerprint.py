@@ -14,7 +14,7 @@ from rlds_cli import Fifo, Top
 from rlds_cli.keep import compacting
 from rlds_cli.store import commits
 from rlds_cli.store.growing import logs
-from rlds_cli.store.growing.store import GrowingStore
+from rlds_cli.store.growing.table import LoggedTable
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def test_it_follows_departures_and_survives_compacting() -> None:
     assert ds.fingerprint == slow_fingerprint(episodes[-4:])
     best = recorded("local/top", episodes, keep=Top(episodes=5))
     kept = sorted(sorted(range(12), key=lambda k: (-episodes[k].total_reward, k))[:5])
-    assert best.store.has_gaps
+    assert best.store.table.has_gaps
     wanted = slow_fingerprint([episodes[k] for k in kept])
     assert best.fingerprint == wanted
     some_of_them = slow_fingerprint([episodes[kept[k]] for k in (1, 3)])
@@ -69,7 +69,7 @@ def test_it_follows_departures_and_survives_compacting() -> None:
     before = ids(best)
     compacting.compact("local/top")
     after = rlds_cli.open_dataset("local/top")
-    assert not after.store.has_gaps and after.fingerprint == wanted and ids(after) == before
+    assert not after.store.table.has_gaps and after.fingerprint == wanted and ids(after) == before
     assert after.store.version_id != best.store.version_id
 
 
@@ -195,6 +195,6 @@ def test_a_version_id_is_of_one_version() -> None:
             seen.append(w.dataset().store.version_id)
     path = rlds_cli.open_dataset("local/run").path
     assert len(set(seen)) == 3
-    assert [GrowingStore(path, n).version_id for n in (1, 2, 3)] == seen
+    assert [LoggedTable.open(path, n).version_id for n in (1, 2, 3)] == seen
     record = commits.at(path, 2).packed()
     assert seen[1] == hashlib.sha256(record).hexdigest()

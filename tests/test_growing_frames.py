@@ -44,7 +44,7 @@ def record(w: Any, k: int, steps: int = 4) -> None:
 def stored(ds: Dataset, k: int) -> list[bytes]:
     """Return the bytes of the frames of an episode."""
     start, rows = (int(ds.episodes[name][k]) for name in ("start", "num_observed"))
-    return [ds.store.frame("observation", row) for row in range(start, start + rows)]
+    return [ds.store.frames("observation").packet(row) for row in range(start, start + rows)]
 
 
 def check(ds: Dataset, numbers: list[int], steps: int | None = 4) -> None:

@@ -22,7 +22,7 @@ from growing_hostile import FAR
 import rlds_cli
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.store import commits, files
-from rlds_cli.store.growing import logs, segments, store
+from rlds_cli.store.growing import logs, segments, table
 from rlds_cli.store.growing.segments import SegmentedArray
 from rlds_cli.store.growing.verification import verify_directory
 
@@ -32,7 +32,7 @@ LOGS = ("episodes.log", "departed.log", "about.log", "strings.log", "sources.log
 @pytest.fixture
 def dataset(monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(segments, "rows_of_segment", lambda width, most=None: 4096)
-    monkeypatch.setattr(store, "_LONGEST_FREEING", 0.05)
+    monkeypatch.setattr(table, "_LONGEST_FREEING", 0.05)
     with rlds_cli.writer("local/x", keep=rlds_cli.Fifo(episodes=3), durable=False) as w:
         for k in range(5):
             w.add(np.full(2, k, np.float32), k, reward=1.0, terminated=True, word=f"w{k}", episode={"task": "press"})

@@ -106,7 +106,7 @@ def test_an_ordinary_and_a_growing_dataset_give_the_same(tmp_path):
     add(tmp_path, 0, 12, rlds_cli.Reservoir(episodes=12, seed=1))
     add(tmp_path, 12, 40)
     grown = rlds_cli.open_dataset("local/run", cache_dir=tmp_path)
-    assert grown.store.has_gaps
+    assert grown.store.table.has_gaps
     rlds_cli.create("local/plain", (grown.episode(k) for k in range(12)), cache_dir=tmp_path)
     made, _ = run(tmp_path, doubled)
     other = preprocess.run("local/plain", doubled, "made", jobs=0, cache_dir=tmp_path)

@@ -12,7 +12,7 @@ from rlds_cli.keep import compacting
 from rlds_cli.keep.verification import verify
 from rlds_cli.store import commits
 from rlds_cli.store.growing import logs
-from rlds_cli.store.opening import NAMES
+from rlds_cli.store.table import NAMES
 
 KEEPS = [None, rlds_cli.Fifo(episodes=7), rlds_cli.Reservoir(episodes=7, seed=1)]
 
@@ -37,7 +37,7 @@ def damaged(file, at: int, data: bytes = b"\xff") -> None:
 @pytest.fixture
 def run(tmp_path):
     ds = recorded(tmp_path, rlds_cli.Reservoir(episodes=7, seed=1), 30)
-    g = ds.store.commit
+    g = ds.store.table.commit
     return ds.path, g, tmp_path
 
 
@@ -51,7 +51,7 @@ def problems(home) -> list[tuple[str, str]]:
 def test_a_changed_row_is_named_by_its_episode(run):
     path, _, home = run
     ds = rlds_cli.open_dataset(path)
-    first = int(ds.episodes["start"][4]) + ds.store.commit.first_row
+    first = int(ds.episodes["start"][4]) + ds.store.table.commit.first_row
     damaged(path / "action/c/0/0", (first + 3) * 4)
     (problem,) = verify("local/run", cache_dir=home).problems
     assert (problem.where, problem.episodes) == ("action", (4, 5))
@@ -107,7 +107,7 @@ def test_a_digest_that_is_not_that_of_the_rows_names_field_and_episode(run, monk
     path, _, home = run
     monkeypatch.setattr(logs, "broken", lambda *_: None)  # of a stranger, who can hash the logs anew
     fields = sorted(rlds_cli.open_dataset(path).schema)
-    number = int(rlds_cli.open_dataset(path).store.names_of(np.array([2]))[0]) // NAMES - 1  # in the logs
+    number = int(rlds_cli.open_dataset(path).store.table.names_of(np.array([2]))[0]) // NAMES - 1  # in the logs
     damaged(path / logs.DIGESTS, (number * len(fields) + fields.index("observation")) * logs.DIGEST)
     (problem,) = verify("local/run", cache_dir=home).problems
     assert (problem.where, problem.episodes) == ("observation", (2, 3))

@@ -303,9 +303,9 @@ def test_compaction_closes_the_gap_behind_a_shared_segment() -> None:
     some = record("local/rec", given).select(episodes=[1]).save("some")
     with rlds_cli.writer("local/rec") as w:
         w.add_episodes([e.item() for e in more])
-    assert w.dataset().store.has_gaps
+    assert w.dataset().store.table.has_gaps
     compact("local/rec")
     ds = rlds_cli.open_dataset("local/rec")
-    assert not ds.store.has_gaps
+    assert not ds.store.table.has_gaps
     intact(ds, [*given, *more])
     intact(some, [given[1]])

@@ -96,8 +96,8 @@ def test_batches_are_those_of_the_local_dataset(here, name, stays, block):
     far = late(here, block, stays=stays)
     check(here, far, **ARGUMENTS[name])
     gc.collect()
-    assert far.store.blocks.holds == 0
-    assert stays or not any(state.any() for state in far.store.blocks._state)
+    assert far.store.files.blocks.holds == 0
+    assert stays or not any(state.any() for state in far.store.files.blocks._state)
 
 
 @pytest.mark.sampled(1)
@@ -107,7 +107,7 @@ def test_columns_in_several_files(here, name, pieces):
     far = late(here, 16, pieces=pieces)
     check(here, far, **ARGUMENTS[name])
     gc.collect()
-    assert far.store.blocks.holds == 0
+    assert far.store.files.blocks.holds == 0
 
 
 @pytest.mark.sampled(1)
@@ -128,7 +128,7 @@ def test_encoded_frames(film, arguments, stays):
     far = late(film, 128, stays=stays)
     check(film, far, batches=12, **arguments)
     gc.collect()
-    assert far.store.blocks.holds == 0
+    assert far.store.files.blocks.holds == 0
 
 
 def test_frames_are_announced_as_soon_as_their_table_is_here(film):
@@ -136,12 +136,13 @@ def test_frames_are_announced_as_soon_as_their_table_is_here(film):
     loader = Loader(far, 4, backend="numpy", prefetch=0, sampler=Sequential())
     batches = iter(loader)
     next(batches)
-    table = far.store.place("observation\0offsets").files[0]
-    far.store.blocks.hold([(table, np.arange(len(far.store.blocks.state(table))))]).release()
-    offsets = far.store.mapped("observation\0offsets")
-    frames = far.store.place("observation\0bytes").wanted(*offsets[4:8].T)  # of the next batch
+    table = far.store.files.place(far.store.table.column("observation")).files[0]
+    far.store.files.blocks.hold([(table, np.arange(len(far.store.files.blocks.state(table))))]).release()
+    offsets = far.store.files.mapped(far.store.table.column("observation"))
+    place = far.store.files.place(far.store.table.column("observation", "frames"))
+    frames, state = place.wanted(*offsets[4:8].T), far.store.files.blocks.state  # of the next batch
     until = time.monotonic() + 60
-    while not (arrived := all(far.store.blocks.state(f)[b].all() for f, b in frames)) and time.monotonic() < until:
+    while not (arrived := all(state(f)[b].all() for f, b in frames)) and time.monotonic() < until:
         time.sleep(0.01)
     assert arrived  # before anybody waits for the batch
     next(batches)
@@ -219,7 +220,7 @@ def test_a_state_moves_between_local_and_remote(here):
 def test_what_is_announced(here, monkeypatch):
     monkeypatch.setattr(remote, "MISSING_AHEAD", 40)
     far = late(here, 64)
-    blocks, most, announced = far.store.blocks, 0, []
+    blocks, most, announced = far.store.files.blocks, 0, []
     announce = blocks.announce
     monkeypatch.setattr(blocks, "announce", lambda wanted, *rest: announced.append(wanted) or announce(wanted, *rest))
     for _ in Loader(far, 8, backend="numpy", steps=50, sampler=Sequential()):
@@ -235,23 +236,23 @@ def test_a_loop_that_is_left_lets_go(here):
         for _ in Loader(far, 8, backend="numpy", prefetch=prefetch):
             break
         gc.collect()
-        assert far.store.blocks.holds == 0
+        assert far.store.files.blocks.holds == 0
 
 
 @pytest.mark.thorough
 def test_what_is_all_here_is_held_and_not_asked_for(here, monkeypatch):
     far = late(here)
     loader, near = (Loader(dataset, 16, backend="numpy", steps=9) for dataset in (far, here))
-    far.store.blocks.come()
-    asked, announce = [], far.store.blocks.announce
+    far.store.files.blocks.come()
+    asked, announce = [], far.store.files.blocks.announce
     monkeypatch.setattr(
-        far.store.blocks, "announce", lambda wanted, *rest: asked.append(wanted) or announce(wanted, *rest)
+        far.store.files.blocks, "announce", lambda wanted, *rest: asked.append(wanted) or announce(wanted, *rest)
     )
     for one, other in zip(loader, near, strict=True):
         same(one, other)
     (whole,) = asked
-    assert {file for file, _ in whole} < set(range(len(far.store.blocks.came)))  # only files that are read
-    assert all(len(blocks) == len(far.store.blocks.state(file)) for file, blocks in whole)
+    assert {file for file, _ in whole} < set(range(len(far.store.files.blocks.came)))  # only files that are read
+    assert all(len(blocks) == len(far.store.files.blocks.state(file)) for file, blocks in whole)
 
 
 @pytest.mark.thorough
@@ -262,14 +263,14 @@ def test_what_becomes_whole_meanwhile_is_held(here, monkeypatch):
     for i, (one, other) in enumerate(zip(loader, near, strict=True)):
         same(one, other)
         if i == 5:
-            far.store.blocks.come()
-    assert not loader.source.remote and far.store.blocks.holds == 1
+            far.store.files.blocks.come()
+    assert not loader.source.remote and far.store.files.blocks.holds == 1
 
 
 def test_a_block_that_cannot_be_had(here):
     far = late(here)
     loader = Loader(far, 8, backend="numpy")
-    far.store.blocks.broken.add(0)
+    far.store.files.blocks.broken.add(0)
     with pytest.raises(DownloadFailed, match="block 0 of file 0"):
         next(iter(loader))
 
@@ -295,7 +296,7 @@ def test_stats(here):
     stats = loader.stats()
     row = 3 * 8 * 2 + 2 * 4 + 8 + 4  # two observations, action, reward, four flags
     assert (stats.batches, stats.samples, stats.used) == (12, 96, 96 * row)
-    assert stats.requests == sum(c.sum() for c in far.store.blocks.came) > 0
+    assert stats.requests == sum(c.sum() for c in far.store.files.blocks.came) > 0
     assert 0 < stats.fetched <= 64 * stats.requests and 0 < stats.waited < stats.seconds
     assert str(stats).startswith("12 batches in 0.") and f"{stats.requests:,} requests" in str(stats)
     half = Loader(here, 8, backend="numpy", steps=12, rank=1, world_size=2)

@@ -299,7 +299,7 @@ def test_no_function_of_another_room_and_none_that_they_use_has_places_of_the_lo
         if isinstance(x, ast.ImportFrom) and x.module and x.module.startswith("rlds_cli.store.growing.")
         for name in x.names
     }
-    assert ("store/growing/store.py", "GrowingStore") in used and "store/growing/places.py" not in {
+    assert ("store/growing/table.py", "LoggedTable") in used and "store/growing/places.py" not in {
         file for file, _ in used
     }
     used |= {("store/growing/changing.py", "ChangedByLog")}  # which it extends

@@ -52,7 +52,7 @@ def test_no_consumer_tells_a_dataset_that_grew_from_a_fresh_one(
 def test_the_dataset_has_dropped_episodes_before_and_between_others(made: Path) -> None:
     """Else the tests above prove nothing: where no episode is gone, all numbers are the same."""
     ds = rlds_cli.open_dataset(made / "datasets" / GROWN)
-    assert ds.store.dropped >= 2 and ds.store.has_gaps and ds.num_episodes >= 4
+    assert ds.store.table.dropped >= 2 and ds.store.table.has_gaps and ds.num_episodes >= 4
     assert np.diff(ds.episodes["k"]).max() > 1
     assert len(ds.versions) > 5
 

@@ -136,7 +136,7 @@ def check_images(ds: Dataset, expected: Sequence[Sequence[bytes]]) -> None:
     assert ds.num_episodes == len(expected)
     for k, images in enumerate(expected):
         start = int(ds.episodes["start"][k])
-        assert [ds.store.frame("observation/camera", start + t) for t in range(len(images))] == list(images)
+        assert [ds.store.frames("observation/camera").packet(start + t) for t in range(len(images))] == list(images)
         decoded = np.stack([np.asarray(Image.open(io.BytesIO(x))) for x in images])
         found = ds.episode(k)["observation", "camera"]
         np.testing.assert_array_equal(found, decoded[: len(found)])
@@ -148,7 +148,7 @@ def test_an_image_that_rows_share_is_stored_once(encoding: Literal["memmap", "za
     episodes, rows = zip(*(slow_images(k) for k in range(3)), strict=True)
     ds = rlds_cli.create("local/slow", episodes, store=encoding)
     images = sum(len(image) for of in rows for image in dict.fromkeys(of))
-    assert len(ds.store.frame_bytes("observation/camera")) == images
+    assert len(ds.store.frames("observation/camera").data) == images
     check_images(ds, rows)
     assert rlds_cli.verify(ds.id).ok and not [f for f in rlds_cli.check(ds).findings if f.severity == "error"]
     repeated = rlds_cli.create("local/apart", episodes, frames="raw")  # the same pixels, for each row
@@ -168,7 +168,7 @@ def test_shared_images_through_every_change(tmp_path: Path) -> None:
     with rlds_cli.writer("local/run") as w:
         w.add_episodes([g, e])
     check_images(w.dataset(), [c, a])
-    assert len(w.dataset().store.frame_bytes("observation/camera")) == sum(map(len, {*a, *c}))
+    assert len(w.dataset().store.frames("observation/camera").data) == sum(map(len, {*a, *c}))
     merged = rlds_cli.merge([trimmed, w.dataset()], "local/all")
     expected += [c, a]
     check_images(merged, expected)
@@ -176,7 +176,7 @@ def test_shared_images_through_every_change(tmp_path: Path) -> None:
     assert compacting.compact(merged.id).changed
     merged = rlds_cli.open_dataset(merged.id)
     check_images(merged, expected)
-    assert len(merged.store.frame_bytes("observation/camera")) == sum(map(len, {*a[3:32], *b, *c})) + sum(
+    assert len(merged.store.frames("observation/camera").data) == sum(map(len, {*a[3:32], *b, *c})) + sum(
         map(len, {*a})
     )
     rlds_cli.push("local/all", str(tmp_path / "shelf"))
@@ -186,14 +186,14 @@ def test_shared_images_through_every_change(tmp_path: Path) -> None:
     check_images(pinned, expected)
     export(merged, "lerobot", tmp_path / "lerobot", lossy=True, progress=False)
     back = import_files(tmp_path / "lerobot", "local/back", progress=False)
-    assert len(back.store.frame_bytes("observation/camera")) < 1.1 * len(merged.store.frame_bytes("observation/camera"))
+    assert len(back.store.frames("observation/camera").data) < 1.1 * len(merged.store.frames("observation/camera").data)
 
 
 def test_a_hostile_dataset_that_shares_a_large_image_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "MOST_REPEATED", 4096)
     ds = rlds_cli.create("local/slow", [slow_images(0)[0]])
     with pytest.raises(DamagedDataset, match="not within its bytes"):
-        ds.store.encoded("observation/camera", np.arange(51))
+        ds.store.frames("observation/camera").encoded(np.arange(51))
 
 
 def ages(period: float, steps: int, dropped: tuple[int, ...] = (), late: float = 0.0) -> np.ndarray:

@@ -88,7 +88,7 @@ def test_frames_are_encoded_without_loss_and_decoded_again(ds, images, jobs, mon
         assert (f.kind, f.codec, f.dtype) == ("frames", "png", "uint8")
         assert np.array_equal(rows(made, f.name), np.concatenate([e[name] for e in images]))
     store = made.store
-    offsets, data = store.frame_offsets("observation/camera"), store.frame_bytes("observation/camera")
+    offsets, data = store.rows("observation/camera"), store.frames("observation/camera").data
     first = Image.open(io.BytesIO(data[slice(*offsets[0])].tobytes()))
     assert first.format == "PNG" and np.array_equal(np.asarray(first), images[0]["camera"][0])
     assert verify(made.id).ok
@@ -107,8 +107,8 @@ def test_small_jpegs_of_large_frames(ds, images):
         for c in range(3)
     ]
     Image.fromarray(np.stack(small, -1)).save(file, "jpeg", quality=90)
-    end = made.store.frame_offsets("observation/camera")[0, 1]
-    assert made.store.frame_bytes("observation/camera")[:end].tobytes() == file.getvalue()
+    end = made.store.rows("observation/camera")[0, 1]
+    assert made.store.frames("observation/camera").data[:end].tobytes() == file.getvalue()
     assert rows(made, "observation/camera").shape == (sum(LENGTHS) + 4, 6, 5, 3)
 
 

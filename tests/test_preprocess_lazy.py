@@ -12,7 +12,7 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.preprocess import reading
-from rlds_cli.store import opening
+from rlds_cli.store import encoded
 
 LENGTHS = [3, 5, 4, 2]
 FLAGS = ("next/terminated", "next/truncated")
@@ -27,13 +27,13 @@ def ds() -> Dataset:
 def frames(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The row of every frame that is decoded."""
     rows: list[int] = []
-    decode = opening.decode_frames
+    decode = encoded.decode_frames
 
     def counted(data, offsets, wanted, *about):
         rows.extend(wanted.tolist())
         return decode(data, offsets, wanted, *about)
 
-    monkeypatch.setattr(opening, "decode_frames", counted)
+    monkeypatch.setattr(encoded, "decode_frames", counted)
     return rows
 
 
@@ -41,7 +41,7 @@ def stored(ds: Dataset, name: str = "observation") -> list[bytes]:
     """The encoded frames of the steps and final observations, episode by episode."""
     e = ds.episodes
     spans = zip(e["start"].tolist(), e["num_observed"].tolist(), strict=True)
-    return [ds.store.frame(name, row) for start, rows in spans for row in range(start, start + rows)]
+    return [ds.store.frames(name).packet(row) for start, rows in spans for row in range(start, start + rows)]
 
 
 def doubled(data):

@@ -234,7 +234,7 @@ def test_behind_the_training(pushed: tuple[Dataset, str], tmp_path: Path) -> Non
     near, loader = Loader(here, 1, **arguments), Loader(there, 1, **arguments)
     (reads,) = loader.source.remote
     assert "after the first batch, the rest arrives in the background" in loader.describe()
-    blocks, count = there.store.blocks, reads.extent[1]
+    blocks, count = there.store.files.blocks, reads.extent[1]
     for _ in range(2):
         for one, other in zip(near, loader, strict=True):
             same(one, other)
@@ -281,7 +281,7 @@ def test_it_is_turned_off(pushed: tuple[Dataset, str], tmp_path: Path) -> None:
     for _ in loader:
         pass
     assert loader.stats().filled == 0 and "fill=False" in loader.describe()
-    assert there.store.blocks._filler is None
+    assert there.store.files.blocks._filler is None
 
 
 def test_members_of_a_mixture(pushed: tuple[Dataset, str], tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_members_of_a_mixture(pushed: tuple[Dataset, str], tmp_path: Path) -> No
 @pytest.mark.usefixtures("quick")
 def test_it_ends_with_the_loaders(pushed: tuple[Dataset, str], tmp_path: Path) -> None:
     there = rlds_cli.open_dataset(pushed[1], cache_dir=tmp_path)
-    blocks = there.store.blocks
+    blocks = there.store.files.blocks
     only = Descriptor(blocks.map.ground.open(FETCHING))
     assert lock_bytes(only.number, blocks.map.blocks, 1)  # so that it does not end by itself
     loaders = [Loader(there, 1, backend="numpy", fields=["observation"], steps=2, seed=k) for k in range(2)]
@@ -340,7 +340,7 @@ def test_what_is_all_here_and_stays_is_packed_as_a_local_dataset_is(
         there = rlds_cli.open_dataset(store, cache_dir=home, cache=limit)
         before = Loader(there, 16, backend="numpy", steps=3)
         assert "packed rows" not in before.describe()
-        blocks = there.store.blocks
+        blocks = there.store.files.blocks
         hold = blocks.hold([(n, np.arange(f.blocks)) for n, f in enumerate(blocks.files) if f.blocks])
         loader = Loader(there, 16, backend="numpy", steps=40)
         assert ("packed rows" in loader.describe()) == packs == bool(list(home.glob("packed/*")))

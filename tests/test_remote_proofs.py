@@ -41,7 +41,7 @@ def adjoining(_: Path) -> Dataset:
 
 
 def compare(got: Dataset, wanted: Dataset) -> None:
-    if not wanted.store.has_gaps or wanted.store.segment_rows:
+    if not wanted.store.table.has_gaps or wanted.store.table.segment_rows:
         assert_same(got, wanted)
         return
     assert got.fingerprint == wanted.fingerprint and got.num_episodes == wanted.num_episodes

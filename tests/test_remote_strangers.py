@@ -73,7 +73,7 @@ def test_rows_packed_from_a_forged_address_are_not_used_for_the_genuine_one(
         """Return whether rows were packed, and all rewards."""
         ds = rlds_cli.open_dataset(at, cache_dir=far)
         if whole:
-            blocks = ds.store.blocks
+            blocks = ds.store.files.blocks
             blocks.hold([(n, np.arange(f.blocks)) for n, f in enumerate(blocks.files) if f.blocks]).release()
         loader = Loader(rlds_cli.open_dataset(at, cache_dir=far), 16, backend="numpy", steps=40)
         found = {x for batch in loader for x in batch["next", "reward"].reshape(-1).tolist()}
@@ -181,8 +181,8 @@ def test_segments_that_no_episode_needs_get_no_blocks(tmp_path: Path, far: Path)
     altered(store, other, [IndexedFile(name, 1 << 49, ()), IndexedFile("next/reward/c/7777", 1 << 45, ())])
     there = rlds_cli.open_dataset(other, cache_dir=far)
     np.testing.assert_array_equal(there.column("observation/state")[:], here.column("observation/state")[:])
-    assert {f.path: f.size for f in there.store.blocks.files}[segment.path] == segment.size
-    assert name not in {f.path for f in there.store.blocks.files}
+    assert {f.path: f.size for f in there.store.files.blocks.files}[segment.path] == segment.size
+    assert name not in {f.path for f in there.store.files.blocks.files}
     assert maps(far) < 64 << 20
 
 
@@ -246,7 +246,7 @@ def test_what_is_written_through_maps_has_its_room_on_the_disk(tmp_path: Path, f
     (root,) = far.glob("remote/*/map")
     assert allocated(root)
     with root.with_name("pins").open("rb") as pins:
-        assert os.lseek(pins.fileno(), 0, os.SEEK_HOLE) >= ds.store.blocks.map.stride  # the slot of this process
+        assert os.lseek(pins.fileno(), 0, os.SEEK_HOLE) >= ds.store.files.blocks.map.stride  # the slot of this process
 
 
 @pytest.mark.parametrize("file", ["map", "pins"])

@@ -22,7 +22,7 @@ from rlds_cli.share.pushing import push
 
 def late(there: Dataset) -> Dataset:
     """Let every block come 20 ms late."""
-    blocks = there.store.blocks
+    blocks = there.store.files.blocks
     source: Callable[..., None] = blocks._source
     blocks._source = lambda *a: time.sleep(0.02) or source(*a)
     return there
@@ -43,7 +43,7 @@ def test_events_say_what_came_and_how_long_it_was_waited_for(tmp_path: Path) -> 
     events: list[Event] = []
     checks.check(there, progress=events.append)
     told = [figures(e.beside) for e in events if e.total is not None]
-    stored = there.store.blocks.here * there.store.blocks.block / (1 << 20)
+    stored = there.store.files.blocks.here * there.store.files.blocks.block / (1 << 20)
     assert told[0] == (0.0, 0.0) and told == sorted(told)
     assert told[-1][0] == pytest.approx(stored, abs=1.0) and told[-1][1] >= 0.02
     again: list[Event] = []

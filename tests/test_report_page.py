@@ -353,7 +353,7 @@ def test_what_is_there_stays_where_making_it_fails(tmp_path: Path) -> None:
     ds, to = lists([3]), tmp_path / "report.html"
     write_page(ds, to)
     before = to.read_bytes()
-    ds.store.directory("observation").joinpath("c/0/0").write_bytes(b"")
+    (ds.path / ds.store.table.path_of("observation") / "c/0/0").write_bytes(b"")
     with pytest.raises(DamagedDataset):
         write_page(ds.path, to)
     assert to.read_bytes() == before and [p.name for p in tmp_path.glob("*report*")] == ["report.html"]

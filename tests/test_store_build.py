@@ -16,7 +16,7 @@ from rlds_cli.errors import RldsError
 from rlds_cli.store import rows
 from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, finish
-from rlds_cli.store.opening import Store
+from rlds_cli.store.opening import open_directory
 from rlds_cli.ted import TERMINATED, Chunk, EncodedFrames, EpisodeData, EpisodeTable, Field, Note, Repeated, lay_out
 
 SCHEMA = (
@@ -87,7 +87,7 @@ def _only(e: EpisodeData, schema: tuple[Field, ...]) -> EpisodeData:
 def check(built: Built) -> str:
     """Finish the dataset, compare everything with what was put in, and return the fingerprint."""
     m = finish(built, Description("local/x"))
-    store = Store(built.directory)
+    store = open_directory(built.directory)
     want = [e for p in range(PARTS) for e in episodes(p)]
     start = 0
     for k, e in enumerate(want):
@@ -97,10 +97,10 @@ def check(built: Built) -> str:
         assert not store.rows("action")[stop].any()
         if "info/word" in store.fields:
             assert store.gather("info/word", np.arange(start, stop + 1)).tolist() == [*e.columns["info/word"], None]
-            offsets, frames = store.frame_offsets("observation/pixels"), e.columns["observation/pixels"]
+            offsets, frames = store.rows("observation/pixels"), e.columns["observation/pixels"]
             assert np.diff(offsets[start : stop + 1])[:, 0].tolist() == frames.lengths.tolist()
             assert (
-                store.frame_bytes("observation/pixels")[offsets[start, 0] : offsets[stop, 1]].tolist()
+                store.frames("observation/pixels").data[offsets[start, 0] : offsets[stop, 1]].tolist()
                 == frames.data.tolist()
             )
         start = stop + 1

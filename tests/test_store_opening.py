@@ -17,7 +17,7 @@ from rlds_cli.store import frames
 from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.frames import decode_frame
-from rlds_cli.store.opening import Store
+from rlds_cli.store.opening import Store, open_directory
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import RowPosition, RowWriter
 from rlds_cli.ted import TERMINATED, EncodedFrames, EpisodeData, Field, lay_out
@@ -54,7 +54,7 @@ def dataset(directory: Path, frames: list[bytes], encoding: str = "memmap") -> S
         Built(directory, schema, where, written.end, written.episodes, ()),
         Description("local/x", encoding, sources=sources),
     )
-    return Store(directory)
+    return open_directory(directory)
 
 
 @pytest.mark.thorough
@@ -99,7 +99,7 @@ def test_dimensions_are_checked_before_decoding(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.thorough
 def test_the_table_comes_back(tmp_path: Path) -> None:
-    table = dataset(tmp_path / "x", [image(0)[1]] * 3).table()
+    table = dataset(tmp_path / "x", [image(0)[1]] * 3).episode_table()
     assert (table.length.tolist(), table.observed.tolist(), table.end.tolist()) == ([2], [True], [TERMINATED])
     assert (table.group, table.seed, table.options) == (["g"], [2**64 - 1], ['{"a": 1}'])
     assert table.splits["train"].tolist() == [True]
@@ -118,11 +118,11 @@ def test_short_and_missing_files_are_found_when_opening(tmp_path: Path, array: s
     file = store.path / array / ("c/0/0" if array.endswith("offsets") else "c/0")
     os.truncate(file, file.stat().st_size - 1)
     with pytest.raises(DamagedDataset, match="bytes"):
-        Store(store.path)
-    Store(store.path, check=False)
+        open_directory(store.path)
+    open_directory(store.path, check=False)
     file.unlink()
     with pytest.raises(DamagedDataset, match="is missing"):
-        Store(store.path)
+        open_directory(store.path)
 
 
 @pytest.mark.thorough
@@ -130,14 +130,14 @@ def test_a_missing_shard_is_found_when_opening(tmp_path: Path) -> None:
     store = dataset(tmp_path / "x", [image(0)[1]] * 3, "zarr")
     shutil.rmtree(store.path / "next/truncated/c")
     with pytest.raises(DamagedDataset, match="is missing"):
-        Store(store.path)
+        open_directory(store.path)
 
 
 def test_an_episode_table_that_is_none() -> None:
     ds = create("local/x", [{"observation": np.zeros(3), "action": np.zeros(2)}])
     shutil.rmtree(ds.path / "episodes/start")
     with pytest.raises(DamagedDataset, match="is not the episode table"):
-        _ = Store(ds.path).episodes
+        _ = open_directory(ds.path).episodes
 
 
 @pytest.mark.thorough
@@ -158,6 +158,6 @@ def test_nothing_is_left_of_an_iterable_without_rows(tmp_path: Path) -> None:
     built = write_rows(Empty(), tmp_path / "w", jobs=0, progress=silent)  # type: ignore[arg-type]
     m = finish(built, Description("local/x"))
     assert (m.counts.rows, m.counts.episodes) == (0, 0)
-    store = Store(built.directory)
+    store = open_directory(built.directory)
     assert store.rows("next/terminated").shape == (0,)
-    assert len(store.table()) == 0
+    assert len(store.episode_table()) == 0

@@ -19,7 +19,7 @@ from rlds_cli.dataset import open_dataset
 from rlds_cli.errors import DamagedDataset, NewerFormat
 from rlds_cli.keep.verification import verify
 from rlds_cli.store import arrays, files, manifest
-from rlds_cli.store.opening import Store
+from rlds_cli.store.opening import open_directory
 from rlds_cli.store.paths import is_field_path
 
 Change = Callable[[dict[str, Any]], object]
@@ -229,14 +229,14 @@ def test_offsets_outside_of_the_frames(dataset: Path, offsets: tuple[int, int]) 
     with pytest.raises(DamagedDataset, match="not within its bytes"):
         ds.episode(0)
     with pytest.raises(DamagedDataset, match="not within its bytes"):
-        ds.store.frame("observation/image", 0)
+        ds.store.frames("observation/image").packet(0)
 
 
 @pytest.mark.parametrize("text", ['"x"', "{}", '{"file": "../../.ssh/id_rsa"}', '{"file": "/etc/passwd"}', "[" * 9999])
 def test_a_source_outside_of_the_archive(dataset: Path, text: str) -> None:
     arrays.write_strings(dataset / "sources", [text])
     with pytest.raises(DamagedDataset, match="does not describe a file"):
-        _ = Store(dataset).sources
+        _ = open_directory(dataset).sources
 
 
 @pytest.mark.sampled(7)

@@ -122,7 +122,7 @@ def test_every_change_by_name_leaves_the_rows_where_they_are(
         check(ds, episodes)
         check_batches(ds, episodes, 0)
         assert verify(ds.path).ok
-        assert ds.path.is_relative_to(home) and [s.id for s in ds.store.refers_to] == ["local/five"]
+        assert ds.path.is_relative_to(home) and [s.id for s in ds.store.files.refers_to] == ["local/five"]
         assert not (ds.path / "observation/state/c").exists()
     assert there.files() == before
 
@@ -139,7 +139,7 @@ def test_changes_of_changes_refer_to_the_first_dataset(source: Dataset, five: li
     ]
     for ds, episodes in [*found, (few, [five[2], five[0]])]:
         check(ds, episodes)
-        assert ds.store.refers_to == (source.store.identity,)
+        assert ds.store.files.refers_to == (source.store.files.identity,)
     removing.remove([few.id])
     check(rlds_cli.open_dataset(short.id), found[0][1])
 
@@ -155,7 +155,7 @@ def test_a_chain_over_three_homes_is_one_reference(
     shutil.rmtree(few.path)
     check(one, [five[0]])
     check(merged, [e.labelled(dataset=few.id) for e in (five[2], five[0])])
-    assert one.store.refers_to == merged.store.refers_to == (source.store.identity,)
+    assert one.store.files.refers_to == merged.store.files.refers_to == (source.store.files.identity,)
 
 
 def _no_link(*_: object, **__: object) -> None:
@@ -172,12 +172,12 @@ def test_a_merge_with_a_dataset_elsewhere(source: Dataset, five: list[Episode]) 
     wanted = [e.labelled(dataset=here.id) for e in more] + [e.labelled(dataset=source.id) for e in (five[4], five[1])]
     check(merged, wanted)
     check_batches(merged, wanted, 0)
-    assert verify(merged.path).ok and len(merged.store.refers_to) == 1
+    assert verify(merged.path).ok and len(merged.store.files.refers_to) == 1
     few = merged.select(episodes=[0, 4]).save("few")
     check(few, [wanted[0], wanted[4]])
     copied = rlds_cli.merge([here, source], "local/copied", copy=True)
     assert merging.plan_merge([here, source], "local/x", copy=True).copied == ("local/five",)
-    assert not copied.store.refers_to and verify(copied.path).ok
+    assert not copied.store.files.refers_to and verify(copied.path).ok
 
 
 @pytest.mark.slow
@@ -195,7 +195,7 @@ def test_the_version_that_is_referred_to_is_found_after_the_next_one(
     assert verify(few.path).ok
     late = source.select(episodes=[1]).save("late")  # of the version that is open
     check(late, [five[1]])
-    assert [s.version for s in late.store.refers_to] == [1]
+    assert [s.version for s in late.store.files.refers_to] == [1]
 
 
 def _again(ds: Dataset) -> Dataset:
@@ -230,7 +230,7 @@ def test_a_source_that_is_gone_is_named(there: Elsewhere, source: Dataset, five:
             few.select(episodes=[0]).save("one")
         found = verify(few.path)
         assert not found.ok and [why.split(",")[0] in str(p) for p in found.problems] == [True]
-        assert [d.refers_to for d in usage().datasets] == [(str(source.store.identity),)]
+        assert [d.refers_to for d in usage().datasets] == [(str(source.store.files.identity),)]
         assert "rows in" in run("info", few.id)
     finally:
         aside.rename(there.root)
@@ -278,7 +278,7 @@ def test_copy_and_compact_make_a_dataset_whole(there: Elsewhere, source: Dataset
     shutil.rmtree(there.root / "datasets")
     for ds in (whole, again, rlds_cli.open_dataset(few.id), rlds_cli.open_dataset(encoded.id)):
         check(ds, wanted)
-        assert verify(ds.path).ok and not ds.store.refers_to and ds.fingerprint == few.fingerprint
+        assert verify(ds.path).ok and not ds.store.files.refers_to and ds.fingerprint == few.fingerprint
 
 
 @pytest.mark.thorough
@@ -301,14 +301,14 @@ def test_pushed_datasets_are_whole(there: Elsewhere, source: Dataset, five: list
     check_batches(far, wanted, 0)
     came = rlds_cli.download(str(address), as_="local/came")
     check(came, wanted)
-    assert verify(came.path).ok and came.fingerprint == few.fingerprint and not came.store.refers_to
+    assert verify(came.path).ok and came.fingerprint == few.fingerprint and not came.store.files.refers_to
 
 
 @pytest.mark.thorough
 def test_preprocess_and_conversion_read_rows_elsewhere(source: Dataset, five: list[Episode]) -> None:
     few = part(source)
     made = preprocess.run(few, _double, "double", jobs=0)
-    assert verify(made.path).ok and not made.store.refers_to
+    assert verify(made.path).ok and not made.store.files.refers_to
     check(
         made,
         [replace(e, rows=e.rows | {"next/reward": e.rows["next/reward"] * 2}, id=None) for e in (five[2], five[0])],
@@ -328,7 +328,7 @@ def test_compressed_sources_are_referred_to_as_well(
     few = part(rlds_cli.open_dataset("local/five"))
     check(few, [five[2], five[0]])
     check_batches(few, [five[2], five[0]], 0)
-    assert few.store.refers_to and verify(few.path).ok
+    assert few.store.files.refers_to and verify(few.path).ok
 
 
 @pytest.mark.thorough
@@ -404,7 +404,7 @@ def test_numpy_alone_follows_references(there: Elsewhere, source: Dataset, monke
 
 
 def test_commands_say_where_the_rows_are(source: Dataset) -> None:
-    where = str(source.store.identity)
+    where = str(source.store.files.identity)
     out = run("select", "local/five", "--episodes", "2,0", "--as", "part")
     assert f"note: rows stay in {where}; --copy copies them" in out.replace("\n", " ")
     for shown in (run("inspect", "local/five@part", "--verbose"), run("info", "local/five@part"), run("du")):
@@ -412,4 +412,4 @@ def test_commands_say_where_the_rows_are(source: Dataset) -> None:
     assert "rows stay" not in run("select", "local/five", "--episodes", "1", "--as", "one", "--copy")
     assert "stay where they are: local/five" in run("merge", "local/five", "--as", "local/m", "--dry-run")
     run("merge", "local/five", "--as", "local/m", "--copy")
-    assert not rlds_cli.open_dataset("local/m").store.refers_to
+    assert not rlds_cli.open_dataset("local/m").store.files.refers_to

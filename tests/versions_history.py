@@ -88,7 +88,7 @@ class History:
         episodes = self.newest(id)
         ds = rlds_cli.open_dataset(id)
         self.opened.append((ds, episodes))
-        if ds.store.segment_rows and self.rng.random() < 0.4:
+        if ds.store.table.segment_rows and self.rng.random() < 0.4:
             name = ("append", "drop_beside_a_writer")[self.rng.integers(2)]
         if not episodes and name not in ("merge", "restore", "append", "compact", "gc"):
             return
@@ -121,7 +121,7 @@ class History:
         if ds.version == max(every, default=-1):
             check(ds, every[ds.version])
             return False
-        if ds.store.segment_rows and ds.version == 0:  # a growing dataset begins without episodes
+        if ds.store.table.segment_rows and ds.version == 0:  # a growing dataset begins without episodes
             check(ds, [])
             every[0] = []
             self.known[change.id] = every
@@ -309,7 +309,7 @@ class History:
     def forget(self, id: str) -> None:
         """Forget the versions that were removed: none that has a tag, or that is open and grows."""
         kept = {max(self.known[id]), *self.tags.get(id, {}).values()}
-        kept |= {ds.version for ds, _ in self.opened if ds.id == id and ds.store.segment_rows}
+        kept |= {ds.version for ds, _ in self.opened if ds.id == id and ds.store.table.segment_rows}
         for number in sorted(self.known[id]):
             try:
                 rlds_cli.open_dataset(f"{id}#v{number}")
@@ -331,7 +331,7 @@ class History:
         for id, every in self.known.items():
             newest = rlds_cli.open_dataset(id)
             there = [v.number for v in newest.versions]
-            assert there == sorted(every) or (newest.store.segment_rows and set(every) <= set(there))
+            assert there == sorted(every) or (newest.store.table.segment_rows and set(every) <= set(there))
             assert dict(newest.tags) == self.tags.get(id, {})
             for number, episodes in every.items():
                 ds = rlds_cli.open_dataset(f"{id}#v{number}")
@@ -349,7 +349,7 @@ class History:
             before = rlds_cli.open_dataset(id).fingerprint
             compact(id)
             ds = rlds_cli.open_dataset(id)
-            assert ds.fingerprint == before and not ds.store.has_gaps and not verify(ds.path).problems
+            assert ds.fingerprint == before and not ds.store.table.has_gaps and not verify(ds.path).problems
             check(ds, self.newest(id))
 
     def _make_again(self) -> None:

@@ -29,13 +29,13 @@ BLOCK = 1 << 16  # rows
 def _files(dataset: Any) -> list[Path]:
     """Of a dataset and of what is packed of it; the episode table is small and stays."""
     packed = (data.HOME / "packed").glob(f"{dataset.fingerprint.partition(':')[2][:12]}-*")
-    fields = [f for name in dataset.schema for f in below(dataset.store.directory(name))]
+    fields = [f for name in dataset.schema for f in below(dataset.path / dataset.store.table.path_of(name))]
     return [*fields, *packed]
 
 
 def _column(dataset: Any, name: str) -> Path:
     """The file that holds the rows of a field."""
-    return arrays.data_file(dataset.store.directory(name), 1 + len(dataset.schema[name].shape))
+    return arrays.data_file(dataset.path / dataset.store.table.path_of(name), 1 + len(dataset.schema[name].shape))
 
 
 def _cold(open_: Callable[[], Any], size: int, unit: str, **options: Any) -> Case:

@@ -92,7 +92,7 @@ def _decoding() -> Case:
     from PIL import Image
 
     ds = data.jpeg_frames()
-    content, offsets = ds.store.frame_bytes("observation"), ds.store.frame_offsets("observation")
+    content, offsets = ds.store.frames("observation").data, ds.store.rows("observation")
     pool, rng = ThreadPoolExecutor(THREADS), np.random.default_rng(0)
 
     def decode(rows: list[int]) -> list[np.ndarray]:

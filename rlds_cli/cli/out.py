@@ -315,7 +315,7 @@ def new_version(ds: Dataset) -> None:
 
 def _rows_elsewhere(ds: Dataset) -> None:
     """Say in which other datasets the rows of a new one are stored."""
-    for source in ds.store.refers_to:
+    for source in ds.store.files.refers_to:
         note(f"note: rows stay in {source}; --copy copies them")
 
 

@@ -187,7 +187,7 @@ class Dataset(Shortcuts):
         """
         if self._selected:
             raise InvalidArgument(f"{self.id}: a selection cannot be tagged.", hint="tag the whole dataset")
-        self.store.check_changeable()
+        self.store.table.check_changeable()
         tags.add(versions.newest_of(self.path), name, self.version, force=force)
 
     def refresh(self) -> Dataset:
@@ -260,11 +260,10 @@ class Dataset(Shortcuts):
 
         An unknown field, or one without statistics (text, images), raises UnknownField.
         """
-        stats = LazyStats(self.schema, self._stats_of) if self._selected else self.manifest.stats
+        stats = self.manifest.stats
+        if self._selected:
+            stats = LazyStats.over(self.schema, self.store.rows, self.store.episodes, self._index)
         return StoredStats(stats, self.schema, self.id)
-
-    def _stats_of(self, name: str) -> Stats:
-        return self.store.stats_of(name, self._index)
 
     @cached_property
     def observation_space(self) -> Any:
@@ -331,8 +330,8 @@ class Dataset(Shortcuts):
             raise UnknownField(
                 f"{f.name} of {self.id} is stored as {f.codec or 'text'}.", hint=f'ds.gather("{f.name}", rows)'
             )
-        some = self._selected and not np.array_equal(self.episodes.index, self.store.numbers)
-        if not gaps and (some or self.store.has_gaps):
+        some = self._selected and not np.array_equal(self.episodes.index, self.store.table.numbers)
+        if not gaps and (some or self.store.table.has_gaps):
             whose = "all episodes, and some are selected" if some else "no episode, such as dropped ones"
             raise InvalidArgument(
                 f"{self.id}: {f.name} has rows of {whose}.",

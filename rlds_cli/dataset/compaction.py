@@ -35,10 +35,12 @@ def size(ds: Dataset) -> int:
     """Estimate the bytes that `change` writes."""
     share = (ds.num_steps + ds.num_episodes) / max(1, ds.num_rows)
     images = [n for n, f in ds.schema.items() if f.kind == "frames" and f.codec != VIDEO]
-    frames = [len(ds.store.frame_bytes(n)) + 16 * ds.num_rows for n in images]
+    frames = [len(ds.store.frames(n).data) + 16 * ds.num_rows for n in images]
     others = (stored_row(f) for n, f in ds.schema.items() if n not in images)
     widths = [arrays.row_bytes((0, *shape), dtype) for dtype, shape in others]
-    written = [n for n, f in ds.schema.items() if f.codec == VIDEO and (ds.store.refers_to or _films(ds.store, f))]
+    written = [
+        n for n, f in ds.schema.items() if f.codec == VIDEO and (ds.store.files.refers_to or _films(ds.store, f))
+    ]
     films = [ds.store.videos(n).spans for n in written]
     whole = sum(int((s[:, 1] - s[:, 0]).sum()) for s in films)
     return whole + int(share * (sum(frames) + ds.num_rows * sum(widths)))
@@ -46,12 +48,12 @@ def size(ds: Dataset) -> int:
 
 def _films(store: Store, f: Field) -> bool:
     """Return whether the videos of a field are written, too: those in several files."""
-    of = store.beside(videos.DIRECTORY, *store.path_of(f.name).split("/"), "bytes")
+    of = store.files.beside(videos.DIRECTORY, *store.table.path_of(f.name).split("/"), "bytes")
     return f.codec == VIDEO and arrays.is_segmented(of)
 
 
 def _write(rows: Rows, f: Field, dataset: Path) -> None:
-    directory = dataset / rows.store.path_of(f.name)
+    directory = dataset / rows.store.table.path_of(f.name)
     if f.kind == "frames" and f.codec != VIDEO:
         _write_frames(rows, f, directory)
     else:
@@ -65,10 +67,10 @@ def _write(rows: Rows, f: Field, dataset: Path) -> None:
     if rows.store.manifest.encoding == "zarr":
         compression.compress(directory, f)
     if _films(rows.store, f):
-        videos.write_whole(dataset / videos.DIRECTORY / rows.store.path_of(f.name), rows.store.videos(f.name))
+        videos.write_whole(dataset / videos.DIRECTORY / rows.store.table.path_of(f.name), rows.store.videos(f.name))
     if digests.has_row_digests(f):
         of_rows = rows.store.row_digests(f.name)[rows.stored(np.arange(len(rows)))]
-        arrays.write(dataset / digests.ROWS / rows.store.path_of(f.name), np.asarray(of_rows))
+        arrays.write(dataset / digests.ROWS / rows.store.table.path_of(f.name), np.asarray(of_rows))
 
 
 def _write_frames(rows: Rows, f: Field, directory: Path) -> None:

@@ -34,7 +34,7 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.store import derived, episode_table, manifest, publishing, references, tags, versions, views
 from rlds_cli.store.facts import FACTS, check_names, described_facts, facts_of
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import Store
+from rlds_cli.store.opening import Store, open_directory
 from rlds_cli.store.views import Change
 from rlds_cli.ted import TASK, TASK_AT, IntArray, Scalar
 
@@ -130,7 +130,7 @@ def _check_one_task(ds: OpenDataset, to: Target) -> None:
             "Nothing was changed.",
             hint=f"select the others; or {way}",
         )
-    if to.name is None and ds.store.keeps is not None:
+    if to.name is None and ds.store.table.keeps is not None:
         raise InvalidArgument(
             f"{ds.id} grows, and its steps keep the texts of {TASK_AT} that were recorded. Nothing was changed.",
             hint=f"--as NAME (name=) makes {ids.parse(ds.id).base}@NAME with the new ones",
@@ -167,7 +167,7 @@ def drop(ds: OpenDataset, how: Mapping[str, Any], to: Target) -> Path:
 
 def _source(ds: OpenDataset, to: Target) -> AbstractContextManager[OpenDataset]:
     """Yield what is changed: for ``ID@NAME`` a dataset that does not grow, for a next version the newest one."""
-    ds.store.check_changeable()
+    ds.store.table.check_changeable()
     if to.name is None:
         return _at_newest(ds)
     return fixed(ds, ids.parse(ds.id).with_variant(to.name), to.cache_dir, copy=to.copy)
@@ -182,12 +182,12 @@ def restore(ds: OpenDataset) -> Path:
     id = ids.parse(ds.id)
     _check_own(id, ds.manifest)
     step = step_of(ds, RESTORE, {"version": ds.store.version})
-    if ds.store.commit_restored(step):
+    if ds.store.table.commit_restored(step):
         return ds.path
     place = _home_of(ds.path, id)
     target = place.dataset(id)
     with exclusive(place, id, shown(None)):
-        newest = Store(target)
+        newest = open_directory(target)
         m = newest.manifest
         columns, facts = _differences(newest, ds.store)
         if not facts and m.fingerprint == ds.manifest.fingerprint:
@@ -325,22 +325,22 @@ def _set(ds: OpenDataset, name: str, values: Any) -> episode_table.StoredColumn 
 
 @contextmanager
 def _at_newest(ds: OpenDataset) -> Iterator[OpenDataset]:
-    """Yield a dataset as a change is made on it, with the same episodes selected; see `Store.changing`.
+    """Yield a dataset as a change is made on it, with the same episodes selected; see `Table.changing`.
 
     Raises
     ------
     NotNewest
         It was changed meanwhile, or a selected episode left.
     """
-    with ds.store.changing(ds.episodes.index) as (newest, index):
+    with ds.store.table.changing(ds.episodes.index) as (newest, index):
         if index is None:
             raise NotNewest(ids.parse(ds.id), ds.store.version, newest.version)
-        yield ds if newest is ds.store else Selected(ds, newest, index)
+        yield ds if newest is ds.store.table else Selected(ds, Store(newest), index)
 
 
 def step_of(ds: OpenDataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
     """Return the step of the provenance, but for the id of the result; raises InvalidArgument as `_source`."""
-    ds.store.check_changeable()
+    ds.store.table.check_changeable()
     return {
         "from": ds.id,
         "version": ds.manifest.version,
@@ -383,7 +383,7 @@ def _apply(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target)
     if to.name is not None:
         return _derive(ds, replace(change, columns={**change.columns, **trimming.WHOLE}), step, to)
     _check_own(ids.parse(ds.id), ds.manifest)
-    if ds.store.commit_change(ds.episodes.index, step, change.own, dropped=change.index is not None):
+    if ds.store.table.commit_change(ds.episodes.index, step, change.own, dropped=change.index is not None):
         return ds.path
     try:
         with disk.errors(ds.path):

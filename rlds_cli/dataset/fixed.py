@@ -25,7 +25,7 @@ from rlds_cli.home import Home, writing
 from rlds_cli.store import arrays, joining, publishing
 from rlds_cli.store.finish import Description
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import Store
+from rlds_cli.store.opening import Store, open_directory
 from rlds_cli.ted import Field, IntArray
 
 
@@ -97,7 +97,7 @@ def fixed(ds: OpenDataset, id: DatasetId, cache_dir: StrPath | None, *, copy: bo
     NoSpace
         There is no room for a copy.
     """
-    if ds.store.identity is not None:
+    if ds.store.files.identity is not None:
         yield ds
         return
     place = Home(settings.read(cache_dir).home)
@@ -116,8 +116,9 @@ def fixed(ds: OpenDataset, id: DatasetId, cache_dir: StrPath | None, *, copy: bo
 
 def _bytes(store: Store) -> int:
     """Return the bytes of the rows that have files."""
-    names = (directory.relative_to(store.path).as_posix() for directory in store.places())
-    segments = (s for name in names for run in store.runs(name) for s in run.segments)
+    table = store.table
+    names = (c.directory.as_posix() for c in (*table.columns(), *table.digest_columns()))
+    segments = (s for name in names for run in table.runs(name) for s in run.segments)
     return sum(s.rows * arrays.row_bytes(s.shape, s.dtype) for s in segments)
 
 
@@ -137,10 +138,10 @@ def _written(ds: OpenDataset, work: Path, *, copy: bool) -> Store:
     )
     fields = sorted(store.fields.values(), key=lambda f: f.name)
     try:
-        member = joining.JoinedMember(store, store.numbers, store.table(), copies=copy)
+        member = joining.JoinedMember(store, store.table.numbers, store.episode_table(), copies=copy)
         joining.join([member], fields, work, about)
     except NoPermission as e:
         hint = f"--copy (copy=True) copies the rows: {size_of(_bytes(store))}"
         raise NoPermission(f"{e.message} Nothing was made.", hint=hint) from e
     publishing.seal(work)
-    return Store(work)
+    return open_directory(work)

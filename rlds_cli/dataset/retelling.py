@@ -83,7 +83,7 @@ def _writer(store: Store, codes: Array, texts: list[str]) -> Callable[[Path], No
     """Return the function that writes the rows of ``task_at``, and the table of its texts."""
 
     def write(dataset: Path) -> None:
-        path = store.path_of(TASK_AT)
+        path = store.table.path_of(TASK_AT)
         arrays.write(dataset / path, codes)
         arrays.write_strings(dataset / "text" / path, texts or [""])
         if store.manifest.encoding == "zarr":

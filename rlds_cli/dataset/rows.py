@@ -23,6 +23,7 @@ import numpy as np
 
 from rlds_cli.base.files import mapping
 from rlds_cli.store import compression
+from rlds_cli.store.columns import Part
 from rlds_cli.store.compression import Compressed
 from rlds_cli.store.frames import check_frames, decode_frame
 from rlds_cli.store.opening import Store
@@ -254,12 +255,12 @@ class Rows:
         """
         f = self.store.fields[name]
         stored, without = self._sources(f, rows)
-        whole, (starts, ends) = self._column(name, "bytes"), self._frame_spans(name, stored[~without])
+        whole, (starts, ends) = self._column(name, "frames"), self._frame_spans(name, stored[~without])
         edges = [0, *(np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist(), len(starts)]
         data = list[Array]()
         for a, b in pairwise(edges if len(starts) else ()):
             check_frames(starts[a:b], ends[a:b], len(whole), name)
-            data.append(self._release(name, "bytes", np.asarray(whole[int(starts[a]) : int(ends[b - 1])])))
+            data.append(self._release(name, "frames", np.asarray(whole[int(starts[a]) : int(ends[b - 1])])))
         lengths = np.zeros(len(rows), np.int64)
         lengths[~without] = ends - starts
         return EncodedFrames(data[0] if len(data) == 1 else np.concatenate([np.zeros(0, np.uint8), *data]), lengths)
@@ -278,23 +279,26 @@ class Rows:
     def _frame_spans(self, name: str, stored: IntArray) -> tuple[IntArray, IntArray]:
         """Return the first byte of the encoded frames at rows of the store [n], and the byte behind each."""
         if self.store.slices:
-            return self.store.frame_spans(name, stored)
-        edges = np.asarray(_picked(self._column(name, "offsets"), stored), np.int64)
+            return self.store.frames(name).spans(stored)
+        edges = np.asarray(_picked(self._column(name), stored), np.int64)
         return edges[:, 0], edges[:, 1]
 
-    def _column(self, name: str, part: str = "") -> Any:
+    def _column(self, name: str, part: Part = "rows") -> Any:
         """Return all rows of the store of a field, mapped, fetched or decoded where they are read."""
         if (name, part) not in self._opened:
-            read = self.store.frame_bytes if part == "bytes" else self.store.rows
-            directory = self.store.directory(name) / part
-            self._opened[name, part] = read(name) if self.store.slices else compression.open_rows(directory)
+            self._opened[name, part] = self._open(name, part)
         return self._opened[name, part]
+
+    def _open(self, name: str, part: Part) -> Any:
+        if self.store.slices:
+            return self.store.frames(name).data if part == "frames" else self.store.rows(name)
+        return compression.open_rows(self.store.path / self.store.table.column(name, part).directory)
 
     def _read(self, name: str, start: int, stop: int) -> Array:
         column, runs = self._column(name), self._runs(start, stop)
         if len(runs) <= 1:
             a, b = runs[0] if runs else (0, 0)
-            return self._release(name, "", np.asarray(column[a:b]))
+            return self._release(name, "rows", np.asarray(column[a:b]))
         if stop - start >= _LONG * len(runs):
             return np.concatenate([column[a:b] for a, b in runs])
         return _picked(column, self.stored(np.arange(start, stop)))

@@ -258,7 +258,7 @@ def _digests(rows: Rows, f: Field, cut: BoolArray) -> Digests:
     """Return the digests of the episodes of a field [episodes, 32]."""
     store, found, count = rows.store, np.empty((len(rows.start), 32), np.uint8), rows.count(f)
     of_rows = store.row_digests(f.name) if digests.has_row_digests(f) else None
-    of_videos = store.video_digests(f.name) if f.codec == VIDEO else None
+    of_videos = store.table.video_digests(f.name) if f.codec == VIDEO else None
     texts = store.strings(f.name).tolist() if f.kind == "text" else []
     width = 32 if of_rows is not None else arrays.row_bytes((0, *f.shape), f.dtype) if f.kind == "array" else 8
     for a, b in _groups(rows, width):
@@ -286,7 +286,7 @@ def _writer(store: Store, ranges: Ranges, truncated: IntArray) -> Callable[[Path
     rows, start = store.manifest.counts.rows, store.episodes["start"][ranges.number] + ranges.first
 
     def write(dataset: Path) -> None:
-        directory = dataset / store.path_of(_TRUNCATED)
+        directory = dataset / store.table.path_of(_TRUNCATED)
         file = arrays.data_file(directory, 1)
         safe_files.make(file.parent)
         flagged = np.sort(np.concatenate([truncated, *_flagged(store, start, ranges.stop - ranges.first)]))

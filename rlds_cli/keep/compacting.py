@@ -11,10 +11,11 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, compaction, editing
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.keep import referring
-from rlds_cli.store import manifest, versions
+from rlds_cli.store import arrays, manifest, versions
 from rlds_cli.store.growing import compacting
 from rlds_cli.store.growing.compacting import Compaction
 from rlds_cli.store.growing.opening import check_grows, open_store
+from rlds_cli.store.opening import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
 def _compact_files(path: Path, cache_dir: StrPath | None) -> Compaction:
     """Make a next version whose files are its own, and remove earlier ones; nothing if it is so already."""
     ds = Dataset(open_store(path))
-    changed = not Rows(ds).is_dense or ds.store.is_segmented or bool(ds.store.refers_to or versions.earlier(path))
+    shared = _is_segmented(ds.store) or ds.store.files.refers_to or versions.earlier(path)
+    changed = not Rows(ds).is_dense or bool(shared)
     if changed:
         kept = {source.version for other, source in referring.to(path, cache_dir) if other != path}
         editing.compact(ds, compaction.change(ds), needed=compaction.size(ds), kept=kept)
@@ -111,3 +113,9 @@ def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, cache
         return Cleared(id, path, g.number, g.kept - stays, stays, dry_run=True)
     g, left = compacting.clear(path, protected=protected)
     return Cleared(id, path, g.number, left, g.kept)
+
+
+def _is_segmented(store: Store) -> bool:
+    """Return whether an array of rows, frames or videos is in segments, as those of a merge are."""
+    columns = (*store.table.columns(), *store.table.digest_columns())
+    return any(arrays.is_segmented(store.path / c.directory) for c in columns)

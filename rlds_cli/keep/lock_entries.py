@@ -72,10 +72,10 @@ class Entries:
 
     def _entry(self, path: Path, store: Store, within: tuple[str, ...]) -> Locked:
         m, fingerprint = store.manifest, store.fingerprint()
-        if store.pinned_version is not None:
+        if store.table.pinned_version is not None:
             place = _place(m.id, origins.of_dataset(path, store.version_id))
             why = "" if place else "it grows: its episodes were recorded or appended where it is"
-            entry = Locked(m.id, fingerprint, {}, (), {}, (), not why, why, None, store.pinned_version)
+            entry = Locked(m.id, fingerprint, {}, (), {}, (), not why, why, None, store.table.pinned_version)
             return replace(entry, **place)
         entry = Locked(m.id, fingerprint, {f.name: f.digest for f in m.fields}, (), {})
         edited, made_by = edits.steps_of(m), own_steps(m)

@@ -22,7 +22,7 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.store import arrays, compression, lookups, manifest, publishing, sealing, versions
 from rlds_cli.store.integrity import check_field
 from rlds_cli.store.manifest import Manifest, StoredField
-from rlds_cli.store.opening import Store
+from rlds_cli.store.opening import Store, open_directory
 from rlds_cli.store.sealing import Problem
 
 Encoding = Literal["memmap", "zarr"]
@@ -90,7 +90,7 @@ def reencode(
         if m.encoding == to:  # another process was faster
             return _unchanged(path, m)
         before = size_on_disk(path)
-        target = _reencode(Store(path), own, id, to, jobs or 2, tell)
+        target = _reencode(open_directory(path), own, id, to, jobs or 2, tell)
     return Reencoded(m.id, target, m.fingerprint, to, True, before, size_on_disk(target))
 
 
@@ -132,13 +132,13 @@ def _reencode(store: Store, own: Home, id: DatasetId, to: Encoding, threads: int
 def _sizes(store: Store) -> Iterator[int]:
     """Yield the uncompressed bytes of the arrays of all fields."""
     for f in store.fields.values():
-        for array in compression.column_arrays(f, store.directory(f.name)):
+        for array in compression.column_arrays(f, store.path / store.table.path_of(f.name)):
             yield arrays.file_size(*arrays.open_document(array))
 
 
 def _share_the_rest(store: Store, work: Path) -> None:
     """Link the files that have only one encoding: episode table, digests, texts, metadata, groups."""
-    fields = {store.directory(name) for name in store.fields}
+    fields = {store.path / store.table.path_of(name) for name in store.fields}
     apart = (store.path / sealing.MANIFEST, store.path / sealing.LISTING)
     for name, file in lookups.files(store.path).items():
         if fields.isdisjoint((store.path / name).parents) and file not in apart:

@@ -30,7 +30,7 @@ from rlds_cli.store.growing import opening
 from rlds_cli.store.growing.opening import open_store
 from rlds_cli.store.integrity import Verification
 from rlds_cli.store.sealing import Problem
-from rlds_cli.ted import CUT, FLAGS, TASK, TASK_AT, IntArray
+from rlds_cli.ted import CUT, FLAGS, TASK, TASK_AT, VIDEO, IntArray
 
 _REST = "in Python ds.select(episodes=...) opens the others; rlds_cli.merge([that], ...) copies them into a new dataset"
 _SHORTEST = 8  # digits that a fingerprint may be cut to
@@ -374,7 +374,10 @@ def _compare(ds: Dataset, cell: ArchivedValue, name: str, place: TransitionSourc
 
 def _stored(ds: Dataset, name: str, row: int, *, encoded: bool) -> Any:
     if ds.schema[name].kind == "frames" and encoded:
-        return ds.store.frame(name, row)
+        if ds.schema[name].codec != VIDEO:
+            return ds.store.frames(name).packet(row)
+        number, frame = ds.store.rows(name)[row].tolist()
+        return ds.store.videos(name).packet(number, frame) if number >= 0 else b""
     return ds.gather(name, np.array([row]))[0]
 
 

@@ -157,7 +157,8 @@ def read(
     both = Transforms([*transforms.elementwise, *later], like=transforms.like)
     per_step, packing = _per_step(both, floats), ""
     fields.centre(name for name in chosen if transforms.first(name) is not None)
-    packs = isinstance(window, Transition) and dataset.store.is_packable and not request.resident
+    is_packable = dataset.encoding == "memmap" and not (dataset.store.table.segment_rows and dataset.store.address)
+    packs = isinstance(window, Transition) and is_packable and not request.resident
     if packs and stays(dataset, fields.packable(chosen)):
         packing = fields.pack(chosen)
     columns = {name: fields.column(name, per_step) for name in chosen}

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rlds_cli.loader.kernel import PrefixTable, SampleNumbers, WindowTable
 from rlds_cli.loader.order import Order
 from rlds_cli.loader.tensors import host
-from rlds_cli.store.opening import NAMES
+from rlds_cli.store.table import NAMES
 from rlds_cli.ted import Array, IntArray
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class WindowIndex:
     @cached_property
     def _names(self) -> IntArray:
         """Name of the first window of each episode, the same in every version of a growing dataset."""
-        return self.dataset.store.names_of(self.dataset.episodes.index.take(self.table.number))
+        return self.dataset.store.table.names_of(self.dataset.episodes.index.take(self.table.number))
 
     @cached_property
     def _by_name(self) -> IntArray | None:

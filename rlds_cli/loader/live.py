@@ -182,7 +182,7 @@ class LiveData(Protocol):
         ...
 
     def version_id(self, wanted: Versions) -> str:
-        """Return the version id of these versions, also where they were freed; see `Store.version_id`.
+        """Return the version id of these versions, also where they were freed; see `Table.version_id`.
 
         Raises
         ------

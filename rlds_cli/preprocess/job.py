@@ -423,7 +423,7 @@ def state(ds: Dataset, function: str | None = None) -> Any:
         if "state" in step and function in (None, step.get("function")):
             name = step["state"]["metadata"]
             try:
-                return decode_state(ds.store.metadata.text(name))
+                return decode_state(ds.store.table.metadata.text(name))
             except (ValueError, TypeError, KeyError, RecursionError) as e:
                 raise DamagedDataset(
                     f"{name} of {ds.id} is not a valid state: {e}.", hint=f"rlds verify {ds.id}"

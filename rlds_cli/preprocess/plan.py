@@ -241,7 +241,7 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
     kept = assumptions.kept and all(p.kept for p in (first, *probes)) and (task.whole or task.unit != "episode")
     rows, store = Rows(task.dataset), task.dataset.store
     linked = kept and task.whole and not store.address  # at an address, rows are in no file
-    joined = linked and (store.segment_rows > 0 or not rows.is_dense)
+    joined = linked and (store.table.segment_rows > 0 or not rows.is_dense)
     untouched = frozenset.intersection(first.untouched, *(p.untouched for p in probes)) - assumptions.touched
     untouched &= {n for n in untouched if schema.get(n) == source[n] and n not in task.decoded}
     touched_frames = [n for n, f in schema.items() if f.kind == "frames" and n in first.untouched - untouched]

@@ -177,7 +177,7 @@ def publish(
     checks: Iterable[Callable[[Dataset], None]] = (),
 ) -> None:
     """Complete the dataset and move it to ``target`` in one step, unless one of ``checks`` raises."""
-    t.dataset.store.check_readable()
+    t.dataset.store.files.check_readable()
     task.write_failures(built.directory, tuple(task.failures_of(built.notes)))
     metadata = tuple(_metadata(t, built))
     built = replace(built, notes=task.notes_for_manifest(n for n in built.notes if n != reuse.BY_NUMBER))
@@ -243,7 +243,7 @@ def _keeps_space(name: str, t: Task, plan: WritePlan) -> bool:
 
 def _metadata(t: Task, built: Built) -> Iterable[tuple[str, Array | str]]:
     for name in t.dataset.manifest.metadata:
-        yield name, t.dataset.store.metadata[name]
+        yield name, t.dataset.store.table.metadata[name]
     if t.state is not None:
         yield _state_name(t), t.state
     if t.pinned and built.episodes.origin is not None:

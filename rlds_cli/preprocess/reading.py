@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.rows import Rows
+from rlds_cli.store.opening import Store, open_directory
 from rlds_cli.ted import VIDEO, Array, BoolArray, Column, EpisodeTable, IntArray, VideoFrames
 
 RowRun = tuple[int, int]  # rows of the selection, end to end: first, and one past the last
@@ -260,18 +262,32 @@ def runs(lengths: IntArray, steps: int) -> list[int]:
     return firsts
 
 
+def _shared(store: Store) -> Store:
+    """Return a version as the parts of a job share it in a process: what one has read is read once."""
+    if store.address or store.table.segment_rows:  # one that outlives a job would hold the version
+        return store
+    return _opened(store.path, store.version_id)
+
+
+@lru_cache(maxsize=1)
+def _opened(path: Path, version_id: str) -> Store:
+    store = open_directory(path)
+    store.table.check_same(version_id, "opened")
+    return store
+
+
 class SourceReader:
     """Reads the selected episodes of a dataset."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._index = dataset.episodes.index
-        self.store = dataset.store.shared()
+        self.store = _shared(dataset.store)
         self._rows = Rows(Dataset(self.store, self._index))
         self._ends = self._rows.end
 
     def table(self, first: int, last: int) -> EpisodeTable:
         """Return the table of episodes ``first`` to ``last`` of the selection, each of which is its own origin."""
-        return replace(self.store.table(self._index[first:last]), origin=np.arange(first, last))
+        return replace(self.store.episode_table(self._index[first:last]), origin=np.arange(first, last))
 
     def number(self, k: int) -> int:
         """Return the number of episode ``k`` of the selection in the whole dataset, at its version."""
@@ -291,7 +307,7 @@ class SourceReader:
 
     def seed_of(self, number: int, step: int | None = None) -> int | str:
         """Return the seed of a call that begins with an episode of the dataset, or with a step of it."""
-        if name := self.store.name_of(number):
+        if name := self.store.table.name_of(number):
             return f"{name} {step or 0}"
         return number if step is None else int(self._first_rows[number]) + step
 

@@ -34,7 +34,7 @@ from rlds_cli.preprocess.task import Task
 from rlds_cli.store import manifest, metadata
 from rlds_cli.store.build import FAILED
 from rlds_cli.store.integrity import verify_directory
-from rlds_cli.store.opening import Store, field_of
+from rlds_cli.store.opening import Store, open_directory
 from rlds_cli.ted import BoolArray, Chunk, Column, EpisodeTable, IntArray, Note
 
 # In the metadata of a result, one of them: digests of the episodes that its episodes were made of.
@@ -53,7 +53,7 @@ def digests_of(task: Task, *, numbers: bool) -> Digests:
     def digest(k: int) -> bytes:
         columns = {name: values[k] for name, values in own.items() if values[k] is not None}
         place = [groups[k], int(e["source"][k]), int(e["row"][k]), *((k, int(e["start"][k])) if numbers else ())]
-        rows = bytes.fromhex(store.name_of(k)) + e["id"][k].tobytes()
+        rows = bytes.fromhex(store.table.name_of(k)) + e["id"][k].tobytes()
         return hashlib.sha256(rows + json.dumps([place, columns]).encode()).digest()
 
     found = b"".join(map(digest, task.dataset.episodes.index.tolist()))
@@ -79,11 +79,11 @@ class Reuse:
 
     @cached_property
     def _store(self) -> Store:
-        return Store(self.path)
+        return open_directory(self.path)
 
     @cached_property
     def _table(self) -> EpisodeTable:
-        return self._store.table()
+        return self._store.episode_table()
 
     @cached_property
     def _rows(self) -> Rows:
@@ -138,7 +138,7 @@ def find(task: Task, plan: WritePlan, steps: int, target: Path) -> tuple[Reuse |
     why = _hindrance(task, plan)
     if not why and any(n.get("code") == FAILED for n in m.notes):
         why = "episodes failed before"
-    if not why and {f.name: field_of(f) for f in m.fields} != {f.name: f for f in plan.schema}:
+    if not why and {f.name: f.field for f in m.fields} != {f.name: f for f in plan.schema}:
         why = "its fields are others now"
     name = next((n for n in (DIGESTS, WITH_NUMBERS) if n in m.metadata), "")
     if not why and not name:
@@ -149,7 +149,7 @@ def find(task: Task, plan: WritePlan, steps: int, target: Path) -> tuple[Reuse |
         return None, why
     by_number = name == WITH_NUMBERS
     old, new = np.asarray(metadata.read(target)[name]), digests_of(task, numbers=by_number)
-    e, results = task.dataset.episodes, Store(target).episodes
+    e, results = task.dataset.episodes, open_directory(target).episodes
     index = _matched(old, new) if task.unit == "episode" else _common(old, new, e["length"], steps)
     for name in ("length", "num_observed"):  # else it is no result that the plan allows
         index[index >= 0] = np.where(results[name][index[index >= 0]] == e[name][index >= 0], index[index >= 0], -1)

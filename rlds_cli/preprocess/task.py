@@ -140,7 +140,7 @@ class Task:
     @property
     def pinned(self) -> dict[str, int]:
         """Return the number of the source's version as a member of a record; empty where a fingerprint says it."""
-        number = self.dataset.store.pinned_version
+        number = self.dataset.store.table.pinned_version
         return {} if number is None else {"version": number}
 
     def provenance(self) -> dict[str, Any]:
@@ -299,14 +299,14 @@ def source_of(dataset: Dataset) -> str:
 
 
 def seen_of(dataset: Dataset) -> dict[str, str]:
-    """Return the part of a key that tells a source whose fingerprint is a claim from others, see `Store.unproved`."""
-    seen = dataset.store.unproved
+    """Return the part of a key that tells a source whose fingerprint is a claim from others, see `Files.unproved`."""
+    seen = dataset.store.files.unproved
     return {"seen": seen} if seen else {}
 
 
 def is_whole(dataset: Dataset) -> bool:
     """Return whether a dataset contains all episodes of its store, in order."""
-    return bool(np.array_equal(dataset.episodes.index, dataset.store.numbers))
+    return bool(np.array_equal(dataset.episodes.index, dataset.store.table.numbers))
 
 
 def id_of(dataset: Dataset, function: str, name: str | None) -> DatasetId:

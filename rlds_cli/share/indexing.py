@@ -127,7 +127,8 @@ def index(
 
 def _files_of_rows(taken: Snapshot, directory: Path) -> Collection[str]:
     """Return the files of rows of a snapshot; raises InvalidArgument if one is in another directory."""
-    arrays = {place.relative_to(taken.store.path).as_posix() for place in taken.store.places()}
+    table = taken.store.table
+    arrays = {c.directory.as_posix() for c in (*table.columns(), *table.digest_columns())}
     found = set()
     for f in taken.files:
         above = {f.path[:k] for k in range(len(f.path)) if f.path[k] == "/"}

@@ -230,7 +230,7 @@ def _matches(file: LocalFile, snapshot: Snapshot, known: Sequence[Known], ranges
 
 def _is_kept(piece: Piece, file: LocalFile, snapshot: Snapshot) -> bool:
     """Return whether a piece that is in place has the bytes that it had: rows that leave are freed there."""
-    return snapshot.store.keeps is None and _within(file.extents, piece)
+    return snapshot.store.table.keeps is None and _within(file.extents, piece)
 
 
 def _equal_groups(file: LocalFile, piece: Piece, known: Known, ranges: _Ranges) -> Iterator[Piece]:

@@ -165,7 +165,7 @@ def _version_of(dataset: Dataset) -> Ref:
             f"{dataset.id}: a selection is not a version, which push takes.",
             hint="rlds_cli.push(ds.save(NAME), ...), with the ds that was selected",
         )
-    dataset.store.check_changeable()
+    dataset.store.table.check_changeable()
     return Ref(versions.newest_of(dataset.path), version=dataset.version)
 
 
@@ -276,8 +276,8 @@ def _pushed(
         sent=sent + sum(o.size for o in mended),
         skipped=sum(o.size for o in plan.index.objects if o not in mended) - sent,
         objects=len(plan.index.objects),
-        dropped=taken.store.dropped,
-        others=taken.store.rows_along(),
+        dropped=taken.store.table.dropped,
+        others=taken.others,
         tags=tuple(name for name, index in versions.tags.items() if index == plan.index.sha256),
         missing={name: number for name, number in taken.tags.items() if name not in versions.tags},
         mended=sum(o.size for o in mended),
@@ -503,6 +503,6 @@ def _record(path: Path, taken: Snapshot, address: Address, index: str) -> None:
         place, id = Home(path.parents[2]), ids.from_component(path.parent.name, path.name)
         known = origins.of_content(path, taken.fingerprint)
         if place.dataset(id) == path and not (known and known.pulled):
-            version = taken.store.pinned_version
+            version = taken.store.table.pinned_version
             version_id = None if version is None else taken.store.version_id
             origins.record(place, id, Origin(str(address), taken.fingerprint, version, version_id, index, pulled=False))

@@ -15,6 +15,7 @@ from rlds_cli.store import commits, manifest, tags, versions
 from rlds_cli.store import files as store_files
 from rlds_cli.store.growing.opening import open_store
 from rlds_cli.store.opening import Store
+from rlds_cli.store.sending import Sent
 from rlds_cli.store.snapshots import LocalFile
 
 
@@ -27,6 +28,7 @@ class Snapshot:
     version: int
     manifest: str  # sha256
     files: tuple[LocalFile, ...]
+    others: int  # rows of no episode that the files hold
     store: Store = field(repr=False)  # holds a version
     created: str
     change: str
@@ -58,11 +60,11 @@ def take(ref: Ref) -> Snapshot:
     """
     store = open_store(Path(ref.place), ref)
 
-    def read() -> tuple[tuple[LocalFile, ...], bytes]:
-        return tuple(store.snapshot()), store_files.content(store.path / MANIFEST, manifest.LONGEST)
+    def read() -> tuple[Sent, bytes]:
+        return Sent.of(store), store_files.content(store.path / MANIFEST, manifest.LONGEST)
 
-    files, head = store.guarded(read)
-    strange = next((f.path for f in files if not is_path(f.path)), None)
+    sent, head = store.files.guarded(read)
+    strange = next((f.path for f in sent.files if not is_path(f.path)), None)
     if strange is not None:
         raise DamagedDataset(
             f"{store.path / strange} is not a file of a dataset. Nothing was sent.", hint="move it elsewhere"
@@ -76,7 +78,8 @@ def take(ref: Ref) -> Snapshot:
         fingerprint=store.fingerprint(),
         version=store.version,
         manifest=sha256,
-        files=files,
+        files=sent.files,
+        others=sent.others,
         store=store,
         created=of.created,
         change=of.change,

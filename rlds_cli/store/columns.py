@@ -5,23 +5,27 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from rlds_cli.store import arrays
 
-OFFSETS, BYTES, FILMS = "\0offsets", "\0bytes", "\0video"  # after the name of a field, in the key of a column
+Part = Literal["rows", "frames", "films", "digests"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """An array of a version: entries [first, stop) of those that its files hold.
 
     Attributes
     ----------
-    key : str
-        The name of the field, and ``OFFSETS``, ``BYTES`` or ``FILMS``.
+    field : str
+        Its name.
+    part : {"rows", "frames", "films", "digests"}
+        ``rows`` has an entry for each row: its value, the code of its text, its frame in videos (video, frame), or the
+        first byte of its image and the byte behind it. ``frames`` are the bytes of images, end to end, ``films`` those
+        of video files, and ``digests`` the sha256 of rows.
     directory : Path
         Below the dataset.
     dtype, shape
@@ -30,16 +34,20 @@ class Column:
         Entries of each segment of an array that a writer adds to; 0 if a document in ``directory`` names the segments.
     needed : tuple of int
         Numbers of the segments that hold entries of episodes, if a writer adds to them.
+    compressed : bool
+        By Zarr.
     """
 
-    key: str
+    field: str
+    part: Part
     directory: Path
     dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    first: int
+    shape: tuple[int, ...] = ()
+    first: int = 0
     stop: int
     segment_rows: int = 0
     needed: tuple[int, ...] = ()
+    compressed: bool = False
 
     @property
     def width(self) -> int:

@@ -107,7 +107,7 @@ class Tables:
 
     def write(self, path: str, value: Column | Patched | None = None) -> None:
         """Write the array at ``path``: ``value``, or what the source has for its episodes."""
-        self._source.guarded(lambda: self._write(path, value))
+        self._source.files.guarded(lambda: self._write(path, value))
 
     def _write(self, path: str, value: Column | Patched | None) -> None:
         trees.discard(self._directory / path)
@@ -154,7 +154,7 @@ class Tables:
         return dtype, shape[1:]
 
     def _share(self, path: str, target: Path) -> None:
-        identity = self._source.identity
+        identity = self._source.files.identity
         if identity is None:
             publishing.share_tree(self._source.path / path, target, within=self._directory)
         else:

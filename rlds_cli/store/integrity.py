@@ -36,7 +36,7 @@ from rlds_cli.store import (
 from rlds_cli.store.arrays import Segment
 from rlds_cli.store.compression import read_range
 from rlds_cli.store.manifest import Manifest, Stats, StoredField
-from rlds_cli.store.opening import Store
+from rlds_cli.store.opening import Store, open_directory
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, Array, BoolArray, EpisodeTable, IntArray
@@ -148,8 +148,8 @@ class _HashProgress:
 def _check_episodes(path: Path, sound: set[str], threads: int) -> tuple[dict[str, str] | None, list[Problem]]:
     """Check the episode table, and the statistics of ``sound`` fields; returns its digests and the problems."""
     try:
-        store = Store(path, check=False)
-        table = store.table()
+        store = open_directory(path, check=False)
+        table = store.episode_table()
         problems = check_table(store, table)
         if not problems:
             with ThreadPoolExecutor(threads) as pool:
@@ -670,7 +670,7 @@ def _counts(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
 
 
 def _reader(store: Store, name: str) -> Read:
-    directory = store.directory(name)
+    directory = store.files.documents(Path(store.table.path_of(name)))
     return lambda a, b: read_range(directory, a, b)
 
 

@@ -32,9 +32,10 @@ from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import arrays, digests, publishing, sealing, videos
 from rlds_cli.store.finish import Description, FinishedContent, Linked, complete, stored
 from rlds_cli.store.manifest import Manifest, StoredField
-from rlds_cli.store.opening import Run, Store
+from rlds_cli.store.opening import Store
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import NO_TEXT, stored_row
+from rlds_cli.store.table import Run
 from rlds_cli.store.videos import Tables
 from rlds_cli.ted import TASK, VIDEO, Array, EpisodeTable, Field, IntArray
 
@@ -140,7 +141,7 @@ def can_link(store: Store, home: Path) -> bool:
 
     The disk must have hard links.
     """
-    if store.address or store.refers_to or store.manifest.encoding != "memmap":
+    if store.address or store.files.refers_to or store.manifest.encoding != "memmap":
         return False
     status = store.path.stat()
     own = status.st_dev == disk.existing(home).stat().st_dev and status.st_uid == os.geteuid()
@@ -166,7 +167,7 @@ def link(member: JoinedMember, fields: Mapping[str, Field], directory: Path) -> 
     """
     store, sources = member.store, list(_sources([member]).values())
     new = {name: assign_paths([name])[name] for name in {f.name for f in fields.values()} - fields.keys()}
-    paths = {f.name: new.get(f.name) or store.path_of(f.name) for f in fields.values()}
+    paths = {f.name: new.get(f.name) or store.table.path_of(f.name) for f in fields.values()}
     result = _Result(directory, sources, paths)
     finished = tuple(result.finish(f, old, [member]) for old, f in fields.items())
     e, index = store.episodes, member.index
@@ -187,8 +188,8 @@ def _sources(members: Sequence[JoinedMember]) -> dict[str, _Source]:
     base = 0
     for m in members:
         if m.store.version_id not in found:
-            m.store.check_recorded()  # new digests would hide damage
-            placed = _place(m.store.row_runs(), base)
+            m.store.table.check_recorded()  # new digests would hide damage
+            placed = _place(m.store.table.row_runs(), base)
             found[m.store.version_id] = _Source(m.store, placed, sealing.listed(m.store.path), m.refer, m.copies)
             base = _behind(placed[-1].end)
     return found
@@ -271,7 +272,7 @@ class _Result:
         if f.kind == "text":
             self._write_texts(name, path)
             return
-        of = [s.store.path_of(name) for s in self._sources]
+        of = [s.store.table.path_of(name) for s in self._sources]
         dtype, shape = stored_row(f)
         if f.codec == VIDEO:
             self._write_videos(name, path, of)
@@ -293,7 +294,7 @@ class _Result:
         found, after = list[tuple[_Placed, ...]](), 0
         segments = list[tuple[_Source, str, arrays.Segment, int]]()  # of which array, and from which row on
         for source, path in zip(self._sources, of, strict=True):
-            runs, segmented = source.store.runs(path), arrays.is_segmented(source.store.path / path)
+            runs, segmented = source.store.table.runs(path), arrays.is_segmented(source.store.path / path)
             placed = source.placed if by_row else _place(runs, after)
             parts = [s for run in runs for s in run.segments]
             fits = all((s.shape[1:], s.dtype) == (shape, dtype) for s in parts)
@@ -317,7 +318,7 @@ class _Result:
         target = self._directory / to
 
         def share() -> None:
-            if source.store.segment_rows:
+            if source.store.table.segment_rows:
                 trees.discard(target)
                 safe_files.make(target.parent)
                 target.mkdir(safe_files.DIRECTORY)
@@ -329,12 +330,12 @@ class _Result:
                         _copy_rows(segment, file)
                     else:
                         publishing.link_file(segment.file, file)
-            elif source.refer and (identity := source.store.identity):
+            elif source.refer and (identity := source.store.files.identity):
                 publishing.link_or_refer(identity, name, target)
             else:
                 publishing.share_tree(source.store.path / name, target, within=self._directory)
 
-        source.store.guarded(share)
+        source.store.files.guarded(share)
         self.known |= sealing.below(source.listed, name, to)
 
     def _write_offsets(self, name: str, path: str, of_bytes: Sequence[Sequence[_Placed]]) -> None:
@@ -342,8 +343,10 @@ class _Result:
 
         def pieces() -> Iterator[tuple[int, Array]]:
             for s, placed in zip(self._sources, of_bytes, strict=True):
+                frames = s.store.frames(name)
                 for first, stop, to in s.blocks():
-                    offsets = s.store.offsets_between(name, first, stop)
+                    offsets, there = frames.spans_between(first, stop), s.store.table.covered(first, stop)
+                    offsets = offsets if there is None else np.where(there[:, None], offsets, 0)
                     yield to, _moved(offsets.reshape(-1), placed).reshape(-1, 2)
 
         self._write(f"{path}/offsets", np.dtype(np.int64), (self.rows, 2), pieces())
@@ -414,7 +417,7 @@ def _copy_rows(segment: arrays.Segment, target: Path) -> None:
 def _videos_used(s: _Source, name: str) -> IntArray:
     """Return the numbers of the videos that rows refer to, in order; of a dataset without writers, of all."""
     count = len(s.store.videos(name))
-    if not s.store.segment_rows:
+    if not s.store.table.segment_rows:
         return np.arange(count)
     found, rows = np.zeros(count + 1, bool), s.store.rows(name)
     for first, stop, _ in s.blocks(gap=0):
@@ -436,7 +439,7 @@ def _texts(store: Store, name: str) -> _Texts:
     codes, number = np.full(store.manifest.counts.rows, NO_TEXT, np.int32), dict[str, int]()
     known = TASK in store.own_columns and store.own_column(TASK).dtype == "str"
     e = store.episodes
-    for k in store.numbers.tolist() if known else ():
+    for k in store.table.numbers.tolist() if known else ():
         text, start = store.own_column(TASK).scalar(k), int(e["start"][k])
         if isinstance(text, str):
             codes[start : start + int(e["length"][k])] = number.setdefault(text, len(number))

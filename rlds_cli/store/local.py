@@ -1,86 +1,124 @@
-"""Where the files of a version are: a directory of this disk. `places.remote.files` has those at an address."""
+"""Where the files of a version are: here in a directory. `rlds_cli.places.remote.files` has those at an address."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rlds_cli.base.media.mp4 import Extent
-from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import arrays, compression
+from rlds_cli.errors import DamagedDataset, DatasetNotFound
+from rlds_cli.store import arrays, compression, manifest, references, versions
+from rlds_cli.store import files as store_files
 from rlds_cli.store.arrays import Segment
 from rlds_cli.store.columns import Column
+from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.segment_map import SegmentMap
 from rlds_cli.ted import Array, IntArray
 
+T = TypeVar("T")
 _HINT = "rlds verify ID shows all damage"
 
 
-class Files:
-    """The files of a version, in a directory of this disk.
+@dataclass(frozen=True, slots=True)
+class RowFile:
+    """A file with plain rows of a field, from row ``first`` on.
 
-    Parameters
-    ----------
-    path : Path
-    moves : bool
-        Another version takes its place when one is published: a version whose rows are in directories.
+    ``id`` identifies it by whichever name. It is taken from the file, and not from the manifest, which could claim
+    anything.
+    """
+
+    first: int
+    rows: int
+    id: str
+
+
+class Files:
+    """The files of a version. They know no episode.
 
     Attributes
     ----------
-    path : Path
-        The directory with its small files.
     address : str
         Where the rows are fetched from, without credentials; empty if they are in files of this disk.
     claimed : str
-        The fingerprint that the address names; empty for files of this machine.
+        The fingerprint that the address names; empty for files of this disk.
     blocks : BlockFiles or None
-        The files of rows, by blocks.
-    versions : Followed or None
+        The files of rows, by blocks, if they are at an address.
+    elsewhere : object or None
         Where newer versions of a growing dataset are looked for; None for its own directory.
     why_fixed : str
-        Why loaders take up no later versions; empty if they can.
+        Why loaders take up no later versions of one that grows; empty if they can.
+    refers_to : tuple of ReferencedVersion
+        Versions of other datasets that rows of this one are stored in.
     """
 
-    address = claimed = ""
+    address = claimed = why_fixed = ""
     blocks: Any = None
-    versions: Any = None
-    why_fixed = ""
+    elsewhere: Any = None
+    refers_to: tuple[references.ReferencedVersion, ...] = ()
 
-    def __init__(self, path: Path, *, moves: bool = False) -> None:
-        self.path, self.moves = path, moves
-        self._maps: dict[str, SegmentMap] = {}
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._maps: dict[Path, SegmentMap] = {}
+
+    @property
+    def path(self) -> Path:
+        """The directory with the small files."""
+        return self._path
+
+    @property
+    def identity(self) -> references.ReferencedVersion | None:
+        """What others say of this version that refer to its files; None if these cannot be referred to."""
+        return None
 
     @property
     def unproved(self) -> str:
         """The name of what was seen where fingerprint, version id and digests are a claim; empty for those of a home.
 
-        They are one at an address, and in a plain directory, which may be anybody's: a dataset gets into a home after
-        its content was compared. It belongs to the key of everything that is derived from the rows and kept.
+        It belongs to the key of everything that is derived from the rows and kept.
         """
-        if any(parent.name in ("datasets", "versions") for parent in list(self.path.absolute().parents)[1:4]):
-            return ""
-        seen = " ".join(map(str, (self.path.resolve(), *identify(self.path))))
-        return f"directory-{hashlib.sha256(seen.encode()).hexdigest()[:16]}"
+        raise NotImplementedError
+
+    def reads(self, m: Manifest, version_id: str) -> None:
+        """Note which version it is that is read."""
+
+    def guarded(self, read: Callable[[], T]) -> T:
+        """Return what ``read`` reads of files below `path`, which are opened on first use: those of this version.
+
+        Raises
+        ------
+        DatasetNotFound
+            This version was removed since it was opened, by `rlds compact` or with its dataset; or the dataset was
+            replaced; or one that it refers to. Arrays that are mapped already stay valid.
+        """
+        return read()
+
+    def check_readable(self) -> None:
+        """Refuse a version that was removed or replaced since it was opened; raises as `guarded`."""
 
     def beside(self, *parts: str) -> Path:
-        """Return the path of a small file, or of a directory of these, which is here then if it exists."""
+        """Return the path of a small file, or of a directory of these, fetched first if it is elsewhere."""
         return self.path.joinpath(*parts)
 
     def documents(self, directory: Path) -> Path:
-        """Return the path of a directory below the dataset; the documents of the arrays in it are here then."""
+        """Return the path of a directory below the dataset; the documents of its arrays are fetched first."""
         return self.path / directory
 
     def size_of(self, *parts: str) -> int | None:
         """Return the bytes of all files below a directory of the dataset if they are at an address; else None."""
         return None
 
-    def open(self, columns: Callable[[], Iterable[Column]], *, compressed: bool, check: bool) -> None:
+    def admit(self, columns: Iterable[Column], *, check: bool) -> None:
         """Prepare to read columns; ``check`` that their files have the sizes that a version says."""
-        for c in columns() if check else ():
-            if compressed and not c.key.endswith("\0video"):
+        raise NotImplementedError
+
+    def _check_sizes(self, columns: Iterable[Column]) -> None:
+        """Refuse files on this disk of other sizes than a version says."""
+        for c in columns:
+            if c.compressed:
                 self._check_layout(c)
                 compression.check_shards(self.path / c.directory)
             elif c.segment_rows:
@@ -107,29 +145,36 @@ class Files:
             )
         return found
 
-    def array(self, c: Column, hold: object = None) -> Array:
-        """Return the entries of a column: mapped, decoded once and kept, or fetched where they are read."""
+    def array(self, c: Column, keep: object = None) -> Array:
+        """Return the entries of a column: mapped, decoded once, or fetched where they are read.
+
+        The array keeps ``keep``, which is what keeps rows from being freed.
+        """
         if c.segment_rows:
-            return self.entries(c, c.first, c.stop, hold)
+            return self.entries(c, c.first, c.stop, keep)
         self._check_layout(c)
         return compression.open_column(self.path / c.directory)
 
-    def entries(self, c: Column, start: int, stop: int, hold: object = None) -> Array:
+    def entries(self, c: Column, start: int, stop: int, keep: object = None) -> Array:
         """Return entries of an array that a writer adds to, by their numbers since the first that was ever written."""
-        key = c.directory.as_posix()
-        found = self._maps.get(key)
+        found = self._maps.get(c.directory)
         if found is None or not found.fits(c.first, c.stop):
-            found = self._maps[key] = SegmentMap(c, c.first, c.stop, self._opener(c))
-        return found.rows(start, stop, c.needed, hold)
+            found = self._maps[c.directory] = SegmentMap(c, c.first, c.stop, self._opener(c))
+        return found.rows(start, stop, c.needed, keep)
 
     def _opener(self, c: Column) -> Callable[[int], int]:
         """Return how the segments of a column are opened; it does not refer to this object, which refers to it."""
         path = self.path
         return lambda number: arrays.descriptor(path / c.file(number), c.size)
 
-    def mapped(self, c: Column, hold: object = None) -> Array:
+    def small(self, c: Column, keep: object = None) -> Array:
+        """Return the entries of a column whose files are small ones: of digests."""
+        path = self.beside(*c.directory.parts)
+        return self.entries(c, c.first, c.stop, keep) if c.segment_rows else arrays.read(path)
+
+    def mapped(self, c: Column, keep: object = None) -> Array:
         """Return a column as it is mapped, for the loader: of blocks that are not held, its values are anything."""
-        return self.array(c, hold)
+        return self.array(c, keep)
 
     def place(self, c: Column) -> Any:
         """Return where the bytes of a column lie in `blocks`; None for one without bytes, or on this disk."""
@@ -153,12 +198,166 @@ class Files:
                 parts.append((s.file, max(0, first - s.start), max(0, behind - first)))
         return Extent(tuple(parts) or ((self.path / c.directory, 0, 0),))
 
+    def file_of(self, c: Column) -> Path | None:
+        """Return the one file that has all plain rows of a column; None if they are in several, or compressed."""
+        return None
+
+    def ids(self, c: Column) -> tuple[RowFile, ...]:
+        """Return the files of a column of plain rows that never change, in order; none for other ones."""
+        return ()
+
     def reopened(self, version_id: str) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
         """Return how to open the same version in another process; None if path and number say it."""
         return None
+
+
+class LocalFiles(Files):
+    """The files of a version in a directory of this disk.
+
+    Parameters
+    ----------
+    path : Path
+    moves : bool
+        The directory becomes another one when the dataset gets a newer version; those of a growing dataset share one.
+    """
+
+    def __init__(self, path: Path, *, moves: bool) -> None:
+        super().__init__(path)
+        self._moves = moves
+        # before the manifest is read: one that replaces it meanwhile is noticed at the next use
+        self._seen = identify(path) if moves and (path / "zarr.json").exists() else (0, 0)
+        self._id, self._version, self._version_id = "", 0, ""
+        self._admitted: tuple[Column, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """The directory in which this version is now: another one since its dataset has a newer version."""
+        with suppress(DatasetNotFound, DamagedDataset):
+            self._follow()
+        return self._path
+
+    @property
+    def unproved(self) -> str:
+        """The name of a directory outside of a home, which may be anybody's; see `Files.unproved`.
+
+        A dataset gets into a home after its content was compared.
+        """
+        path = self.path
+        if any(parent.name in ("datasets", "versions") for parent in list(path.absolute().parents)[1:4]):
+            return ""
+        seen = " ".join(map(str, (path.resolve(), *identify(path))))
+        return f"directory-{hashlib.sha256(seen.encode()).hexdigest()[:16]}"
+
+    def reads(self, m: Manifest, version_id: str) -> None:
+        """Note which version it is that is read, and which others it refers to."""
+        self._id, self._version, self._version_id = m.id, m.version, version_id
+        if self._moves:
+            self.refers_to = references.sources(self._path)
+
+    @property
+    def identity(self) -> references.ReferencedVersion | None:
+        """What others say of this version that refer to its files; None if these cannot be referred to."""
+        if not self._moves:
+            return None
+        newest = versions.newest_of(self.path)
+        return references.ReferencedVersion(str(newest), self._id, self._version, self._version_id)
+
+    def guarded(self, read: Callable[[], T]) -> T:
+        """Return what ``read`` reads; once more if the version moved meanwhile. See `Files.guarded`."""
+        while True:
+            places = self._places()
+            try:
+                found = read()
+            except Exception:
+                if self._places() == places:
+                    raise
+            else:
+                if self._places() == places:
+                    return found
+
+    def check_readable(self) -> None:
+        """Refuse a version that was removed or replaced since it was opened; raises as `guarded`."""
+        self._places()
+
+    def _places(self) -> list[Path]:
+        """Return where this version is now, and those that it refers to; raises as `guarded`."""
+        return [self._follow(), *(source.place(self._id, self.path) for source in self.refers_to)]
+
+    def _follow(self) -> Path:
+        """Return where this version is now; raises as `guarded`."""
+        if not self._moves or not self._version_id:  # rows of a version of a log stay while it is held
+            return self._path
+        try:
+            now = identify(self._path)
+            if now == self._seen:
+                return self._path
+            place, (newest, version_id) = self._path, manifest.read_with_version_id(self._path)
+            if version_id != self._version_id and newest.version > self._version:
+                place = versions.at(self._path, self._version)
+                now, (_, version_id) = identify(place), manifest.read_with_version_id(place)
+        except (OSError, DamagedDataset, DatasetNotFound):
+            raise self._removed() from None
+        if version_id != self._version_id:
+            raise replaced(self._id, self._path, "opened")
+        self._path, self._seen = place, now
+        self._check_references()
+        self._check_sizes(self._admitted)
+        return place
+
+    def _removed(self) -> DatasetNotFound:
+        """Return the error for a version that is not on the disk any more."""
+        newest = versions.newest_of(self._path)
+        if not (newest / "zarr.json").exists():
+            return DatasetNotFound(
+                f"{self._id} was removed since it was opened: {self._path}.",
+                hint="download or import it, and open it again",
+            )
+        return version_removed(self._id, self._version, newest, "opened")
+
+    def admit(self, columns: Iterable[Column], *, check: bool) -> None:
+        """Refuse files of other sizes than a version says, now and where it moves to."""
+        self._check_references()
+        self._admitted = tuple(columns) if check else ()
+        self._check_sizes(self._admitted)
+
+    def _check_references(self) -> None:
+        for source in self.refers_to:
+            store_files.check_tree(source.place(self._id, self.path))
+
+    def file_of(self, c: Column) -> Path | None:
+        """Return the one file that has all plain rows of a column; None if they are in several, or compressed."""
+        path = self.path / c.directory
+        if c.segment_rows or (found := arrays.layout(path)).compressed or arrays.is_segmented(path):
+            return None
+        return found.segments[0].file
+
+    def ids(self, c: Column) -> tuple[RowFile, ...]:
+        """Return the files of a column of plain rows that never change, in order; none for other ones."""
+        if c.segment_rows or c.compressed:
+            return ()
+        try:
+            segments = [s for s in arrays.layout(self.path / c.directory).segments if s.size]
+            found = [(s, s.file.stat()) for s in segments]
+        except (FileNotFoundError, DamagedDataset):
+            return ()
+        return tuple(RowFile(s.start, s.rows, f"{x.st_ino} {x.st_size} {x.st_mtime_ns}") for s, x in found)
 
 
 def identify(path: Path) -> tuple[int, int]:
     """Return what tells the file of a manifest from one that takes its place."""
     status = (path / "zarr.json").stat()
     return status.st_ino, status.st_mtime_ns
+
+
+def replaced(id: str, path: Path, since: str) -> DatasetNotFound:
+    """Return the error for a dataset that another one has taken the place of since it was ``opened`` or ``pickled``."""
+    return DatasetNotFound(f"{id} was replaced since it was {since}, in {path}.", hint="open it again")
+
+
+def version_removed(id: str, number: int, newest: Path, since: str) -> DatasetNotFound:
+    """Return the error for a version that `rlds compact` removed since it was ``opened`` or ``pickled``."""
+    return DatasetNotFound(
+        f"{id}#v{number} was removed since it was {since}: rlds compact removes earlier versions without a tag.",
+        hint=f"open {id} again, at v{versions.newest(newest)}; rlds tag {id}#v{number} NAME keeps a version while it "
+        "is in use",
+    )

@@ -8,11 +8,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rlds_cli.base.files import json as documents
 from rlds_cli.errors import DamagedDataset, NewerFormat
 from rlds_cli.store import commits, files, validation
+
+if TYPE_CHECKING:
+    from rlds_cli.ted import Field, Kind, Placement
 
 FORMAT = 1
 GROWING_FORMAT = 2  # of growing datasets, which format 1 does not know
@@ -31,6 +34,14 @@ class StoredField:
     kind: str
     codec: str | None
     digest: str
+
+    @property
+    def field(self) -> Field:
+        """The field that it describes."""
+        from rlds_cli.ted import Field  # a manifest is read without NumPy
+
+        placement, kind = cast("Placement", self.placement), cast("Kind", self.kind)
+        return Field(self.name, self.dtype, self.shape, placement, kind, self.codec)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,12 @@ class Segmented(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of an entry."""
+        """The dtype of entries."""
         ...
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of an entry."""
+        """The shape of entries."""
         ...
 
     @property

@@ -434,18 +434,28 @@ class LazyStats(Mapping[str, Mapping[str, Any]]):
     fields : mapping of str to Field
     compute : callable
         Returns the statistics of a field, by its name.
-    known : dict, optional
-        Those that were computed before; others are added.
     """
 
-    def __init__(
-        self,
-        fields: Mapping[str, Field],
-        compute: Callable[[str], Stats],
-        known: dict[str, Mapping[str, Any]] | None = None,
-    ) -> None:
+    def __init__(self, fields: Mapping[str, Field], compute: Callable[[str], Stats]) -> None:
         self._names = tuple(name for name, f in fields.items() if has(f))
-        self._compute, self._known = compute, {} if known is None else known
+        self._compute, self._known = compute, dict[str, Mapping[str, Any]]()
+
+    @classmethod
+    def over(
+        cls,
+        fields: Mapping[str, Field],
+        rows: Callable[[str], Array],
+        episodes: Mapping[str, Array],
+        index: IntArray | None = None,
+    ) -> LazyStats:
+        """Return those over the steps of all episodes, or of the episodes ``index`` [n]; ``rows`` opens a field."""
+
+        def compute(name: str) -> Stats:
+            start, length = episodes["start"], episodes["length"]
+            chosen = (start, length) if index is None else (start[index], length[index])
+            return of_episodes(rows(name), *chosen)
+
+        return cls(fields, compute)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -42,8 +42,9 @@ from rlds_cli.base.media.mp4 import Track
 from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage, NoSpace
 from rlds_cli.store import arrays, digests
 from rlds_cli.store.columns import Column
+from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.frames import copy_repeated
-from rlds_cli.store.local import Files
+from rlds_cli.store.local import LocalFiles
 from rlds_cli.ted import Array, Field, IntArray
 
 DIRECTORY = "video"
@@ -64,32 +65,12 @@ _UNKNOWN, _ELSEWHERE = -1, -2  # the next frame: not known yet, or none of this 
 Locate = Callable[[str, str], Extent]  # (name of the field, name of the video in the rows' source)
 
 
-@dataclass(frozen=True, slots=True)
-class VideoBytes:
-    """The videos of a field end to end: where they are, which column, and its entries as `Files.array` gives them."""
-
-    files: Files
-    column: Column
-    data: Array
-
-    @classmethod
-    def of(cls, directory: Path) -> VideoBytes:
-        """Return those of a directory of this disk."""
-        shape, dtype = arrays.open_document(directory / "bytes")
-        files, column = Files(directory), Column("\0video", Path("bytes"), dtype, shape[1:], 0, shape[0])
-        return cls(files, column, files.array(column))
-
-    def extent(self, start: int, stop: int, keep: list[Any]) -> Extent:
-        """Return the files with a range of the bytes; ``keep`` gets what holds them."""
-        return self.files.extent(self.column, start + self.column.first, stop + self.column.first, keep)
-
-
 class Videos:
     """The videos of one field, with tables in ``directory``; each is opened on first use."""
 
-    def __init__(self, directory: Path, of: VideoBytes | None = None) -> None:
+    def __init__(self, directory: Path, of: EncodedBytes | None = None) -> None:
         self.directory = directory
-        self._of = of or VideoBytes.of(directory)
+        self._of = of or _bytes_in(directory)
         self._opened: dict[int, Video] = {}
         self._held = 0  # packets of the opened videos
         self._extents: list[Any] = []
@@ -217,6 +198,16 @@ class Videos:
                     raise DamagedDataset(text, hint="rlds verify ID")
                 out[at] = track.size[track.frames[index[at, 1]]]
         return out
+
+
+def _bytes_in(directory: Path) -> EncodedBytes:
+    """Return the bytes of videos beside their tables."""
+    shape, dtype = arrays.open_document(directory / "bytes")
+    of = Column(
+        field=directory.name, part="films", directory=Path("bytes"), dtype=dtype, shape=shape[1:], stop=shape[0]
+    )
+    files = LocalFiles(directory, moves=False)
+    return EncodedBytes(files, of, files.array(of))
 
 
 def write(directory: Path, extents: Sequence[Extent]) -> digests.Digests:

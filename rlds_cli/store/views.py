@@ -136,7 +136,7 @@ def _share(source: Store, target: Path, name: str, listed: Mapping[str, str], ch
     def share() -> None:
         if not (source.path / name).is_dir():
             return
-        identity = source.identity
+        identity = source.files.identity
         if change.moves and name != SOURCES:
             publishing.move_tree(source.path / name, target / name)
         elif change.copies or identity is None or name == SOURCES:
@@ -144,7 +144,7 @@ def _share(source: Store, target: Path, name: str, listed: Mapping[str, str], ch
         else:
             publishing.link_or_refer(identity, name, target / name)
 
-    source.guarded(share)
+    source.files.guarded(share)
     return sealing.below(listed, name, name)
 
 

@@ -154,7 +154,7 @@ class Content:
     # -- episodes
 
     def _table(self) -> EpisodeTable:
-        whole = self._store.table(self.source.index)
+        whole = self._store.episode_table(self.source.index)
         changes: dict[str, object] = {}
         if "cut" in self.kinds:
             changes["end"] = np.where(whole.end == CUT, TRUNCATED, whole.end)
@@ -376,7 +376,7 @@ class Content:
         if stored.codec == VIDEO and rows:
             return 8 + int(np.diff(self.videos(name).spans).sum()) // rows
         if stored.kind == "frames" and stored.codec != VIDEO and rows:
-            return -(-len(self._store.frame_bytes(stored.name)) // rows)
+            return -(-len(self._store.frames(stored.name).data) // rows)
         return 8
 
     def _is_decoded(self, name: str) -> bool:
@@ -440,13 +440,13 @@ class Content:
         if "metadata" in self.kinds:
             return
         for name in self.dataset.manifest.metadata:
-            yield name, self._store.metadata[name]
+            yield name, self._store.table.metadata[name]
 
     def metadata_text(self, name: str) -> str:
         """Return a text of the dataset that is not per row; empty if there is none of this name."""
         if name not in self.dataset.manifest.metadata:
             return ""
-        return self._store.metadata.text(name)
+        return self._store.table.metadata.text(name)
 
     # -- fingerprint
 

@@ -95,7 +95,7 @@ class CachedFrames(Decoding):
 
     def _read_images(self, rows: IntArray, out: Array, place: IntArray) -> None:
         """Write the frames of distinct rows [n] to ``out[place]``, with zeros for rows without one."""
-        starts, ends = self._store.frame_spans(self.name, rows)
+        starts, ends = self._store.frames(self.name).spans(rows)
         there = starts < ends
         self._store.check_absent(self._field, rows[~there])
         rows, place = rows[there], place[there]
@@ -186,7 +186,7 @@ _open: WeakValueDictionary[tuple[Any, ...], FrameCache] = WeakValueDictionary() 
 def _opened(dataset: Dataset, name: str, shape: tuple[int, ...], limit: int) -> tuple[FrameCache | None, str]:
     """Open the cache of a field in the first home that takes it; return it and its place, or the reason for none."""
     reasons = []
-    seen = dataset.store.unproved if dataset.store.address else ""
+    seen = dataset.store.files.unproved if dataset.store.address else ""
     key = {"dataset": dataset.id.partition("@")[0], "field": name, "filter": _FILTER, "seen": seen}
     for home in packed.homes(dataset):
         try:

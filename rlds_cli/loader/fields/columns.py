@@ -13,7 +13,6 @@ from rlds_cli.loader.index import Located, WindowIndex
 from rlds_cli.loader.kernel import OF_PLACE, OF_WINDOW, Output, Place, Value
 from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.storage.remote import EncodedRows, blocks_of
-from rlds_cli.store.frames import decode_frames
 from rlds_cli.ted import Array, IntArray
 
 if TYPE_CHECKING:
@@ -348,11 +347,7 @@ class Decoding:
         if frames is None:
             values = self.dataset.gather(self.name, rows.reshape(-1))
         else:  # their blocks are held
-            f, absent, flat = self.dataset.schema[self.name], self.dataset.store.check_absent, rows.reshape(-1)
-            data, offsets = frames
-            assert self.encoded is not None
-            starts, ends = (offsets[flat] - self.encoded.first).T
-            values = decode_frames(data, (starts, ends), flat, f, absent)
+            values = frames.gather(rows.reshape(-1), self.dataset.store.check_absent)
         return values.reshape(*rows.shape, *values.shape[1:])
 
 

@@ -375,7 +375,7 @@ class Fields:
         stored = self.packable(names)
         if self.n_step > 1 and np.dtype(self.dataset.schema[REWARD].dtype) != self._packed_dtype(REWARD):
             stored = [name for name in stored if name != REWARD]  # sums are of the archive's own values
-        pack = grown.pack if self.dataset.store.segment_rows else blocks.pack
+        pack = grown.pack if self.dataset.store.table.segment_rows else blocks.pack
         packed, where = pack(self.dataset, {n: self._packed_dtype(n) for n in stored}, self.budget)
         self._rows |= packed
         return where

@@ -5,7 +5,7 @@ have other pixels; these must not be taken for those of the other one. So a fram
 the bytes that it is decoded from were hashed: of an image, with each frame that is kept; of a video, its whole file,
 once for each process. What is stored of a video beside its bytes, the table of its packets, is part of the name.
 
-Rows at an address are not fetched for a hash: there, the cache belongs to what was seen (`Store.unproved`), which
+Rows at an address are not fetched for a hash: there, the cache belongs to what was seen (`Files.unproved`), which
 names the hashes of all bytes that can arrive.
 """
 
@@ -40,8 +40,8 @@ class ImageNames:
         """Return whether the bytes of the images at ``rows`` [n] are those of their names [n]."""
         if self._store.address:
             return np.ones(len(rows), bool)
-        spans = np.stack(self._store.frame_spans(self._name, rows), 1)
-        data = self._store.frame_bytes(self._name)
+        frames = self._store.frames(self._name)
+        data, spans = frames.data, np.stack(frames.spans(rows), 1)
         hashed = digests.as_array(
             [hashlib.sha256(np.ascontiguousarray(data[a:b]).data).digest() for a, b in spans.tolist()]
         )
@@ -53,7 +53,7 @@ class VideoNames:
 
     def __init__(self, store: Store, name: str) -> None:
         self._store, self._videos = store, store.videos(name)
-        self._digests = store.video_digests(name)
+        self._digests = store.table.video_digests(name)
         self._names = np.zeros((len(self), 2), np.uint64)
         self._named = np.zeros(len(self), bool)
         self._proved = dict[int, bool]()

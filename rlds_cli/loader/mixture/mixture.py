@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import pickle
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
 
 from rlds_cli.base.files.hashing import short
 from rlds_cli.base.integers import integer, set_integer
@@ -21,8 +17,7 @@ from rlds_cli.dataset.transforms import Elementwise, Numbers, Resize
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.mixture.shares import normalised
 from rlds_cli.loader.samplers import Sampler
-from rlds_cli.store.opening import Store
-from rlds_cli.ted import IntArray, join_name
+from rlds_cli.ted import join_name
 
 Weights = Mapping[str, float] | Literal["size"] | Callable[[int], Mapping[str, float]]
 
@@ -355,9 +350,7 @@ def renamed(dataset: Dataset, rename: Mapping[str, str]) -> Dataset:
         raise InvalidArgument(
             f'rename: {both} of {dataset.id} would both be "{twice[0]}".', hint="rename the other one, too"
         )
-    store = RenamedStore(dataset.path, names)
-    store.expect(RenamedStore.version_with(dataset.store.version_id, names), "opened")
-    return Dataset(store, dataset._index)
+    return Dataset(dataset.store.renamed(names), dataset._index)
 
 
 def _new(name: str, rename: Mapping[str, str]) -> str:
@@ -369,47 +362,6 @@ def _new(name: str, rename: Mapping[str, str]) -> str:
             key = max(fitting, key=len)
             return f"{prefix}{rename[key]}{bare.removeprefix(key)}"
     return name
-
-
-class RenamedStore(Store):
-    """The store of a dataset with renamed fields.
-
-    Parameters
-    ----------
-    path : Path
-    names : mapping of str to str
-        From the name of every field to its new one.
-    """
-
-    def __init__(self, path: Path, names: Mapping[str, str]) -> None:
-        super().__init__(path)
-        self._names = dict(names)
-        fields = tuple(replace(f, name=names[f.name]) for f in self.manifest.fields)
-        stats = {names[name]: s for name, s in self.manifest.stats.items()}
-        self.manifest = replace(self.manifest, fields=fields, stats=stats)
-        self.fields = {names[name]: replace(f, name=names[name]) for name, f in self.fields.items()}
-        self._stored = {f.name: f for f in fields}
-        self.version_id = self.version_with(self.version_id, names)
-
-    @staticmethod
-    def version_with(version_id: str, names: Mapping[str, str]) -> str:
-        """Return the version of a store with these names: packed rows are found by name and version."""
-        digest = hashlib.sha256(json.dumps(dict(names), sort_keys=True).encode()).hexdigest()[:16]
-        return f"{version_id}+renamed-{digest}"
-
-    def fingerprint(self, index: IntArray | None = None, *, ignored: Collection[str] = ()) -> str:
-        """Return the fingerprint under the new names."""
-        every = np.arange(self.manifest.counts.episodes)
-        return super().fingerprint(every if index is None else index, ignored=ignored)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (self.path, self._names, self.version_id)
-
-
-def _reopened(path: Path, names: Mapping[str, str], version_id: str) -> RenamedStore:
-    store = RenamedStore(path, names)
-    store.expect(version_id, "pickled")
-    return store
 
 
 @dataclass(frozen=True, slots=True)

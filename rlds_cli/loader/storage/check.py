@@ -104,5 +104,6 @@ def _parts(
 
 def _field(dataset: Dataset, name: str, dtype: str) -> BlockField:
     f = dataset.schema[name]
-    source = partial(read_range, dataset.store.directory(name))
+    store = dataset.store
+    source = partial(read_range, store.path / store.table.column(name).directory)
     return BlockField(name, np.dtype(dtype), f.shape, source, after=f.placement == "both")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rlds_cli.dataset import Dataset
-    from rlds_cli.store.growing.store import GrowingStore
+    from rlds_cli.store.growing.table import LoggedTable
 
 _UNIT = 1 << 16  # rows of a file, at most: with their padding a multiple of a huge page
 _ROOM = 1 << 24  # rows to come, for which addresses are reserved
@@ -50,7 +50,6 @@ _ROOM = 1 << 24  # rows to come, for which addresses are reserved
 
 def pack(dataset: Dataset, dtypes: Mapping[str, np.dtype[Any]], budget: int) -> tuple[dict[str, ColumnRows], str]:
     """Pack fields of a growing dataset row by row, see `blocks.pack`."""
-    store = _store(dataset)
     layout = RowLayout(stored_block(dataset, name, dtype) for name, dtype in dtypes.items())
     width, rows = layout.row_bytes, dataset.num_rows
     taken = width * (dataset.num_steps + dataset.num_episodes)
@@ -58,12 +57,12 @@ def pack(dataset: Dataset, dtypes: Mapping[str, np.dtype[Any]], budget: int) -> 
         return {}, ""
     if width > blocks.MOST_ROW_BYTES:
         return {}, blocks.too_wide(width)
-    grown = GrownRows.of(store, layout)
+    grown = GrownRows.of(_table(dataset), layout)
     content, where = grown.take(dataset, layout, budget)
     if content is None:
         return {}, f"no packed rows: {where}"
     sparing = taken > memory.limit()[0] // 2
-    file = MappedRows(content.reshape(rows, width), sparing=sparing, mine=safe_files.is_own(store.path))
+    file = MappedRows(content.reshape(rows, width), sparing=sparing, mine=safe_files.is_own(dataset.path))
     return layout.columns(content, file), f"packed rows of {width} B, {where}"
 
 
@@ -74,13 +73,13 @@ class GrownRows:
     ----------
     source : str
         Identifies the dataset: the id of its version 0.
-    store : GrowingStore
+    table : LoggedTable
         A version, behind whose rows addresses are reserved for more.
     row_bytes : int
     """
 
-    def __init__(self, source: str, store: GrowingStore, row_bytes: int) -> None:
-        g, unit = store.commit, gcd(_UNIT, store.segment_rows)  # within one segment
+    def __init__(self, source: str, table: LoggedTable, row_bytes: int) -> None:
+        g, unit = table.commit, gcd(_UNIT, table.segment_rows)  # within one segment
         self._source, self._unit, self._row_bytes = source, unit, row_bytes
         self._first, self._stop = g.first_row // unit, -(-(g.rows + _ROOM) // unit)
         self._size = unit * row_bytes  # bytes of a unit
@@ -91,14 +90,15 @@ class GrownRows:
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, store: GrowingStore, layout: RowLayout) -> GrownRows:
+    def of(cls, table: LoggedTable, layout: RowLayout) -> GrownRows:
         """Return the packed rows that other versions in this process use, if these have addresses there; else new."""
-        source, g = f"{commits.at(store.path, 0).version_id}{store.unproved}", store.commit
-        key = json.dumps([source, str(store.path), layout.key()])
+        path, g = table.files.path, table.commit
+        source = f"{commits.at(path, 0).version_id}{table.files.unproved}"
+        key = json.dumps([source, str(path), layout.key()])
         with _ALL_LOCK:
             found = _ALL.get(key)
             if found is None or not found._first * found._unit <= g.first_row <= g.rows <= found._stop * found._unit:
-                found = _ALL[key] = cls(source, store, layout.row_bytes)
+                found = _ALL[key] = cls(source, table, layout.row_bytes)
         return found
 
     def take(self, dataset: Dataset, layout: RowLayout, budget: int) -> tuple[Array | None, str]:
@@ -106,9 +106,9 @@ class GrownRows:
 
         None and the reason if there is neither a file nor memory for some of them.
         """
-        store = _store(dataset)
-        g, units_needed = store.commit, store.units_needed(self._unit)
-        by_number = [dataclasses.replace(f, source=partial(store.committed, f.name)) for f in layout.fields]
+        table = _table(dataset)
+        g, units_needed = table.commit, table.units_needed(self._unit)
+        by_number = [dataclasses.replace(f, source=partial(_committed, table, f.name)) for f in layout.fields]
         rows = RowLayout(by_number)
         view = self._place.view(self)
         with self._lock:
@@ -133,7 +133,7 @@ class GrownRows:
 
     def _open(self, dataset: Dataset, rows: RowLayout, needed: Sequence[int]) -> str:
         """Map the files of whole units, after building those that are missing; return why some cannot be built."""
-        whole = _store(dataset).commit.rows // self._unit
+        whole = _table(dataset).commit.rows // self._unit
         wanted = [n for n in needed if n < whole and n not in self._files]
         if not wanted:
             return ""
@@ -148,9 +148,8 @@ class GrownRows:
 
     def _content(self, dataset: Dataset, rows: RowLayout, n: int) -> WantedContent:
         """Return the packed rows of a unit, all of which are committed."""
-        store = _store(dataset)
-        first, stop = n * self._unit, (n + 1) * self._unit
-        version = commits.first_with(store.path, stop, store.commit.number).version_id
+        table, first, stop = _table(dataset), n * self._unit, (n + 1) * self._unit
+        version = commits.first_with(table.files.path, stop, table.version).version_id
         at = (n - self._first) * self._size
         return WantedContent(
             self._source,
@@ -190,8 +189,16 @@ class GrownRows:
                         file.unlink()
 
 
-def _store(dataset: Dataset) -> GrowingStore:
-    return cast("GrowingStore", dataset.store)
+def _table(dataset: Dataset) -> LoggedTable:
+    return cast("LoggedTable", dataset.store.table)
+
+
+def _committed(table: LoggedTable, name: str, start: int, stop: int) -> Array:
+    """Return rows of an array field by their numbers since the first that was ever written.
+
+    They are those of any version that has them, if their segments are needed. Freed rows mean nothing.
+    """
+    return table.files.entries(table.column(name), start, stop, table.lease)
 
 
 _ALL: weakref.WeakValueDictionary[str, GrownRows] = weakref.WeakValueDictionary()

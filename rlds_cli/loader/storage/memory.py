@@ -36,7 +36,7 @@ def check_decoded(dataset: Dataset, fields: Iterable[str], memory: str | int | N
     allowed, origin = budget(memory)
     if dataset.encoding != "zarr" or blocks_of(dataset) is not None:
         return
-    needed = dataset.store.guarded(lambda: sum(_decoded_bytes(dataset, name) for name in fields))
+    needed = dataset.store.files.guarded(lambda: sum(_decoded_bytes(dataset, name) for name in fields))
     if needed > allowed:
         raise NeedsMemory(
             f"{dataset.id} is compressed (zarr) and takes {needed / 2**20:,.1f} MiB decoded;"
@@ -46,7 +46,8 @@ def check_decoded(dataset: Dataset, fields: Iterable[str], memory: str | int | N
 
 
 def _decoded_bytes(dataset: Dataset, name: str) -> int:
-    directories = compression.column_arrays(dataset.schema[name], dataset.store.directory(name))
+    store = dataset.store
+    directories = compression.column_arrays(dataset.schema[name], store.path / store.table.path_of(name))
     described = [arrays.open_document(d) for d in directories]
     return sum(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for shape, dtype in described)
 
@@ -158,20 +159,21 @@ def open_rows(dataset: Dataset, name: str) -> ColumnRows:
     stored = dataset.store.rows(name)
     if dataset.encoding != "memmap" or not stored.nbytes:
         return ColumnRows(stored)
-    if dataset.store.guarded(lambda: dataset.store.file_of(name)) is None:
-        mine = os.geteuid() == 0 or (safe_files.is_own(dataset.path) and not dataset.store.refers_to)
+    files, of = dataset.store.files, dataset.store.table.column(name)
+    if files.guarded(lambda: files.file_of(of)) is None:
+        mine = os.geteuid() == 0 or (safe_files.is_own(dataset.path) and not files.refers_to)
         return ColumnRows(stored, MappedRows(stored, sparing=exceeds_memory(dataset), mine=mine))
     row_bytes = stored.itemsize * prod(stored.shape[1:])
 
     def opened() -> RandomMap:
-        path = dataset.store.file_of(name)
+        path = files.file_of(of)
         assert path is not None
         try:
             return RandomMap(path, row_bytes, len(stored), sparing=exceeds_memory(dataset))
         except (OSError, ValueError) as e:  # it was opened a moment ago
             raise DamagedDataset(f"{path} cannot be mapped any more: {e}", hint=f"rlds verify {dataset.id}") from e
 
-    file = dataset.store.guarded(opened)
+    file = files.guarded(opened)
     return ColumnRows(np.ndarray(stored.shape, stored.dtype, file.content), file)
 
 

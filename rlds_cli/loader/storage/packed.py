@@ -207,8 +207,8 @@ def _built_in_first(files: Sequence[_File], parts: Parts, missing: int) -> Packe
 
 
 def version_of(dataset: Dataset) -> str:
-    """Return the version of a dataset's store; with what was seen where that is a claim, see `Store.unproved`."""
-    seen = dataset.store.unproved
+    """Return the version of a dataset's store; with what was seen where that is a claim, see `Files.unproved`."""
+    seen = dataset.store.files.unproved
     return f"{dataset.store.version_id}@{seen}" if seen else dataset.store.version_id
 
 

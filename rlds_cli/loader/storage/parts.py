@@ -22,7 +22,7 @@ from rlds_cli.loader.storage.packed import version_of
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
-    from rlds_cli.store.opening import RowFile
+    from rlds_cli.store.local import RowFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def parts_of(dataset: Dataset, fields: Iterable[str]) -> list[PackedPart]:
     fields : iterable of str
         Array fields whose rows are not empty.
     """
-    files = {name: dataset.store.row_files(name) for name in sorted(fields)}
+    files = {name: _ids(dataset, name) for name in sorted(fields)}
     if not all(files.values()):
         version = version_of(dataset)
         return [PackedPart(0, dataset.num_rows, version, {"version": version})] if dataset.num_rows else []
@@ -68,7 +68,13 @@ def parts_of(dataset: Dataset, fields: Iterable[str]) -> list[PackedPart]:
 
 def sources_of(dataset: Dataset) -> set[str]:
     """Return all that parts of a dataset, or what is made of all of it, can be made of."""
-    return {version_of(dataset), *(f.id for name in dataset.schema for f in dataset.store.row_files(name))}
+    return {version_of(dataset), *(f.id for name in dataset.schema for f in _ids(dataset, name))}
+
+
+def _ids(dataset: Dataset, name: str) -> tuple[RowFile, ...]:
+    """Return the files of the plain rows of an array field that never change, in order; none for other fields."""
+    store = dataset.store
+    return store.files.ids(store.table.column(name)) if store.fields[name].kind == "array" else ()
 
 
 def _file_at(files: tuple[RowFile, ...], row: int) -> RowFile | None:

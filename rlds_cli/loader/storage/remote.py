@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlds_cli.dataset import Dataset
+    from rlds_cli.store.columns import Part
+    from rlds_cli.store.encoded import Frames
 
 Wanted = list[tuple[int, IntArray]]  # number of a file, ascending numbers of its blocks
 MOST_RUNS_AHEAD = 64  # runs that are announced before they are read
@@ -131,11 +133,8 @@ class Blocks(Protocol):
 
 def blocks_of(dataset: Dataset) -> Blocks | None:
     """Return the blocks of a remote dataset; None for one that lies on this machine."""
-    found: Blocks | None = getattr(dataset.store, "blocks", None)
+    found: Blocks | None = dataset.store.files.blocks
     return found
-
-
-OFFSETS, BYTES, FILMS = "\0offsets", "\0bytes", "\0video"  # after the name of a field: see `mapped`
 
 
 class BytePlace(Protocol):
@@ -170,38 +169,6 @@ class BytePlace(Protocol):
         ...
 
 
-class VideoBlocks(Protocol):
-    """The videos of one field, see `rlds_cli.places.remote.store.RemoteVideos`."""
-
-    def ranges(self, index: Array) -> tuple[IntArray, IntArray]:
-        """Return the ranges of bytes, of all videos end to end, that decoding the frames of an index [n, 2] takes."""
-        ...
-
-
-class RemoteRows(Protocol):
-    """The store of a remote dataset, see `rlds_cli.store.opening.Store`."""
-
-    @property
-    def blocks(self) -> Blocks:
-        """The files of rows."""
-        ...
-
-    def mapped(self, key: str) -> Array:
-        """Return an array as it is mapped: of blocks that are not held, its values are anything.
-
-        ``key`` is the name of a field, or that and ``\\0offsets``, ``\\0bytes`` or ``\\0video``.
-        """
-        ...
-
-    def place(self, key: str) -> BytePlace | None:
-        """Return where the bytes of an array lie in `blocks`; None for an array without bytes."""
-        ...
-
-    def videos(self, name: str) -> VideoBlocks:
-        """Return the videos of a field."""
-        ...
-
-
 def stays(dataset: Dataset, names: Iterable[str]) -> bool:
     """Return whether all rows of array fields are on this machine and stay: those of a local dataset do.
 
@@ -212,22 +179,23 @@ def stays(dataset: Dataset, names: Iterable[str]) -> bool:
         return True
     if not blocks.stay:
         return False
-    placed = ((rows_of(dataset).place(name), mapped(dataset, name).nbytes) for name in names)
+    placed = ((place_of(dataset, name), dataset.store.table.column(name).nbytes) for name in names)
     wanted = (place.wanted(np.zeros(1, np.int64), np.array([size])) for place, size in placed if place is not None)
     return all(blocks.state(file)[found].all() for parts in wanted for file, found in parts)
 
 
-def rows_of(dataset: Dataset) -> RemoteRows:
-    """Return the store of a remote dataset."""
-    store: Any = dataset.store
-    return cast(RemoteRows, store)
-
-
-def mapped(dataset: Dataset, key: str) -> Array:
+def mapped(dataset: Dataset, name: str, part: Part = "rows") -> Array:
     """Return an array of a remote dataset as it is mapped: only blocks that are held have true values."""
-    content = rows_of(dataset).mapped(key)
-    assert content.flags.c_contiguous and content.flags.aligned, key  # else the kernel would read a copy
+    table = dataset.store.table
+    content = table.files.mapped(table.column(name, part), table.lease)
+    assert content.flags.c_contiguous and content.flags.aligned, name  # else the kernel would read a copy
     return content
+
+
+def place_of(dataset: Dataset, name: str, part: Part = "rows") -> BytePlace | None:
+    """Return where the bytes of an array lie in the files of rows; None for an array without bytes."""
+    found: BytePlace | None = dataset.store.files.place(dataset.store.table.column(name, part))
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -257,13 +225,8 @@ class PlacedArray:
 
 def placed_arrays(dataset: Dataset) -> list[PlacedArray]:
     """Return all arrays of a remote dataset whose rows have a fixed size."""
-    store, found = rows_of(dataset), []
-    for name, f in dataset.schema.items():
-        key = name + OFFSETS if f.kind == "frames" and f.codec != VIDEO else name
-        place = store.place(key)
-        if place is not None:
-            found.append(PlacedArray(mapped(dataset, key), place))
-    return found
+    placed = ((name, place_of(dataset, name)) for name in dataset.schema)
+    return [PlacedArray(mapped(dataset, name), place) for name, place in placed if place is not None]
 
 
 class EncodedRows:
@@ -273,41 +236,31 @@ class EncodedRows:
     ----------
     tables : tuple of arrays [rows, ...]
         What is read of each row to find its value.
-    frames : pair of arrays, optional
-        The encoded frames end to end, and the first byte of each row's, and the byte behind it [rows, 2].
+    frames : Frames, optional
+        The images, of which those are read whose blocks are held.
     place : BytePlace, optional
         Of the encoded frames or videos, if there are any bytes.
     nbytes : int
         Of these.
-    first : int
-        The first byte that the version has, of those that the offsets count.
     """
 
     def __init__(self, dataset: Dataset, name: str) -> None:
-        f, self._store = dataset.schema[name], rows_of(dataset)
-        self._name = name
-        self.frames: tuple[Array, IntArray] | None = None
+        f, self._store, self._name = dataset.schema[name], dataset.store, name
+        self.tables: tuple[Array, ...] = (mapped(dataset, name),)
+        self.frames: Frames | None = None
         self.place: BytePlace | None = None
-        if f.kind != "frames" or f.codec == VIDEO:
-            self.tables: tuple[Array, ...] = (mapped(dataset, name),)
         if f.kind == "frames":
-            encoded = name + (FILMS if f.codec == VIDEO else BYTES)
-            data = mapped(dataset, encoded)
-            self.place, self.nbytes = self._store.place(encoded), data.nbytes
-        if f.kind == "frames" and f.codec != VIDEO:
-            offsets = mapped(dataset, name + OFFSETS)
-            self.tables, self.first = (offsets,), dataset.store.column(encoded).first
-            self.frames = data, offsets
+            part: Part = "films" if f.codec == VIDEO else "frames"
+            data = mapped(dataset, name, part)
+            self.place, self.nbytes = place_of(dataset, name, part), data.nbytes
+            if part == "frames":
+                self.frames = self._store.frames(name).over(self.tables[0], data)
 
     def wanted(self, rows: IntArray) -> Wanted:
         """Return the blocks of the frames of rows [n], whose tables are cached."""
         assert self.place is not None
-        if self.frames is None:
-            return self.place.wanted(*self._store.videos(self._name).ranges(self.tables[0][rows]))
-        data, offsets = self.frames
-        starts, stops = (offsets[rows] - self.first).T
-        there = (starts >= 0) & (starts < stops) & (stops <= len(data))  # decoding refuses others
-        return self.place.wanted(starts[there], stops[there])
+        media = self.frames or self._store.videos(self._name)
+        return self.place.wanted(*media.ranges(self.tables[0][rows]))
 
 
 class Clock:
@@ -475,7 +428,7 @@ class RemoteReads:
     def __init__(
         self, dataset: Dataset, plan: Plan, *, sums: bool, encoded: Sequence[tuple[EncodedRows, int]] = ()
     ) -> None:
-        self.blocks, self._sums, self._encoded = rows_of(dataset).blocks, sums, encoded
+        self.blocks, self._sums, self._encoded = dataset.store.files.blocks, sums, encoded
         block = self.blocks.block
         self._arrays = placed_arrays(dataset)
         self._touches = Touches(plan, [a.range(block) for a in self._arrays], block)

@@ -27,6 +27,7 @@ from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import RldsError
 from rlds_cli.loader import Loader, blocks_of
 from rlds_cli.look.bench import END, IMPORTED, MEMORY, RUN, BenchJob, Memory, Round, WorkerResult
+from rlds_cli.store.growing.opening import open_store
 from rlds_cli.ted import Array
 
 _ROUND = 0.25  # seconds of the loader, then of the limit, and so on
@@ -53,7 +54,7 @@ class TimedLoader:
         job = self.job
         dataset = job.dataset
         if not self.remote:
-            dataset = Dataset(type(dataset.store)(dataset.path), dataset.episodes.index)
+            dataset = Dataset(open_store(dataset.path), dataset.episodes.index)
         self.loader = Loader(
             dataset, job.batch_size, window=job.window, sampler=job.sampler, seed=job.seed, steps=1 << 40
         )

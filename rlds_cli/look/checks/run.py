@@ -24,7 +24,7 @@ from rlds_cli.look.checks.subject import Skipped, Subject
 from rlds_cli.places.remote.waiting import watched
 from rlds_cli.store import sealing
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import Store
+from rlds_cli.store.opening import open_directory
 
 Check = Callable[[Subject], Iterator[Finding]]
 # The names of the checks, in the order in which they run. `defects` is last: it names only defects that no other
@@ -189,7 +189,7 @@ def record(directory: Path) -> Manifest:
     The quick checks run first. Rows are read only for checks that have found an error or a warning, to name the
     episodes and steps.
     """
-    ds = Dataset(Store(directory))
+    ds = Dataset(open_directory(directory))
     found = [f for f in manifest_findings(ds) if f.check not in _NOT_RECORDED]
     if not found:
         return ds.manifest

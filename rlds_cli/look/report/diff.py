@@ -291,7 +291,7 @@ def _num_rows(ds: Dataset) -> int:
 
 def _with_digest(ds: Dataset, f: StoredField) -> StoredField:
     """Return a field with the digest of the episodes of the dataset; the manifest of a growing one has none."""
-    return replace(f, digest=ds.store.field_digest(f.name))
+    return replace(f, digest=ds.store.table.field_digest(f.name))
 
 
 def _ranges(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> list[Range]:
@@ -339,7 +339,7 @@ def _greatest(x: Any) -> float:
 
 def _same_episodes(a: Dataset, b: Dataset) -> bool:
     """Compare the columns of the episode tables that are content: all except sources, sums and counts."""
-    return digests.of_table(a.store.table()) == digests.of_table(b.store.table())
+    return digests.of_table(a.store.episode_table()) == digests.of_table(b.store.episode_table())
 
 
 def _episodes(a: Dataset, b: Dataset) -> EpisodesDifference | None:

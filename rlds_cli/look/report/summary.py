@@ -198,27 +198,27 @@ def _over_elements(stats: Stats) -> dict[str, Any]:
 
 def _bytes(ds: Dataset, f: Field) -> int:
     apart = "text" if f.kind == "text" else DIRECTORY if f.codec == VIDEO else None
-    path = ds.store.path_of(f.name).split("/")
+    path = ds.store.table.path_of(f.name).split("/")
     return _size_of_field(ds.store, *path) + (_size_of_field(ds.store, apart, *path) if apart else 0)
 
 
 def _size_of_field(store: Store, *parts: str) -> int:
     """Return the bytes of the files of a field, in whichever dataset they are."""
-    if not store.refers_to:
+    if not store.files.refers_to:
         return _size(store, *parts)
     return sum(size_on_disk(file) for file in references.files(store.path.joinpath(*parts)).values())
 
 
 def _size(store: Store, *parts: str) -> int:
     """Return the bytes of a directory of a dataset: on this disk, or at its address."""
-    there = store.size_of(*parts)
+    there = store.files.size_of(*parts)
     return size_on_disk(store.path.joinpath(*parts)) if there is None else there
 
 
 def _distinct(ds: Dataset, f: Field) -> int | None:
     if f.kind != "text":
         return None
-    return ds.store.num_texts(f.name)
+    return ds.store.table.num_texts(f.name)
 
 
 def summarise(
@@ -270,18 +270,18 @@ def summarise(
         shared=m.shared,
         version=ds.version,
         tags=tuple(name for name, number in ds.tags.items() if number == ds.version),
-        refers_to=tuple(map(str, ds.store.refers_to)),
+        refers_to=tuple(map(str, ds.store.files.refers_to)),
         keeps=_kept(ds.store),
     )
 
 
 def _kept(store: Store) -> str | None:
     """Return which versions a growing dataset keeps, in words."""
-    if store.keeps is None:
+    if store.table.keeps is None:
         return None
     from rlds_cli.store.growing import retention
 
-    return retention.described(store.keeps)
+    return retention.described(store.table.keeps)
 
 
 def of_episodes(c: Counts) -> Counts:

@@ -161,7 +161,7 @@ def plan_append(
     frames = _frames(planned.fields, there)
     found = tuple(decoded_field(f, frames) if f.kind == "frames" else f for f in planned.fields)
     if there is not None:
-        _check_fields(str(id), schema, found, grows=there.keeps is not None)
+        _check_fields(str(id), schema, found, grows=there.table.keeps is not None)
     return AppendPlan(str(id), there is None, files, known, schema or found, planned, remembered, how, chosen.notes)
 
 
@@ -269,15 +269,15 @@ def append(
         if planned.reader is None:
             return _nothing(planned, cache_dir)
         there = _there(id, cache_dir)
-        if there is not None and there.keeps is None and (protected or keep is not None):
+        if there is not None and there.table.keeps is None and (protected or keep is not None):
             raise InvalidArgument(f"{id} does not grow: no episode of it leaves.", hint="leave out keep and protected")
         frames = _frames(planned.reader.fields, there)
         how = {**planned.options, **(about if planned.new else {})}
         with _converted(place, id, planned.files, frames, how, jobs, tell) as made:
             if not planned.new:  # a plan may be wrong about fields, where a reader finds more in the rows
-                grows = there is not None and there.keeps is not None
+                grows = there is not None and there.table.keeps is not None
                 _check_fields(str(id), planned.fields, tuple(made.schema.values()), grows=grows)
-            if there is not None and there.keeps is None:
+            if there is not None and there.table.keeps is None:
                 store = open_store(extending.extend(Dataset(there), made, planned.files, place, tell))
             else:
                 path = _new(place, id, made, keep, how) if there is None else there.path
@@ -329,7 +329,7 @@ def _there(id: DatasetId, cache_dir: StrPath | None) -> Store | None:
     if found is None:
         return None
     store = open_store(found)
-    if store.keeps is None:
+    if store.table.keeps is None:
         extending.check(store, Home(where.home))
     else:
         logs.check_shared(found)
@@ -422,7 +422,7 @@ def _tasks_of(ds: Dataset) -> list[str | None]:
 def _all_rows(ds: Dataset) -> tuple[Chunk, VideoSources]:
     """Return all rows of a dataset as one chunk, whose arrays are mapped, and its videos."""
     videos = VideoSources()
-    table, stored = replace(ds.store.table()), Rows(ds)
+    table, stored = replace(ds.store.episode_table()), Rows(ds)
     last: BoolArray = np.zeros(ds.num_rows, bool)
     last[table.start + table.length] = True
     columns: dict[str, Column] = {}

@@ -620,7 +620,7 @@ def _stored_rows(store: Store, f: Field, a: int, b: int, videos: VideoSources) -
     if f.codec == VIDEO:
         return of_videos(store, f, store.rows(f.name)[a:b], videos)
     if f.kind == "frames":
-        return store.encoded(f.name, np.arange(a, b))
+        return store.frames(f.name).encoded(np.arange(a, b))
     values = store.rows(f.name)[a:b]
     return store.texts(f.name, values).tolist() if f.kind == "text" else values
 

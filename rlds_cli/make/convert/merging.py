@@ -29,7 +29,7 @@ from rlds_cli.make.convert.create import VideoSources, check_free, of_videos
 from rlds_cli.store import episode_table, joining, publishing, versions
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
-from rlds_cli.store.opening import Store
+from rlds_cli.store.opening import Store, open_directory
 from rlds_cli.ted import TASK_AT, VIDEO, BoolArray, Chunk, Column, EpisodeTable, Field, Part
 
 COLUMN = "dataset"  # the episode column that says where an episode came from
@@ -196,7 +196,7 @@ def _written(todo: MergeJob, work: Path, store: str, tell: Progress) -> Path:
         record(built.directory)
         return built.directory
     publishing.seal(built.directory)
-    return _joined(todo, work, Store(built.directory))
+    return _joined(todo, work, open_directory(built.directory))
 
 
 def _joined(todo: MergeJob, work: Path, copied: Store | None) -> Path:
@@ -321,7 +321,7 @@ class MergeJob:
         """Episode tables of the members, whose sources count from the first file of all."""
         found, before = [], 0
         for ds, label in zip(self._members, self._labels, strict=True):
-            table = ds.store.table(ds.episodes.index)
+            table = ds.store.episode_table(ds.episodes.index)
             table.source = table.source + np.int32(before)
             if self._column is not None:
                 table.extra = {**table.extra, self._column: [label] * len(table)}
@@ -378,7 +378,7 @@ class MergeJob:
     def copied(self) -> tuple[int, ...]:
         """Numbers of the members whose rows are written; the files of the others are shared."""
         can = [self._shares and ds.encoding == "memmap" for ds in self._members]
-        whole = {k for k in self.apart if self._copy or self._members[k].store.identity is None}
+        whole = {k for k in self.apart if self._copy or self._members[k].store.files.identity is None}
         return tuple(k for k, yes in enumerate(can) if not yes or k in whole)
 
     @cached_property

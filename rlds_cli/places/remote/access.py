@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from rlds_cli.base.files import disk
 from rlds_cli.base.files import safe as safe_files
@@ -21,9 +21,8 @@ from rlds_cli.places.remote.leases import Lease
 from rlds_cli.places.remote.presence import BlockFile, Room
 from rlds_cli.places.remote.proving import Proof
 from rlds_cli.places.sources.addresses import Address
-from rlds_cli.store.columns import BYTES, FILMS
 from rlds_cli.store.opening import Store
-from rlds_cli.ted import VIDEO, Field
+from rlds_cli.store.table import Reopened, Table
 
 MEMORY = 64 << 20  # bytes of blocks that are not held and stay all the same, without a cache
 _HINT = "rlds verify ID where it was pushed from"
@@ -61,7 +60,7 @@ class Access:
         where: Settings,
         options: AccessOptions,
         stats: TransferStats,
-        reopen: Callable[..., Store],
+        reopen: Callable[..., Table],
     ) -> None:
         self._reopen = reopen
         self.where, self.pinned, self.options, self.stats = where, pinned, options, stats
@@ -100,8 +99,8 @@ class Access:
     def prove(self, store: Store) -> None:
         """Have all rows of a store of this proved that are read from now on; raises WrongFingerprint."""
         pinned = self.pinned.index.fingerprint
-        blocks, found = store.blocks, store.fingerprint(store.numbers)
-        self._proofs.append(Proof(store, store.place, bytes_key, lambda file: blocks.files[file].size, found, pinned))
+        blocks, found = store.files.blocks, store.fingerprint(store.table.numbers)
+        self._proofs.append(Proof(store, lambda file: blocks.files[file].size, found, pinned))
 
     def _proving(self, source: Source) -> Source:
         """Return a source that proves what another one gives; it does not refer to this object, which refers to it."""
@@ -154,7 +153,7 @@ class Access:
         """Seconds that a read waits while no block arrives."""
         return TIMEOUT if self.options.timeout is None else self.options.timeout
 
-    def reopened(self, version_id: str) -> tuple[Callable[..., Store], tuple[Any, ...]]:
+    def reopened(self, version_id: str) -> Reopened:
         """Return how to open the same version in another process."""
         index = self.pinned.index
         same = replace(self.address.unpinned, pin=index.fingerprint, index=None if self.is_proved else index.sha256)
@@ -185,11 +184,6 @@ def parse_size(cache: CacheSize) -> int | None:
     raise InvalidArgument(f"cache={cache!r} is not a size.", hint='"200GiB", a number of bytes, or 0 for no cache')
 
 
-def bytes_key(f: Field) -> str:
-    """Return the key of the bytes of a field's images or videos."""
-    return f.name + (FILMS if f.codec == VIDEO else BYTES)
-
-
 class RemoteAccess(Protocol):
     """How the blocks of a remote store are fetched: `Access`, or that of `remote.published`."""
 
@@ -202,6 +196,6 @@ class RemoteAccess(Protocol):
     stats: TransferStats
     row_blocks: BlockFiles
 
-    def reopened(self, version_id: str) -> tuple[Callable[..., Store], tuple[Any, ...]]:
+    def reopened(self, version_id: str) -> Reopened:
         """Return how to open the same content in another process."""
         ...

@@ -219,7 +219,7 @@ class BlockFiles:
         if isinstance(ground, DirectoryGround):
             return ground.root / name_of_rows(ground, file)
         if file not in self._open:
-            self._open[file] = Descriptor(self.map.open_rows(file))
+            self._open.setdefault(file, Descriptor(self.map.open_rows(file)))  # one of two threads: its path stays
         return Path(f"/proc/self/fd/{self._open[file].number}")
 
     @property

@@ -20,7 +20,7 @@ from rlds_cli.places.remote.columns import FilePlace, RemoteColumn
 from rlds_cli.places.remote.decoding import Encoded
 from rlds_cli.store import arrays
 from rlds_cli.store.arrays import ArrayLayout, Segment
-from rlds_cli.store.columns import FILMS, Column
+from rlds_cli.store.columns import Column
 from rlds_cli.store.local import Files
 from rlds_cli.ted import Array, IntArray
 
@@ -45,7 +45,7 @@ class FetchedFiles(Files):
     def __init__(self, path: Path, access: RemoteAccess) -> None:
         super().__init__(path)
         self.access, self.address = access, str(access.address)
-        self._side_by_side: dict[str, Array] = {}
+        self._side_by_side: dict[Path, Array] = {}
 
     @property
     def unproved(self) -> str:
@@ -57,9 +57,9 @@ class FetchedFiles(Files):
         """Figures of this process: what it fetched, and how long it waited."""
         return self.access.stats
 
-    def array(self, c: Column, hold: object = None) -> Array:
+    def array(self, c: Column, keep: object = None) -> Array:
         """Return the entries of a column as a `RemoteColumn`: what is read of it is fetched."""
-        raw, place = self.mapped(c, hold), self.place(c)
+        raw, place = self.mapped(c, keep), self.place(c)
         if place is None:
             return raw
         there: Any = RemoteColumn(raw, self.blocks, place)
@@ -104,7 +104,7 @@ class PushedFiles(FetchedFiles):
 
     def __init__(self, access: Access) -> None:
         super().__init__(access.path, access)
-        self.claimed, self._compressed = access.pinned.index.fingerprint, False
+        self.claimed = access.pinned.index.fingerprint
         self.why_fixed = "its address pins a fingerprint" if access.is_proved else ""
 
     def beside(self, *parts: str) -> Path:
@@ -123,19 +123,18 @@ class PushedFiles(FetchedFiles):
         """Return the bytes of all files below a directory of the dataset, at the address; of all without parts."""
         return self.access.content.size("".join(f"{part}/" for part in parts))
 
-    def open(self, columns: Callable[[], Iterable[Column]], *, compressed: bool, check: bool) -> None:
+    def admit(self, columns: Iterable[Column], *, check: bool) -> None:
         """Set up the blocks of the files of columns; refuse files of other sizes than a version says."""
-        self._compressed = compressed
         encoded, shards, plain = dict[str, Encoded](), list[str](), list[str]()
-        for c in columns():
-            if self._is_encoded(c):
+        for c in columns:
+            if c.compressed:
                 layout = self._check_layout(c)
                 if not layout.compressed:
                     raise DamagedDataset(f"{self.address}: {c.directory} is not compressed.", hint=_HINT)
-                encoded[c.key] = Encoded(c.directory, layout)
-                shards += self._shards(encoded[c.key])
+                encoded[c.directory.as_posix()] = Encoded(c.directory, layout)
+                shards += self._shards(encoded[c.directory.as_posix()])
                 continue
-            for s in self.segments(c):
+            for s in self.segments(c) if c.part != "digests" else ():  # these are small files
                 plain.append(self._name(s))
                 found = self.access.content.file(plain[-1]).size
                 if found != s.size:
@@ -143,10 +142,7 @@ class PushedFiles(FetchedFiles):
                         f"{self.address}: {plain[-1]} has {found:,} bytes; {s.size:,} expected.", hint=_HINT
                     )
         access = self.access
-        self.blocks = access.decoded(encoded, [*plain, *shards], plain) if compressed else access.blocks(plain)
-
-    def _is_encoded(self, c: Column) -> bool:
-        return self._compressed and not c.key.endswith(FILMS)
+        self.blocks = access.decoded(encoded, [*plain, *shards], plain) if encoded else access.blocks(plain)
 
     def _shards(self, e: Encoded) -> list[str]:
         """Return the files of a compressed array; raises DamagedDataset for one that is larger than its rows can be."""
@@ -179,7 +175,7 @@ class PushedFiles(FetchedFiles):
     def _name(self, s: Segment) -> str:
         return s.file.relative_to(self.path).as_posix()
 
-    def mapped(self, c: Column, hold: object = None) -> Array:
+    def mapped(self, c: Column, keep: object = None) -> Array:
         """Return a column as it is mapped: of blocks that are not held, its values are anything."""
         place = self.place(c)
         if place is None:
@@ -187,7 +183,7 @@ class PushedFiles(FetchedFiles):
             empty.flags.writeable = False
             return empty
         if c.segment_rows:
-            return self.entries(c, c.first, c.stop, hold)
+            return self.entries(c, c.first, c.stop, keep)
         if place.first is not None:
             return self._segmented(c)
         raw = self.blocks.mapped(int(place.files[0]))[: c.nbytes]
@@ -198,8 +194,8 @@ class PushedFiles(FetchedFiles):
         """Return where the bytes of a column lie in `blocks`; None for one without bytes."""
         if not c.nbytes:
             return None
-        if self._is_encoded(c):
-            return FilePlace(np.array([self.blocks.number(c.key)]))
+        if c.compressed:
+            return FilePlace(np.array([self.blocks.number(c.directory)]))
         if c.segment_rows:
             first = c.first // c.segment_rows
             files = np.full(-(-c.stop // c.segment_rows) - first, -1, np.int64)
@@ -215,7 +211,7 @@ class PushedFiles(FetchedFiles):
 
     def _segmented(self, c: Column) -> Array:
         """Map the segments of a column side by side."""
-        if c.key not in self._side_by_side:
+        if c.directory not in self._side_by_side:
             addresses = Addresses(c.whole[0] * c.width)
             for s in self.segments(c):
                 descriptor = self.blocks.map.open_rows(self.blocks.number(self._name(s)))
@@ -225,8 +221,8 @@ class PushedFiles(FetchedFiles):
                     os.close(descriptor)
             whole = np.frombuffer(addresses.view(), c.dtype.newbyteorder("<"), math.prod(c.whole)).reshape(c.whole)
             whole.flags.writeable = False
-            self._side_by_side[c.key] = whole
-        return self._side_by_side[c.key]
+            self._side_by_side[c.directory] = whole
+        return self._side_by_side[c.directory]
 
     def _opener(self, c: Column) -> Callable[[int], int]:
         blocks, here = self.blocks, super()._opener(c)

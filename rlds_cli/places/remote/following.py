@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
 
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, Offline, WrongHash
 from rlds_cli.store.opening import Store
@@ -13,10 +12,8 @@ from rlds_cli.store.opening import Store
 EVERY = 2.0  # seconds between two questions to an address
 _PASSING = (DownloadFailed, Offline, WrongHash, DatasetNotFound)  # the next question may be answered
 
-S = TypeVar("S", bound=Store)
 
-
-class Follower(Generic[S]):
+class Follower:
     """Asks for the newest version at most every few seconds, in a thread of its own, so that nobody waits for it.
 
     Parameters
@@ -30,12 +27,12 @@ class Follower(Generic[S]):
         The version that was found last.
     """
 
-    def __init__(self, look: Callable[[Follower[S]], S | None]) -> None:
+    def __init__(self, look: Callable[[Follower], Store | None]) -> None:
         self._look = look
         self._thread: threading.Thread | None = None
         self._next = time.monotonic() + EVERY
         self._problem: BaseException | None = None
-        self.opened: S | None = None
+        self.opened: Store | None = None
 
     def newest(self, version: int) -> int:
         """Return the number of the newest version that is open here, at least ``version``; look for a later one.

@@ -7,7 +7,7 @@
 
 A record holds for the content that it names, and says nothing of another dataset that has taken the name since. The
 content of an ordinary dataset is known by its fingerprint, which its encoding does not change; that of a growing one by
-the version id of a version (`Store.version_id`), since its fingerprint takes time.
+the version id of a version (`Table.version_id`), since its fingerprint takes time.
 """
 
 from __future__ import annotations

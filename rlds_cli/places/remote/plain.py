@@ -35,7 +35,7 @@ from rlds_cli.store import arrays, commits, digests, lookups, manifest, paths, p
 from rlds_cli.store import rows as stored_rows
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.growing import logs
-from rlds_cli.store.growing.store import GrowingStore
+from rlds_cli.store.growing.table import LoggedTable
 from rlds_cli.store.lookups import Lookup
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.sealing import Problem
@@ -385,9 +385,9 @@ def _growing(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | N
     for name, data in made.items():
         safe_files.write_bytes(dataset / name, data)
     try:
-        store = GrowingStore(dataset, check=False)
-        stored = [array for name in store.fields for array in store.layout.of_field(name)]
-        needed = [store.needed(array) for array in stored]
+        table = LoggedTable.open(dataset, check=False)
+        stored = [array for name in table.fields for array in table.layout.of_field(name)]
+        needed = [table.needed(array) for array in stored]
     except RldsError as e:
         raise DamagedDataset(f"{objects.address}: {e.message.replace(f'{dataset}/', '')}", hint=HINT) from e
     found = dict[str, int | None]()
@@ -395,7 +395,7 @@ def _growing(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | N
         for group in reversed(array.directory.relative_to(dataset).parents[:-1]):
             arrays.write_group(dataset / group)
         array.directory.mkdir(safe_files.DIRECTORY, exist_ok=True)
-        described = json.dumps(array.document(store.end_of(array))).encode()
+        described = json.dumps(array.document(table.end_of(array))).encode()
         safe_files.write_bytes(array.directory / sealing.MANIFEST, described)
         for number in numbers if array.width else ():
             found[array.file(number).relative_to(dataset).as_posix()] = array.size

@@ -23,6 +23,7 @@ from rlds_cli.places.remote.cache import Source, Take
 from rlds_cli.places.remote.columns import FilePlace
 from rlds_cli.places.remote.presence import BLOCK
 from rlds_cli.store import arrays, digests
+from rlds_cli.store.columns import Part
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.opening import Store
 from rlds_cli.store.rows import stored_row
@@ -53,10 +54,6 @@ class Proof:
     ----------
     store : Store
         The dataset, of which no row was read yet. The offsets of its images are.
-    place : callable
-        Returns the place of an array in the files of rows, by its key.
-    bytes_of : callable
-        Returns the key of the array with the bytes of a field's images or videos.
     size_of : callable
         Returns the size of a file by its number.
     fingerprint, pinned : str
@@ -71,8 +68,6 @@ class Proof:
     def __init__(
         self,
         store: Store,
-        place: Callable[[str], FilePlace | None],
-        bytes_of: Callable[[Field], str],
         size_of: Callable[[int], int],
         fingerprint: str,
         pinned: str,
@@ -82,17 +77,18 @@ class Proof:
                 f"{store.address} claims to hold {pinned}; the digests of its episodes are those of {fingerprint}.",
                 hint=_HINT,
             )
-        self._store, self._bytes_of = store, bytes_of
+        self._store = store
         self._lock = threading.Lock()
         self._fields: dict[int, str] = {}  # of the files of rows
         self._known: dict[str, dict[int, _Column]] = {}
-        self._files: dict[str, tuple[tuple[int, int, int], ...]] = {}
+        self._files: dict[tuple[str, Part], tuple[tuple[int, int, int], ...]] = {}
+        for c in store.table.columns():
+            if c.part != "rows" or not _is_image(store.fields[c.field]):  # offsets follow from what they point at
+                key = c.field, c.part
+                self._files[key] = _files(store.files.place(c), size_of)
+                self._fields |= dict.fromkeys((file for file, _, _ in self._files[key]), c.field)
         for f in store.fields.values():
-            for key in _keys(f, bytes_of):
-                self._files[key] = _files(place(key), size_of)
-                self._fields |= dict.fromkeys((file for file, _, _ in self._files[key]), f.name)
-        for f in store.fields.values():
-            if f.kind == "frames" and f.codec != VIDEO:  # not while blocks are waited for: offsets lie in blocks
+            if _is_image(f):  # not while blocks are waited for: offsets lie in blocks
                 self._columns(f.name)
 
         _proofs.add(self)
@@ -191,14 +187,14 @@ class Proof:
                 raise WrongHash(f"The digests of rows of {f.name} at {store.address} are not right.", hint=_HINT)
             rows = np.unique(every)  # one may be the last of an episode and the first of the next
             if f.kind == "frames":
-                begin, end = store.frame_spans(f.name, rows)
+                begin, end = store.frames(f.name).spans(rows)
                 other = (np.diff(begin) != 0) | (np.diff(end) != 0) | (begin[1:] == end[1:])
                 new = np.append(True, other)[: len(rows)]
                 of = own[rows[new]]
                 if (own[rows] != of[np.cumsum(new) - 1]).any():
                     raise WrongHash(f"Rows of {f.name} at {store.address} share an image, not its hash.", hint=_HINT)
-                return self._column(f, self._bytes_of(f), (begin[new], end[new]), of, _of_bytes)
-            return self._column(f, f.name, (rows * width, (rows + 1) * width), own[rows], _of_bytes)
+                return self._column(f, "frames", (begin[new], end[new]), of, _of_bytes)
+            return self._column(f, "rows", (rows * width, (rows + 1) * width), own[rows], _of_bytes)
         spans = start * width, (start + count) * width
         if f.kind == "text":
             texts = [*store.strings(f.name)]
@@ -209,9 +205,9 @@ class Proof:
                     raise DamagedDataset(f"{f.name} at {store.address} has codes of no text.", hint=_HINT)
                 return digests.of_text_episodes(codes, texts, (begin - begin[0]) // width, (end - begin) // width)
 
-            return self._column(f, f.name, spans, known, of_texts, width)
+            return self._column(f, "rows", spans, known, of_texts, width)
         if f.codec == VIDEO:
-            of_videos = store.video_digests(f.name)
+            of_videos = store.table.video_digests(f.name)
 
             def of_index(data: memoryview, begin: IntArray, end: IntArray) -> Digests:
                 index = np.frombuffer(data[begin[0] : end[-1]], "<i4").reshape(-1, 2)
@@ -223,14 +219,14 @@ class Proof:
             films = store.videos(f.name).spans
             there = films[:, 1] > films[:, 0]  # of others no row of this version has a frame
             spans_of = films[there, 0], films[there, 1]
-            found = self._column(f, self._bytes_of(f), spans_of, of_videos[there], _of_bytes)
-            return found + self._column(f, f.name, spans, known, of_index, width)
-        return self._column(f, f.name, spans, known, _of_bytes, width)
+            found = self._column(f, "films", spans_of, of_videos[there], _of_bytes)
+            return found + self._column(f, "rows", spans, known, of_index, width)
+        return self._column(f, "rows", spans, known, _of_bytes, width)
 
     def _column(
         self,
         f: Field,
-        key: str,
+        part: Part,
         spans: tuple[IntArray, IntArray],
         of: Digests,
         hashed: Callable[[memoryview, IntArray, IntArray], Digests],
@@ -241,14 +237,11 @@ class Proof:
         backwards = (begin > end).any() or (np.diff(begin) < 0).any() or (np.diff(end) < 0).any()
         if backwards or (end[:-1] - begin[1:] > shared).any():
             raise DamagedDataset(f"{f.name} at {self._store.address} has rows that overlap.", hint=_HINT)
-        return [_Column(f.name, self._files[key], begin, end, of, hashed, np.zeros(len(begin), bool))]
+        return [_Column(f.name, self._files[f.name, part], begin, end, of, hashed, np.zeros(len(begin), bool))]
 
 
-def _keys(f: Field, bytes_of: Callable[[Field], str]) -> list[str]:
-    """Return the keys of the arrays of a field that are proved."""
-    if f.kind != "frames":
-        return [f.name]
-    return [f.name, bytes_of(f)] if f.codec == VIDEO else [bytes_of(f)]
+def _is_image(f: Field) -> bool:
+    return f.kind == "frames" and f.codec != VIDEO
 
 
 def _files(place: FilePlace | None, size_of: Callable[[int], int]) -> tuple[tuple[int, int, int], ...]:

@@ -13,11 +13,10 @@ part of a video is published: only a whole download proves its bytes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -38,9 +37,10 @@ from rlds_cli.places.remote.presence import BlockFile, Room
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.transfer import Stream
 from rlds_cli.store import arrays, episode_table
-from rlds_cli.store.columns import FILMS, Column
+from rlds_cli.store.columns import Column
 from rlds_cli.store.local import Files
-from rlds_cli.store.opening import Store
+from rlds_cli.store.opening import Store, open_directory
+from rlds_cli.store.table import Reopened, Table
 from rlds_cli.ted import Array
 
 RECORD, LOCK = "published.json", "lock"
@@ -113,7 +113,7 @@ def open_published(found: Published, where: Settings, options: AccessOptions) ->
     address = found.address
     if address.version is not None or address.tag is not None:
         raise DatasetNotFound(f"{address} holds a LeRobot dataset, which has no versions.", hint=f"{address.unpinned}")
-    store = Store(PublishedFiles(PublishedAccess(found, where, options)))
+    store = open_directory(PublishedFiles(PublishedAccess(found, where, options)))
     if not address.matches(store.manifest.fingerprint):
         raise WrongFingerprint(f"{address} has {short(store.manifest.fingerprint)}, and {address.pin} was asked for.")
     return store
@@ -158,21 +158,21 @@ class PublishedAccess:
         self.row_blocks.fills = False  # they are read where they are, and may be more than the disk holds
         return self.row_blocks
 
-    def reopened(self, version_id: str) -> tuple[Callable[..., Store], tuple[Any, ...]]:
+    def reopened(self, version_id: str) -> Reopened:
         """Return how to open the same dataset in another process, without a request."""
         return _reopened, (self.address, self.where.home, self.options, version_id)
 
 
-def _reopened(address: Address, home: Path, options: AccessOptions, version_id: str) -> Store:
+def _reopened(address: Address, home: Path, options: AccessOptions, version_id: str) -> Table:
     from rlds_cli.base import settings
 
     where = settings.read(home)
     found = load(place_of(address, where), address)
     if found is None:
         raise DatasetNotFound(f"What was prepared of {address} is not in {home} any more.", hint="open it again")
-    store = open_published(found, where, options)
-    store.expect(version_id, "pickled")
-    return store
+    table = open_published(found, where, options).table
+    table.check_same(version_id, "pickled")
+    return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +203,11 @@ class PublishedFiles(FetchedFiles):
         super().__init__(access.found.dataset, access)
         self._access = access
 
-    def open(self, columns: Callable[[], Iterable[Column]], *, compressed: bool, check: bool) -> None:
-        """Set up the blocks of videos."""
-        known = list(columns())
-        super().open(lambda: known, compressed=compressed, check=check)
-        self.blocks = self._access.blocks([self._films(c) for c in known if c.key.endswith(FILMS)])
+    def admit(self, columns: Iterable[Column], *, check: bool) -> None:
+        """Refuse rows of other sizes than the version says; set up the blocks of videos."""
+        known = list(columns)
+        self._check_sizes(known)
+        self.blocks = self._access.blocks([self._films(c) for c in known if c.part == "films"])
 
     def _films(self, c: Column) -> tuple[BlockFile, _Films]:
         directory = self.path / c.directory.parent
@@ -216,18 +216,18 @@ class PublishedFiles(FetchedFiles):
         try:
             names = tuple(files[bytes(h).hex()] for h in hashes)
         except KeyError as e:
-            raise DamagedDataset(f"{self.path}: a video of {c.key} is of no file.", hint="rlds gc --remote") from e
+            raise DamagedDataset(f"{self.path}: a video of {c.field} is of no file.", hint="rlds gc --remote") from e
         file = BlockFile(c.file(0).as_posix(), int(spans[-1, 1]) if len(spans) else 0, _BLOCK)
         return file, _Films(np.append(spans[:, 0], file.size), names)
 
-    def mapped(self, c: Column, hold: object = None) -> Array:
+    def mapped(self, c: Column, keep: object = None) -> Array:
         """Return a column as it is mapped; of videos, bytes that are not held are anything."""
-        if c.key.endswith(FILMS):
+        if c.part == "films":
             return self.blocks.mapped(self.blocks.number(c.file(0)))
-        return Files.array(self, c, hold)
+        return Files.array(self, c, keep)
 
     def place(self, c: Column) -> FilePlace | None:
         """Return where the bytes of videos lie in `blocks`; None for everything else, which is on this disk."""
-        if not c.key.endswith(FILMS) or not c.nbytes:
+        if c.part != "films" or not c.nbytes:
             return None
         return FilePlace(np.array([self.blocks.number(c.file(0))]), block=_BLOCK)

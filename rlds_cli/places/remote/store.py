@@ -22,8 +22,9 @@ from rlds_cli.places.sources.addresses import Address
 from rlds_cli.store import commits, digests, manifest
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.segments import Layout
-from rlds_cli.store.growing.store import GrowingStore
-from rlds_cli.store.opening import Store
+from rlds_cli.store.growing.table import LoggedTable
+from rlds_cli.store.opening import Store, open_directory
+from rlds_cli.store.table import Table
 
 
 def open_remote(
@@ -74,38 +75,38 @@ def open_remote(
     return found
 
 
-def _reopened(ref: Address, home: Path, how: AccessOptions, version_id: str) -> Store:
+def _reopened(ref: Address, home: Path, how: AccessOptions, version_id: str) -> Table:
     from rlds_cli.base import settings
 
     store = open_remote(ref, settings.read(home), cache=how.cache, timeout=how.timeout, fill=how.fill)
-    store.expect(version_id, "pickled")
-    return store
+    store.table.check_same(version_id, "pickled")
+    return store.table
 
 
-def _open_version(access: Access, follower: Follower[GrowingStore] | None = None) -> Store:
+def _open_version(access: Access, follower: Follower | None = None) -> Store:
     """Open the version that is pinned."""
     files, of, index = PushedFiles(access), access.content, access.pinned.index
     if not index.grows:
-        return Store(files)
+        return open_directory(files)
     of.need("zarr.json", commits.FILE)
     stored = Layout.of(access.path, manifest.read(of.path)).all
     heads = (*(f"{a.directory.relative_to(access.path).as_posix()}/c/" for a in stored), f"{digests.ROWS}/")
     small = (f.path for f in index.files if not f.path.startswith(heads) or f.path.endswith("/zarr.json"))
     of.need(*(path for path in small if path != logs.DIGESTS))
-    store = GrowingStore(files)
-    if store.version != index.version:
+    table = LoggedTable(files)
+    if table.version != index.version:
         raise DamagedDataset(
             f"{access.address}: its index and its log of versions name different versions.",
             hint="rlds push ID sends it again",
         )
-    files.versions = _Versions(access, store.version, store.version_id, follower)
-    return store
+    files.elsewhere = _Versions(access, table.version, table.version_id, follower)
+    return Store(table)
 
 
 class _Versions:
     """The versions of a growing dataset at an address, of which one is open. It does not hold that one."""
 
-    def __init__(self, access: Access, version: int, version_id: str, follower: Follower[GrowingStore] | None) -> None:
+    def __init__(self, access: Access, version: int, version_id: str, follower: Follower | None) -> None:
         self._of = access, version, version_id
         self._follower = follower or Follower(_Look(*self._of))
 
@@ -113,11 +114,11 @@ class _Versions:
         """Return the number of the newest version; a later one than ``version`` is looked for in the background."""
         return self._follower.newest(version)
 
-    def newest(self) -> GrowingStore | None:
+    def newest(self) -> Store | None:
         """Return what is at the address now; None for the version that is open."""
         return _Look(*self._of)(self._follower)
 
-    def at(self, version: int) -> GrowingStore | None:
+    def at(self, version: int) -> Store | None:
         """Return another version; raises DatasetNotFound, DownloadFailed and Offline."""
         opened = self._follower.opened
         if opened is not None and opened.version == version:
@@ -133,11 +134,11 @@ class _Look:
         self._stats, self._index = access.stats, access.pinned.index.sha256
         self._version, self._version_id = version, version_id
 
-    def __call__(self, follower: Follower[GrowingStore]) -> GrowingStore | None:
+    def __call__(self, follower: Follower) -> Store | None:
         """Return the newest version; see `open`."""
         return self.open(self._address, follower)
 
-    def open(self, address: Address, follower: Follower[GrowingStore]) -> GrowingStore | None:
+    def open(self, address: Address, follower: Follower) -> Store | None:
         """Return the version that an address names; None if it is the one that was opened last.
 
         Raises
@@ -152,13 +153,13 @@ class _Look:
             return None
         access = Access(connection, pinned, self._where, self._options, self._stats, _reopened)
         found = _open_version(access, follower) if pinned.index.grows else None
-        if not isinstance(found, GrowingStore) or not self._has_grown_to(found, address):
+        if found is None or not self._has_grown_to(found, address):
             raise DamagedDataset(f"{address.unpinned} holds another dataset by now.", hint="open it again")
         connection.wait_longer()
         self._index = pinned.index.sha256
         return found
 
-    def _has_grown_to(self, found: GrowingStore, address: Address) -> bool:
+    def _has_grown_to(self, found: Store, address: Address) -> bool:
         """Return whether a version is a later one of the known dataset; an earlier one may be asked for by number."""
         if found.version < self._version:
             return address.version is not None

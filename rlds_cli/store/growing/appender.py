@@ -36,7 +36,6 @@ from rlds_cli.store.growing.retention import Added
 from rlds_cli.store.growing.row_files import RowFiles
 from rlds_cli.store.growing.segments import Layout
 from rlds_cli.store.growing.standing import Standing
-from rlds_cli.store.opening import field_of
 from rlds_cli.store.videos import Locate
 from rlds_cli.ted import (
     Array,
@@ -111,7 +110,7 @@ class Appender:
         self.unsure: OSError | None = None  # the disk did not confirm a commit that readers see
         try:
             head = manifest.read(path)
-            self.schema = tuple(sorted(map(field_of, head.fields), key=lambda f: f.name))
+            self.schema = tuple(sorted((f.field for f in head.fields), key=lambda f: f.name))
             self.layout = Layout.of(path, head)
             self._edit_log = EditLog(path, head)
             self.keep = retention.from_json(head.growing.get("keep", {}))

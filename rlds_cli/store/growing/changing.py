@@ -7,6 +7,7 @@ episodes were selected stays as it is.
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,55 +24,63 @@ from rlds_cli.store.growing import edits, logs
 from rlds_cli.store.growing.edits import Edits
 from rlds_cli.store.growing.places import LogPlaces
 from rlds_cli.store.growing.segments import Layout
-from rlds_cli.store.opening import Store
+from rlds_cli.store.table import Table
 from rlds_cli.ted import Array, IntArray, Scalar
 
 _COVERED = ("length", "end", "num_observed")  # columns that an episode keeps where it is written once more
 _NOWHERE = LogPlaces(range(0))
 
 
-class ChangedByLog(Store):
+class ChangedByLog(Table):
     """The changes of a version of a growing dataset.
 
     Attributes
     ----------
     commit : Commit
     layout : Layout
-    edits : Edits
-        The labels, drops and facts of this version.
     """
 
     commit: Commit
     layout: Layout
-    edits: Edits
-    _kept_places: LogPlaces
-    """Where the episodes are in the logs."""
-    _stored_places: LogPlaces
-    """Those and the places of the dropped episodes."""
 
+    @property
+    @abstractmethod
+    def edits(self) -> Edits:
+        """The labels, drops and facts of this version."""
+
+    @property
+    @abstractmethod
+    def _kept_places(self) -> LogPlaces:
+        """Where the episodes are in the logs, in ascending order."""
+
+    @property
+    @abstractmethod
+    def _stored_places(self) -> LogPlaces:
+        """Those and the places of the dropped episodes."""
+
+    @abstractmethod
     def newest(self) -> ChangedByLog:
         """Return the newest version."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _logged(self, name: str, of: LogPlaces) -> Array:
         """Return a column of the episode table, of episodes that are in the logs [n]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _logged_values(self, name: str, of: LogPlaces) -> list[Scalar]:
         """Return the values of a column of the user's own, of episodes that are in the logs [n]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _logged_digests(self, of: LogPlaces) -> Digests:
         """Return the digests of all fields, by name, of episodes that are in the logs [n, fields, 32]."""
-        raise NotImplementedError
 
     @contextmanager
-    def changing(self, index: IntArray) -> Iterator[tuple[Store, IntArray | None]]:
+    def changing(self, index: IntArray) -> Iterator[tuple[Table, IntArray | None]]:
         """Hold the lock of commits, and yield the newest version with the numbers of episodes in it.
 
         There are none if an episode left, or if the dataset was changed: episodes that were recorded are not a change.
         """
-        with logs.committing(self.path):
+        with logs.committing(self.files.path):
             new = self.newest()
             changed = any(line.by for line in new.edits.lines[len(self.edits.lines) :])
             found = None if changed else index
@@ -117,7 +126,7 @@ class ChangedByLog(Store):
         return True
 
     def _commit(self, lines: Sequence[Mapping[str, Any]], hidden: LogPlaces, shown: LogPlaces) -> None:
-        edits.commit(self.path, self.commit, len(self.layout.bytes), lines, hidden=hidden, shown=shown)
+        edits.commit(self.files.path, self.commit, len(self.layout.bytes), lines, hidden=hidden, shown=shown)
 
     def commit_restored(self, step: Mapping[str, Any]) -> bool:
         """Commit the content of this version; nothing if the newest has it already.
@@ -129,7 +138,7 @@ class ChangedByLog(Store):
         NoSpace
             The disk is full. Nothing was changed.
         """
-        with logs.committing(self.path):
+        with logs.committing(self.files.path):
             new = self.newest()
             places = self._same_episodes(new)
             hidden, shown = new._kept_places.without(places), places.without(new._kept_places)

@@ -19,7 +19,7 @@ from rlds_cli.store.growing.areas import frame_bytes
 from rlds_cli.store.growing.opening import is_growing
 from rlds_cli.store.growing.records import Records
 from rlds_cli.store.growing.segments import stored_row
-from rlds_cli.store.growing.store import GrowingStore
+from rlds_cli.store.growing.table import LoggedTable
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.ted import Field, lay_out
 
@@ -65,9 +65,8 @@ def clear(path: Path, *, protected: bool) -> tuple[Commit, int]:
 
 def count_protected(path: Path) -> tuple[Commit, int]:
     """Return the newest version, and how many of its episodes are protected."""
-    store = GrowingStore(path, check=False)
-    g = store.commit
-    return g, int(store.protected().sum())
+    table = LoggedTable.open(path, check=False)
+    return table.commit, int(table.protected().sum())
 
 
 def unfreed(path: Path) -> tuple[int, int]:

@@ -34,9 +34,10 @@ from rlds_cli.base.media import video_files
 from rlds_cli.errors import CorruptArchive, DamagedDataset, UnknownLayout
 from rlds_cli.store import digests
 from rlds_cli.store.digests import Digests
+from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.segments import SegmentedArray, SegmentWriter
-from rlds_cli.store.videos import Extent, Tables, VideoBytes, Videos, of_tracks
+from rlds_cli.store.videos import Extent, Tables, Videos, of_tracks
 from rlds_cli.ted import Array, IntArray, VideoFrames
 
 Records = npt.NDArray[np.void]
@@ -209,13 +210,13 @@ class GrowingVideos(Videos):
     Parameters
     ----------
     directory : Path
-    of : VideoBytes
+    of : EncodedBytes
         Their bytes, from the first that the version has on.
     records : array
         All of the field.
     """
 
-    def __init__(self, directory: Path, of: VideoBytes, records: Records) -> None:
+    def __init__(self, directory: Path, of: EncodedBytes, records: Records) -> None:
         self._records = records
         super().__init__(directory, of)
 

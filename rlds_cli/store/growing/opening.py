@@ -15,12 +15,11 @@ from rlds_cli.errors import DatasetNotFound, NameTaken, RldsError
 from rlds_cli.store import commits, integrity, manifest, versions
 from rlds_cli.store.integrity import Verification
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import Store
+from rlds_cli.store.opening import Store, open_directory
 from rlds_cli.store.versions import Made
 
 if TYPE_CHECKING:  # an ordinary dataset is opened without them
     from rlds_cli.store.growing import edits
-    from rlds_cli.store.growing.store import GrowingStore
 
 
 def is_growing(path: Path) -> bool:
@@ -89,13 +88,13 @@ def number_of(path: Path, ref: Ref | None) -> int | None:
 def _at(path: Path, number: int | None, *, check: bool) -> Store:
     if is_growing(path):
         return _growing(path, number, check=check)
-    return Store(path if number is None else versions.at(path, number), check=check)
+    return open_directory(path if number is None else versions.at(path, number), check=check)
 
 
-def _growing(path: Path, number: int | None = None, *, check: bool = False) -> GrowingStore:
-    from rlds_cli.store.growing.store import GrowingStore
+def _growing(path: Path, number: int | None = None, *, check: bool = False) -> Store:
+    from rlds_cli.store.growing.table import LoggedTable
 
-    return GrowingStore(path, number, check=check)
+    return Store(LoggedTable.open(path, number, check=check))
 
 
 def _fingerprint_of_version(path: Path, number: int) -> str:
@@ -103,7 +102,7 @@ def _fingerprint_of_version(path: Path, number: int) -> str:
 
 
 def version_id_of(path: Path) -> str:
-    """Return the newest version id of a dataset without opening it; see `Store.version_id`."""
+    """Return the newest version id of a dataset without opening it; see `Table.version_id`."""
     return commits.last(path).version_id if is_growing(path) else manifest.read_with_version_id(path)[1]
 
 
@@ -136,7 +135,7 @@ def find_version(
         (m, p) for p in versions.directories(path) if (m := manifest.read(p)).fingerprint == fingerprint and fits(m)
     ]
     first = next((p for m, p in there if m.version == number), there[0][1] if there else None)
-    return None if first is None else Store(first, check=False)
+    return None if first is None else open_directory(first, check=False)
 
 
 def verify(

@@ -16,8 +16,9 @@ from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.store import arrays, commits, digests, files, sealing
 from rlds_cli.store.growing import edits, logs
 from rlds_cli.store.growing.records import digests_of
-from rlds_cli.store.growing.store import GrowingStore
+from rlds_cli.store.growing.table import LoggedTable
 from rlds_cli.store.integrity import Verification
+from rlds_cli.store.opening import Store
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import (
     CUT,
@@ -46,21 +47,21 @@ def verify_directory(
     field. Damage of rows is named by field and episode, counted in the version.
     """
     try:
-        store = GrowingStore(path, version, check=False)
+        table = LoggedTable.open(path, version, check=False)
     except (RldsError, OSError, ValueError, KeyError) as e:
         return Verification(path.name, path, False, None, 0, 0, (Problem("manifest", _why(e)),), ())
-    problems = [*_manifest(path), *_versions(path), *_logs(store), *_arrays(store)]
-    if not problems and (broken := store.broken()) is not None:
+    problems = [*_manifest(path), *_versions(path), *_logs(table), *_arrays(table)]
+    if not problems and (broken := table.broken()) is not None:
         problems.append(Problem("logs", f"are not what version {broken:,} wrote"))
     fingerprint, size = None, 0
     if not problems:
         try:
-            fingerprint, size, found = _episodes(store, shown(progress))
+            fingerprint, size, found = _episodes(table, shown(progress))
             problems += found
         except (RldsError, OSError, ValueError, KeyError, IndexError) as e:
             problems.append(Problem("episodes", _why(e)))
-    what = (store.head.id, path, not problems, fingerprint, len(store.fields), size, tuple(problems), ())
-    return Verification(*what, version=store.version)
+    what = (table.head.id, path, not problems, fingerprint, len(table.fields), size, tuple(problems), ())
+    return Verification(*what, version=table.version)
 
 
 def _why(e: Exception) -> str:
@@ -104,9 +105,9 @@ def _versions(path: Path) -> Iterator[Problem]:
         before = g
 
 
-def _logs(store: GrowingStore) -> Iterator[Problem]:
+def _logs(table: LoggedTable) -> Iterator[Problem]:
     """Check that every log exists, is as long as the version says, and readable."""
-    g, path = store.commit, store.path
+    g, path = table.commit, table.files.path
     for name, stop in ((logs.SOURCES, g.sources), (logs.STRINGS, g.strings), (logs.ABOUT, g.about)):
         try:
             for line in logs.read_part(path / name, 0, stop).split(b"\n"):
@@ -115,7 +116,7 @@ def _logs(store: GrowingStore) -> Iterator[Problem]:
         except (DamagedDataset, ValueError) as e:
             yield Problem(name, _why(e))
     try:
-        edits.EditLog(path, store.head).read(g)
+        edits.EditLog(path, table.head).read(g)
     except RldsError as e:
         yield Problem(logs.EDITS, _why(e))
     try:
@@ -124,18 +125,18 @@ def _logs(store: GrowingStore) -> Iterator[Problem]:
             yield Problem(logs.DEPARTED, "names an episode that is not there")
         elif len(np.unique(left)) != len(left):
             yield Problem(logs.DEPARTED, "names an episode twice")
-        records = logs.read_episodes(path, g.first_episode, g.episodes, len(store.layout.bytes))
-        logs.check_episodes(records, (g.first_row, 0), g.rows, len(store.sources), path)
-        logs.read_videos(path, 0, g.videos, len(store.layout.bytes))
+        records = logs.read_episodes(path, g.first_episode, g.episodes, len(table.layout.bytes))
+        logs.check_episodes(records, (g.first_row, 0), g.rows, len(table.sources), path)
+        logs.read_videos(path, 0, g.videos, len(table.layout.bytes))
     except RldsError as e:
         yield Problem("episodes", _why(e))
 
 
-def _arrays(store: GrowingStore) -> Iterator[Problem]:
+def _arrays(table: LoggedTable) -> Iterator[Problem]:
     """Check the segments of each field, and the document that describes them to other readers."""
-    for name, array in ((f, array) for f in store.fields for array in store.layout.of_field(f)):
+    for name, array in ((f, array) for f in table.fields for array in table.layout.of_field(f)):
         try:
-            needed = store.needed(array)
+            needed = table.needed(array)
         except RldsError:  # `_logs` has said why
             needed = []
         try:
@@ -149,9 +150,10 @@ def _arrays(store: GrowingStore) -> Iterator[Problem]:
             yield Problem(name, _why(e))
 
 
-def _episodes(store: GrowingStore, tell: Progress) -> tuple[str, int, list[Problem]]:
+def _episodes(version: LoggedTable, tell: Progress) -> tuple[str, int, list[Problem]]:
     """Compare the episodes with their digests; return the fingerprint of what is stored, and its bytes."""
-    table, columns, fields = store.table(), store.episodes, sorted(store.fields.values(), key=lambda f: f.name)
+    store = Store(version)
+    table, columns, fields = store.episode_table(), store.episodes, sorted(store.fields.values(), key=lambda f: f.name)
     recorded = {f.name: store.digests(f.name) for f in fields}
     found = {f.name: np.zeros((len(table), logs.DIGEST), np.uint8) for f in fields}
     problems, size, hashes = list[Problem](), 0, dict[tuple[str, int], bytes]()
@@ -165,7 +167,8 @@ def _episodes(store: GrowingStore, tell: Progress) -> tuple[str, int, list[Probl
                 if f.codec == VIDEO:
                     rows[f.name], files = _of_videos(store, f.name, numbers, hashes)
                 else:
-                    rows[f.name] = (store.encoded if f.kind == "frames" else store.gather)(f.name, numbers)
+                    encoded = f.kind == "frames"
+                    rows[f.name] = store.frames(f.name).encoded(numbers) if encoded else store.gather(f.name, numbers)
             except DamagedDataset as e:  # offsets of frames, or numbers of videos, that cannot be
                 problems.append(Problem(f.name, e.message, (k, k + 1)))
                 continue
@@ -186,12 +189,12 @@ def _episodes(store: GrowingStore, tell: Progress) -> tuple[str, int, list[Probl
     of_fields = {f.name: digests.of_field(f, found[f.name]) for f in fields}
     fingerprint = digests.fingerprint(of_fields, digests.of_table(table))
     if not problems:
-        problems += _counts(store, table, columns)
+        problems += _counts(version, table, columns)
     return fingerprint, size, problems
 
 
 def _of_videos(
-    store: GrowingStore, name: str, numbers: IntArray, known: dict[tuple[str, int], bytes]
+    store: Store, name: str, numbers: IntArray, known: dict[tuple[str, int], bytes]
 ) -> tuple[VideoFrames, digests.Digests]:
     """Return rows of a field in videos, with the sha256 of the videos; ``known`` are those that were read before."""
     index = store.rows(name)[numbers]
@@ -220,9 +223,9 @@ def _wrong_columns(columns: Mapping[str, Array], k: int, rows: dict[str, Any], l
     return None
 
 
-def _counts(store: GrowingStore, table: EpisodeTable, columns: Mapping[str, Array]) -> Iterator[Problem]:
+def _counts(version: LoggedTable, table: EpisodeTable, columns: Mapping[str, Array]) -> Iterator[Problem]:
     """Compare the counts of the version with the table of the episodes that are kept."""
-    g = store.commit
+    g = version.commit
     ended = {"terminated": TERMINATED, "truncated": TRUNCATED, "cut": CUT}
     found = {
         "kept": len(table),
@@ -231,7 +234,7 @@ def _counts(store: GrowingStore, table: EpisodeTable, columns: Mapping[str, Arra
         "final_observations": int(table.observed.sum()),
         **{name: int((table.end == code).sum()) for name, code in ended.items()},
     }
-    if all(name in store.fields for name in FLAGS):
+    if all(name in version.fields for name in FLAGS):
         found["terminated_inside"] = int(columns["num_terminated"].sum()) - found["terminated"]
     for name, count in found.items():
         if getattr(g, name) != count:

@@ -1,4 +1,4 @@
-"""Open a growing dataset, at one of its versions."""
+"""What a version of a growing dataset says, whose rows and records are in logs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidEpisode
-from rlds_cli.store import arrays, commits, digests, episode_table, facts, files, manifest, sealing
-from rlds_cli.store.columns import BYTES, FILMS, OFFSETS, Column
+from rlds_cli.store import arrays, commits, digests, episode_table, facts, manifest, sealing
+from rlds_cli.store import files as store_files
+from rlds_cli.store.columns import Column, Part
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
+from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.growing import logs, segments, snapshots
 from rlds_cli.store.growing.changing import ChangedByLog
@@ -28,34 +30,33 @@ from rlds_cli.store.growing.films import GrowingVideos
 from rlds_cli.store.growing.logs import freed
 from rlds_cli.store.growing.places import LogPlaces
 from rlds_cli.store.growing.segments import Layout, SegmentedArray
-from rlds_cli.store.local import Files
+from rlds_cli.store.local import Files, LocalFiles
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import NAMES, RowFile, Run, Store, field_of
 from rlds_cli.store.snapshots import LocalFile
-from rlds_cli.store.statistics import LazyStats
-from rlds_cli.store.videos import VideoBytes, Videos
-from rlds_cli.ted import VIDEO, Array, BoolArray, IntArray, Scalar
+from rlds_cli.store.table import NAMES, Reopened, Run
+from rlds_cli.store.videos import Videos
+from rlds_cli.ted import Array, BoolArray, IntArray, Scalar
 
 _MOST_SOURCES = 1 << 20  # files that episodes come from
 _SPLIT = "split/"
 _LONGEST_FREEING = 1.0  # seconds that a writer may take to ask which versions are held
 
 
-class GrowingStore(ChangedByLog):
-    """The files of a growing dataset, at one version.
+class LoggedTable(ChangedByLog):
+    """A version of a growing dataset.
 
     The version is held: while this object exists, its rows stay. Rows are counted from the first episode that was
     kept when the version was made.
 
     Parameters
     ----------
-    path : Path
+    files : Files
     version : int, optional
         The newest without it.
     check : bool
         Check the sizes of files; records of episodes are always checked.
-    before : GrowingStore, optional
-        Another version of the same dataset, whose mapped segments are used as well.
+    before : LoggedTable, optional
+        Another version of the same dataset, of which is used what it has read.
 
     Attributes
     ----------
@@ -65,129 +66,91 @@ class GrowingStore(ChangedByLog):
     """
 
     def __init__(
-        self, path: Path | Files, version: int | None = None, *, check: bool = True, before: GrowingStore | None = None
+        self, files: Files, version: int | None = None, *, check: bool = True, before: LoggedTable | None = None
     ) -> None:
-        of = path if isinstance(path, Files) else Files(path)
-        path, self._checks = of.path, check
+        path, self._checks = files.path, check
         if before is None:
-            files.check_tree(path, changing=True)
-        self.commit, self._hold = _held(path, version)
+            store_files.check_tree(path, changing=True)
+        self.commit, self.lease = _held(path, version)
         if before is None:
             head = manifest.read(path)
             logs.check_there(path, self.commit.episodes, len(logs.encoded(head.fields)))
         else:
             head = before.head
+        known = before if before is not None and before.commit.moved == self.commit.moved else None
+        super().__init__(files if known is None else known.files, head.fields)  # with what it has mapped
         self.head: Manifest = head
         self.layout: Layout = Layout.of(path, head)
-        self._stored = {f.name: f for f in head.fields}
-        self.fields = {f.name: field_of(f) for f in head.fields}
-        known = before if before is not None and before.commit.moved == self.commit.moved else None
-        self.files = of if known is None else known.files  # with what it has mapped
+        self.version = self.pinned_version = self.commit.number
+        self.version_id = self.commit.version_id
+        self.dropped, self.segment_rows = self.commit.dropped, int(head.growing["segment_rows"])
+        self.keeps: Mapping[str, Any] = head.growing.get("keep", {})
         self._log: EpisodeLog = EpisodeLog(path, len(self.layout.bytes)) if known is None else known._log
         self._edit_log: EditLog = EditLog(path, head) if before is None else before._edit_log
         self._before = None if known is None else (known.commit, known._needed)  # segments that it needs
-        self._stats: dict[str, Mapping[str, Any]] = {}
-        self._columns: dict[str, Array] = {}
-        self._described: dict[str, Column] = {}
-        self._strings: dict[str, Array] = {}
-        self._videos: dict[str, Videos] = {}
-        self._own_columns: dict[str, StoredColumn] = {}
         self._fingerprint: str | None = None
         self._check_sizes()
 
-    def _reduced(self) -> tuple[object, ...]:
-        return _reopened, (self.path, self.commit.number, self.version_id)
+    @classmethod
+    def open(cls, path: Path, version: int | None = None, *, check: bool = True) -> LoggedTable:
+        """Open the dataset in a directory of this disk; raises DatasetNotFound for a version that is not there."""
+        return cls(LocalFiles(path, moves=False), version, check=check)
+
+    def _reduced(self) -> Reopened:
+        return _reopened, (self.files.path, self.version, self.version_id)
 
     @property
-    def manifest(self) -> Manifest:  # type: ignore[override]
+    def manifest(self) -> Manifest:
         """The manifest at this version; made anew each time, since it refers to this object, which ends at once."""
         of_commit = manifest.of_commit(self.head, self.commit)
         of_commit = replace(of_commit, **facts.described_facts(self.head, self.edits.facts))
-        stats = LazyStats(self.fields, self.stats_of, self._stats)
-        return replace(of_commit, stats=stats, episode_columns=_LazyColumns(self))
+        return replace(of_commit, stats={}, episode_columns=_LazyColumns(self))
 
-    @property
-    def version_id(self) -> str:  # type: ignore[override]
-        """The sha256 of the version's record, see `Store.version_id`."""
-        return self.commit.version_id
+    def newest_number(self) -> int:
+        """Return the number of the newest version."""
+        return commits.last(self.files.path).number
 
-    @property
-    def pinned_version(self) -> int:  # type: ignore[override]
-        """Number of this version."""
-        return self.commit.number
+    def newest(self) -> LoggedTable:
+        """Return the newest version, which may be this one."""
+        return self if self.newest_number() == self.version else self._other()
 
-    @property
-    def dropped(self) -> int:  # type: ignore[override]
-        """Number of dropped episodes."""
-        return self.commit.dropped
+    def at(self, version: int) -> LoggedTable:
+        """Return another version, which maps what this one has mapped; raises DatasetNotFound."""
+        return self if version == self.version else self._other(version)
 
-    @property
-    def keeps(self) -> Mapping[str, Any]:  # type: ignore[override]
-        """The rule by which episodes leave; empty if all stay."""
-        found: Mapping[str, Any] = self.head.growing.get("keep", {})
-        return found
-
-    @property
-    def version(self) -> int:
-        """Number of this version."""
-        return self.commit.number
-
-    @property
-    def newest_version(self) -> int:
-        """Number of the newest version that can be taken up."""
-        there = self.files.versions
-        return commits.last(self.path).number if there is None else there.newest_number(self.version)
+    def _other(self, version: int | None = None) -> LoggedTable:
+        files = LocalFiles(self.files.path, moves=False)
+        return LoggedTable(files, version, check=self._checks, before=self)
 
     def names_of(self, index: IntArray) -> IntArray:
-        """Return what names the episodes ``index`` [n] in every version, see `Store.names_of`."""
+        """Return what names the episodes ``index`` [n] in every version, see `Table.names_of`."""
         return (self._kept_places.take(index).logged + 1) * NAMES
-
-    def newest(self) -> GrowingStore:
-        """Return the newest version, which may be this one."""
-        if self.files.versions is not None:
-            return self.files.versions.newest() or self
-        if self.newest_version == self.version:
-            return self
-        return GrowingStore(self.path, check=self._checks, before=self)
-
-    def at(self, version: int) -> GrowingStore:
-        """Return another version, which maps what this one has mapped; raises DatasetNotFound."""
-        if version == self.version:
-            return self
-        if self.files.versions is not None:
-            return self.files.versions.at(version) or self
-        return GrowingStore(self.path, version, check=self._checks, before=self)
-
-    @property
-    def why_fixed(self) -> str:  # type: ignore[override]
-        """Why loaders take up no later versions while they read this one; empty if they can."""
-        return self.files.why_fixed
 
     def _check_sizes(self) -> None:
         known = {} if self._before is None else self._before[1]
 
         def unknown() -> Iterator[Column]:
-            for c in self.columns():
-                has = known.get(c.key.partition("\0")[0] if c.key.endswith((BYTES, FILMS)) else "", ())
+            for c in (*self.columns(), *self.digest_columns()):
+                has = known.get("" if c.part in ("rows", "digests") else c.field, ())
                 yield replace(c, needed=tuple(n for n in c.needed if n not in has)) if has else c
 
-        self.files.open(unknown, compressed=False, check=self._checks)
-        for array in self.layout.digests.values() if self._checks and not self.address else ():
-            array.check(sorted(set(self._needed[""]) - set(known.get("", ()))))
+        self.files.admit(unknown(), check=self._checks)
 
-    def _describe(self, key: str) -> Column:
-        name = key.partition("\0")[0]
-        if key.endswith((BYTES, FILMS)):
-            return self._described_as(key, self.layout.bytes[name], self._bytes[name], self._needed[name])
-        return self._described_as(key, self.layout.rows[name], self._rows, self._needed[""])
-
-    @property
-    def _rows(self) -> tuple[int, int]:
-        return self.commit.first_row, self.commit.rows
-
-    def _described_as(self, key: str, of: SegmentedArray, span: tuple[int, int], needed: list[int]) -> Column:
-        directory = of.directory.relative_to(self.path)
-        return Column(key, directory, of.dtype, of.shape, *span, of.segment_rows, tuple(needed))
+    def _describe(self, name: str, part: Part) -> Column:
+        of = {"rows": self.layout.rows, "digests": self.layout.digests}.get(part, self.layout.bytes)[name]
+        has_rows = part in ("rows", "digests")
+        first, stop = (self.commit.first_row, self.commit.rows) if has_rows else self._bytes[name]
+        return Column(
+            field=name,
+            part=part,
+            directory=of.directory.relative_to(self.files.path),
+            dtype=of.dtype,
+            shape=of.shape,
+            first=first,
+            stop=stop,
+            segment_rows=of.segment_rows,
+            needed=tuple(self._needed["" if has_rows else name]),
+        )
 
     # -- episodes
 
@@ -196,32 +159,29 @@ class GrowingStore(ChangedByLog):
         return self._log.read(self.commit, len(self.sources))
 
     @cached_property
-    def edits(self) -> Edits:  # type: ignore[override]
+    def edits(self) -> Edits:
         """The labels, drops and facts of this version."""
         return self._edit_log.read(self.commit)
 
     @cached_property
-    def _kept_places(self) -> LogPlaces:  # type: ignore[override]
+    def _kept_places(self) -> LogPlaces:
         """Where the episodes are in the logs, in ascending order."""
         stored, g = self._stored_places, self.commit
         kept = stored.take(~self.edits.dropped(stored)) if g.dropped else stored
         if len(kept) != g.kept:
-            raise DamagedDataset(f"{self.path}: its logs leave {len(kept):,} of {g.kept:,} episodes.", hint=logs.HINT)
+            raise DamagedDataset(
+                f"{self.files.path}: its logs leave {len(kept):,} of {g.kept:,} episodes.", hint=logs.HINT
+            )
         return kept
 
     @cached_property
-    def _stored_places(self) -> LogPlaces:  # type: ignore[override]
+    def _stored_places(self) -> LogPlaces:
         """Where the episodes and those that are dropped are in the logs, in ascending order."""
         g = self.commit
         every = LogPlaces(range(g.first_episode, g.episodes))
-        left = logs.read_departed(self.path, g.departed, episodes=g.episodes)
+        left = logs.read_departed(self.files.path, g.departed, episodes=g.episodes)
         left = left[left >= g.first_episode]
         return every.without(LogPlaces(left)) if len(left) else every
-
-    @property
-    def segment_rows(self) -> int:  # type: ignore[override]
-        """Rows of a segment of arrays of rows."""
-        return int(self.head.growing["segment_rows"])
 
     def units_needed(self, unit: int) -> list[int]:
         """Return which units of so many rows, by their numbers, have rows of episodes that are kept or dropped."""
@@ -299,44 +259,26 @@ class GrowingStore(ChangedByLog):
         try:
             return episode_table.typed(self._logged_values(name, self._kept_places), name)
         except InvalidEpisode as e:
-            raise DamagedDataset(f"{self.path / logs.ABOUT}: {e.message}", hint=logs.HINT) from e
+            raise DamagedDataset(f"{self.files.path / logs.ABOUT}: {e.message}", hint=logs.HINT) from e
 
     def protected(self) -> BoolArray:
         """Return which episodes no policy lets leave [episodes]."""
         g = self.commit
-        records = logs.read_episodes(self.path, g.first_episode, g.episodes, len(self.layout.bytes))
+        records = logs.read_episodes(self.files.path, g.first_episode, g.episodes, len(self.layout.bytes))
         return self._kept_places.pick(records, g.first_episode)["protected"]
 
     @cached_property
     def sources(self) -> tuple[dict[str, Any], ...]:
         """Files of the archives that episodes come from."""
-        log = logs.read_part(self.path / logs.SOURCES, 0, self.commit.sources)
+        log = logs.read_part(self.files.path / logs.SOURCES, 0, self.commit.sources)
         if log.count(b"\n") > _MOST_SOURCES:
-            raise DamagedDataset(f"{self.path / logs.SOURCES} names more than {_MOST_SOURCES:,} files.", hint=logs.HINT)
+            raise DamagedDataset(
+                f"{self.files.path / logs.SOURCES} names more than {_MOST_SOURCES:,} files.", hint=logs.HINT
+            )
         lines = log.split(b"\n")
-        return tuple(episode_table.source_of(self.path / logs.SOURCES, line) for line in lines if line)
-
-    def shared(self) -> Store:
-        """Return this object: one that outlives a job would hold the version."""
-        return self
+        return tuple(episode_table.source_of(self.files.path / logs.SOURCES, line) for line in lines if line)
 
     # -- rows
-
-    def rows(self, name: str) -> Array:
-        """Return all rows of a field, mapped: values, codes of texts, bytes of images or (video, frame) [rows, 2]."""
-        return self._open(self._key(name))
-
-    def _key(self, name: str) -> str:
-        """Return the key of the column with an entry for each row."""
-        f = self.fields[name]
-        return name + OFFSETS if f.kind == "frames" and f.codec != VIDEO else name
-
-    def committed(self, name: str, first: int, stop: int) -> Array:
-        """Return rows [first, stop) of an array field, by their numbers since the first that was ever written.
-
-        They are those of any version that has them, if their segments are needed. Freed rows mean nothing.
-        """
-        return self.files.entries(self.column(name), first, stop, self._hold)
 
     @cached_property
     def _bytes(self) -> dict[str, tuple[int, int]]:
@@ -347,40 +289,30 @@ class GrowingStore(ChangedByLog):
         edges = zip(frames[:, :, 0].min(0).tolist(), frames[:, :, 1].max(0).tolist(), strict=True)
         return dict(zip(self.layout.bytes, edges, strict=True))
 
-    def frame_spans(self, name: str, rows: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the first byte of the encoded frames at ``rows`` [n], and the byte behind each, in `frame_bytes`."""
-        spans = np.asarray(self.rows(name)[rows]) - self._bytes[name][0]
-        return spans[:, 0], spans[:, 1]
-
-    def offsets_between(self, name: str, first: int, stop: int) -> IntArray:
-        """Return where the frames of rows lie; those of no episode have none; see `Store.offsets_between`."""
-        start = self.episodes["start"]
-        behind = start + self.episodes["length"] + 1
-        of = slice(max(0, int(np.searchsorted(start, first, "right")) - 1), int(np.searchsorted(start, stop)))
-        begin = int(min(first, *start[of][:1]))  # of an episode: nothing is carried over from before it
+    def covered(self, start: int, stop: int) -> BoolArray:
+        """Return which of rows [start, stop) are of episodes; other ones have no frames."""
+        first = self.episodes["start"]
+        behind = first + self.episodes["length"] + 1
+        of = slice(max(0, int(np.searchsorted(first, start, "right")) - 1), int(np.searchsorted(first, stop)))
+        begin = int(min(start, *first[of][:1]))  # of an episode: nothing is carried over from before it
         edges = np.zeros(stop - begin + 1, np.int64)
-        np.add.at(edges, start[of] - begin, 1)
+        np.add.at(edges, first[of] - begin, 1)
         np.add.at(edges, np.minimum(behind[of], stop) - begin, -1)
-        counts = np.cumsum(edges)[:-1] > 0
-        found: IntArray = np.where(counts[:, None], self.rows(name)[begin:stop] - self._bytes[name][0], 0)
-        return found[first - begin :]
-
-    def frame_bytes(self, name: str) -> Array:
-        """Return the images or videos of all episodes, mapped."""
-        return self._open(name + (FILMS if self.fields[name].codec == VIDEO else BYTES))
+        found: BoolArray = np.cumsum(edges)[:-1] > 0
+        return found[start - begin :]
 
     @cached_property
     def _films(self) -> npt.NDArray[np.void]:
         """Records of all videos."""
-        return logs.read_videos(self.path, 0, self.commit.videos, len(self.layout.bytes))
+        return logs.read_videos(self.files.path, 0, self.commit.videos, len(self.layout.bytes))
 
     def _films_of(self, name: str) -> npt.NDArray[np.void]:
         found: npt.NDArray[np.void] = self._films[self._films["field"] == list(self.layout.bytes).index(name)]
         return found
 
-    def _open_videos(self, name: str) -> Videos:
-        of = VideoBytes(self.files, self.column(name + FILMS), self.frame_bytes(name))
-        return GrowingVideos(self.path / of.column.directory.parent, of, self._films_of(name))
+    def films(self, name: str, of: EncodedBytes) -> Videos:
+        """Return the videos of a field, whose bytes are given."""
+        return GrowingVideos(self.files.path / of.column.directory.parent, of, self._films_of(name))
 
     def video_digests(self, name: str) -> Digests:
         """Return the sha256 of each video of a field [videos, 32]."""
@@ -389,7 +321,7 @@ class GrowingStore(ChangedByLog):
     def strings(self, name: str) -> Array:
         """Return the strings of a text field: an object array whose last element is None (code -1)."""
         if name not in self._strings:
-            lines = logs.read_strings(self.path, 0, self.commit.strings)
+            lines = logs.read_strings(self.files.path, 0, self.commit.strings)
             self._strings[name] = np.array([*(text for field, text in lines if field == name), None], object)
         return self._strings[name]
 
@@ -400,21 +332,21 @@ class GrowingStore(ChangedByLog):
     # -- files, for datasets that share them
 
     def check_recorded(self) -> None:
-        """Refuse a dataset whose logs are not those that were written; see `Store.check_recorded`."""
-        if self.broken() is not None or not sealing.has_own_digest(self.path):
-            raise DamagedDataset(f"The logs of {self.path} are not those that were written.", hint=logs.HINT)
+        """Refuse a dataset whose logs are not those that were written; see `Table.check_recorded`."""
+        if self.broken() is not None or not sealing.has_own_digest(self.files.path):
+            raise DamagedDataset(f"The logs of {self.files.path} are not those that were written.", hint=logs.HINT)
 
     def broken(self) -> int | None:
         """Return the first version that wrote other logs than there are, see `logs.broken`."""
-        return logs.broken(self.path, commits.all_until(self.path, self.commit.number), self.head.fields)
+        return logs.broken(self.files.path, commits.all_until(self.files.path, self.commit.number), self.head.fields)
 
     def row_runs(self) -> tuple[Run, ...]:
-        """Return the rows of the segments that are needed; see `Store.row_runs`."""
+        """Return the rows of the segments that are needed; see `Table.row_runs`."""
         return self._runs(next(iter(self.layout.rows.values())))
 
     def runs(self, path: str) -> tuple[Run, ...]:
-        """Return the segments that are needed, where they lie side by side; see `Store.runs`."""
-        return self._runs(next(a for a in self.layout.all if a.directory == self.path / path))
+        """Return the segments that are needed, where they lie side by side; see `Table.runs`."""
+        return self._runs(next(a for a in self.layout.all if a.directory == self.files.path / path))
 
     def _runs(self, array: SegmentedArray) -> tuple[Run, ...]:
         name, size, numbers = self._frames_in(array), array.segment_rows, np.array(self.needed(array), np.int64)
@@ -431,38 +363,15 @@ class GrowingStore(ChangedByLog):
             found.append(Run(first - begin, behind - begin, first - at, segments))
         return tuple(found) or (Run(0, 0),)
 
-    @property
-    def is_packable(self) -> bool:
-        """True if loaders may read its rows from packed ones."""
-        return not self.address
-
-    def file_of(self, name: str) -> Path | None:
-        """Return None: rows are in segments."""
-        return None
-
-    def row_files(self, name: str) -> tuple[RowFile, ...]:
-        """Return no files: a writer adds to them."""
-        return ()
-
     def snapshot(self) -> Iterator[LocalFile]:
         """Yield the files of this version, see `snapshots.of_version`."""
 
         def used(array: SegmentedArray) -> tuple[IntArray, int]:
             return self.spans_of(array), self.end_of(array)
 
-        return snapshots.of_version(self.path, self.commit, self.head, self.layout, used)
-
-    def rows_along(self) -> int:
-        """Return 0: `dropped` says what a snapshot has beside the episodes that count."""
-        return 0
+        return snapshots.of_version(self.files.path, self.commit, self.head, self.layout, used)
 
     # -- digests
-
-    def row_digests(self, name: str) -> Digests:
-        """Return the sha256 of each row of a field that has them [rows, 32]; see `store.digests`."""
-        self.beside(digests.ROWS, self.path_of(name))
-        of = self._described_as(f"{name}\0digests", self.layout.digests[name], self._rows, self._needed[""])
-        return self.files.entries(of, of.first, of.stop, self._hold)
 
     def digests(self, name: str) -> Digests:
         """Return the digests of the episodes of a field [episodes, 32]."""
@@ -474,8 +383,8 @@ class GrowingStore(ChangedByLog):
     def _digests(self) -> Digests:
         """Read the digests of all fields, by name, from the first episode of the version on [logged, fields, 32]."""
         g = self.commit
-        self.beside(logs.DIGESTS)
-        return logs.read_digests(self.path, g.first_episode, g.episodes, len(self.fields))
+        self.files.beside(logs.DIGESTS)
+        return logs.read_digests(self.files.path, g.first_episode, g.episodes, len(self.fields))
 
     def fingerprint(self, index: IntArray | None = None, *, ignored: Collection[str] = ()) -> str:
         """Return the fingerprint of the episodes, or of the episodes ``index``, in this order.
@@ -512,8 +421,8 @@ class GrowingStore(ChangedByLog):
         numbers = (int(e[name][k]) for name in ("length", "end", "num_observed"))
         head = [*numbers, seed, about.get("options") or None, sorted(about.get("splits", ()))]
         line = json.dumps(head, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
-        self.beside(logs.DIGESTS)
-        known = logs.read_digests(self.path, at, at + 1, len(self.fields))
+        self.files.beside(logs.DIGESTS)
+        known = logs.read_digests(self.files.path, at, at + 1, len(self.fields))
         return hashlib.sha256(line + known.tobytes()).digest()
 
 
@@ -548,11 +457,11 @@ class _Columns(Mapping[str, Array]):
         return self._known[name]
 
 
-def _reopened(path: Path, number: int, version_id: str) -> GrowingStore:
+def _reopened(path: Path, number: int, version_id: str) -> LoggedTable:
     """Unpickle; refuse a dataset that has replaced the pickled one meanwhile."""
-    store = GrowingStore(path, number)
-    store.expect(version_id, "pickled")
-    return store
+    table = LoggedTable.open(path, number)
+    table.check_same(version_id, "pickled")
+    return table
 
 
 def _held(path: Path, wanted: int | None) -> tuple[Commit, logs.VersionLease]:
@@ -580,16 +489,16 @@ def _held(path: Path, wanted: int | None) -> tuple[Commit, logs.VersionLease]:
 class _LazyColumns(Mapping[str, Mapping[str, str]]):
     """The user's own episode columns, for the manifest."""
 
-    def __init__(self, store: GrowingStore) -> None:
-        self._store = store
+    def __init__(self, table: LoggedTable) -> None:
+        self._table = table
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._store.own_columns)
+        return iter(self._table.own_columns)
 
     def __len__(self) -> int:
-        return len(self._store.own_columns)
+        return len(self._table.own_columns)
 
     def __getitem__(self, name: str) -> Mapping[str, str]:
-        column = self._store.own_column(name)
+        column = self._table.own_column(name)
         digest = digests.of_column(name, column.values, column.missing)
         return {"dtype": column.dtype, "digest": digest}

@@ -1,0 +1,581 @@
+"""What a version says: its episodes, what is known of them, and which entries of which arrays are theirs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument
+from rlds_cli.store import arrays, digests, episode_table, lookups, manifest, metadata, sealing, versions
+from rlds_cli.store.columns import Column, Part
+from rlds_cli.store.digests import Digests
+from rlds_cli.store.encoded import EncodedBytes
+from rlds_cli.store.episode_table import StoredColumn
+from rlds_cli.store.local import Files, LocalFiles, replaced, version_removed
+from rlds_cli.store.manifest import Manifest, StoredField
+from rlds_cli.store.metadata import Metadata
+from rlds_cli.store.paths import component
+from rlds_cli.store.rows import stored_row
+from rlds_cli.store.snapshots import LocalFile
+from rlds_cli.store.videos import DIRECTORY, Videos
+from rlds_cli.ted import VIDEO, Array, BoolArray, EpisodeTable, Field, IntArray
+
+Reopened = tuple[Callable[..., Any], tuple[Any, ...]]
+NAMES = 1 << 32  # of parts of an episode, see `Table.names_of`
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows [first, stop) of an array, as a version numbers them, in files that lie side by side.
+
+    Attributes
+    ----------
+    lead : int
+        Rows of the first file before ``first``.
+    segments : tuple of Segment
+        The files. Their rows are counted from the first row of the first file.
+    """
+
+    first: int
+    stop: int
+    lead: int = 0
+    segments: tuple[arrays.Segment, ...] = ()
+
+
+class Table(ABC):
+    """What a version says. It reads no row.
+
+    Numbers of episodes are those of this version: k of ``ds.episode(k)``.
+
+    Attributes
+    ----------
+    files : Files
+        Where the small files are that it reads.
+    fields : mapping of str to Field
+    version : int
+        Number of this version.
+    version_id : str
+        The sha256 of the manifest's file, or of the record of a commit: one content in one layout. It is the key of
+        what is derived from rows and where they are, such as packed rows, and of what refers to an open dataset. The
+        fingerprint is not: one content may have several layouts.
+    lease : object
+        What keeps rows from being freed, which arrays of them hold.
+    segment_rows : int
+        Rows of the segments that a writer adds to, one behind the other; 0 if no writer adds rows to these files.
+    pinned_version : int or None
+        The number of this version where a record has to name it, since no fingerprint of it is stored.
+    dropped : int
+        Episodes that are hidden, and in the files all the same.
+    keeps : mapping or None
+        The rule by which episodes leave, as the manifest says it; None if none does.
+    """
+
+    files: Files
+    fields: Mapping[str, Field]
+    version: int
+    version_id: str
+    lease: object = None
+    segment_rows = 0
+    pinned_version: int | None = None
+    dropped = 0
+    keeps: Mapping[str, Any] | None = None
+
+    def __init__(self, files: Files, stored: Sequence[StoredField]) -> None:
+        self.files = files
+        self.fields = {f.name: f.field for f in stored}
+        self._stored = {f.name: f for f in stored}
+        self._described: dict[tuple[str, Part], Column] = {}
+        self._strings: dict[str, Array] = {}
+        self._own_columns: dict[str, StoredColumn] = {}
+
+    @property
+    @abstractmethod
+    def manifest(self) -> Manifest:
+        """The manifest, without the statistics that are computed: `Store.manifest` has these."""
+
+    # -- episodes
+
+    @property
+    @abstractmethod
+    def episodes(self) -> Mapping[str, Array]:
+        """Columns of the episode table, without texts and without the user's own, see `own_column`."""
+
+    @abstractmethod
+    def episode_strings(self, column: str) -> list[str]:
+        """Return a text column of the episode table (``group``, ``options``); empty strings if it is not stored."""
+
+    @property
+    @abstractmethod
+    def own_columns(self) -> tuple[str, ...]:
+        """Names of the user's own episode columns."""
+
+    def own_column(self, name: str) -> StoredColumn:
+        """Return an episode column of the user's own; it is read once."""
+        if name not in self._own_columns:
+            self._own_columns[name] = self._read_own_column(name)
+        return self._own_columns[name]
+
+    @abstractmethod
+    def _read_own_column(self, name: str) -> StoredColumn:
+        """Read an episode column of the user's own."""
+
+    @property
+    @abstractmethod
+    def sources(self) -> tuple[Mapping[str, Any], ...]:
+        """Files of the archive: ``file size sha256``, and ``url revision`` of downloaded ones."""
+
+    @cached_property
+    def metadata(self) -> Metadata:
+        """The data that are not per row, by name."""
+        return self.files.guarded(lambda: metadata.read(self.files.beside(metadata.DIRECTORY).parent))
+
+    @property
+    def numbers(self) -> IntArray:
+        """Numbers of all episodes [episodes]."""
+        return np.arange(len(self.episodes["start"]))
+
+    def names_of(self, index: IntArray) -> IntArray:
+        """Return what names the episodes ``index`` [n] in every version of the dataset: no numbers of episodes.
+
+        They ascend in the order in which the episodes were recorded. Each episode has `NAMES` names for its parts, of
+        which this is the first.
+        """
+        return (index + 1) * NAMES
+
+    def name_of(self, k: int) -> str:
+        """Return what names episode ``k`` in every version of the dataset; empty if its number does."""
+        return ""
+
+    def episode_table(self, index: IntArray | None = None) -> EpisodeTable:
+        """Return the table of the episodes ``index`` [n], or of all; a copy."""
+        return self._episode_table.take(self.numbers if index is None else index)
+
+    @cached_property
+    def _episode_table(self) -> EpisodeTable:
+        e, nobody = self.episodes, np.zeros(len(self.episodes["start"]), bool)
+        seeds = zip(e.get("seed", nobody).tolist(), e.get("has_seed", nobody).tolist(), strict=True)
+        prefix = "split/"
+        return EpisodeTable(
+            e["length"],
+            e["end"],
+            e["num_observed"] > e["length"],
+            e["source"],
+            e["row"],
+            group=self.episode_strings("group"),
+            seed=[seed if has else None for seed, has in seeds],
+            options=[o or None for o in self.episode_strings("options")],
+            splits={k.removeprefix(prefix): np.asarray(v) for k, v in e.items() if k.startswith(prefix)},
+            extra={name: self.own_column(name).scalars() for name in self.own_columns},
+            id=np.asarray(e["id"]),
+        )
+
+    @cached_property
+    def has_gaps(self) -> bool:
+        """True if there are rows that belong to no episode."""
+        order = np.argsort(self.episodes["start"], kind="stable")
+        start, behind = self.episodes["start"][order], (self.episodes["start"] + self.episodes["length"] + 1)[order]
+        covered = np.concatenate([np.zeros(1, np.int64), behind])
+        return bool((start > covered[:-1]).any()) or int(covered[-1]) != self.manifest.counts.rows
+
+    def covered(self, start: int, stop: int) -> BoolArray | None:
+        """Return which of rows [start, stop) are of episodes; None if the frames of all of them may be read."""
+        return None
+
+    # -- arrays
+
+    def stored(self, name: str) -> StoredField:
+        """Return a field as the manifest describes it."""
+        return self._stored[name]
+
+    def path_of(self, name: str) -> str:
+        """Return the path of a field below the dataset, with ``/`` between its parts."""
+        return self._stored[name].path
+
+    def column(self, name: str, part: Part = "rows") -> Column:
+        """Return what this version has of an array."""
+        if (name, part) not in self._described:
+            self._described[name, part] = self._describe(name, part)
+        return self._described[name, part]
+
+    @abstractmethod
+    def _describe(self, name: str, part: Part) -> Column:
+        """Return what this version has of an array."""
+
+    def columns(self) -> Iterator[Column]:
+        """Yield the arrays of rows, frames and videos."""
+        for name, f in self.fields.items():
+            yield self.column(name)
+            if f.kind == "frames":
+                yield self.column(name, "films" if f.codec == VIDEO else "frames")
+
+    def digest_columns(self) -> Iterator[Column]:
+        """Yield the arrays of digests of rows."""
+        return (self.column(name, "digests") for name, f in self.fields.items() if digests.has_row_digests(f))
+
+    @abstractmethod
+    def row_runs(self) -> tuple[Run, ...]:
+        """Return the rows that have files."""
+
+    @abstractmethod
+    def runs(self, path: str) -> tuple[Run, ...]:
+        """Return the files of plain rows of the array at ``path`` below the dataset.
+
+        Raises
+        ------
+        DamagedDataset
+            It is compressed, or its document cannot be read.
+        """
+
+    @abstractmethod
+    def strings(self, name: str) -> Array:
+        """Return the string table of a text field: an object array whose last element is None (code -1)."""
+
+    @abstractmethod
+    def num_texts(self, name: str) -> int:
+        """Return how many strings the table of a text field has."""
+
+    @abstractmethod
+    def films(self, name: str, of: EncodedBytes) -> Videos:
+        """Return the videos of a field, whose bytes are given."""
+
+    @abstractmethod
+    def video_digests(self, name: str) -> Digests:
+        """Return the sha256 of each video of a field [videos, 32]."""
+
+    # -- digests
+
+    @abstractmethod
+    def digests(self, name: str) -> Digests:
+        """Return the digests of the episodes of a field [episodes, 32]; see `store.digests`."""
+
+    @abstractmethod
+    def field_digest(self, name: str) -> str:
+        """Return the digest of a field over all episodes."""
+
+    @abstractmethod
+    def fingerprint(self, index: IntArray | None = None, *, ignored: Collection[str] = ()) -> str:
+        """Return the fingerprint of the dataset, or of the episodes ``index`` of it, in this order.
+
+        ``ignored`` are columns of the user's own that do not count.
+        """
+
+    def column_digests(self, index: IntArray, ignored: Collection[str] = ()) -> dict[str, str]:
+        """Return the digests of the columns of episodes that count as content, by name; see `digests.of_columns`."""
+        options = self.episode_strings("options")
+        counted = [n for n in self.episodes if n in digests.CONTENT or n.startswith("split/")]
+        columns: dict[str, Array | Sequence[str | None]] = {n: self.episodes[n][index] for n in counted}
+        columns["options"] = [options[k] for k in index.tolist()] if any(options) else []
+        return digests.of_columns(
+            columns, {n: self.own_column(n).take(index) for n in self.own_columns if n not in ignored}
+        )
+
+    @abstractmethod
+    def check_recorded(self) -> None:
+        """Refuse a dataset whose recorded digests are not those that were written: new ones would hide damage.
+
+        Raises
+        ------
+        DamagedDataset
+        """
+
+    # -- other versions
+
+    def newest_number(self) -> int:
+        """Return the number of the newest version that can be taken up: this one, unless the dataset grows."""
+        return self.version
+
+    def newest(self) -> Table:
+        """Return the newest version that can be taken up, which may be this one."""
+        return self
+
+    def at(self, version: int) -> Table:
+        """Return another version that can be taken up: of a growing dataset.
+
+        Raises
+        ------
+        DatasetNotFound
+            There is none of this number.
+        """
+        if version != self.version:
+            raise DatasetNotFound(f"{self.manifest.id} does not grow: version {version:,} cannot be taken up.")
+        return self
+
+    def check_changeable(self) -> None:
+        """Refuse a dataset of which no other versions or datasets are made without a copy of its rows.
+
+        Raises
+        ------
+        InvalidArgument
+        """
+        if self.files.address:
+            raise InvalidArgument(
+                f"{self.manifest.id} is at an address, where it is not changed.",
+                hint="rlds download ADDRESS --as local/NAME fetches it; that copy can be changed",
+            )
+
+    @contextmanager
+    def changing(self, index: IntArray) -> Iterator[tuple[Table, IntArray | None]]:
+        """Yield what a change of episodes ``index`` [n] is made on, and their numbers there.
+
+        Who publishes a directory notices that it is not the newest version. A log of changes yields the newest version
+        for as long as nobody else commits, and no numbers if one of the episodes left or was changed meanwhile.
+        """
+        yield self, index
+
+    def commit_change(
+        self,
+        index: IntArray,
+        step: Mapping[str, Any],
+        columns: Mapping[str, StoredColumn | None] = {},
+        *,
+        dropped: bool = False,
+    ) -> bool:
+        """Commit a change of the episodes ``index`` to the log of the dataset; False if its versions are directories.
+
+        Parameters
+        ----------
+        index : int array [n]
+        step : mapping
+            Of the provenance, with the facts that are set.
+        columns : mapping
+            Columns that are set, of all episodes; None takes all values away.
+        dropped : bool
+            Hide the episodes.
+        """
+        return False
+
+    def commit_restored(self, step: Mapping[str, Any]) -> bool:
+        """Commit the content of this version to the log of the dataset; False if its versions are directories."""
+        return False
+
+    def snapshot(self) -> Iterator[LocalFile] | None:
+        """Yield the files of this version as they are sent; None for those of its directory."""
+        return None
+
+    def check_same(self, version_id: str, since: str) -> None:
+        """Refuse another version than the one at the time ``since``: ``opened`` or ``pickled``.
+
+        Raises
+        ------
+        DatasetNotFound
+        """
+        if self.version_id != version_id:
+            raise replaced(self.manifest.id, self.files.path, since)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return self.files.reopened(self.version_id) or self._reduced()
+
+    @abstractmethod
+    def _reduced(self) -> Reopened:
+        """Return how to open the same version in another process."""
+
+
+class FixedTable(Table):
+    """A version whose rows are in a directory of its own.
+
+    ``check=False`` opens one that may be damaged, for inspection. The manifest, and that nothing leads out of the
+    directory, are checked in any case; else the sizes of files, and when it is read the episode table, too. Where a
+    file shrinks later, while it is mapped, the system ends the process that reads what is gone (SIGBUS).
+    """
+
+    def __init__(self, files: Files, *, check: bool = True) -> None:
+        files.beside("zarr.json")
+        files.beside("episodes")
+        self._manifest, self.version_id = manifest.read_with_version_id(files.path)
+        m, self.version, self._checks = self._manifest, self._manifest.version, check
+        files.reads(m, self.version_id)
+        super().__init__(files, m.fields)
+        self._episode_strings: dict[str, list[str]] = {}
+        if files.claimed not in ("", m.fingerprint):
+            raise DamagedDataset(
+                f"{files.address}: its index and its manifest name different content.",
+                hint="rlds verify ID where it was pushed from",
+            )
+        files.admit(self.columns(), check=check)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest."""
+        return self._manifest
+
+    @cached_property
+    def episodes(self) -> Mapping[str, Array]:
+        """Columns of the episode table, without texts and without the user's own, see `own_column`."""
+        columns = self.files.guarded(lambda: episode_table.read_columns(self._episodes, self.manifest))
+        if self._checks:
+            episode_table.check_places(columns, self.manifest)
+        return columns
+
+    @property
+    def _episodes(self) -> Path:
+        return self.files.path / "episodes"
+
+    def episode_strings(self, column: str) -> list[str]:
+        """Return a text column of the episode table (``group``, ``options``); empty strings if it is not stored."""
+        if column not in self._episode_strings:
+            self._episode_strings[column] = self.files.guarded(lambda: self._read_episode_strings(column))
+        return self._episode_strings[column]
+
+    def _read_episode_strings(self, column: str) -> list[str]:
+        path, count = self._episodes / component(column), self.manifest.counts.episodes
+        return episode_table.read_texts(path, count) if count and path.exists() else [""] * count
+
+    @property
+    def own_columns(self) -> tuple[str, ...]:
+        """Names of the user's own episode columns."""
+        return tuple(self.manifest.episode_columns)
+
+    def _read_own_column(self, name: str) -> StoredColumn:
+        dtype, count = self.manifest.episode_columns[name]["dtype"], self.manifest.counts.episodes
+        if name in self._small_columns:
+            where = f"The episode column {name} of {self.manifest.id}"
+            return episode_table.column_of(self._small_columns[name], dtype, count, where)
+        masks = ("episodes", "missing", component(name))
+        missing = self.files.guarded(
+            lambda: episode_table.read_missing(self.files.path.joinpath(*masks), self.episodes)
+        )
+        if dtype != episode_table.TEXT:
+            if name not in self.episodes or self.episodes[name].dtype != dtype:
+                raise DamagedDataset(f"The episode column {name} of {self.manifest.id} is not there as {dtype}.")
+            return StoredColumn(dtype, self.episodes[name], missing)
+        texts = self.episode_strings(name)
+        return StoredColumn(dtype, [None if m else t for t, m in zip(texts, missing.tolist(), strict=True)], missing)
+
+    @cached_property
+    def _small_columns(self) -> dict[str, Any]:
+        return self.files.guarded(lambda: episode_table.read_small(self._episodes))
+
+    @cached_property
+    def sources(self) -> tuple[dict[str, Any], ...]:
+        """Files of the archive: ``file size sha256``, and ``url revision`` of downloaded ones."""
+
+        def read() -> tuple[dict[str, Any], ...]:
+            path = self.files.beside("sources")
+            return episode_table.read_sources(path) if path.exists() else ()
+
+        return self.files.guarded(read)
+
+    def _describe(self, name: str, part: Part) -> Column:
+        f, m, path = self.fields[name], self.manifest, Path(self._stored[name].path)
+        rows, compressed = m.counts.rows, m.encoding == "zarr"
+        if part == "digests":
+            directory = digests.ROWS / path
+            return Column(field=name, part=part, directory=directory, dtype=np.dtype("u1"), shape=(32,), stop=rows)
+        if part == "rows":
+            dtype, shape = stored_row(f)
+            if f.kind == "frames" and f.codec != VIDEO:
+                path, dtype, shape = path / "offsets", np.dtype("int64"), (2,)
+            return Column(
+                field=name, part=part, directory=path, dtype=dtype, shape=shape, stop=rows, compressed=compressed
+            )
+        directory, compressed = (
+            (path / "bytes", compressed) if part == "frames" else (DIRECTORY / path / "bytes", False)
+        )
+        shape, dtype = arrays.open_document(self.files.documents(directory))
+        if len(shape) != 1 or dtype != np.uint8:
+            raise DamagedDataset(f"{self.files.path / directory} is not an array of bytes.", hint="rlds verify ID")
+        return Column(field=name, part=part, directory=directory, dtype=dtype, stop=shape[0], compressed=compressed)
+
+    def row_runs(self) -> tuple[Run, ...]:
+        """Return the rows that have files: all of them, unless the dataset grows."""
+        return (Run(0, self.manifest.counts.rows),)
+
+    def runs(self, path: str) -> tuple[Run, ...]:
+        """Return the files of plain rows of the array at ``path`` below the dataset.
+
+        Raises
+        ------
+        DamagedDataset
+            It is compressed, or its document cannot be read.
+        """
+        found = arrays.layout(self.files.path / path)
+        if found.compressed:
+            raise DamagedDataset(f"{self.files.path / path} is compressed.", hint="rlds verify ID")
+        return (Run(0, found.shape[0], 0, found.segments),)
+
+    def strings(self, name: str) -> Array:
+        """Return the string table of a text field: an object array whose last element is None (code -1)."""
+        if name not in self._strings:
+            texts = self.files.guarded(lambda: arrays.read_strings(self.files.beside("text", self.path_of(name))))
+            self._strings[name] = np.array([*texts, None], object)
+        return self._strings[name]
+
+    def num_texts(self, name: str) -> int:
+        """Return how many strings the table of a text field has, without reading them."""
+        return arrays.open_document(self.files.beside("text", *self.path_of(name).split("/"), "offsets"))[0][0] - 1
+
+    def films(self, name: str, of: EncodedBytes) -> Videos:
+        """Return the videos of a field, whose bytes are given."""
+        directory = of.column.directory.parent
+        for part in ("spans", "packets", "first", "tracks", "sha256"):
+            self.files.beside(*directory.parts, part)
+        return Videos(self.files.path / directory, of)
+
+    def video_digests(self, name: str) -> Digests:
+        """Return the sha256 of each video of a field [videos, 32]."""
+        return self.files.guarded(
+            lambda: arrays.read(self.files.beside(DIRECTORY, *self.path_of(name).split("/"), "sha256"))
+        )
+
+    def digests(self, name: str) -> Digests:
+        """Return the digests of the episodes of a field [episodes, 32]; see `store.digests`."""
+        found = self.files.guarded(lambda: lookups.read(self.files.beside("digests", *self.path_of(name).split("/"))))
+        if found.shape != (len(self.episodes["start"]), 32) or found.dtype != np.uint8:
+            raise DamagedDataset(f"The digests of {name} are not those of {self.manifest.id}.", hint="rlds verify ID")
+        return found
+
+    def fingerprint(self, index: IntArray | None = None, *, ignored: Collection[str] = ()) -> str:
+        """Return the fingerprint of the dataset, or of the episodes ``index`` of it, in this order. No row is read.
+
+        ``ignored`` are columns of the user's own that do not count.
+        """
+        if index is None and not ignored:
+            return self.manifest.fingerprint
+        of_fields = {f.name: self._digest_of(f, index) for f in self.manifest.fields}
+        return digests.fingerprint(of_fields, self.column_digests(self.numbers if index is None else index, ignored))
+
+    def _digest_of(self, f: StoredField, index: IntArray | None) -> str:
+        return self.field_digest(f.name) if index is None else digests.of_field(f, self.digests(f.name)[index])
+
+    def field_digest(self, name: str) -> str:
+        """Return the digest of a field over all episodes."""
+        return self._stored[name].digest
+
+    def check_recorded(self) -> None:
+        """Refuse a dataset whose recorded digests are not those that were written: new ones would hide damage.
+
+        Raises
+        ------
+        DamagedDataset
+        """
+        sealing.check_listing(self.files.path, self.manifest)
+
+    def _reduced(self) -> Reopened:
+        return _reopened, (self.files.path, self.version_id, self.version)
+
+
+def _reopened(path: Path, version_id: str, number: int) -> FixedTable:
+    """Unpickle; refuse a dataset that has replaced the pickled one meanwhile. A newer version of it does not.
+
+    Raises
+    ------
+    DatasetNotFound
+        The version was removed, or the dataset was replaced.
+    """
+    newest = versions.newest_of(path)
+    if not (newest / "zarr.json").exists():
+        raise DatasetNotFound(f"{path} was removed since it was pickled.", hint="download or import it")
+    table = FixedTable(LocalFiles(newest, moves=True))
+    if table.version_id != version_id and number < table.version:
+        if number not in versions.earlier(newest):
+            raise version_removed(table.manifest.id, number, newest, "pickled")
+        table = FixedTable(LocalFiles(versions.at(newest, number), moves=True))
+    table.check_same(version_id, "pickled")
+    return table
