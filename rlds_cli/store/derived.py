@@ -77,6 +77,9 @@ class Tables:
     directory : Path
     index : int array [episodes], optional
         Numbers of the source's episodes; all of them without it.
+    parts : int array [n]
+        Numbers in the result of episodes that are parts of the source's: these have their values in a part of a lookup,
+        also where they are those of the source, so that one index does for all arrays.
     looks_up : bool
         Share arrays of the source. Otherwise all values are written.
 
@@ -86,8 +89,10 @@ class Tables:
         Digests of files that the source recorded, by name.
     """
 
-    def __init__(self, source: Store, directory: Path, index: IntArray | None, *, looks_up: bool) -> None:
-        self._source, self._directory, self._index = source, directory, index
+    def __init__(
+        self, source: Store, directory: Path, index: IntArray | None, *, parts: IntArray, looks_up: bool
+    ) -> None:
+        self._source, self._directory, self._index, self._parts = source, directory, index, parts
         count = source.manifest.counts.episodes if index is None else len(index)
         self._looks_up = looks_up and count >= FEWEST
         self._listed = sealing.listed(source.path)
@@ -121,11 +126,19 @@ class Tables:
             publishing.share_tree(self._source.path / path, self._directory / path, within=self._directory)
             self.known |= sealing.below(self._listed, path, path)
             return
-        patched = value or Patched(_NONE, _NONE)
+        patched = value or self._of_source(path)
         if not self._looks_up or (there is not None and len(there.parts) == lookups.MOST_PARTS and len(patched.at)):
             write_column(self._directory / path, values(self._source, path, patched, self._index))
         else:
             self._look_up(path, patched, there)
+
+    def _of_source(self, path: str) -> Patched:
+        """Return an array of the source, with the episodes that are parts of its own apart."""
+        if self._index is None or not len(self._parts) or not self._looks_up:
+            return Patched(_NONE, _NONE)
+        nothing_else = Patched(_NONE, _NONE)
+        of = self._index[self._parts]
+        return Patched(self._parts, lambda: values(self._source, path, nothing_else, of))
 
     def _look_up(self, path: str, patched: Patched, there: Lookup | None) -> None:
         """Write a lookup in the arrays of the source, or in those that it looks up itself: ``there`` if it does."""

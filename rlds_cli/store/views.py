@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlds_cli import __version__
 from rlds_cli.store import (
     arrays,
@@ -119,7 +121,9 @@ def write(
                 known |= _share(source, directory, root + f.path, listed, change)
     for name in _SHARED:
         known |= _share(source, directory, name, listed, change)
-    tables = Tables(source, directory, change.index, looks_up=change.looks_up and not change.copies)
+    start, looks_up = change.columns.get("start"), change.looks_up and not change.copies
+    parts = start.at if isinstance(start, Patched) else np.zeros(0, np.int64)
+    tables = Tables(source, directory, change.index, parts=parts, looks_up=looks_up)
     own = _write_tables(source, directory, change, tables)
     arrays.write_groups(directory)
     m = _described(source, directory, change, own, id, version, provenance)
