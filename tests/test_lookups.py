@@ -241,6 +241,17 @@ def test_what_is_removed_takes_nothing_with_it(few: Dataset) -> None:
     check(whole, first, length)
 
 
+def test_an_open_version_keeps_its_values(few: Dataset) -> None:
+    """Its directory is that of the next version then. What it was asked for before does not matter."""
+    index = np.arange(0, FEW, 2)
+    part = few.select(episodes=index).save("part")
+    opened = rlds_cli.open_dataset(part.id)
+    assert opened.episodes["length"].tolist() == lengths_of(FEW)[index].tolist()
+    part.select(episodes=[0]).drop()
+    check(opened, starts(FEW)[index], lengths_of(FEW)[index])
+    assert opened.episodes["source_episode"].tolist() == index.tolist()
+
+
 def test_a_home_without_hard_links(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))

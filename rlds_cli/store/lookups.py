@@ -33,8 +33,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from rlds_cli.base.files import json as documents
+from rlds_cli.base.files import mapping, trees
 from rlds_cli.base.files import safe as safe_files
-from rlds_cli.base.files import trees
 from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import arrays, paths, references, validation
@@ -147,41 +147,40 @@ def _parsed(values: Mapping[str, Any]) -> Lookup:
 
 
 class LookedUp:
-    """The rows of a lookup of numbers. Files are opened when rows are read.
+    """The rows of a lookup of numbers. Its files are mapped: they stay as they are when another version is published.
 
     Attributes
     ----------
     shape, dtype
         Of all rows.
+
+    Raises
+    ------
+    DamagedDataset
+        A part is not as the lookup says.
     """
 
     def __init__(self, directory: Path, lookup: Lookup, known: Indices) -> None:
-        self._directory, self._lookup, self._index = directory, lookup, _index_of(directory, lookup, known)
+        self._index = _index_of(directory, lookup, known)
         self.shape, self.dtype = (len(self._index), *lookup.row), np.dtype(lookup.dtype)
-        self._stored: Array | None = None
-        places = zip(lookup.parts, starts([p.rows for p in lookup.parts]), strict=True)
-        self._numbers = [(first, first + part.rows) for part, first in places if part.kind == "numbers"]
-
-    def _opened(self) -> Array:
-        """Return the parts side by side; raises DamagedDataset if one is not as the lookup says."""
-        if self._stored is None:
-            segments, stop, parts = list[Segment](), 0, self._lookup.parts
-            for k, start in enumerate(starts([p.rows for p in parts])):
-                stop = start + parts[k].rows
-                if parts[k].kind == "stored":
-                    segments.append(_segment(self._directory / str(k), start, (parts[k].rows, *self._lookup.row)))
-            if any(s.dtype != self.dtype for s in segments):
-                raise DamagedDataset(f"The parts of {self._directory} are not {self.dtype}.", hint=_HINT)
-            self._stored = arrays.joined((stop, *self._lookup.row), self.dtype, segments)
-        return self._stored
+        self._numbers, segments, stop = list[tuple[int, int]](), list[Segment](), 0
+        for k, (part, start) in enumerate(zip(lookup.parts, starts([p.rows for p in lookup.parts]), strict=True)):
+            stop = start + part.rows
+            if part.kind == "numbers":
+                self._numbers.append((start, stop))
+            elif part.kind == "stored":
+                segments.append(_segment(directory / str(k), start, (part.rows, *lookup.row)))
+        if any(s.dtype != self.dtype for s in segments):
+            raise DamagedDataset(f"The parts of {directory} are not {self.dtype}.", hint=_HINT)
+        self._stored = arrays.joined((stop, *lookup.row), self.dtype, segments)
 
     def between(self, first: int, stop: int) -> Array:
         """Return rows [first, stop)."""
-        stored, found = self._opened(), np.empty((stop - first, *self.shape[1:]), self.dtype)
+        found: Array = np.empty((stop - first, *self.shape[1:]), self.dtype)
         for a in range(first, stop, _PIECE):  # pieces stay in the processor's cache
             index = self._index[a : min(a + _PIECE, stop)]
             values = found[a - first : a - first + len(index)]
-            np.take(stored, index, axis=0, out=values, mode="clip")  # all are within: `_index_of` has looked
+            np.take(self._stored, index, axis=0, out=values, mode="clip")  # all are within: `_index_of` has looked
             for low, behind in self._numbers:
                 at = (index >= low) & (index < behind)
                 values[at] = index[at] - low
@@ -194,11 +193,12 @@ class LookedUp:
         return found
 
     def pieces(self, step: int) -> Iterator[Array]:
-        """Yield all rows, ``step`` at a time. Files that are mapped count as memory in use: some rows of them are."""
+        """Yield all rows, ``step`` at a time, and let go of those that were read."""
         for a in range(0, self.shape[0], step):
-            if not a % (_MAPPED * step):
-                self._stored = None
-            yield self.between(a, min(a + step, self.shape[0]))
+            b = min(a + step, self.shape[0])
+            yield self.between(a, b)
+            if self._stored.nbytes and (b == self.shape[0] or not b % (_MAPPED * step)):
+                mapping.let_go(self._stored.ctypes.data, self._stored.nbytes)
 
 
 def starts(rows: Sequence[int]) -> tuple[int, ...]:
@@ -404,7 +404,7 @@ def _documents(directory: Path) -> list[Path]:
 
 
 def _whole(directory: Path, known: Indices) -> dict[str, WholeFile]:
-    """Return the files that a lookup would be, by their names below its directory. Files are open while they are read.
+    """Return the files that a lookup would be, by their names below its directory. Its parts are mapped now.
 
     Raises
     ------
@@ -414,12 +414,11 @@ def _whole(directory: Path, known: Indices) -> dict[str, WholeFile]:
     assert lookup is not None
     if not lookup.texts:
         rows = LookedUp(directory, lookup, known)
-        rows.between(0, 0)  # a part that is missing or damaged is told now
-        return _array_files(rows.shape, rows.dtype, lambda: LookedUp(directory, lookup, known).pieces(_PIECE))
-    offsets = _LookedUpTexts(directory, lookup, known).offsets
+        return _array_files(rows.shape, rows.dtype, lambda: rows.pieces(_PIECE))
+    texts = _LookedUpTexts(directory, lookup, known)
+    offsets = texts.offsets
 
     def of_bytes() -> Iterator[Array]:
-        texts = _LookedUpTexts(directory, lookup, known)
         for a in range(0, len(offsets) - 1, _PIECE):
             yield texts.bytes_of(a, min(a + _PIECE, len(offsets) - 1))
 
