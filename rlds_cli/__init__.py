@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from rlds_cli.keep import sync as sync
     from rlds_cli.keep import verify as verify
     from rlds_cli.loader.loader import Loader as Loader
+    from rlds_cli.look import check as check
     from rlds_cli.look import checks as checks
+    from rlds_cli.look import inspect as inspect
     from rlds_cli.look import report as report
-    from rlds_cli.look.checks.run import check as check
-    from rlds_cli.look.report.inspecting import inspect as inspect
     from rlds_cli.make import importing as importing
     from rlds_cli.make.convert.appending import append as append
     from rlds_cli.make.convert.cameras import Frames as Frames
@@ -102,14 +102,14 @@ _HOMES = {
     "Video": "rlds_cli.make.convert.cameras",
     "Writer": "rlds_cli.make.convert.writer",
     "append": "rlds_cli.make.convert.appending",
-    "check": "rlds_cli.look.checks.run",
+    "check": "rlds_cli.look",
     "create": "rlds_cli.make.convert.create",
     "download": "rlds_cli.make.downloads.download",
     "export": "rlds_cli.bridges.exports.exporting",
     "find": "rlds_cli.home",
     "import_files": "rlds_cli.make.importing",
     "index": "rlds_cli.share",
-    "inspect": "rlds_cli.look.report.inspecting",
+    "inspect": "rlds_cli.look",
     "load": "rlds_cli.make.downloads.loading",
     "lock": "rlds_cli.keep",
     "merge": "rlds_cli.make.convert.merging",

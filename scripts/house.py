@@ -66,6 +66,7 @@ _BELOW = {
     "loader": f"{_STORED} dataset",
     "preprocess": f"{_STORED} dataset",
     "look.report": f"{_STORED} dataset archives look.checks make.convert",
+    "look.pages": f"{_STORED} dataset archives look.checks look.report",
     "share": f"{_STORED} dataset make.convert make.downloads look.report",
     "keep": f"{_STORED} dataset archives look.checks make.convert make.downloads loader preprocess share",
     "look.bench": f"{_STORED} dataset loader",

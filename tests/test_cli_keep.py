@@ -20,8 +20,8 @@ import pytest
 
 import rlds_cli
 from rlds_cli import cli, create, open_dataset
+from rlds_cli.base.figures import number
 from rlds_cli.cli.du import ago
-from rlds_cli.cli.out import number
 from rlds_cli.loader import Loader
 
 Rlds = Callable[..., tuple[int, str, str]]

@@ -11,9 +11,9 @@ import pytest
 import rlds_cli
 from rlds_cli import create, preprocess
 from rlds_cli.cli import out
-from rlds_cli.cli.pages.diff import DifferencePage
 from rlds_cli.errors import RldsError
 from rlds_cli.look.checks.findings import FindingPlace
+from rlds_cli.look.pages.diff import DifferencePage
 from rlds_cli.look.report.diff import Difference, FieldDifference, compare
 
 

@@ -273,9 +273,9 @@ def test_no_line_of_the_page_is_too_long(ds: rlds_cli.Dataset) -> None:
 
     from rich.console import Console
 
-    from rlds_cli.cli.pages.checks import CheckPage
-    from rlds_cli.cli.pages.inspect import EpisodePage, SummaryPage
     from rlds_cli.look.checks import check
+    from rlds_cli.look.pages.checks import CheckPage
+    from rlds_cli.look.pages.inspect import EpisodePage, SummaryPage
     from rlds_cli.look.report import describe_episode, summarise
 
     pages = (
@@ -306,7 +306,7 @@ def test_pipes_have_no_colour_and_break_no_line(ds: rlds_cli.Dataset) -> None:
 
 
 def test_nested_fields_stand_below_their_name() -> None:
-    from rlds_cli.cli.pages.inspect import tree
+    from rlds_cli.look.pages.inspect import tree
     from rlds_cli.look.report import summarise
 
     o = {"grip": np.zeros((3, 2)), "arm": {"q": np.ones((3, 7))}}

@@ -19,12 +19,12 @@ import rlds_cli
 from rlds_cli.base import settings
 from rlds_cli.cli import main
 from rlds_cli.errors import NameTaken
+from rlds_cli.look.report.beside import pages_beside
 from rlds_cli.look.report.html import is_report
 from rlds_cli.places.remote.reading import index_at
 from rlds_cli.places.sources import addresses, opening
 from rlds_cli.places.sources.source import Body
 from rlds_cli.share.cataloguing import catalogue
-from rlds_cli.share.pages import pages
 
 
 def made(name: str, steps: int, *, seed: int = 0) -> rlds_cli.Dataset:
@@ -91,11 +91,11 @@ def test_the_report_is_small_beside_what_is_sent(tmp_path: Path) -> None:
         size = sum(o.size for o in index.objects)
         for page in ("README.md", "croissant.json", "report.html"):
             (tmp_path / "arm" / page).unlink()
-        whole = pages(ds.path, index, objects)["report.html"]
-        scaled = pages(ds.path, index, objects, sent=size)["report.html"]
+        whole = pages_beside(ds.path, index, objects)["report.html"]
+        scaled = pages_beside(ds.path, index, objects, sent=size)["report.html"]
         assert whole == scaled and 60_000 < len(scaled) < 200_000  # of a megabyte
-        assert "report.html" not in pages(ds.path, index, objects, sent=size - 1)
-        always = pages(ds.path, index, objects, sent=0, always=True)["report.html"]
+        assert "report.html" not in pages_beside(ds.path, index, objects, sent=size - 1)
+        always = pages_beside(ds.path, index, objects, sent=0, always=True)["report.html"]
         assert Document(always.decode()).wrong == []
     large = forty(400)  # 38 MB
     push(large, str(tmp_path / "large"))
@@ -103,7 +103,7 @@ def test_the_report_is_small_beside_what_is_sent(tmp_path: Path) -> None:
         index = index_at(objects)
         assert index is not None
         (tmp_path / "large/report.html").unlink()
-        part = pages(large.path, index, objects, sent=20_000_000)["report.html"]
+        part = pages_beside(large.path, index, objects, sent=20_000_000)["report.html"]
         assert 100_000 < len(part) < 600_000
 
 

@@ -14,10 +14,12 @@ from markdown_it import MarkdownIt
 from test_report_page import Document
 
 import rlds_cli
+from rlds_cli.base.citing import licence_identifier
+from rlds_cli.base.ids import local_name
 from rlds_cli.look.report import Summary, summarise
-from rlds_cli.look.report.card import card, licence_identifier, local_name, plain, size_category
+from rlds_cli.look.report.card import card, plain, size_category
 from rlds_cli.look.report.croissant import StoredFile, croissant
-from rlds_cli.look.report.html.collection import CollectionEntry, is_catalogue, render
+from rlds_cli.look.report.html.collection import CollectionEntry, is_catalogue, render_collection
 
 SCRIPT = "</script><script>globalThis.hurt=1</script><img src=x onerror=globalThis.hurt=2>"
 # Texts that mean something in Markdown, HTML, YAML or on the hub.
@@ -265,7 +267,7 @@ MINE = CollectionEntry("mine", "local/mine", "rlds1:" + "c3d4" * 16, 17, 3, 20, 
 
 
 def test_the_page_of_a_store() -> None:
-    page = render([MINE, HOPPER], address="s3://lab/data")
+    page = render_collection([MINE, HOPPER], address="s3://lab/data")
     document = Document(page)
     assert document.wrong == []
     assert is_catalogue(page.encode())
@@ -282,11 +284,11 @@ def test_the_page_of_a_store() -> None:
 
 
 def test_the_page_of_a_directory_names_no_path() -> None:
-    assert "rlds download ADDRESS/mine --as local/mine" in render([MINE])
+    assert "rlds download ADDRESS/mine --as local/mine" in render_collection([MINE])
 
 
 def test_a_dataset_that_cannot_be_read_is_on_the_page() -> None:
-    document = Document(render([HOPPER, CollectionEntry("bad", problem="rlds.json is not an index")]))
+    document = Document(render_collection([HOPPER, CollectionEntry("bad", problem="rlds.json is not an index")]))
     assert "rlds.json is not an index" in document.texts["td"]
     assert document.texts["strong"][0] == "2"
 
@@ -294,15 +296,15 @@ def test_a_dataset_that_cannot_be_read_is_on_the_page() -> None:
 @pytest.mark.parametrize("hostile", TEXTS)
 def test_names_of_strangers_cannot_break_the_page(hostile: str) -> None:
     document = Document(
-        render([CollectionEntry(hostile, "local/x", hostile, None, 1, 1, 1, (hostile,), True, hostile)])
+        render_collection([CollectionEntry(hostile, "local/x", hostile, None, 1, 1, 1, (hostile,), True, hostile)])
     )
     assert document.wrong == []
-    plain = Document(render([CollectionEntry("x", "local/x", "y", None, 1, 1, 1, ("z",), True, "w")]))
+    plain = Document(render_collection([CollectionEntry("x", "local/x", "y", None, 1, 1, 1, ("z",), True, "w")]))
     assert [e for e, _ in document.elements] == [e for e, _ in plain.elements]
     (link,) = document.all("a")
     assert (link["href"] or "").startswith("./") and (link["href"] or "").endswith("/report.html")
 
 
 def test_the_page_runs_no_script() -> None:
-    (policy,) = [m["content"] or "" for m in Document(render([HOPPER])).all("meta") if m.get("http-equiv")]
+    (policy,) = [m["content"] or "" for m in Document(render_collection([HOPPER])).all("meta") if m.get("http-equiv")]
     assert "script-src 'none'" in policy and "default-src 'none'" in policy

@@ -37,6 +37,10 @@ class FileReport:
     guessed: Mapping[str, str] | None = None
     suggestion: str | None = None
 
+    def suggestion_as(self, id: str) -> str | None:
+        """Return the suggested command with another id."""
+        return self.suggestion and self.suggestion.replace(f" --as local/{name_for(self.path)} ", f" --as {id} ")
+
 
 @dataclass(frozen=True, slots=True)
 class Node:

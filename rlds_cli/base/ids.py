@@ -127,3 +127,15 @@ def frames_variant(frames: str) -> str | None:
     if frames != "raw" and not FRAME_SIZE.fullmatch(frames):
         raise FrameError(f'frames must be "encoded", "raw" or a size such as "84x84", not "{frames}".')
     return frames
+
+
+def local_name(id: str) -> str:
+    """Return the id under which a copy of the dataset ``id`` is kept: its own if it is ``local/...``."""
+    try:
+        parsed = parse(id)
+    except InvalidId:
+        return "local/NAME"
+    if parsed.family == LOCAL:
+        return id
+    name = parsed.name.replace("/", "-")
+    return f"{LOCAL}/{name}" + (f"-{parsed.variant}" if parsed.variant else "")

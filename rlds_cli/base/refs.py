@@ -112,3 +112,8 @@ def is_glob(ref: str) -> bool:
 def is_tag(name: str) -> bool:
     """Return whether a text can be a tag: a letter, then letters, digits, ``.``, ``_`` and ``-``; not ``v3``."""
     return _TAG.fullmatch(name) is not None
+
+
+def named(id: str, version: int, *asked: str) -> str:
+    """Return ``ID#vN`` where it is not the first version, or a reference in ``asked`` names one; else the id."""
+    return f"{id}#v{version}" if version > 1 or any(parse(ref).selector for ref in asked) else id

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlds_cli.base import visible
+from rlds_cli.base import refs, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 
@@ -49,7 +49,7 @@ def bench(
     Example: rlds bench d4rl/hopper-medium-v2 --window "Slice(32)" --batch-size 8 --processes 4
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.look.bench import measure
+    from rlds_cli.look import measure
 
     with out.progress() as progress:
         found = measure(
@@ -69,7 +69,7 @@ def bench(
 def _measured(m: Measurement, ref: str) -> str:
     """Rates, the limit, memory and page faults, a line each."""
     cold = ", cold" if m.cold else ""
-    title = f"{out.named(m.id, m.version, ref)}   batches of {m.batch_size:,}, {m.window}, {m.sampler}"
+    title = f"{refs.named(m.id, m.version, ref)}   batches of {m.batch_size:,}, {m.window}, {m.sampler}"
     rows = [
         ("batches", f"{_count(m.batches_per_second)} /s", _each(m)),
         ("samples", f"{_count(m.samples_per_second)} /s", f"{out.size(m.batch_bytes / m.batch_size)} each"),

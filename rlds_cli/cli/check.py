@@ -18,7 +18,7 @@ _LONGEST_WORD = 128 * 1024 - 1  # bytes of an argument of a command on Linux
 
 
 def _codes() -> list[str]:
-    from rlds_cli.look.checks.findings import CODES
+    from rlds_cli.look import CODES
 
     return list(CODES)
 
@@ -73,10 +73,7 @@ def check(
     Example: rlds check d4rl/antmaze-umaze-diverse-v2 --strict
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import home
-    from rlds_cli.cli.pages.checks import CheckPage
-    from rlds_cli.look import checks
-    from rlds_cli.look.checks.run import check_archive
+    from rlds_cli import home, look
     from rlds_cli.make import import_files
 
     there = remote.opened(ref, cache_dir)
@@ -87,13 +84,13 @@ def check(
         raise typer.BadParameter(f"--reader reads files; {ref} is a dataset")
     with out.progress() as progress:
         if is_dataset:
-            report = checks.check(there or str(target), quick=quick, progress=progress)
+            report = look.check(there or str(target), quick=quick, progress=progress)
         else:
-            report = check_archive(
+            report = look.check_archive(
                 Path(target.place), partial(import_files, reader=reader), cache_dir=cache_dir, progress=progress
             )
     if episodes is not None:
-        found = checks.episodes_of(report, episodes)
+        found = look.episodes_of(report, episodes)
         out.result(found, visible.Lines(found.where))
         if not found.num_episodes:
             unread = "; no rows were read" if quick else ""
@@ -101,7 +98,7 @@ def check(
         elif len(found.where) > _LONGEST_WORD:
             out.note(f"{size_of(len(found.where))} do not fit on a command line; in Python: ds.select(episodes=...)")
         return
-    out.page(CheckPage(report, ref if is_dataset else ""), report)
+    out.page(look.page(report, ref=ref if is_dataset else ""), report)
     remote.tell(there)
     if report.errors or (strict and report.warnings):
         raise typer.Exit(1)

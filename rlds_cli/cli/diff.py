@@ -40,14 +40,12 @@ def diff(
       rlds diff local/day1#v1 local/day1
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import home
-    from rlds_cli.cli.pages.diff import DifferencePage
-    from rlds_cli.look.report.diff import compare
+    from rlds_cli import home, look
 
     try:
         one = remote.opened(a, cache_dir)
         other = remote.opened(b, cache_dir)
-        found = compare(
+        found = look.compare(
             one or str(home.version(a, cache_dir=cache_dir)),
             other or str(home.version(b, cache_dir=cache_dir)),
             rtol=tolerance,
@@ -57,7 +55,7 @@ def diff(
     except RldsError as e:
         out.error(e)
         raise typer.Exit(2) from None
-    out.page(DifferencePage(found, everything=verbose), found)
+    out.page(look.page(found, everything=verbose), found)
     remote.tell(one, other)
     if not found.close:
         raise typer.Exit(1)

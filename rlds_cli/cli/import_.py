@@ -86,9 +86,9 @@ def import_(
 
 def tell_account(entries: tuple[Entry, ...], more: str) -> None:
     """Print the account of an archive; ``more`` says where all of it is listed."""
-    from rlds_cli.cli.pages import account
+    from rlds_cli import look
 
-    for said in account.lines(entries, more=more):
+    for said in look.account_lines(entries, more=more):
         out.note(said)
 
 
@@ -119,13 +119,12 @@ def _plan(p: ImportPlan) -> str:
 
 def plan_lines(p: ImportPlan) -> list[str]:
     """The files, fields and episodes that the import would read."""
-    from rlds_cli.cli.pages import account
-    from rlds_cli.look.report.order import rank
+    from rlds_cli import look
 
     lines = [f"{p.files[0].name}{f' and {len(p.files) - 1} more' if len(p.files) > 1 else ''}: {p.recognised}"]
     lines += [f"reader {p.reader}, {out.size(p.bytes)}, episodes end by {p.episodes_by}"]
     keys, width = p.facts.get("fields", {}), max(len(f.name) for f in p.fields)
-    for f in sorted(p.fields, key=rank):
+    for f in sorted(p.fields, key=look.rank):
         kept = f" kept as {f.codec}" if f.codec else ""
         key = f"  from {keys[f.name]}" if f.name in keys else ""
         lines.append(f"  {f.name:{width}}  {f.placement:4}  {f.dtype:8} {list(f.shape)}{kept}{key}")
@@ -136,7 +135,7 @@ def plan_lines(p: ImportPlan) -> list[str]:
     if columns := {**p.facts.get("per_episode", {}), **p.facts.get("per_file", {})}:
         lines.append(f"columns per episode: {', '.join(columns)}")
     lines += [f"note: {n}" for n in p.notes]
-    return [*lines, *account.lines(p.account)]
+    return [*lines, *look.account_lines(p.account)]
 
 
 def _episodes(seen: Mapping[str, Any]) -> list[str]:
@@ -151,14 +150,11 @@ def _unknown_layout(path: str, id: str, error: UnknownLayout) -> UnknownLayout:
 
     It is the error of the library, also where the files have no contents to be printed.
     """
-    from rlds_cli.cli.pages.files import FilePage
-    from rlds_cli.look.report import describe_file
-    from rlds_cli.look.report.files import name_for
+    from rlds_cli import look
 
     try:
-        found = describe_file(path)
+        found = look.describe_file(path)
     except RldsError:
         return error
-    out.aside(FilePage(replace(found, suggestion=None)))
-    command = found.suggestion and found.suggestion.replace(f" --as local/{name_for(found.path)} ", f" --as {id} ")
-    return UnknownLayout(error.message, hint=command or error.hint)
+    out.aside(look.page(replace(found, suggestion=None)))
+    return UnknownLayout(error.message, hint=found.suggestion_as(id) or error.hint)

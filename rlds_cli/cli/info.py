@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 
 import typer
 
-from rlds_cli.base import citing, subset, visible
+from rlds_cli import look
+from rlds_cli.base import citing, refs, subset, visible
+from rlds_cli.base.figures import space_text
 from rlds_cli.base.files.hashing import short
 from rlds_cli.base.text import plural
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
-from rlds_cli.cli.out import space_text
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.look.report import catalogue
 from rlds_cli.look.report.catalogue import Card, Copy
 from rlds_cli.registry import Defect, Entry
 from rlds_cli.store import references
@@ -61,15 +61,15 @@ def info(
     if cite + defects + fingerprint > 1:
         raise typer.BadParameter("give only one of --cite, --defects and --fingerprint")
     if cite:
-        text = catalogue.citation(id, cache_dir)
+        text = look.citation(id, cache_dir)
         return out.result({"id": id, "citation": text}, visible.lines(text.split("\n")))
     if fingerprint:
         there = remote.opened(id, cache_dir)
-        text = there.fingerprint if there else catalogue.fingerprint(id, cache_dir)
+        text = there.fingerprint if there else look.fingerprint(id, cache_dir)
         remote.tell(there)
         return out.result({"id": id, "fingerprint": text}, text)
     there = remote.opened(id, cache_dir)
-    card = catalogue.card_of(there) if there else catalogue.card(id, cache_dir)
+    card = look.card(there or id, cache_dir)
     remote.tell(there)
     if defects:
         return out.result([_defect(d) for d in card.defects], _defects(card))
@@ -114,7 +114,7 @@ def _headline(card: Card, ref: str) -> str:
     if card.here.manifest is None:
         return f"{card.id}   here, but damaged: {card.here.damage}"
     m = card.here.manifest
-    named = out.named(card.id, m.version, ref)
+    named = refs.named(card.id, m.version, ref)
     if card.here.address is not None:
         size = out.size(card.here.bytes_on_disk)
         return f"{named}   at {card.here.address}: {size}, {m.encoding}   {short(m.fingerprint)}"

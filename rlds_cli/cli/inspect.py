@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from dataclasses import dataclass
 from itertools import pairwise
@@ -130,36 +129,31 @@ def inspect(
 
 def _show(dataset: Dataset, ref: str, episode: int | None, elements: bool) -> None:
     """Print the page of a dataset, or of one of its episodes."""
-    from rlds_cli.cli.pages.inspect import EpisodePage, SummaryPage
-    from rlds_cli.look import report
+    from rlds_cli import look
 
     if episode is not None:
-        one = report.describe_episode(dataset, episode, elements=elements)
-        out.page(EpisodePage(one, ref), one)
+        one = look.describe_episode(dataset, episode, elements=elements)
+        out.page(look.page(one, ref=ref), one)
     else:
-        whole = report.summarise(dataset, elements=elements)
-        out.page(SummaryPage(whole, dataset.store.address or None, ref), whole)
+        whole = look.summarise(dataset, elements=elements)
+        out.page(look.page(whole, address=dataset.store.address or None, ref=ref), whole)
 
 
 def _show_source(dataset: Dataset) -> None:
     """Print the page of the source of a dataset."""
-    from rlds_cli.cli.pages.source import SourcePage
-    from rlds_cli.look import report
+    from rlds_cli import look
 
-    found = report.describe_source(dataset)
-    out.page(SourcePage(found), found)
+    found = look.describe_source(dataset)
+    out.page(look.page(found), found)
 
 
 def _show_file(path: Path, reader: str | None) -> None:
     """Print the page of a file."""
-    from rlds_cli.base.files import child
-    from rlds_cli.look.report.files import READER, describe_file
+    from rlds_cli import look
 
-    with out.progress() as progress, child.reading(READER, progress=progress):
-        from rlds_cli.cli.pages.files import FilePage
-
-        found = describe_file(path, reader=reader)
-    out.page(FilePage(found), found)
+    with out.progress() as progress:
+        found = look.describe_file(path, reader=reader, progress=progress)
+    out.page(look.page(found), found)
 
 
 # -- files: reports, charts and videos
@@ -179,7 +173,7 @@ def _check_report(dataset: Path, to: str, *, is_dataset: bool, whole: bool) -> N
 
 def _write_report(dataset: Dataset, to: str, *, force: bool) -> None:
     """Write the report of a dataset to a file, or to standard output."""
-    from rlds_cli.look.report.html import write_page
+    from rlds_cli.look import write_page
 
     with out.progress() as progress:
         if to == _STDOUT:
@@ -207,27 +201,17 @@ class OutputFile:
 
 def _write_plot(ds: Dataset, what: str, output: str | None, *, episode: int | None) -> None:
     """Write a chart as SVG; of an image field some frames as PNG, or an episode as MP4."""
-    from rlds_cli.look.report import plots
-    from rlds_cli.look.report.columns import is_image
+    from rlds_cli import look
 
-    picture = what in ds.schema and is_image(ds.schema[what])
-    suffixes = (".png", ".mp4") if picture else (".svg",)
+    suffixes = look.plot_suffixes(ds, what)
     if output is None:
         raise typer.BadParameter(f"--plot {what} needs a file: -o {what.replace('/', '-')}{suffixes[0]}")
     file = Path(output).expanduser()
     if file.suffix.lower() not in suffixes:
-        drawn = "images, written as PNG or MP4" if picture else "a chart, written as SVG"
+        drawn = "images, written as PNG or MP4" if ".png" in suffixes else "a chart, written as SVG"
         raise typer.BadParameter(f"{what} is {drawn}: -o {file.with_suffix(suffixes[0])}")
-    frames = None
     try:
-        if file.suffix.lower() == ".mp4":
-            frames = plots.write_video(ds, file, episode or 0, field=what)
-        elif picture:
-            sheet = io.BytesIO()
-            plots.contact_sheet(ds, what, episode=episode).save(sheet, "PNG")
-            file.write_bytes(sheet.getvalue())
-        else:
-            file.write_text(plots.plot(ds, what, episode=episode))
+        frames = look.write_plot(ds, what, file, episode=episode)
     except OSError as e:
         raise _refused(e, file) from e
     _show_output(OutputFile(file, file.stat().st_size, frames))

@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
-from rlds_cli import registry
+from rlds_cli import look, registry
 from rlds_cli.base import ids, settings, visible
 from rlds_cli.base.files.hashing import short
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 from rlds_cli.cli.out import short_path
-from rlds_cli.look.report import catalogue
 from rlds_cli.look.report.catalogue import FamilyRow, HomeRow, Overview, Row
 from rlds_cli.places.sources import addresses
 
@@ -41,13 +40,13 @@ def list_(
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     if not (query or family or here or all_):
-        found = catalogue.overview(cache_dir)
+        found = look.overview(cache_dir)
         out.result(found, _families(found))
         return _tell_problems()
     if query and len(query) == 1 and addresses.is_address(query[0]) and not (family or here or all_):
         return _show_address(query[0], cache_dir)
     words = " ".join(query or ())
-    rows = catalogue.listing(words, family=family, local=here, closed=all_, cache_dir=cache_dir)
+    rows = look.listing(words, family=family, local=here, closed=all_, cache_dir=cache_dir)
     out.result(rows, _contents(rows) if here else _rows(rows))
     for content in (c for r in rows for c in r.contents if c.steps is None):
         out.note(f"{content.id} cannot be read: rlds info {content.id} says why")
@@ -146,5 +145,5 @@ def _nothing(words: str, family: str | None, *, here: bool) -> str:
     what = " ".join(p for p in (f'"{words}"' if words else "", f"in {family}" if family else "") if p)
     if here:
         return f"nothing here{f' matches {what}' if what else ''}; omit --here to list datasets to download"
-    near = catalogue.nearest(words)
+    near = look.nearest(words)
     return f"nothing matches {what}" + (f"; did you mean {', '.join(near)}?" if near else "; rlds list shows families")

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlds_cli.base import text, visible
+from rlds_cli.base.figures import number, shape
 from rlds_cli.base.files.hashing import short
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import UsageError, app, resumable
-from rlds_cli.cli.out import number, shape
 from rlds_cli.errors import RldsError
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def preprocess(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import preprocess as library
     from rlds_cli.dataset import open_dataset
-    from rlds_cli.look.report import summary
+    from rlds_cli.look import summarise_derived
 
     how: dict[str, Any] = {"args": _arguments(arg or [])}
     how |= {"unit": unit and unit.value, "arrays": arrays.value if arrays else "numpy"}
@@ -209,9 +209,7 @@ def preprocess(
         else:
             make: Callable[..., Any] = library.finish if finish else library.run
             where = {} if finish else {"executor": executor.value, "address": address}
-            outcome = summary.summarise_derived(
-                make(source, fn, name, progress=progress, **where, **job_options, **how)
-            )
+            outcome = summarise_derived(make(source, fn, name, progress=progress, **where, **job_options, **how))
             shown = outcome, _outcome(outcome)
     return out.result(*shown)
 

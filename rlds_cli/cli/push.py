@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlds_cli.base import text, visible
+from rlds_cli.base import ids, text, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app, resumable
 
@@ -91,8 +91,6 @@ def _listed(page: Catalogued, *, dry_run: bool) -> str:
 
 def _told(done: Pushed) -> str:
     """The address, and the bytes that were sent or would be."""
-    from rlds_cli.look.report.card import local_name
-
     would = "would be sent" if done.dry_run else "sent"
     sizes = f"{text.size_of(done.sent)} {would}, {text.size_of(done.skipped)} there already"
     named = f"  [{', '.join(done.tags)}]" if done.tags else ""
@@ -111,7 +109,7 @@ def _told(done: Pushed) -> str:
         lines.append(f"tag {tag} names v{number}, which is not there: rlds push {done.id}#v{number} sends it")
     if not done.dry_run:
         # a pin is no part of an address that could hold a secret, and is shown
-        name = local_name(done.id)
+        name = ids.local_name(done.id)
         renamed = "" if name == done.id else f" --as {shlex.quote(name)}"
         address = shlex.quote(visible.line(done.address))
         lines.append(visible.Lines(f"rlds download {address}#{done.fingerprint}{renamed}"))

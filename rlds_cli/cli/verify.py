@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlds_cli.base import visible
+from rlds_cli.base.refs import named as named_version
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 
@@ -109,7 +110,7 @@ def _verifications(found: Sequence[Verification], refs: Sequence[str] = ()) -> s
     """One line per dataset, more for problems; and a count."""
     if not found:
         return "nothing here"
-    names = [out.named(v.id, v.version, *refs) for v in found]
+    names = [named_version(v.id, v.version, *refs) for v in found]
     width = max(map(len, names))
     lines = [line for v, name in zip(found, names, strict=True) for line in _verification_lines(v, name.ljust(width))]
     good = sum(v.ok for v in found)
@@ -145,7 +146,7 @@ def _verification_lines(v: Verification, name: str) -> list[str]:
 
 def _traces(found: Sequence[Trace], refs: Sequence[str]) -> str:
     """The number of compared values, one step's places in the archive, and the differences."""
-    return visible.lines(line for t in found for line in _trace_lines(t, out.named(t.id, t.version, *refs)))
+    return visible.lines(line for t in found for line in _trace_lines(t, named_version(t.id, t.version, *refs)))
 
 
 def _trace_lines(t: Trace, name: str) -> list[str]:

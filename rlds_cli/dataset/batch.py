@@ -339,7 +339,7 @@ class Batch(dict[Any, Any]):
             raise InvalidArgument("plot() draws an episode, and this batch is not one.", hint="ds.episode(k).plot()")
         name = field or (REWARD if REWARD in self.names() else self.names()[0])
         whole = rlds_cli.Dataset(self.origin.store)
-        return Chart(rlds_cli.look.report.plot(whole, name, episode=self.origin.number))
+        return Chart(rlds_cli.report.plot(whole, name, episode=self.origin.number))
 
 
 class Chart(str):

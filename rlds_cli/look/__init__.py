@@ -1,1 +1,95 @@
-"""Summaries, checks and speed of datasets."""
+"""Look at datasets: summaries, checks, comparisons, pages and speed; and at files that are not datasets.
+
+Records: `summarise` and `describe_episode` describe a dataset, `describe_source` what it was made of, `describe_file`
+a file, `compare` two datasets, `inspect` any of them; `summarise_derived` what a preprocess run made. `overview`,
+`listing` and `card` describe what there is here and in the registry, with `citation`, `fingerprint` and `nearest`.
+`check` and `check_archive` look for faults in the content, `episodes_of` a finding of one of the `CODES`;
+`record_findings` writes them into a manifest. `measure` measures the speed of loading.
+
+Pages: `page` draws a record on a terminal, and `account_lines` the account of an archive; fields are sorted by `rank`,
+and `is_image` tells images.
+`write_page` writes the HTML report, `write_plot` a chart or pictures (`plot_suffixes`), `plot` a chart. `pages_beside`
+makes the pages beside a pushed dataset, and `render_collection` that of several (`CollectionEntry`, `is_catalogue`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlds_cli.base.faces import lazy
+
+if TYPE_CHECKING:
+    from rlds_cli.look.bench import measure
+    from rlds_cli.look.checks.findings import CODES, episodes_of
+    from rlds_cli.look.checks.run import check, check_archive, record_findings
+    from rlds_cli.look.pages.account import account_lines
+    from rlds_cli.look.pages.choosing import page
+    from rlds_cli.look.report.beside import pages_beside
+    from rlds_cli.look.report.catalogue import card, citation, fingerprint, listing, nearest, overview
+    from rlds_cli.look.report.columns import is_image
+    from rlds_cli.look.report.diff import compare
+    from rlds_cli.look.report.files import describe_file
+    from rlds_cli.look.report.html import write_page
+    from rlds_cli.look.report.html.collection import CollectionEntry, is_catalogue, render_collection
+    from rlds_cli.look.report.inspecting import inspect
+    from rlds_cli.look.report.order import rank
+    from rlds_cli.look.report.plots import plot, plot_suffixes, write_plot
+    from rlds_cli.look.report.source import describe_source
+    from rlds_cli.look.report.summary import describe_episode, summarise, summarise_derived
+
+__all__ = [
+    "CODES",
+    "CollectionEntry",
+    "account_lines",
+    "card",
+    "check",
+    "check_archive",
+    "citation",
+    "compare",
+    "describe_episode",
+    "describe_file",
+    "describe_source",
+    "episodes_of",
+    "fingerprint",
+    "inspect",
+    "is_catalogue",
+    "is_image",
+    "listing",
+    "measure",
+    "nearest",
+    "overview",
+    "page",
+    "pages_beside",
+    "plot",
+    "plot_suffixes",
+    "rank",
+    "record_findings",
+    "render_collection",
+    "summarise",
+    "summarise_derived",
+    "write_page",
+    "write_plot",
+]
+
+lazy(
+    __name__,
+    {
+        "bench": "measure",
+        "checks.findings": "CODES episodes_of",
+        "checks.run": "check check_archive record_findings",
+        "pages.account": "account_lines",
+        "pages.choosing": "page",
+        "report.beside": "pages_beside",
+        "report.catalogue": "card citation fingerprint listing nearest overview",
+        "report.columns": "is_image",
+        "report.diff": "compare",
+        "report.files": "describe_file",
+        "report.html": "write_page",
+        "report.html.collection": "CollectionEntry is_catalogue render_collection",
+        "report.inspecting": "inspect",
+        "report.order": "rank",
+        "report.plots": "plot plot_suffixes write_plot",
+        "report.source": "describe_source",
+        "report.summary": "describe_episode summarise summarise_derived",
+    },
+)

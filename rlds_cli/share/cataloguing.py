@@ -12,8 +12,7 @@ from pathlib import Path
 from rlds_cli.base import settings, visible
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import DamagedDataset, NameTaken, RldsError, UploadFailed
-from rlds_cli.look.report.html.collection import CollectionEntry, is_catalogue, render
-from rlds_cli.look.report.order import rank
+from rlds_cli.look import CollectionEntry, is_catalogue, rank, render_collection
 from rlds_cli.places.remote import index as indexes
 from rlds_cli.places.remote import versions
 from rlds_cli.places.remote.index import Index
@@ -22,7 +21,6 @@ from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.source import Overtaken
-from rlds_cli.share.pages import REPORT
 from rlds_cli.store import commits, manifest
 
 PAGE = "index.html"
@@ -65,7 +63,9 @@ def catalogue(store: StrPath, *, dry_run: bool = False, cache_dir: StrPath | Non
         found = sorted(name.removesuffix(ends) for name in names if name.endswith(ends))
         with ThreadPoolExecutor(_AT_ONCE, "catalogue") as pool:
             listed = tuple(pool.map(lambda name: _listed(objects, where, name, names), found))
-        page = render(listed, address=None if address.scheme == "file" else str(address)).encode("utf-8", "replace")
+        page = render_collection(listed, address=None if address.scheme == "file" else str(address)).encode(
+            "utf-8", "replace"
+        )
         if not dry_run:
             _write(objects, page)
     return Catalogued(f"{str(address).rstrip('/')}/{PAGE}", len(page), listed)
@@ -91,7 +91,7 @@ def _listed(store: Objects, where: Settings, name: str, names: Mapping[str, int]
         steps=m.counts.steps,
         bytes=sum(o.size for o in index.objects),
         fields=tuple(f.name for f in sorted(m.fields, key=rank)),
-        report=f"{name}/{REPORT}" in names,
+        report=f"{name}/report.html" in names,
     )
 
 

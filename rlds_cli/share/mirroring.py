@@ -23,6 +23,7 @@ from typing import BinaryIO
 
 from rlds_cli import registry
 from rlds_cli.base import ids, settings, text
+from rlds_cli.base.citing import licence_identifier
 from rlds_cli.base.files import hashing, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import DatasetId
@@ -30,7 +31,6 @@ from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import ArchiveError, DownloadFailed, RldsError, TransferError, UploadFailed
 from rlds_cli.home import Home, exclusive
-from rlds_cli.look.report.card import licence_identifier
 from rlds_cli.make import (
     DownloadRequest,
     FileRecord,

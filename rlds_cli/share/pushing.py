@@ -20,6 +20,7 @@ from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, InvalidArgument, NameTaken, NewerFormat, RldsError, UploadFailed
 from rlds_cli.home import Home
+from rlds_cli.look import pages_beside
 from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.remote import index as indexes
 from rlds_cli.places.remote import origins
@@ -35,7 +36,6 @@ from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.source import Body, Document, Overtaken
 from rlds_cli.share import copies, mending, packing, snapshot
 from rlds_cli.share.packing import Known, NewObject, PushPlan
-from rlds_cli.share.pages import pages as make_pages
 from rlds_cli.share.snapshot import Snapshot
 from rlds_cli.store import versions
 
@@ -186,7 +186,7 @@ def push_from(
     def beside(plan: PushPlan, objects: Objects) -> Mapping[str, bytes]:
         if pages is False:
             return {}
-        return make_pages(path, plan.index, objects, sent=plan.to_send, always=pages is True, progress=progress)
+        return pages_beside(path, plan.index, objects, sent=plan.to_send, always=pages is True, progress=progress)
 
     how: dict[str, Any] = {"dry_run": dry_run, "force": force, "verify": verify, "documents": beside}
     done = send(taken, address, where, **how, progress=progress)

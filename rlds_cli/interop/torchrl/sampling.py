@@ -17,7 +17,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.transforms import MOST_CHANNELS, Resize, ToFloat
 from rlds_cli.interop.torchrl.errors import BadArgument
 from rlds_cli.interop.torchrl.transitions import as_leaf, as_list
-from rlds_cli.look.report.columns import is_image
+from rlds_cli.look import is_image
 from rlds_cli.ted import join_name
 
 MASK = ("collector", "mask")

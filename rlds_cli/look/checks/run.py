@@ -183,7 +183,7 @@ def _reader_notes(ds: Dataset) -> list[Finding]:
     return [of_note(n) for n in ds.manifest.reader_notes]
 
 
-def record(directory: Path) -> Manifest:
+def record_findings(directory: Path) -> Manifest:
     """Add findings to the manifest of a complete dataset that is not published yet, and return the manifest.
 
     The quick checks run first. Rows are read only for checks that have found an error or a warning, to name the

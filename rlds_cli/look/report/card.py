@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from rlds_cli import registry
 from rlds_cli.base import ids, visible
-from rlds_cli.base.citing import link
+from rlds_cli.base.citing import licence_identifier, link
 from rlds_cli.errors import InvalidId
 from rlds_cli.look.report.rendering import environment
 
@@ -26,25 +26,6 @@ if TYPE_CHECKING:
     from rlds_cli.look.report.summary import Summary
 
 # The hub's identifiers of licences, by the names under which archives and the registry state them, in lower case.
-_LICENCES = {
-    "mit": "mit",
-    "apache-2.0": "apache-2.0",
-    "apache 2.0": "apache-2.0",
-    "bsd-2-clause": "bsd-2-clause",
-    "bsd-3-clause": "bsd-3-clause",
-    "cc0-1.0": "cc0-1.0",
-    "cc0": "cc0-1.0",
-    "cc by 4.0": "cc-by-4.0",
-    "cc-by-4.0": "cc-by-4.0",
-    "cc by-sa 4.0": "cc-by-sa-4.0",
-    "cc-by-sa-4.0": "cc-by-sa-4.0",
-    "cc by-nc 4.0": "cc-by-nc-4.0",
-    "cc-by-nc-4.0": "cc-by-nc-4.0",
-    "cc by-nc-sa 4.0": "cc-by-nc-sa-4.0",
-    "cc-by-nc-sa-4.0": "cc-by-nc-sa-4.0",
-    "gpl-3.0": "gpl-3.0",
-    "not stated": "unknown",
-}
 _OF_ROBOTS = {"lerobot", "openx", "roboset", "robomimic"}  # readers
 _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 _MEANT = re.compile(r"[&<>\\`*_\[\]|~$#!{}\"]")  # characters with a meaning inside a line
@@ -79,7 +60,7 @@ def card(s: Summary, *, address: str | None = None, size: int | None = None) -> 
         size=s.bytes if size is None else size,
         description=[line for line in description.splitlines() if line.strip()],
         command=download_command(s.id, address),
-        local_name=local_name(s.id),
+        local_name=ids.local_name(s.id),
         citation=citation(s.id),
         link=link,
     )
@@ -108,11 +89,6 @@ def _template() -> Template:
     return made.get_template("card.md")
 
 
-def licence_identifier(licence: str | None) -> str | None:
-    """Return the hub's identifier of a licence; None for one that it has no identifier for."""
-    return _LICENCES.get((licence or "not stated").strip().lower())
-
-
 def size_category(n: int) -> str:
     """Return the hub's category of a number of rows: ``n<1K``, ``1K<n<10K``, ..., ``n>1T``."""
     k = next((k for k in range(len(_SIZES)) if n < 10 ** (k + 3)), None)
@@ -121,22 +97,10 @@ def size_category(n: int) -> str:
     return f"{_SIZES[k - 1]}<n<{_SIZES[k]}" if k else f"n<{_SIZES[0]}"
 
 
-def local_name(id: str) -> str:
-    """Return the id under which a copy of the dataset ``id`` is kept: its own if it is ``local/...``."""
-    try:
-        parsed = ids.parse(id)
-    except InvalidId:
-        return "local/NAME"
-    if parsed.family == ids.LOCAL:
-        return id
-    name = parsed.name.replace("/", "-")
-    return f"{ids.LOCAL}/{name}" + (f"-{parsed.variant}" if parsed.variant else "")
-
-
 def download_command(s_id: str, address: str | None) -> str:
     """Return the command that downloads a pushed dataset."""
     place = "ADDRESS" if address is None else shlex.quote(printable(visible.shown(address)))
-    return f"rlds download {place} --as {shlex.quote(local_name(s_id))}"
+    return f"rlds download {place} --as {shlex.quote(ids.local_name(s_id))}"
 
 
 def citation(id: str) -> str | None:

@@ -160,8 +160,8 @@ def listing(
     return tuple(replace(row, contents=_stored_rows(present[row.id.lower()])) if local else row for row in rows)
 
 
-def card(ref: str, cache_dir: StrPath | None = None) -> Card:
-    """Look up a dataset by its id (in any case, with or without a variant), an alias, or its directory.
+def card(ref: str | Dataset, cache_dir: StrPath | None = None) -> Card:
+    """Look up a dataset by its id (in any case, with or without a variant), an alias, or its directory; or an open one.
 
     A reference to a version is looked up on this disk.
 
@@ -172,6 +172,8 @@ def card(ref: str, cache_dir: StrPath | None = None) -> Card:
     DatasetNotFound
         The variant, the version or the directory does not exist.
     """
+    if not isinstance(ref, str):
+        return _card_of(ref)
     named, where = refs.parse(ref), settings.read(cache_dir)
     ref = os.fspath(named.place)
     if ref.startswith(("/", ".", "~")):
@@ -185,7 +187,7 @@ def card(ref: str, cache_dir: StrPath | None = None) -> Card:
     return Card(str(id), entry, _copy(str(id), path, named) if path else None, () if variant else _variants(id, where))
 
 
-def card_of(ds: Dataset) -> Card:
+def _card_of(ds: Dataset) -> Card:
     """Return the facts about an open dataset."""
     size, path, m = ds.store.files.size_of(), ds.path, replace(ds.manifest, fingerprint=ds.store.fingerprint())
     address = ds.store.address or None

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from rlds_cli.base import text
-from rlds_cli.look.report.card import citation, licence_identifier
+from rlds_cli.base.citing import licence_identifier
+from rlds_cli.look.report.card import citation
 
 if TYPE_CHECKING:
     from rlds_cli.look.report.summary import FieldSummary, Summary

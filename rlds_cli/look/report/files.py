@@ -12,13 +12,14 @@ from rlds_cli.archives.file_report import Node as Node
 from rlds_cli.archives.file_report import name_for as name_for
 from rlds_cli.base import ids
 from rlds_cli.base.files import child
+from rlds_cli.base.progress import Progress, silent
 from rlds_cli.base.settings import StrPath
 
 READER = "rlds_cli.archives.describing"  # the module whose function reads the files
 _MOST_FILES = 50_000
 
 
-def describe_file(path: StrPath, *, reader: str | None = None) -> FileReport:
+def describe_file(path: StrPath, *, reader: str | None = None, progress: Progress = silent) -> FileReport:
     """Describe a file, a directory or a glob of files; nothing is written, and no more is read than needed.
 
     Parameters
@@ -33,7 +34,7 @@ def describe_file(path: StrPath, *, reader: str | None = None) -> FileReport:
         There is no file; it is damaged, or an HTML page under an archive's name (CorruptArchive); it would execute code
         or refers to files outside itself, or needs more memory than an archive may (UnsafeArchive).
     """
-    with child.reading(READER):  # which starts while this process imports what it needs
+    with child.reading(READER, progress=progress):  # which starts while this process imports what it needs
         from rlds_cli.archives import ReaderName, describe
         from rlds_cli.make import files_to_import
 

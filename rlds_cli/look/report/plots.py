@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Sequence
@@ -394,3 +395,24 @@ def _av() -> Any:
             "Videos are written with the package av, which is not installed.", hint="pip install 'rlds-cli[video]'"
         ) from e
     return av
+
+
+def plot_suffixes(ds: Dataset, what: str) -> tuple[str, ...]:
+    """Return the suffixes of files that show a field: of pictures for images, of a chart for others."""
+    return (".png", ".mp4") if what in ds.schema and is_image(ds.schema[what]) else (".svg",)
+
+
+def write_plot(ds: Dataset, what: str, file: Path, *, episode: int | None = None) -> int | None:
+    """Write a chart, frames of an image field, or an episode of it as a video, of which the number of frames returns.
+
+    The suffix is one of `plot_suffixes`.
+    """
+    if file.suffix.lower() == ".mp4":
+        return write_video(ds, file, episode or 0, field=what)
+    if file.suffix.lower() == ".png":
+        sheet = io.BytesIO()
+        contact_sheet(ds, what, episode=episode).save(sheet, "PNG")
+        file.write_bytes(sheet.getvalue())
+    else:
+        file.write_text(plot(ds, what, episode=episode))
+    return None

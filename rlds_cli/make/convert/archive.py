@@ -27,7 +27,7 @@ from rlds_cli.base.progress import Progress
 from rlds_cli.base.subset import EVERYTHING, Subset
 from rlds_cli.errors import ArchiveError, FrameError, NoSpace, RldsError, UnsafeArchive
 from rlds_cli.home import Home
-from rlds_cli.look.checks.run import record
+from rlds_cli.look import record_findings
 from rlds_cli.make.convert import reading
 from rlds_cli.make.convert.decoding import decoded_field, is_raw_frame
 from rlds_cli.store import arrays, versions
@@ -177,7 +177,7 @@ def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progr
     _finish(c, plan, built, child.each(reading.metadata, plan, **asked), threads=threads)
     directory = built.directory
     del built  # frees its episode table: the checks read their own
-    manifest = record(directory)
+    manifest = record_findings(directory)
     _check_unchanged(c, work)
     try:
         if c.check is not None:

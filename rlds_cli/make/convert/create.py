@@ -28,7 +28,7 @@ from rlds_cli.dataset import Dataset, environments, open_dataset
 from rlds_cli.dataset.provenance import EpisodeOrigin
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, NoSpace
 from rlds_cli.home import Home, exclusive
-from rlds_cli.look.checks.run import record
+from rlds_cli.look import record_findings
 from rlds_cli.make.convert.cameras import Video
 from rlds_cli.make.convert.trajectories import Trajectory, trajectories
 from rlds_cli.store import episode_table, images, versions
@@ -178,7 +178,7 @@ def create(
             built = replace(job.needed(built), notes=(*built.notes, *notes))
             about = Description(str(id), store, env=env, reader="create", spaces=found, facts=facts)
             finish(built, about, locate=job.videos.locate)
-            record(built.directory)
+            record_findings(built.directory)
             versions.replace(built.directory, place.dataset(id))
         except NoSpace as e:  # an iterable cannot be resumed
             raise NoSpace(

@@ -24,7 +24,7 @@ from rlds_cli.dataset import Dataset, open_dataset, provenance, tasks
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, UnknownField
 from rlds_cli.home import Home, exclusive
-from rlds_cli.look.checks.run import record
+from rlds_cli.look import record_findings
 from rlds_cli.make.convert.create import VideoSources, check_free, of_videos
 from rlds_cli.store import episode_table, joining, publishing, versions
 from rlds_cli.store.build import write_rows
@@ -193,7 +193,7 @@ def _written(todo: MergeJob, work: Path, store: str, tell: Progress) -> Path:
     built = write_rows(todo, work, jobs=0, progress=tell)
     finish(built, todo.described(store), locate=todo.videos.locate)
     if len(todo.copied) == todo.count:
-        record(built.directory)
+        record_findings(built.directory)
         return built.directory
     publishing.seal(built.directory)
     return _joined(todo, work, open_directory(built.directory))

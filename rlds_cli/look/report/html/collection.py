@@ -35,7 +35,7 @@ class CollectionEntry:
     problem: str | None = None
 
 
-def render(datasets: Sequence[CollectionEntry], *, address: str | None = None) -> str:
+def render_collection(datasets: Sequence[CollectionEntry], *, address: str | None = None) -> str:
     """Return the page of the datasets of a store.
 
     Parameters

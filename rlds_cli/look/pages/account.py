@@ -11,7 +11,9 @@ from rlds_cli.base import text
 _SHOWN = 12  # entries that are left out
 
 
-def lines(account: Sequence[Entry], *, most: int | None = _SHOWN, more: str = "--json lists all") -> Iterator[str]:
+def account_lines(
+    account: Sequence[Entry], *, most: int | None = _SHOWN, more: str = "--json lists all"
+) -> Iterator[str]:
     """Count what is used and what is left out, by kind; name what is left out, at most so many entries.
 
     ``more`` says where the others are.

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from rich.console import Console, ConsoleOptions, RenderableType
 
 from rlds_cli.base import text
-from rlds_cli.cli import out
-from rlds_cli.cli.pages import account, grid, line, plain
+from rlds_cli.look.pages import account, grid, line, plain
 from rlds_cli.look.report.source import SourceReport
 
 
@@ -21,7 +20,7 @@ class SourcePage:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         r = self.report
         files = r.archive.get("files")
-        size = f", {out.size(r.archive['bytes'])}" if "bytes" in r.archive else ""
+        size = f", {text.size_of(r.archive['bytes'])}" if "bytes" in r.archive else ""
         made = f": {text.plural(files, 'file')}{size}" if files else ""
         yield line(console, f"{r.id}, read by {r.reader}{made}", "bold")
         table = grid([("SOURCE", "left"), ("KIND", "left"), ("COUNT", "right"), ("USED AS", "left")])
@@ -29,4 +28,4 @@ class SourcePage:
             if not e.left_out:
                 table.add_row(*map(plain, (e.name or "no name", e.kind, f"{e.count:,}", e.used_as)))
         yield table
-        yield from (line(console, said) for said in account.lines(r.account, most=None))
+        yield from (line(console, said) for said in account.account_lines(r.account, most=None))

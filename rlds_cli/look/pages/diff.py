@@ -12,9 +12,9 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
 from rlds_cli.base import text
+from rlds_cli.base.figures import figure, number
 from rlds_cli.base.files.hashing import short
-from rlds_cli.cli.out import figure, number
-from rlds_cli.cli.pages import fitting, grid, line, plain
+from rlds_cli.look.pages import fitting, grid, line, plain
 from rlds_cli.look.report.columns import Distribution
 from rlds_cli.look.report.diff import Deviation, Difference, Drift, EpisodesDifference, FieldDifference, Side
 

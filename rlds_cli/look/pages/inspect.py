@@ -16,14 +16,13 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rlds_cli.base import text
+from rlds_cli.base import refs, text
+from rlds_cli.base.figures import figure, number, shape, space_text
 from rlds_cli.base.files.hashing import short
-from rlds_cli.cli import out
-from rlds_cli.cli.out import figure, number, shape, space_text
-from rlds_cli.cli.pages import fitting, grid, line, plain
-from rlds_cli.cli.pages.checks import findings, tally
 from rlds_cli.dataset.provenance import CHANGES
 from rlds_cli.look.checks.findings import SEVERITIES
+from rlds_cli.look.pages import fitting, grid, line, plain
+from rlds_cli.look.pages.checks import findings, tally
 from rlds_cli.look.report.columns import Distribution, OwnColumn, resample, sparkline, trace
 from rlds_cli.look.report.summary import EpisodeReport, FieldSummary, FieldTrace, Summary
 
@@ -89,9 +88,9 @@ class SummaryPage:
 
 
 def _heading(s: Summary, ref: str) -> str:
-    named = f"{s.id}#v{s.version}" if s.tags else out.named(s.id, s.version, ref)
+    named = f"{s.id}#v{s.version}" if s.tags else refs.named(s.id, s.version, ref)
     named += f" [{', '.join(s.tags)}]" if s.tags else ""
-    return "   ".join([named, short(s.fingerprint), out.size(s.bytes), s.encoding, *_source(s)])
+    return "   ".join([named, short(s.fingerprint), text.size_of(s.bytes), s.encoding, *_source(s)])
 
 
 def _growing(s: Summary) -> Iterator[str]:
@@ -288,7 +287,7 @@ def _grouped(fields: Sequence[FieldSummary]) -> list[list[FieldSummary]]:
 
 
 def _cells(entry: _Line, width: int, ascii_only: bool) -> dict[str, str]:
-    size = out.size(sum(f.bytes for f in entry.fields))
+    size = text.size_of(sum(f.bytes for f in entry.fields))
     if entry.heading:
         return {"FIELD": entry.names[0], "SIZE": size}
     f = entry.fields[0]
@@ -349,7 +348,7 @@ class EpisodePage:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         r = self.report
-        yield line(console, f"{out.named(r.id, r.version, self.ref)}   episode {r.episode:,} of {r.of:,}", "bold")
+        yield line(console, f"{refs.named(r.id, r.version, self.ref)}   episode {r.episode:,} of {r.of:,}", "bold")
         yield line(console, "   ".join(_facts(r)))
         origin = _origin(r)
         if origin:
@@ -403,7 +402,7 @@ def _rows(f: FieldTrace, width: int, ends: bool, ascii_only: bool) -> Iterator[l
 def _without_dimensions(f: FieldTrace) -> str:
     if f.bytes is not None:
         encoded = " encoded" if f.kind == "frames" else ""
-        return f"{text.plural(f.rows, 'frame')} {shape(f.shape)}, {out.size(f.bytes)}{encoded}"
+        return f"{text.plural(f.rows, 'frame')} {shape(f.shape)}, {text.size_of(f.bytes)}{encoded}"
     return "; ".join(f'"{text}"' for text in f.texts) or "-"
 
 

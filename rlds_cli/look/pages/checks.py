@@ -8,10 +8,9 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rlds_cli.base import text, visible
-from rlds_cli.cli import out
-from rlds_cli.cli.pages import line, plain
+from rlds_cli.base import refs, text, visible
 from rlds_cli.look.checks.findings import CheckReport, Finding, Severity
+from rlds_cli.look.pages import line, plain
 
 STYLES: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _WIDE = 100  # columns from which findings stand in a table
@@ -32,7 +31,7 @@ class CheckPage:
         for reason in dict.fromkeys(r.skipped.values()):
             names = ", ".join(n for n, why in r.skipped.items() if why == reason)
             yield line(console, f"skipped  {names}: {reason}", "dim")
-        yield line(console, f"{out.named(r.id, r.version, self.ref)}: {tally(r.errors, r.warnings, r.notes)}", "bold")
+        yield line(console, f"{refs.named(r.id, r.version, self.ref)}: {tally(r.errors, r.warnings, r.notes)}", "bold")
 
 
 def findings(console: Console, options: ConsoleOptions, found: tuple[Finding, ...]) -> RenderableType:

@@ -23,7 +23,7 @@ _MOST, _SMALLEST = 0.03, 60_000  # of these bytes for the whole report, and byte
 _LEAST = 1 / 64  # of the usual numbers of episodes and values
 
 
-def pages(
+def pages_beside(
     path: Path,
     index: Index,
     objects: Objects,

@@ -8,9 +8,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
 from rlds_cli.base import text, visible
-from rlds_cli.cli import out
-from rlds_cli.cli.out import shape
-from rlds_cli.cli.pages import grid, line, plain
+from rlds_cli.base.figures import shape
+from rlds_cli.look.pages import grid, line, plain
 from rlds_cli.look.report.files import FileReport
 from rlds_cli.look.report.order import rank
 
@@ -41,12 +40,12 @@ def _file_heading(r: FileReport) -> str:
         counts += [f"{r.rows:,} rows"] if r.rows is not None else []
         ends = f"; episodes end by {r.episodes_by}" if r.episodes_by else ""
         made = f": {', '.join(counts)}" if counts else ""
-        return visible.lines([f"{r.path}, {out.size(r.bytes)}{files}: {r.what}", f"reader {r.reader}{made}{ends}"])
+        return visible.lines([f"{r.path}, {text.size_of(r.bytes)}{files}: {r.what}", f"reader {r.reader}{made}{ends}"])
     why = f", no known layout ({r.why})" if r.why else ", which no reader knows"
     inside = f" {text.plural(r.groups, 'group')}, {text.plural(len(r.tree), 'dataset')}:" if r.groups else ""
     inside = inside or (f" {text.plural(len(r.tree), 'array')}:" if r.tree else "")
     alike = f" {r.episodes:,} groups of one content, an episode each, most likely." if r.episodes else ""
-    return f"{r.path} is {r.what}, {out.size(r.bytes)}{why}.{alike}{inside}"
+    return f"{r.path} is {r.what}, {text.size_of(r.bytes)}{why}.{alike}{inside}"
 
 
 def _file_fields(r: FileReport) -> Table:
