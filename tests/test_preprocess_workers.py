@@ -44,7 +44,7 @@ def test_memory_that_is_freed_is_kept_for_what_comes_next():
     code = """
 import resource, sys
 import numpy as np
-from rlds_cli.store.workers import keep_freed_memory
+from rlds_cli.base.workers import keep_freed_memory
 if sys.argv[1] == "kept":
     keep_freed_memory()
 def faults():

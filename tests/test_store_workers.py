@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rlds_cli.base.progress import silent
+from rlds_cli.base.workers import Processes, run_items
 from rlds_cli.errors import RldsError
-from rlds_cli.store.workers import Processes, run_items
 
 
 def run(call, items, workers, shared=None, progress=silent):

@@ -20,11 +20,10 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import cli
-from rlds_cli.base import visible
+from rlds_cli.base import visible, workers
 from rlds_cli.base.progress import Bars, Event, silent
 from rlds_cli.cli import out
 from rlds_cli.errors import DownloadFailed, PreprocessError, RldsError
-from rlds_cli.store import workers
 
 HOSTILE = "a\x1b[2J\x9b31m\x07\r\nError: all is well\u202eb\u2028c\u200bd\x7f[red]e[link=http://x]f[/link]"
 SHOWN = r"a\x1b[2J\x9b31m\x07\r\nError: all is well\u202eb\u2028c\u200bd\x7f[red]e[link=http://x]f[/link]"

@@ -32,7 +32,7 @@ def exclusive(home: Home, id: DatasetId, progress: Progress) -> Iterator[None]:
     RldsError
         This process is a worker that starts: it would wait for the lock of the process that waits for it.
     """
-    from rlds_cli.store.workers import check_started
+    from rlds_cli.base.workers import check_started
 
     check_started()
     with writing(home):

@@ -37,6 +37,7 @@ import numpy as np
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.journal import Journal
 from rlds_cli.base.progress import Event, Stage
+from rlds_cli.base.workers import run_items
 from rlds_cli.errors import DamagedDataset, PreprocessError
 from rlds_cli.preprocess import calling, functions
 from rlds_cli.preprocess.calling import Caller, accepted_arguments, undisturbed
@@ -47,7 +48,6 @@ from rlds_cli.preprocess.reuse import BY_NUMBER, Reuse
 from rlds_cli.preprocess.steps import StepRunner
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, PART_ROWS, STEP_ROWS, Task
 from rlds_cli.preprocess.workers import WorkerPool
-from rlds_cli.store.workers import run_items
 from rlds_cli.ted import Chunk, Field, Part, lay_out
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import trees
 from rlds_cli.base.progress import Event, Progress
 from rlds_cli.base.settings import Settings
+from rlds_cli.base.workers import Executor
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import completing, job, reuse, task
@@ -23,13 +24,13 @@ from rlds_cli.preprocess.reuse import Reuse
 from rlds_cli.preprocess.task import Task
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.store import joining, manifest, versions
-from rlds_cli.store.build import FILMS, JOURNAL, Built, write_rows
+from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, Linked, finish
 from rlds_cli.store.manifest import Stats
 from rlds_cli.store.publishing import Shared
+from rlds_cli.store.sharing_out import Work
 from rlds_cli.store.video_encoding import MADE
 from rlds_cli.store.videos import Extent
-from rlds_cli.store.workers import Executor
 from rlds_cli.ted import Array
 
 _LONG = 20.0  # seconds
@@ -82,7 +83,7 @@ def run_task(
         except PreprocessError as e:
             raise _with_what_is_kept(e, work, len(todo.parts)) from e.__cause__
         except KeyboardInterrupt:
-            kept = f"{_finished(work)} of {len(todo.parts)} chunks are kept"
+            kept = f"{Work.count_journaled(work)} of {len(todo.parts)} chunks are kept"
             pool.progress(Event(str(t.id), "note", note=f"{kept}; the same command continues from there"))
             raise
         publish(built, t, plan, target, threads=pool.threads, checks=checks)
@@ -115,7 +116,7 @@ def _recall(work: Path) -> Assumptions:
 def _replan(before: PreprocessJob, now: PreprocessJob, work: Path, assumptions: Assumptions, tell: Progress) -> None:
     """Keep the finished chunks of the plan ``before`` if they can be completed, and record why there is another one."""
     if completing.can_complete(before, now):
-        kept = completing.carry_over(before, now, work)
+        kept = Work(now, work).carry_over(before, completing.source_rows(now))
         tell(Event(now.id, "note", note=f"{text.plural(kept, 'finished chunk')} of {len(now.parts)} kept"))
     else:
         for path in work.iterdir():
@@ -135,18 +136,10 @@ def _tell_long(todo: PreprocessJob, seconds: float, executor: Executor | None, t
 
 
 def _with_what_is_kept(e: PreprocessError, work: Path, parts: int) -> PreprocessError:
-    tail = f" {_finished(work)} of {parts} chunks are kept." if parts > 1 else ""
+    tail = f" {Work.count_journaled(work)} of {parts} chunks are kept." if parts > 1 else ""
     told = PreprocessError(f"{e.message.rstrip('.')}. Nothing was published.{tail}", hint=e.hint)
     told.episode, told.step = e.episode, e.step
     return told
-
-
-def _finished(work: Path) -> int:
-    """Return the number of chunks in the journal."""
-    try:
-        return max(0, (work / JOURNAL).read_text().count("\n") - 1)
-    except OSError:
-        return 0
 
 
 def is_made(t: Task, where: Settings) -> bool:
@@ -185,7 +178,7 @@ def publish(
 
     def locate(field: str, number: str) -> Extent:
         if number.startswith(MADE):
-            return Extent.whole(built.directory.parent / FILMS / number)
+            return Extent.whole(built.made_video(number))
         return store.videos(plan.renamed.get(field, field)).extent(int(number))
 
     described = _description(t, plan)

@@ -14,6 +14,7 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import trees
 from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import StrPath
+from rlds_cli.base.workers import Executor
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError, RldsError, WrongFingerprint
 from rlds_cli.home import Home, exclusive
@@ -22,7 +23,6 @@ from rlds_cli.preprocess import publish, shards, workers
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.store import versions
-from rlds_cli.store.workers import Executor
 
 EXECUTORS = ("local", "ray")
 

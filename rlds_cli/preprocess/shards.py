@@ -9,7 +9,7 @@
         state.jsonl              states of the first pass, which the first shard runs
         known-<hash>.json        assumptions that some shard found broken
         <plan>/known.json        the assumptions that this plan is based on
-        <plan>/                  journals and rows, see `rlds_cli.store.build`
+        <plan>/                  journals and rows, see `rlds_cli.store.sharing_out`
 
 Shards do not communicate; each reads these files before it begins a chunk. If an episode breaks an assumption, all
 shards follow a new plan, in which fields that were to be shared with the source are written. Finished parts of the
@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli.base import settings
+from rlds_cli.base.files import disk, trees
 from rlds_cli.base.files import safe as safe_files
-from rlds_cli.base.files import trees
 from rlds_cli.base.files.locks import LockHeld, file_lock
 from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import StrPath
@@ -42,8 +42,8 @@ from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described, differences
 from rlds_cli.preprocess.workers import WorkerPool
-from rlds_cli.store import build
-from rlds_cli.store.build import Finished, Shard
+from rlds_cli.store.parts import Finished
+from rlds_cli.store.sharing_out import Shard, Work
 
 SUFFIX = "-shards"
 _NAMED = 10  # missing shards to name; the others are counted
@@ -203,7 +203,7 @@ def _checked(shard: tuple[int, int]) -> Shard:
 def _running(work: Path, place: Home) -> Iterator[None]:
     """Hold a lock that shows that a shard is running."""
     safe_files.work_directory(work, place.root)
-    path = safe_files.directory(work / "running", work) / f"{build.name_attempt()}.lock"
+    path = safe_files.directory(work / "running", work) / f"{disk.attempt()}.lock"
     lock = file_lock(path)
     lock.acquire(timeout=0)
     try:
@@ -223,11 +223,9 @@ def _work(t: Task, work: Path, shard: Shard, pool: WorkerPool) -> ShardReport:
         plan, seconds = shared_plan(t, work)
         steps = seconds * t.dataset.num_steps / max(1, len(plan.job.parts))
         try:
-            done = build.write_shard(
-                plan.job,
-                plan.below,
+            done = Work(plan.job, plan.below).write_shard(
                 shard,
-                there=plan.finished,
+                finished=plan.finished,
                 executor=lambda chunks, steps=steps: pool.executor(steps * chunks, chunks),  # type: ignore[misc]
                 progress=pool.progress,
                 check=plan.check,
@@ -266,7 +264,7 @@ def _fitted(t: Task, work: Path, pool: WorkerPool) -> Task:
     except OSError:  # without flock, a holder that is killed on another machine would block the others
         note = "the file system has no locks: each shard runs the first pass itself"
         pool.progress(Event(str(t.id), "note", note=note))
-        alone = work / f"first-pass-{build.name_attempt()}"
+        alone = work / f"first-pass-{disk.attempt()}"
         alone.mkdir(safe_files.DIRECTORY)
         return job.with_state(t, alone, pool)
     try:
@@ -290,8 +288,7 @@ def _publish(t: Task, place: Home, pool: WorkerPool) -> None:
     plan, _ = shared_plan(t, work)
     done = plan.finished(range(len(plan.job.parts)))
     _check_complete(t, plan, done)
-    trees.discard(plan.below / build.PLACE)  # from an interrupted finish
-    built = build.assemble(plan.job, plan.below, done)
+    built = Work(plan.job, plan.below).assemble(done)
     publish.publish(built, t, plan.job.plan, place.dataset(t.id), threads=pool.threads)
     trees.discard(work)
 
@@ -308,7 +305,7 @@ def _check_complete(t: Task, plan: SharedPlan, done: Finished) -> None:
     parts = len(plan.job.parts)
     if len(done) == parts:
         return
-    count = max(build.count_shards(d) for d in (plan.below, *plan.work.glob("*/"))) or 1
+    count = max(Work.count_shards(d) for d in (plan.below, *plan.work.glob("*/"))) or 1
     missing = [f"{n}/{count}" for n in _missing(parts, done.keys(), count)]
     listed = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
     raise PreprocessError(
@@ -339,17 +336,18 @@ class SharedPlan:
 
     def finished(self, numbers: Collection[int]) -> Finished:
         """Return the finished parts; parts of earlier plans are completed if possible."""
-        done = build.finished_parts(self.job, self.below, numbers)
+        work = Work(self.job, self.below)
+        done = work.finished(numbers)
         for earlier in self._earlier() if len(done) < len(numbers) else ():
             left = set(numbers) - done.keys()
-            for number, (where, written) in build.finished_parts(earlier.job, earlier.below, left).items():
-                segment = earlier.below / where
-                done[number] = completing.complete(earlier.job, self.job, number, segment, written, self.below)
+            before = Work(earlier.job, earlier.below)
+            for number, part in before.finished(left).items():
+                done |= work.take_over(before, number, part, completing.source_rows(self.job))
         return done
 
     def said(self) -> set[int]:
         """Return the parts that journals record, without checking them."""
-        return set().union(*(build.listed_parts(p.job, p.below) for p in (self, *self._earlier())))
+        return set().union(*(Work(p.job, p.below).listed() for p in (self, *self._earlier())))
 
     def _earlier(self) -> list[SharedPlan]:
         """Return plans with fewer assumptions broken, whose parts can be completed."""

@@ -34,12 +34,12 @@ from rlds_cli import __version__
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.progress import Event, Progress
 from rlds_cli.base.settings import cores
+from rlds_cli.base.workers import Executor, Lost, Processes, Workers
 from rlds_cli.errors import MissingPackage, PreprocessError, RldsError
 from rlds_cli.home import Home
 from rlds_cli.preprocess import functions
 from rlds_cli.preprocess.functions import Function
 from rlds_cli.preprocess.task import Task
-from rlds_cli.store.workers import Executor, Lost, Processes, Workers
 
 _WORTH_A_WORKER = 2.0  # seconds of work that pay for starting a process
 PATIENCE = 30.0  # seconds to wait for the cluster's first answer

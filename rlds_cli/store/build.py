@@ -1,4 +1,6 @@
-"""Write all rows of a dataset part by part: in one process or several, or by several machines. Runs can be resumed.
+"""Write all rows of a dataset part by part, in one process or several. Runs can be resumed.
+
+`sharing_out` has several machines write the parts of one dataset.
 
 ::
 
@@ -7,53 +9,35 @@
     <work>/segments/<part>.* rows of a part whose place was not yet known, spliced in at the end
 
 The journal has a record of each finished part, which counts only if the rows on disk still have its hashes.
-
-Several processes, on any machines and at any times, may each write a shard of the parts in a shared directory:
-
-::
-
-    <work>/journals/2-of-4.node7-311-9c.jsonl    parts that one attempt at shard 2 of 4 has finished
-    <work>/segments/17.9f3c51ab/                 the rows of part 17, as one attempt wrote them
-
-No two processes ever write the same file, and no harm is done if two attempts write the same part.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 import secrets
-import socket
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import parent_process
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from rlds_cli.base import text
-from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import trees
 from rlds_cli.base.files.journal import Journal
 from rlds_cli.base.progress import Event, Progress, Stage
+from rlds_cli.base.workers import Executor, Processes, run_items
 from rlds_cli.errors import RldsError
-from rlds_cli.store import arrays, publishing, rows
+from rlds_cli.store import publishing
+from rlds_cli.store.parts import FILMS, JOURNAL, PLACE, Finished, on_disk, record, splice
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import RowPosition, RowWriter, WrittenRows
-from rlds_cli.store.workers import Executor, Processes, run_items
-from rlds_cli.ted import Array, Chunk, EpisodeTable, Field, Note, Part, Repeated
+from rlds_cli.ted import Chunk, EpisodeTable, Field, Note, Part
 
-PLACE = "dataset"
-FILMS = "films"  # beside it: videos that are in no other file
 FAILED = "failed-episodes"  # the code of notes of episodes that are left out, each one
 _IN_FLIGHT = 2  # chunks between the reader and the writer
-JOURNAL = "journal.jsonl"
-_SHARD_JOURNALS = "journals"
-Finished = dict[int, tuple[str, WrittenRows]]
 
 
 class BuildJob(Protocol):
@@ -97,6 +81,15 @@ class Built:
     episodes: EpisodeTable
     notes: tuple[Note, ...]
 
+    def below(self, work: Path, schema: tuple[Field, ...]) -> Built:
+        """Return the same, with places as `write_rows` writes a schema below ``work``, whatever this one says."""
+        paths = assign_paths(f.name for f in schema)
+        return replace(self, directory=work / PLACE, schema=schema, paths=paths)
+
+    def made_video(self, name: str) -> Path:
+        """Return the file of a video that a part has written, and that is in no other file."""
+        return self.directory.parent / FILMS / name
+
 
 def write_rows(
     job: BuildJob,
@@ -112,7 +105,7 @@ def write_rows(
     0 or 1. The bytes are the same in all three cases.
     """
     journal = Journal(work / JOURNAL, job.key)
-    done = _on_disk(job, work, reversed(journal.resume()), range(len(job.parts)))
+    done = on_disk(work, job.schema, reversed(journal.resume()), range(len(job.parts)))
     _forget_unfinished(work, done)
     tell = _BuildProgress(job, done, progress)
     left = len(job.parts) - len(done)
@@ -176,11 +169,6 @@ class _BuildProgress:
         self.progress(Event(self._job.id, self._job.stage, "", self._done, self._total, unit, note))
 
 
-def journaled_parts(job: BuildJob, work: Path) -> Finished:
-    """Return the parts that `write_rows` has finished in ``work``."""
-    return _on_disk(job, work, reversed(Journal(work / JOURNAL, job.key).records() or []), range(len(job.parts)))
-
-
 def _work_here(job: BuildJob, work: Path, journal: Journal, done: Finished, tell: _BuildProgress) -> None:
     position = RowPosition()
     for i, part in enumerate(job.parts):
@@ -191,7 +179,7 @@ def _work_here(job: BuildJob, work: Path, journal: Journal, done: Finished, tell
             journal.add(record(i, PLACE, written))
             done[i] = (PLACE, written)
             tell.part(written)
-        position = advance(position, done[i][1])
+        position = position.behind(done[i][1])
 
 
 def _work_apart(
@@ -271,30 +259,18 @@ def _beside() -> AbstractContextManager[ThreadPoolExecutor | None]:
     return nullcontext() if parent_process() else ThreadPoolExecutor(1)
 
 
-def advance(position: RowPosition, w: WrittenRows) -> RowPosition:
-    """Return the position behind the rows ``w``, if they are written from ``position`` on."""
-    return RowPosition(
-        position.rows + w.rows,
-        {f: position.frame_bytes.get(f, 0) + n for f, n in w.frame_bytes.items()},
-        {f: _merged(position.strings.get(f, []), new) for f, new in w.new_strings.items()},
-    )
-
-
-def _merged(known: list[str], new: list[str]) -> list[str]:
-    seen = set(known)
-    return [*known, *(s for s in new if s not in seen)]
-
-
 def assemble(job: BuildJob, work: Path, done: Mapping[int, tuple[str, WrittenRows]]) -> Built:
     """Put the rows of all parts in their place; ``done`` has each part's directory below ``work`` and its rows."""
+    if all(where != PLACE for where, _ in done.values()):
+        trees.discard(work / PLACE)  # of a run that was interrupted in here
     paths = assign_paths(f.name for f in job.schema)
     position = RowPosition()
     for i in range(len(job.parts)):
         where, written = done[i]
-        after = advance(position, written)
+        after = position.behind(written)
         if where != PLACE:
             for f in job.schema:
-                _splice(work / where, work / PLACE, f, paths[f.name], written, position, after)
+                splice(work / where, work / PLACE, f, paths[f.name], written, position, after)
         position = after
     in_order = [done[i][1] for i in range(len(job.parts))]
     return Built(
@@ -305,209 +281,3 @@ def assemble(job: BuildJob, work: Path, done: Mapping[int, tuple[str, WrittenRow
         EpisodeTable.concat([w.episodes for w in in_order]),
         tuple(n for w in in_order for n in w.notes),
     )
-
-
-def _splice(
-    segment: Path, place: Path, f: Field, path: str, w: WrittenRows, before: RowPosition, after: RowPosition
-) -> None:
-    """Copy the rows of a segment to their place, with text codes and frame offsets of the whole dataset."""
-    source, target = rows.files(segment, f, path), rows.files(place, f, path)
-    for file in target.values():
-        safe_files.make(file.parent)
-        file.touch()
-    if "offsets" in source:
-        base = before.frame_bytes.get(f.name, 0)
-        copy_range(source["bytes"], target["bytes"], base, w.frame_bytes[f.name])
-        offsets = np.fromfile(source["offsets"], "<i8", 2 * w.rows) + base
-        _write(target["offsets"], before.rows * 16, offsets)
-    elif f.name in w.new_strings:
-        width = int(np.prod(rows.stored_row(f)[1], dtype=np.int64))
-        codes = np.fromfile(source["rows"], "<i4", w.rows * width).reshape(w.rows, width)
-        index = {s: i for i, s in enumerate(after.strings[f.name])}
-        mapped = np.array([*(index[s] for s in w.new_strings[f.name]), rows.NO_TEXT], "<i4")
-        codes[:, 0] = mapped[codes[:, 0]]
-        _write(target["rows"], before.rows * width * 4, codes)
-    else:
-        width = arrays.row_bytes((0, *f.shape), f.dtype)
-        copy_range(source["rows"], target["rows"], before.rows * width, w.rows * width)
-
-
-def _write(file: Path, offset: int, values: Array) -> None:
-    with safe_files.updating(file) as out:
-        arrays.write_at(out.fileno(), offset, values)
-
-
-def copy_range(source: Path, target: Path, offset: int, size: int, *, start: int = 0) -> None:
-    """Copy ``size`` bytes of ``source``, from ``start`` on, into ``target`` at ``offset``, in the kernel if it can."""
-    with source.open("rb") as a, safe_files.updating(target) as b:
-        at = 0
-        while at < size:
-            n = _copy_some(a.fileno(), b.fileno(), size - at, start + at, offset + at)
-            if n == 0:
-                raise RldsError(f"{source} ended after {at:,} of {size:,} bytes.")
-            at += n
-
-
-def _copy_some(source: int, target: int, size: int, at: int, to: int) -> int:
-    if hasattr(os, "copy_file_range"):
-        try:
-            return os.copy_file_range(source, target, size, at, to)
-        except OSError:
-            pass  # another file system, or one that cannot
-    data = os.pread(source, min(size, 1 << 20), at)
-    return os.pwrite(target, data, to)
-
-
-# -- the journal
-
-
-def record(part: int, where: str, written: WrittenRows) -> dict[str, Any]:
-    """Return the record of a finished part; ``where`` is its directory below the job's."""
-    return {"part": part, "where": where, **_to_json(written)}
-
-
-def _on_disk(job: BuildJob, work: Path, records: Iterable[Any], numbers: Collection[int]) -> Finished:
-    """Return the recorded parts among ``numbers`` whose rows below ``work`` still have their hashes."""
-    paths = assign_paths(f.name for f in job.schema)
-    whole: Finished = {}
-    for record in records:
-        number, where = record["part"], record["where"]
-        if number in whole or number not in numbers:
-            continue
-        written = _from_json(record)
-        if rows.rehash(work / where, job.schema, paths, written):
-            whole[number] = (where, written)
-    return whole
-
-
-def _to_json(w: WrittenRows) -> dict[str, Any]:
-    e = w.episodes
-    return {
-        "start": asdict(w.start) | {"strings": {k: len(v) for k, v in w.start.strings.items()}},
-        "rows": w.rows,
-        "frame_bytes": w.frame_bytes,
-        "new_strings": w.new_strings,
-        "hashes": w.hashes,
-        "notes": [asdict(n) for n in w.notes],
-        "episodes": {
-            **{name: getattr(e, name).tolist() for name in ("length", "end", "observed", "source", "row")},
-            **{name: _given(getattr(e, name)) for name in ("group", "seed", "options")},
-            "splits": {k: v.tolist() for k, v in e.splits.items()},
-            "extra": e.extra,
-            "id": None if e.id is None else e.id.tobytes().hex(),
-            "origin": None if e.origin is None else e.origin.tolist(),
-        },
-    }  # fmt: skip
-
-
-def _given(values: Sequence[Any]) -> list[Any]:
-    """Return a column of the episode table as a list, empty if it has no values."""
-    return [] if isinstance(values, Repeated) else list(values)
-
-
-def _from_json(d: Mapping[str, Any]) -> WrittenRows:
-    e = dict(d["episodes"])
-    e["splits"] = {k: np.array(v, bool) for k, v in e["splits"].items()}
-    e["id"] = e["id"] and np.frombuffer(bytes.fromhex(e["id"]), np.uint8).reshape(-1, 16)
-    e["origin"] = None if e.get("origin") is None else np.array(e["origin"], np.int64)
-    # Hashing needs the position alone: the strings before this part come from the parts before it.
-    start = RowPosition(d["start"]["rows"], d["start"]["frame_bytes"], {})
-    notes = tuple(Note(**n) for n in d["notes"])
-    return WrittenRows(start, d["rows"], d["frame_bytes"], d["new_strings"], d["hashes"], EpisodeTable(**e), notes)
-
-
-# -- shards: parts of one dataset that different machines write
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """Shard ``number`` of ``count``, from 1 on."""
-
-    number: int
-    count: int
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.count}"
-
-    def parts(self, total: int) -> range:
-        """Return the shard's parts of ``total``: consecutive ones, as many as other shards have or one more or less."""
-        return range((self.number - 1) * total // self.count, self.number * total // self.count)
-
-
-def name_attempt() -> str:
-    """Return a unique name for this attempt."""
-    return f"{socket.gethostname().partition('.')[0]}-{os.getpid()}-{secrets.token_hex(2)}"
-
-
-def finished_parts(job: BuildJob, work: Path, numbers: Collection[int]) -> Finished:
-    """Return those of the parts ``numbers`` that some attempt has written in full."""
-    return _on_disk(job, work, _shard_records(job, work), numbers)
-
-
-def listed_parts(job: BuildJob, work: Path) -> set[int]:
-    """Return the parts that journals list as finished, without a check of their rows."""
-    return {record["part"] for record in _shard_records(job, work)}
-
-
-def count_shards(work: Path) -> int:
-    """Return the number of shards that the latest attempt counted; 0 without an attempt."""
-    latest = sorted((work / _SHARD_JOURNALS).glob("*"), key=lambda f: f.stat().st_mtime)
-    counts = (str(f.name).partition(".")[0].rpartition("-of-")[2] for f in reversed(latest))
-    return next((int(n) for n in counts if n.isdigit()), 0)
-
-
-def _shard_records(job: BuildJob, work: Path) -> Iterator[Any]:
-    for file in sorted((work / _SHARD_JOURNALS).glob("*")):
-        yield from Journal(file, job.key).records() or ()
-
-
-def write_shard(
-    job: BuildJob,
-    work: Path,
-    shard: Shard,
-    *,
-    there: Callable[[Collection[int]], Finished],
-    executor: Callable[[int], Executor | None],
-    progress: Progress,
-    check: Callable[[], None],
-) -> Finished:
-    """Write the missing parts of a shard, and return all its parts.
-
-    Parameters
-    ----------
-    there : callable
-        Called with the numbers of the shard's parts; returns the finished ones, see `finished_parts`.
-    executor : callable
-        Called with the number of parts to write; returns the executor that writes them, or None for this process.
-    check : callable
-        Called before each part; an error that it raises ends the work.
-
-    Raises
-    ------
-    RldsError
-        A worker died again and again.
-    """
-    own = shard.parts(len(job.parts))
-    journal = Journal(work / _SHARD_JOURNALS / f"{shard.number}-of-{shard.count}.{name_attempt()}.jsonl", job.key)
-    journal.resume()
-    done = there(own)
-    for number in done.keys() - listed_parts(job, work):
-        journal.add(record(number, *done[number]))
-
-    def tell(note: str = "") -> None:
-        progress(Event(job.id, job.stage, f"shard {shard}", len(done), len(own), "parts", note))
-
-    if done:
-        tell(f"resumed: {len(done)} of {len(own)} parts of shard {shard} were finished")
-    todo = {i: (job.parts[i], work, i) for i in own if i not in done}
-    if not todo:
-        return done
-    check()
-    for number, (where, written) in run_items(
-        write_part, job, todo, executor(len(todo)), id=job.id, name=job.name, progress=progress
-    ):
-        journal.add(record(number, where, written))
-        done[number] = (where, written)
-        tell()
-        check()
-    return done

@@ -45,6 +45,19 @@ class RowPosition:
     frame_bytes: dict[str, int] = field(default_factory=dict)
     strings: dict[str, list[str]] = field(default_factory=dict)
 
+    def behind(self, w: WrittenRows) -> RowPosition:
+        """Return the position behind the rows ``w``, if they are written from here on."""
+        return RowPosition(
+            self.rows + w.rows,
+            {f: self.frame_bytes.get(f, 0) + n for f, n in w.frame_bytes.items()},
+            {f: _merged(self.strings.get(f, []), new) for f, new in w.new_strings.items()},
+        )
+
+
+def _merged(known: list[str], new: list[str]) -> list[str]:
+    seen = set(known)
+    return [*known, *(s for s in new if s not in seen)]
+
 
 @dataclass(slots=True)
 class WrittenRows:

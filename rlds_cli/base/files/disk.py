@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
+import socket
 import stat
 import sys
 from collections.abc import Iterator
@@ -234,6 +236,11 @@ def state(file: Path) -> State:
     """Return device, inode, size and times of a file: at least one differs once it was written or replaced."""
     s = file.stat()
     return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns
+
+
+def attempt() -> str:
+    """Return a name that no other process gives to a file, of any machine that shares the disk."""
+    return f"{socket.gethostname().partition('.')[0]}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
 def boot_id() -> bytes:

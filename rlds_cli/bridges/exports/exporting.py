@@ -30,12 +30,12 @@ from rlds_cli.base.files.journal import Journal
 from rlds_cli.base.files.locks import LockHeld, file_lock
 from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import StrPath
+from rlds_cli.base.workers import Processes, check_started, run_items
 from rlds_cli.bridges.exports.content import Content, Loss
 from rlds_cli.bridges.exports.format import Format, Unit
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import ExportError, InvalidArgument, LossyExport, NameTaken, NoPermission, NoSpace, RldsError
 from rlds_cli.places.remote.waiting import watched
-from rlds_cli.store.workers import Processes, check_started, run_items
 
 FORMATS = {  # name on the command line: (module, class)
     "minari": ("rlds_cli.bridges.exports.minari", "Minari"),

@@ -21,10 +21,10 @@ from tensordict import TensorDict
 from torchrl.data.utils import CloudpickleWrapper
 
 from rlds_cli.base.progress import silent
+from rlds_cli.base.workers import Died, Processes, run_items
 from rlds_cli.interop.torchrl.errors import BadArgument, BadResult, Unfinished
 from rlds_cli.interop.torchrl.trajectories import Trajectories
 from rlds_cli.interop.torchrl.transitions import Transitions
-from rlds_cli.store.workers import Died, Processes, run_items
 
 CHUNK_ROWS, CHUNK_BYTES = 65_536, 64 << 20
 Chunk = tuple[int, int | None]

@@ -31,10 +31,9 @@ from rlds_cli.look import record_findings
 from rlds_cli.make.convert import reading
 from rlds_cli.make.convert.decoding import decoded_field, is_raw_frame
 from rlds_cli.store import arrays, versions
-from rlds_cli.store.build import PLACE, Built
+from rlds_cli.store.build import Built
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.manifest import FORMAT, Manifest
-from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.videos import Extent
 from rlds_cli.ted import VIDEO, Array, merge_notes
 
@@ -169,11 +168,9 @@ def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progr
         raise _nothing(c, built)
     never_written = child.ask(reading.never_written, plan, **asked)
     notes = merge_notes(dict.fromkeys((*c.archive.left_out, *plan.notes, *built.notes, *never_written)))
-    # What a process of strangers' files says of places does not count.
-    paths = assign_paths(f.name for f in job.schema)
     if plan.account is not None and plan.account.each:
         c = replace(c, account=plan.account.completed(c.account or (), len(built.episodes), built.notes))
-    built = replace(built, directory=work / PLACE, schema=job.schema, paths=paths, notes=notes)
+    built = replace(built.below(work, job.schema), notes=notes)  # its places are not taken from strangers' files
     _finish(c, plan, built, child.each(reading.metadata, plan, **asked), threads=threads)
     directory = built.directory
     del built  # frees its episode table: the checks read their own

@@ -17,11 +17,11 @@ from rlds_cli.archives import Plan, Replan, reader
 from rlds_cli.base.files import child
 from rlds_cli.base.progress import Stage
 from rlds_cli.base.subset import EVERYTHING, Subset
+from rlds_cli.base.workers import Died
 from rlds_cli.errors import ArchiveError, CorruptArchive, InvalidEpisode
 from rlds_cli.make.convert.decoding import decode_chunks, decoded_field
 from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.rows import RowPosition
-from rlds_cli.store.workers import Died
 from rlds_cli.ted import (
     Array,
     BoolArray,

@@ -1,0 +1,233 @@
+"""The directory in which parts of one dataset are written: by several attempts, machines and plans.
+
+Several processes, on any machines and at any times, may each write a shard of the parts in a shared directory::
+
+    <work>/journals/2-of-4.node7-311-9c.jsonl    parts that one attempt at shard 2 of 4 has finished
+    <work>/segments/17.9f3c51ab/                 the rows of part 17, as one attempt wrote them
+
+No two processes ever write the same file, and no harm is done if two attempts write the same part.
+
+Where a later plan writes more fields than an earlier one, finished parts are completed by rows of the source.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.disk import attempt
+from rlds_cli.base.files.journal import Journal
+from rlds_cli.base.progress import Event, Progress
+from rlds_cli.base.workers import Executor, run_items
+from rlds_cli.store import arrays, publishing, rows
+from rlds_cli.store.build import BuildJob, Built, assemble, write_part
+from rlds_cli.store.parts import JOURNAL, PLACE, Finished, copy_range, on_disk, record
+from rlds_cli.store.paths import assign_paths
+from rlds_cli.store.rows import RowPosition, RowWriter, WrittenRows
+from rlds_cli.ted import Chunk, Field
+
+_JOURNALS = "journals"
+SourceRows = Callable[[int, Sequence[Field]], Iterator[Chunk]]  # of a part, for some fields
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Shard ``number`` of ``count``, from 1 on."""
+
+    number: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def parts(self, total: int) -> range:
+        """Return the shard's parts of ``total``: consecutive ones, as many as other shards have or one more or less."""
+        return range((self.number - 1) * total // self.count, self.number * total // self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Parts of a job that are written below ``path``."""
+
+    job: BuildJob
+    path: Path
+
+    def finished(self, numbers: Collection[int]) -> Finished:
+        """Return those of the parts ``numbers`` that some attempt at a shard has written in full."""
+        return on_disk(self.path, self.job.schema, self._records(), numbers)
+
+    def listed(self) -> set[int]:
+        """Return the parts that journals of shards list as finished, without a check of their rows."""
+        return {record["part"] for record in self._records()}
+
+    def assemble(self, done: Finished) -> Built:
+        """Put the rows of all parts in their place."""
+        return assemble(self.job, self.path, done)
+
+    def _records(self) -> Iterator[Any]:
+        for file in sorted((self.path / _JOURNALS).glob("*")):
+            yield from Journal(file, self.job.key).records() or ()
+
+    @staticmethod
+    def count_shards(path: Path) -> int:
+        """Return the number of shards that the latest attempt counted; 0 without an attempt."""
+        latest = sorted((path / _JOURNALS).glob("*"), key=lambda f: f.stat().st_mtime)
+        counts = (str(f.name).partition(".")[0].rpartition("-of-")[2] for f in reversed(latest))
+        return next((int(n) for n in counts if n.isdigit()), 0)
+
+    @staticmethod
+    def count_journaled(path: Path) -> int:
+        """Return the number of parts that `write_rows` has finished there, by its journal."""
+        try:
+            return max(0, (path / JOURNAL).read_text().count("\n") - 1)
+        except OSError:
+            return 0
+
+    def write_shard(
+        self,
+        shard: Shard,
+        *,
+        finished: Callable[[Collection[int]], Finished],
+        executor: Callable[[int], Executor | None],
+        progress: Progress,
+        check: Callable[[], None],
+    ) -> Finished:
+        """Write the missing parts of a shard, and return all its parts.
+
+        Parameters
+        ----------
+        finished : callable
+            Called with the numbers of the shard's parts; returns the finished ones, as `Work.finished` does.
+        executor : callable
+            Called with the number of parts to write; returns the executor that writes them, or None for this process.
+        check : callable
+            Called before each part; an error that it raises ends the work.
+
+        Raises
+        ------
+        RldsError
+            A worker died again and again.
+        """
+        job, own = self.job, shard.parts(len(self.job.parts))
+        journal = Journal(self.path / _JOURNALS / f"{shard.number}-of-{shard.count}.{attempt()}.jsonl", job.key)
+        journal.resume()
+        done = finished(own)
+        for number in done.keys() - self.listed():
+            journal.add(record(number, *done[number]))
+
+        def tell(note: str = "") -> None:
+            progress(Event(job.id, job.stage, f"shard {shard}", len(done), len(own), "parts", note))
+
+        if done:
+            tell(f"resumed: {len(done)} of {len(own)} parts of shard {shard} were finished")
+        todo = {i: (job.parts[i], self.path, i) for i in own if i not in done}
+        if not todo:
+            return done
+        check()
+        for number, (where, written) in run_items(
+            write_part, job, todo, executor(len(todo)), id=job.id, name=job.name, progress=progress
+        ):
+            journal.add(record(number, where, written))
+            done[number] = (where, written)
+            tell()
+            check()
+        return done
+
+    def take_over(self, earlier: Work, number: int, done: tuple[str, WrittenRows], source: SourceRows) -> Finished:
+        """Complete part ``number``, which an earlier plan has written to a directory of its own.
+
+        Parameters
+        ----------
+        earlier : Work
+        number : int
+        done : str, WrittenRows
+            The directory below the earlier work, and what was written there.
+        source : callable
+            Yields the rows that a part lacks.
+        """
+        where, written = done
+        to = _segment(number)
+        paths = assign_paths(f.name for f in self.job.schema)
+        for f in earlier.job.schema:
+            for file in rows.files(earlier.path / where, f, paths[f.name]).values():
+                directory = file.parent.relative_to(earlier.path / where)
+                target = self.path / to / directory
+                publishing.share_tree(file.parent, target, within=self.path, sealed=False)
+        return {number: (to, self._completed(number, to, written, RowPosition(), source))}
+
+    def carry_over(self, earlier: BuildJob, source: SourceRows) -> int:
+        """Complete the finished parts of an earlier plan, which `write_rows` wrote here, and journal them anew.
+
+        Returns
+        -------
+        int
+            The number of these parts.
+        """
+        before = Work(earlier, self.path)
+        records = Journal(self.path / JOURNAL, earlier.key).records() or []
+        done = on_disk(self.path, earlier.schema, reversed(records), range(len(earlier.parts)))
+        journal = Journal(self.path / f"next-{JOURNAL}", self.job.key)
+        journal.path.unlink(missing_ok=True)  # of an earlier attempt, whose segments may be gone
+        journal.resume()
+        position: RowPosition | None = RowPosition()  # behind the parts so far; None behind one that is not finished
+        kept = 0
+        for number in range(len(self.job.parts)):
+            if number not in done:
+                position = None
+                continue
+            where, written = done[number]
+            if where != PLACE:
+                ((where, written),) = self.take_over(before, number, done[number], source).values()
+            elif position is not None and written.start.rows == position.rows:
+                written = self._completed(number, PLACE, written, position, source)
+            elif all(f.kind == "array" for f in earlier.schema):
+                where = self._moved(earlier, number, written)
+                written = self._completed(number, where, written, RowPosition(), source)
+            else:
+                position = None
+                continue
+            journal.add(record(number, where, written))
+            position = None if position is None else position.behind(written)
+            kept += 1
+        journal.path.replace(self.path / JOURNAL)
+        return kept
+
+    def _moved(self, earlier: BuildJob, number: int, written: WrittenRows) -> str:
+        """Copy a part whose rows lie at their place in the dataset to a directory of its own: others may move it."""
+        where = _segment(number)
+        paths = assign_paths(f.name for f in self.job.schema)
+        for f in earlier.schema:
+            source, target = (rows.files(self.path / d, f, paths[f.name])["rows"] for d in (PLACE, where))
+            safe_files.make(target.parent.parent)
+            target.parent.mkdir(safe_files.DIRECTORY)
+            target.touch()
+            width = arrays.row_bytes((0, *f.shape), f.dtype)
+            copy_range(source, target, 0, written.rows * width, start=written.start.rows * width)
+        return where
+
+    def _completed(
+        self, number: int, where: str, written: WrittenRows, start: RowPosition, source: SourceRows
+    ) -> WrittenRows:
+        """Write the rows that a part lacks from ``start`` on, and return all its rows."""
+        lacking = [f for f in self.job.schema if f.name not in written.hashes]
+        paths = assign_paths(f.name for f in self.job.schema)
+        with RowWriter(self.path / where, lacking, paths, start) as writer:
+            for chunk in source(number, lacking):
+                writer.append(chunk)
+            more = writer.written()
+        return replace(
+            written,
+            start=start,
+            frame_bytes=written.frame_bytes | more.frame_bytes,
+            new_strings=written.new_strings | more.new_strings,
+            hashes=written.hashes | more.hashes,
+        )
+
+
+def _segment(number: int) -> str:
+    """Return the name of a directory for a part that no other attempt has."""
+    return f"segments/{number}.{secrets.token_hex(4)}"
