@@ -118,7 +118,7 @@ WITHOUT_END = (
 def test_no_more_bytes_are_taken_than_were_promised(name: str, place: Place) -> None:
     with Hostile(name, CONTENT) as server:
         fails(place, server, size=len(CONTENT))
-        assert server.sent < 40 << 20  # what the buffers of sockets hold, a few times
+        assert server.sent < 64 << 20  # what the buffers of sockets hold, a few times
     assert place.names() == set()
 
 
