@@ -20,9 +20,9 @@ from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive, WrongHash
 from rlds_cli.make.downloads import listing
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.make.downloads.schemes import request_url
 from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.sources import bucket_listing
+from rlds_cli.places.sources.urls import request_url
 
 HASTY = RetryPolicy(attempts=3, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
 ATARI = {

@@ -16,9 +16,9 @@ from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, MissingPackage
 from rlds_cli.make.downloads import listing
 from rlds_cli.make.downloads.fetch import fetching, planning
-from rlds_cli.make.downloads.schemes import request_url
 from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.sources import names
+from rlds_cli.places.sources.urls import request_url
 
 pytest.importorskip("obstore")
 

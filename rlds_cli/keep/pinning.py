@@ -49,8 +49,9 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.keep import edits, lock_file
 from rlds_cli.keep.lock_entries import Entries, may_be_pulled, own_steps
 from rlds_cli.keep.lock_file import Locked, UserFunction
-from rlds_cli.make import DownloadRequest, local_path, request_url, scheme_of
+from rlds_cli.make import DownloadRequest
 from rlds_cli.places.sources import addresses
+from rlds_cli.places.sources.urls import kind_of, local_path, request_url
 from rlds_cli.registry import Entry, File
 from rlds_cli.store import manifest, versions
 from rlds_cli.store.facts import facts_of
@@ -603,4 +604,4 @@ def _is_known(url: str, known: File, entry: Entry, where: Settings) -> bool:
 
 def _roots(known: File, entry: Entry, where: Settings) -> Iterator[str]:
     yield from (request_url(u, where) for u in known.urls)
-    yield from (scheme_of(u).root(u, where) for u in entry.tree)
+    yield from (kind_of(u).request_root(u, where) for u in entry.tree)

@@ -39,10 +39,6 @@ if TYPE_CHECKING:
     from rlds_cli.make.downloads.fetch.planning import remembered as remembered
     from rlds_cli.make.downloads.loading import load as load
     from rlds_cli.make.downloads.request import DownloadRequest as DownloadRequest
-    from rlds_cli.make.downloads.schemes import local_path as local_path
-    from rlds_cli.make.downloads.schemes import network_schemes as network_schemes
-    from rlds_cli.make.downloads.schemes import request_url as request_url
-    from rlds_cli.make.downloads.schemes import scheme_of as scheme_of
     from rlds_cli.make.importing import import_files as import_files
     from rlds_cli.make.importing import is_recognised as is_recognised
     from rlds_cli.make.importing import plan_import as plan_import
@@ -67,9 +63,7 @@ __all__ = [
     "import_files",
     "is_recognised",
     "load",
-    "local_path",
     "merge",
-    "network_schemes",
     "plan_append",
     "plan_download",
     "plan_import",
@@ -79,8 +73,6 @@ __all__ = [
     "reading_options",
     "record_path",
     "remembered",
-    "request_url",
-    "scheme_of",
     "writer",
 ]
 
@@ -100,7 +92,6 @@ lazy(
         "downloads.fetch.planning": "remembered",
         "downloads.loading": "load",
         "downloads.request": "DownloadRequest",
-        "downloads.schemes": "local_path network_schemes request_url scheme_of",
         "importing": "import_files is_recognised plan_import read_mapping",
     },
 )

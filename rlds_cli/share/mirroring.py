@@ -36,10 +36,8 @@ from rlds_cli.make import (
     FileRecord,
     expand_refs,
     fetch_into,
-    local_path,
     plan_transfer,
     record_path,
-    scheme_of,
 )
 from rlds_cli.make.downloads.fetch.planning import FetchStep
 from rlds_cli.make.downloads.remote_file import RemoteFile
@@ -47,6 +45,7 @@ from rlds_cli.places.sources import addresses, names, opening
 from rlds_cli.places.sources.directory import DirectorySource
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.source import Body, Overtaken
+from rlds_cli.places.sources.urls import kind_of, local_path
 from rlds_cli.registry import Entry
 
 SUMS = "SHA256SUMS"
@@ -270,7 +269,7 @@ def _wanted(target: _Target, where: Settings, tell: Progress, entry: Entry, *, t
 
 def _places(entry: Entry, files: Iterable[RemoteFile]) -> dict[str, str]:
     """Return the name of each file at the mirror: its path at the source, host, bucket or repository first."""
-    registered = {f.path: scheme_of(f.urls[0]).key(f.urls[0]) for f in entry.files if local_path(f.urls[0]) is None}
+    registered = {f.path: kind_of(f.urls[0]).key(f.urls[0]) for f in entry.files if local_path(f.urls[0]) is None}
     found = {f.path: registered.get(f.path) or f.key for f in files}
     odd = next((path for path, key in found.items() if not key or key.startswith("/")), None)
     if odd is not None:

@@ -26,9 +26,9 @@ from rlds_cli.make.downloads.fetch.fetching import Fetched
 from rlds_cli.make.downloads.fetch.parts import FileRecord, record_path
 from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.make.downloads.request import DownloadRequest, without_secrets
-from rlds_cli.make.downloads.schemes import scheme_of
 from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.sources import names
+from rlds_cli.places.sources.urls import kind_of
 from rlds_cli.registry import Entry, File
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _listed(request: DownloadRequest, entry: Entry, where: Settings, policy: Ret
         return _only_file(request, entry, where, policy)
     if request.files or entry.files:
         return tuple(_listed_file(request, f, where, policy) for f in request.files or entry.files)
-    tree = [*(scheme_of(url).at_revision(url, request.revision) for url in entry.tree if request.revision), *entry.tree]
+    tree = [*(kind_of(url).at_revision(url, request.revision) for url in entry.tree if request.revision), *entry.tree]
     unique = [*dict.fromkeys(tree)]
     files = listing.list_files(unique, where, source=request.source, suffix=entry.suffix, policy=policy)
     wanted = tuple(f for f in files if not entry.only or any(fnmatchcase(f.path, p) for p in entry.only))

@@ -12,20 +12,16 @@ from dataclasses import replace
 
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, Offline, RldsError, TransferError, UnsafeArchive
+from rlds_cli.make.downloads import offers
+from rlds_cli.make.downloads.offers import Unanswered, single_file
 from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.make.downloads.schemes import (
-    WEB,
-    Scheme,
-    Unanswered,
-    local_path,
-    lookup,
-    request_url,
-    scheme_of,
-    single_file,
-)
 from rlds_cli.places.http.client import Client, RetryPolicy
 from rlds_cli.places.http.connections import Permanent, Retryable, Stopped
 from rlds_cli.places.sources import names
+from rlds_cli.places.sources.hub import HubSource
+from rlds_cli.places.sources.source import Source
+from rlds_cli.places.sources.urls import kind_of, local_path, lookup, request_url
+from rlds_cli.places.sources.web import WebSource
 
 _FEW = 8  # files; for more, a mirror is probed once, so that each file does not wait for it
 
@@ -58,13 +54,12 @@ def list_source(url: str, where: Settings, *, policy: RetryPolicy | None = None)
     UnsafeArchive
         The source lists a name that leaves its directory.
     """
-    source = scheme_of(url)
-    if (files := source.list_offline(url)) is not None:
+    if (files := offers.without_asking(url)) is not None:
         return files
     if where.offline:
         raise offline(url)
     with answering(url), Client(where, policy=policy) as client:
-        return source.list(url, client)
+        return offers.ask(url, client)
 
 
 def list_files(
@@ -107,11 +102,10 @@ def list_files(
     for url in urls:
         service = url
         try:
-            found = scheme_of(url)
-            service = found.service(url)
+            service = _service(url)
             if service in unanswered:
                 continue
-            file = found.single_file(url) if sha256 else None  # a file with a known hash needs no listing
+            file = single_file(url) if sha256 else None  # a file with a known hash needs no listing
             files = (file,) if file else list_source(url, where, policy=policy)
         except (TransferError, UnsafeArchive) as exc:  # unsafe names at one source say nothing about another
             failures.append(exc)
@@ -128,6 +122,12 @@ def list_files(
         except (TransferError, UnsafeArchive):
             continue
     raise failures[0] if failures else DownloadFailed("No source is known for these files.")
+
+
+def _service(url: str) -> str:
+    """Name what answers for a URL: after `Unanswered`, other URLs of the same service are skipped."""
+    kind = kind_of(url)
+    return kind.parse(url)[0].root if kind is HubSource else url
 
 
 def read(file: RemoteFile, where: Settings, *, policy: RetryPolicy | None = None) -> bytes:
@@ -200,16 +200,28 @@ def with_mirrors(files: tuple[RemoteFile, ...], where: Settings) -> tuple[Remote
     A mirror has a file at its whole place at the source (``<root>/<host>/<path>``, ``<root>/<owner>/<repo>/<path>``,
     ``<root>/<bucket>/<path>``), or without its first part; a directory at any tail of that.
     """
-    roots = [(root, lookup(root) or WEB) for root in where.mirrors]
+    roots = [(root, lookup(root) or WebSource) for root in where.mirrors]
     if len(files) > _FEW and not where.offline:
-        roots = [(root, source) for root, source in roots if source.answers(root, where)]
+        roots = [(root, kind) for root, kind in roots if kind is not WebSource or _answers(root, where)]
     return tuple(replace(f, urls=tuple(dict.fromkeys((*_at_mirrors(f, roots), *f.urls)))) for f in files)
 
 
-def _at_mirrors(file: RemoteFile, roots: Sequence[tuple[str, Scheme]]) -> Iterator[str]:
+def _answers(mirror: str, where: Settings) -> bool:
+    """Return whether a web server answers at all."""
+    with Client(where, policy=RetryPolicy(connect=5.0, read=5.0)) as client:
+        try:
+            with client.open(mirror):
+                return True
+        except Permanent as exc:
+            return exc.status > 0
+        except (Retryable, ValueError):  # ValueError: not a valid address
+            return False
+
+
+def _at_mirrors(file: RemoteFile, roots: Sequence[tuple[str, type[Source]]]) -> Iterator[str]:
     if local_path(file.urls[0]) is None:
-        for root, source in roots:
-            yield from source.mirror_urls(root, names.tails(file.key))
+        for root, kind in roots:
+            yield from kind.mirrored(root, names.tails(file.key))
 
 
 def names_file(source: str) -> bool:
@@ -231,8 +243,8 @@ def list_copy(
     DownloadFailed, Offline, UnsafeArchive
         As `list_source`.
     """
-    copy = scheme_of(source)
-    if not copy.lists_mirrors:
+    copy = kind_of(source)
+    if copy is WebSource:  # which may not list its files: they are asked for by name
         names.split(source)  # raises for an invalid address, before it is tried under many names
         return _from_unlisted(urls, where, source, policy)
     path = copy.local_path(source)
@@ -245,9 +257,9 @@ def list_copy(
     tried, unsafe = [], None
     root = path.as_posix() if path is not None else source.rstrip("/")
     for url in urls:
-        original = scheme_of(url)
+        original = kind_of(url)
         candidates = [c for tail in names.tails(original.key(url)) for c in _candidates(root, tail)]
-        if original.is_repository(url):
+        if original is HubSource and not original.parse(url)[1]:  # a copy of a whole repository may have any name
             candidates.append(source)
         for candidate in candidates:
             tried.append(candidate)
@@ -290,8 +302,7 @@ def _from_unlisted(
 
 def _with_api(url: str, where: Settings, mirror: str, policy: RetryPolicy | None) -> tuple[RemoteFile, ...] | None:
     """List the files with the source's own calls at a mirror; None where the mirror does not have them."""
-    source = scheme_of(url)
-    if not source.has_api:
+    if kind_of(url) is not HubSource:
         return None
     if where.offline:
         raise offline(url)
@@ -299,7 +310,7 @@ def _with_api(url: str, where: Settings, mirror: str, policy: RetryPolicy | None
         return None
     try:
         with answering(mirror), Client(where, policy=policy) as client:
-            return source.list_at(url, mirror, client)
+            return offers.ask_hub(url, mirror, client)
     except (DownloadFailed, UnsafeArchive):
         return None
 
@@ -307,7 +318,7 @@ def _with_api(url: str, where: Settings, mirror: str, policy: RetryPolicy | None
 def _by_directory(url: str, where: Settings, mirror: str, policy: RetryPolicy | None) -> tuple[RemoteFile, ...]:
     """List a directory of the mirror below a tail of the place; else the source itself, with the mirror's addresses."""
     policy = policy or RetryPolicy()
-    for tail in () if local_path(url) is not None else names.tails(scheme_of(url).key(url)):
+    for tail in () if local_path(url) is not None else names.tails(kind_of(url).key(url)):
         below = names.join(mirror, tail if "*" in tail else f"{tail}/", safe="/*")
         begun = time.monotonic()
         try:

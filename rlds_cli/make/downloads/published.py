@@ -29,8 +29,8 @@ from rlds_cli.home import Home
 from rlds_cli.make.downloads import listing
 from rlds_cli.make.downloads.archive import source_of
 from rlds_cli.make.downloads.fetch import fetching, planning
+from rlds_cli.make.downloads.offers import Unanswered
 from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.make.downloads.schemes import Unanswered
 from rlds_cli.places.remote import leases, published
 from rlds_cli.places.remote.published import Published
 from rlds_cli.places.sources import addresses

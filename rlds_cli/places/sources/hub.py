@@ -30,10 +30,12 @@ from urllib.parse import quote
 import requests
 
 from rlds_cli.base.files import json as documents
+from rlds_cli.base.settings import Settings
+from rlds_cli.errors import DownloadFailed
 from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Permanent, Retryable, following, quoted
 from rlds_cli.places.http.ranges import RangeRequest
-from rlds_cli.places.sources import hub_listing
+from rlds_cli.places.sources import hub_listing, names
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.limits import ListingLimits
 from rlds_cli.places.sources.source import ANY, LONGEST, Body, Document, Meta, Overtaken, Source, Unconditional
@@ -43,6 +45,11 @@ T = TypeVar("T")
 
 _LFS = {"Accept": "application/vnd.git-lfs+json", "Content-Type": "application/vnd.git-lfs+json"}
 _JSON = {"Accept": "application/json", "Content-Type": "application/json"}
+_URL = re.compile(
+    r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<pin>refs/(?:pr|convert)/[\w.-]+|[^/@]+))?"
+    r"(?:/(?P<path>.*?))?/?(?:@(?P<rev>[^@]+))?"
+)
+_MAIN = "main"
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _BY_CONTENT = re.compile(r"(?:.*/)?(?:objects|groups)/([0-9a-f]{64})")
 _SAMPLE = 512  # bytes by which the hub tells text from other content
@@ -72,10 +79,60 @@ class HubSource(WebSource):
     """
 
     commits = True
+    usage = "hf://datasets/"
+
+    @classmethod
+    def parse(cls, url: str) -> tuple[Address, str]:
+        """Return the repository at the revision, which is ``main`` if none is named."""
+        match = _URL.fullmatch(url)
+        if match is None or {".", ".."} & set(match["repo"].split("/")):
+            raise DownloadFailed(
+                f"{url} does not name a dataset repository of the hub.",
+                hint="hf://datasets/OWNER/REPO[/PATH][@REVISION]",
+            )
+        path = (match["path"] or "").strip("/")
+        revision = match["pin"] or match["rev"] or _MAIN
+        return Address("hf", match["repo"], "", revision), names.safe(path) if path else ""
+
+    @classmethod
+    def matching(cls, pattern: str, name: str) -> str:
+        """Return the URL of a file that the listing of a pattern names."""
+        address, path = cls.parse(pattern)
+        below = "/".join(filter(None, (names.fixed_directory(path), name)))
+        revision = "" if address.revision == _MAIN else f"@{address.revision}"
+        return f"hf://datasets/{address.root}{revision}/{below}"
+
+    @classmethod
+    def at_revision(cls, url: str, revision: str) -> str:
+        """Return the URL of the same files at another revision."""
+        address, path = cls.parse(url)
+        return f"hf://datasets/{address.root}@{revision}" + (f"/{path}" if path else "")
+
+    @classmethod
+    def mirrored(cls, mirror: str, tails: Sequence[str]) -> Iterator[str]:
+        """Yield URLs in another repository; URLs of this kind are not quoted."""
+        try:
+            address, path = cls.parse(mirror)
+        except DownloadFailed:  # no address of the hub: the error of a file says so, if no place has it
+            yield from super().mirrored(mirror, tails)
+            return
+        below = f"/{path}" if path else ""
+        yield from (f"hf://datasets/{address.root}@{address.revision}{below}/{tail}" for tail in tails[:2])
+
+    @classmethod
+    def request_url(cls, url: str, where: Settings) -> str:
+        """Return the HTTP address of a file at its revision."""
+        address, path = cls.parse(url)
+        return file_url(address, path, where.hub)
+
+    @classmethod
+    def request_root(cls, url: str, where: Settings) -> str:
+        """Return the HTTP address of all revisions of the repository."""
+        return f"{where.hub}/datasets/{cls.parse(url)[0].root}/resolve/"
 
     def __init__(self, address: Address, client: Client) -> None:
         super().__init__(address, client)
-        self._revision = address.revision or "main"
+        self._revision = address.revision or _MAIN
         self._api = f"{self.where.hub}/api/datasets/{address.root}"
         self._commit: str | None = None
         self._storage: dict[str, tuple[str, float]] = {}  # where the hub said that a large file is, and until when
@@ -407,6 +464,11 @@ class HubSource(WebSource):
             return _REFUSED
         said = quoted(exc.headers.get("X-Error-Message", ""))
         return f"the hub says: {said}" if said else None
+
+
+def file_url(address: Address, path: str, endpoint: str) -> str:
+    """Return the HTTP address of a file of a repository."""
+    return f"{endpoint}/datasets/{address.root}/resolve/{quote(address.revision or _MAIN, safe='')}/{quote(path)}"
 
 
 def _action(value: Any) -> tuple[str, Mapping[str, Any]]:

@@ -18,12 +18,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import BinaryIO, Final, Self
+from pathlib import Path
+from typing import BinaryIO, ClassVar, Final, Self
 
 from rlds_cli.base.settings import Settings
 from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Permanent
 from rlds_cli.places.http.ranges import RangeRequest, Reply
+from rlds_cli.places.sources import names
 from rlds_cli.places.sources.addresses import Address
 
 Chunk = bytes | memoryview
@@ -98,6 +100,8 @@ class Source(ABC):
     """
 
     commits = False
+    usage: ClassVar[str] = ""  # how a hint names its URLs; empty for those that users do not write
+    shareable: ClassVar[bool] = True  # whether a lock file may hold its URLs
 
     def __init__(self, address: Address, client: Client) -> None:
         self.address, self.client = address, client
@@ -111,6 +115,49 @@ class Source(ABC):
     def beside(self, address: Address) -> Self:
         """Return the source of the same kind at another address, with connections of its own."""
         return type(self)(address, Client(self.where, policy=self.client.policy))
+
+    # -- how the URLs of archives are written; nothing is asked for
+
+    @classmethod
+    @abstractmethod
+    def parse(cls, url: str) -> tuple[Address, str]:
+        """Return the place of a URL, and the path, pattern or prefix that it names there; raises DownloadFailed."""
+
+    @classmethod
+    def key(cls, url: str) -> str:
+        """Return the full path of a URL: host, bucket or repository first. Mirrors name files by a tail of it."""
+        address, path = cls.parse(url)
+        return f"{address.root}/{path}".rstrip("/")
+
+    @classmethod
+    def matching(cls, pattern: str, name: str) -> str:
+        """Return the URL of a file that the listing of a pattern names."""
+        return f"{names.fixed_directory(pattern)}/{name}"
+
+    @classmethod
+    def at_revision(cls, url: str, revision: str) -> str:
+        """Return the URL of the same files at another revision, where there are revisions."""
+        return url
+
+    @classmethod
+    def mirrored(cls, mirror: str, tails: Sequence[str]) -> Iterator[str]:
+        """Yield the URLs at which a mirror may have a file, given the tails of its key, longest first."""
+        yield from (names.join(mirror, tail) for tail in tails[:2])
+
+    @classmethod
+    def local_path(cls, url: str) -> Path | None:
+        """Return the path of a URL on this machine; None for remote ones."""
+        return None
+
+    @classmethod
+    def request_url(cls, url: str, where: Settings) -> str:
+        """Return the HTTP address of a file."""
+        return url
+
+    @classmethod
+    def request_root(cls, url: str, where: Settings) -> str:
+        """Return the HTTP address below which the files of a URL are requested, at any revision."""
+        return cls.request_url(url, where)
 
     # -- reading
 

@@ -16,6 +16,7 @@ import requests
 from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Budget, Permanent
 from rlds_cli.places.http.ranges import RangeRequest, Reply, range_of, reply_of
+from rlds_cli.places.sources import names
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.limits import ListingLimits
 from rlds_cli.places.sources.source import Document, Meta, Source
@@ -30,9 +31,24 @@ _TARGET = re.compile(r"""(?:^|\s)href\s{0,8}=\s{0,8}(?:"([^"]*)"|'([^']*)'|([^\s
 class WebSource(Source):
     """The files below ``https://HOST/PATH/``. A server without ranges sends whole files, of which a part is taken."""
 
+    usage = "http(s)://"
+
     def __init__(self, address: Address, client: Client, *, deep: int | None = None) -> None:
         super().__init__(address, client)
         self._deep = _DEEP if deep is None else deep  # directories below that of a listing, of which pages are read
+
+    @classmethod
+    def parse(cls, url: str) -> tuple[Address, str]:
+        """Return the server, with the query of the URL: it is often a token, and sent with every page and file."""
+        parts = names.split(url)
+        root = urlunsplit((parts.scheme, parts.netloc, "/", parts.query, ""))
+        return Address(parts.scheme, parts.netloc.rpartition("@")[2], "", url=root), unquote(parts.path).strip("/")
+
+    @classmethod
+    def matching(cls, pattern: str, name: str) -> str:
+        """Return the URL of a file that the listing of a pattern names."""
+        place, mark, query = pattern.partition("#")[0].partition("?")
+        return names.join(f"{names.fixed_directory(place)}{mark}{query}", name)
 
     def url(self, name: str) -> str:
         """Return the URL that a file is requested at."""

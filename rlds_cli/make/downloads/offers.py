@@ -1,0 +1,266 @@
+"""Which files the URL of an archive names, as each kind of place lists them, with what it says of their content."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from importlib.resources import files as resources
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from rlds_cli.base import text
+from rlds_cli.base.files import trees
+from rlds_cli.errors import DownloadFailed
+from rlds_cli.make.downloads.fetch.parts import FileRecord
+from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places.http.client import Client
+from rlds_cli.places.http.connections import Permanent
+from rlds_cli.places.sources import bucket_listing, hub_listing, names
+from rlds_cli.places.sources.addresses import Address
+from rlds_cli.places.sources.buckets import DEFAULT_REGION, BucketSource, SignedSource, has_credentials, not_opened
+from rlds_cli.places.sources.directory import PACKAGE, DirectorySource
+from rlds_cli.places.sources.hub import HubSource, file_url
+from rlds_cli.places.sources.source import Meta, Source
+from rlds_cli.places.sources.urls import kind_of, lookup
+from rlds_cli.places.sources.web import WebSource
+
+_CREDENTIALS = {"s3": "AWS_ACCESS_KEY_ID or AWS_PROFILE", "gs": "GOOGLE_APPLICATION_CREDENTIALS"}
+_ELSEWHERE = "--from DIR|URL takes the files from another source"
+_SHOWN = 5  # names in a hint
+
+
+class Unanswered(DownloadFailed):
+    """A listing failed because the service did not answer. Its other URLs are not tried."""
+
+
+def ask(url: str, client: Client) -> tuple[RemoteFile, ...]:
+    """Ask the server which files a URL names, with the sizes and hashes that it tells; raises DownloadFailed."""
+    return _LISTED[kind_of(url)](url, client)
+
+
+def without_asking(url: str) -> tuple[RemoteFile, ...] | None:
+    """Return the files that a URL names where no request is needed, else None; raises DownloadFailed if it is wrong."""
+    kind = kind_of(url)
+    if kind is DirectorySource:
+        return _local(url)
+    if kind is WebSource:
+        file = single_file(url)
+        return None if file is None else (file,)
+    if kind is not SignedSource:
+        kind.parse(url)
+    return None
+
+
+def single_file(url: str) -> RemoteFile | None:
+    """Return the file that a remote URL names where its form alone says that it names one, else None."""
+    kind = lookup(url)
+    if kind is WebSource:
+        path = names.split(url).path
+        return None if "*" in path or path.endswith("/") else http_file(url)
+    if kind not in (HubSource, BucketSource):
+        return None
+    address, path = kind.parse(url)
+    if "*" in path or not names.has_suffix(path):
+        return None
+    return RemoteFile(path.rpartition("/")[2], (url,), revision=address.revision, key=kind.key(url))
+
+
+def http_file(url: str) -> RemoteFile:
+    """Return the file that an HTTP URL names, without a request; raises DownloadFailed where it names none."""
+    parts = names.split(url)
+    host = parts.netloc.rpartition("@")[2]
+    if not host:
+        raise DownloadFailed(f"{names.shown(url)} names no host.")
+    return RemoteFile(path=names.basename(url), urls=(url,), key=unquote(f"{host}{parts.path}"))
+
+
+def _offered(
+    found: Mapping[str, Meta], path: str, root: str, url_of: Callable[[str], str], nothing: str
+) -> tuple[RemoteFile, ...]:
+    """Return the listed files that belong to a path.
+
+    ``root`` is the beginning of their keys. Raises DownloadFailed with the message ``nothing`` and the names of other
+    files if there are none, and UnsafeArchive.
+    """
+    chosen = names.selected(found, path)
+    if not chosen:
+        raise DownloadFailed(nothing, hint=_others(found, path))
+    names.all_safe(chosen.values())
+    return tuple(
+        RemoteFile(
+            path=relative,
+            urls=(url_of(name),),
+            size=(m := found[name]).size,
+            sha256=m.sha256,
+            git_sha1=m.git_sha1,
+            revision=m.revision,
+            key=f"{root}/{name}",
+            md5=m.md5,
+            crc32c=m.crc32c,
+        )
+        for name, relative in chosen.items()
+    )
+
+
+def _others(found: Iterable[str], path: str) -> str | None:
+    """Say which files are in the directory of a pattern that matches none."""
+    there = names.selected(found, names.fixed_directory(path)) if "*" in path else {}
+    some = ", ".join(list(there)[:_SHOWN])
+    return (
+        f"it has {text.plural(len(there), 'file')}: {some}{', ...' if len(there) > _SHOWN else ''}" if there else None
+    )
+
+
+def _web(url: str, client: Client) -> tuple[RemoteFile, ...]:
+    address, path = WebSource.parse(url)
+    start = names.fixed_directory(path) if "*" in path else path
+    deep = path.count("/") - start.count("/") - bool(start) if "*" in path and "**" not in path else None
+    source = WebSource(address, client, deep=deep)
+    try:
+        found = {m.name: m for m in source.list(f"{start}/" if start else "")}
+    except Permanent as exc:
+        raise DownloadFailed(
+            f"{names.shown(url)} does not list its files: {exc.reason}. Nothing was written.", hint=_ELSEWHERE
+        ) from exc
+    return _offered(found, path, address.root, source.url, f"{names.shown(url)} has no files. Nothing was written.")
+
+
+# -- the hub
+
+
+def _hub(url: str, client: Client) -> tuple[RemoteFile, ...]:
+    return ask_hub(url, client.where.hub, client)
+
+
+def ask_hub(url: str, hub: str, client: Client) -> tuple[RemoteFile, ...]:
+    """List a URL of the hub with the calls of a server that has them; raises DownloadFailed."""
+    (asked, path), endpoint = HubSource.parse(url), hub.rstrip("/")
+    repo, named = asked.root, str(asked.revision)
+    try:
+        revision, found = hub_listing.find(client, endpoint, repo, named, path)
+    except Permanent as exc:
+        kind = DownloadFailed if exc.status == 404 else Unanswered
+        raise kind(
+            f"{endpoint} does not list {repo} at {named}: {exc.reason}. Nothing was written.",
+            hint=f"{endpoint}/datasets/{repo} says who may read it; HF_TOKEN holds the token"
+            if exc.status in (401, 403)
+            else f"HF_ENDPOINT names another hub; {_ELSEWHERE}",
+        ) from exc
+    address = replace(asked, revision=revision)
+    nothing = f'{repo} at {revision} has nothing called "{path}".'
+    files = _offered(found, path, repo, lambda name: file_url(address, name, endpoint), nothing)
+
+    def pinned(f: RemoteFile) -> RemoteFile:
+        """Add the revision, and the address of the one that was named: a hash decides if it is the same file."""
+        other = file_url(asked, f.key.removeprefix(f"{repo}/"), endpoint)
+        return replace(f, urls=tuple(dict.fromkeys((*f.urls, other))) if f.hashed else f.urls, revision=revision)
+
+    return tuple(map(pinned, files))
+
+
+# -- buckets
+
+
+def _bucket(url: str, client: Client) -> tuple[RemoteFile, ...]:
+    address, path = BucketSource.parse(url)
+    try:
+        region, found = bucket_listing.find(address.scheme, address.root, path, client)
+    except Permanent as exc:
+        if exc.status in (401, 403) and has_credentials(address.scheme, client.where):
+            return _private_bucket(address, path, bucket_listing.region_in(exc), client)
+        raise _not_listed(address, exc) from exc
+    root = bucket_listing.http_root(address.scheme, address.root, region, client.where)
+    return _offered(found, path, address.root, lambda name: f"{root}/{quote(name)}", _nothing(address, path))
+
+
+def _nothing(address: Address, path: str) -> str:
+    return f'{address.scheme}://{address.root} has nothing called "{path}".'
+
+
+def _private_bucket(address: Address, path: str, region: str | None, client: Client) -> tuple[RemoteFile, ...]:
+    """List with the user's credentials. ETags are not used as md5: the bucket may be encrypted."""
+    source = BucketSource(address, client, region=region or DEFAULT_REGION)
+    above = names.fixed_directory(path) if "*" in path else path
+    found: dict[str, Meta] = {}
+    for directory in dict.fromkeys((above, names.fixed_directory(path))):
+        try:
+            found = client.persist(lambda left, below=directory: {m.name: m for m in source.list(below)})  # type: ignore[misc]
+        except Permanent as exc:
+            raise not_opened(address, exc.reason) from None
+        if names.selected(found, path):
+            break
+    at = f"{region}@" if region else ""
+    signed = f"signed-{address.scheme}://{at}{address.root}"
+    return _offered(found, path, address.root, lambda name: f"{signed}/{name}", _nothing(address, path))
+
+
+def _not_listed(address: Address, exc: Permanent) -> DownloadFailed:
+    place = f"{address.scheme}://{address.root}"
+    if exc.status in (401, 403):
+        return DownloadFailed(
+            f"{place} is closed: it does not list its files publicly (HTTP {exc.status}). Nothing was written.",
+            hint=f"{_ELSEWHERE}; credentials open a private bucket ({_CREDENTIALS[address.scheme]})",
+        )
+    if exc.status == 404:
+        return DownloadFailed(f"There is no bucket {place} (HTTP 404). Nothing was written.", hint=_ELSEWHERE)
+    return DownloadFailed(f"{place} does not list its files: {exc.reason}. Nothing was written.", hint=_ELSEWHERE)
+
+
+def _signed(url: str, client: Client) -> tuple[RemoteFile, ...]:
+    raise DownloadFailed(f"{names.shown(url)} names a signed file, which cannot be listed.")
+
+
+# -- this machine
+
+
+def _local(url: str) -> tuple[RemoteFile, ...]:
+    path = DirectorySource.local_path(url)
+    base = path.parent
+    while "*" in str(base):
+        base = base.parent
+    pattern = path.relative_to(base).as_posix()
+    found = names.selected(_below(base, pattern), pattern)
+    listed = [_local_file(url, base / name, short) for name, short in found.items() if not _is_record(base / name)]
+    if not listed:
+        raise DownloadFailed(f"{url} does not exist, or holds no files. Nothing was written.")
+    names.all_safe(f.path for f in listed)
+    return tuple(listed)
+
+
+def _local_file(url: str, path: Path, name: str) -> RemoteFile:
+    inside = url.startswith(PACKAGE)
+    origin = PACKAGE + path.relative_to(str(resources("rlds_cli"))).as_posix() if inside else path.as_uri()
+    return RemoteFile(path=name, urls=(origin,), size=path.stat().st_size, key=path.as_posix())
+
+
+def _below(base: Path, pattern: str) -> Iterator[str]:
+    """Yield names of files, relative to ``base``, that may match; walks no other directory."""
+    start = pattern.split("*")[0].split("/")[0]
+    try:
+        entries = [e for e in os.scandir(base) if (e.name.startswith(start) if "*" in pattern else e.name == start)]
+    except OSError:
+        return
+    for entry in entries:
+        if entry.is_file():
+            yield entry.name
+        for file in trees.files(Path(entry.path)) if entry.is_dir() else ():
+            yield file.relative_to(base).as_posix()
+
+
+def _is_record(path: Path) -> bool:
+    """Return whether a file is the record of the file beside it. Records of other users may be unreadable."""
+    return (
+        path.suffix == ".json"
+        and path.with_suffix("").is_file()
+        and (FileRecord.read(path.with_suffix("")) is not None or not os.access(path, os.R_OK))
+    )
+
+
+_LISTED: Mapping[type[Source], Callable[[str, Client], tuple[RemoteFile, ...]]] = {
+    WebSource: _web,
+    HubSource: _hub,
+    BucketSource: _bucket,
+    SignedSource: _signed,
+    DirectorySource: lambda url, client: _local(url),
+}
