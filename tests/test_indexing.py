@@ -32,7 +32,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, InvalidArgument, NameTaken, WrongFingerprint, WrongHash
 from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader
-from rlds_cli.places.sources.directory import DirectorySource
+from rlds_cli.places.sources.directory import DirectoryPlace
 from rlds_cli.share import collecting
 from rlds_cli.share.indexing import index
 
@@ -274,15 +274,15 @@ def test_an_interrupted_index_leaves_the_earlier_one(
     place = copy(rlds_cli.open_dataset("local/arm#v1"), tmp_path / "copy")
     index(place)
     copy(newest, place)
-    real = DirectorySource.write
+    real = DirectoryPlace.write
 
-    def killed(self: DirectorySource, name: str, body: object, **how: object) -> int:
+    def killed(self: DirectoryPlace, name: str, body: object, **how: object) -> int:
         if name.startswith("indexes/"):
             raise KeyboardInterrupt
         return real(self, name, body, **how)  # type: ignore[arg-type]
 
     with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
-        m.setattr(DirectorySource, "write", killed)
+        m.setattr(DirectoryPlace, "write", killed)
         index(place)
     assert rlds_cli.open_dataset(f"file://{place}", cache_dir=other).version == 1
     assert index(place).version == 2

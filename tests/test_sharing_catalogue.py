@@ -23,7 +23,7 @@ from rlds_cli.look.report.beside import pages_beside
 from rlds_cli.look.report.html import is_report
 from rlds_cli.places.remote.reading import index_at
 from rlds_cli.places.sources import addresses, opening
-from rlds_cli.places.sources.source import Body
+from rlds_cli.places.sources.place import Body
 from rlds_cli.share.cataloguing import catalogue
 
 

@@ -40,7 +40,7 @@ from rlds_cli.places.http.client import Client, RetryPolicy
 from rlds_cli.places.http.connections import Retryable
 from rlds_cli.places.remote import pulling
 from rlds_cli.places.sources import addresses, opening
-from rlds_cli.places.sources.source import Body
+from rlds_cli.places.sources.place import Body
 from rlds_cli.places.sources.transfer import Stream
 from rlds_cli.share import collecting, pushing, snapshot
 from rlds_cli.share.pushing import Pushed

@@ -18,7 +18,7 @@ from rlds_cli.errors import DatasetNotFound, DownloadFailed, UploadFailed
 from rlds_cli.loader import Loader, Shuffled
 from rlds_cli.places.sources import addresses, buckets
 from rlds_cli.places.sources.opening import open_objects
-from rlds_cli.places.sources.source import Body, Overtaken
+from rlds_cli.places.sources.place import Body, Overtaken
 from rlds_cli.share import collecting, packing
 from rlds_cli.share.pushing import push
 

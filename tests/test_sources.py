@@ -19,7 +19,7 @@ from rlds_cli.places.http.ranges import RangeRequest
 from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
-from rlds_cli.places.sources.source import Body, Overtaken
+from rlds_cli.places.sources.place import Body, Overtaken
 from rlds_cli.places.sources.transfer import Stream, Units
 
 HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, connect=60.0, read=60.0)
@@ -62,28 +62,28 @@ def part(objects: Objects, name: str, start: int, length: int) -> bytes:
 
 def test_what_is_written_is_read_and_listed(objects: Objects) -> None:
     filled(objects)
-    source = objects.source
-    found = source.stat(LARGE)
+    place = objects.place
+    found = place.stat(LARGE)
     assert found is not None and (found.name, found.size) == (LARGE, len(CONTENT))
-    with source.open(LARGE, RangeRequest(start=70_000, stop=200_001)) as reply:
+    with place.open(LARGE, RangeRequest(start=70_000, stop=200_001)) as reply:
         assert (reply.start, reply.stop, reply.tag.size) == (70_000, 200_001, len(CONTENT))
         assert b"".join(map(bytes, reply.blocks)) == CONTENT[70_000:200_001]
     for start in (0, 299_000):
-        with source.open(LARGE, RangeRequest(start=start)) as reply:
+        with place.open(LARGE, RangeRequest(start=start)) as reply:
             assert (reply.start, reply.stop) == (start, len(CONTENT))
             assert b"".join(map(bytes, reply.blocks)) == CONTENT[start:]
-    assert {m.name: m.size for m in source.list("b/")} == {"b/small": 1}
-    listed = {m.name: m.size for m in source.list("")}
+    assert {m.name: m.size for m in place.list("b/")} == {"b/small": 1}
+    listed = {m.name: m.size for m in place.list("")}
     assert {LARGE: len(CONTENT), "b/small": 1, "a.json": 1, "README.md": 1}.items() <= listed.items()
     assert objects.read("README.md").data == b"z"  # type: ignore[union-attr]
 
 
 def test_what_is_not_there(objects: Objects) -> None:
     filled(objects)
-    assert objects.source.stat("b/other") is None
+    assert objects.place.stat("b/other") is None
     assert objects.read("b/other") is None
-    assert list(objects.source.list("c/")) == []
-    with pytest.raises(Permanent), objects.source.open("b/other", RangeRequest(start=0, stop=1)):
+    assert list(objects.place.list("c/")) == []
+    with pytest.raises(Permanent), objects.place.open("b/other", RangeRequest(start=0, stop=1)):
         pass
     with pytest.raises(DownloadFailed, match="b/small could not be read"):
         part(objects, "b/small", 1, 5)

@@ -21,8 +21,8 @@ import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, InvalidArgument, NameTaken, UploadFailed, WrongFingerprint
 from rlds_cli.keep import pinning
-from rlds_cli.places.sources.directory import DirectorySource
-from rlds_cli.places.sources.source import Document
+from rlds_cli.places.sources.directory import DirectoryPlace
+from rlds_cli.places.sources.place import Document
 from rlds_cli.share import collecting
 from rlds_cli.share.pushing import Pushed
 
@@ -419,15 +419,15 @@ def test_a_wrong_text_is_asked_for_again(
 ) -> None:
     """A byte that changes on the way changes nothing."""
     versions, wrong = three_versions(store), []
-    read = DirectorySource.document
+    read = DirectoryPlace.document
 
-    def damaged(self: DirectorySource, name: str, longest: int) -> Document | None:
+    def damaged(self: DirectoryPlace, name: str, longest: int) -> Document | None:
         found = read(self, name, longest)
         if found is not None and name.startswith(damage) and len(wrong) < 2:
             wrong.append(name)
             return Document(found.data.replace(b"local/arm", b"local/art"), found.tag)
         return found
 
-    monkeypatch.setattr(DirectorySource, "document", damaged)
+    monkeypatch.setattr(DirectoryPlace, "document", damaged)
     same(bring(f"file://{store}", other, "x"), versions[2])
     assert len(wrong) == 2

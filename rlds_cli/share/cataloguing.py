@@ -20,7 +20,7 @@ from rlds_cli.places.remote.reading import expect_index, read_file, read_groups
 from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
-from rlds_cli.places.sources.source import Overtaken
+from rlds_cli.places.sources.place import Overtaken
 from rlds_cli.store import commits, manifest
 
 PAGE = "index.html"

@@ -42,9 +42,9 @@ from rlds_cli.make import (
 from rlds_cli.make.downloads.fetch.planning import FetchStep
 from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.places.sources import addresses, names, opening
-from rlds_cli.places.sources.directory import DirectorySource
+from rlds_cli.places.sources.directory import DirectoryPlace
 from rlds_cli.places.sources.objects import Objects
-from rlds_cli.places.sources.source import Body, Overtaken
+from rlds_cli.places.sources.place import Body, Overtaken
 from rlds_cli.places.sources.urls import kind_of, local_path
 from rlds_cli.registry import Entry
 
@@ -298,7 +298,7 @@ def _there(file: RemoteFile, name: str, present: Mapping[str, int], target: _Tar
     size, listed = present.get(name), target.sums.get(name)
     if size is None or file.size not in (None, size):
         return None
-    if isinstance(target.objects.source, DirectorySource) and not (trust and listed):
+    if isinstance(target.objects.place, DirectoryPlace) and not (trust and listed):
         return _sum_of(file, target.objects.address.directory / name, listed)
     return listed if file.sha256 in (None, listed) else None
 

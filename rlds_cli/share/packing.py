@@ -35,7 +35,7 @@ from rlds_cli.places.remote.blocks import (
 from rlds_cli.places.remote.index import MANIFEST, Index, IndexedFile, Object, Piece
 from rlds_cli.places.remote.reading import read_groups
 from rlds_cli.places.sources.objects import Objects
-from rlds_cli.places.sources.source import Body
+from rlds_cli.places.sources.place import Body
 from rlds_cli.share.snapshot import Snapshot
 from rlds_cli.store import commits
 from rlds_cli.store.snapshots import LocalFile

@@ -33,7 +33,7 @@ from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
-from rlds_cli.places.sources.source import Body, Document, Overtaken
+from rlds_cli.places.sources.place import Body, Document, Overtaken
 from rlds_cli.share import copies, mending, packing, snapshot
 from rlds_cli.share.packing import Known, NewObject, PushPlan
 from rlds_cli.share.snapshot import Snapshot

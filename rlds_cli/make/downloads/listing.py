@@ -18,10 +18,10 @@ from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.places.http.client import Client, RetryPolicy
 from rlds_cli.places.http.connections import Permanent, Retryable, Stopped
 from rlds_cli.places.sources import names
-from rlds_cli.places.sources.hub import HubSource
-from rlds_cli.places.sources.source import Source
+from rlds_cli.places.sources.hub import HubPlace
+from rlds_cli.places.sources.place import Place
 from rlds_cli.places.sources.urls import kind_of, local_path, lookup, request_url
-from rlds_cli.places.sources.web import WebSource
+from rlds_cli.places.sources.web import WebPlace
 
 _FEW = 8  # files; for more, a mirror is probed once, so that each file does not wait for it
 
@@ -127,7 +127,7 @@ def list_files(
 def _service(url: str) -> str:
     """Name what answers for a URL: after `Unanswered`, other URLs of the same service are skipped."""
     kind = kind_of(url)
-    return kind.parse(url)[0].root if kind is HubSource else url
+    return kind.parse(url)[0].root if kind is HubPlace else url
 
 
 def read(file: RemoteFile, where: Settings, *, policy: RetryPolicy | None = None) -> bytes:
@@ -200,9 +200,9 @@ def with_mirrors(files: tuple[RemoteFile, ...], where: Settings) -> tuple[Remote
     A mirror has a file at its whole place at the source (``<root>/<host>/<path>``, ``<root>/<owner>/<repo>/<path>``,
     ``<root>/<bucket>/<path>``), or without its first part; a directory at any tail of that.
     """
-    roots = [(root, lookup(root) or WebSource) for root in where.mirrors]
+    roots = [(root, lookup(root) or WebPlace) for root in where.mirrors]
     if len(files) > _FEW and not where.offline:
-        roots = [(root, kind) for root, kind in roots if kind is not WebSource or _answers(root, where)]
+        roots = [(root, kind) for root, kind in roots if kind is not WebPlace or _answers(root, where)]
     return tuple(replace(f, urls=tuple(dict.fromkeys((*_at_mirrors(f, roots), *f.urls)))) for f in files)
 
 
@@ -218,7 +218,7 @@ def _answers(mirror: str, where: Settings) -> bool:
             return False
 
 
-def _at_mirrors(file: RemoteFile, roots: Sequence[tuple[str, type[Source]]]) -> Iterator[str]:
+def _at_mirrors(file: RemoteFile, roots: Sequence[tuple[str, type[Place]]]) -> Iterator[str]:
     if local_path(file.urls[0]) is None:
         for root, kind in roots:
             yield from kind.mirrored(root, names.tails(file.key))
@@ -244,7 +244,7 @@ def list_copy(
         As `list_source`.
     """
     copy = kind_of(source)
-    if copy is WebSource:  # which may not list its files: they are asked for by name
+    if copy is WebPlace:  # which may not list its files: they are asked for by name
         names.split(source)  # raises for an invalid address, before it is tried under many names
         return _from_unlisted(urls, where, source, policy)
     path = copy.local_path(source)
@@ -259,7 +259,7 @@ def list_copy(
     for url in urls:
         original = kind_of(url)
         candidates = [c for tail in names.tails(original.key(url)) for c in _candidates(root, tail)]
-        if original is HubSource and not original.parse(url)[1]:  # a copy of a whole repository may have any name
+        if original is HubPlace and not original.parse(url)[1]:  # a copy of a whole repository may have any name
             candidates.append(source)
         for candidate in candidates:
             tried.append(candidate)
@@ -302,7 +302,7 @@ def _from_unlisted(
 
 def _with_api(url: str, where: Settings, mirror: str, policy: RetryPolicy | None) -> tuple[RemoteFile, ...] | None:
     """List the files with the source's own calls at a mirror; None where the mirror does not have them."""
-    if kind_of(url) is not HubSource:
+    if kind_of(url) is not HubPlace:
         return None
     if where.offline:
         raise offline(url)

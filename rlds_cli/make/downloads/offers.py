@@ -18,12 +18,12 @@ from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Permanent
 from rlds_cli.places.sources import bucket_listing, hub_listing, names
 from rlds_cli.places.sources.addresses import Address
-from rlds_cli.places.sources.buckets import DEFAULT_REGION, BucketSource, SignedSource, has_credentials, not_opened
-from rlds_cli.places.sources.directory import PACKAGE, DirectorySource
-from rlds_cli.places.sources.hub import HubSource, file_url
-from rlds_cli.places.sources.source import Meta, Source
+from rlds_cli.places.sources.buckets import DEFAULT_REGION, BucketPlace, SignedPlace, has_credentials, not_opened
+from rlds_cli.places.sources.directory import PACKAGE, DirectoryPlace
+from rlds_cli.places.sources.hub import HubPlace, file_url
+from rlds_cli.places.sources.place import Meta, Place
 from rlds_cli.places.sources.urls import kind_of, lookup
-from rlds_cli.places.sources.web import WebSource
+from rlds_cli.places.sources.web import WebPlace
 
 _CREDENTIALS = {"s3": "AWS_ACCESS_KEY_ID or AWS_PROFILE", "gs": "GOOGLE_APPLICATION_CREDENTIALS"}
 _ELSEWHERE = "--from DIR|URL takes the files from another source"
@@ -42,12 +42,12 @@ def ask(url: str, client: Client) -> tuple[RemoteFile, ...]:
 def without_asking(url: str) -> tuple[RemoteFile, ...] | None:
     """Return the files that a URL names where no request is needed, else None; raises DownloadFailed if it is wrong."""
     kind = kind_of(url)
-    if kind is DirectorySource:
+    if kind is DirectoryPlace:
         return _local(url)
-    if kind is WebSource:
+    if kind is WebPlace:
         file = single_file(url)
         return None if file is None else (file,)
-    if kind is not SignedSource:
+    if kind is not SignedPlace:
         kind.parse(url)
     return None
 
@@ -55,10 +55,10 @@ def without_asking(url: str) -> tuple[RemoteFile, ...] | None:
 def single_file(url: str) -> RemoteFile | None:
     """Return the file that a remote URL names where its form alone says that it names one, else None."""
     kind = lookup(url)
-    if kind is WebSource:
+    if kind is WebPlace:
         path = names.split(url).path
         return None if "*" in path or path.endswith("/") else http_file(url)
-    if kind not in (HubSource, BucketSource):
+    if kind not in (HubPlace, BucketPlace):
         return None
     address, path = kind.parse(url)
     if "*" in path or not names.has_suffix(path):
@@ -113,10 +113,10 @@ def _others(found: Iterable[str], path: str) -> str | None:
 
 
 def _web(url: str, client: Client) -> tuple[RemoteFile, ...]:
-    address, path = WebSource.parse(url)
+    address, path = WebPlace.parse(url)
     start = names.fixed_directory(path) if "*" in path else path
     deep = path.count("/") - start.count("/") - bool(start) if "*" in path and "**" not in path else None
-    source = WebSource(address, client, deep=deep)
+    source = WebPlace(address, client, deep=deep)
     try:
         found = {m.name: m for m in source.list(f"{start}/" if start else "")}
     except Permanent as exc:
@@ -135,7 +135,7 @@ def _hub(url: str, client: Client) -> tuple[RemoteFile, ...]:
 
 def ask_hub(url: str, hub: str, client: Client) -> tuple[RemoteFile, ...]:
     """List a URL of the hub with the calls of a server that has them; raises DownloadFailed."""
-    (asked, path), endpoint = HubSource.parse(url), hub.rstrip("/")
+    (asked, path), endpoint = HubPlace.parse(url), hub.rstrip("/")
     repo, named = asked.root, str(asked.revision)
     try:
         revision, found = hub_listing.find(client, endpoint, repo, named, path)
@@ -163,7 +163,7 @@ def ask_hub(url: str, hub: str, client: Client) -> tuple[RemoteFile, ...]:
 
 
 def _bucket(url: str, client: Client) -> tuple[RemoteFile, ...]:
-    address, path = BucketSource.parse(url)
+    address, path = BucketPlace.parse(url)
     try:
         region, found = bucket_listing.find(address.scheme, address.root, path, client)
     except Permanent as exc:
@@ -180,7 +180,7 @@ def _nothing(address: Address, path: str) -> str:
 
 def _private_bucket(address: Address, path: str, region: str | None, client: Client) -> tuple[RemoteFile, ...]:
     """List with the user's credentials. ETags are not used as md5: the bucket may be encrypted."""
-    source = BucketSource(address, client, region=region or DEFAULT_REGION)
+    source = BucketPlace(address, client, region=region or DEFAULT_REGION)
     above = names.fixed_directory(path) if "*" in path else path
     found: dict[str, Meta] = {}
     for directory in dict.fromkeys((above, names.fixed_directory(path))):
@@ -215,7 +215,7 @@ def _signed(url: str, client: Client) -> tuple[RemoteFile, ...]:
 
 
 def _local(url: str) -> tuple[RemoteFile, ...]:
-    path = DirectorySource.local_path(url)
+    path = DirectoryPlace.local_path(url)
     base = path.parent
     while "*" in str(base):
         base = base.parent
@@ -257,10 +257,10 @@ def _is_record(path: Path) -> bool:
     )
 
 
-_LISTED: Mapping[type[Source], Callable[[str, Client], tuple[RemoteFile, ...]]] = {
-    WebSource: _web,
-    HubSource: _hub,
-    BucketSource: _bucket,
-    SignedSource: _signed,
-    DirectorySource: lambda url, client: _local(url),
+_LISTED: Mapping[type[Place], Callable[[str, Client], tuple[RemoteFile, ...]]] = {
+    WebPlace: _web,
+    HubPlace: _hub,
+    BucketPlace: _bucket,
+    SignedPlace: _signed,
+    DirectoryPlace: lambda url, client: _local(url),
 }

@@ -37,7 +37,7 @@ from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
-from rlds_cli.places.sources.source import Chunk
+from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Stream
 
 _AT_ONCE = 32  # requests

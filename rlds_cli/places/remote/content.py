@@ -49,7 +49,7 @@ from rlds_cli.places.remote.reuse import SharedBlocks
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import POLICY, Objects
 from rlds_cli.places.sources.opening import open_objects
-from rlds_cli.places.sources.source import Chunk
+from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Units
 from rlds_cli.store import files as store_files
 

@@ -16,7 +16,7 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.places.remote.blocks import GroupHashes
 from rlds_cli.places.remote.index import Index
 from rlds_cli.places.sources.objects import Objects
-from rlds_cli.places.sources.source import Chunk
+from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Units
 
 _PATIENCE = 2.0  # seconds to wait for a request of another thread

@@ -29,7 +29,7 @@ from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError, WrongFingerp
 from rlds_cli.places.remote.index import is_path
 from rlds_cli.places.remote.reading import check_version
 from rlds_cli.places.sources.objects import Objects
-from rlds_cli.places.sources.source import Chunk
+from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Stream
 from rlds_cli.store import arrays, commits, digests, lookups, manifest, paths, publishing, sealing, videos
 from rlds_cli.store import rows as stored_rows

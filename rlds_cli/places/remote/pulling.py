@@ -45,7 +45,7 @@ from rlds_cli.places.remote.reading import read_file, read_groups
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
-from rlds_cli.places.sources.source import Chunk
+from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Pending, Sink, Wrong
 from rlds_cli.store import commits, manifest, publishing, sealing, versions
 from rlds_cli.store.growing import logs

@@ -15,7 +15,7 @@ from rlds_cli.places.remote.index import Index
 from rlds_cli.places.remote.versions import Versions
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import Objects
-from rlds_cli.places.sources.source import Chunk, Document
+from rlds_cli.places.sources.place import Chunk, Document
 from rlds_cli.places.sources.transfer import Units
 
 _LONGEST_FILE = 64 << 20

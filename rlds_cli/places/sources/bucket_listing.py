@@ -32,7 +32,7 @@ from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Permanent
 from rlds_cli.places.sources import names
 from rlds_cli.places.sources.limits import ListingLimits
-from rlds_cli.places.sources.source import Meta
+from rlds_cli.places.sources.place import Meta
 
 _LONG = 64  # characters of a generation; it has twenty
 _MD5 = re.compile(r"[0-9a-f]{32}")

@@ -23,8 +23,8 @@ from rlds_cli.places.sources import names
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.bucket_listing import http_root, region_in
 from rlds_cli.places.sources.limits import ListingLimits
-from rlds_cli.places.sources.source import ANY, LONGEST, Body, Chunk, Document, Meta, Overtaken, Source, Unconditional
-from rlds_cli.places.sources.web import WebSource
+from rlds_cli.places.sources.place import ANY, LONGEST, Body, Chunk, Document, Meta, Overtaken, Place, Unconditional
+from rlds_cli.places.sources.web import WebPlace
 
 PART = 8 << 20  # bytes of a part of a large upload
 _PARTS = 9_000  # S3 takes 10,000
@@ -74,7 +74,7 @@ def was_forked() -> bool:
     return bool(_begun) and _begun[0] != os.getpid()
 
 
-class BucketSource(Source):
+class BucketPlace(Place):
     """The files below ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``; ``region`` of S3 if it is known."""
 
     usage = "gs://, s3://"
@@ -249,7 +249,7 @@ class BucketSource(Source):
         except Exception as e:
             raise self._failed(e) from None
 
-    def siblings(self) -> Iterator[Source]:
+    def siblings(self) -> Iterator[Place]:
         """Yield the places beside this one in the bucket."""
         above = self.address.path.rpartition("/")[0]
         with suppress(Exception):  # a bucket that may not be listed has none
@@ -312,9 +312,9 @@ class BucketSource(Source):
         if now is None or now.data != data:
             raise Overtaken
 
-    def copy(self, source: Source, name: str) -> bool:
+    def copy(self, source: Place, name: str) -> bool:
         """Let the store copy a file of another place in the same bucket."""
-        if not isinstance(source, BucketSource):
+        if not isinstance(source, BucketPlace):
             return False
         with suppress(Exception):  # a copy that fails is sent
             self._obstore.copy(self._store, source._key(name), self._key(name))
@@ -363,7 +363,7 @@ class BucketSource(Source):
         return _HINTS[self.address.scheme] if exc.status in (401, 403) else None
 
 
-class SignedSource(WebSource):
+class SignedPlace(WebPlace):
     """A private bucket, read by plain requests whose URLs are signed.
 
     ``signed-s3://[REGION@]BUCKET/PATH`` names a file of one: no file and no error holds a credential, since the request
@@ -387,13 +387,13 @@ class SignedSource(WebSource):
         address, path = cls.parse(url)
         try:
             with Client(where) as client:
-                return BucketSource(address, client, region=address.revision or DEFAULT_REGION).signed(path, _VALID)
+                return BucketPlace(address, client, region=address.revision or DEFAULT_REGION).signed(path, _VALID)
         except (Permanent, Retryable) as exc:
             raise not_opened(address, exc.reason) from None
 
     def __init__(self, address: Address, client: Client) -> None:
         super().__init__(address, client)
-        self._bucket = BucketSource(address, client)
+        self._bucket = BucketPlace(address, client)
 
     def url(self, name: str) -> str:
         """Return the URL that a file is requested at."""

@@ -23,14 +23,14 @@ from rlds_cli.places.http.connections import Permanent
 from rlds_cli.places.http.ranges import RangeRequest, Reply, Tag
 from rlds_cli.places.sources import names
 from rlds_cli.places.sources.addresses import Address
-from rlds_cli.places.sources.source import ANY, LONGEST, Body, Chunk, Document, Meta, Overtaken, Source, Unconditional
+from rlds_cli.places.sources.place import ANY, LONGEST, Body, Chunk, Document, Meta, Overtaken, Place, Unconditional
 
 _PIECE = 1 << 20
 _LOCK = ".rlds.lock"
 PACKAGE = "package:"
 
 
-class DirectorySource(Source):
+class DirectoryPlace(Place):
     """The files below a directory. Written ones are complete when they have their name, and read-only but the index."""
 
     usage = "file://"
@@ -104,7 +104,7 @@ class DirectorySource(Source):
                     with suppress(FileNotFoundError):
                         yield Meta(file.relative_to(top).as_posix(), file.stat().st_size)
 
-    def siblings(self) -> Iterator[Source]:
+    def siblings(self) -> Iterator[Place]:
         """Yield the directories beside this one."""
         above = self.address.directory.parent
         with suppress(OSError):
@@ -153,9 +153,9 @@ class DirectorySource(Source):
                 os.fsync(file.fileno())
             disk.sync_directory(top)
 
-    def copy(self, source: Source, name: str) -> bool:
+    def copy(self, source: Place, name: str) -> bool:
         """Share a file of a directory beside this one: by hard link, else by reflink, else by copy."""
-        if not isinstance(source, DirectorySource):
+        if not isinstance(source, DirectoryPlace):
             return False
         path = self._path(name)
         try:

@@ -38,8 +38,8 @@ from rlds_cli.places.http.ranges import RangeRequest
 from rlds_cli.places.sources import hub_listing, names
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.limits import ListingLimits
-from rlds_cli.places.sources.source import ANY, LONGEST, Body, Document, Meta, Overtaken, Source, Unconditional
-from rlds_cli.places.sources.web import WebSource
+from rlds_cli.places.sources.place import ANY, LONGEST, Body, Document, Meta, Overtaken, Place, Unconditional
+from rlds_cli.places.sources.web import WebPlace
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class _Large:
     size: int
 
 
-class HubSource(WebSource):
+class HubPlace(WebPlace):
     """The files of ``hf://datasets/OWNER/NAME[/PATH][@REVISION]``.
 
     All reads are of one commit: that which the revision named when the first file was asked for. Written files wait
@@ -214,7 +214,7 @@ class HubSource(WebSource):
             if exc.status != 404 or found:
                 raise
 
-    def siblings(self) -> Iterator[Source]:
+    def siblings(self) -> Iterator[Place]:
         """Yield the directories beside this one in the repository."""
         above = self.address.path.rpartition("/")[0]
         if not self.address.path:
@@ -433,9 +433,9 @@ class HubSource(WebSource):
         self._pending.clear()
         return True
 
-    def copy(self, source: Source, name: str) -> bool:
+    def copy(self, source: Place, name: str) -> bool:
         """Name a file of another directory of the repository, which has its content already."""
-        if not isinstance(source, HubSource) or source.address.root != self.address.root:
+        if not isinstance(source, HubPlace) or source.address.root != self.address.root:
             return False
         path, known = self._path(name), _BY_CONTENT.fullmatch(name)
         with suppress(Permanent, Retryable):

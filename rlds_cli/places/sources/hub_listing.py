@@ -11,7 +11,7 @@ from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Permanent
 from rlds_cli.places.sources.limits import ListingLimits
 from rlds_cli.places.sources.names import fixed_directory, selected
-from rlds_cli.places.sources.source import Meta
+from rlds_cli.places.sources.place import Meta
 
 
 def find(client: Client, endpoint: str, repo: str, revision: str, path: str) -> tuple[str, dict[str, Meta]]:

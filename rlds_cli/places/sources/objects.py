@@ -11,7 +11,7 @@ from rlds_cli.errors import DamagedDataset, DownloadFailed, UploadFailed, WrongH
 from rlds_cli.places.http.client import Client, RetryPolicy
 from rlds_cli.places.http.connections import Permanent, Retryable
 from rlds_cli.places.sources.addresses import Address
-from rlds_cli.places.sources.source import LONGEST, Body, Document, Meta, Overtaken, Source
+from rlds_cli.places.sources.place import LONGEST, Body, Document, Meta, Overtaken, Place
 from rlds_cli.places.sources.transfer import ATTEMPTS, Sink, Wrong, transfer
 
 T = TypeVar("T")
@@ -27,8 +27,8 @@ class Objects:
     nowhere else; ``policy.told`` receives a line about each long wait.
     """
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    def __init__(self, place: Place) -> None:
+        self.place = place
 
     def __enter__(self) -> Self:
         return self
@@ -43,27 +43,27 @@ class Objects:
     @property
     def address(self) -> Address:
         """The address."""
-        return self.source.address
+        return self.place.address
 
     @property
     def client(self) -> Client:
         """The connections and the policy of retries; ``client.stop()`` ends all waiting."""
-        return self.source.client
+        return self.place.client
 
     @property
     def where(self) -> Settings:
         """The settings."""
-        return self.source.where
+        return self.place.where
 
     @property
     def commits(self) -> bool:
         """True where all files of a push become visible in one step, with `replace`."""
-        return self.source.commits
+        return self.place.commits
 
     @property
     def compares(self) -> bool:
         """False once the source has shown that it cannot write on a condition."""
-        return self.source.compares
+        return self.place.compares
 
     # -- reading
 
@@ -86,7 +86,7 @@ class Objects:
         """
 
         def attempt() -> Document | None:
-            found = self.source.document(name, longest)
+            found = self.place.document(name, longest)
             try:
                 if found is not None:
                     check(found.data)
@@ -98,7 +98,7 @@ class Objects:
 
     def size(self, name: str) -> int | None:
         """Return the size of a file, or None if there is none; raises DownloadFailed."""
-        found = self._reading(name, lambda: self.source.stat(name))
+        found = self._reading(name, lambda: self.place.stat(name))
         return None if found is None else found.size
 
     def bring(self, name: str, sink: Sink) -> None:
@@ -112,7 +112,7 @@ class Objects:
             The source does not give them all.
         """
         try:
-            transfer(self.source, name, sink)
+            transfer(self.place, name, sink)
         except Permanent as exc:
             if isinstance(exc.__cause__, Wrong):
                 raise self._wrong_bytes(name, exc.__cause__) from exc.__cause__
@@ -139,7 +139,7 @@ class Objects:
 
         Only sources that can be written need it.
         """
-        return self._reading(prefix, lambda: {m.name: m for m in self.source.list(prefix)})
+        return self._reading(prefix, lambda: {m.name: m for m in self.place.list(prefix)})
 
     def names(self, prefix: str = "") -> dict[str, int]:
         """Return names and sizes of all files below ``prefix``; see `files`."""
@@ -147,7 +147,7 @@ class Objects:
 
     def siblings(self) -> Iterator[Objects]:
         """Yield the places beside this one that may hold datasets whose files `copy` can take over."""
-        return map(Objects, self.source.siblings())
+        return map(Objects, self.place.siblings())
 
     # -- writing
 
@@ -160,7 +160,7 @@ class Objects:
         ------
         UploadFailed
         """
-        return self._writing(name, lambda: self.source.write(name, body))
+        return self._writing(name, lambda: self.place.write(name, body))
 
     def replace(self, name: str, data: bytes, seen: str | None, beside: Mapping[str, bytes] = {}) -> None:
         """Write a document if the existing one still has the tag ``seen``; None: if there is none.
@@ -179,9 +179,9 @@ class Objects:
 
         def attempt() -> None:
             try:
-                self.source.write(name, Body.of(data), if_tag=seen)
+                self.place.write(name, Body.of(data), if_tag=seen)
             except Overtaken:  # by an attempt of our own whose answer was lost?
-                there = self.source.document(name, LONGEST)
+                there = self.place.document(name, LONGEST)
                 if there is None or there.data != data:
                     raise
 
@@ -195,9 +195,9 @@ class Objects:
         if not self.commits:
             write_beside()
 
-    def copy(self, source: Objects, name: str) -> bool:
+    def copy(self, other: Objects, name: str) -> bool:
         """Copy a file of a sibling within the place; False if it cannot be, and has to be sent."""
-        return self.source.copy(source.source, name)
+        return self.place.copy(other.place, name)
 
     def delete(self, name: str) -> None:
         """Remove a file; nothing happens if there is none. Raises UploadFailed."""
@@ -207,11 +207,11 @@ class Objects:
         """Remove files, in one step where the source can; raises UploadFailed."""
         every = list(names)
         for some in [every] if self.commits and every else [[name] for name in every]:
-            self._writing(some[0], lambda some=some: self.source.delete(some))  # type: ignore[misc]
+            self._writing(some[0], lambda some=some: self.place.delete(some))  # type: ignore[misc]
 
     def tidy(self) -> None:
         """Remove what pushes left that were killed, where the source shows it."""
-        self.source.tidy()
+        self.place.tidy()
 
     # -- retries
 
@@ -225,7 +225,7 @@ class Objects:
 
     def _unread(self, name: str, exc: Permanent) -> DownloadFailed:
         message = f"{self._place(name)} could not be read: {exc.reason}."
-        return DownloadFailed(message, hint=self.source.hint(exc) or _CHECK)
+        return DownloadFailed(message, hint=self.place.hint(exc) or _CHECK)
 
     def _writing(self, name: str, act: Callable[[], T]) -> T:
         try:
@@ -233,7 +233,7 @@ class Objects:
         except Permanent as exc:
             raise UploadFailed(
                 f"{self._place(name)} could not be written: {exc.reason}.",
-                hint=self.source.hint(exc) or "the same command continues where it ended",
+                hint=self.place.hint(exc) or "the same command continues where it ended",
             ) from exc
 
     def _place(self, name: str) -> str:

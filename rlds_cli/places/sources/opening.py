@@ -14,7 +14,7 @@ from rlds_cli.places.http.client import Client, RetryPolicy
 from rlds_cli.places.sources import objects
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import Objects
-from rlds_cli.places.sources.source import Source
+from rlds_cli.places.sources.place import Place
 
 _QUIET = 5.0  # seconds after a note about a wait in which other threads wait for the same, as a rule
 
@@ -39,7 +39,7 @@ def open_objects(
             hint="an address that is a directory works without",
         )
     policy = replace(policy or objects.POLICY, told=_notes(address, progress))
-    return Objects(source_at(address, Client(where, policy=policy)))
+    return Objects(place_at(address, Client(where, policy=policy)))
 
 
 def _notes(address: Address, progress: Progress) -> Callable[[str], None]:
@@ -57,20 +57,20 @@ def _notes(address: Address, progress: Progress) -> Callable[[str], None]:
     return told
 
 
-def source_at(address: Address, client: Client) -> Source:
+def place_at(address: Address, client: Client) -> Place:
     """Return the source for an address; raises MissingPackage."""
     if address.scheme == "file":
-        from rlds_cli.places.sources.directory import DirectorySource
+        from rlds_cli.places.sources.directory import DirectoryPlace
 
-        return DirectorySource(address, client)
+        return DirectoryPlace(address, client)
     if address.scheme in ("s3", "gs"):
-        from rlds_cli.places.sources.buckets import BucketSource, SignedSource, was_forked
+        from rlds_cli.places.sources.buckets import BucketPlace, SignedPlace, was_forked
 
-        return (SignedSource if was_forked() else BucketSource)(address, client)
+        return (SignedPlace if was_forked() else BucketPlace)(address, client)
     if address.scheme == "hf":
-        from rlds_cli.places.sources.hub import HubSource
+        from rlds_cli.places.sources.hub import HubPlace
 
-        return HubSource(address, client)
-    from rlds_cli.places.sources.web import WebSource
+        return HubPlace(address, client)
+    from rlds_cli.places.sources.web import WebPlace
 
-    return WebSource(address, client)
+    return WebPlace(address, client)

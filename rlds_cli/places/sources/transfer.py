@@ -1,4 +1,4 @@
-"""Bring bytes of a file from a source into a sink: ranges, retries, and a limit to what is taken.
+"""Bring bytes of a file from a place into a sink: ranges, retries, and a limit to what is taken.
 
 A `Sink` says which bytes are missing, and takes those that come: blocks that are checked one by one (`Units`), bytes in
 order (`Stream`), or a file of an archive (`make.downloads.fetch.http`).
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from rlds_cli.base import text
 from rlds_cli.places.http.connections import Budget, Permanent, Retryable
 from rlds_cli.places.http.ranges import NoRange, RangeRequest, Reply, Tag
-from rlds_cli.places.sources.source import Chunk, Source
+from rlds_cli.places.sources.place import Chunk, Place
 
 Span = tuple[int, int | None]  # first byte, and that behind the last; None: to the end
 
@@ -97,7 +97,7 @@ class Sink(ABC):
 
 
 def transfer(
-    source: Source,
+    place: Place,
     name: str,
     sink: Sink,
     *,
@@ -106,7 +106,7 @@ def transfer(
 ) -> None:
     """Bring what a sink misses of a file. What has been taken is not asked for again.
 
-    A source that does not give a range is asked for the whole file.
+    A place that does not give a range is asked for the whole file.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def transfer(
     Raises
     ------
     Permanent
-        The source does not give it; caused by Wrong if it gave other bytes.
+        The place does not give it; caused by Wrong if it gave other bytes.
     """
 
     def attempt(left: float) -> None:
@@ -127,7 +127,7 @@ def transfer(
             start, stop = (0, None) if sink.whole else span
             request = RangeRequest(start=start, stop=stop, seen=sink.seen, budget=counted, seconds=seconds)
             try:
-                ask(source, name, sink, request)
+                ask(place, name, sink, request)
             except NoRange as exc:
                 if exc.beyond and start and sink.has_ended(exc.size):
                     return
@@ -139,24 +139,24 @@ def transfer(
                 raise Retryable("bytes without the expected sha256 came", attempts=ATTEMPTS) from exc
             seconds = math.inf
 
-    source.client.persist(attempt, lambda: sink.taken, say)
+    place.client.persist(attempt, lambda: sink.taken, say)
 
 
-def ask(source: Source, name: str, sink: Sink, request: RangeRequest) -> None:
+def ask(place: Place, name: str, sink: Sink, request: RangeRequest) -> None:
     """Make one request, and give the bytes of its answer to a sink, but none that the file cannot have.
 
     Raises
     ------
     Retryable, Permanent, NoRange, Wrong
     """
-    with source.open(name, request) as reply:
+    with place.open(name, request) as reply:
         blocks = sink.begin(reply)
         limit = min((b for b in (reply.stop, sink.size) if b is not None), default=math.inf)
         is_told = sink.size is not None or reply.tag.size is not None
         most = limit if is_told else min(limit, sink.most)
         at = reply.start
         for block in blocks:
-            source.client.check()
+            place.client.check()
             if len(block) > most - at:
                 expected = f"sends more than the expected {most:,} B"
                 unknown = f"announces no size, and sends more than {text.size_of(int(most))}"

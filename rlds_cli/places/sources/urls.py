@@ -20,33 +20,33 @@ from pathlib import Path
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.places.sources import names
-from rlds_cli.places.sources.buckets import BucketSource, SignedSource
-from rlds_cli.places.sources.directory import DirectorySource
-from rlds_cli.places.sources.hub import HubSource
-from rlds_cli.places.sources.source import Source
-from rlds_cli.places.sources.web import WebSource
+from rlds_cli.places.sources.buckets import BucketPlace, SignedPlace
+from rlds_cli.places.sources.directory import DirectoryPlace
+from rlds_cli.places.sources.hub import HubPlace
+from rlds_cli.places.sources.place import Place
+from rlds_cli.places.sources.web import WebPlace
 
-KINDS: Mapping[str, type[Source]] = {
-    "http": WebSource,
-    "https": WebSource,
-    "hf": HubSource,
-    "gs": BucketSource,
-    "s3": BucketSource,
-    "signed-gs": SignedSource,
-    "signed-s3": SignedSource,
-    "file": DirectorySource,
+KINDS: Mapping[str, type[Place]] = {
+    "http": WebPlace,
+    "https": WebPlace,
+    "hf": HubPlace,
+    "gs": BucketPlace,
+    "s3": BucketPlace,
+    "signed-gs": SignedPlace,
+    "signed-s3": SignedPlace,
+    "file": DirectoryPlace,
 }
 
 
-def lookup(url: str) -> type[Source] | None:
+def lookup(url: str) -> type[Place] | None:
     """Return the kind of place of a URL or path; None if its scheme is not in the table."""
     scheme = url.partition(":")[0].lower()
     if "://" not in url and scheme != "file":  # a path, or package:samples/...
-        return DirectorySource
+        return DirectoryPlace
     return KINDS.get(scheme)
 
 
-def kind_of(url: str) -> type[Source]:
+def kind_of(url: str) -> type[Place]:
     """Return the kind of place of a URL or path; raises DownloadFailed if its scheme is not in the table."""
     found = lookup(url)
     if found is None:

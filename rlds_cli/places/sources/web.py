@@ -19,7 +19,7 @@ from rlds_cli.places.http.ranges import RangeRequest, Reply, range_of, reply_of
 from rlds_cli.places.sources import names
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.limits import ListingLimits
-from rlds_cli.places.sources.source import Document, Meta, Source
+from rlds_cli.places.sources.place import Document, Meta, Place
 
 _REQUESTS = 32  # with redirects
 _DEEP = 16  # directories in directories
@@ -28,7 +28,7 @@ _CLOSING = {"!--": "-->", "script": "</script", "style": "</style"}
 _TARGET = re.compile(r"""(?:^|\s)href\s{0,8}=\s{0,8}(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.IGNORECASE)
 
 
-class WebSource(Source):
+class WebPlace(Place):
     """The files below ``https://HOST/PATH/``. A server without ranges sends whole files, of which a part is taken."""
 
     usage = "http(s)://"
@@ -118,7 +118,7 @@ class WebSource(Source):
         return "a user in the address or in .netrc may be needed; a signed address expires" if refused else None
 
 
-class WebFile(WebSource):
+class WebFile(WebPlace):
     """One file at a URL as it is, whatever its name."""
 
     def __init__(self, url: str, client: Client) -> None:

@@ -24,7 +24,7 @@ from rlds_cli.places.http.client import Client, authorities
 from rlds_cli.places.http.connections import Budget, Exchange, Permanent, Retryable, Stopped, quoted
 from rlds_cli.places.http.ranges import NoRange, RangeRequest, Reply, Tag
 from rlds_cli.places.sources import names
-from rlds_cli.places.sources.source import Chunk
+from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Sink, Span, ask, transfer
 from rlds_cli.places.sources.web import WebFile
 

@@ -1,11 +1,14 @@
-"""The protocol of a source: what can be read, listed and written below an address, in one attempt each.
+"""The protocol of a place: what can be read, listed and written below an address, in one attempt each.
 
-========================  ===============================================
-`web.WebSource`           a directory of a web server: read, and listed where it shows pages of links
-`hub.HubSource`           a dataset repository of the hub
-`buckets.BucketSource`    a bucket of S3 or Google Cloud Storage
-`directory.DirectorySource`  a directory of this machine
-========================  ===============================================
+==========================  ======================================================================
+`web.WebPlace`              a directory of a web server: read, and listed where it shows pages of links
+`hub.HubPlace`              a dataset repository of the hub
+`buckets.BucketPlace`       a bucket of S3 or Google Cloud Storage
+`buckets.SignedPlace`       a bucket, read by plain requests that are signed
+`directory.DirectoryPlace`  a directory of this machine
+==========================  ======================================================================
+
+The class also says how URLs of archives are written in its kind of place; `urls` is the table of their schemes.
 
 A pushed dataset has files that never change, named by their content, and one index that is replaced as a whole. So a
 source needs no more than this: read a range, write a file, replace a file if it is still the one that was seen.
@@ -41,7 +44,7 @@ class Unconditional:
     """The type of `ANY`."""
 
 
-ANY: Final = Unconditional()  # `Source.write` on no condition
+ANY: Final = Unconditional()  # `Place.write` on no condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class Body:
         return cls(len(data), lambda: io.BytesIO(data))
 
 
-class Source(ABC):
+class Place(ABC):
     """The files below one address. Names are relative, with ``/`` between their parts.
 
     All methods may be called from several threads at a time. Each is one attempt, and raises
@@ -183,7 +186,7 @@ class Source(ABC):
         """Yield the files below ``prefix``, which ends in ``/`` or is empty."""
         raise Permanent("it cannot be listed")
 
-    def siblings(self) -> Iterator[Source]:
+    def siblings(self) -> Iterator[Place]:
         """Yield the places beside this one that may hold datasets whose files `copy` can take over."""
         yield from ()
 
@@ -197,7 +200,7 @@ class Source(ABC):
         """
         raise Permanent("it can only be read")
 
-    def copy(self, source: Source, name: str) -> bool:
+    def copy(self, source: Place, name: str) -> bool:
         """Copy a file of a sibling within the place; False if it cannot be, and has to be sent."""
         return False
 
