@@ -17,9 +17,9 @@ from rlds_cli.errors import DatasetNotFound, RldsError
 from rlds_cli.keep import edits
 from rlds_cli.keep.lock_file import Locked
 from rlds_cli.make import MERGED
+from rlds_cli.places import local_path
 from rlds_cli.places.remote import origins
 from rlds_cli.places.remote.origins import Origin
-from rlds_cli.places.sources.urls import local_path
 from rlds_cli.store.growing.opening import find_version, open_store
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store

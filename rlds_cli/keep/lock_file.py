@@ -18,8 +18,8 @@ from rlds_cli.base import ids, settings
 from rlds_cli.errors import RldsError
 from rlds_cli.keep import edits
 from rlds_cli.keep.lock_values import InvalidLock, LockValue
+from rlds_cli.places import network_schemes
 from rlds_cli.places.sources import addresses
-from rlds_cli.places.sources.urls import network_schemes
 from rlds_cli.registry import problems
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import RldsError
 from rlds_cli.home import Home, is_dataset
 from rlds_cli.make import MERGED, FileRecord, record_path
+from rlds_cli.places import local_path
 from rlds_cli.places.remote import origins as remote
-from rlds_cli.places.sources.urls import local_path
 from rlds_cli.registry import Entry
 from rlds_cli.store import manifest, versions
 from rlds_cli.store.growing.opening import fingerprint_of, open_store

@@ -50,8 +50,8 @@ from rlds_cli.keep import edits, lock_file
 from rlds_cli.keep.lock_entries import Entries, may_be_pulled, own_steps
 from rlds_cli.keep.lock_file import Locked, UserFunction
 from rlds_cli.make import DownloadRequest
+from rlds_cli.places import kind_of, local_path, request_url
 from rlds_cli.places.sources import addresses
-from rlds_cli.places.sources.urls import kind_of, local_path, request_url
 from rlds_cli.registry import Entry, File
 from rlds_cli.store import manifest, versions
 from rlds_cli.store.facts import facts_of

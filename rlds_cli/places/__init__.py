@@ -1,1 +1,64 @@
-"""Places that files are read from and written to."""
+"""Places that files are read from and written to: web servers, the hub, buckets, directories.
+
+A `WebPlace`, `HubPlace`, `BucketPlace`, `SignedPlace` or `DirectoryPlace` is the files below one address, and says how
+URLs of its kind are written; `kind_of` and `lookup` tell the kind of a URL, `local_path` its path on this machine, and
+`request_url` its HTTP address. URLs of `network_schemes` mean the same on every machine. `open_objects` opens what was
+pushed to an address. `transfer` brings bytes of a file into a `Sink`, such as a `Stream`, by as many requests as it
+takes; `ask` makes one of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlds_cli.base.faces import lazy
+
+if TYPE_CHECKING:
+    from rlds_cli.places.sources.buckets import BucketPlace as BucketPlace
+    from rlds_cli.places.sources.buckets import SignedPlace as SignedPlace
+    from rlds_cli.places.sources.directory import DirectoryPlace as DirectoryPlace
+    from rlds_cli.places.sources.hub import HubPlace as HubPlace
+    from rlds_cli.places.sources.opening import open_objects as open_objects
+    from rlds_cli.places.sources.transfer import Sink as Sink
+    from rlds_cli.places.sources.transfer import Stream as Stream
+    from rlds_cli.places.sources.transfer import ask as ask
+    from rlds_cli.places.sources.transfer import transfer as transfer
+    from rlds_cli.places.sources.urls import kind_of as kind_of
+    from rlds_cli.places.sources.urls import local_path as local_path
+    from rlds_cli.places.sources.urls import lookup as lookup
+    from rlds_cli.places.sources.urls import network_schemes as network_schemes
+    from rlds_cli.places.sources.urls import request_url as request_url
+    from rlds_cli.places.sources.web import WebFile as WebFile
+    from rlds_cli.places.sources.web import WebPlace as WebPlace
+
+__all__ = [
+    "BucketPlace",
+    "DirectoryPlace",
+    "HubPlace",
+    "SignedPlace",
+    "Sink",
+    "Stream",
+    "WebFile",
+    "WebPlace",
+    "ask",
+    "kind_of",
+    "local_path",
+    "lookup",
+    "network_schemes",
+    "open_objects",
+    "request_url",
+    "transfer",
+]
+
+lazy(
+    __name__,
+    {
+        "sources.buckets": "BucketPlace SignedPlace",
+        "sources.directory": "DirectoryPlace",
+        "sources.hub": "HubPlace",
+        "sources.opening": "open_objects",
+        "sources.transfer": "Sink Stream ask transfer",
+        "sources.urls": "kind_of local_path lookup network_schemes request_url",
+        "sources.web": "WebFile WebPlace",
+    },
+)

@@ -13,13 +13,13 @@ from rlds_cli.base import settings, visible
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import DamagedDataset, NameTaken, RldsError, UploadFailed
 from rlds_cli.look import CollectionEntry, is_catalogue, rank, render_collection
+from rlds_cli.places import open_objects
 from rlds_cli.places.remote import index as indexes
 from rlds_cli.places.remote import versions
 from rlds_cli.places.remote.index import Index
 from rlds_cli.places.remote.reading import expect_index, read_file, read_groups
 from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.objects import Objects
-from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.place import Overtaken
 from rlds_cli.store import commits, manifest
 

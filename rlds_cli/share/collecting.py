@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from rlds_cli.base import settings
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import InvalidArgument
+from rlds_cli.places import open_objects
 from rlds_cli.places.remote import versions
 from rlds_cli.places.remote.reading import nothing_there, read_index, read_versions
 from rlds_cli.places.remote.versions import PushedVersion, Versions
 from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.objects import Objects
-from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.share import pushing
 from rlds_cli.store import paths
 

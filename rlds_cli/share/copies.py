@@ -12,10 +12,10 @@ from contextlib import suppress
 from typing import Any
 
 from rlds_cli.errors import RldsError
+from rlds_cli.places import Stream
 from rlds_cli.places.remote.blocks import Hasher, hashes_of_groups
 from rlds_cli.places.remote.index import Index, Object, Piece
 from rlds_cli.places.sources.place import Chunk
-from rlds_cli.places.sources.transfer import Stream
 from rlds_cli.share.packing import Known
 
 

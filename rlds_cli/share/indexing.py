@@ -23,13 +23,12 @@ from rlds_cli.base import settings
 from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import InvalidArgument, RldsError
+from rlds_cli.places import Stream, open_objects
 from rlds_cli.places.remote.index import Index, Object
 from rlds_cli.places.remote.reading import read_index, read_versions
 from rlds_cli.places.remote.versions import PushedVersion, of_indexes
 from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.objects import Objects
-from rlds_cli.places.sources.opening import open_objects
-from rlds_cli.places.sources.transfer import Stream
 from rlds_cli.share import pushing, snapshot
 from rlds_cli.share.snapshot import Snapshot
 

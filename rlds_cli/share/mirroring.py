@@ -41,11 +41,10 @@ from rlds_cli.make import (
 )
 from rlds_cli.make.downloads.fetch.planning import FetchStep
 from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places import DirectoryPlace, kind_of, local_path
 from rlds_cli.places.sources import addresses, names, opening
-from rlds_cli.places.sources.directory import DirectoryPlace
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.place import Body, Overtaken
-from rlds_cli.places.sources.urls import kind_of, local_path
 from rlds_cli.registry import Entry
 
 SUMS = "SHA256SUMS"

@@ -21,6 +21,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, InvalidArgument, NameTaken, NewerFormat, RldsError, UploadFailed
 from rlds_cli.home import Home
 from rlds_cli.look import pages_beside
+from rlds_cli.places import open_objects
 from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.remote import index as indexes
 from rlds_cli.places.remote import origins
@@ -32,7 +33,6 @@ from rlds_cli.places.remote.versions import Versions
 from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import Objects
-from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.place import Body, Document, Overtaken
 from rlds_cli.share import copies, mending, packing, snapshot
 from rlds_cli.share.packing import Known, NewObject, PushPlan

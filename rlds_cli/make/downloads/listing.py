@@ -15,13 +15,11 @@ from rlds_cli.errors import DownloadFailed, Offline, RldsError, TransferError, U
 from rlds_cli.make.downloads import offers
 from rlds_cli.make.downloads.offers import Unanswered, single_file
 from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places import HubPlace, WebPlace, kind_of, local_path, lookup, request_url
 from rlds_cli.places.http.client import Client, RetryPolicy
 from rlds_cli.places.http.connections import Permanent, Retryable, Stopped
 from rlds_cli.places.sources import names
-from rlds_cli.places.sources.hub import HubPlace
 from rlds_cli.places.sources.place import Place
-from rlds_cli.places.sources.urls import kind_of, local_path, lookup, request_url
-from rlds_cli.places.sources.web import WebPlace
 
 _FEW = 8  # files; for more, a mirror is probed once, so that each file does not wait for it
 

@@ -5,25 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from importlib.resources import files as resources
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from rlds_cli.base import text
 from rlds_cli.base.files import trees
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.make.downloads.fetch.parts import FileRecord
 from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places import BucketPlace, DirectoryPlace, HubPlace, SignedPlace, WebPlace, kind_of, lookup
 from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Permanent
-from rlds_cli.places.sources import bucket_listing, hub_listing, names
-from rlds_cli.places.sources.addresses import Address
-from rlds_cli.places.sources.buckets import DEFAULT_REGION, BucketPlace, SignedPlace, has_credentials, not_opened
-from rlds_cli.places.sources.directory import PACKAGE, DirectoryPlace
-from rlds_cli.places.sources.hub import HubPlace, file_url
-from rlds_cli.places.sources.place import Meta, Place
-from rlds_cli.places.sources.urls import kind_of, lookup
-from rlds_cli.places.sources.web import WebPlace
+from rlds_cli.places.sources import names
+from rlds_cli.places.sources.place import Listing, Place
 
 _CREDENTIALS = {"s3": "AWS_ACCESS_KEY_ID or AWS_PROFILE", "gs": "GOOGLE_APPLICATION_CREDENTIALS"}
 _ELSEWHERE = "--from DIR|URL takes the files from another source"
@@ -75,27 +69,25 @@ def http_file(url: str) -> RemoteFile:
     return RemoteFile(path=names.basename(url), urls=(url,), key=unquote(f"{host}{parts.path}"))
 
 
-def _offered(
-    found: Mapping[str, Meta], path: str, root: str, url_of: Callable[[str], str], nothing: str
-) -> tuple[RemoteFile, ...]:
-    """Return the listed files that belong to a path.
+def _offered(kind: type[Place], url: str, found: Listing, nothing: str) -> tuple[RemoteFile, ...]:
+    """Return the listed files that belong to the path of a URL.
 
-    ``root`` is the beginning of their keys. Raises DownloadFailed with the message ``nothing`` and the names of other
-    files if there are none, and UnsafeArchive.
+    Raises DownloadFailed with the message ``nothing`` and names of other files if there are none, and UnsafeArchive.
     """
-    chosen = names.selected(found, path)
+    address, path = kind.parse(url)
+    chosen = names.selected(found.files, path)
     if not chosen:
-        raise DownloadFailed(nothing, hint=_others(found, path))
+        raise DownloadFailed(nothing, hint=_others(found.files, path))
     names.all_safe(chosen.values())
     return tuple(
         RemoteFile(
             path=relative,
-            urls=(url_of(name),),
-            size=(m := found[name]).size,
+            urls=(found.url_of(name),),
+            size=(m := found.files[name]).size,
             sha256=m.sha256,
             git_sha1=m.git_sha1,
             revision=m.revision,
-            key=f"{root}/{name}",
+            key=f"{address.root}/{name}",
             md5=m.md5,
             crc32c=m.crc32c,
         )
@@ -113,20 +105,13 @@ def _others(found: Iterable[str], path: str) -> str | None:
 
 
 def _web(url: str, client: Client) -> tuple[RemoteFile, ...]:
-    address, path = WebPlace.parse(url)
-    start = names.fixed_directory(path) if "*" in path else path
-    deep = path.count("/") - start.count("/") - bool(start) if "*" in path and "**" not in path else None
-    source = WebPlace(address, client, deep=deep)
     try:
-        found = {m.name: m for m in source.list(f"{start}/" if start else "")}
+        found = WebPlace.listed(url, client)
     except Permanent as exc:
         raise DownloadFailed(
             f"{names.shown(url)} does not list its files: {exc.reason}. Nothing was written.", hint=_ELSEWHERE
         ) from exc
-    return _offered(found, path, address.root, source.url, f"{names.shown(url)} has no files. Nothing was written.")
-
-
-# -- the hub
+    return _offered(WebPlace, url, found, f"{names.shown(url)} has no files. Nothing was written.")
 
 
 def _hub(url: str, client: Client) -> tuple[RemoteFile, ...]:
@@ -136,71 +121,43 @@ def _hub(url: str, client: Client) -> tuple[RemoteFile, ...]:
 def ask_hub(url: str, hub: str, client: Client) -> tuple[RemoteFile, ...]:
     """List a URL of the hub with the calls of a server that has them; raises DownloadFailed."""
     (asked, path), endpoint = HubPlace.parse(url), hub.rstrip("/")
-    repo, named = asked.root, str(asked.revision)
     try:
-        revision, found = hub_listing.find(client, endpoint, repo, named, path)
+        found = HubPlace.listed(url, client, endpoint=endpoint)
     except Permanent as exc:
         kind = DownloadFailed if exc.status == 404 else Unanswered
         raise kind(
-            f"{endpoint} does not list {repo} at {named}: {exc.reason}. Nothing was written.",
-            hint=f"{endpoint}/datasets/{repo} says who may read it; HF_TOKEN holds the token"
+            f"{endpoint} does not list {asked.root} at {asked.revision}: {exc.reason}. Nothing was written.",
+            hint=f"{endpoint}/datasets/{asked.root} says who may read it; HF_TOKEN holds the token"
             if exc.status in (401, 403)
             else f"HF_ENDPOINT names another hub; {_ELSEWHERE}",
         ) from exc
-    address = replace(asked, revision=revision)
-    nothing = f'{repo} at {revision} has nothing called "{path}".'
-    files = _offered(found, path, repo, lambda name: file_url(address, name, endpoint), nothing)
+    files = _offered(HubPlace, url, found, f'{asked.root} at {found.revision} has nothing called "{path}".')
 
     def pinned(f: RemoteFile) -> RemoteFile:
         """Add the revision, and the address of the one that was named: a hash decides if it is the same file."""
-        other = file_url(asked, f.key.removeprefix(f"{repo}/"), endpoint)
-        return replace(f, urls=tuple(dict.fromkeys((*f.urls, other))) if f.hashed else f.urls, revision=revision)
+        name = f.key.removeprefix(f"{asked.root}/")
+        named = HubPlace.file_url(asked.root, str(asked.revision), endpoint, name)
+        urls = tuple(dict.fromkeys((*f.urls, named))) if f.hashed else f.urls
+        return replace(f, urls=urls, revision=found.revision)
 
     return tuple(map(pinned, files))
 
 
-# -- buckets
-
-
 def _bucket(url: str, client: Client) -> tuple[RemoteFile, ...]:
     address, path = BucketPlace.parse(url)
-    try:
-        region, found = bucket_listing.find(address.scheme, address.root, path, client)
-    except Permanent as exc:
-        if exc.status in (401, 403) and has_credentials(address.scheme, client.where):
-            return _private_bucket(address, path, bucket_listing.region_in(exc), client)
-        raise _not_listed(address, exc) from exc
-    root = bucket_listing.http_root(address.scheme, address.root, region, client.where)
-    return _offered(found, path, address.root, lambda name: f"{root}/{quote(name)}", _nothing(address, path))
-
-
-def _nothing(address: Address, path: str) -> str:
-    return f'{address.scheme}://{address.root} has nothing called "{path}".'
-
-
-def _private_bucket(address: Address, path: str, region: str | None, client: Client) -> tuple[RemoteFile, ...]:
-    """List with the user's credentials. ETags are not used as md5: the bucket may be encrypted."""
-    source = BucketPlace(address, client, region=region or DEFAULT_REGION)
-    above = names.fixed_directory(path) if "*" in path else path
-    found: dict[str, Meta] = {}
-    for directory in dict.fromkeys((above, names.fixed_directory(path))):
-        try:
-            found = client.persist(lambda left, below=directory: {m.name: m for m in source.list(below)})  # type: ignore[misc]
-        except Permanent as exc:
-            raise not_opened(address, exc.reason) from None
-        if names.selected(found, path):
-            break
-    at = f"{region}@" if region else ""
-    signed = f"signed-{address.scheme}://{at}{address.root}"
-    return _offered(found, path, address.root, lambda name: f"{signed}/{name}", _nothing(address, path))
-
-
-def _not_listed(address: Address, exc: Permanent) -> DownloadFailed:
     place = f"{address.scheme}://{address.root}"
+    try:
+        found = BucketPlace.listed(url, client)
+    except Permanent as exc:
+        raise _not_listed(place, _CREDENTIALS[address.scheme], exc) from exc
+    return _offered(BucketPlace, url, found, f'{place} has nothing called "{path}".')
+
+
+def _not_listed(place: str, credentials: str, exc: Permanent) -> DownloadFailed:
     if exc.status in (401, 403):
         return DownloadFailed(
             f"{place} is closed: it does not list its files publicly (HTTP {exc.status}). Nothing was written.",
-            hint=f"{_ELSEWHERE}; credentials open a private bucket ({_CREDENTIALS[address.scheme]})",
+            hint=f"{_ELSEWHERE}; credentials open a private bucket ({credentials})",
         )
     if exc.status == 404:
         return DownloadFailed(f"There is no bucket {place} (HTTP 404). Nothing was written.", hint=_ELSEWHERE)
@@ -229,9 +186,9 @@ def _local(url: str) -> tuple[RemoteFile, ...]:
 
 
 def _local_file(url: str, path: Path, name: str) -> RemoteFile:
-    inside = url.startswith(PACKAGE)
-    origin = PACKAGE + path.relative_to(str(resources("rlds_cli"))).as_posix() if inside else path.as_uri()
-    return RemoteFile(path=name, urls=(origin,), size=path.stat().st_size, key=path.as_posix())
+    return RemoteFile(
+        path=name, urls=(DirectoryPlace.file_url(path, url),), size=path.stat().st_size, key=path.as_posix()
+    )
 
 
 def _below(base: Path, pattern: str) -> Iterator[str]:

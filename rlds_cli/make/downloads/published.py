@@ -31,14 +31,13 @@ from rlds_cli.make.downloads.archive import source_of
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.make.downloads.offers import Unanswered
 from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places import Stream, open_objects
 from rlds_cli.places.remote import leases, published
 from rlds_cli.places.remote.published import Published
 from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import Objects
-from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.place import Chunk
-from rlds_cli.places.sources.transfer import Stream
 
 _AT_ONCE = 32  # requests
 _TOGETHER = 128  # videos whose tables are looked for together

@@ -235,7 +235,7 @@ def _described_file(url: str, file: RemoteFile) -> dict[str, Any]:
 def _listed(request: DownloadRequest, where: Settings) -> dict[str, RemoteFile]:
     """Return the files that URLs and patterns name, by URL, sorted by the names that they get."""
     from rlds_cli.make.downloads import listing
-    from rlds_cli.places.sources.urls import kind_of
+    from rlds_cli.places import kind_of
 
     found: dict[str, RemoteFile] = {}
     for given in (request.ref, *request.also):

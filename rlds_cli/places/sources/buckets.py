@@ -19,11 +19,22 @@ from rlds_cli.errors import DownloadFailed, MissingPackage, RldsError
 from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Permanent, Retryable
 from rlds_cli.places.http.ranges import NoRange, RangeRequest, Reply, Tag
-from rlds_cli.places.sources import names
+from rlds_cli.places.sources import bucket_listing, names
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.bucket_listing import http_root, region_in
 from rlds_cli.places.sources.limits import ListingLimits
-from rlds_cli.places.sources.place import ANY, LONGEST, Body, Chunk, Document, Meta, Overtaken, Place, Unconditional
+from rlds_cli.places.sources.place import (
+    ANY,
+    LONGEST,
+    Body,
+    Chunk,
+    Document,
+    Listing,
+    Meta,
+    Overtaken,
+    Place,
+    Unconditional,
+)
 from rlds_cli.places.sources.web import WebPlace
 
 PART = 8 << 20  # bytes of a part of a large upload
@@ -36,7 +47,7 @@ _WHOLE = 8 << 20  # bytes of a range that is taken in one piece: it costs a copy
 _SIGNED = timedelta(hours=1)
 _VALID = timedelta(hours=12)  # longer than any download of one file; S3 allows a week
 _MOST_SIBLINGS = 100
-DEFAULT_REGION = "us-east-1"
+_DEFAULT_REGION = "us-east-1"
 _RETRIES = 4  # of one part of an upload, by obstore: a whole file is not sent again for it
 _HINTS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE of ~/.aws/credentials, must allow it",
@@ -112,6 +123,35 @@ class BucketPlace(Place):
         self._obstore = _import_obstore()
         self._version = "version" if address.scheme == "gs" else "e_tag"  # by which the store compares
 
+    @classmethod
+    def listed(cls, url: str, client: Client) -> Listing:
+        """Ask the bucket as the public may, else with the user's credentials: then URLs are to be signed."""
+        address, path = cls.parse(url)
+        try:
+            region, found = bucket_listing.find(address.scheme, address.root, path, client)
+        except Permanent as exc:
+            if exc.status in (401, 403) and has_credentials(address.scheme, client.where):
+                return cls._private(address, path, region_in(exc), client)
+            raise
+        root = http_root(address.scheme, address.root, region, client.where)
+        return Listing(files=found, url_of=lambda name: f"{root}/{quote(name)}")
+
+    @classmethod
+    def _private(cls, address: Address, path: str, region: str | None, client: Client) -> Listing:
+        """List with the user's credentials. ETags are not used as md5: the bucket may be encrypted."""
+        place = cls(address, client, region=region or _DEFAULT_REGION)
+        above = names.fixed_directory(path) if "*" in path else path
+        found: dict[str, Meta] = {}
+        for directory in dict.fromkeys((above, names.fixed_directory(path))):
+            try:
+                found = client.persist(lambda left, below=directory: {m.name: m for m in place.list(below)})  # type: ignore[misc]
+            except Permanent as exc:
+                raise _not_opened(address, exc.reason) from None
+            if names.selected(found, path):
+                break
+        at = f"{region}@" if region else ""
+        return Listing(files=found, url_of=lambda name: f"signed-{address.scheme}://{at}{address.root}/{name}")
+
     @cached_property
     def _store(self) -> Any:
         """The bucket as obstore has it, to read; made with the first request, which asks S3 for the bucket's region."""
@@ -161,14 +201,14 @@ class BucketPlace(Place):
     def _region(self) -> str:
         """The region of the bucket. S3 tells it to everybody, in the headers of a refusal."""
         if self.where.region or self.where.s3:
-            return self.where.region or DEFAULT_REGION
+            return self.where.region or _DEFAULT_REGION
         try:
             with self.client.open(f"https://s3.amazonaws.com/{self.address.root}") as response:
-                return response.headers.get("x-amz-bucket-region", DEFAULT_REGION)
+                return response.headers.get("x-amz-bucket-region", _DEFAULT_REGION)
         except Permanent as exc:
-            return region_in(exc) or DEFAULT_REGION
+            return region_in(exc) or _DEFAULT_REGION
         except Retryable:
-            return DEFAULT_REGION
+            return _DEFAULT_REGION
 
     def signed(self, name: str, valid: timedelta = _SIGNED) -> str:
         """Return a URL by which a file can be read for a while, without further credentials; nothing is asked for."""
@@ -387,9 +427,9 @@ class SignedPlace(WebPlace):
         address, path = cls.parse(url)
         try:
             with Client(where) as client:
-                return BucketPlace(address, client, region=address.revision or DEFAULT_REGION).signed(path, _VALID)
+                return BucketPlace(address, client, region=address.revision or _DEFAULT_REGION).signed(path, _VALID)
         except (Permanent, Retryable) as exc:
-            raise not_opened(address, exc.reason) from None
+            raise _not_opened(address, exc.reason) from None
 
     def __init__(self, address: Address, client: Client) -> None:
         super().__init__(address, client)
@@ -400,7 +440,7 @@ class SignedPlace(WebPlace):
         return self._bucket.signed(name)
 
 
-def not_opened(address: Address, reason: str) -> DownloadFailed:
+def _not_opened(address: Address, reason: str) -> DownloadFailed:
     """Return the error for a bucket that the user's credentials do not open."""
     return DownloadFailed(
         f"{address.scheme}://{address.root} with your credentials: {reason}. Nothing was written.",

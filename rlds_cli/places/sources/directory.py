@@ -27,7 +27,7 @@ from rlds_cli.places.sources.place import ANY, LONGEST, Body, Chunk, Document, M
 
 _PIECE = 1 << 20
 _LOCK = ".rlds.lock"
-PACKAGE = "package:"
+_PACKAGE = "package:"
 
 
 class DirectoryPlace(Place):
@@ -44,8 +44,8 @@ class DirectoryPlace(Place):
     @classmethod
     def local_path(cls, url: str) -> Path:
         """Return the path that a URL names; it need not exist. ``package:`` is the installed package."""
-        if url.startswith(PACKAGE):
-            inside = url.removeprefix(PACKAGE)
+        if url.startswith(_PACKAGE):
+            inside = url.removeprefix(_PACKAGE)
             return Path(str(resources("rlds_cli")), names.safe(inside) if inside else "")
         if not url.startswith("file:"):
             return settings.expanded(url).absolute()
@@ -53,6 +53,13 @@ class DirectoryPlace(Place):
         if parts.netloc not in ("", "localhost"):
             raise DownloadFailed(f"{url} names another machine.", hint="file:///absolute/path")
         return Path(unquote(parts.path)).absolute()
+
+    @classmethod
+    def file_url(cls, path: Path, like: str) -> str:
+        """Return the URL of a file, written as another URL is."""
+        if not like.startswith(_PACKAGE):
+            return path.as_uri()
+        return _PACKAGE + path.relative_to(str(resources("rlds_cli"))).as_posix()
 
     @classmethod
     def mirrored(cls, mirror: str, tails: Sequence[str]) -> Iterator[str]:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -38,7 +39,7 @@ from rlds_cli.places.http.ranges import RangeRequest
 from rlds_cli.places.sources import hub_listing, names
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.limits import ListingLimits
-from rlds_cli.places.sources.place import ANY, LONGEST, Body, Document, Meta, Overtaken, Place, Unconditional
+from rlds_cli.places.sources.place import ANY, LONGEST, Body, Document, Listing, Meta, Overtaken, Place, Unconditional
 from rlds_cli.places.sources.web import WebPlace
 
 T = TypeVar("T")
@@ -119,16 +120,29 @@ class HubPlace(WebPlace):
         below = f"/{path}" if path else ""
         yield from (f"hf://datasets/{address.root}@{address.revision}{below}/{tail}" for tail in tails[:2])
 
+    @staticmethod
+    def file_url(repo: str, revision: str, endpoint: str, path: str) -> str:
+        """Return the HTTP address of a file of a repository."""
+        return f"{endpoint}/datasets/{repo}/resolve/{quote(revision, safe='')}/{quote(path)}"
+
     @classmethod
     def request_url(cls, url: str, where: Settings) -> str:
         """Return the HTTP address of a file at its revision."""
         address, path = cls.parse(url)
-        return file_url(address, path, where.hub)
+        return cls.file_url(address.root, str(address.revision), where.hub, path)
 
     @classmethod
     def request_root(cls, url: str, where: Settings) -> str:
         """Return the HTTP address of all revisions of the repository."""
         return f"{where.hub}/datasets/{cls.parse(url)[0].root}/resolve/"
+
+    @classmethod
+    def listed(cls, url: str, client: Client, *, endpoint: str | None = None) -> Listing:
+        """Ask the hub, or the server at ``endpoint`` that has its calls; the URLs are those of a commit."""
+        address, path = cls.parse(url)
+        at, named = (client.where.hub if endpoint is None else endpoint).rstrip("/"), str(address.revision)
+        revision, found = hub_listing.find(client, at, address.root, named, path)
+        return Listing(files=found, url_of=partial(cls.file_url, address.root, revision, at), revision=revision)
 
     def __init__(self, address: Address, client: Client) -> None:
         super().__init__(address, client)
@@ -464,11 +478,6 @@ class HubPlace(WebPlace):
             return _REFUSED
         said = quoted(exc.headers.get("X-Error-Message", ""))
         return f"the hub says: {said}" if said else None
-
-
-def file_url(address: Address, path: str, endpoint: str) -> str:
-    """Return the HTTP address of a file of a repository."""
-    return f"{endpoint}/datasets/{address.root}/resolve/{quote(address.revision or _MAIN, safe='')}/{quote(path)}"
 
 
 def _action(value: Any) -> tuple[str, Mapping[str, Any]]:

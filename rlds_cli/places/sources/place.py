@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +61,15 @@ class Meta:
     git_sha1: str | None = None
     md5: str | None = None
     crc32c: str | None = None
+    revision: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The files that may belong to the path of a URL, by their full names; ``url_of`` gives the URL of each."""
+
+    files: Mapping[str, Meta]
+    url_of: Callable[[str], str]
     revision: str | None = None
 
 
@@ -163,6 +172,19 @@ class Place(ABC):
         return cls.request_url(url, where)
 
     # -- reading
+
+    @classmethod
+    def listed(cls, url: str, client: Client) -> Listing:
+        """Ask for the files that the path, pattern or prefix of a URL may name.
+
+        Raises
+        ------
+        Permanent
+            The place does not list them.
+        DownloadFailed
+            The URL is wrong, or the user's credentials do not open the place.
+        """
+        raise Permanent("it cannot be listed")
 
     @abstractmethod
     def document(self, name: str, longest: int) -> Document | None:

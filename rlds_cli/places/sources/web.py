@@ -19,7 +19,7 @@ from rlds_cli.places.http.ranges import RangeRequest, Reply, range_of, reply_of
 from rlds_cli.places.sources import names
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.limits import ListingLimits
-from rlds_cli.places.sources.place import Document, Meta, Place
+from rlds_cli.places.sources.place import Document, Listing, Meta, Place
 
 _REQUESTS = 32  # with redirects
 _DEEP = 16  # directories in directories
@@ -49,6 +49,15 @@ class WebPlace(Place):
         """Return the URL of a file that the listing of a pattern names."""
         place, mark, query = pattern.partition("#")[0].partition("?")
         return names.join(f"{names.fixed_directory(place)}{mark}{query}", name)
+
+    @classmethod
+    def listed(cls, url: str, client: Client) -> Listing:
+        """Read the pages of links of the directory that a URL names, or that is above its pattern."""
+        address, path = cls.parse(url)
+        start = names.fixed_directory(path) if "*" in path else path
+        deep = path.count("/") - start.count("/") - bool(start) if "*" in path and "**" not in path else None
+        place = cls(address, client, deep=deep)
+        return Listing(files={m.name: m for m in place.list(f"{start}/" if start else "")}, url_of=place.url)
 
     def url(self, name: str) -> str:
         """Return the URL that a file is requested at."""

@@ -24,10 +24,10 @@ from rlds_cli.make.downloads.fetch import http
 from rlds_cli.make.downloads.fetch.parts import FileRecord, PartFile, locked, offset_of, opened
 from rlds_cli.make.downloads.fetch.planning import Action, FetchPlan, FetchStep, listing_of, remember, ways
 from rlds_cli.make.downloads.remote_file import KINDS, RemoteFile
+from rlds_cli.places import local_path, request_url
 from rlds_cli.places.http.client import Client, Parallelism, RetryPolicy
 from rlds_cli.places.http.connections import Budget, Permanent, Stopped, reason
 from rlds_cli.places.sources import names
-from rlds_cli.places.sources.urls import local_path, request_url
 
 JOBS = 8  # files at a time
 MANY = 12  # files; more are reported as one sum

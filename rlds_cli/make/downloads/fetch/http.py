@@ -20,13 +20,13 @@ from rlds_cli.base.files import disk
 from rlds_cli.errors import NoSpace
 from rlds_cli.make.downloads.fetch.parts import PartFile, PartOrigin
 from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places import Sink, WebFile, ask, transfer
 from rlds_cli.places.http.client import Client, authorities
 from rlds_cli.places.http.connections import Budget, Exchange, Permanent, Retryable, Stopped, quoted
 from rlds_cli.places.http.ranges import NoRange, RangeRequest, Reply, Tag
 from rlds_cli.places.sources import names
 from rlds_cli.places.sources.place import Chunk
-from rlds_cli.places.sources.transfer import Sink, Span, ask, transfer
-from rlds_cli.places.sources.web import WebFile
+from rlds_cli.places.sources.transfer import Span
 
 PLAIN = "comes over plain HTTP, and no hash of it is published: an alteration on the way would not be noticed"
 UNFRAMED = "comes without a length, a size or a hash: a missing end would not be noticed"

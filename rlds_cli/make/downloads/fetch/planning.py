@@ -17,8 +17,8 @@ from rlds_cli.base.settings import Settings
 from rlds_cli.make.downloads.fetch.parts import FileRecord, is_count, offset_of, part_path, record_path
 from rlds_cli.make.downloads.fetch.spans import spans_path
 from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places import local_path
 from rlds_cli.places.sources import names
-from rlds_cli.places.sources.urls import local_path
 
 Action = Literal["reuse", "verify", "adopt", "link", "fetch"]
 
