@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import rlds_cli
 from rlds_cli.errors import RldsError
+from rlds_cli.look.report.source import describe_source
 from rlds_cli.make import importing
 from rlds_cli.make.importing import ImportPlan, import_files
 
@@ -33,7 +34,7 @@ def planned(directory: Path, **how: Any) -> ImportPlan:
 
 def fates(plan: ImportPlan) -> dict[tuple[str, str], tuple[int, str]]:
     """The number and the fate of each entry, by kind and name; a reason for leaving it out begins with a minus."""
-    return {(e.kind, e.name): (e.count, e.used_as or f"- {e.left_out}") for e in plan.account}
+    return {(e.kind, e.name): (e.count, ", ".join(e.used_as) or f"- {e.left_out}") for e in plan.account}
 
 
 @pytest.fixture
@@ -121,7 +122,11 @@ def test_timeouts_are_a_field_only_where_they_end_nothing(tmp_path: Path) -> Non
 def test_a_name_with_a_comma_is_a_field_like_any_other(tmp_path: Path) -> None:
     flags, place = np.arange(4) == 3, np.arange(4.0)
     np.savez(tmp_path / "a.npz", obs=np.zeros((4, 2)), action=np.zeros((4, 1)), terminated=flags, **{"pos, x": place})
-    assert fates(planned(tmp_path))["array", "pos, x"] == (1, "pos, x")
+    assert [e.used_as for e in planned(tmp_path).account if e.name == "pos, x"] == [("pos, x",)]
+    ds = import_files(tmp_path, "local/x", progress=False)
+    assert [e["used_as"] for e in ds.manifest.account if e["name"] == "pos, x"] == [["pos, x"]]
+    (found,) = (e for e in describe_source(ds).account if e.name == "pos, x")
+    assert found.used_as == ("pos, x",)
 
 
 def _recorded(directory: Path) -> None:
@@ -148,7 +153,7 @@ def test_every_file_of_an_archive_has_a_fate(tmp_path: Path, name: str) -> None:
     (directory / "stranger.bin").write_bytes(b"x") if name.startswith("lerobot") else None
     plan = planned(directory)
     assert sum(e.count for e in plan.account if e.kind == "file") == sum(p.is_file() for p in directory.rglob("*"))
-    used = {name for e in plan.account for name in e.used_as.split(", ")}
+    used = {name for e in plan.account for name in e.used_as}
     flags = {"next/terminated", "next/truncated"}
     assert {f.name for f in plan.fields} - flags <= used | set(plan.plan.computed)
     if name.startswith("lerobot"):
@@ -163,7 +168,7 @@ def test_the_arrays_of_all_episodes_of_a_tar_are_counted_once_they_were_read(tmp
     write_tar(tmp_path / "a.tar", [*members, ("9.npz", bytes(damaged))], "w")
     assert fates(planned(tmp_path, skip_bad=True))["array", "actions"] == (1, "action")
     ds = import_files(tmp_path, "local/x", skip_bad=True, progress=False)
-    said = {(e["name"], e.get("used_as"), e.get("left_out")): e["count"] for e in ds.manifest.account}
+    said = {(e["name"], *e.get("used_as", [None]), e.get("left_out")): e["count"] for e in ds.manifest.account}
     used = {"observations": "observation", "actions": "action", "rewards": "next/reward", "dones": "next/terminated"}
     assert said.pop(("a.tar", "episodes", None)) == 1
     assert said == {

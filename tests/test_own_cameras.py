@@ -502,7 +502,7 @@ def test_a_video_that_a_field_names_is_a_source_though_the_table_alone_is_named(
     table, fields = tmp_path / "lab/log.csv", {CAMERA: "video:cam.mp4"}
     ds = import_files(table, "local/filmed", fields=fields, progress=False)
     assert [s["file"] for s in ds.sources] == ["log.csv", "cam.mp4"]
-    assert [e["used_as"] for e in ds.manifest.account if e["name"] == "cam.mp4"] == [CAMERA]
+    assert [e["used_as"] for e in ds.manifest.account if e["name"] == "cam.mp4"] == [[CAMERA]]
 
 
 def write_another(folder: Path) -> None:
@@ -543,7 +543,7 @@ def test_the_images_of_a_table_that_is_left_out_are_left_out_with_it(tmp_path: P
         np.savez(tmp_path / f"ep_{k}.npz", **rows_of(length))
         image_files(tmp_path / f"ep_{k}/cam", [image(10 * k + t) for t in range(length - 2 * (k == 2))])
     planned = plan_import(tmp_path, "local/filmed", skip_bad=True)
-    fates = [(e.count, e.used_as or e.left_out) for e in planned.account if e.name.endswith(".jpg")]
+    fates = [(e.count, e.left_out or e.used_as[0]) for e in planned.account if e.name.endswith(".jpg")]
     assert sorted(fates) == [(3, "its table is left out"), (10, CAMERA)]
     assert len(planned.beside) == 10
     (tmp_path / "ep_2.npz").write_bytes(b"PK no table")

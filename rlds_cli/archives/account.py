@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.formats.tables import made_of
 from rlds_cli.base.text import natural
 from rlds_cli.errors import ReaderError
-from rlds_cli.ted import Note
+from rlds_cli.ted import MOST_ENTRIES, Note
 
 FILE = "file"
 EPISODES, METADATA, SPLITS = "episodes", "metadata", "splits"  # what things are used as beside fields and columns
@@ -41,16 +41,15 @@ NOT_A_FIELD = "it has no value of one kind at each step of every episode; a note
 NO_STEPS = "its episode has no steps"
 NOT_ALL = "some files, episodes or rows do not have it"
 EMPTY_EPISODES, BAD_FILES = "empty-episodes", "bad-files"  # codes of notes about episodes that are left out
-MOST_ENTRIES = 1 << 12  # in a manifest
 MORE = "others, of which there are too many to list"
 _NUMBER, _SUFFIX = re.compile(r"\d+"), re.compile(r"\.[A-Za-z]+\d?$")
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What becomes of a thing: it is used as something, or left out for a reason."""
+    """What becomes of a thing: it is used as something, by names, or left out for a reason."""
 
-    used_as: str = ""
+    used_as: tuple[str, ...] = ()
     left_out: str = ""
 
 
@@ -59,12 +58,13 @@ class Entry:
     """Things of one kind and one fate.
 
     ``name`` is that of the thing; of several with names that differ in numbers alone, a pattern with ``*`` for these.
+    ``used_as`` are the names of fields, columns and other things that it is used as.
     """
 
     kind: str
     name: str
     count: int = 1
-    used_as: str = ""
+    used_as: tuple[str, ...] = ()
     left_out: str = ""
 
     @property
@@ -79,13 +79,24 @@ class Entry:
 
     def as_json(self) -> dict[str, Any]:
         """Return the entry for a manifest, without what is empty; half surrogate pairs become question marks."""
-        texts = {k: v.encode("utf-8", "replace").decode() for k, v in asdict(self).items() if isinstance(v, str) and v}
-        return {**texts, "count": self.count}
+        texts = {"kind": self.kind, "name": self.name, "left_out": self.left_out}
+        said: dict[str, Any] = {k: _writable(text) for k, text in texts.items() if text}
+        used = {"used_as": [*map(_writable, self.used_as)]} if self.used_as else {}
+        return {**said, **used, "count": self.count}
+
+    @classmethod
+    def of_json(cls, said: Mapping[str, Any]) -> Entry:
+        """Return the entry of a manifest."""
+        return cls(**{**said, "used_as": tuple(said.get("used_as", ()))})
 
 
-def used_as(name: str) -> Fate:
-    """Return the fate of what is used."""
-    return Fate(used_as=name)
+def _writable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def used_as(*names: str) -> Fate:
+    """Return the fate of what is used, as one thing or several."""
+    return Fate(used_as=tuple(dict.fromkeys(names)))
 
 
 def left_out(why: str) -> Fate:
@@ -172,11 +183,10 @@ class Ledger:
         """Leave out what was used as some fields alone, and say why."""
         for key in [*self._counts]:
             kind, name, fate = key
-            used = [fate.used_as] if fate.used_as in fields else fate.used_as.split(", ")
-            if not fields or not set(used) & set(fields):
+            kept = [use for use in fate.used_as if use not in fields]
+            if len(kept) == len(fate.used_as):
                 continue
-            kept = ", ".join(field for field in used if field not in fields)
-            after = kind, name, used_as(kept) if kept else left_out(why)
+            after = kind, name, used_as(*kept) if kept else left_out(why)
             self._counts[after] += self._counts.pop(key)
             self._names[after] = self._names.pop(key) if after not in self._names else name
 
@@ -235,7 +245,7 @@ def fates_of(fields: Mapping[str, str], there: Collection[str]) -> dict[str, Fat
     for field, key in fields.items():
         for part in made_of(key, there):
             names.setdefault(part, []).append(field)
-    return {key: used_as(", ".join(dict.fromkeys(of))) for key, of in names.items()}
+    return {key: used_as(*of) for key, of in names.items()}
 
 
 def sorted_entries(entries: Iterable[Entry]) -> tuple[Entry, ...]:
@@ -274,7 +284,7 @@ def recorded_account(entries: Sequence[Entry]) -> tuple[dict[str, Any], ...]:
         for e in first[len(kept) :]:
             rest[e.kind, bool(e.left_out)] += e.count
         more = [
-            Entry(kind=kind, name=MORE, count=n, **({"left_out": MORE} if lost else {"used_as": MORE}))
+            Entry(kind=kind, name=MORE, count=n, **({"left_out": MORE} if lost else {"used_as": (MORE,)}))
             for (kind, lost), n in rest.items()
         ]
         entries = [*kept, *more]

@@ -104,10 +104,9 @@ def _check(plan: Plan, told: Account, read: Collection[str]) -> None:
     """Refuse an account without a file that is read, or without the source of a field."""
     if missing := read - told.files.keys():
         raise ReaderError(f"The account of the reader {plan.reader} lacks {min(missing)}.")
-    uses = {name for e in told.entries for name in e.used_as.split(", ")}
+    uses = {name for e in told.entries for name in e.used_as}
     made = {f.name for f in plan.schema if f.name not in FLAGS and f.name not in plan.computed}
-    whole = [f", {e.used_as}, " for e in told.entries]  # a name may hold a comma itself
-    if unknown := {name for name in made - uses if not any(f", {name}, " in used for used in whole)}:
+    if unknown := made - uses:
         raise ReaderError(f"The account of the reader {plan.reader} does not say what {min(unknown)} is made of.")
 
 

@@ -201,7 +201,7 @@ class Guarded:
             return replace(plan, several_tasks=False)
         several = plan.several_tasks
         schema = tasks.with_steps(found.others) if several else found.others
-        told = _retold(plan.account, found.task.name, tasks.BOTH if several else tasks.COLUMN)
+        told = _retold(plan.account, found.task.name, tasks.BOTH if several else (tasks.COLUMN,))
         return replace(plan, schema=schema, task=found.task, account=told)
 
     @staticmethod
@@ -214,12 +214,12 @@ class Guarded:
         return f"{paths[0] if paths else 'nothing'}{more}, read as {self.name}"
 
 
-def _retold(account: Account | None, name: str, becomes: str) -> Account | None:
+def _retold(account: Account | None, name: str, becomes: Sequence[str]) -> Account | None:
     """Return an account in which what is used as ``name`` is used as something else."""
     if account is None:
         return None
-    uses = ((e, [becomes if use == name else use for use in e.used_as.split(", ")]) for e in account.things)
-    return replace(account, things=tuple(replace(e, used_as=", ".join(of)) for e, of in uses))
+    uses = ((e, [of for use in e.used_as for of in (becomes if use == name else (use,))]) for e in account.things)
+    return replace(account, things=tuple(replace(e, used_as=tuple(of)) for e, of in uses))
 
 
 def _stored(plan: Plan) -> int:

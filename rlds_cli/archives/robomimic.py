@@ -185,9 +185,9 @@ class RobomimicFamily(Grouped):
         if not at:
             return used_as(SPLITS) if item.name.startswith(f"{MASK}/") else None
         if (owner, key) in ((DATA, "env_args"), (DATA, "env")):
-            return used_as(f"{METADATA}, the environment")
+            return used_as(METADATA, "the environment")
         if key in (*SAID, *tasks.NAMES, LANG):
-            return used_as(f"{METADATA}, {tasks.COLUMN}")
+            return used_as(METADATA, tasks.COLUMN)
         group = owner.removeprefix(f"{DATA}/")
         if group != owner and key == NUM_SAMPLES:
             return used_as("a check of the steps")

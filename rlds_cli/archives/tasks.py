@@ -22,7 +22,7 @@ from rlds_cli.ted import TASK, TASK_AT, Chunk, EpisodeTable, Field, Note
 
 NAMES = (TASK, "language_instruction", "natural_language_instruction", "instruction")  # of such texts, the first best
 COLUMN = f"episode/{TASK}"  # as an account of an archive calls it
-BOTH = f"{COLUMN}, {TASK_AT}"
+BOTH = (COLUMN, TASK_AT)
 AT = Field(TASK_AT, "str", (), "root", "text")
 _SEVERAL = "several-tasks"
 _TEXT = f"episodes have several tasks one after the other: {TASK} is the first, {TASK_AT} that of each step"

@@ -25,11 +25,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rlds_cli.archives.account import BAD_FILES
 from rlds_cli.archives.flat import Flat, FlatEpisodes, FlatLayout
 from rlds_cli.archives.flat_rows import Stretch
 from rlds_cli.archives.formats.tables import NOT, Table
 from rlds_cli.archives.names import row_field
-from rlds_cli.archives.readers import BAD_FILES, Archive, ArchivedStep, Part, Plan
+from rlds_cli.archives.readers import Archive, ArchivedStep, Part, Plan
 from rlds_cli.archives.variants import Variants
 from rlds_cli.base.subset import EVERYTHING, Subset
 from rlds_cli.errors import CorruptArchive, UnknownLayout

@@ -81,7 +81,8 @@ def import_(
         del planned  # with millions of episodes it is large
         ds = make.import_files(path, as_, **what, **how, **about, cache_dir=cache_dir, progress=progress)
     out.new_dataset(ds)
-    tell_account(tuple(archives.Entry(**e) for e in ds.manifest.account), f"rlds inspect {ds.id} --source lists all")
+    entries = tuple(archives.Entry.of_json(e) for e in ds.manifest.account)
+    tell_account(entries, f"rlds inspect {ds.id} --source lists all")
 
 
 def tell_account(entries: tuple[Entry, ...], more: str) -> None:

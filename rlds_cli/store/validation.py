@@ -16,6 +16,7 @@ from typing import Any
 from rlds_cli.base import ids
 from rlds_cli.errors import InvalidId, NewerFormat
 from rlds_cli.store.paths import is_field_path
+from rlds_cli.ted import MOST_ENTRIES
 
 MAX_WIDTH = 4096  # elements of a row: wider rows have statistics over all their elements
 MOST_ROWS, MOST_ROW_BYTES, MOST_BYTES = 1 << 48, 1 << 40, 1 << 60
@@ -25,7 +26,7 @@ NUMERIC: Mapping[str, int] = {  # dtypes of arrays, and their bytes
     "float16": 2, "float32": 4, "float64": 8, "float128": 16, "complex64": 8, "complex128": 16,
 }  # fmt: skip
 _MOST_EMPTY_ROWS = 1 << 24  # of a dataset without a byte of rows: no file bounds them
-_MOST_FIELDS, _MOST_ENTRIES = 1 << 14, 1 << 12
+_MOST_FIELDS = 1 << 14
 _PAGE, _MOST_SEGMENT = 1 << 12, 1 << 30  # rows of a segment
 _MOST_PIXELS, _MOST_CHANNELS = 1 << 26, 4  # of a frame
 _DEEPEST = 64
@@ -366,7 +367,7 @@ _ARCHIVE = _record(
         "first": _record({}, {"file": _or_none(_text), "url": _or_none(_text)}),
     },
 )
-_ENTRY = _record({"kind": _text, "name": _text, "count": _whole(1)}, {"used_as": _text, "left_out": _text})
+_ENTRY = _record({"kind": _text, "name": _text, "count": _whole(1)}, {"used_as": _list(_text), "left_out": _text})
 _COLUMN = _record(
     {
         "dtype": _one_of("bool", "int64", "uint64", "float64", "str"),
@@ -412,7 +413,7 @@ _MANIFEST = _record(
         "shared": _mapping(_one_of("link", "reflink", "copy")),
     },
     {
-        "account": _list(_ENTRY, most=_MOST_ENTRIES),
+        "account": _list(_ENTRY, most=MOST_ENTRIES),
         "episode_columns": _mapping(_COLUMN, _column_name),
         "growing": _record({}, {"segment_rows": _segment, "segment_bytes": _segment, "keep": _KEEP}),
         "version": _whole(1, 1 << 53),

@@ -171,6 +171,7 @@ Column = Array | EncodedFrames | VideoFrames | Text
 
 
 MOST_TEXTS = 32  # of notes with one code
+MOST_ENTRIES = 1 << 12  # of the account of an archive, in a manifest
 
 
 @dataclass(frozen=True, slots=True)

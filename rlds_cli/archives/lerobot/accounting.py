@@ -81,7 +81,7 @@ def _beside(path: Path, info: Info) -> Fate:
     if parts[:1] != ("meta",):
         return left_out(NO_EPISODE if parts[:1] in (("data",), ("videos",)) else NO_PLACE)
     if parts[1] == "info.json":
-        return used_as(f"{METADATA}, {LAYOUT}")
+        return used_as(METADATA, LAYOUT)
     if parts[1] == EXPORTED:
         return used_as(EXPORT_NAMES)
     if parts[1].startswith("tasks."):

@@ -252,7 +252,7 @@ def _account(archive: Archive, located: MinariFiles, survey: _Survey, columns: C
     told, in_hdf5 = Ledger(), located.format == "hdf5"
     data = [located.main] if in_hdf5 else [i for of in located.parts.values() for i in of]
     fates = dict.fromkeys((archive.files[i] for i in data), used_as(EPISODES))
-    fates |= dict.fromkeys((archive.files[i] for i in located.described.values()), used_as("seed, options"))
+    fates |= dict.fromkeys((archive.files[i] for i in located.described.values()), used_as("seed", "options"))
     fates |= {located.metadata: used_as(METADATA)} if located.metadata else {}
     told.all_files(archive.files, archive.root, fates)
     fields = {"/".join(path): used_as(name) for name, path in columns.paths.items()}

@@ -18,7 +18,18 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import exported
-from rlds_cli.archives.account import ENDS, EPISODES, EXPORT_NAMES, METADATA, UNREAD, Account, Ledger, left_out, used_as
+from rlds_cli.archives.account import (
+    ENDS,
+    EPISODES,
+    EXPORT_NAMES,
+    LAYOUT,
+    METADATA,
+    UNREAD,
+    Account,
+    Ledger,
+    left_out,
+    used_as,
+)
 from rlds_cli.archives.exported import ExportedFile
 from rlds_cli.archives.formats import inventory, tfrecord
 from rlds_cli.archives.formats.tfrecord import ExampleFeature, parse
@@ -107,7 +118,7 @@ def _account(archive: Archive, located: TfdsDirectory, found: Features, columns:
     """State the fate of the files, and of the features that they are said to hold."""
     told, beside = Ledger(), located.features.with_name
     fates = {archive.files[s.file]: used_as(EPISODES) for s in located.shards}
-    fates |= {beside(name): used_as(f"{METADATA}, the layout") for name in (directory.FEATURES, directory.INFO)}
+    fates |= {beside(name): used_as(METADATA, LAYOUT) for name in (directory.FEATURES, directory.INFO)}
     told.all_files(archive.files, archive.root, fates | {beside(EXPORTED): used_as(EXPORT_NAMES)})
     features = {key: used_as(ENDS) for key in steps.MARKS} | {x.key: used_as(name) for name, x in columns.items()}
     for leaf in found.steps.values():

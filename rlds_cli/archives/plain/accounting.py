@@ -64,7 +64,7 @@ def of_table(
     fates = {key: left_out(NOT_ALL) for key in without if key in there}
     fates |= {key: used_as(METADATA) for key in s.layout.metadata if key in there}
     fates |= {key: left_out(ROOT_FLAGS) for key in s.meaning.ignored}
-    fates |= {key: used_as(", ".join(dict.fromkeys(of))) for key, of in uses.items()}
+    fates |= {key: used_as(*of) for key, of in uses.items()}
     told.file(name, used_as(EPISODES))
     told.inside(items, fates, name, others=lambda item: None if is_buffer else _of_attribute(item, used))
 
@@ -120,9 +120,9 @@ def of_beside(
             for path in paths:
                 uses.setdefault(path, []).append(field)
                 shown.setdefault(path, table.parent / path.relative_to(directory))
-    fates = {shown[path]: used_as(", ".join(dict.fromkeys(of))) for path, of in uses.items()}
+    fates = {shown[path]: used_as(*of) for path, of in uses.items()}
     directories = {directory: directory.resolve() for directory in {path.parent for path in beside}}
     for path in beside:
         of = uses.get(directories[path.parent] / path.name) or uses.get(path.resolve())
-        fates[path] = used_as(", ".join(dict.fromkeys(of))) if of else left_out(reasons.get(path, OF_BAD))
+        fates[path] = used_as(*of) if of else left_out(reasons.get(path, OF_BAD))
     return fates

@@ -26,6 +26,6 @@ class SourcePage:
         table = grid([("SOURCE", "left"), ("KIND", "left"), ("COUNT", "right"), ("USED AS", "left")])
         for e in r.account:
             if not e.left_out:
-                table.add_row(*map(plain, (e.name or "no name", e.kind, f"{e.count:,}", e.used_as)))
+                table.add_row(*map(plain, (e.name or "no name", e.kind, f"{e.count:,}", ", ".join(e.used_as))))
         yield table
         yield from (line(console, said) for said in account.account_lines(r.account, most=None))

@@ -47,5 +47,5 @@ def describe_source(dataset: Dataset) -> SourceReport:
         reader=m.reader_named,
         archive=m.archive,
         options=m.options,
-        account=tuple(Entry(**e) for e in m.account),
+        account=tuple(map(Entry.of_json, m.account)),
     )
