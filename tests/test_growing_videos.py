@@ -25,7 +25,7 @@ from rlds_cli.keep.compacting import compact
 from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader
 from rlds_cli.make.importing import import_files
-from rlds_cli.store import commits
+from rlds_cli.store import commits, videos
 from rlds_cli.store.growing import logs, segments
 from rlds_cli.store.growing.retention import Keep
 from rlds_cli.store.growing.verification import verify_directory
@@ -460,3 +460,45 @@ def test_selections_merges_and_results_share_videos(film: Dataset, archive: Path
 def double(episode: Any) -> Any:
     episode["action"] = 2 * episode["action"]
     return episode
+
+
+@pytest.mark.slow
+def test_a_frame_at_an_address_fetches_no_more_than_two_groups_of_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a video of ten; its table is sent beside it, and is no part of a copy of the dataset."""
+    options = {"g": "100", "bf": "0", "crf": "5", "sc_threshold": "0"}
+    content = Noise(lengths=(1000,), video=("top",), per_file=1, per_video=1, options=options)
+    source = import_files(write_v3(tmp_path / "long", content), "local/long")
+    with rlds_cli.writer("local/seen", like=source, durable=False) as w:
+        w.add_episodes([source.episode(0)])
+    rlds_cli.push("local/seen", str(tmp_path / "pushed"), pages=False)
+    frame = np.array([599])  # the last one of its group, far from what opening fetches
+    wanted, track = source.gather(TOP, frame), source.store.videos(TOP).video(0).track
+    assert track.key.sum() == 10
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "other"))  # nothing is copied from the home above
+    far = rlds_cli.open_dataset(str(tmp_path / "pushed"))
+    np.asarray(far.store.rows(TOP)[:])
+    before = far.store.files.stats.fetched
+    assert np.array_equal(far.gather(TOP, frame), wanted)
+    groups = np.add.reduceat(track.size, np.flatnonzero(track.key))
+    assert 0 < far.store.files.stats.fetched - before <= 2 * groups[5]
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "third"))
+    copied = rlds_cli.download(str(tmp_path / "pushed"), as_="local/copied")
+    assert verify(copied.path).ok and not list(copied.path.rglob("tables/*"))
+
+
+@pytest.mark.parametrize("table", [b"", b"{}\n", b"[]\n" + bytes(31), b"\xff\n" + bytes(32)])
+def test_a_table_that_is_none_is_refused(
+    film: Dataset, tmp_path: Path, table: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rlds_cli.writer("local/seen", like=film, durable=False) as w:
+        w.add_episodes([film.episode(0)])
+    monkeypatch.setattr(videos.Videos, "table", lambda self, number: table)
+    rlds_cli.push("local/seen", str(tmp_path / "pushed"), pages=False)
+    far = rlds_cli.open_dataset(str(tmp_path / "pushed"), cache_dir=tmp_path / "other")
+    with pytest.raises(DamagedDataset, match="video 0 cannot be read"):
+        far.episode(0)
+    pinned = f"{tmp_path / 'pushed'}#{rlds_cli.open_dataset('local/seen').fingerprint}"
+    proved = rlds_cli.open_dataset(pinned, cache_dir=tmp_path / "third")  # tables of what is proved are not read
+    assert proved.store.address and np.array_equal(proved.episode(0)[TOP], film.episode(0)[TOP])

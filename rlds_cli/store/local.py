@@ -198,6 +198,10 @@ class Files:
                 parts.append((s.file, max(0, first - s.start), max(0, behind - first)))
         return Extent(tuple(parts) or ((self.path / c.directory, 0, 0),))
 
+    def table_of(self, file: Path) -> bytes | None:
+        """Return the table of a video, of a growing dataset at an address; None if it is read from the video."""
+        return None
+
     def file_of(self, c: Column) -> Path | None:
         """Return the one file that has all plain rows of a column; None if they are in several, or compressed."""
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 from rlds_cli.store import snapshots
 from rlds_cli.store.opening import Store
 from rlds_cli.store.snapshots import LocalFile
+from rlds_cli.store.videos import table_path
 from rlds_cli.ted import VIDEO, Field, IntArray
 
 
@@ -39,8 +41,22 @@ class Sent:
         """
         own = store.table.snapshot()
         if own is not None:
-            return cls(tuple(own), 0)
+            return cls((*own, *_tables(store)), 0)
         return cls(tuple(snapshots.of_directory(store.path, _rows_to_send(store))), _others(store))
+
+
+def _tables(store: Store) -> Iterator[LocalFile]:
+    """Yield the tables of the videos of a growing dataset: at an address, one frame would take the whole video."""
+    start, length = store.episodes["start"], store.episodes["length"]
+    for c in store.table.columns():
+        if c.part == "films":
+            index, videos = store.rows(c.field), store.videos(c.field)
+            rows = (index[a : a + n + 1, 0] for a, n in zip(start.tolist(), length.tolist(), strict=True))
+            used = {n for numbers in rows for n in np.unique(numbers).tolist() if n >= 0}
+            paths = {table_path(c.directory.parent, bytes(videos.files[n])): n for n in used}
+            for path, number in sorted(paths.items()):
+                data = videos.table(number)
+                yield LocalFile(path.as_posix(), len(data), ((0, len(data)),), data=data)
 
 
 def _others(store: Store) -> int:

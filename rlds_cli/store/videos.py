@@ -177,6 +177,10 @@ class Videos:
         with self._of.files.hold(self._of.data, *self.ranges(index)):  # from the key frames before them on
             return decode_video(index, self.video, f, str(self.directory))
 
+    def table(self, number: int) -> bytes:
+        """Return the table of a video as it is sent beside a growing dataset, see `to_table`."""
+        return to_table(self.video(number).track)
+
     def packet(self, number: int, frame: int) -> bytes:
         """Return the encoded bytes of one frame; decoding them takes those of the frames that it refers to, too."""
         video = self.video(number)
@@ -337,6 +341,25 @@ def _track(text: str, packets: IntArray, size: int) -> Track:
     if (start < 0).any() or (length < 0).any() or (start > size).any() or (length > size - start).any():
         raise ValueError(f"packets are not within its {size:,} bytes")
     return Track(**_header(text), start=start, size=length, time=time, key=flags & _KEY > 0, shown=flags & _SHOWN > 0)
+
+
+# -- tables of single videos, which are sent beside those of growing datasets
+
+
+def table_path(directory: Path, sha256: bytes) -> Path:
+    """Return where the table of a video lies, beside the bytes of a field's videos in ``directory``."""
+    return directory / "tables" / sha256.hex()
+
+
+def to_table(track: Track) -> bytes:
+    """Return the table of a video: its description, a newline, and its packets, as `Videos` stores them."""
+    return _described(track).encode() + b"\n" + _rows(track).astype("<i8").tobytes()
+
+
+def from_table(data: bytes, size: int) -> Track:
+    """Return the track of a video of ``size`` bytes; raises ValueError, TypeError and KeyError for what is none."""
+    described, _, packets = data.partition(b"\n")
+    return _track(described.decode(), np.frombuffer(packets, "<i8").reshape(-1, 4).astype(np.int64), size)
 
 
 _here = local()

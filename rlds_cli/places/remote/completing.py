@@ -49,7 +49,7 @@ def bring(address: Address, where: Settings, fingerprint: str, dataset: Path, id
     disk.check_space(blocks.missing * BLOCK, dataset, kept="Cached blocks stay.")
     holds = list(_arriving(blocks, id, telling))  # nothing leaves until the files have their new names
     rows = {f.path: number for number, f in enumerate(blocks.files)}
-    access.content.need(*(f.path for f in index.files if f.path not in rows))
+    access.content.need(*(f.path for f in index.stored if f.path not in rows))
     trees.discard(dataset)
     # A writer changes files that have one name only.
     take_over = _copy if index.grows or not disk.takes_links(dataset) else os.link
@@ -58,7 +58,7 @@ def bring(address: Address, where: Settings, fingerprint: str, dataset: Path, id
             blocks.map.leave()
             for number in rows.values():
                 _seal(blocks.path_of(number))
-        for file in index.files:
+        for file in index.stored:
             path = dataset / file.path
             safe_files.make(path.parent)
             if file.path in rows:

@@ -205,6 +205,14 @@ class RemoteContent:
             self._bring(missing)
         self._there.update(f.path for f in wanted)
 
+    def need_one(self, path: str) -> None:
+        """Have a small file here, by its blocks alone: others beside it are not read. Raises as `need`."""
+        file = self.file(path)
+        if path not in self._there and not self._is_here(file):
+            self._small.admit([file], self.path)
+            self._save(file, partial(self._copy, file))
+        self._there.add(path)
+
     def size(self, prefix: str) -> int:
         """Return the bytes at the address of the files whose paths begin so."""
         return sum(p.length for f in self.below(prefix) for p in f.pieces)

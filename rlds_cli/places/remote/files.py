@@ -19,6 +19,7 @@ from rlds_cli.places.remote.cache import BlockFiles
 from rlds_cli.places.remote.columns import FilePlace, RemoteColumn
 from rlds_cli.places.remote.decoding import Encoded
 from rlds_cli.store import arrays
+from rlds_cli.store import files as store_files
 from rlds_cli.store.arrays import ArrayLayout, Segment
 from rlds_cli.store.columns import Column
 from rlds_cli.store.local import Files
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from rlds_cli.places.remote.access import Access, RemoteAccess
 
 _HINT = "rlds verify ID where it was pushed from"
+_LONGEST_TABLE = 1 << 28
 
 
 class FetchedFiles(Files):
@@ -118,6 +120,13 @@ class PushedFiles(FetchedFiles):
         below = self.access.content.below(f"{directory.as_posix()}/")
         self.access.content.need(*(f.path for f in below if f.path.endswith("/zarr.json")))
         return self.path / directory
+
+    def table_of(self, file: Path) -> bytes | None:
+        """Return the table of a video, if it was sent; of what is proved, tables are read from the videos."""
+        if self.access.is_proved or not self.access.content.below(file.as_posix()):
+            return None
+        self.access.content.need_one(file.as_posix())
+        return store_files.content(self.path / file, _LONGEST_TABLE)
 
     def size_of(self, *parts: str) -> int:
         """Return the bytes of all files below a directory of the dataset, at the address; of all without parts."""

@@ -31,6 +31,7 @@ from rlds_cli.base.files import json as documents
 from rlds_cli.places.remote import values
 from rlds_cli.places.remote.blocks import HASH, blocks_of, groups_of
 from rlds_cli.store import commits
+from rlds_cli.store.paths import is_table
 
 FORMAT = 1
 LONGEST = 64 << 20  # bytes of an index
@@ -115,6 +116,11 @@ class Index:
     groups: Object
     files: tuple[IndexedFile, ...]
     rlds_version: str = field(default=__version__)
+
+    @cached_property
+    def stored(self) -> tuple[IndexedFile, ...]:
+        """The files of the dataset: without tables of videos, which follow from these."""
+        return tuple(f for f in self.files if not is_table(f.path))
 
     @cached_property
     def grows(self) -> bool:

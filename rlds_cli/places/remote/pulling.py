@@ -354,7 +354,7 @@ class _Arriving:
         self._make_files()
         pieces: dict[int, list[tuple[Piece, IndexedFile]]] = {}
         taken = self._taken(here)
-        for file in self._index.files:
+        for file in self._index.stored:
             for piece in file.pieces:
                 if (file.path, piece.at) not in taken:
                     pieces.setdefault(piece.object, []).append((piece, file))
@@ -383,7 +383,7 @@ class _Arriving:
         return sum(f.stat().st_blocks * 512 for f in trees.files(self._dataset))
 
     def _make_files(self) -> None:
-        for file in self._index.files:
+        for file in self._index.stored:
             path = self._dataset / file.path
             safe_files.make(path.parent)
             descriptor = safe_files.open_own(path, os.O_RDWR | os.O_CREAT)
@@ -397,7 +397,7 @@ class _Arriving:
         """Copy the pieces that a dataset on this disk has; return their files and places."""
         if here is None:
             return set()
-        files = [f for f in self._index.files if (here / f.path).is_file()]
+        files = [f for f in self._index.stored if (here / f.path).is_file()]
         with ThreadPoolExecutor(_AT_ONCE, "copy") as pool:
             return {found for some in pool.map(lambda f: self._take(here, f), files) for found in some}
 

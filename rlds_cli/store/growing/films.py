@@ -31,13 +31,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.base.media import video_files
+from rlds_cli.base.media.mp4 import Track
 from rlds_cli.errors import CorruptArchive, DamagedDataset, UnknownLayout
 from rlds_cli.store import digests
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.segments import SegmentedArray, SegmentWriter
-from rlds_cli.store.videos import Extent, Tables, Videos, of_tracks
+from rlds_cli.store.videos import Extent, Tables, Videos, from_table, of_tracks, table_path
 from rlds_cli.ted import Array, IntArray, VideoFrames
 
 Records = npt.NDArray[np.void]
@@ -225,12 +226,16 @@ class GrowingVideos(Videos):
         spans[(spans[:, 0] < 0) | (spans[:, 1] > len(self._of.data))] = 0  # the version has none of these
         self.spans, self.files = spans, np.ascontiguousarray(self._records["sha256"])
 
-    def _read_track(self, number: int, data: Array) -> Any:
+    def _read_track(self, number: int, data: Array) -> Track:
+        """Read the track of a video: from its table, if one was sent beside it, else from its bytes."""
         held: list[Any] = []
         start, stop = self.spans[number].tolist()
+        table = self._of.files.table_of(table_path(self._of.column.directory.parent, bytes(self.files[number])))
         try:
+            if table is not None:
+                return from_table(table, stop - start)
             return video_files.read(self._of.extent(start, stop, held))
-        except (CorruptArchive, UnknownLayout, OSError) as e:
+        except (CorruptArchive, UnknownLayout, OSError, ValueError, TypeError, KeyError) as e:
             text = f"{self.directory}: video {number:,} cannot be read: {f'{e}'[:200]}"
             raise DamagedDataset(text, hint=logs.HINT) from e
         finally:
