@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 from lerobot_archives import Content, H, W, write_v3
-from rlds_cli.keep.reencode import convert
 from test_remote_store import flat, same
 
 import rlds_cli
 from rlds_cli import Dataset, Fifo, Loader
 from rlds_cli.errors import InvalidArgument, RldsError
+from rlds_cli.keep.reencoding import reencode
 from rlds_cli.make.importing import import_files
 from rlds_cli.store.frames import encode_frames
 from rlds_cli.store.growing import segments
@@ -172,7 +172,7 @@ def test_each_cell_of_the_table(how: str, kind: str, tmp_path: Path) -> None:
     if how == "fixed":
         ds = film.whole if film is not None else rlds_cli.create("local/x", given)
         if kind == "compressed":
-            convert(ds.id, to="zarr")
+            reencode(ds.id, to="zarr")
             ds = rlds_cli.open_dataset(ds.id)
             assert ds.encoding == "zarr"
     else:
@@ -186,7 +186,7 @@ def test_each_cell_of_the_table(how: str, kind: str, tmp_path: Path) -> None:
     here, there = ("growing, here", "growing, at an address") if grows else ("fixed, here", "fixed, at an address")
 
     if kind == "compressed" and grows:
-        refused(lambda: convert(ds.id, to="zarr"), "`rlds convert --to zarr`", here)
+        refused(lambda: reencode(ds.id, to="zarr"), "`rlds convert --to zarr`", here)
         return
     read(ds, kind, which, film)
     check(rlds_cli.open_dataset(f"{ds.id}#{ds.fingerprint}"), kind, which, film)
@@ -213,7 +213,7 @@ def test_each_cell_of_the_table(how: str, kind: str, tmp_path: Path) -> None:
     ):
         refused(change, "`label`, `drop`, `trim`, `tag`, `push`", there)
     refused(lambda: rlds_cli.push(far, address), "`label`, `drop`, `trim`, `tag`, `push`", there)
-    refused(lambda: convert(f"file://{address}", to="zarr"), "`rlds convert --to zarr`", there)
+    refused(lambda: reencode(f"file://{address}", to="zarr"), "`rlds convert --to zarr`", there)
     if not grows:
         refused(lambda: batch(far, kind, live=True), "`Loader(..., live=True)`", there)
 

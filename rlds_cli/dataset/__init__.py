@@ -262,7 +262,7 @@ class Dataset(Shortcuts):
         """
         stats = self.manifest.stats
         if self._selected:
-            stats = LazyStats.over(self.schema, self.store.rows, self.store.episodes, self._index)
+            stats = LazyStats.over(self.schema, self.store.rows, lambda: self.store.episodes, self._index)
         return StoredStats(stats, self.schema, self.id)
 
     @cached_property

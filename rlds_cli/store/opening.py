@@ -66,7 +66,8 @@ class Store:
         if all(f.name in m.stats for f in self.fields.values() if statistics.has(f)):
             return m
         # of the arrays, and not of this object, which refers to the manifest
-        return replace(m, stats=LazyStats.over(self.fields, self._arrays.open, self.table.episodes))
+        table = self.table
+        return replace(m, stats=LazyStats.over(self.fields, self._arrays.open, lambda: table.episodes))
 
     @cached_property
     def episodes(self) -> Mapping[str, Array]:

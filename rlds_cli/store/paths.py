@@ -110,9 +110,3 @@ def earlier_versions(dataset: Path) -> Path:
     """Return the directory of the earlier versions of the dataset in a directory of a home."""
     dataset = dataset.absolute()
     return dataset.parents[2] / VERSIONS / dataset.parent.name / dataset.name
-
-
-def is_table(path: str) -> bool:
-    """Return whether a file of a growing dataset that was pushed is the table of a video, see `videos.table_path`."""
-    parts = path.split("/")
-    return parts[0] == "video" and parts[-2:-1] == ["tables"] and len(parts[-1]) == 64

@@ -445,13 +445,16 @@ class LazyStats(Mapping[str, Mapping[str, Any]]):
         cls,
         fields: Mapping[str, Field],
         rows: Callable[[str], Array],
-        episodes: Mapping[str, Array],
+        episodes: Callable[[], Mapping[str, Array]],
         index: IntArray | None = None,
     ) -> LazyStats:
-        """Return those over the steps of all episodes, or of the episodes ``index`` [n]; ``rows`` opens a field."""
+        """Return those over the steps of all episodes, or of the episodes ``index`` [n].
+
+        ``rows`` opens a field, and ``episodes`` the episode table.
+        """
 
         def compute(name: str) -> Stats:
-            start, length = episodes["start"], episodes["length"]
+            start, length = (episodes()[name] for name in ("start", "length"))
             chosen = (start, length) if index is None else (start[index], length[index])
             return of_episodes(rows(name), *chosen)
 

@@ -31,7 +31,6 @@ from rlds_cli.base.files import json as documents
 from rlds_cli.places.remote import values
 from rlds_cli.places.remote.blocks import HASH, blocks_of, groups_of
 from rlds_cli.store import commits
-from rlds_cli.store.paths import is_table
 
 FORMAT = 1
 LONGEST = 64 << 20  # bytes of an index
@@ -120,7 +119,7 @@ class Index:
     @cached_property
     def stored(self) -> tuple[IndexedFile, ...]:
         """The files of the dataset: without tables of videos, which follow from these."""
-        return tuple(f for f in self.files if not is_table(f.path))
+        return tuple(f for f in self.files if not _is_table(f.path))
 
     @cached_property
     def grows(self) -> bool:
@@ -255,6 +254,12 @@ def _check_paths(paths: Sequence[str]) -> None:
     above = {path[:k] for path in known for k in range(len(path)) if path[k] == "/"}
     if not known.isdisjoint(above):
         raise ValueError("a file lies below another one")
+
+
+def _is_table(path: str) -> bool:
+    """Return whether a file is the table of a video of a growing dataset, see `rlds_cli.store.videos.table_path`."""
+    parts = path.split("/")
+    return parts[0] == "video" and parts[-2:-1] == ["tables"] and len(parts[-1]) == 64
 
 
 def is_path(path: str) -> bool:

@@ -24,7 +24,6 @@ from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.segments import Layout
 from rlds_cli.store.growing.table import LoggedTable
 from rlds_cli.store.opening import Store, open_directory
-from rlds_cli.store.paths import is_table
 from rlds_cli.store.table import Table
 
 
@@ -92,8 +91,8 @@ def _open_version(access: Access, follower: Follower | None = None) -> Store:
     of.need("zarr.json", commits.FILE)
     stored = Layout.of(access.path, manifest.read(of.path)).all
     heads = (*(f"{a.directory.relative_to(access.path).as_posix()}/c/" for a in stored), f"{digests.ROWS}/")
-    small = (f.path for f in index.files if not f.path.startswith(heads) or f.path.endswith("/zarr.json"))
-    of.need(*(path for path in small if path != logs.DIGESTS and not is_table(path)))
+    small = (f.path for f in index.stored if not f.path.startswith(heads) or f.path.endswith("/zarr.json"))
+    of.need(*(path for path in small if path != logs.DIGESTS))
     table = LoggedTable(files)
     if table.version != index.version:
         raise DamagedDataset(
