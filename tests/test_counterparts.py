@@ -14,7 +14,7 @@ from loader_data import create, episode
 
 import rlds_cli
 from rlds_cli import preprocess
-from rlds_cli.dataset import counterparts
+from rlds_cli.base.libraries import counterparts
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.loader import Episode, Loader, Mixture, Normalize, Shuffled, Slice

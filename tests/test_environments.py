@@ -183,7 +183,7 @@ def test_an_entry_point_of_an_archive_is_never_run(any_manifest: Manifest, monke
     disguised = evil | {"id": "CartPole-v1", "kwargs": {}}
     manifest = rlds_cli.download(CARTPOLE).manifest
     fields = tuple(rlds_cli.open_dataset(CARTPOLE).schema.values())
-    env = environments.make(replace(manifest, env={"spec": disguised}), fields)
+    env = environments.make_env(replace(manifest, env={"spec": disguised}), fields)
     assert type(env.unwrapped).__name__ == "CartPoleEnv"
 
 
@@ -201,7 +201,7 @@ def test_known_wrappers_are_put_on_again(any_manifest: Manifest) -> None:
         ],
     }
     ds = press(observation=4)  # Pendulum's three and the time
-    env = environments.make(of(ds.manifest, {"spec": spec}), tuple(ds.schema.values()))
+    env = environments.make_env(of(ds.manifest, {"spec": spec}), tuple(ds.schema.values()))
     assert env.action_space.high.tolist() == [1.0]  # type: ignore[attr-defined]
     assert env.observation_space.shape == (4,)
     spec["additional_wrappers"] = [{"name": "x", "entry_point": "os.path:join", "kwargs": {}}]
@@ -303,7 +303,7 @@ def test_mujoco_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_version_that_gymnasium_lost(any_manifest: Manifest) -> None:
     ds = press()
     with pytest.raises(NoEnvironment, match="CartPole-v9, which Gymnasium does not know"):
-        environments.make(of(ds.manifest, {"id": "CartPole-v9"}), ())
+        environments.make_env(of(ds.manifest, {"id": "CartPole-v9"}), ())
 
 
 # -- scores

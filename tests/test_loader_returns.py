@@ -10,7 +10,7 @@ from loader_data import create, episode, episode_lists
 from reference import returns as reference
 
 import rlds_cli
-from rlds_cli.dataset import returns
+from rlds_cli.base import returns
 from rlds_cli.errors import InvalidArgument, NeedsMemory, NoReward
 from rlds_cli.loader import Loader, Offsets, ReturnToGo, Sequential, Slice, Transition
 from rlds_cli.loader.fields import goals

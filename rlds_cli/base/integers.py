@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, SupportsIndex
 
 from rlds_cli.errors import InvalidArgument, RldsError
 
@@ -29,3 +29,11 @@ def set_integer(record: Any, name: str, least: int) -> None:
     """Turn the field ``name`` of a frozen record into a plain int: its repr is part of a loader's state."""
     value = getattr(record, name)
     object.__setattr__(record, name, integer(f"{type(record).__name__}: {name}", value, least))
+
+
+def within(index: SupportsIndex, count: int, what: str) -> int:
+    """Return a number from 0 on, given one that may count from the end."""
+    number = operator.index(index)
+    if not -count <= number < count:
+        raise IndexError(f"no number {number:,} of the {count:,} {what}")
+    return number % count

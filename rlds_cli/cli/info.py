@@ -213,10 +213,10 @@ def _chain(m: Manifest) -> Iterator[str]:
         count = m.archive["files"]
         yield f"{plural(count, 'archive file')}, sha256 {m.archive['sha256']}"
     for step in m.provenance:
-        if step["unit"] in ("dataset", "append"):  # `editing.CHANGES`, which is slow to import
-            from rlds_cli.dataset import history
+        if step["unit"] in ("dataset", "append"):  # `ProvenanceStep.is_change`, which is slow to import
+            from rlds_cli.dataset import ProvenanceStep
 
-            yield f"{step['from']} ({short(step['source'])}) by {history.described(step)}"
+            yield f"{step['from']} ({short(step['source'])}) by {ProvenanceStep(step).described()}"
             continue
         args = ", ".join(f"{k}={json_module.dumps(v)}" for k, v in step["args"].items())
         code = f", source {step['code'][:8]}"

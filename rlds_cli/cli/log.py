@@ -11,7 +11,7 @@ from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 
 if TYPE_CHECKING:
-    from rlds_cli.dataset.history import Version
+    from rlds_cli.dataset import Version
 
 
 @app.command("log")
@@ -37,16 +37,15 @@ def log(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import home
     from rlds_cli.base import refs, settings
-    from rlds_cli.dataset import history
-    from rlds_cli.dataset.opening import address_of
+    from rlds_cli.dataset import address_of, pushed, versions_of
     from rlds_cli.places.remote import listing
 
     named = refs.parse(id)
     address = address_of(named)
     if address is not None:
-        found = history.pushed(listing.versions_at(address, settings.read(cache_dir)))
+        found = pushed(listing.versions_at(address, settings.read(cache_dir)))
     else:
-        found = history.versions_of(home.dataset(named.place, cache_dir=cache_dir), named)
+        found = versions_of(home.dataset(named.place, cache_dir=cache_dir), named)
     out.result(found, visible.lines(_line(v) for v in reversed(found)))
 
 

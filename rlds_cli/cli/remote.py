@@ -18,9 +18,8 @@ def opened(ref: str, cache_dir: Path | None) -> Dataset | None:
     if not addresses.is_address(ref):
         return None
     from rlds_cli import dataset
-    from rlds_cli.dataset import opening
 
-    address = opening.remote_address(refs.parse(ref))
+    address = dataset.remote_address(refs.parse(ref))
     if address is None:
         return None
     found = dataset.open_dataset(ref, cache_dir=cache_dir)

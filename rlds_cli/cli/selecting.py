@@ -24,8 +24,7 @@ def selected(
 ) -> Dataset:
     """Open a dataset, and select the episodes that fulfil all conditions."""
     from rlds_cli.base import refs
-    from rlds_cli.dataset import open_dataset
-    from rlds_cli.dataset.opening import remote_address
+    from rlds_cli.dataset import open_dataset, remote_address
 
     if remote_address(refs.parse(ref)) is not None:
         raise InvalidArgument(f"{ref} is an address: what lies there stays as it is.", hint="the id of a dataset here")
@@ -58,13 +57,13 @@ def on_newest(ref: str, change: Callable[[], tuple[Dataset, Dataset]]) -> tuple[
         The version that ``ref`` names is not the newest.
     """
     from rlds_cli.base import refs
-    from rlds_cli.dataset import editing
+    from rlds_cli.dataset import NotNewest
 
     tried: set[int] = set()
     while True:
         try:
             return change()
-        except editing.NotNewest as e:
+        except NotNewest as e:
             if refs.parse(ref).selector is not None or e.version in tried:
                 raise
             tried.add(e.version)
@@ -172,7 +171,7 @@ def from_file(file: Path, ds: Dataset) -> tuple[Dataset, dict[str, list[Any]]]:
     """
     import numpy as np
 
-    from rlds_cli.dataset import Dataset, editing
+    from rlds_cli.dataset import FROM_FILE, Dataset
 
     try:
         with file.open(newline="", encoding="utf-8-sig") as opened:
@@ -198,7 +197,7 @@ def from_file(file: Path, ds: Dataset) -> tuple[Dataset, dict[str, list[Any]]]:
         raise RldsError(f"{file} names episode {twice} twice.")
     labels: Mapping[str, list[Any]] = {n: [r[n] for r in rows] for n in names if n not in (NUMBER, ID)}
     texts = _texts(ds)
-    named = Dataset(ds.store, np.array(index), how={editing.FILE: file.name})
+    named = Dataset(ds.store, np.array(index), how={FROM_FILE: file.name})
     return named, {n: [v or None for v in values] if n in texts else _typed(values) for n, values in labels.items()}
 
 

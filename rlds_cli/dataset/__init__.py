@@ -1,802 +1,127 @@
-"""Datasets as users open them, and selections of their episodes."""
+"""Datasets as users open them: their episodes, rows and batches, selections and changes of them.
+
+`open_dataset` gives a `Dataset`, whose methods are for users. `Rows` reads what is stored of its episodes, end to end,
+a `Batch` holds values by nested names, and `Tasks` and `StepTasks` say what episodes are about in words. `compact` and
+`remake` write versions that no method makes, by an `Outcome`. A `ProvenanceStep` and a `Version` say how data came to
+be, and `ReadAs` how a file did. Transforms (`Resize`, `Normalize`, ...) change fields of batches and of stored steps.
+"""
 
 from __future__ import annotations
 
-import os
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, NoReturn, overload
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
-from rlds_cli.base import refs
-from rlds_cli.base.settings import StrPath
-from rlds_cli.base.text import is_below
-from rlds_cli.dataset import counterparts, environments, html, layouts, partition, provenance, selection, tasks
-from rlds_cli.dataset.batch import Batch
-from rlds_cli.dataset.layouts import Layout
-from rlds_cli.dataset.opening import open_at
-from rlds_cli.dataset.provenance import EpisodeOrigin, TransitionSource
-from rlds_cli.dataset.rewards import other_rewards
-from rlds_cli.dataset.selection import EpisodeColumns, StoredStats, no_field
-from rlds_cli.dataset.shortcuts import Shortcuts
-from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
-from rlds_cli.store import tags, versions
-from rlds_cli.store.growing.opening import open_store
-from rlds_cli.store.manifest import Manifest, Stats
-from rlds_cli.store.opening import Store
-from rlds_cli.store.statistics import LazyStats
-from rlds_cli.ted import FLAGS, REWARD, TASK, Array, Field, IntArray, join_name
+from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
-    import gymnasium
-
-    from rlds_cli.dataset.history import Version
-
-ArrayLike = npt.ArrayLike
-
-
-def open_dataset(
-    ref: str | os.PathLike[str],
-    *,
-    cache_dir: StrPath | None = None,
-    cache: int | str | None = None,
-    timeout: float | None = None,
-    fill: bool = True,
-) -> Dataset:
-    """Open a dataset that is on this disk, without network, lock and write; or one at an address.
-
-    Of a dataset at an address, the manifest and the episode table are fetched; rows arrive in blocks of 64 KiB when
-    they are read, are checked, and stay in the home. See ``docs/remote.md``. A dataset that is in a home with the same
-    content is opened there.
-
-    Parameters
-    ----------
-    ref : str or path
-        An id (``d4rl/hopper-medium-v2``, ``...@norm``), the directory of a dataset, or an address:
-        ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH``, ``hf://datasets/OWNER/NAME``, ``https://HOST/PATH/``, or a directory
-        that a dataset was pushed to. ``REF#v3``, ``REF#TAG`` and ``REF#rlds1:...`` open a version of it, by number, tag
-        or fingerprint; else it is the newest.
-    cache_dir : path, optional
-        A home to look into instead of ``RLDS_HOME``; ``RLDS_PATH`` is searched as well.
-    cache : int or str, optional
-        Of a dataset at an address: bytes that blocks in the home may take, such as ``"200GiB"``. Those that were not
-        used for longest are evicted. Without it, as many as the disk has; 0 keeps blocks in memory, and few.
-    timeout : float, optional
-        Of a dataset at an address: seconds to wait for a block.
-    fill : bool
-        Of a dataset at an address: after a loader's first batch, have what is missing of its fields arrive in the
-        background, if its sampler draws from all of them, and if they fit the cache and the disk; see
-        docs/remote_loader.md. False fetches what is read alone.
-
-    Raises
-    ------
-    DatasetNotFound
-        The dataset is in none of the homes, or not at the address; or there is no such version or tag, or it was freed.
-    DamagedDataset, NewerFormat
-        The dataset is damaged, or written by a later version.
-    WrongFingerprint
-        The address has other content than it pins.
-    DownloadFailed, WrongHash, Offline
-        The store does not give it. Reading rows raises these, too.
-
-    Examples
-    --------
-    >>> ds = open_dataset("d4rl/hopper-medium-v2")  # doctest: +SKIP
-    >>> ds.column("observation").shape  # doctest: +SKIP
-    (1002187, 11)
-    """
-    return Dataset(open_at(refs.parse(ref), cache_dir, cache=cache, timeout=timeout, fill=fill))
-
-
-class Dataset(Shortcuts):
-    """Episodes of transitions in TED form, on disk; ``len()`` counts transitions.
-
-    Selections (``select``, ``split``) are datasets too: the same files, fewer episodes.
-
-    Attributes
-    ----------
-    schema : mapping of str to Field
-        All fields by name.
-    episodes : mapping of str to array [num_episodes]
-        ``start length num_transitions num_observed end num_done source row seed total_reward ...`` and one bool
-        column per named split; ``end`` as text, ``start`` as the first row in ``column()``.
-    stats : mapping of str to Stats
-        Mean, std, min, max, q01, q99 per element, float64, over the steps of the episodes selected.
-    """
-
-    def __init__(self, store: Store, index: IntArray | None = None, *, how: Mapping[str, Any] | None = None) -> None:
-        self.store = store
-        self._how: Mapping[str, Any] = how or {}
-        self._selected = index is not None
-        self._index = index
-        self.episodes = EpisodeColumns(store, self._index)
-
-    # -- properties
-
-    @property
-    def id(self) -> str:
-        """``family/name[@variant]``."""
-        return self.store.manifest.id
-
-    @property
-    def path(self) -> Path:
-        """Directory of the dataset, a Zarr v3 group."""
-        return self.store.path
-
-    @property
-    def manifest(self) -> Manifest:
-        """Manifest of the whole dataset."""
-        return self.store.manifest
-
-    @property
-    def encoding(self) -> str:
-        """Encoding of the rows: ``memmap`` or ``zarr``."""
-        return self.manifest.encoding
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Hash of the content: ``rlds1:`` and 64 digits. That of a selection is that of a copy of its episodes."""
-        return self.store.fingerprint(self._index if self._selected else None)
-
-    @property
-    def is_selection(self) -> bool:
-        """True if this is a selection of the episodes of a dataset."""
-        return self._selected
-
-    @property
-    def version(self) -> int:
-        """Number of the version that is open."""
-        return self.store.version
-
-    @property
-    def versions(self) -> Sequence[Version]:
-        """The versions of the dataset on this disk, oldest first."""
-        from rlds_cli.dataset import history  # changes are not loaded to read a dataset
-
-        return history.versions_of(versions.newest_of(self.path))
-
-    @property
-    def tags(self) -> Mapping[str, int]:
-        """Number of the version of every tag of the dataset."""
-        return tags.read(versions.newest_of(self.path))
-
-    def tag(self, name: str, *, force: bool = False) -> None:
-        """Give this version a name, by which ``open_dataset("ID#NAME")`` opens it.
-
-        Parameters
-        ----------
-        name : str
-            A letter, then letters, digits, ``.``, ``_`` and ``-``; not ``v`` and a number.
-        force : bool
-            Also a name that another version has.
-
-        Raises
-        ------
-        InvalidId
-            The name cannot be a tag.
-        InvalidArgument
-            This is a selection, which is not a version; or the dataset is at an address.
-        NameTaken
-            Another version has the name.
-        NoPermission
-            The directory of the dataset may not be written.
-        """
-        if self._selected:
-            raise InvalidArgument(f"{self.id}: a selection cannot be tagged.", hint="tag the whole dataset")
-        self.store.table.check_changeable()
-        tags.add(versions.newest_of(self.path), name, self.version, force=force)
-
-    def refresh(self) -> Dataset:
-        """Return this dataset at its newest version: itself if nothing was committed since, or if it does not grow.
-
-        Raises
-        ------
-        InvalidArgument
-            This is a selection, and there is a newer version: refresh the whole dataset, and select again.
-        """
-        newest = self.store.newest()
-        if newest is self.store:
-            return self
-        if self._selected:
-            raise InvalidArgument(f"{self.id}: a selection is not refreshed.", hint="ds.refresh().select(...)")
-        return Dataset(newest)
-
-    @property
-    def schema(self) -> Mapping[str, Field]:
-        """Fields by name."""
-        return self.store.fields
-
-    @property
-    def sources(self) -> tuple[Mapping[str, Any], ...]:
-        """Files of the archive (``file size sha256 url revision``); ``episodes["source"]`` indexes them."""
-        return self.store.sources
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows of each column, over all episodes of the store."""
-        return self.manifest.counts.rows
-
-    @property
-    def num_episodes(self) -> int:
-        """Number of selected episodes."""
-        return len(self.episodes)
-
-    @cached_property
-    def num_steps(self) -> int:
-        """Number of steps of the selected episodes."""
-        return int(self.episodes["length"].sum())
-
-    @cached_property
-    def num_transitions(self) -> int:
-        """Number of steps whose next observation is known, or not needed because they terminate."""
-        return int(self.episodes["num_transitions"].sum())
-
-    def __len__(self) -> int:
-        return self.num_transitions
-
-    def __iter__(self) -> NoReturn:
-        raise TypeError(
-            "A dataset is not iterated: use rlds_cli.loader.Loader(ds) for batches, ds.episode(k) for episodes"
-        )
-
-    def __repr__(self) -> str:
-        selected = "" if not self._selected else f" of {self.manifest.counts.episodes:,}"
-        return (
-            f"<Dataset {self.id}: {self.num_steps:,} steps, {self.num_episodes:,}{selected} episodes, {self.encoding}>"
-        )
-
-    def _repr_html_(self) -> str:
-        """Return the fields as a table, for notebooks."""
-        rows = [(f.name, f.dtype, list(f.shape), f.placement, f.codec or f.kind) for f in self.schema.values()]
-        return html.table(repr(self)[1:-1], ["field", "dtype", "shape of a row", "placement", "kind"], rows)
-
-    @cached_property
-    def stats(self) -> Mapping[str, Stats]:
-        """Statistics per field over the steps of the selected episodes; computed on first use for a selection.
-
-        An unknown field, or one without statistics (text, images), raises UnknownField.
-        """
-        stats = self.manifest.stats
-        if self._selected:
-            stats = LazyStats.over(self.schema, self.store.rows, lambda: self.store.episodes, self._index)
-        return StoredStats(stats, self.schema, self.id)
-
-    @cached_property
-    def observation_space(self) -> Any:
-        """Gymnasium space of observations: the archive's, else unbounded boxes of the stored shapes."""
-        return self._space("observation")
-
-    @cached_property
-    def action_space(self) -> Any:
-        """Gymnasium space of actions."""
-        return self._space("action")
-
-    def _space(self, name: str) -> Any:
-        from rlds_cli.ted import spaces
-
-        described = self.manifest.spaces.get(name) or spaces.infer(tuple(self.schema.values()), name)
-        if described is None:
-            raise UnknownField(f"{self.id} has no {name}.")
-        return spaces.from_json(described)
-
-    # -- values
-
-    def field(self, key: str | tuple[str, ...]) -> Field:
-        """Return the field called ``key``.
-
-        Raises
-        ------
-        UnknownField, NoReward
-            There is no such field; the message lists all fields.
-        """
-        name = join_name(key)
-        if name in self.schema:
-            return self.schema[name]
-        if name == REWARD and (named := other_rewards(self.id, self.schema)) is not None:
-            raise named
-        if name == REWARD:
-            raise NoReward(
-                f"{self.id} has no reward.",
-                hint="leave it out of fields=, or compute it from goals: rlds preprocess ID --fn reward_from_goal",
-            )
-        raise no_field(name, self.schema, self.id)
-
-    def column(self, key: str | tuple[str, ...], *, gaps: bool = False) -> Array:
-        """Return all rows of an array field, [num_rows, ...], read-only; T+1 rows per episode (``docs/ted.md``).
-
-        Mapped from the file; a zarr-encoded dataset is decoded into memory on first use, and kept. ``ds[:][key]`` has
-        one value for each transition, of a selection, too.
-
-        Parameters
-        ----------
-        gaps : bool
-            Return other rows as well: of a selection those of the whole dataset; and rows of no episode, which
-            selections that were saved, trims, drops and merges may have between episodes, with values that mean
-            nothing. Episode ``k`` begins at row ``ds.episodes["start"][k]`` in any case.
-
-        Raises
-        ------
-        UnknownField
-            There is no such field, or it holds text or encoded frames; ``gather`` reads those.
-        InvalidArgument
-            ``gaps`` is False, and this is a selection, or the dataset has rows of no episode.
-        """
-        f = self.field(key)
-        if f.kind != "array":
-            raise UnknownField(
-                f"{f.name} of {self.id} is stored as {f.codec or 'text'}.", hint=f'ds.gather("{f.name}", rows)'
-            )
-        some = self._selected and not np.array_equal(self.episodes.index, self.store.table.numbers)
-        if not gaps and (some or self.store.table.has_gaps):
-            whose = "all episodes, and some are selected" if some else "no episode, such as dropped ones"
-            raise InvalidArgument(
-                f"{self.id}: {f.name} has rows of {whose}.",
-                hint=f'ds[:]["{f.name}"] has the values of the transitions, ds.episode(k) those of an episode; or '
-                'gaps=True, with ds.episodes["start"]' + ("" if some else "; rlds compact removes such rows"),
-            )
-        return self.store.rows(f.name)
-
-    def gather(self, key: str | tuple[str, ...], rows: IntArray) -> Array:
-        """Read the values of any field at ``rows`` [n] -> [n, ...]; frames decoded, text as str or None.
-
-        ``task`` is what is to be done at these steps, in words: ``task_at`` of a dataset that has it, else the text of
-        the episode.
-        """
-        if join_name(key) == TASK and tasks.are_known(self.store):
-            return tasks.gather(self.store, rows)
-        return self.store.gather(self.field(key).name, rows)
-
-    def episode(self, k: int) -> Batch:
-        """Return episode ``k`` as a batch of its T steps: all fields, as NumPy arrays in the archive's dtypes.
-
-        ``next/observed`` [T, 1] is added if the final observation is not recorded; and ``task`` [T], the text of each
-        step, where the dataset has any.
-        """
-        k = selection.within(k, self.num_episodes, f"episodes in {self.id}")
-        length = int(self.episodes["length"][k])
-        batch = self._read(np.full(length, k), np.arange(length), list(self.schema))
-        if self.episodes["num_observed"][k] == length:
-            batch["next/observed"] = (np.arange(length) < length - 1)[:, None]
-        if tasks.are_known(self.store):
-            batch[TASK] = tasks.gather(self.store, int(self.episodes["start"][k]) + np.arange(length))
-        return batch.told(origin=EpisodeOrigin(self.store, int(self.episodes.index[k])))
-
-    def __getitem__(self, index: int | slice | npt.NDArray[Any] | Sequence[int]) -> Batch:
-        """Return transitions by number, counted over the selected episodes: NumPy arrays in the archive's dtypes.
-
-        Beside the usual fields, ``episode`` [N] is the number of the episode, as `episode` counts. Steps whose next
-        observation is not known are not transitions; ``batch.left_out`` is the number of them that a slice skips. If
-        such a step ends its episode, ``next/done`` is True at the transition before it, so that splitting behind each
-        ``next/done`` yields episodes. ``next/terminated`` and ``next/truncated`` are always the archive's.
-        """
-        if (name := selection.name_in(index)) is not None:
-            raise self._not_by_name(name)
-        if isinstance(index, int | np.integer):
-            one = self[np.array([selection.within(index, len(self), f"transitions in {self.id}")])]
-            return one.map(lambda values: values[0])
-        if isinstance(index, slice):
-            wanted = np.arange(*index.indices(len(self)))
-        else:
-            wanted = selection.numbers(np.asarray(index), len(self), self.id)
-        wanted = np.where(wanted < 0, wanted + len(self), wanted)
-        if wanted.size and (wanted.min() < 0 or wanted.max() >= len(self)):
-            raise IndexError(f"{self.id} has {len(self):,} transitions")
-        episode, step = self._places_of(wanted)
-        batch = self._read(episode, step, self._usual_fields())
-        if "next/done" in batch:
-            batch["next/done"] |= (step == self.episodes["num_transitions"][episode] - 1)[:, None]
-        batch["episode"] = episode
-        return batch.told(left_out=self._left_out(episode) if isinstance(index, slice) else 0)
-
-    def _not_by_name(self, name: str) -> Exception:
-        """Return the error of ``ds["observation"]``: it names the call that gives the field, of a selection, too."""
-        what = "transitions are chosen by number"
-        try:
-            _ = self[:0][name]
-        except KeyError:
-            if any(is_below(n, name) for n in self.schema):
-                return IndexError(f'{what}; ds.episode(k)["{name}"] has the values of an episode')
-            if name in self.episodes:
-                return IndexError(f'{what}; ds.episodes["{name}"] has a value for each episode')
-            return selection.no_field(name, [*self.schema, *self.episodes], self.id)
-        return IndexError(f'{what}; ds[:]["{name}"] has their values')
-
-    def rows_of(self, index: IntArray) -> IntArray:
-        """Return the rows of transitions [n] in ``column()``."""
-        episode, step = self._places_of(index)
-        rows: IntArray = self.episodes["start"][episode] + step
-        return rows
-
-    def _places_of(self, index: IntArray) -> tuple[IntArray, IntArray]:
-        """Return episode and step of transitions [n]."""
-        ends = np.cumsum(self.episodes["num_transitions"])
-        episode = np.searchsorted(ends, index, "right")
-        return episode, index - (ends - self.episodes["num_transitions"])[episode]
-
-    def _left_out(self, episode: IntArray) -> int:
-        """Count the steps that are not transitions, in these episodes and those between them."""
-        if not len(episode):
-            return 0
-        part = slice(int(episode.min()), int(episode.max()) + 1)
-        return int((self.episodes["length"] - self.episodes["num_transitions"])[part].sum())
-
-    def source_of(self, index: int) -> TransitionSource:
-        """Trace transition ``index`` back to the archive's file, group and row; ``rlds verify --trace`` compares both.
-
-        Raises
-        ------
-        IndexError
-            There is no such transition.
-        RldsError
-            The dataset was made in memory: there is no archive.
-        """
-        number = selection.within(index, len(self), f"transitions in {self.id}")
-        episode, step = self._places_of(np.array([number]))
-        return provenance.place(self.store, int(self.episodes.index[episode[0]]), int(step[0]))
-
-    def _usual_fields(self) -> list[str]:
-        usual = ("observation", "action", "next/observation", REWARD, *FLAGS)
-        return [n for n in self.schema if any(is_below(n, u) for u in usual)]
-
-    def _read(self, episode: IntArray, step: IntArray, names: Sequence[str]) -> Batch:
-        """Read steps; fields placed ``both`` also as ``next/...``, the last value known where the next one is not."""
-        batch, start = Batch(), self.episodes["start"][episode]
-        rows = start + step
-        after = start + np.minimum(step + 1, self.episodes["num_observed"][episode] - 1)
-        for name in names:
-            f = self.schema[name]
-            batch[name] = f.of_batch(self.gather(name, rows))
-            if f.placement == "both" and f"next/{name}" not in self.schema:
-                batch[f"next/{name}"] = f.of_batch(self.gather(name, after))
-        if all(name in names for name in FLAGS):
-            batch["next/done"] = batch["next", "terminated"] | batch["next", "truncated"]
-        return batch
-
-    # -- selections
-
-    def select(
-        self,
-        *positional: Never,
-        split: str | None = None,
-        where: str | None = None,
-        episodes: npt.NDArray[Any] | Sequence[int] | slice | None = None,
-    ) -> Dataset:
-        """Return some of the episodes, as a dataset that shares the files.
-
-        Parameters
-        ----------
-        split : str, optional
-            A named split of the archive.
-        where : str, optional
-            A comparison of episode columns, ``"total_reward > 3000 and 'cube' in task"``, see
-            `expressions.episodes_where`; ``episode`` is k of ``ds.episode(k)``. A UserWarning is given if it selects
-            none or all of the episodes.
-        episodes : int array, bool array or slice, optional
-            Episodes by number, among those selected so far; the order is kept.
-
-        Raises
-        ------
-        InvalidExpression
-            ``where`` is not such a comparison, compares values of different kinds, names an unknown column, or one
-            whose name is not a word (``quality/idle``) without backquotes.
-        RldsError
-            There is no such split.
-        """
-        if positional:
-            raise InvalidArgument("ds.select(...): its arguments have names.", hint=self._named(positional[0]))
-        chosen, warning = selection.matching(self.episodes, split, where, episodes)
-        if warning:
-            warnings.warn(warning, UserWarning, stacklevel=2)
-        given = {"split": split, "where": where}
-        picked = {} if episodes is None else {"episodes": True}
-        return self._view(chosen, {**{n: v for n, v in given.items() if v is not None}, **picked})
-
-    @property
-    def held_out(self) -> int:
-        """Number of selected episodes outside of the split ``train``; 0 without such a split."""
-        return int((~self.episodes["split/train"]).sum()) if "train" in self.episodes.splits else 0
-
-    def _named(self, given: object) -> str:
-        """Return the call of `select` that ``given`` without a name was meant for."""
-        if callable(given):
-            return "ds.select(episodes=[k for k in range(ds.num_episodes) if keep(ds.episode(k))]), or where="
-        if isinstance(given, str):
-            return f'ds.select({"split" if given in self.episodes.splits else "where"}="{given}")'
-        return "ds.select(episodes=...)"
-
-    @overload
-    def split(self, *shares: float, seed: int = 0, by: None = None) -> tuple[Dataset, ...]: ...
-    @overload
-    def split(self, *, by: str) -> dict[Any, Dataset]: ...
-    @overload
-    def split(self, *shares: float, seed: int = 0, by: str) -> tuple[Dataset, ...]: ...
-
-    def split(self, *shares: float, seed: int = 0, by: str | None = None) -> tuple[Dataset, ...] | dict[Any, Dataset]:
-        """Divide the episodes at random, by shares of their number, or by an episode column.
-
-        Parameters
-        ----------
-        *shares : float
-            The size of each part, as a share of the episodes. Together at most 1; episodes beyond that are in no part.
-            One share gives two parts: that share, and the other episodes.
-        seed : int
-            Of the random order.
-        by : str, optional
-            An episode column. Without shares, the result is a dict with one part for each value, in sorted order.
-            With shares, all episodes of a value are in the same part: the values are shuffled, and a part ends with the
-            value that brings its number of episodes nearest to its share. An episode without a value is a value of its
-            own without shares (None), and with them.
-
-        Raises
-        ------
-        InvalidArgument
-            Shares are negative, or add up to more than 1; or there are neither shares nor a column.
-        UnknownField
-            There is no such column.
-
-        Examples
-        --------
-        >>> train, val = ds.split(0.9)  # doctest: +SKIP
-        >>> train, val, test = ds.split(0.8, 0.1, 0.1, by="scene")  # no scene in two parts  # doctest: +SKIP
-        >>> ds.split(by="scene")["kitchen"]  # doctest: +SKIP
-        """
-        groups = None if by is None else partition.groups(self.episodes[by])
-        if groups is not None and not shares:
-            return {value: self._view(members) for value, members in groups.items()}
-        together = None if groups is None else tuple(groups.values())
-        parts = partition.divide(self._shares(shares), self.num_episodes, seed, together)
-        return tuple(self._view(part) for part in parts)
-
-    def _shares(self, shares: tuple[float, ...]) -> tuple[float, ...]:
-        """Check the shares of `split`, and complete a single one."""
-        name: Any = shares[0] if shares else None
-        if isinstance(name, str):
-            column = f'ds.split(by="{name}")' if name in self.episodes else "ds.split(0.9)"
-            hint = self._named(name) if name in self.episodes.splits else column
-            raise InvalidArgument(f'ds.split("{name}"): a part is given by its share, such as 0.9.', hint=hint)
-        if not shares or not all(s >= 0 for s in shares) or sum(shares) > 1 + 1e-9:
-            raise InvalidArgument(
-                f"ds.split{shares}: shares are not negative, and add up to at most 1.", hint="ds.split(0.9, 0.1)"
-            )
-        return (shares[0], 1 - shares[0]) if len(shares) == 1 else shares
-
-    def _view(self, chosen: IntArray, how: Mapping[str, Any] | None = None) -> Dataset:
-        """Select episodes; ``how`` is what a user asked for, as the log of versions says it."""
-        said = dict({"episodes": True} if how is None else how)
-        if "where" in said and "where" in self._how:
-            said["where"] = f"({self._how['where']}) and ({said['where']})"
-        index = chosen if self._index is None else self._index[chosen]
-        return Dataset(self.store, index, how={**self._how, **said})
-
-    # -- changes
-
-    def save(self, name: str, *, force: bool = False, copy: bool = False, cache_dir: StrPath | None = None) -> Dataset:
-        """Make a dataset ``ID@NAME`` of the selected episodes. It shares the files of rows: no row is copied.
-
-        Rows on another disk, or of another user, stay there: the result refers to them, and opens while they exist.
-
-        Parameters
-        ----------
-        name : str
-            What follows ``@`` in the id.
-        force : bool
-            Replace a dataset of this id.
-        copy : bool
-            Copy rows of another disk or user instead.
-        cache_dir : path, optional
-            A home to write into instead of ``RLDS_HOME``.
-
-        Raises
-        ------
-        NameTaken
-            The id exists.
-        InvalidArgument
-            An episode is selected twice, or the dataset is at an address.
-        NoPermission
-            The dataset grows, and is on another disk or of another user: `merge` copies its episodes.
-
-        Examples
-        --------
-        >>> clean = ds.select(where="success").save("clean")  # doctest: +SKIP
-        """
-        from rlds_cli.dataset import editing
-
-        return self._opened(editing.save(self, self._how, editing.Target(name, force, copy, cache_dir)))
-
-    def trim(
-        self,
-        ranges: Callable[[Batch], Any] | Mapping[int, Any],
-        name: str,
-        *,
-        force: bool = False,
-        copy: bool = False,
-        cache_dir: StrPath | None = None,
-    ) -> Dataset:
-        """Make a dataset ``ID@NAME`` of ranges of steps of the selected episodes. No row is copied or decoded.
-
-        Each range is an episode of the result. It ends *terminated* if its last step does, and is *cut* where it stops
-        before the end of its episode; the observation behind it is its final observation.
-
-        Parameters
-        ----------
-        ranges : callable or mapping of int
-            A function of an episode, which decodes the fields that it reads; or ranges by number, as ``ds.episode(k)``
-            counts, where other episodes stay whole. The ranges of an episode are a bool for each step [T], a pair
-            (first, stop), a list of pairs, or None or an empty list to leave it out.
-        name, force, copy, cache_dir
-            As in `save`.
-
-        Raises
-        ------
-        InvalidArgument
-            A range leads out of its episode, or overlaps another one; or as in `save`.
-        NameTaken
-            As in `save`.
-
-        Examples
-        --------
-        >>> moving = lambda episode: abs(episode["action"]).max(axis=1) > 0.01  # doctest: +SKIP
-        >>> ds.trim(moving, "moving")  # doctest: +SKIP
-        """
-        function = getattr(ranges, "__name__", "function") if callable(ranges) else "ranges"
-        from rlds_cli.dataset import editing, trimming
-
-        found, target = trimming.collect(self, ranges), editing.Target(name, force, copy, cache_dir)
-        return self._opened(editing.trim(self, found, function, self._how, target))
-
-    def label(
-        self,
-        columns: Mapping[str, Any] | None = None,
-        /,
-        *,
-        facts: Mapping[str, Any] | None = None,
-        name: str | None = None,
-        force: bool = False,
-        copy: bool = False,
-        cache_dir: StrPath | None = None,
-        **more: Any,
-    ) -> Dataset:
-        """Set episode columns of the selected episodes: the next version of the dataset.
-
-        Open loaders keep the version that they have; live ones take up the next. If nothing changes, no version is
-        made. A dataset of the registry is not changed in its place: that takes a ``name``.
-
-        Parameters
-        ----------
-        columns : mapping
-            Values by column: a flag, number or text for all selected episodes, or a sequence with one for each. None
-            takes a value away. Columns may also be given as arguments: ``ds.label(quality="bad")``.
-        facts : mapping
-            Facts of the dataset: ``fps``, ``license`` and ``description``.
-        name : str, optional
-            Make ``ID@NAME`` instead.
-        force, copy, cache_dir
-            As in `save`, for ``ID@NAME``.
-
-        Raises
-        ------
-        InvalidArgument
-            The numbers of values and episodes differ; the dataset is one of the registry, is at an address, or has a
-            newer version than this one: changes apply to the newest alone. A growing dataset has another change,
-            or one of the episodes left.
-        InvalidEpisode
-            A column has the name of one of TED's own, or values of several types.
-
-        Examples
-        --------
-        >>> ds = ds.select(episodes=[3, 7]).label(quality="bad")  # doctest: +SKIP
-        """
-        values = {**(columns or {}), **more}
-        from rlds_cli.dataset import editing
-
-        made = editing.label(self, values, facts or {}, self._how, editing.Target(name, force, copy, cache_dir))
-        return self._opened(made)
-
-    def drop(
-        self,
-        *,
-        name: str | None = None,
-        force: bool = False,
-        copy: bool = False,
-        cache_dir: StrPath | None = None,
-    ) -> Dataset:
-        """Leave out the selected episodes: the next version of the dataset, or ``ID@NAME`` if there is a ``name``.
-
-        Their rows stay on the disk, where earlier versions have them; `rlds compact` removes them.
-
-        Raises
-        ------
-        InvalidArgument
-            No episode is selected; or as in `label`.
-        """
-        if not self._selected:
-            raise InvalidArgument(
-                f"{self.id}: no episodes are selected, and all would go.", hint="ds.select(...).drop()"
-            )
-        from rlds_cli.dataset import editing
-
-        return self._opened(editing.drop(self, self._how, editing.Target(name, force, copy, cache_dir)))
-
-    def restore(self) -> Dataset:
-        """Make a next version with the content of this one, which is an earlier version: undo what came after it.
-
-        The versions between stay. No row is copied. If the newest version has this content, no version is made.
-
-        Raises
-        ------
-        InvalidArgument
-            This is a selection; the dataset is one of the registry, or is at an address; or it grows, and episodes of
-            this version left since, or continued.
-
-        Examples
-        --------
-        >>> ds = open_dataset("local/day1#v2").restore()  # doctest: +SKIP
-        """
-        from rlds_cli.dataset import editing
-
-        return self._opened(editing.restore(self))
-
-    def _opened(self, path: Path) -> Dataset:
-        return Dataset(open_store(path))
-
-    # -- conversions
-
-    def to_numpy(self, layout: Layout = "ted", fields: Sequence[str] | None = None) -> dict[str, Array]:
-        """Read the whole dataset into arrays in memory.
-
-        Parameters
-        ----------
-        layout : {"ted", "d4rl", "ogbench"}
-            ``ted``: transitions by field name, ``observation`` [N, ...], ``next/reward`` [N, 1], ..., with ``episode``
-            [N], the number of the episode, as in ``ds[:]``. ``d4rl``: steps, as D4RL's ``env.get_dataset()``.
-            ``ogbench``: transitions, as OGBench's ``load_dataset``. Transitions leave out the
-            ``ds.num_steps - len(ds)`` steps whose next observation is not known, see `__getitem__`.
-        fields : sequence of str, optional
-            Only these fields, by their names in the dataset, in any layout. ``observation`` includes all fields below
-            it; ``episode`` is allowed, too.
-        """
-        return layouts.to_numpy(self, layout, fields)
-
-    def normalized_score(self, total_reward: ArrayLike) -> npt.NDArray[np.float64]:
-        """Return ``(total_reward - min) / (max - min)``, with the reference scores of the registry or the archive.
-
-        D4RL's convention (Fu et al. 2020, arXiv:2004.07219); papers report 100 times this.
-
-        Raises
-        ------
-        RldsError
-            No reference scores are known.
-        """
-        low, high = environments.reference_scores(self.manifest)
-        return (np.asarray(total_reward, np.float64) - low) / (high - low)
-
-    def make_env(self, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-        """Make the environment of the data for evaluation, as the archive or the registry describes it.
-
-        D4RL's halfcheetah, hopper and walker2d become Gymnasium's v4, with a warning that says how they differ.
-
-        Parameters
-        ----------
-        **kwargs
-            For ``gymnasium.make``: ``render_mode``, ``max_episode_steps``, settings of the environment.
-
-        Raises
-        ------
-        NoEnvironment
-            The environment is not known, no longer exists, or does not fit the data; the message says why.
-        MissingPackage
-            Gymnasium, or the package of the environment, is not installed.
-        """
-        return environments.make(self.manifest, tuple(self.schema.values()), **kwargs)
-
-    if not TYPE_CHECKING:  # type checkers find wrong names by themselves
-
-        def __getattr__(self, name: str) -> NoReturn:
-            counterparts.missing(self, name, counterparts.DATASET)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Dataset, (self.store, self._index)
+    from rlds_cli.dataset.batch import ROOT_FLAGS as ROOT_FLAGS
+    from rlds_cli.dataset.batch import Batch as Batch
+    from rlds_cli.dataset.batch import register as register
+    from rlds_cli.dataset.compaction import compact as compact
+    from rlds_cli.dataset.datasets import ArrayLike as ArrayLike
+    from rlds_cli.dataset.datasets import Dataset as Dataset
+    from rlds_cli.dataset.datasets import open_dataset as open_dataset
+    from rlds_cli.dataset.editing import FROM_FILE as FROM_FILE
+    from rlds_cli.dataset.editing import NotNewest as NotNewest
+    from rlds_cli.dataset.editing import Outcome as Outcome
+    from rlds_cli.dataset.editing import append_step as append_step
+    from rlds_cli.dataset.editing import is_published as is_published
+    from rlds_cli.dataset.editing import remake as remake
+    from rlds_cli.dataset.environments import known_spaces as known_spaces
+    from rlds_cli.dataset.environments import make_env as make_env
+    from rlds_cli.dataset.environments import reference_scores as reference_scores
+    from rlds_cli.dataset.environments import time_limit as time_limit
+    from rlds_cli.dataset.expressions import expression_of as expression_of
+    from rlds_cli.dataset.history import ProvenanceStep as ProvenanceStep
+    from rlds_cli.dataset.history import Version as Version
+    from rlds_cli.dataset.history import pushed as pushed
+    from rlds_cli.dataset.history import versions_of as versions_of
+    from rlds_cli.dataset.layouts import d4rl_fields as d4rl_fields
+    from rlds_cli.dataset.layouts import d4rl_steps as d4rl_steps
+    from rlds_cli.dataset.opening import address_of as address_of
+    from rlds_cli.dataset.opening import remote_address as remote_address
+    from rlds_cli.dataset.provenance import EpisodeOrigins as EpisodeOrigins
+    from rlds_cli.dataset.provenance import ReadAs as ReadAs
+    from rlds_cli.dataset.provenance import source_of_step as source_of_step
+    from rlds_cli.dataset.provenance import sources_for_another as sources_for_another
+    from rlds_cli.dataset.rewards import other_rewards as other_rewards
+    from rlds_cli.dataset.rows import Rows as Rows
+    from rlds_cli.dataset.selection import matching as matching
+    from rlds_cli.dataset.tasks import StepTasks as StepTasks
+    from rlds_cli.dataset.tasks import Tasks as Tasks
+    from rlds_cli.dataset.transforms import MOST_CHANNELS as MOST_CHANNELS
+    from rlds_cli.dataset.transforms import Clip as Clip
+    from rlds_cli.dataset.transforms import Elementwise as Elementwise
+    from rlds_cli.dataset.transforms import Metres as Metres
+    from rlds_cli.dataset.transforms import Normalize as Normalize
+    from rlds_cli.dataset.transforms import Resize as Resize
+    from rlds_cli.dataset.transforms import Reward as Reward
+    from rlds_cli.dataset.transforms import ToFloat as ToFloat
+    from rlds_cli.dataset.transforms import stands_for as stands_for
+
+__all__ = [
+    "ArrayLike",
+    "Batch",
+    "Clip",
+    "Dataset",
+    "Elementwise",
+    "EpisodeOrigins",
+    "FROM_FILE",
+    "MOST_CHANNELS",
+    "Metres",
+    "Normalize",
+    "NotNewest",
+    "Outcome",
+    "ProvenanceStep",
+    "ROOT_FLAGS",
+    "ReadAs",
+    "Resize",
+    "Reward",
+    "Rows",
+    "StepTasks",
+    "Tasks",
+    "ToFloat",
+    "Version",
+    "address_of",
+    "append_step",
+    "compact",
+    "d4rl_fields",
+    "d4rl_steps",
+    "expression_of",
+    "is_published",
+    "known_spaces",
+    "make_env",
+    "matching",
+    "open_dataset",
+    "other_rewards",
+    "pushed",
+    "reference_scores",
+    "register",
+    "remake",
+    "remote_address",
+    "source_of_step",
+    "sources_for_another",
+    "stands_for",
+    "time_limit",
+    "versions_of",
+]
+
+lazy(
+    __name__,
+    {
+        "batch": "ROOT_FLAGS Batch register",
+        "compaction": "compact",
+        "datasets": "ArrayLike Dataset open_dataset",
+        "editing": "FROM_FILE NotNewest Outcome append_step is_published remake",
+        "environments": "known_spaces make_env reference_scores time_limit",
+        "expressions": "expression_of",
+        "history": "ProvenanceStep Version pushed versions_of",
+        "layouts": "d4rl_fields d4rl_steps",
+        "opening": "address_of remote_address",
+        "provenance": "EpisodeOrigins ReadAs source_of_step sources_for_another",
+        "rewards": "other_rewards",
+        "rows": "Rows",
+        "selection": "matching",
+        "tasks": "StepTasks Tasks",
+        "transforms": "MOST_CHANNELS Clip Elementwise Metres Normalize Resize Reward ToFloat stands_for",
+    },
+)

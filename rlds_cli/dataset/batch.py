@@ -14,14 +14,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeGuard
 
 import numpy as np
 
 import rlds_cli
 from rlds_cli.base import text
+from rlds_cli.base.libraries import counterparts
 from rlds_cli.base.text import is_below
-from rlds_cli.dataset import counterparts, html
+from rlds_cli.dataset import html
 from rlds_cli.errors import InvalidArgument, MissingPackage, NoReward, UnknownField
 from rlds_cli.ted import REWARD, split_name
 
@@ -219,7 +220,7 @@ class Batch(dict[Any, Any]):
         """
         import torch
 
-        register_torch(Batch)
+        register(Batch, "torch")
 
         def move(x: Any) -> Any:
             if _is_jax(x):
@@ -402,16 +403,14 @@ def _describe(x: Any) -> str:
     return f"{dtype}{list(x.shape)}"
 
 
-def register(kind: Kind) -> None:
-    """Register ``kind`` as a pytree with JAX and torch, if they are imported; the second call is free."""
-    if "jax" in sys.modules:
-        register_jax(kind)
-    if "torch" in sys.modules:
-        register_torch(kind)
+def register(kind: Kind, *frameworks: Literal["jax", "torch"]) -> None:
+    """Register ``kind`` as a pytree with frameworks, or with those that are imported; the second call is free."""
+    for name in frameworks or sys.modules.keys() & {"jax", "torch"}:
+        (_register_jax if name == "jax" else _register_torch)(kind)
 
 
 @cache
-def register_jax(kind: Kind) -> None:
+def _register_jax(kind: Kind) -> None:
     """Make ``kind`` a pytree of JAX: an argument of compiled functions, with ``jax.tree`` functions for it."""
     from jax.tree_util import DictKey, register_pytree_with_keys
 
@@ -428,7 +427,7 @@ def register_jax(kind: Kind) -> None:
 
 
 @cache
-def register_torch(kind: Kind) -> None:
+def _register_torch(kind: Kind) -> None:
     """Make ``kind`` a pytree of torch: for ``torch.func``, ``torch.vmap`` and ``torch.utils._pytree``."""
     from torch.utils import _pytree
 

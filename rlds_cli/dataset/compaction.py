@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlds_cli.base.files import safe as safe_files
+from rlds_cli.dataset import editing
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.store import arrays, compression, digests, videos
+from rlds_cli.store import arrays, compression, digests, versions, videos
 from rlds_cli.store.frames import laid_out
 from rlds_cli.store.opening import Store
 from rlds_cli.store.rows import stored_row
@@ -19,20 +20,37 @@ from rlds_cli.store.views import Change
 from rlds_cli.ted import VIDEO, Field
 
 if TYPE_CHECKING:
-    from rlds_cli.dataset import Dataset
+    from rlds_cli.dataset.datasets import Dataset
 
 _FRAMES = 4096  # that are copied at once
 
 
-def change(ds: Dataset) -> Change:
-    """Return the change that writes the rows of a dataset's episodes end to end."""
+def compact(ds: Dataset, kept: Callable[[], Collection[int]]) -> bool:
+    """Make a next version whose episodes lie end to end, in files of its own; False if they do, and there is no other.
+
+    Earlier ones without a tag are removed, but for those of the numbers ``kept``, and those that one that stays refers
+    to.
+
+    Raises
+    ------
+    NoSpace
+        There is no room to write the episodes once more.
+    """
     rows = Rows(ds)
+    if rows.is_dense and not (_is_segmented(ds.store) or ds.store.files.refers_to or versions.earlier(ds.path)):
+        return False
+    editing.compact(ds, _change(ds, rows), needed=_size(ds), kept=kept())
+    return True
+
+
+def _change(ds: Dataset, rows: Rows) -> Change:
+    """Return the change that writes the rows of a dataset's episodes end to end."""
     write: Mapping[str, Callable[[Path], None]] = {name: partial(_write, rows, f) for name, f in ds.schema.items()}
     return Change(columns={"start": rows.start}, rows=write, total=len(rows), copies=True)
 
 
-def size(ds: Dataset) -> int:
-    """Estimate the bytes that `change` writes."""
+def _size(ds: Dataset) -> int:
+    """Estimate the bytes that `_change` writes."""
     share = (ds.num_steps + ds.num_episodes) / max(1, ds.num_rows)
     images = [n for n, f in ds.schema.items() if f.kind == "frames" and f.codec != VIDEO]
     frames = [len(ds.store.frames(n).data) + 16 * ds.num_rows for n in images]
@@ -85,3 +103,9 @@ def _write_frames(rows: Rows, f: Field, directory: Path) -> None:
     arrays.finish(directory / "bytes", (at,), "uint8")
     arrays.write(directory / "offsets", offsets)
     arrays.write_group(directory)
+
+
+def _is_segmented(store: Store) -> bool:
+    """Return whether an array of rows, frames or videos is in segments, as those of a merge are."""
+    columns = (*store.table.columns(), *store.table.digest_columns())
+    return any(arrays.is_segmented(store.path / c.directory) for c in columns)

@@ -24,10 +24,11 @@ from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below, plural
-from rlds_cli.dataset import retelling, tasks, trimming
+from rlds_cli.dataset import retelling, trimming
 from rlds_cli.dataset.fixed import OpenDataset, Selected, fixed
-from rlds_cli.dataset.provenance import UNIT
+from rlds_cli.dataset.provenance import APPEND, UNIT
 from rlds_cli.dataset.rows import Rows
+from rlds_cli.dataset.tasks import StepTasks
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission, RldsError
 from rlds_cli.home import Home, exclusive
@@ -40,7 +41,7 @@ from rlds_cli.ted import TASK, TASK_AT, IntArray, Scalar
 
 LABEL, COMPACT, RESTORE = "label", "compact", "restore"
 _SELECT, _TRIM, _DROP, _SYNC = "select", "trim", "drop", "sync"
-FILE = "from"  # the name of a file that names the episodes and their labels
+FROM_FILE = "from"  # the name of a file that names the episodes and their labels
 BY_EPISODE = "(by episode)"  # what the log of versions says where the values of a column differ
 _LONGEST = 60  # characters of the numbers of episodes that the log of versions names
 
@@ -121,7 +122,7 @@ def _check_one_task(ds: OpenDataset, to: Target) -> None:
     way = (
         f'rlds preprocess {ds.id} --fn FILE.py:FUNCTION, where FUNCTION sets episode["{TASK_AT}"], a text for each step'
     )
-    several = np.flatnonzero(tasks.of_steps(Rows(ds)).several)
+    several = np.flatnonzero(StepTasks.of(Rows(ds)).several)
     if len(several):
         number = int(ds.episodes.index[several[0]])
         what = f"{plural(len(several), 'episode')} of {ds.id}, the first with the number {number}"
@@ -250,30 +251,54 @@ def compact(ds: OpenDataset, change: Change, *, needed: int, kept: Collection[in
     return path
 
 
-def again(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What changes of a dataset come to: its episodes, new values of columns, and facts.
+
+    Attributes
+    ----------
+    ranges : int64 array [n, 3], optional
+        Of each episode of the result, the number of the episode that it is a part of, and its steps [first, stop); all
+        episodes as they are without it.
+    columns : mapping
+        Of all these episodes; None takes a column away.
+    facts : mapping
+        None takes a fact away.
+    """
+
+    ranges: IntArray | None
+    columns: Mapping[str, episode_table.StoredColumn | None]
+    facts: Mapping[str, Any]
+
+
+def remake(
     ds: OpenDataset,
     id: DatasetId,
     version: int,
-    change: Change,
-    about: Mapping[str, Any],
+    outcome: Callable[[Store], Outcome],
     *,
     verify: Callable[[Path], None],
     cache_dir: StrPath | None,
 ) -> Path:
-    """Make a version that a lock file describes; what is in its place becomes an earlier version if it is one.
+    """Make a version by the outcome of changes; what is in its place becomes an earlier version if it is one.
 
     Parameters
     ----------
     ds : Dataset
         What is changed.
-    about : mapping
-        Names of the ``columns`` and ``facts`` that the change sets, for the provenance.
+    outcome : callable
+        Called with its files.
     verify : callable
         Called with the result before it is published; it raises what is wrong with it.
     """
     place = Home(settings.read(cache_dir).home)
     target = place.dataset(id)
-    with exclusive(place, id, shown(None)):
+    with fixed(ds, id, cache_dir) as ds, exclusive(place, id, shown(None)):
+        wanted = outcome(ds.store)
+        change = Change() if wanted.ranges is None else trimming.change(ds.store, Ranges.of(wanted.ranges))
+        change = replace(change, own=wanted.columns, facts=described_facts(ds.store.manifest, wanted.facts))
+        change = retelling.relabelled(ds.store, change)
+        about = {"columns": sorted(wanted.columns), "facts": sorted(wanted.facts)}
         step = {**step_of(ds, _SYNC, {}), "changed": sorted(change.rows), **about}
         if ds.id == str(id) and change.index is not None:
             change = replace(change, columns=_of_first_version(ds.store, change))
@@ -359,11 +384,16 @@ def step_of(ds: OpenDataset, what: str, how: Mapping[str, Any]) -> dict[str, Any
     }
 
 
+def append_step(ds: OpenDataset, how: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the step of the provenance for episodes of files that are appended, but for the id of the result."""
+    return {**step_of(ds, APPEND, how), "unit": APPEND}
+
+
 def _selection(ds: OpenDataset, how: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the log of versions says of the selected episodes: conditions, numbers if few, and how many."""
     if not ds.is_selection:
         return {}
-    named = {n: how[n] for n in ("where", "split", FILE) if n in how}
+    named = {n: how[n] for n in ("where", "split", FROM_FILE) if n in how}
     ranges = _ranges(ds.episodes.index)
     if ("episodes" in how or not named) and len(ranges) <= _LONGEST:
         named["episodes"] = ranges

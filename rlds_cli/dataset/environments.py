@@ -54,7 +54,7 @@ class Recipe:
     note: str | None = None
 
 
-def make(manifest: Manifest, fields: Sequence[Field], **kwargs: Any) -> gymnasium.Env[Any, Any]:
+def make_env(manifest: Manifest, fields: Sequence[Field], **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Make the environment for evaluating policies trained on a dataset.
 
     Parameters

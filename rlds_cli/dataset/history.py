@@ -21,7 +21,7 @@ from rlds_cli.store.versions import Made
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+")  # needs no quotes in a shell
 _TYPED = re.compile(r"true|false|null|-?\d+(\.\d+)?([eE][-+]?\d+)?", re.IGNORECASE)
-_OPTIONS = ("where", "split", "episodes", "trim", editing.FILE)
+_OPTIONS = ("where", "split", "episodes", "trim", editing.FROM_FILE)
 _LONGEST = 200  # characters of a label
 
 
@@ -53,6 +53,52 @@ class Version:
     tags: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ProvenanceStep:
+    """A step of the provenance of a dataset: a change of episodes or labels, appended files, or a function."""
+
+    record: Mapping[str, Any]
+
+    @property
+    def is_edit(self) -> bool:
+        """Whether it is a change of episodes, labels or facts."""
+        return self.record.get("unit") == provenance.UNIT
+
+    @property
+    def appends(self) -> bool:
+        """Whether it added episodes of files."""
+        return self.record.get("unit") == provenance.APPEND
+
+    @property
+    def is_change(self) -> bool:
+        """Whether a command made it, and no function."""
+        return self.is_edit or self.appends
+
+    @property
+    def keeps_episodes(self) -> bool:
+        """Whether it is an edit that leaves all episodes as they are."""
+        return self.is_edit and self.record["function"] in (editing.LABEL, editing.COMPACT)
+
+    def described(self) -> str:
+        """Return it as text: a change as the command that makes it, or a function and its arguments."""
+        step, args = self.record, dict(self.record["args"])
+        if self.appends:
+            return f"append {args['files']} ({text.plural(args['episodes'], 'episode')})"
+        if not self.is_edit:
+            return " ".join([step["function"], *(f"{name}={_typed(value)}" for name, value in args.items())])
+        if step["function"] == editing.RESTORE:
+            return f"restore {step['from']}#v{args['version']}"
+        if args.get(editing.FROM_FILE) and editing.BY_EPISODE in args.values():
+            args = {n: v for n, v in args.items() if v != editing.BY_EPISODE}
+        selected = args.pop("selected") if type(args.get("selected")) is int else None
+        said = ["select" if "trim" in args else step["function"]]
+        said += [f"--{name} {_typed(args.pop(name))}" for name in _OPTIONS if name in args]
+        facts = [n for n in FACTS if n in args and n not in step.get("columns", ())]
+        said += [_assignment(n, v) for n, v in args.items() if n not in facts]
+        said += [f"--set {n}={_value(args[n])}" for n in facts]
+        return " ".join(said if selected is None else [*said, f"({text.plural(selected, 'episode')})"])
+
+
 def versions_of(path: Path, until: Ref | None = None) -> Sequence[Version]:
     """Return the versions of the dataset in ``path`` on this disk, oldest first.
 
@@ -71,29 +117,10 @@ def pushed(there: Versions) -> Sequence[Version]:
 
 
 def _version(made: Made, id: str, named: Mapping[str, int]) -> Version:
-    change = made.by if made.step is None else described({"unit": provenance.UNIT, "from": id, **made.step})
+    step = ProvenanceStep({"unit": provenance.UNIT, "from": id, **(made.step or {})})
+    change = made.by if made.step is None else step.described()
     held = tuple(tag for tag, number in named.items() if number == made.number)
     return Version(made.number, made.created, change, made.episodes, made.steps, made.fingerprint, held)
-
-
-def described(step: Mapping[str, Any]) -> str:
-    """Return a step of a provenance as text: a change as the command that makes it, or a function and its arguments."""
-    args = dict(step["args"])
-    if step["unit"] == provenance.APPEND:
-        return f"append {args['files']} ({text.plural(args['episodes'], 'episode')})"
-    if step["unit"] != provenance.UNIT:
-        return " ".join([step["function"], *(f"{name}={_typed(value)}" for name, value in args.items())])
-    if step["function"] == editing.RESTORE:
-        return f"restore {step['from']}#v{args['version']}"
-    if args.get(editing.FILE) and editing.BY_EPISODE in args.values():
-        args = {n: v for n, v in args.items() if v != editing.BY_EPISODE}
-    selected = args.pop("selected") if type(args.get("selected")) is int else None
-    said = ["select" if "trim" in args else step["function"]]
-    said += [f"--{name} {_typed(args.pop(name))}" for name in _OPTIONS if name in args]
-    facts = [n for n in FACTS if n in args and n not in step.get("columns", ())]
-    said += [_assignment(n, v) for n, v in args.items() if n not in facts]
-    said += [f"--set {n}={_value(args[n])}" for n in facts]
-    return " ".join(said if selected is None else [*said, f"({text.plural(selected, 'episode')})"])
 
 
 def _typed(value: Any) -> str:

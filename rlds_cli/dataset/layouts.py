@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 
 from rlds_cli.base.text import is_below
-from rlds_cli.errors import UnknownField
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, join_name
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def to_numpy(ds: _Dataset, layout: Layout = "ted", fields: Sequence[str] | None 
     if layout == "ted":
         return ted(ds, names)
     if layout == "d4rl":
-        return d4rl(ds, names)
+        return d4rl_steps(ds, names)
     if layout == "ogbench":
         return ogbench(ds, names)
     raise ValueError(f'layout must be "ted", "d4rl" or "ogbench", not {layout!r}')
@@ -78,7 +77,7 @@ def ted(ds: _Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:
     """Read all transitions, by field name, in the shapes of a batch; the number of the episode [N]."""
     if names is None:
         return dict(ds[:].leaves())
-    rows = rows_of(ds, "num_transitions")
+    rows = _rows_of(ds, "num_transitions")
     values = {name: _values(ds, name, rows) for name in names}
     if DONE in values:
         values[DONE][_last(ds)] = True
@@ -90,7 +89,7 @@ def _of_batch(ds: _Dataset, name: str, values: Array) -> Array:
     return values if f is None else f.of_batch(values)
 
 
-def d4rl(ds: _Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:
+def d4rl_steps(ds: _Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:
     """Read all steps, as D4RL's ``env.get_dataset()`` would from a file of these episodes.
 
     For a whole archive in D4RL's layout, these are the archive's own rows in its order, dtypes and keys, without
@@ -103,11 +102,11 @@ def d4rl(ds: _Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:
     names : sequence of str, optional
         Fields under their own names; by default all.
     """
-    rows = rows_of(ds, "length")
+    rows = _rows_of(ds, "length")
     timeouts = _timeouts(ds, rows)
     out = {}
     for name in d4rl_fields(ds) if names is None else names:
-        key = d4rl_key(name)
+        key = _d4rl_key(name)
         values = timeouts if name == TRUNCATED else _values(ds, name, rows)
         out[key] = values.astype(_flag_dtypes(ds).get(key, "bool")) if name in FLAGS else values
     return out
@@ -121,7 +120,7 @@ def d4rl_fields(ds: _Dataset) -> list[str]:
     return names
 
 
-def d4rl_key(name: str) -> str:
+def _d4rl_key(name: str) -> str:
     """Return D4RL's key for a field: ``observation/a`` is ``observations/a``; names unknown to D4RL stay."""
     base = next((n for n in _D4RL_NAMES if is_below(name, n)), None)
     return name if base is None else _D4RL_NAMES[base] + name[len(base) :]
@@ -139,7 +138,7 @@ def ogbench(ds: _Dataset, names: Sequence[str] | None = None) -> dict[str, Array
     names : sequence of str, optional
         Fields under their own names, beside ``terminals``; by default observations, actions and rewards.
     """
-    rows = rows_of(ds, "num_transitions")
+    rows = _rows_of(ds, "num_transitions")
     terminals = np.zeros(len(rows), np.float32)
     terminals[_last(ds)] = 1
     out = {"terminals": terminals}
@@ -148,7 +147,7 @@ def ogbench(ds: _Dataset, names: Sequence[str] | None = None) -> dict[str, Array
         if name == TERMINATED:
             out["masks"] = 1 - values.astype(np.float32)
         else:
-            out[d4rl_key(name)] = values.astype(np.float32) if values.dtype.kind in "fb" else values
+            out[_d4rl_key(name)] = values.astype(np.float32) if values.dtype.kind in "fb" else values
     return out
 
 
@@ -159,29 +158,12 @@ def _ogbench_fields(ds: _Dataset) -> list[str]:
     return [*observations, *(n for n in ds.schema if is_below(n, "action")), *after, *rewarded]
 
 
-def rows_of(ds: _Dataset, count: Literal["length", "num_transitions"]) -> IntArray:
+def _rows_of(ds: _Dataset, count: Literal["length", "num_transitions"]) -> IntArray:
     """Return the rows of the steps, or of the transitions, of all episodes, in order."""
     start, counts = ds.episodes["start"], ds.episodes[count]
     ends = np.cumsum(counts)
     rows: IntArray = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(start - (ends - counts), counts)
     return rows
-
-
-def require_rows_that_follow(ds: _Dataset, whose: str) -> None:
-    """Refuse a dataset with a column of next observations, for forms that take them from the row below.
-
-    Raises
-    ------
-    UnknownField
-        The message names the columns; ``whose`` form it is, as in "Minari's".
-    """
-    own = [n for n in ds.schema if is_below(n, NEXT_OBSERVATION)]
-    if own:
-        raise UnknownField(
-            f"{ds.manifest.id} stores {', '.join(own)}: its next observations are not the observations of the rows"
-            f" below, which {whose} episodes would take them for.",
-            hint='ds.episode(k)["next", "observation"], ds the dataset of rlds',
-        )
 
 
 def _last(ds: _Dataset) -> IntArray:
@@ -217,7 +199,7 @@ def _flag_dtypes(ds: _Dataset) -> dict[str, str]:
 def _has_timeouts(ds: _Dataset) -> bool:
     if "timeouts" in ds.schema:
         return False  # a field of its own here, because it does not mark the ends of episodes
-    return not _is_of_d4rl(ds) or "timeouts" in _flag_dtypes(ds) or bool(_timeouts(ds, rows_of(ds, "length")).any())
+    return not _is_of_d4rl(ds) or "timeouts" in _flag_dtypes(ds) or bool(_timeouts(ds, _rows_of(ds, "length")).any())
 
 
 def _is_of_d4rl(ds: _Dataset) -> bool:

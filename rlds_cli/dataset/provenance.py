@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 UNIT, APPEND = "dataset", "append"  # units of steps: a change of a dataset, and one that adds episodes
-CHANGES = (UNIT, APPEND)  # made by commands, and by no function
 
 # In place of a file, for episodes that come from no archive, beside others that do.
 RECORDED: Mapping[str, Any] = {"file": "recorded", "size": None, "sha256": None, "url": None, "recorded": True}
@@ -48,7 +47,7 @@ class TransitionSource:
     step: int
 
 
-def place(store: Store, episode: int, step: int, *, group: str | None = None) -> TransitionSource:
+def source_of_step(store: Store, episode: int, step: int, *, group: str | None = None) -> TransitionSource:
     """Trace step ``step`` of episode ``episode`` of a store back to its archive.
 
     ``group`` is the episode's, if the caller knows it already.
@@ -124,12 +123,16 @@ class ReadAs:
         return cls(m.id, m.reader, m.reader_version, m.reader_source, m.facts, mapped, keeps_rows, sorted(changed))
 
 
-def sources_for_another(store: Store) -> tuple[Mapping[str, Any], ...]:
-    """Return the files of a dataset's archives, for a dataset that takes over episodes of it: at least one entry."""
+def sources_for_another(store: Store, *, recorded_first: bool = False) -> tuple[Mapping[str, Any], ...]:
+    """Return the files of a dataset's archives, for a dataset that takes over episodes of it: at least one entry.
+
+    With ``recorded_first``, episodes that come from no archive are those of the first entry.
+    """
     m = store.manifest
     if not store.sources:
-        return (RECORDED,)
-    return tuple(s if s.get("recorded") else {**s, "read_as": asdict(ReadAs.of(m, s))} for s in store.sources)
+        return (RECORDED, RECORDED) if recorded_first else (RECORDED,)
+    first = (RECORDED,) if recorded_first else ()
+    return first + tuple(s if s.get("recorded") else {**s, "read_as": asdict(ReadAs.of(m, s))} for s in store.sources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,18 @@ class EpisodeOrigin:
 
     def __reduce__(self) -> tuple[object, ...]:
         return _reopened, (EpisodeOrigin, self.store.__reduce__(), self.number)
+
+    def is_held_by(self, fields: Mapping[str, Any]) -> bool:
+        """Return whether fields [T, ...] still hold that episode: its flags and actions, in whatever dtype."""
+        store, k = self.store, self.number
+        start, length = int(store.episodes["start"][k]), int(store.episodes["length"][k])
+        for name in (*FLAGS, "action"):
+            if name in fields and name in store.fields and store.fields[name].kind == "array":
+                given = np.asarray(fields[name])
+                there = store.gather(name, np.arange(start, start + length)).astype(given.dtype)
+                if given.size != there.size or given.tobytes() != there.tobytes():
+                    return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +179,3 @@ def _reopened(kind: Callable[[Store, Any], Any], how: tuple[Any, ...], what: Any
         return kind(open_again(*arguments), what)
     except (RldsError, OSError):
         return None
-
-
-def is_of(origin: EpisodeOrigin, fields: Mapping[str, Any]) -> bool:
-    """Return whether fields [T, ...] still hold that episode: its flags and actions, in whatever dtype."""
-    store, k = origin.store, origin.number
-    start, length = int(store.episodes["start"][k]), int(store.episodes["length"][k])
-    for name in (*FLAGS, "action"):
-        if name in fields and name in store.fields and store.fields[name].kind == "array":
-            given = np.asarray(fields[name])
-            there = store.gather(name, np.arange(start, start + length)).astype(given.dtype)
-            if given.size != there.size or given.tobytes() != there.tobytes():
-                return False
-    return True

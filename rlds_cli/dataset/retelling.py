@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.dataset import tasks
 from rlds_cli.dataset.rows import Rows
+from rlds_cli.dataset.tasks import StepTasks, Tasks
 from rlds_cli.store import arrays, compression, digests, episode_table
 from rlds_cli.store.derived import Patched
 from rlds_cli.store.digests import Digests
@@ -42,10 +42,10 @@ class Places:
 
 def of_ranges(store: Store, change: Change, changed: IntArray) -> Change:
     """Return a change of a dataset in which ``changed`` episodes, parts of others, have the first of their texts."""
-    if TASK_AT not in store.fields or not tasks.is_column(store) or change.index is None:
+    if TASK_AT not in store.fields or not Tasks(store).is_column or change.index is None:
         return change
     values = store.own_column(TASK).take(change.index).scalars()
-    for k, text in zip(changed.tolist(), tasks.of_steps(Rows(Places(store, change, changed))).first, strict=True):
+    for k, text in zip(changed.tolist(), StepTasks.of(Rows(Places(store, change, changed))).first, strict=True):
         values[k] = text
     return replace(change, own={**change.own, TASK: episode_table.typed(values, TASK)})
 
@@ -62,7 +62,7 @@ def relabelled(store: Store, change: Change) -> Change:
     texts: list[Scalar] = [None] * len(index) if column is None else column.scalars()
     before = store.own_column(TASK).take(index).scalars() if TASK in store.own_columns else [None] * len(index)
     other = np.flatnonzero([a != b for a, b in zip(before, texts, strict=True)])
-    other = other[~tasks.of_steps(Rows(Places(store, change, other))).several]
+    other = other[~StepTasks.of(Rows(Places(store, change, other))).several]
     known: list[Any] = [*store.strings(TASK_AT)[:-1].tolist(), *(texts[k] for k in other.tolist())]
     number = {text: k for k, text in enumerate(dict.fromkeys(text for text in known if text is not None))}
     codes = np.array(store.rows(TASK_AT))

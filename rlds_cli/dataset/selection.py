@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -206,11 +205,3 @@ def chosen(given: npt.NDArray[Any] | Sequence[int]) -> npt.NDArray[Any]:
     """Return numbers or flags as an index; an empty list becomes an empty index."""
     index = np.asarray(given)
     return index if index.size else index.astype(np.int64)
-
-
-def within(index: int | np.integer[Any], count: int, what: str) -> int:
-    """Return a number from 0 on, given one that may count from the end."""
-    number = operator.index(index)
-    if not -count <= number < count:
-        raise IndexError(f"no number {number:,} of the {count:,} {what}")
-    return number % count

@@ -26,7 +26,7 @@ from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.ted import REWARD, Array, join_name
 
 if TYPE_CHECKING:
-    from rlds_cli.dataset import Dataset
+    from rlds_cli.dataset.datasets import Dataset
 
 
 Mode = Literal["std", "range", "quantile"]

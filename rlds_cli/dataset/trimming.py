@@ -15,29 +15,24 @@ the episode that has the first step.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.dataset import retelling
-from rlds_cli.dataset.batch import Batch
-from rlds_cli.dataset.lazy import LazyArray, LazyBatch, StoredColumns, in_episode
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.dataset.selection import EpisodeColumns
-from rlds_cli.errors import InvalidArgument
 from rlds_cli.store import arrays, compression, digests
 from rlds_cli.store.derived import NUMBERS, ZEROS, Column, Patched
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import Columns
 from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, VIDEO, Array, BoolArray, Field, IntArray, split_name
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, VIDEO, Array, BoolArray, Field, IntArray
 
 _TERMINATED, _TRUNCATED = FLAGS
 _ROWS_AT_ONCE = 1 << 20
@@ -53,66 +48,13 @@ class Ranges:
     first: IntArray
     stop: IntArray
 
+    @classmethod
+    def of(cls, table: IntArray) -> Ranges:
+        """Return the ranges of a table of these three columns [n, 3]."""
+        return cls(*(np.ascontiguousarray(table[:, i]) for i in range(3)))
+
     def __len__(self) -> int:
         return len(self.number)
-
-
-class _Dataset(Protocol):
-    """The part of a `Dataset` that is read here. It keeps this module below the one that defines datasets."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def store(self) -> Store: ...
-    @property
-    def episodes(self) -> EpisodeColumns: ...
-    @property
-    def schema(self) -> Mapping[str, Field]: ...
-
-
-def of_values(given: Any, length: int, where: str) -> list[tuple[int, int]]:
-    """Return the ranges of one episode that a user gave.
-
-    Parameters
-    ----------
-    given
-        A bool for each step [T], a pair (first, stop), a slice, a list of such, or None for none of the steps.
-    length : int
-        The steps T.
-    where : str
-        The episode, for messages.
-
-    Raises
-    ------
-    InvalidArgument
-        It is something else, or leads out of the episode, or ranges overlap or are not in order.
-    """
-    if given is None:
-        return []
-    if isinstance(given, slice):
-        given = given.indices(length)[:2] if given.step in (None, 1) else given
-    try:
-        values = np.asarray(given) if not isinstance(given, slice) else np.zeros(())
-    except ValueError:  # pairs beside other things
-        values = np.zeros(())
-    if values.dtype == bool and values.shape in ((length,), (length, 1)):
-        edges = np.flatnonzero(np.diff(values.reshape(-1).astype(np.int8), prepend=0, append=0))
-        return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
-    if values.size == 0 and values.ndim == 1:
-        return []
-    if values.dtype.kind not in "iu" or values.shape[-1:] != (2,) or values.ndim > 2:
-        raise InvalidArgument(
-            f"{where}: {given!r:.80} is not a range of its {length:,} steps.",
-            hint="a bool for each step, (first, stop), or a list of such pairs",
-        )
-    pairs = [(int(a), int(b)) for a, b in values.reshape(-1, 2).tolist()]
-    before = 0
-    for a, b in pairs:
-        if not before <= a <= b <= length:
-            said = "overlaps the one before it" if 0 <= a < before else f"is not a range of its {length:,} steps"
-            raise InvalidArgument(f"{where}: ({a}, {b}) {said}.", hint="0 <= first <= stop <= T, in order")
-        before = b
-    return [(a, b) for a, b in pairs if a < b]
 
 
 WHOLE: Mapping[str, Patched] = {"source_episode": NUMBERS, "source_step": ZEROS}  # columns of whole episodes
@@ -312,80 +254,3 @@ def _flagged(store: Store, start: IntArray, length: IntArray) -> Iterator[IntArr
         at = a + np.flatnonzero(column[a : a + _ROWS_AT_ONCE])
         episode = np.maximum(np.searchsorted(start, at, "right") - 1, 0)
         yield at[(at >= start[episode]) & (at < start[episode] + length[episode])] if len(start) else at[:0]
-
-
-def collect(ds: _Dataset, given: Callable[[Batch], Any] | Mapping[int, Any]) -> Ranges:
-    """Return the ranges of the selected episodes that a user gave; see `Dataset.trim`."""
-    lengths = ds.episodes["length"]
-    if callable(given):
-        given = {k: given(_episode(ds, k)) for k in range(len(lengths))}
-    else:
-        _check_numbers(given, len(lengths), ds.id)
-    numbers = np.fromiter(given, np.int64, len(given))
-    stays = np.ones(len(lengths), bool)
-    stays[numbers] = False
-    pairs = _of_pairs(given.values(), lengths[numbers])
-    if pairs is None:
-        each = [of_values(v, int(lengths[k]), f"{ds.id}, episode {k:,}") for k, v in sorted(given.items())]
-        counts = np.array([len(ranges) for ranges in each], np.int64)
-        pairs = np.array([pair for ranges in each for pair in ranges], np.int64).reshape(-1, 2)
-        numbers = np.repeat(np.sort(numbers), counts)
-    whole = np.flatnonzero(stays)
-    of = np.concatenate([whole, numbers])
-    order = np.argsort(of, kind="stable")
-    first = np.concatenate([np.zeros_like(whole), pairs[:, 0]])[order]
-    stop = np.concatenate([lengths[whole], pairs[:, 1]])[order]
-    return Ranges(ds.episodes.index[of[order]], first, stop)
-
-
-def _of_pairs(given: Collection[Any], lengths: IntArray) -> IntArray | None:
-    """Return pairs (first, stop) of numbers as an array [n, 2]; None unless each is a range of its episode."""
-    if set(map(type, given)) != {tuple} or set(map(len, given)) != {2}:
-        return None
-    if set(map(type, chain.from_iterable(given))) != {int}:
-        return None
-    try:
-        found = np.fromiter(chain.from_iterable(given), np.int64, 2 * len(given)).reshape(-1, 2)
-    except OverflowError:
-        return None
-    fits = (found[:, 0] >= 0) & (found[:, 0] < found[:, 1]) & (found[:, 1] <= lengths)
-    return found if fits.all() else None
-
-
-def _check_numbers(given: Any, count: int, id: str) -> None:
-    """Refuse anything but a mapping whose keys are numbers of ``count`` episodes."""
-    hint = "a function of an episode; or {3: (0, 50), 7: [(0, 10), (20, 30)]}: ranges of steps by number of the episode"
-    if not isinstance(given, Mapping):
-        raise InvalidArgument(
-            f"{id} is trimmed by a function or by a mapping, not by a {type(given).__name__}.", hint=hint
-        )
-    if set(map(type, given)) == {int} and min(given) >= 0 and max(given) < count:
-        return
-    for k in given:
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 0 <= k < count:
-            raise InvalidArgument(f"There is no episode {k!r} among the {count:,} of {id}.", hint=hint)
-
-
-def _episode(ds: _Dataset, k: int) -> Batch:
-    """Return an episode whose fields are read when they are used, with its columns."""
-    start, length, observed = (int(ds.episodes[c][k]) for c in ("start", "length", "num_observed"))
-    steps = start + np.arange(length)
-    after = np.minimum(steps + 1, start + observed - 1)
-
-    def lazily(f: Field, rows: IntArray) -> LazyArray:
-        empty = f.of_batch(np.empty((0, *f.shape)))
-        dtype = np.dtype(object if f.kind == "text" else f.dtype)
-        return LazyArray((length, *empty.shape[1:]), dtype, lambda: f.of_batch(ds.store.gather(f.name, rows)))
-
-    fields = {name: lazily(f, steps) for name, f in ds.schema.items()}
-    for name, f in ds.schema.items():
-        if f.placement == "both" and f"next/{name}" not in fields:
-            fields[f"next/{name}"] = lazily(f, after)
-    episode = LazyBatch()
-    for name, values in fields.items():
-        *path, leaf = split_name(name)
-        node: dict[Any, Any] = episode
-        for part in path:
-            node = dict.setdefault(node, part, LazyBatch())
-        dict.__setitem__(node, leaf, values)
-    return in_episode(episode, StoredColumns(ds.store).of_episode(int(ds.episodes.index[k]), length))

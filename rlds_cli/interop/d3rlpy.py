@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from rlds_cli.base.integers import within
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below
-from rlds_cli.dataset import Dataset, layouts, open_dataset
-from rlds_cli.dataset.selection import within
+from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import InvalidArgument, MissingPackage, RldsError
+from rlds_cli.interop.following import require_rows_that_follow
 from rlds_cli.make import download
 from rlds_cli.ted import FLAGS, REWARD, Array, Field
 
@@ -73,7 +74,7 @@ def MDPDataset(
     """
     peer = _import()
     ds = _open(data)
-    layouts.require_rows_that_follow(ds, "d3rlpy's")
+    require_rows_that_follow(ds, "d3rlpy's")
     names = observations or [n for n in ds.schema if is_below(n, "observation")] or ["observation"]
     columns = tuple(_flat(ds, ds.field(name)) for name in names)
     actions, rewards = _flat(ds, _single(ds, "action")), _flat(ds, ds.field(REWARD))
@@ -220,7 +221,7 @@ def _count_actions(ds: Dataset, actions: Array) -> int:
     space = ds.manifest.spaces.get("action") or {}
     start, count = space.get("start", 0), space.get("n")
     if count is None:
-        values = actions[layouts.rows_of(ds, "length")]
+        values = ds.to_numpy("d4rl", ["action"])["actions"]
         start, count = (min(0, int(values.min())), int(values.max()) + 1) if len(values) else (0, 1)
     if start:
         raise InvalidArgument(f"Actions of {ds.id} start at {start}; those of d3rlpy count from 0.", hint=_PREPROCESS)

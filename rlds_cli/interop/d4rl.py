@@ -24,15 +24,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import registry
-from rlds_cli.dataset import Dataset, layouts, open_dataset
+from rlds_cli.dataset import Dataset, d4rl_fields, d4rl_steps, open_dataset
 from rlds_cli.errors import InvalidEpisode, RldsError, UnknownDataset, UnknownField
 from rlds_cli.make import download
 from rlds_cli.registry import Entry
-from rlds_cli.ted import REWARD, Array, BoolArray, IntArray
+from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
-_TRANSITION = ["observation", "action", REWARD, layouts.TERMINATED]
+_TRANSITION = ["observation", "action", REWARD, FLAGS[0]]
 _NEEDED = ("observations", "actions", "rewards", "terminals")
 
 
@@ -233,8 +233,8 @@ def _told_by_table(ds: Dataset, everything: bool) -> _Steps:
     ends[last] = True
     known = np.ones(ds.num_steps, bool)
     known[last[transitions < length]] = False
-    names = _all_fields(ds) if everything else [*_TRANSITION, layouts.NEXT_OBSERVATION]
-    return _Steps(layouts.d4rl(ds, names), ends, known)
+    names = _all_fields(ds) if everything else [*_TRANSITION, "next/observation"]
+    return _Steps(d4rl_steps(ds, names), ends, known)
 
 
 def _told_by_flags(columns: Columns, entry: Entry | None) -> _Steps:
@@ -270,13 +270,13 @@ def _columns(env: Any, dataset: Any, kwargs: Mapping[str, Any], *, everything: b
     if kwargs:
         raise TypeError(f"{', '.join(kwargs)}: only an environment with a get_dataset() takes more arguments")
     ds = _open(given)
-    timeouts = [n for n in layouts.d4rl_fields(ds) if layouts.d4rl_key(n) == "timeouts"]
-    return layouts.d4rl(ds, _all_fields(ds) if everything else [*_TRANSITION, *timeouts])
+    timeouts = [n for n in d4rl_fields(ds) if n in (FLAGS[1], "timeouts")]
+    return d4rl_steps(ds, _all_fields(ds) if everything else [*_TRANSITION, *timeouts])
 
 
 def _all_fields(ds: Dataset) -> list[str]:
     """Return the fields of D4RL's layout; always with rewards, so that a dataset without any raises `NoReward`."""
-    return list(dict.fromkeys([*layouts.d4rl_fields(ds), REWARD]))
+    return list(dict.fromkeys([*d4rl_fields(ds), REWARD]))
 
 
 def _open(given: Any) -> Dataset:

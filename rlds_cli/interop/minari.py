@@ -21,11 +21,13 @@ import numpy.typing as npt
 
 from rlds_cli import registry
 from rlds_cli.base import ids
+from rlds_cli.base.integers import within
+from rlds_cli.base.libraries import counterparts
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below
-from rlds_cli.dataset import ArrayLike, Dataset, counterparts, environments, layouts, open_dataset
-from rlds_cli.dataset.selection import within
+from rlds_cli.dataset import ArrayLike, Dataset, make_env, open_dataset
 from rlds_cli.errors import MissingPackage, NoEnvironment, UnknownField
+from rlds_cli.interop.following import require_rows_that_follow
 from rlds_cli.make import download as fetch
 from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray, spaces
 
@@ -185,7 +187,7 @@ class MinariDataset:
         self.episode_indices: IntArray = indices.astype(np.int64)
         self._generator = np.random.default_rng()
         self.dataset.field(REWARD)
-        layouts.require_rows_that_follow(self.dataset, "Minari's")
+        require_rows_that_follow(self.dataset, "Minari's")
         fields = tuple(self.dataset.schema.values())
         recorded = self.dataset.manifest.spaces
         self._observations, self._actions = (_nested(recorded.get(r), fields, r) for r in ("observation", "action"))
@@ -350,7 +352,7 @@ class MinariDataset:
         Parameters and errors as of `Dataset.make_env`.
         """
         manifest = dataclasses.replace(self.dataset.manifest, env=self._environment(eval_env))
-        return environments.make(manifest, tuple(self.dataset.schema.values()), **kwargs)
+        return make_env(manifest, tuple(self.dataset.schema.values()), **kwargs)
 
     def _environment(self, eval_env: bool) -> Mapping[str, Any]:
         described = self.dataset.manifest.env

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlds_cli import home
+from rlds_cli import dataset, home
 from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.settings import StrPath
-from rlds_cli.dataset import Dataset, compaction, editing
-from rlds_cli.dataset.rows import Rows
+from rlds_cli.dataset import Dataset
 from rlds_cli.keep import referring
-from rlds_cli.store import arrays, manifest, versions
+from rlds_cli.store import manifest
 from rlds_cli.store.growing import compacting
 from rlds_cli.store.growing.compacting import Compaction
 from rlds_cli.store.growing.opening import check_grows, open_store
@@ -60,13 +59,11 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
 
 def _compact_files(path: Path, cache_dir: StrPath | None) -> Compaction:
     """Make a next version whose files are its own, and remove earlier ones; nothing if it is so already."""
-    ds = Dataset(open_store(path))
-    shared = _is_segmented(ds.store) or ds.store.files.refers_to or versions.earlier(path)
-    changed = not Rows(ds).is_dense or bool(shared)
-    if changed:
-        kept = {source.version for other, source in referring.to(path, cache_dir) if other != path}
-        editing.compact(ds, compaction.change(ds), needed=compaction.size(ds), kept=kept)
-    return Compaction(changed, 0)
+
+    def referred() -> set[int]:
+        return {source.version for other, source in referring.to(path, cache_dir) if other != path}
+
+    return Compaction(dataset.compact(Dataset(open_store(path)), referred), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +110,3 @@ def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, cache
         return Cleared(id, path, g.number, g.kept - stays, stays, dry_run=True)
     g, left = compacting.clear(path, protected=protected)
     return Cleared(id, path, g.number, left, g.kept)
-
-
-def _is_segmented(store: Store) -> bool:
-    """Return whether an array of rows, frames or videos is in segments, as those of a merge are."""
-    columns = (*store.table.columns(), *store.table.digest_columns())
-    return any(arrays.is_segmented(store.path / c.directory) for c in columns)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +28,15 @@ import numpy as np
 
 from rlds_cli.base import ids
 from rlds_cli.base.settings import StrPath
-from rlds_cli.dataset import Dataset, editing, provenance, retelling, trimming
-from rlds_cli.dataset.fixed import fixed
-from rlds_cli.dataset.trimming import Ranges
+from rlds_cli.dataset import Dataset, Outcome, ProvenanceStep, remake
 from rlds_cli.errors import DatasetNotFound, InvalidEpisode, RldsError
 from rlds_cli.keep.lock_values import LockValue
 from rlds_cli.store import episode_table
 from rlds_cli.store.episode_table import StoredColumn
-from rlds_cli.store.facts import FACTS, described_facts, facts_of
+from rlds_cli.store.facts import FACTS, facts_of
 from rlds_cli.store.growing.opening import open_store
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
-from rlds_cli.store.views import Change
 from rlds_cli.ted import BoolArray, IntArray, Scalar
 
 _MEMBERS = ("from", "base", "episodes", "columns", "facts")
@@ -71,7 +67,7 @@ def steps_of(m: Manifest) -> tuple[Mapping[str, Any], ...]:
     """Return the last steps of a provenance that are changes of this kind and made this dataset, oldest first."""
     count = 0
     for step in reversed(m.provenance):
-        if step["unit"] != provenance.UNIT or step["id"] != m.id:
+        if not ProvenanceStep(step).is_edit or step["id"] != m.id:
             break
         count += 1
     return m.provenance[len(m.provenance) - count :]
@@ -272,27 +268,26 @@ def make(
     RldsError
         The edits do not fit the source: nothing is published.
     """
-    about = {"columns": sorted(edits["columns"]), "facts": sorted(edits["facts"])}
-    with fixed(Dataset(open_store(source)), ids.parse(id), cache_dir) as ds:
-        change = _change(ds.store, edits, f"The lock does not fit {id}")
-        return editing.again(ds, ids.parse(id), version, change, about, verify=verify, cache_dir=cache_dir)
+    wrong = f"The lock does not fit {id}"
+    ds = Dataset(open_store(source))
+    how: dict[str, Any] = {"verify": verify, "cache_dir": cache_dir}
+    return remake(ds, ids.parse(id), version, lambda store: _outcome(store, edits, wrong), **how)
 
 
-def _change(store: Store, edits: Mapping[str, Any], wrong: str) -> Change:
+def _outcome(store: Store, edits: Mapping[str, Any], wrong: str) -> Outcome:
     known = [n for n in store.own_columns if n not in edits["columns"]]
     try:
         episode_table.check_names([*known, *edits["columns"]], store.manifest.id)
     except InvalidEpisode as e:
         raise RldsError(f"{wrong}: {e.message}") from e
     ranges = None if edits["episodes"] is None else _ranges(store, edits["episodes"], wrong)
-    change = Change() if ranges is None else trimming.change(store, ranges)
     count = store.manifest.counts.episodes if ranges is None else len(ranges)
     own = {name: None if c is None else _column(c, name, count, wrong) for name, c in edits["columns"].items()}
-    return retelling.relabelled(store, replace(change, own=own, facts=described_facts(store.manifest, edits["facts"])))
+    return Outcome(ranges=ranges, columns=own, facts=edits["facts"])
 
 
-def _ranges(store: Store, entries: Sequence[Sequence[int]], wrong: str) -> Ranges:
-    """Return the ranges of steps of a store, which are within its episodes."""
+def _ranges(store: Store, entries: Sequence[Sequence[int]], wrong: str) -> IntArray:
+    """Return the ranges of steps of a store, which are within its episodes: episode, first, stop [n, 3]."""
     lengths, id = store.episodes["length"], store.manifest.id
     episode, count, first, stop = _table(entries).T
     for k in np.flatnonzero(episode + count > len(lengths))[:1]:
@@ -302,7 +297,7 @@ def _ranges(store: Store, entries: Sequence[Sequence[int]], wrong: str) -> Range
         raise RldsError(f"{wrong}: episodes[{k}] is {entries[k]}, and {has}.")
     of = np.repeat(episode - np.cumsum(count) + count, count) + np.arange(count.sum())
     first, stop = np.repeat(first, count), np.repeat(stop, count)
-    return Ranges(of, first, np.where(stop < 0, lengths[of], stop))
+    return np.stack([of, first, np.where(stop < 0, lengths[of], stop)], 1)
 
 
 def _column(runs: Mapping[str, Any], name: str, episodes: int, wrong: str) -> StoredColumn:

@@ -12,7 +12,7 @@ from rlds_cli import home, registry
 from rlds_cli.base import ids
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import StrPath
-from rlds_cli.dataset import editing, provenance
+from rlds_cli.dataset import ProvenanceStep
 from rlds_cli.errors import DatasetNotFound, RldsError
 from rlds_cli.keep import edits
 from rlds_cli.keep.lock_file import Locked
@@ -147,7 +147,7 @@ def _since_pushed(path: Path, store: Store, edited: Sequence[Mapping[str, Any]])
                 episodes = edits.of_version(store, open_store(path, Ref(path, version=number)))
                 later = edits.described(store, edited[k:], None, episodes)
                 return {"edits": later, "version": m.version, **place}
-        elif place and all(step["function"] in (editing.LABEL, editing.COMPACT) for step in edited[k:]):
+        elif place and all(ProvenanceStep(step).keeps_episodes for step in edited[k:]):
             later = edits.described(store, edited[k:], None, None)
             return {"edits": later, "version": m.version, **place}
     return None
@@ -215,13 +215,13 @@ def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]], whole: bool
 def own_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:
     """Return the step of preprocess that made the first version of this dataset, if it was made by one."""
     steps = _unedited_steps(m)
-    if not steps or steps[-1]["unit"] in (provenance.UNIT, provenance.APPEND):
+    if not steps or ProvenanceStep(steps[-1]).is_change:
         return ()
     return steps[-1:]
 
 
 def _is_appended(m: Manifest) -> bool:
-    return any(step["unit"] == provenance.APPEND for step in m.provenance)
+    return any(ProvenanceStep(step).appends for step in m.provenance)
 
 
 def _unedited_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:

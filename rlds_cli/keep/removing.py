@@ -14,7 +14,7 @@ from rlds_cli.base.files.sizes import freed_by, size_on_disk
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import StrPath
-from rlds_cli.dataset import provenance
+from rlds_cli.dataset import ProvenanceStep
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, NoPermission, RldsError
 from rlds_cli.home import Home, exclusive
 from rlds_cli.keep import origins, referring
@@ -153,9 +153,9 @@ def _of_merged(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) ->
 
 def _of_derived(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -> str:
     step = m.provenance[-1]
-    if step.get("unit") == provenance.APPEND:
+    if ProvenanceStep(step).appends:
         return "files were appended to it"
-    if step.get("unit") == provenance.UNIT:
+    if ProvenanceStep(step).is_edit:
         return f"its labels and its choice of episodes are stored nowhere else (rlds lock {m.id} writes them down)"
     reference = str(step.get("reference", ""))
     if ":" not in reference and not _is_builtin(step):

@@ -20,8 +20,8 @@ from rlds_cli.base import ids, settings
 from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.base.progress import Progress
 from rlds_cli.base.settings import StrPath
-from rlds_cli.dataset import Dataset, provenance
-from rlds_cli.dataset.provenance import ReadAs, TransitionSource
+from rlds_cli.dataset import Dataset, ReadAs, source_of_step
+from rlds_cli.dataset.provenance import TransitionSource
 from rlds_cli.errors import ReaderError, RldsError
 from rlds_cli.home import Home
 from rlds_cli.keep import origins
@@ -308,7 +308,7 @@ def _places(ds: Dataset, steps: int, seed: int) -> list[TransitionSource]:
     if not len(index):
         raise RldsError(f"{ds.id} has no archive: its episodes were recorded from values.")
     drawn = _drawn(ds.store.episodes["length"][index], steps, seed)
-    return [provenance.place(ds.store, int(index[e]), t, group=groups[int(index[e])]) for e, t in drawn]
+    return [source_of_step(ds.store, int(index[e]), t, group=groups[int(index[e])]) for e, t in drawn]
 
 
 def _drawn(length: IntArray, steps: int, seed: int) -> Iterator[tuple[int, int]]:

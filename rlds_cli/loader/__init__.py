@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
-    from rlds_cli.dataset.batch import Batch as Batch
-    from rlds_cli.dataset.transforms import Clip as Clip
-    from rlds_cli.dataset.transforms import Metres as Metres
-    from rlds_cli.dataset.transforms import Normalize as Normalize
-    from rlds_cli.dataset.transforms import Resize as Resize
-    from rlds_cli.dataset.transforms import Reward as Reward
-    from rlds_cli.dataset.transforms import ToFloat as ToFloat
+    from rlds_cli.dataset import Batch as Batch
+    from rlds_cli.dataset import Clip as Clip
+    from rlds_cli.dataset import Metres as Metres
+    from rlds_cli.dataset import Normalize as Normalize
+    from rlds_cli.dataset import Resize as Resize
+    from rlds_cli.dataset import Reward as Reward
+    from rlds_cli.dataset import ToFloat as ToFloat
     from rlds_cli.loader.fields.goals import Goals as Goals
     from rlds_cli.loader.fields.goals import ReturnToGo as ReturnToGo
     from rlds_cli.loader.loader import Loader as Loader

@@ -10,8 +10,7 @@ import numpy as np
 
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import closest
-from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.dataset.transforms import Elementwise
+from rlds_cli.dataset import Dataset, Elementwise, open_dataset
 from rlds_cli.errors import BatchSize, EmptyWindow, InvalidArgument
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.fields.fields import Chosen, Fields

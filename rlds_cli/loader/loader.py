@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn
 from weakref import WeakSet
 
 from rlds_cli.base.integers import integer
+from rlds_cli.base.libraries import counterparts
 from rlds_cli.base.settings import StrPath
-from rlds_cli.dataset import Dataset, counterparts
-from rlds_cli.dataset.batch import Batch, register
+from rlds_cli.dataset import Batch, Dataset, register
 from rlds_cli.errors import BatchSize, InvalidArgument
 from rlds_cli.loader import build, state, waiting
 from rlds_cli.loader.arrays import frameworks

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from rlds_cli.dataset.batch import Batch
-from rlds_cli.dataset.provenance import EpisodeOrigins
-from rlds_cli.dataset.transforms import Elementwise, Reward
+from rlds_cli.dataset import Batch, Elementwise, EpisodeOrigins, Reward
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.fields.cached import cached, is_cached

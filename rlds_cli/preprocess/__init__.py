@@ -6,6 +6,7 @@
 `run` does all of it, `run_shard` a part on one of several machines, whose parts `finish` joins; `state` says how far a
 job is, and `attempt` what a function would change. `find_function` is that of a name, with its declared
 `unit`. A `RecordedStep` is work that was done: what it needs, and how it is done again.
+`ranges_of` are the steps that a function of an episode chooses.
 
 The built-in functions can be passed by name, as in ``preprocess.run(ds, "normalise")``, or as functions, and be called;
 `catalogue` lists them.
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from rlds_cli.preprocess.functions import find_function as find_function
     from rlds_cli.preprocess.functions import unit as unit
     from rlds_cli.preprocess.job import state as state
+    from rlds_cli.preprocess.ranges import ranges_of as ranges_of
     from rlds_cli.preprocess.recorded import RecordedStep as RecordedStep
     from rlds_cli.preprocess.running import run as run
     from rlds_cli.preprocess.shards import ShardReport as ShardReport
@@ -63,6 +65,7 @@ __all__ = [
     "grayscale",
     "normalise",
     "ogbench_task",
+    "ranges_of",
     "rename_fields",
     "resize",
     "return_to_go",
@@ -87,6 +90,7 @@ lazy(
         "builtin.rewards": "ogbench_task return_to_go reward_from_goal scale_reward sparsify_reward",
         "functions": "find_function unit",
         "job": "state",
+        "ranges": "ranges_of",
         "recorded": "RecordedStep",
         "running": "run",
         "shards": "ShardReport finish run_shard",

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlds_cli.base import settings, text
-from rlds_cli.dataset.rows import Rows
+from rlds_cli.dataset import Rows
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.task import Task

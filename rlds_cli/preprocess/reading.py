@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli.dataset import Dataset
-from rlds_cli.dataset.rows import Rows
+from rlds_cli.dataset import Dataset, Rows
 from rlds_cli.store.opening import Store, open_directory
 from rlds_cli.ted import VIDEO, Array, BoolArray, Column, EpisodeTable, IntArray, VideoFrames
 

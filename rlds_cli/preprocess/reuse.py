@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.dataset import Dataset
-from rlds_cli.dataset.rows import Rows
+from rlds_cli.dataset import Dataset, Rows
 from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.plan import WritePlan
 from rlds_cli.preprocess.reading import runs

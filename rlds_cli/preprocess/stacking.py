@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from rlds_cli.dataset.batch import Batch
-from rlds_cli.dataset.lazy import EpisodeBatch, LazyArray, LazyBatch, in_episode
+from rlds_cli.dataset import Batch
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.preprocess.forms import from_output, returned
+from rlds_cli.preprocess.lazy import EpisodeBatch, LazyArray, LazyBatch, in_episode
 from rlds_cli.ted import Array, EncodedFrames, VideoFrames
 from rlds_cli.ted.episodes import Flat
 

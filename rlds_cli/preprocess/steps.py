@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.dataset.lazy import EPISODE, LazyArray, StoredColumns
 from rlds_cli.errors import InvalidEpisode, PreprocessError
 from rlds_cli.preprocess import calling, forms
 from rlds_cli.preprocess.calling import Caller, CallInput
 from rlds_cli.preprocess.forms import take
+from rlds_cli.preprocess.lazy import EPISODE, LazyArray, StoredColumns
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, EpisodeResult, Probe, WritePlan, infer
 from rlds_cli.preprocess.reading import (
     FieldRows,

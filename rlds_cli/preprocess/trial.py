@@ -12,12 +12,12 @@ import numpy as np
 from rlds_cli.base import settings
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.dataset.lazy import EPISODE
 from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
 from rlds_cli.preprocess import forms, job
 from rlds_cli.preprocess.calling import undisturbed
 from rlds_cli.preprocess.episodes import EpisodeRunner
+from rlds_cli.preprocess.lazy import EPISODE
 from rlds_cli.preprocess.plan import Assumptions, EpisodeResult, Probe, WritePlan, plan_of, removal
 from rlds_cli.preprocess.reading import SourceEpisode
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described

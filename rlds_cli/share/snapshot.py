@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlds_cli.base.refs import Ref
-from rlds_cli.dataset import history
+from rlds_cli.dataset import versions_of
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.places.remote.index import MANIFEST, is_path
 from rlds_cli.store import commits, manifest, tags, versions
@@ -71,7 +71,7 @@ def take(ref: Ref) -> Snapshot:
         )
     sha256 = hashlib.sha256(head).hexdigest()
     dataset = versions.newest_of(store.path)
-    made = {v.number: v for v in history.versions_of(dataset)}
+    made = {v.number: v for v in versions_of(dataset)}
     of = made[store.version]
     return Snapshot(
         id=store.manifest.id,

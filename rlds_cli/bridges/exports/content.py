@@ -19,8 +19,7 @@ import numpy as np
 
 from rlds_cli.base.media import mp4_cut
 from rlds_cli.base.media.mp4_cut import Excerpt
-from rlds_cli.dataset import Dataset, tasks
-from rlds_cli.dataset.rows import Rows
+from rlds_cli.dataset import Dataset, Rows, StepTasks
 from rlds_cli.store import arrays, digests
 from rlds_cli.store.frames import Codec, encode_frames
 from rlds_cli.store.videos import Videos
@@ -129,7 +128,7 @@ class Content:
         self._store = ds.store
         self.kinds = {loss.kind for loss in self.losses}
         self._flags = next((loss.becomes for loss in self.losses if loss.kind == "flags"), "")
-        self.of_steps = tasks.of_steps(self.source) if TASK_AT in self._store.fields else None
+        self.of_steps = StepTasks.of(self.source) if TASK_AT in self._store.fields else None
         self._stored_as: dict[str, str] = {}
         self._last_row: dict[str, str] = {}  # fields whose last rows change, and how
         self._filled: set[str] = set()

@@ -13,8 +13,7 @@ from tensordict import TensorDict, unravel_key
 from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement
 from torchrl.envs.transforms import ToTensorImage
 
-from rlds_cli.dataset import Dataset
-from rlds_cli.dataset.transforms import MOST_CHANNELS, Resize, ToFloat
+from rlds_cli.dataset import MOST_CHANNELS, Dataset, Resize, ToFloat
 from rlds_cli.interop.torchrl.errors import BadArgument
 from rlds_cli.interop.torchrl.transitions import as_leaf, as_list
 from rlds_cli.look import is_image

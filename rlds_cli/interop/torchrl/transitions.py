@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
-from rlds_cli.dataset import Dataset
-from rlds_cli.dataset.batch import ROOT_FLAGS
+from rlds_cli.dataset import ROOT_FLAGS, Dataset
 from rlds_cli.interop.torchrl.errors import BadArgument
 from rlds_cli.interop.torchrl.families import placed
 from rlds_cli.loader import reader

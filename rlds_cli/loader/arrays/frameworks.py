@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from rlds_cli.dataset.batch import Batch, register_jax, register_torch
+from rlds_cli.dataset import Batch, register
 from rlds_cli.errors import InvalidArgument, MissingPackage
 from rlds_cli.ted import Array, IntArray
 
@@ -134,7 +134,7 @@ class TorchArrays:
     def __init__(self, dtype: str | None, device: Any) -> None:
         import torch
 
-        register_torch(Batch)
+        register(Batch, "torch")
         self._torch = torch
         self.dtype = dtype
         self._dtype = None if dtype is None else getattr(torch, dtype)
@@ -289,7 +289,7 @@ class JaxArrays(NumpyArrays):
             import jax
         except ImportError as e:
             raise MissingPackage("jax is not installed.", hint="pip install 'rlds-cli[jax]'") from e
-        register_jax(Batch)
+        register(Batch, "jax")
         self._jax = jax
         self._device = _jax_device(device)
         self.ships = (self._device or jax.devices()[0]).platform != "cpu"

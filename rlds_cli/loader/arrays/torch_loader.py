@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from rlds_cli.dataset.batch import Batch
+from rlds_cli.dataset import Batch
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.read import BatchReader
 from rlds_cli.loader.schedule import Position, Ranks, Schedule

@@ -18,7 +18,7 @@ import numpy as np
 
 from rlds_cli.base.media.mp4 import Track
 from rlds_cli.base.text import size_of
-from rlds_cli.dataset.transforms import Resize
+from rlds_cli.dataset import Resize
 from rlds_cli.errors import FrameError, NoPermission
 from rlds_cli.loader.fields.columns import BatchColumn, Decoding, decoded_by
 from rlds_cli.loader.fields.frame_names import ImageNames, VideoNames

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from rlds_cli.base.text import is_below
-from rlds_cli.dataset import tasks
-from rlds_cli.dataset.batch import ROOT_FLAGS
-from rlds_cli.dataset.rewards import other_rewards
+from rlds_cli.dataset import ROOT_FLAGS, Tasks, other_rewards
 from rlds_cli.errors import InvalidArgument, LoaderError, NoReward, UnknownField
 from rlds_cli.loader.fields import columns, episode_columns
 from rlds_cli.loader.fields.columns import BatchColumn, Decoding, Grid
@@ -156,7 +154,7 @@ class Fields:
     @cached_property
     def _task(self) -> tuple[str, ...]:
         """``task``, if it is what the episode table says alone: the text of each episode, for all of its steps."""
-        return (TASK,) if TASK not in (*self.behind, *self.shadowed) and tasks.is_column(self.dataset.store) else ()
+        return (TASK,) if TASK not in (*self.behind, *self.shadowed) and Tasks(self.dataset.store).is_column else ()
 
     def _preprocessed(self) -> list[str]:
         """Return the fields that preprocess functions added or changed."""

@@ -29,8 +29,8 @@ import numpy.typing as npt
 
 from rlds_cli.base import text
 from rlds_cli.base.integers import integer
+from rlds_cli.base.returns import check_returns, sum_from_ends, sum_stretch
 from rlds_cli.base.text import is_below
-from rlds_cli.dataset.returns import check_returns, sum_from_ends, sum_stretch
 from rlds_cli.errors import InvalidArgument, NeedsMemory
 from rlds_cli.loader.fields.columns import INT64, BatchColumn, Decoding, Memo, values_of
 from rlds_cli.loader.fields.fields import Fields, no_reward

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from rlds_cli.base.files.hashing import short
 from rlds_cli.base.integers import integer, set_integer
 from rlds_cli.base.text import is_below
-from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.dataset.transforms import Elementwise, Numbers, Resize
+from rlds_cli.dataset import Dataset, Elementwise, Resize, open_dataset
+from rlds_cli.dataset.transforms import Numbers
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.mixture.shares import normalised
 from rlds_cli.loader.samplers import Sampler

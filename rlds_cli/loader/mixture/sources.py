@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.base.text import did_you_mean
-from rlds_cli.dataset import Dataset
-from rlds_cli.dataset.batch import Batch
-from rlds_cli.dataset.transforms import Elementwise
+from rlds_cli.dataset import Batch, Dataset, Elementwise
 from rlds_cli.errors import EmptyWindow, InvalidArgument, RldsError, UnknownField, WrongState
 from rlds_cli.loader import build
 from rlds_cli.loader.arrays.frameworks import ArrayBackend

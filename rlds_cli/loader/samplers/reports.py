@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli.dataset.batch import Batch
+from rlds_cli.dataset import Batch
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.index import SOURCE, WINDOW, FloatArray
 from rlds_cli.loader.peers import Peers

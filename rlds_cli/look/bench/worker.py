@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 import torch  # what a loader imports is not its memory
 
-from rlds_cli.dataset import Dataset
-from rlds_cli.dataset.batch import Batch
+from rlds_cli.dataset import Batch, Dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.loader import Loader, blocks_of
 from rlds_cli.look.bench import END, IMPORTED, MEMORY, RUN, BenchJob, Memory, Round, WorkerResult

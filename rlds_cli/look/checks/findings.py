@@ -173,7 +173,7 @@ def episodes_of(report: CheckReport, code: str) -> FoundEpisodes:
         if not f.num_episodes:
             unread = " No rows were read." if "rows" in report.skipped else ""
             raise RldsError(f"{report.id}: {code} names no episodes: {f.text}.{unread}", hint=f"rlds check {report.id}")
-    from rlds_cli.dataset.expressions import expression_of
+    from rlds_cli.dataset import expression_of
 
     numbers = tuple(sorted({k for f in found for k in f.episodes}))
     return FoundEpisodes(report.id, code, len(numbers), numbers, expression_of(numbers))

@@ -13,8 +13,7 @@ from rlds_cli import registry
 from rlds_cli.base import ids, text
 from rlds_cli.base.citing import short
 from rlds_cli.base.text import is_below
-from rlds_cli.dataset import environments
-from rlds_cli.dataset.rows import Rows
+from rlds_cli.dataset import Rows, time_limit
 from rlds_cli.errors import RldsError
 from rlds_cli.look.checks.findings import MOST_PLACES, FindingPlace, Seen
 from rlds_cli.registry import Entry
@@ -59,7 +58,7 @@ class Subject:
     @cached_property
     def max_episode_steps(self) -> int | None:
         """The environment's time limit, from the manifest or the registry; None where neither has it."""
-        return environments.time_limit(self.ds.manifest.env) or (self.entry.max_episode_steps if self.entry else None)
+        return time_limit(self.ds.manifest.env) or (self.entry.max_episode_steps if self.entry else None)
 
     def known(self, code: str) -> tuple[str, ...]:
         """References of the known defects that show as findings of this code; the defects count as explained."""

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.dataset.rows import Rows
+from rlds_cli.dataset import Rows
 from rlds_cli.look.checks.findings import Finding, Seen, Severity, finding
 from rlds_cli.look.checks.subject import Sightings, Skipped, Subject, at_steps, plural
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, spaces, split_name

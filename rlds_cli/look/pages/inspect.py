@@ -19,7 +19,6 @@ from rich.text import Text
 from rlds_cli.base import refs, text
 from rlds_cli.base.figures import figure, number, shape, space_text
 from rlds_cli.base.files.hashing import short
-from rlds_cli.dataset.provenance import CHANGES
 from rlds_cli.look.checks.findings import SEVERITIES
 from rlds_cli.look.pages import fitting, grid, line, plain
 from rlds_cli.look.pages.checks import findings, tally
@@ -191,10 +190,10 @@ def _three(d: Distribution, ascii_only: bool) -> str:
 
 def _made(step: Mapping[str, Any]) -> str:
     """Describe one step of the chain that made a derived dataset."""
-    if step["unit"] in CHANGES:
-        from rlds_cli.dataset import history  # slow to import
+    from rlds_cli.dataset import ProvenanceStep  # slow to import
 
-        return f"made by  {history.described(step)}, from {step['from']} ({short(step['source'])})"
+    if ProvenanceStep(step).is_change:
+        return f"made by  {ProvenanceStep(step).described()}, from {step['from']} ({short(step['source'])})"
     args = ", ".join(f"{k}={v}" for k, v in step["args"].items())
     function = f"{step['reference']}{f' ({args})' if args else ''}"
     source = short(step.get("of", step["source"]))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.dataset.rows import Rows
+from rlds_cli.dataset import Rows
 from rlds_cli.errors import RldsError
 from rlds_cli.store.statistics import in_bins
 from rlds_cli.ted import Array, Field, IntArray

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.base.files import safe as safe_files
-from rlds_cli.dataset.rows import Rows
+from rlds_cli.dataset import Rows
 from rlds_cli.errors import MissingPackage, RldsError, UnknownField
 from rlds_cli.look.report import rendering
 from rlds_cli.look.report.columns import Histogram, as_bytes, distribution, evenly, is_image, number_of, sampled_steps

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_cli import __version__
 from rlds_cli.base import text
 from rlds_cli.base.files.hashing import short
-from rlds_cli.dataset import history
-from rlds_cli.dataset.provenance import CHANGES
+from rlds_cli.dataset import ProvenanceStep
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -67,14 +66,14 @@ def environment(**options: Any) -> Environment:
         "shape": lambda shape: " × ".join(map(str, shape)) or "scalar",
         "call": _call,
     }
-    made.globals["changes"] = CHANGES
+    made.tests["change"] = lambda step: ProvenanceStep(step).is_change
     return made
 
 
 def _call(step: Mapping[str, Any]) -> str:
     """Return the call or the change by which a dataset was made, a step of its provenance."""
-    if step["unit"] in CHANGES:
-        return history.described(step)
+    if ProvenanceStep(step).is_change:
+        return ProvenanceStep(step).described()
     return f"{step['reference']}({', '.join(f'{k}={v}' for k, v in step['args'].items())})"
 
 

@@ -21,8 +21,7 @@ from rlds_cli.base import ids, subset, visible
 from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below
-from rlds_cli.dataset import Dataset, environments, open_dataset
-from rlds_cli.dataset.rows import Rows
+from rlds_cli.dataset import Dataset, Rows, open_dataset, reference_scores, time_limit
 from rlds_cli.errors import RldsError
 from rlds_cli.look.checks.findings import Finding, ranked
 from rlds_cli.look.checks.run import manifest_findings, quick
@@ -311,7 +310,7 @@ def about(ds: Dataset) -> About:
         homepage=entry.homepage if entry else None,
         source=_source(ds, entry),
         env_id=env.get("id") or _text(facts, "env_id") or (entry.env_id if entry else None),
-        max_episode_steps=environments.time_limit(env) or (entry.max_episode_steps if entry else None),
+        max_episode_steps=time_limit(env) or (entry.max_episode_steps if entry else None),
         ref_min_score=low,
         ref_max_score=high,
         portion=subset.described(ds.manifest.options),
@@ -341,7 +340,7 @@ def _source(ds: Dataset, entry: Entry | None) -> str | None:
 
 def _reference_scores(ds: Dataset) -> tuple[float | None, float | None]:
     try:
-        return environments.reference_scores(ds.manifest)
+        return reference_scores(ds.manifest)
     except RldsError:
         return None, None
 

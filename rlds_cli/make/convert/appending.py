@@ -21,9 +21,7 @@ from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import StrPath
-from rlds_cli.dataset import Dataset, provenance, tasks
-from rlds_cli.dataset.provenance import RECORDED
-from rlds_cli.dataset.rows import Rows
+from rlds_cli.dataset import Dataset, Rows, Tasks, sources_for_another
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, ReaderError, UnknownLayout
 from rlds_cli.home import Home, exclusive
 from rlds_cli.make import importing
@@ -290,12 +288,12 @@ def _committed(path: Path, made: Dataset, protected: bool) -> Store:
     writer_of = Appender(path, shared=True)
     try:
         known = bool(writer_of.newest.sources)
-        sources = provenance.sources_for_another(made.store)
+        sources = sources_for_another(made.store, recorded_first=not known)
         chunk, videos = _all_rows(made)
         if TASK_AT in {f.name for f in writer_of.schema} - made.schema.keys():
             chunk.columns[TASK_AT] = _tasks_of(made)
         if not known:  # earlier episodes that were recorded from values have source 0
-            sources, chunk.episodes.source = (RECORDED, *sources), chunk.episodes.source + 1
+            chunk.episodes.source = chunk.episodes.source + 1
         commit, _ = writer_of.commit(
             chunk, protected=[protected] * len(chunk.episodes), sources=sources, locate=videos.locate
         )
@@ -415,8 +413,8 @@ def _new(place: Home, id: DatasetId, made: Dataset, keep: Keep | None, how: Mapp
 
 def _tasks_of(ds: Dataset) -> list[str | None]:
     """Return the text of each row of a dataset that has one for each episode."""
-    known = tasks.are_known(ds.store)
-    return tasks.gather(ds.store, np.arange(ds.num_rows)).tolist() if known else [None] * ds.num_rows
+    known = Tasks(ds.store).are_known
+    return Tasks(ds.store).gather(np.arange(ds.num_rows)).tolist() if known else [None] * ds.num_rows
 
 
 def _all_rows(ds: Dataset) -> tuple[Chunk, VideoSources]:

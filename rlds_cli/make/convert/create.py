@@ -24,7 +24,7 @@ from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Progress, Stage, shown
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.base.text import is_below
-from rlds_cli.dataset import Dataset, environments, open_dataset
+from rlds_cli.dataset import Dataset, known_spaces, open_dataset
 from rlds_cli.dataset.provenance import EpisodeOrigin
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, NoSpace
 from rlds_cli.home import Home, exclusive
@@ -228,7 +228,7 @@ def _spaces(
             raise InvalidArgument(f"{name}_space: {wrong}. Nothing was written.")
     if not env_id or len(told) == 2:
         return dict(told), ()
-    known, why = environments.known_spaces(env_id, schema)
+    known, why = known_spaces(env_id, schema)
     return known | dict(told), (Note("no-space", why),) if why else ()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rlds_cli.base import ids
 from rlds_cli.base.progress import Progress
 from rlds_cli.base.text import plural
-from rlds_cli.dataset import Dataset, editing, provenance
+from rlds_cli.dataset import Dataset, append_step, is_published
 from rlds_cli.errors import InvalidArgument, NameTaken
 from rlds_cli.home import Home
 from rlds_cli.make.convert import merging
@@ -31,7 +31,7 @@ def check(store: Store, place: Home) -> None:
     """
     m = store.manifest
     hint = f"rlds append local/NAME FILES makes another; rlds merge {m.id} local/NAME --as local/ALL joins them"
-    if editing.is_published(ids.parse(m.id), m):
+    if is_published(ids.parse(m.id), m):
         raise NameTaken(f"{m.id} is a dataset of the registry, which is not changed in its place.", hint=hint)
     if store.path != place.dataset(ids.parse(m.id)):
         raise NameTaken(f"{m.id} lies in another home: {store.path}.", hint=hint)
@@ -65,7 +65,7 @@ def extend(there: Dataset, made: Dataset, files: Sequence[Path], place: Home, te
     names = [f.name for f in files[:_MOST_NAMES]]
     names += [f"{len(files) - _MOST_NAMES:,} more"] if len(files) > _MOST_NAMES else []  # the sources list them all
     how = {"files": ", ".join(names), "episodes": made.num_episodes}
-    step = {"id": str(id), **editing.step_of(there, provenance.APPEND, how), "unit": provenance.APPEND}
+    step = {"id": str(id), **append_step(there, how)}
     target = place.dataset(id)
 
     def publish(built: Path) -> None:

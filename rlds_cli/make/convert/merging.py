@@ -20,8 +20,7 @@ from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Progress, Stage, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import plural
-from rlds_cli.dataset import Dataset, open_dataset, provenance, tasks
-from rlds_cli.dataset.rows import Rows
+from rlds_cli.dataset import Dataset, Rows, Tasks, open_dataset, sources_for_another
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, UnknownField
 from rlds_cli.home import Home, exclusive
 from rlds_cli.look import record_findings
@@ -325,7 +324,7 @@ class MergeJob:
             table.source = table.source + np.int32(before)
             if self._column is not None:
                 table.extra = {**table.extra, self._column: [label] * len(table)}
-            before += len(provenance.sources_for_another(ds.store)) if self._sources else 0
+            before += len(sources_for_another(ds.store)) if self._sources else 0
             found.append(table)
         return found
 
@@ -334,7 +333,7 @@ class MergeJob:
         """Files of the archives of all members; none if all episodes come from values."""
         if not any(ds.store.sources for ds in self._members):
             return ()
-        return tuple(s for ds in self._members for s in provenance.sources_for_another(ds.store))
+        return tuple(s for ds in self._members for s in sources_for_another(ds.store))
 
     @property
     def _labels(self) -> list[str]:
@@ -445,9 +444,9 @@ class MergeJob:
 
 def _tasks_of(rows: Rows, start: int, stop: int) -> list[str | None]:
     """Return ``task_at`` of rows of a dataset that lacks it: for each step the text of its episode."""
-    if not tasks.is_column(rows.store):
+    if not Tasks(rows.store).is_column:
         return [None] * (stop - start)
-    found = tasks.gather(rows.store, rows.stored(np.arange(start, stop)))
+    found = Tasks(rows.store).gather(rows.stored(np.arange(start, stop)))
     found[rows.last_rows(start, stop) - start] = None
     texts: list[str | None] = found.tolist()
     return texts

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.dataset.batch import Batch
-from rlds_cli.dataset.provenance import EpisodeOrigin, is_of
+from rlds_cli.dataset import Batch
+from rlds_cli.dataset.provenance import EpisodeOrigin
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.store import episode_table
 from rlds_cli.ted import FLAGS, BoolArray, IntArray, Scalar
@@ -166,7 +166,7 @@ def _of_item(item: Any, name: str) -> Iterator[Trajectory]:
         if mask or isinstance(item, Batch):  # a window does not go beyond its episode
             origin = item.origins[row] if isinstance(item, Batch) and item.origins is not None else None
             one = {key: v for key, v in one.items() if key not in (_IDS, EPISODE)}
-            yield Trajectory(where, one, about, origin=origin if origin and is_of(origin, one) else None)
+            yield Trajectory(where, one, about, origin=origin if origin and origin.is_held_by(one) else None)
         else:
             yield from _pieces(one, about, item, where)
 

@@ -15,9 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from rlds_cli.base.text import is_below, natural
-from rlds_cli.dataset import Dataset, selection
-from rlds_cli.dataset.batch import Batch
-from rlds_cli.dataset.transforms import Mode, Normalize
+from rlds_cli.dataset import Batch, Dataset, Normalize, matching
+from rlds_cli.dataset.transforms import Mode
 from rlds_cli.errors import InvalidArgument, NoReward
 from rlds_cli.preprocess.builtin import Prepared, builtin
 from rlds_cli.ted import FLAGS, Array, join_name
@@ -30,7 +29,7 @@ def _prepare_select_episodes(dataset: Dataset, *, where: str | None, split: str 
         raise InvalidArgument(
             "select_episodes needs where or split.", hint='where="total_reward > 3000 and length >= 500"'
         )
-    chosen, warning = selection.matching(dataset.episodes, split, where)
+    chosen, warning = matching(dataset.episodes, split, where)
     if not len(chosen):
         raise InvalidArgument(
             f"select_episodes: none of the {dataset.num_episodes:,} episodes of {dataset.id} matches."

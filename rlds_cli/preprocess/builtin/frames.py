@@ -12,9 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli.dataset import Dataset
-from rlds_cli.dataset.batch import Batch
-from rlds_cli.dataset.transforms import MOST_CHANNELS, Resize, stands_for
+from rlds_cli.dataset import MOST_CHANNELS, Batch, Dataset, Resize, stands_for
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.preprocess.builtin import Prepared, builtin
 from rlds_cli.preprocess.builtin.fields import Names, listed, stored

@@ -23,9 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import registry
-from rlds_cli.dataset import Dataset
-from rlds_cli.dataset.batch import Batch
-from rlds_cli.dataset.returns import check_returns, sum_from_ends
+from rlds_cli.base.returns import check_returns, sum_from_ends
+from rlds_cli.dataset import Batch, Dataset
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.preprocess.builtin import Prepared, builtin
 from rlds_cli.preprocess.builtin.fields import dtype_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from rlds_cli.dataset.rows import Rows
+from rlds_cli.dataset import Rows
 from rlds_cli.errors import RldsError
 from rlds_cli.look.report.columns import Distribution, as_bytes, channels_last, distribution, evenly, is_image, places
 from rlds_cli.look.report.html.spreads import Spreads, spread

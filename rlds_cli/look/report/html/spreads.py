@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.dataset.rows import Rows
+from rlds_cli.dataset import Rows
 from rlds_cli.look.report.columns import Histogram, is_image, places
 from rlds_cli.store.statistics import in_bins
 from rlds_cli.ted import Array, Field

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlds_cli.base.text import did_you_mean
-from rlds_cli.dataset import tasks
-from rlds_cli.dataset.batch import Batch
-from rlds_cli.dataset.selection import EpisodeColumns
+from rlds_cli.dataset import Batch, Dataset, Tasks
 from rlds_cli.errors import UnknownField
 from rlds_cli.ted import TASK, TASK_AT, Array, IntArray, LazyColumn, Scalar, split_name
 
@@ -233,7 +231,7 @@ class StoredColumns:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store, self._table = store, EpisodeColumns(store, None)
+        self._store, self._table = store, Dataset(store).episodes
         self.stored = frozenset(self._table)
         self.names = tuple(dict.fromkeys(["number", *self._table, "group", "options", "seed"]))
         self._known: dict[str, Array] = {}
@@ -283,7 +281,7 @@ class StoredColumns:
         """Return what is to be done at the steps of a batch with these columns; _ABSENT where nothing says so."""
         if TASK_AT in self._store.fields:
             return value_of(dict.get(batch, TASK_AT, _ABSENT))
-        if not tasks.is_column(self._store):
+        if not Tasks(self._store).is_column:
             return _ABSENT
         return columns[TASK] if steps is None else np.full(steps, columns[TASK], object)
 

@@ -7,8 +7,8 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.array_types import BoolArray
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.ted import BoolArray
 
 Floats = npt.NDArray[np.float64]
 _PIECE = 1 << 16  # as Python numbers at a time
