@@ -14,7 +14,6 @@ from rlds_cli.store import manifest
 from rlds_cli.store.growing import compacting
 from rlds_cli.store.growing.compacting import Compaction
 from rlds_cli.store.growing.opening import check_grows, open_store
-from rlds_cli.store.opening import Store
 
 
 @dataclass(frozen=True, slots=True)
