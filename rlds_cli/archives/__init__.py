@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rlds_cli.archives.openers import hdf5 as hdf5
     from rlds_cli.archives.openers import parquet as parquet
     from rlds_cli.archives.openx.steps import tfds_fields as tfds_fields
-    from rlds_cli.archives.planning import ANSWERS as ANSWERS
+    from rlds_cli.archives.planning import answers as answers
     from rlds_cli.archives.plugins import ReaderName as ReaderName
     from rlds_cli.archives.readers import READERS as READERS
     from rlds_cli.archives.readers import Archive as Archive
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from rlds_cli.archives.readers import recognise as recognise
 
 __all__ = [
-    "ANSWERS",
     "Archive",
     "ArchivedStep",
     "ArchivedValue",
@@ -63,6 +62,7 @@ __all__ = [
     "WithoutData",
     "Replan",
     "account_of",
+    "answers",
     "check_name",
     "choose",
     "describe",
@@ -94,7 +94,7 @@ lazy(
         "lerobot.description": "lerobot_fields",
         "openers": "hdf5 parquet",
         "openx.steps": "tfds_fields",
-        "planning": "ANSWERS",
+        "planning": "answers",
         "plugins": "ReaderName",
         "readers": (
             "READERS Archive ArchivedStep ArchivedValue EpisodeSummary Part Plan Reader Replan check_name choose "

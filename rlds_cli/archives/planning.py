@@ -59,7 +59,24 @@ class Recognised:
 
 
 _last: list[tuple[Any, Plan]] = []  # what the last plan was made of, and the plan
-ANSWERS = (Recognised, Plan, Archive, EpisodeSummary, Field, Note, Part, ArchivedValue, Account, Entry, Fate)
+ANSWERS: tuple[type, ...] = (
+    Recognised,
+    Plan,
+    Archive,
+    EpisodeSummary,
+    Field,
+    Note,
+    Part,
+    ArchivedValue,
+    Account,
+    Entry,
+    Fate,
+)
+
+
+def answers(*more: type) -> tuple[type, ...]:
+    """Return the types that results consist of, with those of a caller's own functions."""
+    return (*ANSWERS, *more)
 
 
 def plan(archive: Archive, format: str | None) -> Recognised:

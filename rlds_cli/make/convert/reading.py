@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli.archives import ANSWERS as PLANNED
-from rlds_cli.archives import Plan, Replan, reader
+from rlds_cli.archives import Plan, Replan, answers, reader
 from rlds_cli.base.files import child
 from rlds_cli.base.progress import Stage
 from rlds_cli.base.subset import EVERYTHING, Subset
@@ -36,7 +35,7 @@ from rlds_cli.ted import (
     VideoFrames,
 )
 
-ANSWERS = (*PLANNED, Built, EpisodeTable, RowPosition)
+ANSWERS = answers(Built, EpisodeTable, RowPosition)
 
 
 @dataclass(frozen=True, slots=True)
