@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from lerobot_archives import Content, write_v3
+from lerobot_archives import Content, decoded, write_v3
 
 from rlds_cli.errors import ArchiveError, CorruptArchive
+from rlds_cli.keep.verification import trace
 from rlds_cli.make.importing import import_files, plan_import
 
 DATA = Path(__file__).parent / "data"
@@ -98,6 +99,36 @@ def test_lerobot_leaves_episodes_of_damaged_files_out(tmp_path: Path, what: str)
     assert ds.episodes["length"].tolist() == [4, 5, 6]
     (note,) = [n for n in ds.manifest.notes if n["code"] == "bad-files"]
     assert note["count"] == 1 and files[1].name in note["text"]
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+@pytest.mark.parametrize("lost", [(0,), (1,), (3,), (1, 2), (0, 3, 4)])
+def test_lerobot_leaves_an_episode_of_a_data_file_of_several_out(
+    tmp_path: Path, lost: tuple[int, ...], how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = Content(lengths=(4, 3, 5, 6, 2, 7), video=("top",), per_file=4, per_video=1, splits={})
+    root = write_v3(tmp_path / "a", c)
+    videos = sorted((root / "videos").rglob("*.mp4"))
+    for k in lost:
+        half(videos[k]) if how == "damaged" else videos[k].unlink()
+    with pytest.raises(CorruptArchive):
+        import_files(root, "local/a")
+    kept = [k for k in range(6) if k not in lost]
+    for block_rows in (1 << 14, 2):
+        monkeypatch.setattr("rlds_cli.archives.lerobot.rows._BLOCK_ROWS", block_rows)
+        ds = import_files(root, "local/a", skip_bad=True, force=True)
+        assert list(ds.episodes["group"]) == [f"episode_{k}" for k in kept]
+        assert ds.episodes["length"].tolist() == [c.lengths[k] for k in kept]
+        for at, k in enumerate(kept):
+            rows = slice(c.starts[k], c.starts[k] + c.lengths[k])
+            np.testing.assert_array_equal(ds.episode(at)["action"], c.column("action")[rows])
+            np.testing.assert_array_equal(ds.episode(at)["observation/state"], c.column("observation.state")[rows])
+            published = decoded(videos[k])
+            assert np.array_equal(ds.episode(at)["observation/images/top"], published)
+    code = "bad-files" if how == "damaged" else "missing-files"
+    (note,) = [n for n in ds.manifest.notes if n["code"] == code]
+    assert note["count"] == len(lost)
+    assert trace(ds, 20).ok
 
 
 @pytest.mark.parametrize("format", ["arrow", "parquet"])

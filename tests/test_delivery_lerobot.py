@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,16 @@ def test_one_episode_of_a_file_of_several(hub: Server, tmp_path: Path) -> None:
     assert ds.episodes["length"].tolist() == [5]
     video = root / "videos/observation.images.top/chunk-000/file-000.mp4"
     np.testing.assert_array_equal(ds.episode(0)["observation", "images", "top"], decoded(video)[6:])
+
+
+def test_one_episode_of_a_data_file_of_several_whose_videos_are_apart(hub: Server, tmp_path: Path) -> None:
+    root = write_v3(tmp_path / "a", replace(CONTENT, per_file=3, per_video=1))
+    pages = hub.add_repository("alice/pick", files(root), revision="v3.0")
+    ds = rlds_cli.download("lerobot/alice/pick", episodes="1:2")
+    assert ds.episodes["length"].tolist() == [5]
+    video = "videos/observation.images.top/chunk-000/file-{:03d}.mp4"
+    np.testing.assert_array_equal(ds.episode(0)["observation", "images", "top"], decoded(root / video.format(1)))
+    assert not pages[video.format(0)].requests
 
 
 @pytest.mark.thorough

@@ -236,9 +236,9 @@ def _plan(archive: Archive, info: Info) -> Plan:
     listed = description.episodes(info, archive.files, cameras)
     cameras, without = _there(info, archive, listed, cameras)
     bad = _damaged(info, archive, listed, cameras) if archive.skip_bad else {}
-    listed, notes = _without(info, listed, bad)
     listed, moved = settle(info, [f for f in archive.files if f not in bad], listed)
-    kept, missing = _complete(info, archive, listed, cameras)
+    kept, notes = _without(info, listed, bad)
+    kept, missing = _complete(info, archive, kept, cameras)
     notes += missing
     _check_frames_apart(info, kept, cameras)
     notes += moved
@@ -268,7 +268,7 @@ def _plan(archive: Archive, info: Info) -> Plan:
         reader="lerobot",
         archive=archive,
         schema=tuple(fields[name] for name in sorted(fields)),
-        parts=tuple(_parts(archive, info, kept)),
+        parts=tuple(_parts(archive, info, kept, listed)),
         episodes_by="file",
         facts=_facts(info, archive, found) | ({"depth": depths} if depths else {}),
         env={"fps": info.fps} | ({"robot": info.robot} if info.robot else {}),
@@ -419,18 +419,29 @@ def _of_images(f: LerobotFeature, path: Path) -> Field:
     return replace(f.field, shape=header.shape, codec=header.codec)
 
 
-def _parts(archive: Archive, info: Info, kept: Sequence[ListedEpisode]) -> Iterator[Part]:
-    """Make the parts: whole data files, several to a part if they are small."""
+def _parts(
+    archive: Archive, info: Info, kept: Sequence[ListedEpisode], listed: Sequence[ListedEpisode]
+) -> Iterator[Part]:
+    """Make the parts: whole data files, several to a part if they are small.
+
+    Of the ``listed`` episodes of these files, those that are not kept are in the parts, too: their rows are passed by.
+    """
     index = {path: i for i, path in enumerate(archive.files)}
     todo: list[Any] = []
     rows = 0
-    files: dict[str, list[ListedEpisode]] = {}
-    for e in kept:
-        files.setdefault(e.data, []).append(e)
+    numbers = {e.number for e in kept}
+    files: dict[str, list[ListedEpisode]] = {e.data: [] for e in kept}
+    for e in listed:
+        if e.data in files and e.length > 0:
+            files[e.data].append(e)
     for data, episodes in files.items():
-        of_file = [_episode_args(e, info, archive.root, index[info.root / data]) for e in episodes]
-        todo += of_file
-        rows += sum(e["length"] + 1 for e in of_file)
+        at = index[info.root / data]
+        for e in episodes:
+            if e.number in numbers:
+                todo.append(_episode_args(e, info, archive.root, at))
+                rows += e.length + 1
+            else:
+                todo.append({"number": e.number, "length": e.length, "file": at, "left_out": True})
         if rows >= PART_ROWS:
             yield Part(rows, {"episodes": todo})
             todo, rows = [], 0

@@ -11,7 +11,7 @@ is cut, or truncated where ``next.truncated`` says so.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ _IMAGE_BYTES = 1 << 17  # about what an encoded image takes, at most
 _DONE, _SUCCESS = "next.done", "next.success"
 _TIME, _EPISODE = "timestamp", "episode_index"
 
-Episode = Mapping[str, Any]  # number, length, file, videos, splits
+Episode = Mapping[str, Any]  # number, length, file, videos, splits; or left_out, with the first three
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +102,20 @@ def _batches(reader: _BlockReader, episodes: Sequence[Episode]) -> Iterator[tupl
         for batch in description.batches(path, reader.columns, reader.block_rows):
             if at + batch.num_rows > ends[-1]:
                 raise CorruptArchive(f"{path} has more rows than the {ends[-1]:,} of the episodes that are in it.")
-            yield batch, _segments(of_file, ends, at, at + batch.num_rows)
+            yield from _kept(batch, _segments(of_file, ends, at, at + batch.num_rows))
             at += batch.num_rows
         if at != ends[-1]:
             raise CorruptArchive(f"{path} has {at:,} rows; its episodes have {ends[-1]:,}.", hint="fetch it again")
+
+
+def _kept(batch: Any, segments: list[_Segment]) -> Iterator[tuple[Any, list[_Segment]]]:
+    """Yield a batch without the rows of episodes that are left out."""
+    if not any(s.episode.get("left_out") for s in segments):
+        yield batch, segments
+        return
+    for s in segments:
+        if not s.episode.get("left_out"):
+            yield batch.slice(s.start, s.stop - s.start), [replace(s, start=0, stop=s.stop - s.start)]
 
 
 def _segments(episodes: Sequence[Episode], ends: IntArray, start: int, stop: int) -> list[_Segment]:
