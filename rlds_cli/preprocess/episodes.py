@@ -253,9 +253,9 @@ class EpisodeRunner:
         table = self._reader.table(first, last)
         limit = self._limit(sum(f.row_bytes for f in plan.written))
         if takes_fast_path(self._task, plan):
-            for episodes, rows in self._reader.blocks(first, last, self._task.read, limit):
-                yield self._fast_chunk(episodes, rows, plan, table)
-                table = table.take(np.arange(len(episodes), len(table)))
+            for block, rows in self._reader.blocks(first, last, self._task.read, limit):
+                yield self._fast_chunk(block, rows, plan, table)
+                table = table.take(np.arange(len(block), len(table)))
             return
         pending = _Pending(plan.written)
         for i, ep in enumerate(self._reader.episodes(first, last, self._task.read, limit, self._task.later)):
@@ -588,16 +588,16 @@ class FastPath:
 
     def chunk(self, table: EpisodeTable) -> Chunk:
         """Return the rows as a chunk; the episodes of the block are the first ones in ``table``."""
-        episodes = table.take(np.array(self._kept, np.int64))
-        episodes.end = np.array(self._ends, np.uint8)
-        episodes.observed = np.array(self._observed, bool)
-        episodes.splits = {n: v for n, v in episodes.splits.items() if v.any()}
+        kept = table.take(np.array(self._kept, np.int64))
+        kept.end = np.array(self._ends, np.uint8)
+        kept.observed = np.array(self._observed, bool)
+        kept.splits = {n: v for n, v in kept.splits.items() if v.any()}
         for k, own in self._columns.items():
             for name, value in own.items():
-                episodes.extra.setdefault(name, [None] * len(episodes))[k] = value
+                kept.extra.setdefault(name, [None] * len(kept))[k] = value
         last = np.zeros(self._at, bool)
-        last[np.cumsum(episodes.length + 1) - 1] = True
-        return Chunk({n: v[: self._at] for n, v in self._rows.items()}, last, episodes, tuple(self.notes))
+        last[np.cumsum(kept.length + 1) - 1] = True
+        return Chunk({n: v[: self._at] for n, v in self._rows.items()}, last, kept, tuple(self.notes))
 
 
 def _collect(node: Mapping[Any, Any], prefix: str, found: dict[str, Any]) -> None:

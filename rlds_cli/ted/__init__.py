@@ -15,6 +15,8 @@ episode table has ``num_observed = T``.
 `chunks` lays out episodes in this way, in chunks of bounded size; their columns may be in memory, or read when their
 rows come (`LazyColumn`). `lay_out` makes one chunk of whole episodes. Readers that fill the rows of
 several episodes at once share them out with `pieces`.
+
+The modules `episodes`, which checks the episodes of users, and `spaces`, for those of Gymnasium, belong to the face.
 """
 
 from __future__ import annotations
@@ -32,6 +34,50 @@ from rlds_cli.base.array_types import Array as Array
 from rlds_cli.base.array_types import BoolArray as BoolArray
 from rlds_cli.base.array_types import IntArray as IntArray
 from rlds_cli.errors import InvalidEpisode
+
+__all__ = [
+    "Array",
+    "BoolArray",
+    "CHUNK_BYTES",
+    "CUT",
+    "Chunk",
+    "Column",
+    "END_NAMES",
+    "EPISODE_COLUMNS",
+    "EncodedFrames",
+    "EpisodeData",
+    "EpisodePiece",
+    "EpisodeTable",
+    "FLAGS",
+    "Field",
+    "IntArray",
+    "Kind",
+    "LazyColumn",
+    "MOST_ENTRIES",
+    "Note",
+    "Part",
+    "Placement",
+    "REWARD",
+    "Repeated",
+    "Scalar",
+    "TASK",
+    "TASK_AT",
+    "TERMINATED",
+    "TRUNCATED",
+    "Text",
+    "UNFIT",
+    "VIDEO",
+    "VideoFrames",
+    "chunks",
+    "episodes",
+    "flags",
+    "join_name",
+    "lay_out",
+    "merge_notes",
+    "pieces",
+    "spaces",
+    "split_name",
+]
 
 T = TypeVar("T")
 X = TypeVar("X", bound=np.generic)
