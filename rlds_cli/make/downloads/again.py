@@ -30,5 +30,5 @@ def fetch_again(request: DownloadRequest, entry: Entry, names: Collection[str], 
 def fetch_into(
     directory: Path, files: Sequence[RemoteFile], where: Settings, *, id: str, progress: Progress
 ) -> tuple[Fetched, ...]:
-    """Fetch files into a directory, or have those that are there already; in their order."""
+    """Fetch files into a directory, unless they exist already; in their order."""
     return fetching.fetch(planning.plan(files, directory, where), where, id=id, progress=progress)
