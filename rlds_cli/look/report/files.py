@@ -19,7 +19,7 @@ READER = "rlds_cli.archives.describing"  # the module whose function reads the f
 _MOST_FILES = 50_000
 
 
-def describe_file(path: StrPath, *, reader: str | None = None, progress: Progress = silent) -> FileReport:
+def describe_file(path: StrPath, *, reader: str | None = None, progress: Progress | None = None) -> FileReport:
     """Describe a file, a directory or a glob of files; nothing is written, and no more is read than needed.
 
     Parameters
@@ -34,7 +34,7 @@ def describe_file(path: StrPath, *, reader: str | None = None, progress: Progres
         There is no file; it is damaged, or an HTML page under an archive's name (CorruptArchive); it would execute code
         or refers to files outside itself, or needs more memory than an archive may (UnsafeArchive).
     """
-    with child.reading(READER, progress=progress):  # which starts while this process imports what it needs
+    with child.reading(READER, progress=progress or silent):  # which starts while this process imports what it needs
         from rlds_cli.archives import ReaderName, describe
         from rlds_cli.make import files_to_import
 
