@@ -292,3 +292,25 @@ def test_what_is_pinned_by_its_content_is_not_followed(tmp_path: Path) -> None:
     pinned = opened(f"{tmp_path / 'pushed'}#{rlds_cli.open_dataset('local/x').fingerprint}", tmp_path / "other")
     with pytest.raises(InvalidArgument, match="its address pins a fingerprint"):
         batch(pinned, "numbers", live=True)
+
+
+def test_versions_at_an_address_have_the_names_of_the_one_that_is_open(tmp_path: Path) -> None:
+    """Also as a member of a mixture, which renames fields and is not live."""
+    address = str(tmp_path / "pushed")
+    with rlds_cli.writer("local/x", durable=False) as w:
+        w.add_episodes(episode("images", k) for k in range(3))
+        w.commit()
+        rlds_cli.push("local/x", address, pages=False)
+        far = opened(address, tmp_path / "other")
+        names = {name: name.replace("image", "camera") for name in far.schema}
+        store = far.store.renamed(names)
+        w.add_episodes(episode("images", k) for k in range(3, 5))
+        w.commit()
+        rlds_cli.push("local/x", address, pages=False)
+    newest = store.newest()
+    assert newest.version > store.version
+    assert list(newest.fields) == list(store.fields) == list(names.values())
+    assert newest.at(store.version).version == store.version
+    assert pickle.loads(pickle.dumps(newest)).fingerprint() == newest.fingerprint()
+    row = np.array([int(newest.episodes["start"][4])])
+    assert np.array_equal(newest.gather("observation/camera", row)[0], image(4, 0))

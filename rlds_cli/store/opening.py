@@ -133,15 +133,22 @@ class Store:
         """Return the newest version that can be taken up, which may be this one."""
         there = self.files.elsewhere
         if there is not None:
-            return there.newest() or self
+            return self._shown(there.newest())
         return self._of(self.table.newest())
 
     def at(self, version: int) -> Store:
         """Return another version that can be taken up, of a growing dataset; raises DatasetNotFound."""
         there = self.files.elsewhere
         if there is not None and version != self.version:
-            return there.at(version) or self
+            return self._shown(there.at(version))
         return self._of(self.table.at(version))
+
+    def _shown(self, other: Store | None) -> Store:
+        """Return another version as this one is shown; None stands for this one."""
+        if other is None:
+            return self
+        table = self.table.like(other.table)
+        return other if table is other.table else Store(table)
 
     def renamed(self, names: Mapping[str, str]) -> Store:
         """Return the same version with renamed fields; ``names`` are from the name of every field to its new one."""

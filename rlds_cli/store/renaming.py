@@ -137,14 +137,15 @@ class RenamedTable(Table):
 
     def newest(self) -> Table:
         """Return the newest version that can be taken up, with the same names."""
-        return self._renamed(self._of.newest())
+        return self.like(self._of.newest())
 
     def at(self, version: int) -> Table:
         """Return another version that can be taken up, with the same names."""
-        return self._renamed(self._of.at(version))
+        return self.like(self._of.at(version))
 
-    def _renamed(self, of: Table) -> Table:
-        return self if of is self._of else RenamedTable(of, self._names)
+    def like(self, other: Table) -> Table:
+        """Return another version of the dataset with the same names."""
+        return self if other is self._of else RenamedTable(other, self._names)
 
     def __reduce__(self) -> tuple[object, ...]:
         return RenamedTable, (self._of, self._names)

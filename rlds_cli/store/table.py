@@ -307,6 +307,10 @@ class Table(ABC):
             raise DatasetNotFound(f"{self.manifest.id} does not grow: version {version:,} cannot be taken up.")
         return self
 
+    def like(self, other: Table) -> Table:
+        """Return another version of the dataset as this one is shown: with the same names of fields."""
+        return other
+
     def check_changeable(self) -> None:
         """Refuse a dataset of which no other versions or datasets are made without a copy of its rows.
 
