@@ -22,9 +22,10 @@ from typing import Any
 from rlds_cli.archives.formats import inventory
 from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.formats.tables import made_of
+from rlds_cli.base.limits import MOST_ENTRIES
 from rlds_cli.base.text import natural
 from rlds_cli.errors import ReaderError
-from rlds_cli.ted import MOST_ENTRIES, Note
+from rlds_cli.ted import Note
 
 FILE = "file"
 EPISODES, METADATA, SPLITS = "episodes", "metadata", "splits"  # what things are used as beside fields and columns

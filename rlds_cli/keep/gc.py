@@ -25,7 +25,7 @@ from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import InvalidId, NameTaken, NoPermission, RldsError
 from rlds_cli.home import Home, is_dataset, writing
-from rlds_cli.store import commits, paths, publishing
+from rlds_cli.store import commits, paths
 
 Kind = Literal["packed", "frames", "partial", "archive", "versions", "remote"]
 _PART = ".part"
@@ -365,6 +365,7 @@ def _remove_file(file: Path) -> None:
 
 def _remove_archive(home: Home, g: Garbage, progress: Progress) -> str:
     from rlds_cli.keep import origins
+    from rlds_cli.store import publishing  # imports NumPy, which `rlds du` does without
 
     assert g.id is not None
     id = ids.parse(g.id)

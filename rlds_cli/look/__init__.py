@@ -2,7 +2,7 @@
 
 Records: `summarise` and `describe_episode` describe a dataset, `describe_source` what it was made of, `describe_file`
 a file, `compare` two datasets, `inspect` any of them; `summarise_derived` what a preprocess run made. `overview`,
-`listing` and `card` describe what there is here and in the registry, with `citation`, `fingerprint` and `nearest`.
+`listing` and `card` describe what the disk and the registry hold, with `citation`, `fingerprint` and `nearest`.
 `check` and `check_archive` look for faults in the content, `episodes_of` a finding of one of the `CODES`;
 `record_findings` writes them into a manifest. `measure` measures the speed of loading.
 

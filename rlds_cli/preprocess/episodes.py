@@ -501,13 +501,13 @@ class FastPath:
 
     Parameters
     ----------
-    episodes : list of Episode
+    block : list of Episode
         Consecutive in ``rows``, each with its final row.
     rows : mapping of str to array [rows, ...]
         The rows of the source.
     """
 
-    def __init__(self, plan: WritePlan, episodes: list[SourceEpisode], rows: Mapping[str, Array]) -> None:
+    def __init__(self, plan: WritePlan, block: list[SourceEpisode], rows: Mapping[str, Array]) -> None:
         self._plan = plan
         self._original = rows
         self._given = {n: v.copy() for n, v in rows.items()}
@@ -517,7 +517,7 @@ class FastPath:
             for f in plan.schema
             if f.name in names
         ]
-        total = sum(ep.length + 1 for ep in episodes)
+        total = sum(ep.length + 1 for ep in block)
         self._rows: dict[str, Array] = {f.name: np.empty((total, *f.shape), f.dtype) for f in plan.written}
         self._at = self._next = 0  # rows written; first row of the next episode in the input
         self._kept: list[int] = []

@@ -14,9 +14,9 @@ from itertools import pairwise
 from typing import Any
 
 from rlds_cli.base import ids
+from rlds_cli.base.limits import MOST_ENTRIES
 from rlds_cli.errors import InvalidId, NewerFormat
 from rlds_cli.store.paths import is_field_path
-from rlds_cli.ted import MOST_ENTRIES
 
 MAX_WIDTH = 4096  # elements of a row: wider rows have statistics over all their elements
 MOST_ROWS, MOST_ROW_BYTES, MOST_BYTES = 1 << 48, 1 << 40, 1 << 60

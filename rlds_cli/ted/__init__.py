@@ -53,7 +53,6 @@ __all__ = [
     "IntArray",
     "Kind",
     "LazyColumn",
-    "MOST_ENTRIES",
     "Note",
     "Part",
     "Placement",
@@ -217,7 +216,6 @@ Column = Array | EncodedFrames | VideoFrames | Text
 
 
 MOST_TEXTS = 32  # of notes with one code
-MOST_ENTRIES = 1 << 12  # of the account of an archive, in a manifest
 
 
 @dataclass(frozen=True, slots=True)
