@@ -25,7 +25,7 @@ from rlds_cli.errors import DamagedDataset, FrameError, InvalidArgument
 from rlds_cli.home import Home
 from rlds_cli.keep import gc
 from rlds_cli.loader import Loader, Mixture, Offsets, Resize, Shuffled, Slice, ToFloat, Transition
-from rlds_cli.loader.storage.frame_cache import FrameCache, discard
+from rlds_cli.loader.storage.frame_cache import FrameCache, discard_frames
 from rlds_cli.store import arrays, frames
 from rlds_cli.store.videos import Videos
 
@@ -482,7 +482,7 @@ def test_frames_that_are_removed_while_another_process_joins(home: Path, monkeyp
         remove(leaving)
 
     monkeypatch.setattr(trees, "remove", slowly)
-    assert discard(directory)
+    assert discard_frames(directory)
     later[0].add(names[1:], frames_of[1:])
     other, read = joined(), np.zeros((2, 2, 3), np.uint8)
     for name, frame in zip(names, frames_of, strict=True):

@@ -1,6 +1,6 @@
 """The command line ``rlds``: one module per command, with its options and what it prints.
 
-A command module imports the library inside its function, and the rich pages of `rlds_cli.cli.pages` when they are
+A command module imports the library inside its function, and the rich pages of `rlds_cli.look.pages` when they are
 drawn: ``rlds --help`` must not wait for NumPy.
 """
 
