@@ -57,6 +57,16 @@ def say() -> None:
     print("one\ntwo\x1b[1m", flush=True)
 
 
+def say_aloud() -> None:
+    child.show()
+    say()
+
+
+def say_and_leave() -> None:
+    say()
+    leave()
+
+
 def wait(path: Path) -> None:
     path.write_text(str(os.getpid()))
     child.tell(Event("local/x", "convert"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -106,9 +107,47 @@ def test_events_and_results_come_back() -> None:
     assert [e.done for e in events] == [1]
 
 
-def test_what_a_process_prints_is_shown_line_by_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_libraries_print_is_logged_and_not_shown(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="rlds_cli")
     child.ask(functions.say, names=())
+    assert capfd.readouterr() == ("", "")
+    assert [r.levelname for r in caplog.records] == ["DEBUG"]
+    assert caplog.messages[0].endswith("\none\ntwo\\x1b[1m")
+
+
+def test_what_code_of_the_user_prints_is_shown_line_by_line(capfd: pytest.CaptureFixture[str]) -> None:
+    child.ask(functions.say_aloud, names=())
     assert capfd.readouterr() == ("", "one\ntwo\\x1b[1m\n")
+
+
+def test_the_last_words_of_a_process_that_a_file_has_ended_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ArchiveError, match="exit code 3"):
+        child.ask(functions.say_and_leave, names=())
+    assert capfd.readouterr() == ("", "one\ntwo\\x1b[1m\n")
+
+
+def test_what_a_library_says_of_a_damaged_schema_stays_off_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from test_recordings import NUMBERS, mcap
+
+    monkeypatch.setattr(logging.getLogger("rlds_cli"), "handlers", [])
+    bad = mcap(tmp_path / "bad.mcap", NUMBERS | {"/odd": ("float64\n", [bytes(8)])})
+    for how in (("inspect", str(bad)), ("import", str(bad), "--as", "local/bad", "--dry-run")):
+        verbose, usual = run_rlds(*how, "--verbose"), run_rlds(*how)
+        assert b"Error with" not in usual.stderr + usual.stdout, "of the library that parses schemas"
+        assert b"Error with: lab Any float64" in verbose.stderr.splitlines()
+
+
+def test_what_a_reader_of_the_user_prints_is_shown(tmp_path: Path) -> None:
+    code = "from rlds_cli.archives.plain import *\nprint('this is own.py')\n"
+    (tmp_path / "own.py").write_text(code)
+    done = run_rlds(
+        "import", str(table(tmp_path / "a.h5")), "--as", "local/x", "--reader", f"{tmp_path / 'own.py'}", "--dry-run"
+    )
+    assert done.returncode == 0 and b"this is own.py\n" in done.stderr, done.stderr
 
 
 def test_an_interruption_ends_the_process(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rlds_cli.base import settings
-from rlds_cli.base.files import modules
+from rlds_cli.base.files import child, modules
 from rlds_cli.base.text import did_you_mean
 from rlds_cli.errors import ReaderError
 
@@ -132,6 +132,7 @@ def _imported(name: str) -> tuple[ModuleType, str]:
     try:
         if ReaderName(name).is_file:
             file = _file(name)
+            child.show()
             with modules.importable((str(file.parent),)):
                 return modules.load(file, "reader"), name[len(str(file)) + 1 :]
         at = installed()[name]

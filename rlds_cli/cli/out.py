@@ -35,6 +35,17 @@ _mode = {"json": False, "quiet": False, "verbose": False}  # set once per proces
 def configure(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> None:
     """Set the mode of this process; every command calls it first."""
     _mode.update(json=json, quiet=quiet, verbose=verbose)
+    log = logging.getLogger("rlds_cli")
+    log.setLevel(logging.DEBUG if verbose else logging.NOTSET)
+    if verbose and not any(isinstance(handler, _OnStandardError) for handler in log.handlers):
+        log.addHandler(_OnStandardError())
+
+
+class _OnStandardError(logging.Handler):
+    """Prints messages to the standard error of the moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(visible.lines(map(visible.message, record.getMessage().splitlines())), file=sys.stderr)  # noqa: T201
 
 
 def result(value: Any, text: str | None = None) -> None:

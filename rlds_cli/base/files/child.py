@@ -11,11 +11,15 @@ some, too. The limit counts the memory that the process itself takes (``RLIMIT_D
         for value in child.each(planning.values, plan, names=files, types=TYPES): ...
 
 A process that reads for another one calls the function itself.
+
+Libraries print remarks about files, which help nobody: they are logged, at level DEBUG. What a reader of the user's own
+prints is shown, and so are the last words of a process that a file has ended.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import pickle
 import re
@@ -43,7 +47,7 @@ _CODE = (
     "import sys; sys.path[:] = {path!r}; from rlds_cli.base.files import child; child.serve({fd}, {noted}, {modules!r})"
 )
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # for algebra, which no reader does: the others' memory would count
-_SHOWN = 1 << 14  # bytes of what it wrote to standard error that are passed on
+_SHOWN = 1 << 14  # bytes of what it printed that are passed on
 _LONGEST = 1 << 16  # bytes of the name of a file
 _PATIENCE = 2.0  # seconds for a process to end by itself
 _WORD = 10.0  # seconds without an answer after which a note names the file; the next one comes after as many again
@@ -51,6 +55,7 @@ _NO_MEMORY = re.compile(
     r"(?i)memory allocation|(un|not )able to allocate|can't allocate|insufficient memory|out of memory|bad_alloc|malloc"
     r"|Error -4 while"  # of zlib
 )
+_log = logging.getLogger(__name__)
 _server: _Server | None = None  # in a process that reads for another one
 _local = threading.local()  # ``child``: the process of this thread's `reading`
 
@@ -163,7 +168,8 @@ class _Child:
         self.id, self.progress = id, progress
 
         ours, its = socket.socketpair()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  (what libraries write to standard error)
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  (what readers and libraries print)
+        self._is_shown = False
         self._noted = tempfile.TemporaryFile()  # noqa: SIM115  (the file that it reads)
         passed = its.fileno(), self._noted.fileno()
         code = _CODE.format(path=sys.path, fd=passed[0], noted=passed[1], modules=modules)
@@ -204,6 +210,8 @@ class _Child:
                     yield value
                 elif kind == "event" and isinstance(value, Event):
                     progress(value)
+                elif kind == "shown":
+                    self._is_shown = True
                 elif kind == "error":
                     raise _restored(value)
         except (EOFError, ConnectionError):
@@ -244,9 +252,11 @@ class _Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        said = self._last_words()
-        if said.strip():
-            sys.stderr.write(f"{visible.lines(map(visible.message, said.strip().splitlines()))}\n")
+        said = visible.lines(map(visible.message, self._last_words().strip().splitlines()))
+        if said and self._is_shown:
+            sys.stderr.write(f"{said}\n")
+        elif said:
+            _log.debug("libraries printed while files were read:\n%s", said)
         self._said.close()
         self._noted.close()
 
@@ -256,7 +266,7 @@ class _Child:
         return os.fsdecode(os.pread(self._noted.fileno(), min(size, _LONGEST), _SIZE.size))
 
     def _last_words(self) -> str:
-        """Return the end of what the process wrote to standard error."""
+        """Return the end of what the process printed."""
         size = self._said.seek(0, os.SEEK_END)
         self._said.seek(max(0, size - _SHOWN))
         return self._said.read().decode(errors="replace")
@@ -292,6 +302,7 @@ class _Child:
     def _died(self, what: str, memory: int) -> ArchiveError:
         """Say what the end of the process means, which read ``what``."""
         code = self._process.wait()
+        self._is_shown = True
         lacks_memory = code == -signal.SIGABRT and _NO_MEMORY.search(self._last_words())
         if lacks_memory:
             self._said.truncate(0)
@@ -375,6 +386,12 @@ def note(path: Path) -> None:
         _server.note(str(path))
 
 
+def show() -> None:
+    """Have the side that asked show what this process prints: code of the user's own runs in it."""
+    if _server is not None and _server.owner == os.getpid():
+        _server.send("shown", True)
+
+
 def tell(event: Event) -> None:
     """Report progress to the side that asked."""
     if _server is not None:
@@ -391,6 +408,7 @@ class _Server:
         self._socket, self._noted = connection, noted
         self._lock = threading.Lock()
         self._progress: Progress = silent
+        self.owner = os.getpid()
         self.file = "The archive"  # that was opened last
 
     @property
