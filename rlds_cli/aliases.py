@@ -47,7 +47,7 @@ class Aliases:
     def install(cls) -> None:
         """Ask this class about names of modules from now on."""
         if cls not in sys.meta_path:
-            sys.meta_path.insert(0, cls)  # type: ignore[arg-type]  # the search for files would load a second copy
+            sys.meta_path.insert(0, cls)  # the search for files would load a second copy
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
