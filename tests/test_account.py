@@ -182,6 +182,24 @@ def test_the_arrays_of_all_episodes_of_a_tar_are_counted_once_they_were_read(tmp
     }
 
 
+def test_what_reading_shows_to_be_otherwise_is_in_the_account(tmp_path: Path) -> None:
+    rows = [f"{k // 3},{k},{k},{'aaadef'[k]}" for k in range(6)]  # the second episode has several tasks
+    (tmp_path / "a.csv").write_text("\n".join(["episode,observation,action,task", *rows]))
+    (tmp_path / "README.md").write_text("x")
+    assert fates(planned(tmp_path))["column", "task"] == (1, "episode/task")
+    ds = import_files(tmp_path, "local/x", progress=False)
+    assert ds.schema["task_at"].kind == "text" and ds.episodes["task"].tolist() == ["a", "d"]
+    said = {e["name"]: e.get("used_as", e.get("left_out")) for e in ds.manifest.account}
+    assert said == {
+        "README.md": "by its name it holds no data",
+        "a.csv": ["episodes"],
+        "episode": ["episode", "ends of episodes"],
+        "observation": ["observation"],
+        "action": ["action"],
+        "task": ["episode/task", "task_at"],
+    }
+
+
 def test_groups_in_episodes_of_minari_that_are_empty_are_named(tmp_path: Path) -> None:
     by_hand(tmp_path, [plain_episode(seed=3), plain_episode(steps=2), plain_episode(steps=4)])
     (file,) = tmp_path.rglob("*.hdf5")

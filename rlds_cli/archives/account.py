@@ -124,6 +124,10 @@ class Account:
             told.add(FILE, name, fate)
         return sorted_entries((*told.account().things, *self.things))
 
+    def correcting(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        """Return ``entries``, made by an earlier plan of the same files, with the things of this account."""
+        return sorted_entries((*(e for e in entries if e.is_file), *self.things))
+
     def completed(self, entries: Iterable[Entry], episodes: int, notes: Iterable[Note]) -> tuple[Entry, ...]:
         """Return ``entries`` of it in which the things of each episode are counted, once all episodes were read.
 

@@ -97,6 +97,8 @@ def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> 
                 return made
             trees.discard(work)
             plan = made
+            if plan.account is not None:
+                c = replace(c, account=plan.account.correcting(c.account or ()))
 
 
 def check_plan(plan: Plan, given: Sequence[Path], reader: str | None) -> None:
