@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -143,7 +144,7 @@ class EpisodeOrigin:
     number: int
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (EpisodeOrigin, self.store.__reduce__(), self.number)
+        return _reopened, (EpisodeOrigin, pickle.dumps(self.store), self.number)
 
     def is_held_by(self, fields: Mapping[str, Any]) -> bool:
         """Return whether fields [T, ...] still hold that episode: its flags and actions, in whatever dtype."""
@@ -169,13 +170,12 @@ class EpisodeOrigins:
         return EpisodeOrigin(self.store, int(self.numbers[row]))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (EpisodeOrigins, self.store.__reduce__(), self.numbers)
+        return _reopened, (EpisodeOrigins, pickle.dumps(self.store), self.numbers)
 
 
-def _reopened(kind: Callable[[Store, Any], Any], how: tuple[Any, ...], what: Any) -> Any:
-    """Unpickle. The result is None if the version is not there: a batch can do without its origin."""
-    open_again, arguments = how
+def _reopened(kind: Callable[[Store, Any], Any], pickled: bytes, what: Any) -> Any:
+    """Unpickle. The result is None if the version is not on this machine: a batch can do without its origin."""
     try:
-        return kind(open_again(*arguments), what)
+        return kind(pickle.loads(pickled), what)
     except (RldsError, OSError):
         return None
