@@ -26,12 +26,8 @@ from results import DATA, Results
 
 from rlds_cli.base import settings
 from rlds_cli.make.downloads.fetch import fetching, planning
+from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.places.http.client import Parallelism, RetryPolicy
-
-try:
-    from rlds_cli.make.downloads.remote_file import RemoteFile
-except ImportError:  # in older checkouts
-    from rlds_cli.make.downloads.sources.protocol import RemoteFile  # type: ignore[no-redef]
 
 SIZE = 10**9
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))

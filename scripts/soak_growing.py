@@ -250,15 +250,13 @@ def soak_compaction(home: Path, times: int, chance: random.Random) -> str:
 
 def soaks() -> dict[str, Callable[[Path, int, random.Random], str]]:
     """All that is killed, by name."""
-    found: dict[str, Callable[[Path, int, random.Random], str]] = {
+    return {
         "writers": lambda home, times, chance: soak_writers(home, times, None, chance),
         "writers that keep the newest": lambda home, times, chance: soak_writers(home, times, Fifo(steps=3000), chance),
         "one of two writers": lambda home, times, chance: soak_writers(home, times, None, chance, shared=True),
         "readers": soak_readers,
+        "compaction": soak_compaction,
     }
-    if (Path(rlds_cli.__file__).parent / "maintenance" / "compacting.py").exists():
-        found["compaction"] = soak_compaction
-    return found
 
 
 def main(times: int = TIMES, seed: int = 0) -> None:
