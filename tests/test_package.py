@@ -114,6 +114,22 @@ def test_torch_is_imported_where_tensors_are(module: str) -> None:
     assert "torch" not in modules_after(f"import rlds_cli.{module}")
 
 
+@pytest.mark.parametrize(
+    ("code", "same"),
+    [
+        ("from rlds_cli.formats.tables import Table as a", "from rlds_cli.archives.formats.tables import Table as b"),
+        ("import rlds_cli.report as a", "import rlds_cli.look.report as b"),
+        ("import rlds_cli; a = rlds_cli.exports", "from rlds_cli.bridges import exports as b"),
+    ],
+)
+def test_a_module_with_two_names_is_one_module(code: str, same: str) -> None:
+    """A second copy would have other classes: those of one would not be instances of the other."""
+    for order in (f"{code}; {same}", f"{same}; {code}"):
+        subprocess.run([sys.executable, "-c", f"{order}; assert a is b"], check=True)
+    gone = subprocess.run([sys.executable, "-c", "import rlds_cli.report.nothing"], capture_output=True, text=True)
+    assert gone.stderr.splitlines()[-1].startswith("ModuleNotFoundError: ")
+
+
 def test_exit_codes() -> None:
     def run(*args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, "-m", "rlds_cli", *args], capture_output=True, text=True)

@@ -81,9 +81,9 @@ def run_task(
             pool.progress(Event(str(t.id), "note", note=e.assumptions.describe()))
             continue
         except PreprocessError as e:
-            raise _with_what_is_kept(e, work, len(todo.parts)) from e.__cause__
+            raise _with_what_is_kept(e, Work(todo, work)) from e.__cause__
         except KeyboardInterrupt:
-            kept = f"{Work.count_journaled(work)} of {len(todo.parts)} chunks are kept"
+            kept = f"{Work(todo, work).count_journaled()} of {len(todo.parts)} chunks are kept"
             pool.progress(Event(str(t.id), "note", note=f"{kept}; the same command continues from there"))
             raise
         publish(built, t, plan, target, threads=pool.threads, checks=checks)
@@ -135,8 +135,9 @@ def _tell_long(todo: PreprocessJob, seconds: float, executor: Executor | None, t
         tell(Event(todo.id, "note", note=f"{takes}, {kept}: after Ctrl-C the same command continues from there"))
 
 
-def _with_what_is_kept(e: PreprocessError, work: Path, parts: int) -> PreprocessError:
-    tail = f" {Work.count_journaled(work)} of {parts} chunks are kept." if parts > 1 else ""
+def _with_what_is_kept(e: PreprocessError, work: Work) -> PreprocessError:
+    parts = len(work.job.parts)
+    tail = f" {work.count_journaled()} of {parts} chunks are kept." if parts > 1 else ""
     told = PreprocessError(f"{e.message.rstrip('.')}. Nothing was published.{tail}", hint=e.hint)
     told.episode, told.step = e.episode, e.step
     return told

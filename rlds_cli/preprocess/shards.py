@@ -342,7 +342,7 @@ class SharedPlan:
             left = set(numbers) - done.keys()
             before = Work(earlier.job, earlier.below)
             for number, part in before.finished(left).items():
-                done |= work.take_over(before, number, part, completing.source_rows(self.job))
+                done[number] = work.take_over(before, number, part, completing.source_rows(self.job))
         return done
 
     def said(self) -> set[int]:

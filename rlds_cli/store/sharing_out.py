@@ -79,11 +79,10 @@ class Work:
         counts = (str(f.name).partition(".")[0].rpartition("-of-")[2] for f in reversed(latest))
         return next((int(n) for n in counts if n.isdigit()), 0)
 
-    @staticmethod
-    def count_journaled(path: Path) -> int:
-        """Return the number of parts that `write_rows` has finished there, by its journal."""
+    def count_journaled(self) -> int:
+        """Return the number of parts that `write_rows` has finished, by its journal."""
         try:
-            return max(0, (path / JOURNAL).read_text().count("\n") - 1)
+            return max(0, (self.path / JOURNAL).read_text().count("\n") - 1)
         except OSError:
             return 0
 
@@ -137,8 +136,10 @@ class Work:
             check()
         return done
 
-    def take_over(self, earlier: Work, number: int, done: tuple[str, WrittenRows], source: SourceRows) -> Finished:
-        """Complete part ``number``, which an earlier plan has written to a directory of its own.
+    def take_over(
+        self, earlier: Work, number: int, done: tuple[str, WrittenRows], source: SourceRows
+    ) -> tuple[str, WrittenRows]:
+        """Complete part ``number``, which an earlier plan has written to a directory of its own; return the same here.
 
         Parameters
         ----------
@@ -157,7 +158,7 @@ class Work:
                 directory = file.parent.relative_to(earlier.path / where)
                 target = self.path / to / directory
                 publishing.share_tree(file.parent, target, within=self.path, sealed=False)
-        return {number: (to, self._completed(number, to, written, RowPosition(), source))}
+        return to, self._completed(number, to, written, RowPosition(), source)
 
     def carry_over(self, earlier: BuildJob, source: SourceRows) -> int:
         """Complete the finished parts of an earlier plan, which `write_rows` wrote here, and journal them anew.
@@ -181,7 +182,7 @@ class Work:
                 continue
             where, written = done[number]
             if where != PLACE:
-                ((where, written),) = self.take_over(before, number, done[number], source).values()
+                where, written = self.take_over(before, number, done[number], source)
             elif position is not None and written.start.rows == position.rows:
                 written = self._completed(number, PLACE, written, position, source)
             elif all(f.kind == "array" for f in earlier.schema):

@@ -337,11 +337,16 @@ def reading(path: Path, what: str = "Parquet") -> Iterator[None]:
 
 def is_arrow(path: Path) -> bool:
     """Return whether a file begins and ends as Arrow's files do, among them Feather; streams have no end."""
+    return is_between(path, MAGIC)
+
+
+def is_between(path: Path, magic: bytes) -> bool:
+    """Return whether a file begins and ends with ``magic``."""
     try:
         with path.open("rb") as f:
-            head = f.read(len(MAGIC))
-            f.seek(-len(MAGIC), 2)
-            return head == f.read() == MAGIC
+            head = f.read(len(magic))
+            f.seek(-len(magic), 2)
+            return head == f.read() == magic
     except OSError:
         return False
 

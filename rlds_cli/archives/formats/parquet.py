@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from rlds_cli.archives.formats.arrow_tables import ArrowFile, from_row
+from rlds_cli.archives.formats.arrow_tables import ArrowFile, from_row, is_between
 from rlds_cli.archives.formats.arrow_tables import pyarrow as pyarrow
 from rlds_cli.archives.formats.arrow_tables import reading as reading
 from rlds_cli.base.files import child
@@ -26,13 +26,7 @@ MAX_BATCH = 128 << 20  # bytes of all columns, as far as the footer tells
 
 def is_parquet(path: Path) -> bool:
     """Return whether a file begins and ends as Parquet does."""
-    try:
-        with path.open("rb") as f:
-            head = f.read(4)
-            f.seek(-4, 2)
-            return head == f.read(4) == MAGIC
-    except OSError:
-        return False
+    return is_between(path, MAGIC)
 
 
 @contextmanager
