@@ -267,6 +267,14 @@ def test_what_led_to_an_error_of_another_process(capsys: pytest.CaptureFixture[s
     assert exc.episode == 3
 
 
+def test_a_log_is_shown_while_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("rlds_cli.anything")
+    for verbose, shown in ((True, "read\n"), (True, "read\n"), (False, "")):
+        out.configure(verbose=verbose)
+        log.warning("read")
+        assert capsys.readouterr().err == shown
+
+
 def _fails(shared: None) -> None:
     try:
         raise OSError("the disk is on fire")

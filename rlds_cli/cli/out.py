@@ -37,8 +37,10 @@ def configure(*, json: bool = False, quiet: bool = False, verbose: bool = False)
     _mode.update(json=json, quiet=quiet, verbose=verbose)
     log = logging.getLogger("rlds_cli")
     log.setLevel(logging.DEBUG if verbose else logging.NOTSET)
-    if verbose and not any(isinstance(handler, _OnStandardError) for handler in log.handlers):
-        log.addHandler(_OnStandardError())
+    if verbose:
+        log.addHandler(_on_standard_error)
+    else:
+        log.removeHandler(_on_standard_error)
 
 
 class _OnStandardError(logging.Handler):
@@ -46,6 +48,9 @@ class _OnStandardError(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         print(visible.lines(map(visible.message, record.getMessage().splitlines())), file=sys.stderr)  # noqa: T201
+
+
+_on_standard_error = _OnStandardError()
 
 
 def result(value: Any, text: str | None = None) -> None:
