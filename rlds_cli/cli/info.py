@@ -21,8 +21,7 @@ from rlds_cli.cli.commands import app
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.look.report.catalogue import Card, Copy
 from rlds_cli.registry import Defect, Entry
-from rlds_cli.store import references
-from rlds_cli.store.manifest import Manifest
+from rlds_cli.store import Manifest, references
 
 _RULES = {
     "flags": "end at terminals or timeouts",

@@ -12,9 +12,8 @@ import numpy as np
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.dataset import editing
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.store import arrays, compression, digests, versions, videos
+from rlds_cli.store import Store, arrays, compression, digests, versions, videos
 from rlds_cli.store.frames import laid_out
-from rlds_cli.store.opening import Store
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.views import Change
 from rlds_cli.ted import VIDEO, Field

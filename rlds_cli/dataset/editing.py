@@ -32,10 +32,20 @@ from rlds_cli.dataset.tasks import StepTasks
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission, RldsError
 from rlds_cli.home import Home, exclusive
-from rlds_cli.store import derived, episode_table, manifest, publishing, references, tags, versions, views
+from rlds_cli.store import (
+    Manifest,
+    Store,
+    derived,
+    episode_table,
+    manifest,
+    publishing,
+    references,
+    tags,
+    versions,
+    views,
+)
 from rlds_cli.store.facts import FACTS, check_names, described_facts, facts_of
-from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import Store, open_directory
+from rlds_cli.store.opening import open_directory
 from rlds_cli.store.views import Change
 from rlds_cli.ted import TASK, TASK_AT, IntArray, Scalar
 

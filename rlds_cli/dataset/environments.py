@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_cli import registry
 from rlds_cli.base import ids
 from rlds_cli.errors import MissingPackage, NoEnvironment, RldsError
-from rlds_cli.store.manifest import Manifest
+from rlds_cli.store import Manifest
 from rlds_cli.ted import Field, spaces
 
 if TYPE_CHECKING:

@@ -22,10 +22,9 @@ from rlds_cli.base.text import size_of
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.errors import NoPermission
 from rlds_cli.home import Home, writing
-from rlds_cli.store import arrays, joining, publishing
+from rlds_cli.store import Manifest, Store, arrays, joining, publishing
 from rlds_cli.store.finish import Description
-from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import Store, open_directory
+from rlds_cli.store.opening import open_directory
 from rlds_cli.ted import Field, IntArray
 
 

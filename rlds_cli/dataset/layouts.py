@@ -20,7 +20,7 @@ from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, join_
 if TYPE_CHECKING:
     from rlds_cli.dataset.batch import Batch
     from rlds_cli.dataset.selection import EpisodeColumns
-    from rlds_cli.store.manifest import Manifest
+    from rlds_cli.store import Manifest
 
 Layout = Literal["ted", "d4rl", "ogbench"]
 

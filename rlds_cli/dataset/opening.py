@@ -15,8 +15,8 @@ from rlds_cli.places.remote import NAME as PUSHED
 from rlds_cli.places.remote import origins
 from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.addresses import Address
+from rlds_cli.store import Store
 from rlds_cli.store.growing.opening import open_store
-from rlds_cli.store.opening import Store
 
 if TYPE_CHECKING:
     from rlds_cli.places.remote.store import AccessOptions

@@ -13,8 +13,7 @@ from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.ted import FLAGS, IntArray
 
 if TYPE_CHECKING:
-    from rlds_cli.store.manifest import Manifest
-    from rlds_cli.store.opening import Store
+    from rlds_cli.store import Manifest, Store
 
 
 UNIT, APPEND = "dataset", "append"  # units of steps: a change of a dataset, and one that adds episodes

@@ -11,10 +11,9 @@ import numpy as np
 
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.dataset.tasks import StepTasks, Tasks
-from rlds_cli.store import arrays, compression, digests, episode_table
+from rlds_cli.store import Store, arrays, compression, digests, episode_table
 from rlds_cli.store.derived import Patched
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
 from rlds_cli.ted import TASK, TASK_AT, Array, IntArray, Scalar
 

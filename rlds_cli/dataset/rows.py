@@ -22,11 +22,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlds_cli.base.files import mapping
-from rlds_cli.store import compression
+from rlds_cli.store import Store, compression
 from rlds_cli.store.columns import Part
 from rlds_cli.store.compression import Compressed
 from rlds_cli.store.frames import check_frames, decode_frame
-from rlds_cli.store.opening import Store
 from rlds_cli.ted import VIDEO, Array, BoolArray, EncodedFrames, Field, IntArray
 
 _LONG = 32  # rows of a run, on average, from which copying slices is faster than indexing rows

@@ -17,7 +17,7 @@ from rlds_cli.store.manifest import Stats
 from rlds_cli.ted import END_NAMES, Array, BoolArray, IntArray
 
 if TYPE_CHECKING:
-    from rlds_cli.store.opening import Store
+    from rlds_cli.store import Store
 
 _TEXT = ("group", "options")
 _SPLIT = "split/"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.store.opening import Store
+from rlds_cli.store import Store
 from rlds_cli.ted import TASK, TASK_AT, Array, BoolArray, IntArray
 
 

@@ -26,11 +26,10 @@ import numpy as np
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.dataset import retelling
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.store import arrays, compression, digests
+from rlds_cli.store import Store, arrays, compression, digests
 from rlds_cli.store.derived import NUMBERS, ZEROS, Column, Patched
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import Columns
-from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, VIDEO, Array, BoolArray, Field, IntArray
 

@@ -20,9 +20,8 @@ from rlds_cli.make import MERGED
 from rlds_cli.places import local_path
 from rlds_cli.places.remote import origins
 from rlds_cli.places.remote.origins import Origin
+from rlds_cli.store import Manifest, Store
 from rlds_cli.store.growing.opening import find_version, open_store
-from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import Store
 
 _SELECTING = ("select_episodes", "top_episodes")  # their selection is reproducible
 

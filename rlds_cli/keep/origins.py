@@ -20,9 +20,8 @@ from rlds_cli.make import MERGED, FileRecord, record_path
 from rlds_cli.places import local_path
 from rlds_cli.places.remote import origins as remote
 from rlds_cli.registry import Entry
-from rlds_cli.store import manifest, versions
+from rlds_cli.store import Manifest, manifest, versions
 from rlds_cli.store.growing.opening import fingerprint_of, open_store
-from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.sealing import Problem
 
 Found = tuple[list[str], list[Problem]]

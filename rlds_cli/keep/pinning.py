@@ -53,11 +53,9 @@ from rlds_cli.make import DownloadRequest
 from rlds_cli.places import kind_of, local_path, request_url
 from rlds_cli.places.sources import addresses
 from rlds_cli.registry import Entry, File
-from rlds_cli.store import manifest, versions
+from rlds_cli.store import Manifest, Store, manifest, versions
 from rlds_cli.store.facts import facts_of
 from rlds_cli.store.growing.opening import find_version, open_store
-from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.home import Home, exclusive
-from rlds_cli.store import arrays, compression, lookups, manifest, publishing, sealing, versions
+from rlds_cli.store import Manifest, Store, arrays, compression, lookups, manifest, publishing, sealing, versions
 from rlds_cli.store.integrity import check_field
-from rlds_cli.store.manifest import Manifest, StoredField
-from rlds_cli.store.opening import Store, open_directory
+from rlds_cli.store.manifest import StoredField
+from rlds_cli.store.opening import open_directory
 from rlds_cli.store.sealing import Problem
 
 Encoding = Literal["memmap", "zarr"]

@@ -20,10 +20,9 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.keep import origins, referring
 from rlds_cli.make import MERGED
 from rlds_cli.places.remote import origins as pushed
-from rlds_cli.store import manifest, publishing, tags, versions
+from rlds_cli.store import Manifest, manifest, publishing, tags, versions
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.opening import fingerprint_of
-from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import open_directory
 
 

@@ -33,9 +33,8 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.make.convert import given, reading
 from rlds_cli.make.convert.archive import Conversion, check_plan, convert, identities
 from rlds_cli.make.convert.create import rate, texts
-from rlds_cli.store import manifest
+from rlds_cli.store import Manifest, manifest
 from rlds_cli.store.growing import logs
-from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import Field
 
 KEYS = ("fields", "episodes_by", "rewards")

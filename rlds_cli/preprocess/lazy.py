@@ -22,7 +22,7 @@ from rlds_cli.errors import UnknownField
 from rlds_cli.ted import TASK, TASK_AT, Array, IntArray, LazyColumn, Scalar, split_name
 
 if TYPE_CHECKING:
-    from rlds_cli.store.opening import Store
+    from rlds_cli.store import Store
 
 EPISODE = "episode"
 _BY_NUMBER = ("number", "start")

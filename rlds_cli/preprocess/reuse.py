@@ -30,10 +30,10 @@ from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.plan import WritePlan
 from rlds_cli.preprocess.reading import runs
 from rlds_cli.preprocess.task import Task
-from rlds_cli.store import manifest, metadata
+from rlds_cli.store import Store, manifest, metadata
 from rlds_cli.store.build import FAILED
 from rlds_cli.store.integrity import verify_directory
-from rlds_cli.store.opening import Store, open_directory
+from rlds_cli.store.opening import open_directory
 from rlds_cli.ted import BoolArray, Chunk, Column, EpisodeTable, IntArray, Note
 
 # In the metadata of a result, one of them: digests of the episodes that its episodes were made of.

@@ -28,8 +28,8 @@ from rlds_cli.base.text import closest, is_below
 from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.preprocess import builtin, functions, sources
 from rlds_cli.preprocess.functions import Function
+from rlds_cli.store import Manifest
 from rlds_cli.store.build import FAILED
-from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.paths import FAILURES
 from rlds_cli.ted import FLAGS, Note, join_name
 

@@ -17,8 +17,7 @@ import threading
 
 import numpy as np
 
-from rlds_cli.store import digests
-from rlds_cli.store.opening import Store
+from rlds_cli.store import Store, digests
 from rlds_cli.ted import Array, BoolArray, IntArray
 
 _STRIDE = np.array([0x9E3779B97F4A7C15, 0], np.uint64)  # the names of two neighbouring frames of a video differ by it

@@ -14,8 +14,7 @@ from rlds_cli.loader.live import Versions
 from rlds_cli.loader.mixture.mixture import Member, Mixture, fingerprint_of
 from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.schedule import Position
-from rlds_cli.store import commits
-from rlds_cli.store.opening import Store
+from rlds_cli.store import Store, commits
 
 
 def growing(mixture: Mixture) -> dict[str, int]:

@@ -23,7 +23,7 @@ from rlds_cli.registry import Defect, Entry
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
-    from rlds_cli.store.manifest import Manifest
+    from rlds_cli.store import Manifest
 
 
 @dataclass(frozen=True, slots=True)

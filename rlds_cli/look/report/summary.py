@@ -41,9 +41,8 @@ from rlds_cli.look.report.columns import (
 )
 from rlds_cli.look.report.order import rank
 from rlds_cli.registry import Entry
-from rlds_cli.store import references
+from rlds_cli.store import Store, references
 from rlds_cli.store.manifest import Counts, Stats
-from rlds_cli.store.opening import Store
 from rlds_cli.store.paths import FAILURES
 from rlds_cli.store.videos import DIRECTORY
 from rlds_cli.ted import FLAGS, REWARD, VIDEO, Array, Field, Scalar

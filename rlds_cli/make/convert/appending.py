@@ -30,12 +30,11 @@ from rlds_cli.make.convert.create import VideoSources, of_videos
 from rlds_cli.make.convert.decoding import decoded_field
 from rlds_cli.make.convert.merging import differences
 from rlds_cli.make.importing import ImportPlan
+from rlds_cli.store import Manifest, Store
 from rlds_cli.store.growing import logs, making
 from rlds_cli.store.growing.appender import Appender
 from rlds_cli.store.growing.opening import open_store
 from rlds_cli.store.growing.retention import Keep
-from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import Store
 from rlds_cli.ted import TASK_AT, VIDEO, Array, BoolArray, Chunk, Column, Field, Note
 
 

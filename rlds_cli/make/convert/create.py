@@ -31,12 +31,11 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.look import record_findings
 from rlds_cli.make.convert.cameras import Video
 from rlds_cli.make.convert.trajectories import Trajectory, trajectories
-from rlds_cli.store import episode_table, images, versions
+from rlds_cli.store import Store, episode_table, images, versions
 from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.frames import CHANNELS
 from rlds_cli.store.growing import logs
-from rlds_cli.store.opening import Store
 from rlds_cli.store.videos import Extent
 from rlds_cli.ted import (
     CUT,

@@ -13,8 +13,7 @@ from rlds_cli.dataset import Dataset, append_step, is_published
 from rlds_cli.errors import InvalidArgument, NameTaken
 from rlds_cli.home import Home
 from rlds_cli.make.convert import merging
-from rlds_cli.store import manifest, metadata, publishing, sealing, versions
-from rlds_cli.store.opening import Store
+from rlds_cli.store import Store, manifest, metadata, publishing, sealing, versions
 
 _MOST_NAMES = 3  # of files that the log of versions names
 _OF_THE_RESULT: tuple[str, ...] = ("format", "fields", "counts", "fingerprint", "created", "rlds_version", "stats")

@@ -25,10 +25,10 @@ from rlds_cli.errors import InvalidArgument, InvalidEpisode, UnknownField
 from rlds_cli.home import Home, exclusive
 from rlds_cli.look import record_findings
 from rlds_cli.make.convert.create import VideoSources, check_free, of_videos
-from rlds_cli.store import episode_table, joining, publishing, versions
+from rlds_cli.store import Store, episode_table, joining, publishing, versions
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
-from rlds_cli.store.opening import Store, open_directory
+from rlds_cli.store.opening import open_directory
 from rlds_cli.ted import TASK_AT, VIDEO, BoolArray, Chunk, Column, EpisodeTable, Field, Part
 
 COLUMN = "dataset"  # the episode column that says where an episode came from

@@ -21,7 +21,7 @@ from rlds_cli.places.remote.leases import Lease
 from rlds_cli.places.remote.presence import BlockFile, Room
 from rlds_cli.places.remote.proving import Proof
 from rlds_cli.places.sources.addresses import Address
-from rlds_cli.store.opening import Store
+from rlds_cli.store import Store
 from rlds_cli.store.table import Reopened, Table
 
 MEMORY = 64 << 20  # bytes of blocks that are not held and stay all the same, without a cache

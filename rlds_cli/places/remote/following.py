@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, Offline, WrongHash
-from rlds_cli.store.opening import Store
+from rlds_cli.store import Store
 
 EVERY = 2.0  # seconds between two questions to an address
 _PASSING = (DownloadFailed, Offline, WrongHash, DatasetNotFound)  # the next question may be answered

@@ -31,13 +31,12 @@ from rlds_cli.places.remote.reading import check_version
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Stream
-from rlds_cli.store import arrays, commits, digests, lookups, manifest, paths, publishing, sealing, videos
+from rlds_cli.store import Manifest, arrays, commits, digests, lookups, manifest, paths, publishing, sealing, videos
 from rlds_cli.store import rows as stored_rows
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.table import LoggedTable
 from rlds_cli.store.lookups import Lookup
-from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import VIDEO
 

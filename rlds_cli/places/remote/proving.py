@@ -22,10 +22,9 @@ from rlds_cli.errors import DamagedDataset, WrongFingerprint, WrongHash
 from rlds_cli.places.remote.cache import Source, Take
 from rlds_cli.places.remote.columns import FilePlace
 from rlds_cli.places.remote.presence import BLOCK
-from rlds_cli.store import arrays, digests
+from rlds_cli.store import Store, arrays, digests
 from rlds_cli.store.columns import Part
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.opening import Store
 from rlds_cli.store.rows import stored_row
 from rlds_cli.ted import VIDEO, Field
 

@@ -36,10 +36,10 @@ from rlds_cli.places.remote.leases import Lease
 from rlds_cli.places.remote.presence import BlockFile, Room
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.transfer import Stream
-from rlds_cli.store import arrays, episode_table
+from rlds_cli.store import Store, arrays, episode_table
 from rlds_cli.store.columns import Column
 from rlds_cli.store.local import Files
-from rlds_cli.store.opening import Store, open_directory
+from rlds_cli.store.opening import open_directory
 from rlds_cli.store.table import Reopened, Table
 from rlds_cli.ted import Array
 

@@ -19,11 +19,11 @@ from rlds_cli.places.remote.files import FetchedFiles, PushedFiles
 from rlds_cli.places.remote.following import Follower
 from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.addresses import Address
-from rlds_cli.store import commits, digests, manifest
+from rlds_cli.store import Store, commits, digests, manifest
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.segments import Layout
 from rlds_cli.store.growing.table import LoggedTable
-from rlds_cli.store.opening import Store, open_directory
+from rlds_cli.store.opening import open_directory
 from rlds_cli.store.table import Table
 
 

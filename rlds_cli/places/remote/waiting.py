@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from rlds_cli.base.progress import Event, Progress
 from rlds_cli.base.text import size_of
-from rlds_cli.store.opening import Store
+from rlds_cli.store import Store
 
 if TYPE_CHECKING:  # not loaded for a local dataset
     from rlds_cli.places.remote.files import FetchedFiles
