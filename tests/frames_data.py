@@ -11,9 +11,9 @@ import numpy as np
 from PIL import Image
 
 import rlds_cli
+from rlds_cli.base.files import publishing
 from rlds_cli.base.ids import parse
 from rlds_cli.home import Home
-from rlds_cli.store import publishing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.ted import Chunk, EncodedFrames, EpisodeData, Field, Part, lay_out

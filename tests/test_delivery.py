@@ -21,6 +21,7 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import cli, registry
+from rlds_cli.base.files import publishing
 from rlds_cli.errors import (
     CorruptArchive,
     DatasetNotFound,
@@ -34,7 +35,6 @@ from rlds_cli.errors import (
 from rlds_cli.make.downloads import download
 from rlds_cli.make.downloads.request import DownloadRequest
 from rlds_cli.registry import lookup
-from rlds_cli.store import publishing
 
 LENGTHS = [30, 12, 400]
 UNHASHED = next(e.id for e in lookup.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1)

@@ -18,14 +18,14 @@ from server import Server
 import rlds_cli
 from rlds_cli import registry
 from rlds_cli.base import ids
-from rlds_cli.base.files import disk
+from rlds_cli.base.files import disk, publishing
 from rlds_cli.errors import DamagedDataset, DownloadFailed, NameTaken, NoPermission, RldsError
 from rlds_cli.home import Home, usage
 from rlds_cli.keep import gc, reencoding, removing
 from rlds_cli.make.downloads import download, request
 from rlds_cli.make.downloads.request import DownloadRequest
 from rlds_cli.registry import lookup
-from rlds_cli.store import publishing
+from rlds_cli.store import sharing
 
 SAMPLE = "sample/pendulum-d4rl"
 ARCHIVE = "archives/sample/pendulum-d4rl"
@@ -201,7 +201,7 @@ def test_a_link_in_a_dataset_is_not_copied_with_it(tmp_path: Path, victim: Victi
     found = make(cache_dir=tmp_path / "theirs")
     (found / "observation/c/key").symlink_to(victim.file)
     with pytest.raises(DamagedDataset, match="is a symbolic link"):
-        publishing.share_tree(found, tmp_path / "copy")
+        sharing.share_tree(found, tmp_path / "copy")
     victim.check()
 
 
@@ -216,7 +216,7 @@ def test_a_file_that_may_be_written_is_copied_before_it_is_made_read_only(tmp_pa
     theirs = make(cache_dir=tmp_path / "theirs")
     column = theirs / "observation/c/0/0"
     column.chmod(0o644)
-    publishing.share_tree(theirs, tmp_path / "copy")
+    sharing.share_tree(theirs, tmp_path / "copy")
     publishing.publish(tmp_path / "copy", home / "datasets/local/x")
     assert stat.S_IMODE(column.stat().st_mode) == 0o644
     assert not (home / "datasets/local/x/observation/c/0/0").samefile(column)

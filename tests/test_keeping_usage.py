@@ -15,7 +15,7 @@ from rlds_cli.errors import DatasetNotFound, InvalidId, NoPermission
 from rlds_cli.home import usage
 from rlds_cli.keep.removing import plan_removal, remove
 from rlds_cli.make.importing import import_files
-from rlds_cli.store import publishing
+from rlds_cli.store import sharing
 
 
 def make(ref: str, rows: int = 1000) -> Path:
@@ -36,7 +36,7 @@ def on_disk(*paths: Path) -> int:
 def link(source: Path, target: Path, fields: tuple[str, ...]) -> None:
     """Make fields of ``target`` those of ``source``, as preprocess does where a function leaves them alone."""
     for name in fields:
-        publishing.share_tree(source / name, target / name)
+        sharing.share_tree(source / name, target / name)
 
 
 def test_nothing_yet(home: Path) -> None:

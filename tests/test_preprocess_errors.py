@@ -239,7 +239,7 @@ def test_a_result_does_not_replace_its_source_nor_another_dataset(ds, home):
         with pytest.raises(NameTaken, match="was not made by preprocess"):
             preprocess.run(ds, functions.same, "mine")
     finally:
-        from rlds_cli.store.publishing import remove
+        from rlds_cli.base.files.publishing import remove
 
         remove(made.path)
         remove(other.path)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import publishing
+from rlds_cli.store import sharing
 
 
 def tree(root: Path) -> Path:
@@ -25,7 +25,7 @@ def contents(root: Path) -> dict[str, bytes]:
 
 def test_files_become_hard_links(tmp_path: Path) -> None:
     source, target = tree(tmp_path / "s"), tmp_path / "t"
-    assert publishing.share_tree(source, target) == "link"
+    assert sharing.share_tree(source, target) == "link"
     assert contents(target) == contents(source)
     assert (target / "a/b/one").samefile(source / "a/b/one")
 
@@ -33,7 +33,7 @@ def test_files_become_hard_links(tmp_path: Path) -> None:
 def test_what_was_there_is_replaced(tmp_path: Path) -> None:
     source, target = tree(tmp_path / "s"), tmp_path / "t"
     (target / "old").mkdir(parents=True)
-    publishing.share_tree(source, target, within=tmp_path)
+    sharing.share_tree(source, target, within=tmp_path)
     assert contents(target) == contents(source)
     assert not (target / "old").exists()
 
@@ -44,7 +44,7 @@ def test_without_links_there_are_copies(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(os, "link", refuse)
     source, target = tree(tmp_path / "s"), tmp_path / "t"
-    assert publishing.share_tree(source, target) in ("reflink", "copy")
+    assert sharing.share_tree(source, target) in ("reflink", "copy")
     assert contents(target) == contents(source)
     (target / "a/b/one").chmod(0o644)
     (target / "a/b/one").write_bytes(b"changed")
@@ -58,8 +58,8 @@ def test_nothing_is_removed_outside_of_a_directory_of_ones_own(tmp_path: Path) -
     (work / "link").symlink_to(tmp_path / "precious")
     for target in (tmp_path / "precious", work / "../precious", work / "link/old"):
         with pytest.raises(ValueError, match=r"not in the subpath|not below|symbolic link"):
-            publishing.share_tree(source, target, within=work)
-    publishing.share_tree(source, tmp_path / "precious")
+            sharing.share_tree(source, target, within=work)
+    sharing.share_tree(source, tmp_path / "precious")
     assert (tmp_path / "precious/old").is_dir()
 
 
@@ -68,12 +68,12 @@ def test_a_link_is_not_shared(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("secret")
     (source / "a/key").symlink_to(tmp_path / "key")
     with pytest.raises(DamagedDataset, match="symbolic link"):
-        publishing.share_tree(source, tmp_path / "t")
+        sharing.share_tree(source, tmp_path / "t")
     assert not (tmp_path / "t").exists()
 
 
 def test_what_others_may_write_is_copied(tmp_path: Path) -> None:
     source = tree(tmp_path / "s")
     (source / "a/b/one").chmod(0o666)
-    assert publishing.share_tree(source, tmp_path / "t") in ("reflink", "copy")
+    assert sharing.share_tree(source, tmp_path / "t") in ("reflink", "copy")
     assert not (tmp_path / "t/a/b/one").samefile(source / "a/b/one")

@@ -17,11 +17,11 @@ from PIL import Image
 from reference import windows
 
 import rlds_cli
+from rlds_cli.base.files import publishing
 from rlds_cli.base.ids import parse
 from rlds_cli.dataset import Dataset
 from rlds_cli.home import Home
 from rlds_cli.loader import Goals, Loader, ReturnToGo, Sequential, Shuffled, Slice, Transition
-from rlds_cli.store import publishing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.ted import Chunk, EncodedFrames, EpisodeData, Field, Part, lay_out

@@ -25,7 +25,7 @@ BARE_ROWS = 2048  # the fastest of 512 to 65,536: what is computed stays in the 
 def rlds(count: int, fn: str, watch: bool = False, **how: Any) -> Found:
     """``rlds_cli.preprocess.run`` from the call to the published dataset."""
     from rlds_cli import preprocess
-    from rlds_cli.store.publishing import remove
+    from rlds_cli.base.files.publishing import remove
 
     source, module = data.steps(count), "tensordicts" if how.get("arrays") == "tensordict" else "functions"
     with _watched(watch) as seen:

@@ -17,7 +17,7 @@ import numpy as np
 
 from rlds_cli import home, registry
 from rlds_cli.base import ids, settings
-from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import disk, publishing, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.ids import DatasetId
@@ -38,7 +38,6 @@ from rlds_cli.store import (
     derived,
     episode_table,
     manifest,
-    publishing,
     references,
     tags,
     versions,

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from rlds_cli.base import ids, settings
+from rlds_cli.base.files import publishing, trees
 from rlds_cli.base.files import safe as safe_files
-from rlds_cli.base.files import trees
 from rlds_cli.base.files.locks import LockHeld, file_lock
 from rlds_cli.base.files.names import SPANS
 from rlds_cli.base.files.sizes import freed_by
@@ -365,7 +365,6 @@ def _remove_file(file: Path) -> None:
 
 def _remove_archive(home: Home, g: Garbage, progress: Progress) -> str:
     from rlds_cli.keep import origins
-    from rlds_cli.store import publishing  # imports NumPy, which `rlds du` does without
 
     assert g.id is not None
     id = ids.parse(g.id)

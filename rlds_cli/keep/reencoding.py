@@ -19,7 +19,7 @@ from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.home import Home, exclusive
-from rlds_cli.store import Manifest, Store, arrays, compression, lookups, manifest, publishing, sealing, versions
+from rlds_cli.store import Manifest, Store, arrays, compression, lookups, manifest, sealing, sharing, versions
 from rlds_cli.store.integrity import check_field
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.store.opening import open_directory
@@ -142,7 +142,7 @@ def _share_the_rest(store: Store, work: Path) -> None:
     apart = (store.path / sealing.MANIFEST, store.path / sealing.LISTING)
     for name, file in lookups.files(store.path).items():
         if fields.isdisjoint((store.path / name).parents) and file not in apart:
-            publishing.share_file(file, work / name)
+            sharing.share_file(file, work / name)
 
 
 def _known(store: Store) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rlds_cli import home
 from rlds_cli.base import ids, settings
+from rlds_cli.base.files import publishing
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.sizes import freed_by, size_on_disk
 from rlds_cli.base.ids import DatasetId
@@ -20,7 +21,7 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.keep import origins, referring
 from rlds_cli.make import MERGED
 from rlds_cli.places.remote import origins as pushed
-from rlds_cli.store import Manifest, manifest, publishing, tags, versions
+from rlds_cli.store import Manifest, manifest, tags, versions
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.opening import fingerprint_of
 from rlds_cli.store.opening import open_directory

@@ -27,7 +27,7 @@ from rlds_cli.store import joining, manifest, versions
 from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, Linked, finish
 from rlds_cli.store.manifest import Stats
-from rlds_cli.store.publishing import Shared
+from rlds_cli.store.sharing import Shared
 from rlds_cli.store.sharing_out import Work
 from rlds_cli.store.video_encoding import MADE
 from rlds_cli.store.videos import Extent

@@ -25,12 +25,11 @@ from pathlib import Path
 from typing import Protocol
 
 from rlds_cli.base import text
-from rlds_cli.base.files import trees
+from rlds_cli.base.files import publishing, trees
 from rlds_cli.base.files.journal import Journal
 from rlds_cli.base.progress import Event, Progress, Stage
 from rlds_cli.base.workers import Executor, Processes, run_items
 from rlds_cli.errors import RldsError
-from rlds_cli.store import publishing
 from rlds_cli.store.parts import FILMS, JOURNAL, PLACE, Finished, on_disk, record, splice
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import RowPosition, RowWriter, WrittenRows

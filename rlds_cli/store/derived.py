@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.base.files import trees
-from rlds_cli.store import arrays, lookups, publishing, sealing
+from rlds_cli.store import arrays, lookups, sealing, sharing
 from rlds_cli.store.lookups import Kind, Lookup, Part
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import Array, IntArray
@@ -107,7 +107,7 @@ class Tables:
 
     def share_file(self, path: str) -> None:
         """Share a file of the source."""
-        publishing.share_file(self._source.path / path, self._directory / path)
+        sharing.share_file(self._source.path / path, self._directory / path)
         self.known |= {path: self._listed[path]} if path in self._listed else {}
 
     def write(self, path: str, value: Column | Patched | None = None) -> None:
@@ -123,7 +123,7 @@ class Tables:
             return
         there = None if value is not None and value.others != "stored" else lookups.find(self._source.path / path)
         if value is None and self._index is None and (there is None or not self._looks_up):
-            publishing.share_tree(self._source.path / path, self._directory / path, within=self._directory)
+            sharing.share_tree(self._source.path / path, self._directory / path, within=self._directory)
             self.known |= sealing.below(self._listed, path, path)
             return
         patched = value or self._of_source(path)
@@ -169,9 +169,9 @@ class Tables:
     def _share(self, path: str, target: Path) -> None:
         identity = self._source.files.identity
         if identity is None:
-            publishing.share_tree(self._source.path / path, target, within=self._directory)
+            sharing.share_tree(self._source.path / path, target, within=self._directory)
         else:
-            publishing.link_or_refer(identity, path, target)
+            sharing.link_or_refer(identity, path, target)
 
     def _index_to(self, of_source: str, rows: tuple[int, ...], at: IntArray) -> _Index:
         """Write numbers of rows: those of the source in ``rows`` of its parts, and behind them those that are patched.
@@ -185,7 +185,7 @@ class Tables:
         target = lookups.index_in(self._directory, name)
         if of_source and self._index is None and not len(at):
             there = lookups.index_in(self._source.path, of_source)
-            publishing.share_tree(there, target, within=self._directory)
+            sharing.share_tree(there, target, within=self._directory)
             found = _Index(name=name, kept=tuple(range(len(rows))))
         else:
             numbers = self._numbers(of_source)

@@ -24,9 +24,9 @@ from rlds_cli.store import (
     digests,
     episode_table,
     lookups,
-    publishing,
     rows,
     sealing,
+    sharing,
     statistics,
     videos,
 )
@@ -34,7 +34,7 @@ from rlds_cli.store import metadata as data_not_per_row
 from rlds_cli.store.build import Built
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField, read
 from rlds_cli.store.paths import assign_paths, component
-from rlds_cli.store.publishing import Shared
+from rlds_cli.store.sharing import Shared
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -339,7 +339,7 @@ def _share(directory: Path, s: Shared) -> _Finished:
     below += [Path("text")] if f.kind == "text" else []
     below += [Path(videos.DIRECTORY)] if f.codec == VIDEO else []
     how, *_ = [
-        publishing.share_tree(s.dataset / d / s.field.path, directory / d / f.path, within=directory) for d in below
+        sharing.share_tree(s.dataset / d / s.field.path, directory / d / f.path, within=directory) for d in below
     ]
     return _Finished(f, s.stats, how)
 

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from rlds_cli.base.files import disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import arrays, digests, publishing, sealing, videos
+from rlds_cli.store import arrays, digests, sealing, sharing, videos
 from rlds_cli.store.finish import Description, FinishedContent, Linked, complete, stored
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.opening import Store
@@ -329,11 +329,11 @@ class _Result:
                     if source.copies and not disk.takes_links(target):
                         _copy_rows(segment, file)
                     else:
-                        publishing.link_file(segment.file, file)
+                        sharing.link_file(segment.file, file)
             elif source.refer and (identity := source.store.files.identity):
-                publishing.link_or_refer(identity, name, target)
+                sharing.link_or_refer(identity, name, target)
             else:
-                publishing.share_tree(source.store.path / name, target, within=self._directory)
+                sharing.share_tree(source.store.path / name, target, within=self._directory)
 
         source.store.files.guarded(share)
         self.known |= sealing.below(source.listed, name, to)

@@ -23,7 +23,7 @@ from rlds_cli.base.files.disk import attempt
 from rlds_cli.base.files.journal import Journal
 from rlds_cli.base.progress import Event, Progress
 from rlds_cli.base.workers import Executor, run_items
-from rlds_cli.store import arrays, publishing, rows
+from rlds_cli.store import arrays, rows, sharing
 from rlds_cli.store.build import BuildJob, Built, assemble, write_part
 from rlds_cli.store.parts import JOURNAL, PLACE, Finished, copy_range, on_disk, record
 from rlds_cli.store.paths import assign_paths
@@ -157,7 +157,7 @@ class Work:
             for file in rows.files(earlier.path / where, f, paths[f.name]).values():
                 directory = file.parent.relative_to(earlier.path / where)
                 target = self.path / to / directory
-                publishing.share_tree(file.parent, target, within=self.path, sealed=False)
+                sharing.share_tree(file.parent, target, within=self.path, sealed=False)
         return to, self._completed(number, to, written, RowPosition(), source)
 
     def carry_over(self, earlier: BuildJob, source: SourceRows) -> int:

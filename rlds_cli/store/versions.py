@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import disk, publishing, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.hashing import short
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.text import plural
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, NameTaken, RldsError
-from rlds_cli.store import commits, manifest, paths, publishing, references, tags
+from rlds_cli.store import commits, manifest, paths, references, sharing, tags
 
 
 def newest_of(path: Path) -> Path:
@@ -194,7 +194,7 @@ def keep(version: Path, path: Path) -> Path:
         aside = place.with_name(f".{place.name}.new")
         trees.discard(aside)
         if disk.takes_links(place):
-            publishing.link_tree(version, aside, apart=(tags.FILE,))
+            sharing.link_tree(version, aside, apart=(tags.FILE,))
         else:
             aside = version
         if place.is_dir():  # of a dataset that this one has replaced

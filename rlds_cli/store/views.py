@@ -23,8 +23,8 @@ from rlds_cli.store import (
     episode_table,
     lookups,
     metadata,
-    publishing,
     sealing,
+    sharing,
     videos,
 )
 from rlds_cli.store.derived import Column, Patched, Tables, WrittenTable
@@ -142,11 +142,11 @@ def _share(source: Store, target: Path, name: str, listed: Mapping[str, str], ch
             return
         identity = source.files.identity
         if change.moves and name != SOURCES:
-            publishing.move_tree(source.path / name, target / name)
+            sharing.move_tree(source.path / name, target / name)
         elif change.copies or identity is None or name == SOURCES:
-            publishing.share_tree(source.path / name, target / name, within=target)
+            sharing.share_tree(source.path / name, target / name, within=target)
         else:
-            publishing.link_or_refer(identity, name, target / name)
+            sharing.link_or_refer(identity, name, target / name)
 
     source.files.guarded(share)
     return sealing.below(listed, name, name)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlds_cli.base import ids, settings
-from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import disk, publishing, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Progress, Stage, shown
@@ -25,7 +25,7 @@ from rlds_cli.errors import InvalidArgument, InvalidEpisode, UnknownField
 from rlds_cli.home import Home, exclusive
 from rlds_cli.look import record_findings
 from rlds_cli.make.convert.create import VideoSources, check_free, of_videos
-from rlds_cli.store import Store, episode_table, joining, publishing, versions
+from rlds_cli.store import Store, episode_table, joining, versions
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.opening import open_directory

@@ -33,7 +33,7 @@ from rlds_cli.home import Home
 from rlds_cli.make.downloads.request import DownloadRequest, Encoding, bytes_left, credentials_asked, recorded
 from rlds_cli.places.sources import addresses
 from rlds_cli.registry import Entry
-from rlds_cli.store import manifest, publishing, versions
+from rlds_cli.store import manifest, sharing, versions
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -544,7 +544,7 @@ def adopt(source: str, id: DatasetId, place: Home, progress: Progress) -> None:
     safe_files.work_directory(work, place.root)
     copy = work / "dataset"
     try:
-        publishing.share_tree(found, copy, within=work)
+        sharing.share_tree(found, copy, within=work)
         report = integrity.verify_directory(copy)
         problem = next(chain(map(str, report.problems), _unpublished(copy)), None)
         if problem:

@@ -20,7 +20,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import disk, publishing, trees
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.hashing import sha256_of, short
@@ -31,7 +31,7 @@ from rlds_cli.places.remote.reading import check_version
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Stream
-from rlds_cli.store import Manifest, arrays, commits, digests, lookups, manifest, paths, publishing, sealing, videos
+from rlds_cli.store import Manifest, arrays, commits, digests, lookups, manifest, paths, sealing, videos
 from rlds_cli.store import rows as stored_rows
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.growing import logs

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from rlds_cli import home
 from rlds_cli.base import ids
-from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import disk, publishing, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.journal import Journal
 from rlds_cli.base.ids import DatasetId
@@ -47,7 +47,7 @@ from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Pending, Sink, Wrong
-from rlds_cli.store import commits, manifest, publishing, sealing, versions
+from rlds_cli.store import commits, manifest, sealing, versions
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.opening import fingerprint_of, is_growing, verify
 

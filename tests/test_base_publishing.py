@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlds_cli.store import publishing
+from rlds_cli.base.files import publishing
 
 
 def build(path: Path, text: str) -> Path:
