@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rlds_cli.base.files import names
 from rlds_cli.base.text import natural
 from rlds_cli.errors import DownloadFailed, UnsafeArchive
-from rlds_cli.places.sources import names
 
 
 @pytest.mark.sampled(2)

@@ -11,13 +11,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from server import Server
 
-from rlds_cli.base import settings
+from rlds_cli.base import settings, visible
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, MissingPackage
 from rlds_cli.make.downloads import listing
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.places.http.client import RetryPolicy
-from rlds_cli.places.sources import names
 from rlds_cli.places.sources.urls import request_url
 
 pytest.importorskip("obstore")
@@ -140,6 +139,6 @@ def test_places_are_those_of_the_region(tmp_path: Path) -> None:
     where = settings.read(tmp_path, {"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "B", "AWS_SESSION_TOKEN": "C"})
     url = request_url("signed-s3://eu-west-1@data/x y.h5", where)
     assert url.startswith("https://data.s3.eu-west-1.amazonaws.com/x%20y.h5?X-Amz-")
-    assert names.shown(url) == "https://data.s3.eu-west-1.amazonaws.com/x%20y.h5"
+    assert visible.shown(url) == "https://data.s3.eu-west-1.amazonaws.com/x%20y.h5"
     dotted = request_url("signed-s3://my.data/x.h5", where)
     assert dotted.startswith("https://s3.us-east-1.amazonaws.com/my.data/x.h5?X-Amz-")

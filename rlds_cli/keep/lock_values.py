@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlds_cli.base.files import names
 from rlds_cli.errors import RldsError
-from rlds_cli.places.sources import names
 
 _LONGEST_TEXT = 4096
 _DEEPEST = 32  # levels of lists and objects

@@ -24,7 +24,7 @@ from typing import BinaryIO
 from rlds_cli import registry
 from rlds_cli.base import ids, settings, text
 from rlds_cli.base.citing import licence_identifier
-from rlds_cli.base.files import hashing, trees
+from rlds_cli.base.files import hashing, names, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Event, Progress, shown
@@ -42,7 +42,7 @@ from rlds_cli.make import (
 from rlds_cli.make.downloads.fetch.planning import FetchStep
 from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.places import DirectoryPlace, kind_of, local_path
-from rlds_cli.places.sources import addresses, names, opening
+from rlds_cli.places.sources import addresses, opening
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.place import Body, Overtaken
 from rlds_cli.registry import Entry

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlds_cli.archives import Archive, ReaderName, check_name, choose, plan_files
-from rlds_cli.base import text
+from rlds_cli.base import text, visible
 from rlds_cli.base.files import child
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import DatasetId
@@ -28,7 +28,6 @@ from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.make.downloads.request import DownloadRequest, without_secrets
 from rlds_cli.places import kind_of
 from rlds_cli.places.http.client import RetryPolicy
-from rlds_cli.places.sources import names
 from rlds_cli.registry import Entry, File
 
 if TYPE_CHECKING:
@@ -273,4 +272,10 @@ def _conversion(
 def source_of(f: Fetched) -> dict[str, Any]:
     """Describe a downloaded file for the sources of a dataset."""
     r = f.record
-    return {"file": f.file.path, "size": r.size, "sha256": r.sha256, "url": names.shown(r.url), "revision": r.revision}
+    return {
+        "file": f.file.path,
+        "size": r.size,
+        "sha256": r.sha256,
+        "url": visible.shown(r.url),
+        "revision": r.revision,
+    }

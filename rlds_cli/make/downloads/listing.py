@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from rlds_cli.base import visible
+from rlds_cli.base.files import names
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, Offline, RldsError, TransferError, UnsafeArchive
 from rlds_cli.make.downloads import offers
@@ -18,7 +20,6 @@ from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.places import HubPlace, WebPlace, kind_of, local_path, lookup, request_url
 from rlds_cli.places.http.client import Client, RetryPolicy
 from rlds_cli.places.http.connections import Permanent, Retryable, Stopped
-from rlds_cli.places.sources import names
 from rlds_cli.places.sources.place import Place
 
 _FEW = 8  # files; for more, a mirror is probed once, so that each file does not wait for it
@@ -153,7 +154,7 @@ def read(file: RemoteFile, where: Settings, *, policy: RetryPolicy | None = None
             try:
                 return client.document(url)[0]
             except Permanent as exc:
-                failures.append(f"{names.shown(url)}: {exc.reason}")
+                failures.append(f"{visible.shown(url)}: {exc.reason}")
     raise DownloadFailed(f"{file.path} could not be read. {'; '.join(failures)}. Nothing was written.")
 
 
@@ -168,7 +169,7 @@ def answering(url: str) -> Iterator[None]:
         unreadable = f"the answer cannot be read ({type(exc).__name__})"
         why = exc.reason if isinstance(exc, Permanent | Retryable) else unreadable
         raise DownloadFailed(
-            f"{names.shown(url)} does not list its files: {why}. Nothing was written.",
+            f"{visible.shown(url)} does not list its files: {why}. Nothing was written.",
             hint="--from DIR|URL takes the files from another source",
         ) from exc
 
@@ -295,7 +296,7 @@ def _from_unlisted(
             return _with_api(url, where, mirror, policy) or _by_directory(url, where, mirror, policy)
         except (TransferError, UnsafeArchive) as exc:
             failures.append(exc)
-    raise failures[0] if failures else DownloadFailed(f"There is nothing to look for at {names.shown(mirror)}.")
+    raise failures[0] if failures else DownloadFailed(f"There is nothing to look for at {visible.shown(mirror)}.")
 
 
 def _with_api(url: str, where: Settings, mirror: str, policy: RetryPolicy | None) -> tuple[RemoteFile, ...] | None:

@@ -8,15 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
-from rlds_cli.base import text
-from rlds_cli.base.files import trees
+from rlds_cli.base import text, visible
+from rlds_cli.base.files import names, trees
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.make.downloads.fetch.parts import FileRecord
 from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.places import BucketPlace, DirectoryPlace, HubPlace, SignedPlace, WebPlace, kind_of, lookup
 from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Permanent
-from rlds_cli.places.sources import names
 from rlds_cli.places.sources.place import Listing, Place
 
 _CREDENTIALS = {"s3": "AWS_ACCESS_KEY_ID or AWS_PROFILE", "gs": "GOOGLE_APPLICATION_CREDENTIALS"}
@@ -65,7 +64,7 @@ def http_file(url: str) -> RemoteFile:
     parts = names.split(url)
     host = parts.netloc.rpartition("@")[2]
     if not host:
-        raise DownloadFailed(f"{names.shown(url)} names no host.")
+        raise DownloadFailed(f"{visible.shown(url)} names no host.")
     return RemoteFile(path=names.basename(url), urls=(url,), key=unquote(f"{host}{parts.path}"))
 
 
@@ -109,9 +108,9 @@ def _web(url: str, client: Client) -> tuple[RemoteFile, ...]:
         found = WebPlace.listed(url, client)
     except Permanent as exc:
         raise DownloadFailed(
-            f"{names.shown(url)} does not list its files: {exc.reason}. Nothing was written.", hint=_ELSEWHERE
+            f"{visible.shown(url)} does not list its files: {exc.reason}. Nothing was written.", hint=_ELSEWHERE
         ) from exc
-    return _offered(WebPlace, url, found, f"{names.shown(url)} has no files. Nothing was written.")
+    return _offered(WebPlace, url, found, f"{visible.shown(url)} has no files. Nothing was written.")
 
 
 def _hub(url: str, client: Client) -> tuple[RemoteFile, ...]:
@@ -165,7 +164,7 @@ def _not_listed(place: str, credentials: str, exc: Permanent) -> DownloadFailed:
 
 
 def _signed(url: str, client: Client) -> tuple[RemoteFile, ...]:
-    raise DownloadFailed(f"{names.shown(url)} names a signed file, which cannot be listed.")
+    raise DownloadFailed(f"{visible.shown(url)} names a signed file, which cannot be listed.")
 
 
 # -- this machine

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rlds_cli import home
-from rlds_cli.base import ids, settings
+from rlds_cli.base import ids, settings, visible
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import trees
@@ -27,7 +27,7 @@ from rlds_cli.errors import ArchiveError, DownloadFailed, InvalidId, NoPermissio
 from rlds_cli.home import Home
 from rlds_cli.make.downloads.fetch.parts import offset_of
 from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.places.sources import addresses, names
+from rlds_cli.places.sources import addresses
 from rlds_cli.registry import File, problems
 
 Encoding = Literal["memmap", "zarr"]
@@ -115,7 +115,7 @@ def credentials_asked(request: DownloadRequest) -> Iterator[None]:
     hint = hint.replace(f"{request.ref} ADDRESS", "ADDRESS")
     if request.withheld == "query":
         raise DownloadFailed(
-            f"{request.ref} was requested from {names.shown(source)}; the rest of its address is not on the disk.",
+            f"{request.ref} was requested from {visible.shown(source)}; the rest of its address is not on the disk.",
             hint=hint,
         )
     try:
@@ -129,24 +129,24 @@ def credentials_asked(request: DownloadRequest) -> Iterator[None]:
 
 def _without_credentials(request: DownloadRequest) -> DownloadRequest:
     """Return a request without credentials, and without addresses that need them in their query."""
-    source = request.source and names.shown(request.source)
+    source = request.source and visible.shown(request.source)
     files, pinned = (
-        tuple(replace(f, urls=tuple(names.shown(u) for u in f.urls if not _has_secret_query(u))) for f in found)
+        tuple(replace(f, urls=tuple(visible.shown(u) for u in f.urls if not _has_secret_query(u))) for f in found)
         for found in (request.files, request.pinned)
     )
     given = filter(None, (request.source, request.url, *request.also))
     withheld = request.withheld or next(filter(None, map(_withheld, given)), "")
-    also = tuple(map(names.shown, request.also))
+    also = tuple(map(visible.shown, request.also))
     ref = addresses.parse(request.ref).pinned if addresses.is_address(request.ref) else request.ref
-    line, url = request.line and without_secrets(request.line), request.url and names.shown(request.url)
+    line, url = request.line and without_secrets(request.line), request.url and visible.shown(request.url)
     kept = replace(request, ref=ref, source=source, files=files, pinned=pinned, line=line, url=url, also=also)
     return replace(kept, withheld=withheld)
 
 
 def without_secrets(line: Mapping[str, Any]) -> dict[str, Any]:
     """Return the line of a registry with its addresses as they may be written down."""
-    shown = {k: [names.shown(u) for u in line[k]] for k in ("urls", "tree") if k in line}
-    files = [{**f, "urls": [names.shown(u) for u in f["urls"]]} for f in line.get("files", ())]
+    shown = {k: [visible.shown(u) for u in line[k]] for k in ("urls", "tree") if k in line}
+    files = [{**f, "urls": [visible.shown(u) for u in f["urls"]]} for f in line.get("files", ())]
     return {**line, **shown, **({"files": files} if files else {})}
 
 
@@ -154,11 +154,11 @@ def _withheld(url: str) -> Withheld:
     """Return the part of an address that holds credentials."""
     if _has_secret_query(url):
         return "query"
-    return "user" if url.partition("#")[0] != names.shown(url).partition("#")[0] else ""
+    return "user" if url.partition("#")[0] != visible.shown(url).partition("#")[0] else ""
 
 
 def _has_secret_query(url: str) -> bool:
-    return _query(names.shown(url)) != _query(url)
+    return _query(visible.shown(url)) != _query(url)
 
 
 def _query(url: str) -> str:

@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from rlds_cli.base import ids
+from rlds_cli.base import ids, visible
+from rlds_cli.base.files import names
 from rlds_cli.base.files.names import of_url
 from rlds_cli.base.settings import Settings
 from rlds_cli.base.text import natural
 from rlds_cli.errors import DatasetNotFound, InvalidArgument, InvalidId, NameTaken, RldsError
 from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.make.downloads.request import DownloadRequest
-from rlds_cli.places.sources import addresses, names
+from rlds_cli.places.sources import addresses
 from rlds_cli.store import manifest
 from rlds_cli.store.opening import open_directory
 
@@ -62,7 +63,7 @@ def as_archive(request: DownloadRequest, where: Settings, *, here: Path | None =
     odd = next((u for u in (url, *request.also) if not _may_be_archive(u)), None)
     if odd is not None and request.also:
         raise InvalidArgument(
-            f"{names.shown(odd)} is not the URL of a file: several URLs with one id are the files of one archive.",
+            f"{visible.shown(odd)} is not the URL of a file: several URLs with one id are the files of one archive.",
             hint="a pattern names the files of a directory: 'https://HOST/DIR/*.hdf5'",
         )
     if odd is not None:
@@ -72,7 +73,7 @@ def as_archive(request: DownloadRequest, where: Settings, *, here: Path | None =
     made = _described(request, here)
     if several:
         return _of_several(request, where, made)
-    if made is not None and made.get("urls", [None])[0] == names.shown(url):
+    if made is not None and made.get("urls", [None])[0] == visible.shown(url):
         return _with_line(request)
     if not _is_asked_for(request) and _has_index(url, request, where):
         return None
@@ -88,7 +89,7 @@ def check_same(request: DownloadRequest, here: Path) -> None:
         It was made of something else, or is read in another way.
     """
     line, m = request.line or {}, manifest.read(here)
-    given = [names.shown(u) for u in (str(request.url), *request.also)]
+    given = [visible.shown(u) for u in (str(request.url), *request.also)]
     id, asked_for = str(line.get("id")), " and ".join(given)
     before = m.options.get("entry")
     again = f"--force replaces {id}; --as local/NAME gives the new one another name"
@@ -159,7 +160,7 @@ def _check_has_id(request: DownloadRequest) -> None:
     if request.as_ is None:
         url = request.ref
         raise InvalidId(
-            f"{names.shown(url)} is an archive, and needs an id.",
+            f"{visible.shown(url)} is an archive, and needs an id.",
             hint=f"--as {_proposed(url)} (as_={_proposed(url)!r})",
         )
 
@@ -189,14 +190,16 @@ def _alternatives(url: str) -> list[str]:
         found = re.search(r"\{([^{}]*)\}|\[([^\[\]]*)\]", _path(one))
         if found is None:
             if any(c in _path(one) for c in "{}[]"):
-                raise InvalidArgument(f"{names.shown(url)} has a brace or bracket without an end.", hint="{a,b}, [0-9]")
+                raise InvalidArgument(
+                    f"{visible.shown(url)} has a brace or bracket without an end.", hint="{a,b}, [0-9]"
+                )
             done.append(one)
             continue
         at = one.index(_path(one)) + found.start()
         choices = _characters(found[2], url) if found[1] is None else found[1].split(",")
         todo += [one[:at] + choice + one[at + len(found[0]) :] for choice in reversed(choices)]
         if len(todo) + len(done) > _MOST_URLS:
-            raise InvalidArgument(f"{names.shown(url)} stands for more than {_MOST_URLS:,} URLs.")
+            raise InvalidArgument(f"{visible.shown(url)} stands for more than {_MOST_URLS:,} URLs.")
     return done
 
 
@@ -205,7 +208,7 @@ def _characters(inside: str, url: str) -> list[str]:
     found: list[str] = []
     for first, last in re.findall(r"(.)(?:-(.))?", inside):
         if last and not (first <= last and (first + last).isalnum()):
-            raise InvalidArgument(f"[{inside}] in {names.shown(url)} is not a range of letters or digits.")
+            raise InvalidArgument(f"[{inside}] in {visible.shown(url)} is not a range of letters or digits.")
         found += [chr(c) for c in range(ord(first), ord(last or first) + 1)]
     return found
 
@@ -216,7 +219,7 @@ def _of_several(request: DownloadRequest, where: Settings, made: Mapping[str, An
     if request.sha256 is not None:
         raise InvalidArgument("--sha256 is the hash of one file, and several are requested.", hint="rlds lock pins all")
     line = {"id": str(ids.parse(str(request.as_)))} | dict(request.reading)
-    given = [names.shown(u) for u in (request.ref, *request.also)]
+    given = [visible.shown(u) for u in (request.ref, *request.also)]
     listed: tuple[RemoteFile, ...] = ()
     if made is not None and _is_made_of(made, given) and given == [request.ref, *request.also]:
         line |= {"files": made["files"]}
@@ -247,7 +250,7 @@ def _listed(request: DownloadRequest, where: Settings) -> dict[str, RemoteFile]:
                 found[url] = files[0]
             else:
                 raise InvalidArgument(
-                    f"{names.shown(url)} names {len(files):,} files.", hint=f"'{names.shown(url)}/*' names them all"
+                    f"{visible.shown(url)} names {len(files):,} files.", hint=f"'{visible.shown(url)}/*' names them all"
                 )
     paths = _distinct({url: (kind_of(url).key(url), f.path) for url, f in found.items()})
     names.all_safe(paths.values())
@@ -312,16 +315,16 @@ def _check_page(url: str) -> None:
         repo, path, at = page["repo"], page["path"], page["revision"]
         if page["kind"] == "blob" and path:
             file = f"https://{host}/datasets/{repo}/resolve/{at}/{path}"
-            raise InvalidArgument(f"{names.shown(url)} is a page about a file.", hint=f"the file itself: {file}")
+            raise InvalidArgument(f"{visible.shown(url)} is a page about a file.", hint=f"the file itself: {file}")
         raise _repository(url, repo)
     if host == "github.com" and (page := _GITHUB.fullmatch(parts.path)):
         file = f"https://github.com/{page['repo']}/raw/{page['path']}"
-        raise InvalidArgument(f"{names.shown(url)} is a page about a file.", hint=f"the file itself: {file}")
+        raise InvalidArgument(f"{visible.shown(url)} is a page about a file.", hint=f"the file itself: {file}")
 
 
 def _repository(url: str, repo: str) -> InvalidArgument:
     return InvalidArgument(
-        f"{names.shown(url)} is a page about a repository.",
+        f"{visible.shown(url)} is a page about a repository.",
         hint=f"a file of it: https://huggingface.co/datasets/{repo}/resolve/main/FILE --as local/NAME; a dataset that "
         f"rlds pushed: hf://datasets/{repo}; a LeRobot dataset: lerobot/{repo.removeprefix('lerobot/')}",
     )

@@ -14,12 +14,14 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
+from rlds_cli.base import visible
+from rlds_cli.base.files import names
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, MissingPackage, RldsError
 from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Permanent, Retryable
 from rlds_cli.places.http.ranges import NoRange, RangeRequest, Reply, Tag
-from rlds_cli.places.sources import bucket_listing, names
+from rlds_cli.places.sources import bucket_listing
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.bucket_listing import http_root, region_in
 from rlds_cli.places.sources.limits import ListingLimits
@@ -418,7 +420,7 @@ class SignedPlace(WebPlace):
         """Return the bucket, with its region as revision."""
         match = _SIGNED_URL.fullmatch(url)
         if match is None:
-            raise DownloadFailed(f"{names.shown(url)} does not name a file of a bucket.")
+            raise DownloadFailed(f"{visible.shown(url)} does not name a file of a bucket.")
         return Address(match["scheme"], match["bucket"], "", match["region"]), match["path"]
 
     @classmethod

@@ -14,14 +14,13 @@ from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from rlds_cli.base import settings
-from rlds_cli.base.files import disk
+from rlds_cli.base.files import disk, names
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.locks import file_lock
 from rlds_cli.errors import DownloadFailed, NoPermission, RldsError
 from rlds_cli.places.http.connections import Permanent
 from rlds_cli.places.http.ranges import RangeRequest, Reply, Tag
-from rlds_cli.places.sources import names
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.place import ANY, LONGEST, Body, Chunk, Document, Meta, Overtaken, Place, Unconditional
 

@@ -31,12 +31,13 @@ from urllib.parse import quote
 import requests
 
 from rlds_cli.base.files import json as documents
+from rlds_cli.base.files import names
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Permanent, Retryable, following, quoted
 from rlds_cli.places.http.ranges import RangeRequest
-from rlds_cli.places.sources import hub_listing, names
+from rlds_cli.places.sources import hub_listing
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.limits import ListingLimits
 from rlds_cli.places.sources.place import ANY, LONGEST, Body, Document, Listing, Meta, Overtaken, Place, Unconditional

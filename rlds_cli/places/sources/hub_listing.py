@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
+from rlds_cli.base.files.names import fixed_directory, selected
 from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Permanent
 from rlds_cli.places.sources.limits import ListingLimits
-from rlds_cli.places.sources.names import fixed_directory, selected
 from rlds_cli.places.sources.place import Meta
 
 

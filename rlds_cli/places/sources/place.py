@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Final, Self
 
+from rlds_cli.base.files import names
 from rlds_cli.base.settings import Settings
 from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Permanent
 from rlds_cli.places.http.ranges import RangeRequest, Reply
-from rlds_cli.places.sources import names
 from rlds_cli.places.sources.addresses import Address
 
 Chunk = bytes | memoryview

@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from rlds_cli.base import visible
+from rlds_cli.base.files import names
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed
-from rlds_cli.places.sources import names
 from rlds_cli.places.sources.buckets import BucketPlace, SignedPlace
 from rlds_cli.places.sources.directory import DirectoryPlace
 from rlds_cli.places.sources.hub import HubPlace
@@ -51,7 +52,7 @@ def kind_of(url: str) -> type[Place]:
     found = lookup(url)
     if found is None:
         raise DownloadFailed(
-            f"{names.shown(url)}: {names.split(url).scheme}: addresses are not supported.",
+            f"{visible.shown(url)}: {names.split(url).scheme}: addresses are not supported.",
             hint=", ".join(dict.fromkeys(k.usage for k in KINDS.values() if k.usage)),
         )
     return found

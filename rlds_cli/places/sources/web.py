@@ -13,10 +13,10 @@ from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 import requests
 
+from rlds_cli.base.files import names
 from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Budget, Permanent
 from rlds_cli.places.http.ranges import RangeRequest, Reply, range_of, reply_of
-from rlds_cli.places.sources import names
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.limits import ListingLimits
 from rlds_cli.places.sources.place import Document, Listing, Meta, Place

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from urllib.parse import urlsplit
 
-from rlds_cli.base import text
+from rlds_cli.base import text, visible
 from rlds_cli.base.files import disk, hashing
 from rlds_cli.base.progress import Event, Progress, Stage, silent
 from rlds_cli.base.settings import Settings
@@ -27,7 +27,6 @@ from rlds_cli.make.downloads.remote_file import KINDS, RemoteFile
 from rlds_cli.places import local_path, request_url
 from rlds_cli.places.http.client import Client, Parallelism, RetryPolicy
 from rlds_cli.places.http.connections import Budget, Permanent, Stopped, reason
-from rlds_cli.places.sources import names
 
 JOBS = 8  # files at a time
 MANY = 12  # files; more are reported as one sum
@@ -221,7 +220,7 @@ class FileFetcher:
             )
             promised = file.promise and file.promise[0]
             record = FileRecord.of(
-                path, url=names.shown(file.urls[0]), revision=file.revision, sha256=sha256, promised=promised
+                path, url=visible.shown(file.urls[0]), revision=file.revision, sha256=sha256, promised=promised
             )
         except OSError as exc:
             raise _SourceFailed(str(path), f"cannot be read ({exc.strerror})") from None
@@ -253,7 +252,7 @@ class FileFetcher:
         try:
             return request_url(url, self.client.where)
         except RldsError as exc:
-            raise _SourceFailed(names.shown(url), exc.message, error=exc) from exc
+            raise _SourceFailed(visible.shown(url), exc.message, error=exc) from exc
 
     def _from_url(self, file: RemoteFile, url: str, part: PartFile) -> Fetched:
         """Fetch a file from one URL; if a resumed part gives a wrong hash, once more from the start."""
@@ -261,7 +260,7 @@ class FileFetcher:
         for mixed_before in (False, True):
             self._pull(file, url, part, budget)
             record = part.record(revision=file.revision, promised=file.promise and file.promise[0])
-            failure = _misfit(file, record, f"{names.shown(url)} (the download is removed)")
+            failure = _misfit(file, record, f"{visible.shown(url)} (the download is removed)")
             if failure is None:
                 part.publish(record)
                 self._tell(file, "verify", record.size, record.size, _verdict(file))
@@ -305,7 +304,7 @@ class FileFetcher:
         except Permanent as exc:
             if exc.late:
                 self._timeouts[server] += _MOST_TIMEOUTS if exc.silent else 1
-            raise _SourceFailed(names.shown(url), exc.reason, error=exc.error) from exc.__cause__
+            raise _SourceFailed(visible.shown(url), exc.reason, error=exc.error) from exc.__cause__
         except (RldsError, Stopped):
             raise
         except Exception as exc:
@@ -313,7 +312,9 @@ class FileFetcher:
                 raise
             if isinstance(exc, OSError):  # those of the network are Permanent
                 raise disk.disk_error(exc, part.path) from exc
-            raise _SourceFailed(names.shown(url), reason(exc)) from exc  # an unforeseen error: other sources are tried
+            raise _SourceFailed(
+                visible.shown(url), reason(exc)
+            ) from exc  # an unforeseen error: other sources are tried
         paced(part.there, last=True)
 
     def _tell(self, file: RemoteFile, stage: Stage, done: int, total: int | None, note: str = "") -> None:

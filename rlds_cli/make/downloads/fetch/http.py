@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import chain
 from threading import Condition, Event, Thread
 
-from rlds_cli.base import text
+from rlds_cli.base import text, visible
 from rlds_cli.base.files import disk
 from rlds_cli.errors import NoSpace
 from rlds_cli.make.downloads.fetch.parts import PartFile, PartOrigin
@@ -24,7 +24,6 @@ from rlds_cli.places import Sink, WebFile, ask, transfer
 from rlds_cli.places.http.client import Client, authorities
 from rlds_cli.places.http.connections import Budget, Exchange, Permanent, Retryable, Stopped, quoted
 from rlds_cli.places.http.ranges import NoRange, RangeRequest, Reply, Tag
-from rlds_cli.places.sources import names
 from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Span
 
@@ -85,7 +84,7 @@ class _Arriving(Sink):
         told: Callable[[], None],
         say: Callable[[str], None],
     ) -> None:
-        self._client, self._shown, self._file, self._part = client, names.shown(url), file, part
+        self._client, self._shown, self._file, self._part = client, visible.shown(url), file, part
         self._others, self._told, self._say = others, told, say
         self.size = file.size
         self.seen = part.origin.tag if part.origin is not None and part.origin.url == self._shown else None

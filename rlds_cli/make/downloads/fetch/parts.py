@@ -30,7 +30,7 @@ from queue import SimpleQueue
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any, Self
 
-from rlds_cli.base import text
+from rlds_cli.base import text, visible
 from rlds_cli.base.files import disk, hashing
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
@@ -41,7 +41,6 @@ from rlds_cli.errors import RldsError
 from rlds_cli.make.downloads.fetch.spans import Spans, spans_path
 from rlds_cli.places.http.connections import AHEAD
 from rlds_cli.places.http.ranges import Tag, sendable
-from rlds_cli.places.sources import names
 
 if TYPE_CHECKING:
     from rlds_cli.make.downloads.remote_file import RemoteFile
@@ -120,7 +119,7 @@ class FileRecord:
 
     def write(self, file: Path) -> None:
         """Write the record beside ``file``, in one step."""
-        documents.save_own(record_path(file), asdict(self) | {"url": names.shown(self.url)})
+        documents.save_own(record_path(file), asdict(self) | {"url": visible.shown(self.url)})
 
 
 def record_path(file: Path) -> Path:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli.base.files import disk
+from rlds_cli.base import visible
+from rlds_cli.base.files import disk, names
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.settings import Settings
@@ -18,7 +19,6 @@ from rlds_cli.make.downloads.fetch.parts import FileRecord, is_count, offset_of,
 from rlds_cli.make.downloads.fetch.spans import spans_path
 from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.places import local_path
-from rlds_cli.places.sources import names
 
 Action = Literal["reuse", "verify", "adopt", "link", "fetch"]
 
@@ -162,7 +162,7 @@ def _present(file: RemoteFile, target: Path, rehash: bool) -> Iterator[FetchStep
 
 
 def _came_from(file: RemoteFile, record: FileRecord | None) -> bool:
-    return record is not None and record.url in {names.shown(url) for url in file.urls}
+    return record is not None and record.url in {visible.shown(url) for url in file.urls}
 
 
 def _promised(file: RemoteFile, record: FileRecord) -> bool:
@@ -194,7 +194,7 @@ def listing_of(plan: FetchPlan) -> str:
     files = plan.listed or [s.file for s in plan.steps]
     known = [f.name for f in fields(RemoteFile) if f.name != "placed"]  # which the entry decides, each time
     listed = ({name: getattr(f, name) for name in known} for f in files)
-    values = {"files": [f | {"urls": [names.shown(u) for u in f["urls"]]} for f in listed]}
+    values = {"files": [f | {"urls": [visible.shown(u) for u in f["urls"]]} for f in listed]}
     return documents.dumps(values, f"the list of {len(files):,} files", lines=False)
 
 
