@@ -40,9 +40,9 @@ from rlds_cli.base.files import child
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, RldsError, UploadFailed, WrongHash
 from rlds_cli.keep import gc as garbage
 from rlds_cli.keep.verification import verify
+from rlds_cli.places import Address
 from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.remote.listing import versions_at
-from rlds_cli.places.sources import addresses
 from rlds_cli.share import collecting
 
 HASTY = RetryPolicy(attempts=5, first=0.001, longest=0.01, asked=5.0, connect=60.0, read=60.0, idle=120.0)
@@ -263,7 +263,7 @@ class Addresses:
 
         def work() -> dict[int, str]:
             try:
-                found = versions_at(addresses.parse(to), settings.read())
+                found = versions_at(Address.parse(to), settings.read())
             except DatasetNotFound:
                 return {}
             return {v.number: v.fingerprint for v in found.versions}

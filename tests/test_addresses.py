@@ -8,7 +8,7 @@ import pytest
 
 from rlds_cli.base.visible import quoted, shown, within
 from rlds_cli.errors import DownloadFailed, InvalidId
-from rlds_cli.places.sources import addresses
+from rlds_cli.places import Address
 
 
 @pytest.mark.sampled(3)
@@ -130,8 +130,8 @@ def test_an_error_holds_no_secret() -> None:
     ],
 )
 def test_addresses_of_datasets(text: str, parsed: str) -> None:
-    found = addresses.parse(text)
-    assert found.pinned == parsed and addresses.parse(parsed).pinned == parsed
+    found = Address.parse(text)
+    assert found.pinned == parsed and Address.parse(parsed).pinned == parsed
     assert "hunter2" not in repr(found)
 
 
@@ -140,4 +140,4 @@ def test_addresses_of_datasets(text: str, parsed: str) -> None:
 )
 def test_no_addresses_of_datasets(text: str) -> None:
     with pytest.raises(InvalidId):
-        addresses.parse(text)
+        Address.parse(text)

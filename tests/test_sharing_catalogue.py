@@ -21,8 +21,9 @@ from rlds_cli.cli import main
 from rlds_cli.errors import NameTaken
 from rlds_cli.look.report.beside import pages_beside
 from rlds_cli.look.report.html import is_report
+from rlds_cli.places import Address
 from rlds_cli.places.remote.reading import index_at
-from rlds_cli.places.sources import addresses, opening
+from rlds_cli.places.sources import opening
 from rlds_cli.places.sources.place import Body
 from rlds_cli.share.cataloguing import catalogue
 
@@ -85,7 +86,7 @@ def forty(width: int = 8) -> rlds_cli.Dataset:
 def test_the_report_is_small_beside_what_is_sent(tmp_path: Path) -> None:
     ds = forty()
     push(ds, str(tmp_path / "arm"))
-    with opening.open_objects(addresses.parse(tmp_path / "arm"), settings.read()) as objects:
+    with opening.open_objects(Address.parse(tmp_path / "arm"), settings.read()) as objects:
         index = index_at(objects)
         assert index is not None
         size = sum(o.size for o in index.objects)
@@ -99,7 +100,7 @@ def test_the_report_is_small_beside_what_is_sent(tmp_path: Path) -> None:
         assert Document(always.decode()).wrong == []
     large = forty(400)  # 38 MB
     push(large, str(tmp_path / "large"))
-    with opening.open_objects(addresses.parse(tmp_path / "large"), settings.read()) as objects:
+    with opening.open_objects(Address.parse(tmp_path / "large"), settings.read()) as objects:
         index = index_at(objects)
         assert index is not None
         (tmp_path / "large/report.html").unlink()
@@ -284,7 +285,7 @@ def test_incomplete_commands(
 
 
 def test_an_empty_store_has_an_empty_page(tmp_path: Path) -> None:
-    with opening.open_objects(addresses.parse(tmp_path / "lab"), settings.read()) as objects:
+    with opening.open_objects(Address.parse(tmp_path / "lab"), settings.read()) as objects:
         objects.put("notes.txt", Body.of(b"x"))
     assert catalogue(tmp_path / "lab").datasets == ()
     assert rows((tmp_path / "lab/index.html").read_text()) == []

@@ -36,10 +36,11 @@ from rlds_cli.errors import (
     UploadFailed,
     WrongHash,
 )
+from rlds_cli.places import Address
 from rlds_cli.places.http.client import Client, RetryPolicy
 from rlds_cli.places.http.connections import Retryable
 from rlds_cli.places.remote import pulling
-from rlds_cli.places.sources import addresses, opening
+from rlds_cli.places.sources import opening
 from rlds_cli.places.sources.place import Body
 from rlds_cli.places.sources.transfer import Stream
 from rlds_cli.share import collecting, pushing, snapshot
@@ -73,12 +74,12 @@ def arm(name: str = "arm", *, episodes: int = 4, seed: int = 0, scale: float = 1
 def push(ds: rlds_cli.Dataset, to: str = PLACE, **options: Any) -> Pushed:
     taken = snapshot.take(Ref(ds.path))
     options = {"force": True, **options}  # the datasets of these tests have names of their own
-    return pushing.send(taken, addresses.parse(to), settings.read(), progress=silent, policy=HASTY, **options)
+    return pushing.send(taken, Address.parse(to), settings.read(), progress=silent, policy=HASTY, **options)
 
 
 def pull(home: Path, address: str = PLACE, as_: str = "local/copy") -> rlds_cli.Dataset:
     where = replace(settings.read(home), hub_token=settings.read().hub_token)
-    return rlds_cli.open_dataset(pulling.pull(addresses.parse(address), where, as_=as_, policy=HASTY))
+    return rlds_cli.open_dataset(pulling.pull(Address.parse(address), where, as_=as_, policy=HASTY))
 
 
 def same(a: rlds_cli.Dataset, b: rlds_cli.Dataset) -> bool:
@@ -206,7 +207,7 @@ def test_faults_of_the_hub_are_retried(hub: Hub, tmp_path: Path, fault: Fault, p
 def test_a_push_says_what_it_waits_for(hub: Hub) -> None:
     said = list[Event]()
     hub.faults = [Fault("503", "PUT", wait=2.0)]
-    pushing.push_from(Ref(arm().path), addresses.parse(PLACE), settings.read(), progress=said.append)
+    pushing.push_from(Ref(arm().path), Address.parse(PLACE), settings.read(), progress=said.append)
     notes = [(e.id, e.note) for e in said if "trying again" in e.note]
     assert notes == [(PLACE, "HTTP 503 Service Unavailable: trying again in 2 s")]
 
@@ -304,7 +305,7 @@ def test_a_reader_keeps_to_one_commit(hub: Hub, tmp_path: Path) -> None:
     first, second = arm(), arm("second", seed=5)
     push(first)
     where = settings.read()
-    with opening.open_objects(addresses.parse(PLACE), where, policy=HASTY) as objects:
+    with opening.open_objects(Address.parse(PLACE), where, policy=HASTY) as objects:
         before = objects.read("rlds.json")
         push(second)
         collecting.collect(PLACE)
@@ -431,7 +432,7 @@ def test_a_push_to_somebody_else_is_refused(hub: Hub) -> None:
 def test_no_token_is_sent_in_the_clear(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[str] = []
     where = replace(settings.read(tmp_path), hub="http://hub.example", hub_token=TOKEN)
-    with opening.open_objects(addresses.parse(PLACE), where, policy=HASTY) as objects:
+    with opening.open_objects(Address.parse(PLACE), where, policy=HASTY) as objects:
         session = objects.client._session
 
         def request(method: str, url: str, auth: Any = None, **more: Any) -> None:
@@ -469,7 +470,7 @@ def test_a_server_that_takes_nothing_is_left(tmp_path: Path) -> None:
 def test_a_slow_part_is_sent_again_and_not_for_ever(hub: Hub) -> None:
     policy = replace(HASTY, idle=0.2, least=1000)
     hub.faults = [Fault("lost", "PUT", times=1000, wait=0.3)]
-    with opening.open_objects(addresses.parse(PLACE), settings.read(), policy=policy) as objects:
+    with opening.open_objects(Address.parse(PLACE), settings.read(), policy=policy) as objects:
         with pytest.raises(UploadFailed):
             objects.put("objects/" + "0" * 64, Body.of(b"x" * 5000))  # of which the hub stores nothing
         assert 2 < len(hub.stored) < 20
@@ -566,7 +567,7 @@ def test_the_hubs_own_client_works_with_this_hub(hub: Hub, tmp_path: Path) -> No
     with stream:
         api.upload_file(path_or_fileobj=stream, path_in_repo="x/a", repo_id="lab/arm", repo_type="dataset")
     api.upload_file(path_or_fileobj=b"small", path_in_repo="x/b", repo_id="lab/arm", repo_type="dataset")
-    with opening.open_objects(addresses.parse(f"{PLACE}/x"), settings.read(), policy=HASTY) as objects:
+    with opening.open_objects(Address.parse(f"{PLACE}/x"), settings.read(), policy=HASTY) as objects:
         assert objects.names() == {"a": 10240, "b": 5}
         got = bytearray()
         objects.bring("a", Stream(255, 258, got.extend))

@@ -16,7 +16,8 @@ import pytest
 import rlds_cli
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, UploadFailed
 from rlds_cli.loader import Loader, Shuffled
-from rlds_cli.places.sources import addresses, buckets
+from rlds_cli.places import Address
+from rlds_cli.places.sources import buckets
 from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.place import Body, Overtaken
 from rlds_cli.share import collecting, packing
@@ -77,14 +78,14 @@ def test_lists_of_several_pages(s3: Any) -> None:
 
     for k in range(1100):
         s3.put_object(Bucket="lab", Key=f"x/objects/{k:04}", Body=b"")
-    with open_objects(addresses.parse("s3://lab/x"), settings.read()) as objects:
+    with open_objects(Address.parse("s3://lab/x"), settings.read()) as objects:
         assert len(objects.names("objects/")) == 1100
 
 
 def test_conditions(s3: Any) -> None:
     from rlds_cli.base import settings
 
-    with open_objects(addresses.parse("s3://lab/x"), settings.read()) as objects:
+    with open_objects(Address.parse("s3://lab/x"), settings.read()) as objects:
         objects.replace("rlds.json", b"one", None)
         with pytest.raises(Overtaken):
             objects.replace("rlds.json", b"two", None)

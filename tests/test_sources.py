@@ -13,10 +13,10 @@ from object_store import ObjectStore
 
 from rlds_cli.base import settings
 from rlds_cli.errors import DamagedDataset, DownloadFailed, UploadFailed, WrongHash
+from rlds_cli.places import Address
 from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.http.connections import Permanent
 from rlds_cli.places.http.ranges import RangeRequest
-from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.place import Body, Overtaken
@@ -44,7 +44,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.fixture
 def objects(place: str) -> Iterator[Objects]:
-    with open_objects(addresses.parse(place), settings.read(), policy=HASTY) as opened:
+    with open_objects(Address.parse(place), settings.read(), policy=HASTY) as opened:
         yield opened
 
 
@@ -111,9 +111,9 @@ def test_files_are_removed(objects: Objects) -> None:
 
 
 def test_a_sibling_gives_its_files(objects: Objects, place: str) -> None:
-    with open_objects(addresses.parse(f"{place}/one"), settings.read(), policy=HASTY) as one:
+    with open_objects(Address.parse(f"{place}/one"), settings.read(), policy=HASTY) as one:
         filled(one)
-    with open_objects(addresses.parse(f"{place}/two"), settings.read(), policy=HASTY) as two:
+    with open_objects(Address.parse(f"{place}/two"), settings.read(), policy=HASTY) as two:
         (sibling,) = [s for s in two.siblings() if s.address.name == "one"]
         assert two.copy(sibling, LARGE)
         two.replace("a.json", b"1", None)
@@ -160,7 +160,7 @@ def test_a_web_server_is_read_and_not_written(tmp_path: Path, monkeypatch: pytes
     with ObjectStore() as server:
         monkeypatch.setenv("NO_PROXY", "*")
         server.buckets["lab"] = {"day/x": CONTENT}
-        with open_objects(addresses.parse(f"{server.url}/lab/day/"), settings.read(tmp_path), policy=HASTY) as objects:
+        with open_objects(Address.parse(f"{server.url}/lab/day/"), settings.read(tmp_path), policy=HASTY) as objects:
             assert objects.size("x") == len(CONTENT) and objects.size("y") is None
             assert part(objects, "x", 9, 70_000) == CONTENT[9:70_009]
             server.ranges = False

@@ -21,6 +21,7 @@ from rlds_cli.base import settings, visible
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import InvalidId, RldsError
 
+SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _NUMBER = re.compile(r"v(0|[1-9][0-9]{0,17})")
 _TAG = re.compile(r"(?!v[0-9]+\Z)[A-Za-z][A-Za-z0-9._-]{0,99}")
 _FINGERPRINT = re.compile(r"rlds1:([0-9a-f-]{12,80})")
@@ -107,6 +108,13 @@ def whole(text: StrPath, why: str = WHOLE) -> StrPath:
 def is_glob(ref: str) -> bool:
     """Return whether ``ref`` holds ``*``, ``?`` or ``[``."""
     return any(c in ref for c in "*?[")
+
+
+def is_address(ref: StrPath) -> bool:
+    """Return whether a text that may be an id is an address: it has a scheme, or is a path by its form."""
+    if isinstance(ref, os.PathLike):
+        return True
+    return bool(SCHEME.match(ref)) or ref.startswith(("/", "./", "../", "~")) or ref in (".", "..")
 
 
 def is_tag(name: str) -> bool:

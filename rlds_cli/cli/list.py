@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from rlds_cli import look, registry
-from rlds_cli.base import ids, settings, visible
+from rlds_cli.base import ids, refs, settings, visible
 from rlds_cli.base.files.hashing import short
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 from rlds_cli.cli.out import short_path
 from rlds_cli.look.report.catalogue import FamilyRow, HomeRow, Overview, Row
-from rlds_cli.places.sources import addresses
+from rlds_cli.places import Address
 
 
 @app.command("list")
@@ -43,7 +43,7 @@ def list_(
         found = look.overview(cache_dir)
         out.result(found, _families(found))
         return _tell_problems()
-    if query and len(query) == 1 and addresses.is_address(query[0]) and not (family or here or all_):
+    if query and len(query) == 1 and refs.is_address(query[0]) and not (family or here or all_):
         return _show_address(query[0], cache_dir)
     words = " ".join(query or ())
     rows = look.listing(words, family=family, local=here, closed=all_, cache_dir=cache_dir)
@@ -67,14 +67,14 @@ def _show_address(ref: str, cache_dir: Path | None) -> None:
     """Print the datasets at an address."""
     from rlds_cli.places.remote.listing import datasets_at
 
-    found = datasets_at(addresses.parse(ref), settings.read(cache_dir))
+    found = datasets_at(Address.parse(ref), settings.read(cache_dir))
     header = ("ID", "VERSIONS", "SIZE", "FINGERPRINT", "TAGS", "ADDRESS")
     rows = [
         (d.id, f"{d.versions:,}", out.size(d.size), short(d.fingerprint), " ".join(d.tags), d.address)
         for d in found.datasets
     ]
     out.result(found.datasets, out.table(header, rows, right="VERSIONS SIZE"))
-    remote.tell_bytes(found.fetched, found.requests, str(addresses.parse(ref)))
+    remote.tell_bytes(found.fetched, found.requests, str(Address.parse(ref)))
 
 
 def _families(o: Overview) -> str:

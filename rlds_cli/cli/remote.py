@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from rlds_cli.base import refs, text
 from rlds_cli.cli import out
-from rlds_cli.places.sources import addresses
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 def opened(ref: str, cache_dir: Path | None) -> Dataset | None:
     """Open the dataset at an address; None for an id, a file, and the directory of a dataset."""
-    if not addresses.is_address(ref):
+    if not refs.is_address(ref):
         return None
     from rlds_cli import dataset
 

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import rlds_cli  # `published` is of a package above: its name is loaded when it is used
 from rlds_cli import home
-from rlds_cli.base import settings
+from rlds_cli.base import refs, settings
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import DatasetNotFound, Offline
+from rlds_cli.places import Address
 from rlds_cli.places.remote import NAME as PUSHED
 from rlds_cli.places.remote import origins
-from rlds_cli.places.sources import addresses
-from rlds_cli.places.sources.addresses import Address
 from rlds_cli.store import Store
 from rlds_cli.store.growing.opening import open_store
 
@@ -34,7 +33,7 @@ def open_at(
 ) -> Store:
     """Open what a reference names, here or at an address; see `rlds_cli.dataset.open_dataset`."""
     where = settings.read(cache_dir)
-    here = origins.find(str(ref), where) if addresses.is_address(ref.place) else None
+    here = origins.find(str(ref), where) if refs.is_address(ref.place) else None
     if here is not None:
         return open_store(here, ref)
     if remote_address(ref) is None:
@@ -54,7 +53,7 @@ def _open_published(ref: Ref, where: Settings, options: AccessOptions) -> Store 
     """Open a LeRobot dataset of the hub where it is, prepared if it is not yet; None if there is none."""
     from rlds_cli.places.remote import published
 
-    address = addresses.parse(str(ref))
+    address = Address.parse(str(ref))
     if address.scheme != "hf":
         return None
     here = published.latest(address, where) if where.offline or _COMMIT.fullmatch(address.revision or "") else None
@@ -91,9 +90,9 @@ def address_of(ref: Ref) -> Address | None:
     InvalidId
         It has a scheme, and is not an address.
     """
-    if not addresses.is_address(ref.place):
+    if not refs.is_address(ref.place):
         return None
-    address = addresses.parse(str(ref))
+    address = Address.parse(str(ref))
     has_index = address.scheme != "file" or _is_url(ref) or (address.directory / PUSHED).is_file()
     return address if has_index else None
 

@@ -18,8 +18,7 @@ from rlds_cli.base import ids, settings
 from rlds_cli.errors import RldsError
 from rlds_cli.keep import edits
 from rlds_cli.keep.lock_values import InvalidLock, LockValue
-from rlds_cli.places import network_schemes
-from rlds_cli.places.sources import addresses
+from rlds_cli.places import Address, network_schemes
 from rlds_cli.registry import problems
 
 if TYPE_CHECKING:
@@ -188,7 +187,7 @@ def _store_address(value: LockValue) -> str:
     """Return the address of a pushed dataset; one with credentials is refused, since `str` of it has none."""
     text = value.text()
     try:
-        if str(addresses.parse(text)) == text:
+        if str(Address.parse(text)) == text:
             return text
     except RldsError:
         pass

@@ -50,8 +50,7 @@ from rlds_cli.keep import edits, lock_file
 from rlds_cli.keep.lock_entries import Entries, may_be_pulled, own_steps
 from rlds_cli.keep.lock_file import Locked, UserFunction
 from rlds_cli.make import DownloadRequest
-from rlds_cli.places import kind_of, local_path, request_url
-from rlds_cli.places.sources import addresses
+from rlds_cli.places import Address, kind_of, local_path, request_url
 from rlds_cli.registry import Entry, File
 from rlds_cli.store import Manifest, Store, manifest, versions
 from rlds_cli.store.facts import facts_of
@@ -424,7 +423,7 @@ def _other_version(d: Locked, path: Path) -> WrongFingerprint:
 def _pulled(d: Locked, address: str, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
     from rlds_cli.places.remote import pulling
 
-    place, where = replace(addresses.parse(address), index=d.index), settings.read(cache_dir)
+    place, where = replace(Address.parse(address), index=d.index), settings.read(cache_dir)
     return pulling.pull(place, where, as_=d.id, expect=d.fingerprint, force=force, progress=tell)
 
 

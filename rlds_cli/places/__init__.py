@@ -1,10 +1,11 @@
 """Places that files are read from and written to: web servers, the hub, buckets, directories.
 
-A `WebPlace`, `HubPlace`, `BucketPlace`, `SignedPlace` or `DirectoryPlace` is the files below one address, and says how
-URLs of its kind are written; `kind_of` and `lookup` tell the kind of a URL, `local_path` its path on this machine, and
-`request_url` its HTTP address. URLs of `network_schemes` mean the same on every machine. `open_objects` opens what was
-pushed to an address. `transfer` brings bytes of a file into a `Sink`, such as a `Stream`, by as many requests as it
-takes; `ask` makes one of them.
+`open_objects` opens what was pushed to an `Address`; a `Body` is written there, unless somebody has `Overtaken` the
+writer. A `WebPlace`, `HubPlace`, `BucketPlace`, `SignedPlace` or `DirectoryPlace` is the files below one address, and
+says how URLs of its kind are written; `kind_of` and `lookup` tell the kind of a URL, `local_path` its path on this
+machine, and `request_url` its HTTP address. URLs of `network_schemes` mean the same on every machine. `transfer` brings
+bytes of a file into a `Sink`, such as a `Stream`, by as many requests as it takes; `ask` makes one of them. A `Client`
+makes requests, and retries by a `RetryPolicy` until a failure is `Permanent`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,17 @@ from typing import TYPE_CHECKING
 from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
+    from rlds_cli.places.http.client import Client as Client
+    from rlds_cli.places.http.client import RetryPolicy as RetryPolicy
+    from rlds_cli.places.http.connections import Permanent as Permanent
+    from rlds_cli.places.sources.addresses import Address as Address
     from rlds_cli.places.sources.buckets import BucketPlace as BucketPlace
     from rlds_cli.places.sources.buckets import SignedPlace as SignedPlace
     from rlds_cli.places.sources.directory import DirectoryPlace as DirectoryPlace
     from rlds_cli.places.sources.hub import HubPlace as HubPlace
     from rlds_cli.places.sources.opening import open_objects as open_objects
+    from rlds_cli.places.sources.place import Body as Body
+    from rlds_cli.places.sources.place import Overtaken as Overtaken
     from rlds_cli.places.sources.transfer import Sink as Sink
     from rlds_cli.places.sources.transfer import Stream as Stream
     from rlds_cli.places.sources.transfer import ask as ask
@@ -32,9 +39,15 @@ if TYPE_CHECKING:
     from rlds_cli.places.sources.web import WebPlace as WebPlace
 
 __all__ = [
+    "Address",
+    "Body",
     "BucketPlace",
+    "Client",
     "DirectoryPlace",
     "HubPlace",
+    "Overtaken",
+    "Permanent",
+    "RetryPolicy",
     "SignedPlace",
     "Sink",
     "Stream",
@@ -53,10 +66,14 @@ __all__ = [
 lazy(
     __name__,
     {
+        "http.client": "Client RetryPolicy",
+        "http.connections": "Permanent",
+        "sources.addresses": "Address",
         "sources.buckets": "BucketPlace SignedPlace",
         "sources.directory": "DirectoryPlace",
         "sources.hub": "HubPlace",
         "sources.opening": "open_objects",
+        "sources.place": "Body Overtaken",
         "sources.transfer": "Sink Stream ask transfer",
         "sources.urls": "kind_of local_path lookup network_schemes request_url",
         "sources.web": "WebFile WebPlace",

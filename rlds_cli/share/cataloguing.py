@@ -13,14 +13,12 @@ from rlds_cli.base import settings, visible
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import DamagedDataset, NameTaken, RldsError, UploadFailed
 from rlds_cli.look import CollectionEntry, is_catalogue, rank, render_collection
-from rlds_cli.places import open_objects
+from rlds_cli.places import Address, Overtaken, open_objects
 from rlds_cli.places.remote import index as indexes
 from rlds_cli.places.remote import versions
 from rlds_cli.places.remote.index import Index
 from rlds_cli.places.remote.reading import expect_index, read_file, read_groups
-from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.objects import Objects
-from rlds_cli.places.sources.place import Overtaken
 from rlds_cli.store import commits, manifest
 
 PAGE = "index.html"
@@ -56,7 +54,7 @@ def catalogue(store: StrPath, *, dry_run: bool = False, cache_dir: StrPath | Non
         the reason.
     """
     where = settings.read(cache_dir)
-    with open_objects(addresses.parse(store), where) as objects:
+    with open_objects(Address.parse(store), where) as objects:
         address = objects.address
         names = objects.names()
         ends = f"/{versions.NAME}"

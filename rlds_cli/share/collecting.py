@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from rlds_cli.base import settings
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.places import open_objects
+from rlds_cli.places import Address, open_objects
 from rlds_cli.places.remote import versions
 from rlds_cli.places.remote.reading import nothing_there, read_index, read_versions
 from rlds_cli.places.remote.versions import PushedVersion, Versions
-from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.share import pushing
 from rlds_cli.store import paths
@@ -61,7 +60,7 @@ def collect(
     Parameters
     ----------
     address : str or path
-        See `addresses.parse`; without a version.
+        See `Address.parse`; without a version.
     keep_last : int
         Number of versions that stay, counted from the newest: 1 or more.
     keep_tags : bool
@@ -80,7 +79,7 @@ def collect(
     UploadFailed, DownloadFailed, DamagedDataset, NewerFormat
         Objects are removed last, so every version that is listed is whole.
     """
-    place = addresses.parse(address)
+    place = Address.parse(address)
     pushing.check_writable(place)
     if keep_last < 1:
         raise InvalidArgument(f"keep_last={keep_last} would leave no version.", hint="1 or more")

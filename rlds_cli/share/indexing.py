@@ -23,11 +23,10 @@ from rlds_cli.base import settings
 from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import InvalidArgument, RldsError
-from rlds_cli.places import Stream, open_objects
+from rlds_cli.places import Address, Stream, open_objects
 from rlds_cli.places.remote.index import Index, Object
 from rlds_cli.places.remote.reading import read_index, read_versions
 from rlds_cli.places.remote.versions import PushedVersion, of_indexes
-from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.share import pushing, snapshot
 from rlds_cli.share.snapshot import Snapshot
@@ -106,7 +105,7 @@ def index(
     True
     """
     ref, where = home.version(directory, cache_dir=cache_dir), settings.read(cache_dir)
-    taken, address = snapshot.take(ref), addresses.parse(Path(ref.place))
+    taken, address = snapshot.take(ref), Address.parse(Path(ref.place))
     rows = _files_of_rows(taken, Path(ref.place))
     done = pushing.send(taken, address, where, force=force, in_place=rows, progress=shown(progress))
     with open_objects(address, where) as objects:

@@ -41,10 +41,8 @@ from rlds_cli.make import (
 )
 from rlds_cli.make.downloads.fetch.planning import FetchStep
 from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.places import DirectoryPlace, kind_of, local_path
-from rlds_cli.places.sources import addresses, opening
+from rlds_cli.places import Address, Body, DirectoryPlace, Overtaken, kind_of, local_path, open_objects
 from rlds_cli.places.sources.objects import Objects
-from rlds_cli.places.sources.place import Body, Overtaken
 from rlds_cli.registry import Entry
 
 SUMS = "SHA256SUMS"
@@ -176,7 +174,7 @@ def mirror(
     """
     where, tell = settings.read(cache_dir), shown(progress)
     entries = [registry.get(id) for id in expand_refs([refs] if isinstance(refs, str) else refs)]
-    with opening.open_objects(addresses.parse(to), where, progress=tell) as objects:
+    with open_objects(Address.parse(to), where, progress=tell) as objects:
         target = _Target(objects)
         target.read()
         found, failed = list[MirroredArchive](), dict[str, RldsError]()

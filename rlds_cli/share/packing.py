@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, cast
 
 from rlds_cli.base import settings
 from rlds_cli.errors import DamagedDataset
+from rlds_cli.places import Body
 from rlds_cli.places.remote.blocks import (
     BLOCK,
     GROUP,
@@ -35,7 +36,6 @@ from rlds_cli.places.remote.blocks import (
 from rlds_cli.places.remote.index import MANIFEST, Index, IndexedFile, Object, Piece
 from rlds_cli.places.remote.reading import read_groups
 from rlds_cli.places.sources.objects import Objects
-from rlds_cli.places.sources.place import Body
 from rlds_cli.share.snapshot import Snapshot
 from rlds_cli.store import commits
 from rlds_cli.store.snapshots import LocalFile

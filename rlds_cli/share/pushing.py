@@ -21,8 +21,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, InvalidArgument, NameTaken, NewerFormat, RldsError, UploadFailed
 from rlds_cli.home import Home
 from rlds_cli.look import pages_beside
-from rlds_cli.places import open_objects
-from rlds_cli.places.http.client import RetryPolicy
+from rlds_cli.places import Address, Body, Overtaken, RetryPolicy, open_objects
 from rlds_cli.places.remote import index as indexes
 from rlds_cli.places.remote import origins
 from rlds_cli.places.remote import versions as versions_there
@@ -30,10 +29,8 @@ from rlds_cli.places.remote.index import Index, Object
 from rlds_cli.places.remote.origins import Origin
 from rlds_cli.places.remote.reading import index_at, read_index, read_versions
 from rlds_cli.places.remote.versions import Versions
-from rlds_cli.places.sources import addresses
-from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import Objects
-from rlds_cli.places.sources.place import Body, Document, Overtaken
+from rlds_cli.places.sources.place import Document
 from rlds_cli.share import copies, mending, packing, snapshot
 from rlds_cli.share.packing import Known, NewObject, PushPlan
 from rlds_cli.share.snapshot import Snapshot
@@ -153,7 +150,7 @@ def push(
     1
     """
     named = _version_of(ref) if isinstance(ref, Dataset) else home.version(ref, cache_dir=cache_dir)
-    address, where = addresses.parse(to), settings.read(cache_dir)
+    address, where = Address.parse(to), settings.read(cache_dir)
     how: dict[str, Any] = {"dry_run": dry_run, "pages": pages, "force": force, "verify": verify}
     return push_from(named, address, where, **how, progress=shown(progress))
 

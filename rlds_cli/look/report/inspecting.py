@@ -10,7 +10,6 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, open_dataset, remote_address
 from rlds_cli.look.report.files import FileReport, describe_file
 from rlds_cli.look.report.summary import EpisodeReport, Summary, describe_episode, summarise
-from rlds_cli.places.sources import addresses
 
 
 def inspect(
@@ -48,7 +47,7 @@ def inspect(
 
 def _dataset(ref: StrPath, cache_dir: StrPath | None) -> Dataset | None:
     """Open ``ref``; None if it names files."""
-    if addresses.is_address(ref) and remote_address(refs.parse(ref)) is not None:
+    if refs.is_address(ref) and remote_address(refs.parse(ref)) is not None:
         return open_dataset(ref, cache_dir=cache_dir)
     target, is_dataset = home.version_or_file(os.fspath(ref), cache_dir=cache_dir)
     return open_dataset(str(target), cache_dir=cache_dir) if is_dataset else None

@@ -26,8 +26,7 @@ from rlds_cli.make.downloads.fetch.fetching import Fetched
 from rlds_cli.make.downloads.fetch.parts import FileRecord, record_path
 from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.make.downloads.request import DownloadRequest, without_secrets
-from rlds_cli.places import kind_of
-from rlds_cli.places.http.client import RetryPolicy
+from rlds_cli.places import RetryPolicy, kind_of
 from rlds_cli.registry import Entry, File
 
 if TYPE_CHECKING:

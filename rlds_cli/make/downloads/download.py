@@ -31,7 +31,7 @@ from rlds_cli.errors import (
 )
 from rlds_cli.home import Home
 from rlds_cli.make.downloads.request import DownloadRequest, Encoding, bytes_left, credentials_asked, recorded
-from rlds_cli.places.sources import addresses
+from rlds_cli.places import Address
 from rlds_cli.registry import Entry
 from rlds_cli.store import manifest, sharing, versions
 
@@ -222,7 +222,7 @@ def deliver(
     from rlds_cli.dataset import open_dataset
 
     request = planned.request if planned and planned.request else located(request)
-    if addresses.is_address(request.ref):
+    if refs.is_address(request.ref):
         return open_dataset(_pull(request, where, progress))
     if request.as_ is not None:
         raise InvalidArgument(
@@ -283,7 +283,7 @@ def located(request: DownloadRequest) -> DownloadRequest:
     """Return the request for what is at the address of a request: an archive gets its id and line, others stay."""
     if request.line is not None:
         return request
-    if not addresses.is_address(request.ref) and not request.also:
+    if not refs.is_address(request.ref) and not request.also:
         _check_known(request)
         return request
     path = settings.expanded(str(request.ref).removeprefix("file://"))
@@ -316,7 +316,7 @@ def _pull(request: DownloadRequest, where: Settings, progress: Progress) -> Path
 
     _check_options(request)
     _check_id(request)
-    address = addresses.parse(request.ref)
+    address = Address.parse(request.ref)
     id = pulling.id_of(address, where, as_=request.as_)
     with recorded(request, id, Home(where.home)):
         return pulling.pull(address, where, as_=str(id), force=request.force, blocks=request.blocks, progress=progress)
@@ -346,7 +346,7 @@ def _check_options(request: DownloadRequest) -> None:
     ):
         if getattr(request, name) != getattr(plain, name):
             raise InvalidArgument(
-                f"{addresses.parse(request.ref)} holds a dataset and no archive: {option} does not apply.",
+                f"{Address.parse(request.ref)} holds a dataset and no archive: {option} does not apply.",
                 hint="rlds convert changes the storage of a dataset on this disk",
             )
 
@@ -363,7 +363,7 @@ def expand_refs(refs: Sequence[str]) -> list[str]:
 
 
 def _named(ref: str) -> list[str]:
-    is_pattern = refs.is_glob(ref) and not addresses.is_address(ref)
+    is_pattern = refs.is_glob(ref) and not refs.is_address(ref)
     return [e.id for e in registry.match(ref)] if is_pattern else [ref]
 
 
@@ -398,12 +398,12 @@ def _plan(request: DownloadRequest, guess: bool, progress: Progress) -> Delivery
 
 def _planned(request: DownloadRequest, guess: bool, progress: Progress) -> Delivery:
     where = request.where
-    if addresses.is_address(request.ref):
+    if refs.is_address(request.ref):
         from rlds_cli.places.remote import pulling
 
         _check_options(request)
         _check_id(request)
-        remote = pulling.look_up(addresses.parse(request.ref), where, as_=request.as_)
+        remote = pulling.look_up(Address.parse(request.ref), where, as_=request.as_)
         if remote.here is not None:
             return Delivery(str(remote.id), remote.here)
         return Delivery(str(remote.id), None, remote.files, remote.size, 0, 0, {"fetch": remote.files})

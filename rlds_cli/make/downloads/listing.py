@@ -17,9 +17,8 @@ from rlds_cli.errors import DownloadFailed, Offline, RldsError, TransferError, U
 from rlds_cli.make.downloads import offers
 from rlds_cli.make.downloads.offers import Unanswered, single_file
 from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.places import HubPlace, WebPlace, kind_of, local_path, lookup, request_url
-from rlds_cli.places.http.client import Client, RetryPolicy
-from rlds_cli.places.http.connections import Permanent, Retryable, Stopped
+from rlds_cli.places import Client, HubPlace, Permanent, RetryPolicy, WebPlace, kind_of, local_path, lookup, request_url
+from rlds_cli.places.http.connections import Retryable, Stopped
 from rlds_cli.places.sources.place import Place
 
 _FEW = 8  # files; for more, a mirror is probed once, so that each file does not wait for it

@@ -13,9 +13,17 @@ from rlds_cli.base.files import names, trees
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.make.downloads.fetch.parts import FileRecord
 from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.places import BucketPlace, DirectoryPlace, HubPlace, SignedPlace, WebPlace, kind_of, lookup
-from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Permanent
+from rlds_cli.places import (
+    BucketPlace,
+    Client,
+    DirectoryPlace,
+    HubPlace,
+    Permanent,
+    SignedPlace,
+    WebPlace,
+    kind_of,
+    lookup,
+)
 from rlds_cli.places.sources.place import Listing, Place
 
 _CREDENTIALS = {"s3": "AWS_ACCESS_KEY_ID or AWS_PROFILE", "gs": "GOOGLE_APPLICATION_CREDENTIALS"}

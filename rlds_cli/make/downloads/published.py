@@ -31,11 +31,9 @@ from rlds_cli.make.downloads.archive import source_of
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.make.downloads.offers import Unanswered
 from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.places import Stream, open_objects
+from rlds_cli.places import Address, Stream, open_objects
 from rlds_cli.places.remote import leases, published
 from rlds_cli.places.remote.published import Published
-from rlds_cli.places.sources import addresses
-from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.place import Chunk
 
@@ -68,7 +66,7 @@ def prepare(
         It cannot be read.
     DownloadFailed, WrongHash, Offline, NoSpace
     """
-    where, asked = settings.read(cache_dir), addresses.parse(address) if isinstance(address, str) else address
+    where, asked = settings.read(cache_dir), Address.parse(address) if isinstance(address, str) else address
     if asked.scheme != "hf":
         raise InvalidArgument(f"{asked} is not of the hub.", hint="hf://datasets/OWNER/NAME[/PATH][@REVISION]")
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rlds_cli import home
-from rlds_cli.base import ids, settings, visible
+from rlds_cli.base import ids, refs, settings, visible
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import trees
@@ -27,7 +27,7 @@ from rlds_cli.errors import ArchiveError, DownloadFailed, InvalidId, NoPermissio
 from rlds_cli.home import Home
 from rlds_cli.make.downloads.fetch.parts import offset_of
 from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.places.sources import addresses
+from rlds_cli.places import Address
 from rlds_cli.registry import File, problems
 
 Encoding = Literal["memmap", "zarr"]
@@ -137,7 +137,7 @@ def _without_credentials(request: DownloadRequest) -> DownloadRequest:
     given = filter(None, (request.source, request.url, *request.also))
     withheld = request.withheld or next(filter(None, map(_withheld, given)), "")
     also = tuple(map(visible.shown, request.also))
-    ref = addresses.parse(request.ref).pinned if addresses.is_address(request.ref) else request.ref
+    ref = Address.parse(request.ref).pinned if refs.is_address(request.ref) else request.ref
     line, url = request.line and without_secrets(request.line), request.url and visible.shown(request.url)
     kept = replace(request, ref=ref, source=source, files=files, pinned=pinned, line=line, url=url, also=also)
     return replace(kept, withheld=withheld)

@@ -25,7 +25,7 @@ from rlds_cli.base.text import natural
 from rlds_cli.errors import DatasetNotFound, InvalidArgument, InvalidId, NameTaken, RldsError
 from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.make.downloads.request import DownloadRequest
-from rlds_cli.places.sources import addresses
+from rlds_cli.places import Address
 from rlds_cli.store import manifest
 from rlds_cli.store.opening import open_directory
 
@@ -124,12 +124,12 @@ def _is_asked_for(request: DownloadRequest) -> bool:
 
 
 def _has_index(url: str, request: DownloadRequest, where: Settings) -> bool:
-    from rlds_cli.places.http.client import RetryPolicy
+    from rlds_cli.places import RetryPolicy
     from rlds_cli.places.remote import pulling
 
     is_file = names.has_suffix(of_url(url))
     try:
-        address = addresses.parse(url).unpinned
+        address = Address.parse(url).unpinned
     except InvalidId:
         return False
     policy = RetryPolicy(attempts=1, connect=5.0, read=10.0, idle=15.0) if is_file else None

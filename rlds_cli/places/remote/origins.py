@@ -27,7 +27,7 @@ from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import InvalidId, NoPermission, RldsError
 from rlds_cli.home import Home
-from rlds_cli.places.sources import addresses
+from rlds_cli.places.sources.addresses import Address
 from rlds_cli.store import manifest
 from rlds_cli.store.growing.opening import is_growing, open_store, version_id_of
 
@@ -81,7 +81,7 @@ def _origin(values: Mapping[str, Any]) -> Origin | None:
     if index is not None and not (isinstance(index, str) and _SHA.fullmatch(index)):
         return None
     try:
-        addresses.parse(address)
+        Address.parse(address)
     except InvalidId:
         return None
     return Origin(address, fingerprint, version, version_id, index, pulled)
@@ -128,7 +128,7 @@ def find(ref: StrPath, where: Settings) -> Path | None:
     Of several, it is the one that came or was pushed last. None for a text that is not an address.
     """
     try:
-        address = addresses.parse(ref)
+        address = Address.parse(ref)
     except InvalidId:
         return None
     if address.scheme == "file" and home.is_dataset(address.directory):

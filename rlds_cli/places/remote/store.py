@@ -17,7 +17,6 @@ from rlds_cli.places.remote.cache import TransferStats
 from rlds_cli.places.remote.content import Connection
 from rlds_cli.places.remote.files import FetchedFiles, PushedFiles
 from rlds_cli.places.remote.following import Follower
-from rlds_cli.places.sources import addresses
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.store import Store, commits, digests, manifest
 from rlds_cli.store.growing import logs
@@ -40,7 +39,7 @@ def open_remote(
     Parameters
     ----------
     ref : str, path or Address
-        See `addresses.parse`. A fingerprint alone is proved; see `proving`.
+        See `Address.parse`. A fingerprint alone is proved; see `proving`.
     cache : int or str, optional
         Bytes (``"200GiB"``) that blocks in the home may take; without it, as many as the disk has. 0 keeps them in
         memory, and little more of them than is in use.
@@ -60,7 +59,7 @@ def open_remote(
     DamagedDataset, NewerFormat, DownloadFailed, WrongHash, Offline, MissingPackage, NoSpace
     """
     presence.check_system()
-    address = ref if isinstance(ref, Address) else addresses.parse(ref)
+    address = ref if isinstance(ref, Address) else Address.parse(ref)
     parse_size(cache)
     if timeout is not None and not timeout > 0:
         raise InvalidArgument(f"timeout={timeout!r} is not a number of seconds.")

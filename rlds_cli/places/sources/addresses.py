@@ -31,7 +31,6 @@ _HINTS = {
     "gs": f"gs://BUCKET/PATH; {_BUCKETS}",
     "hf": "hf://datasets/OWNER/NAME, hf://datasets/OWNER/NAME/PATH or hf://datasets/OWNER/NAME@REVISION",
 }
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _HUB = re.compile(
     r"(?:datasets/)(?P<repo>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(?P<pin>refs/(?:pr|convert)/[\w.-]+|[^/@]+))?"
     r"(?:/(?P<path>[^@]*?))?/?(?:@(?P<rev>[^@]+))?"
@@ -77,6 +76,19 @@ class Address:
     tag: str | None = None
     index: str | None = None
     url: str = field(default="", repr=False, compare=False)
+
+    @classmethod
+    def parse(cls, text: StrPath) -> Address:
+        """Parse an address; a text without a scheme is a directory.
+
+        Raises
+        ------
+        InvalidId
+            It is not an address of a form above, or what stands after the ``#`` is not a version.
+        """
+        ref = refs.parse(text)
+        place = _place(os.fspath(ref.place).removesuffix(f"/{_INDEX}"))
+        return replace(place, pin=ref.fingerprint, version=ref.version, tag=ref.tag)
 
     def __str__(self) -> str:
         below = f"/{self.path}" if self.path else ""
@@ -135,28 +147,8 @@ class Address:
         return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
 
 
-def is_address(ref: StrPath) -> bool:
-    """Return whether a text that may be an id is an address: it has a scheme, or is a path by its form."""
-    if isinstance(ref, os.PathLike):
-        return True
-    return bool(_SCHEME.match(ref)) or ref.startswith(("/", "./", "../", "~")) or ref in (".", "..")
-
-
-def parse(text: StrPath) -> Address:
-    """Parse an address; a text without a scheme is a directory.
-
-    Raises
-    ------
-    InvalidId
-        It is not an address of a form above, or what stands after the ``#`` is not a version.
-    """
-    ref = refs.parse(text)
-    place = _place(os.fspath(ref.place).removesuffix(f"/{_INDEX}"))
-    return replace(place, pin=ref.fingerprint, version=ref.version, tag=ref.tag)
-
-
 def _place(text: str) -> Address:
-    found = _SCHEME.match(text)
+    found = refs.SCHEME.match(text)
     if found is None:
         return Address("file", "", _directory(text))
     scheme, rest = found[1].lower(), text[found.end() :]

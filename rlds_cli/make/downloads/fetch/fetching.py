@@ -24,9 +24,9 @@ from rlds_cli.make.downloads.fetch import http
 from rlds_cli.make.downloads.fetch.parts import FileRecord, PartFile, locked, offset_of, opened
 from rlds_cli.make.downloads.fetch.planning import Action, FetchPlan, FetchStep, listing_of, remember, ways
 from rlds_cli.make.downloads.remote_file import KINDS, RemoteFile
-from rlds_cli.places import local_path, request_url
-from rlds_cli.places.http.client import Client, Parallelism, RetryPolicy
-from rlds_cli.places.http.connections import Budget, Permanent, Stopped, reason
+from rlds_cli.places import Client, Permanent, RetryPolicy, local_path, request_url
+from rlds_cli.places.http.client import Parallelism
+from rlds_cli.places.http.connections import Budget, Stopped, reason
 
 JOBS = 8  # files at a time
 MANY = 12  # files; more are reported as one sum

@@ -20,9 +20,9 @@ from rlds_cli.base.files import disk
 from rlds_cli.errors import NoSpace
 from rlds_cli.make.downloads.fetch.parts import PartFile, PartOrigin
 from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.places import Sink, WebFile, ask, transfer
-from rlds_cli.places.http.client import Client, authorities
-from rlds_cli.places.http.connections import Budget, Exchange, Permanent, Retryable, Stopped, quoted
+from rlds_cli.places import Client, Permanent, Sink, WebFile, ask, transfer
+from rlds_cli.places.http.client import authorities
+from rlds_cli.places.http.connections import Budget, Exchange, Retryable, Stopped, quoted
 from rlds_cli.places.http.ranges import NoRange, RangeRequest, Reply, Tag
 from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Span
