@@ -302,6 +302,13 @@ class Rows:
             return np.concatenate([column[a:b] for a, b in runs])
         return _picked(column, self.stored(np.arange(start, stop)))
 
+    def let_go(self) -> None:
+        """Unmap the pages of the rows that were read last."""
+        for at, size in self._recent.values():
+            if size:
+                mapping.let_go(at, size)
+        self._recent.clear()
+
     def _release(self, name: str, part: str, values: Array) -> Array:
         """Unmap the pages of the rows that were read before: mapped files of any size would count as memory in use."""
         if self.store.manifest.encoding == "memmap" and not values.flags.writeable:

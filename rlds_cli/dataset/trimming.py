@@ -34,9 +34,9 @@ from rlds_cli.store.views import Change
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, VIDEO, Array, BoolArray, Field, IntArray
 
 _TERMINATED, _TRUNCATED = FLAGS
-_ROWS_AT_ONCE = 1 << 20
-_BYTES_AT_ONCE = 16 << 20
-_BLOCK = 65_536  # rows of a sparse file that are written at once
+_ROWS_AT_ONCE = 1 << 18
+_BYTES_AT_ONCE = 4 << 20
+_BLOCK = 65_536  # rows of a sparse file, or ids, that are made at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,6 @@ def change(store: Store, ranges: Ranges) -> Change:
         columns["options"] = [
             options[k] if first else "" for k, first in zip(of.tolist(), at_start.tolist(), strict=True)
         ]
-    if isinstance(e, Columns):
-        e.let_go()
     columns["id"] = _ids(e["id"], ranges, parts)
     truncated = start[cut] + length[cut] - 1
     rows = Rows(_Places(store, columns, parts))
@@ -99,6 +97,8 @@ def change(store: Store, ranges: Ranges) -> Change:
     patched |= {"source_episode": Patched(parts, of, "numbers"), "source_step": Patched(parts, first, "zeros")}
     new = {name: Patched(parts, partial(_digests, rows, f, cut)) for name, f in store.fields.items()}
     flags = {_TRUNCATED: _writer(store, ranges, truncated)} if _TRUNCATED in store.fields else {}
+    if isinstance(e, Columns):
+        e.let_go()
     return retelling.of_ranges(store, Change(ranges.number, patched, digests=new, rows=flags), parts)
 
 
@@ -127,7 +127,10 @@ def _ids(of: Array, ranges: Ranges, parts: IntArray) -> Digests:
     stays[parts] = False
     taken = np.ascontiguousarray(of[ranges.number[stays]])
     places = np.stack([ranges.first[parts], ranges.stop[parts]], 1).astype("<i8").view(np.uint8)
-    found = digests.of_rows(np.concatenate([of[ranges.number[parts]], places], 1))[:, :16]
+    found = np.empty((len(parts), 16), np.uint8)
+    for a in range(0, len(parts), _BLOCK):
+        some = slice(a, a + _BLOCK)
+        found[some] = digests.of_rows(np.concatenate([of[ranges.number[parts[some]]], places[some]], 1))[:, :16]
     heads = np.sort(np.concatenate([taken[:, :8], found[:, :8]]).view("<u8").reshape(-1))
     if (heads[1:] == heads[:-1]).any():
         known = {row.tobytes() for row in taken}
@@ -135,7 +138,7 @@ def _ids(of: Array, ranges: Ranges, parts: IntArray) -> Digests:
             while (id := found[k].tobytes()) in known:
                 found[k] = np.frombuffer(hashlib.sha256(id + place.tobytes()).digest()[:16], np.uint8)
             known.add(id)
-    return np.ascontiguousarray(found)
+    return found
 
 
 def _groups(rows: Rows, width: int) -> Iterator[tuple[int, int]]:
@@ -219,6 +222,7 @@ def _digests(rows: Rows, f: Field, cut: BoolArray) -> Digests:
             else:
                 hashed = values if of_videos is None else digests.video_rows(values, of_videos)
                 found[a:b] = digests.of_episodes(hashed, start, some)
+    rows.let_go()
     return found
 
 
