@@ -22,7 +22,7 @@ import manifest_mutants
 
 import rlds_cli
 from rlds_cli.errors import RldsError
-from rlds_cli.store import arrays, commits
+from rlds_cli.store import commits, layouts
 from rlds_cli.store.growing import logs, segments
 from rlds_cli.store.growing.appender import Appender
 from rlds_cli.ted import EpisodeData, lay_out
@@ -36,7 +36,7 @@ def made() -> Path:
     """A small dataset with departed, open, dropped and labelled episodes, texts, splits, options and columns."""
     root = Path(tempfile.mkdtemp(prefix="rlds-fuzz-growing-"))
     atexit.register(shutil.rmtree, root, ignore_errors=True)
-    before, segments.rows_of_segment = segments.rows_of_segment, lambda width, most=None: arrays.PAGE_ROWS
+    before, segments.rows_of_segment = segments.rows_of_segment, lambda width, most=None: layouts.PAGE_ROWS
     try:
         with rlds_cli.writer("local/x", keep=rlds_cli.Top(episodes=4), cache_dir=root, durable=False) as w:
             for k in range(7):

@@ -29,7 +29,7 @@ import numpy as np
 import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.make.convert.writer import writer  # imported now, not in each process
-from rlds_cli.store import arrays
+from rlds_cli.store import layouts
 from rlds_cli.store.frames import encode_frames
 from rlds_cli.store.growing import segments
 from rlds_cli.store.growing.retention import Fifo, Keep
@@ -261,7 +261,7 @@ def soaks() -> dict[str, Callable[[Path, int, random.Random], str]]:
 
 def main(times: int = TIMES, seed: int = 0) -> None:
     """Soak all, in segments of 4,096 rows and 64 KiB of images, of which each run writes several."""
-    segments.rows_of_segment = lambda *given: arrays.PAGE_ROWS
+    segments.rows_of_segment = lambda *given: layouts.PAGE_ROWS
     segments.bytes_of_segment = lambda *given: 1 << 16
     for number, t in product(range(_PICTURES), range(_PICTURES)):  # and import Pillow: not in each process
         picture(number, t)

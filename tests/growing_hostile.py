@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 
 import rlds_cli
-from rlds_cli.store import arrays, commits
+from rlds_cli.store import commits, layouts
 from rlds_cli.store.growing import logs, segments
 
-FAR = 1000 * arrays.PAGE_ROWS  # a row that lies a thousand segments above those that are there
+FAR = 1000 * layouts.PAGE_ROWS  # a row that lies a thousand segments above those that are there
 HIGH = 4 * FAR  # rows of the version, so that no record is refused for being above them
 
 
 def make(root: Path, episodes: int = 5, keep: int = 3) -> Path:
     """Make a dataset of episodes with one step, of which the first left; segments have 4,096 rows."""
-    before, segments.rows_of_segment = segments.rows_of_segment, lambda width, most=None: arrays.PAGE_ROWS
+    before, segments.rows_of_segment = segments.rows_of_segment, lambda width, most=None: layouts.PAGE_ROWS
     try:
         with rlds_cli.writer("local/x", keep=rlds_cli.Fifo(episodes=keep), cache_dir=root, durable=False) as w:
             for k in range(episodes):
@@ -125,7 +125,7 @@ def _tell(dataset: Path, lines: list[bytes], times: int) -> None:
         ndim = 2 if name == "observation" else 1
         inner = ["0"] * (ndim - 1)
         size_of = dataset.joinpath(name, "c", "0", *inner).stat().st_size
-        for number in range(1, 2 * count // arrays.PAGE_ROWS + 1):
+        for number in range(1, 2 * count // layouts.PAGE_ROWS + 1):
             file = dataset.joinpath(name, "c", str(number), *inner)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(bytes(size_of))

@@ -13,8 +13,9 @@ import numpy as np
 from PIL import Image
 
 import rlds_cli
+from rlds_cli.base.files import arrays
 from rlds_cli.dataset import Dataset
-from rlds_cli.store import arrays, compression, digests, sealing
+from rlds_cli.store import compression, digests, sealing
 from rlds_cli.store.opening import Store, open_directory
 from rlds_cli.ted import VIDEO, Field
 

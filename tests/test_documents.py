@@ -9,12 +9,12 @@ import pytest
 
 from rlds_cli import create
 from rlds_cli.base import settings
+from rlds_cli.base.files import arrays
 from rlds_cli.base.files import json as documents
 from rlds_cli.errors import RldsError
 from rlds_cli.keep import pinning
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.store import arrays
 
 REVISION, SHA256 = "0123456789" * 4, "0123456789abcdef" * 4
 

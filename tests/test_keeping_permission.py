@@ -308,10 +308,11 @@ def test_verify_knows_what_the_registry_knows(home: Path, tmp_path: Path) -> Non
 
 def _published_otherwise(home: Path) -> Callable[[None], None]:
     """Publish the sample under its id, saying that it was made of another file; later, of none."""
-    from rlds_cli.store import arrays, manifest, sealing
+    from rlds_cli.base.files import arrays
+    from rlds_cli.store import layouts, manifest, sealing
 
     path = rlds_cli.download(ID).path
-    sources = arrays.read_strings(path / "sources")
+    sources = layouts.read_strings(path / "sources")
 
     def write_sources(lines: list[str]) -> None:
         for p in (path, path / "sources", *(path / "sources").rglob("*")):

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli.base.files import trees
+from rlds_cli.base.files import arrays, trees
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, FrameError, InvalidArgument
@@ -26,7 +26,7 @@ from rlds_cli.home import Home
 from rlds_cli.keep import gc
 from rlds_cli.loader import Loader, Mixture, Offsets, Resize, Shuffled, Slice, ToFloat, Transition
 from rlds_cli.loader.storage.frame_cache import FrameCache, discard_frames
-from rlds_cli.store import arrays, frames
+from rlds_cli.store import frames, layouts
 from rlds_cli.store.videos import Videos
 
 torch = pytest.importorskip("torch")
@@ -387,7 +387,7 @@ def test_tables_of_a_stranger_name_other_frames(tmp_path: Path) -> None:
     filmed = Filmed("local/filmed", tmp_path, "video")
     stray = copied(filmed.ds, tmp_path / "stray")
     tracks = stray / "video" / CAMERA / "tracks"
-    said = [{**json.loads(text), "matrix": 1, "full_range": True} for text in arrays.read_strings(tracks)]
+    said = [{**json.loads(text), "matrix": 1, "full_range": True} for text in layouts.read_strings(tracks)]
     shutil.rmtree(tracks)
     arrays.write_strings(tracks, [json.dumps(text) for text in said])
     assert abs(brightness(stray) - filmed.expected.mean()) > 1

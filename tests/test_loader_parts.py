@@ -22,7 +22,7 @@ from rlds_cli.keep.repair import repair
 from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Sequential, Transition
 from rlds_cli.loader.storage import blocks, packed
-from rlds_cli.store import arrays
+from rlds_cli.store import layouts
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +105,7 @@ def test_a_merge_keeps_packed_rows_when_its_members_are_removed(merged: Dataset,
 @pytest.mark.thorough
 def test_rows_between_parts_take_no_disk(merged: Dataset, home: Path) -> None:
     check(merged)
-    assert merged.num_rows > 2 * arrays.SEGMENT_ROWS
+    assert merged.num_rows > 2 * layouts.SEGMENT_ROWS
     assert sum(file.stat().st_size for file in files(home)) < 20_000
 
 
@@ -183,7 +183,7 @@ def test_a_packer_that_is_killed_leaves_the_parts_that_it_has_written(merged: Da
     killed = subprocess.Popen([sys.executable, "-c", BUILDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert killed.stdout is not None
     assert killed.stdout.readline() == "packs 0\n"
-    assert killed.stdout.readline() == f"packs {arrays.SEGMENT_ROWS}\n"
+    assert killed.stdout.readline() == f"packs {layouts.SEGMENT_ROWS}\n"
     killed.kill()
     killed.communicate()
     (first,) = [f for f in files(home) if f.suffix == ".rows"]

@@ -25,7 +25,7 @@ from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Sequential
 from rlds_cli.make.convert import merging
 from rlds_cli.make.importing import import_files
-from rlds_cli.store import arrays
+from rlds_cli.store import layouts
 
 
 def episodes(seed: int, count: int) -> list[Episode]:
@@ -48,7 +48,7 @@ ROWS = ("action", "info/wide", "next/reward", "observation/cam/bytes", "observat
 def is_segmented(ds: Dataset) -> bool:
     """Whether an array of rows is in several files."""
     columns = (*ds.store.table.columns(), *ds.store.table.digest_columns())
-    return any(arrays.is_segmented(ds.path / c.directory) for c in columns)
+    return any(layouts.is_segmented(ds.path / c.directory) for c in columns)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_two_datasets_share_their_files(two: tuple[list[Episode], list[Episode]]
         assert files(ds, name) == files(rlds_cli.open_dataset("local/a"), name) | files(
             rlds_cli.open_dataset("local/b"), name
         )
-    assert ds.episodes["start"][len(a)] == arrays.SEGMENT_ROWS
+    assert ds.episodes["start"][len(a)] == layouts.SEGMENT_ROWS
 
 
 def numbers(seed: int, state: str, action: str) -> list[dict[str, np.ndarray]]:
@@ -131,8 +131,8 @@ def test_merges_of_merges_selections_trims_and_growing_datasets(two: tuple[list[
     check(ds, expected)
     check_batches(ds, expected, 0)
     assert verify("local/more").ok
-    segments = arrays.layout(ds.path / "observation/state").segments
-    assert [len(arrays.layout(m.path / "action").segments) for m in (both, trimmed)] == [2, 1]
+    segments = layouts.layout(ds.path / "observation/state").segments
+    assert [len(layouts.layout(m.path / "action").segments) for m in (both, trimmed)] == [2, 1]
     assert len(segments) == 4  # a compressed member is written, and is first
     assert not files(ds, "action") & files(members[0], "action") and files(ds, "action") > files(both, "action")
 
@@ -299,7 +299,7 @@ def test_zarr_and_tensorstore_read_selections_trims_labels_and_merges(
     for view, episodes in views:
         group = zarr.open_group(str(view.path), mode="r")
         for name in ("action", "next/reward", "next/truncated", "observation/state", "observation/large"):
-            segments = arrays.layout(view.path / name).segments
+            segments = layouts.layout(view.path / name).segments
             parts = [s.directory.relative_to(view.path).as_posix() for s in segments]
             assert (parts == [name]) is (view is not merged)  # an array by itself, or one for each segment
             for start, e in zip(view.episodes["start"].tolist(), episodes, strict=True):

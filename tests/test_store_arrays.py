@@ -10,8 +10,9 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlds_cli.base.files import arrays
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import arrays
+from rlds_cli.store import layouts
 
 DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "uint64"]
 DTYPES += ["float16", "float32", "float64", "complex64"]
@@ -31,7 +32,7 @@ def test_zarr_reads_what_we_wrote(tmp_path: Path, shape: tuple[int, ...], dtype:
     array = zarr.open_array(str(tmp_path / "a"), mode="r")
     assert array.dtype == values.dtype
     assert np.array_equal(np.asarray(array[...]), values)
-    assert np.array_equal(arrays.read(tmp_path / "a"), values)
+    assert np.array_equal(layouts.read(tmp_path / "a"), values)
 
 
 def test_tensorstore_reads_several_inner_chunks(tmp_path: Path) -> None:
@@ -67,19 +68,19 @@ def test_the_tail_is_padding_and_index(tmp_path: Path) -> None:
 def test_big_endian_values_are_stored_little_endian(tmp_path: Path) -> None:
     arrays.write(tmp_path / "a", np.array([1, 2, 3], ">i4"))
     assert (tmp_path / "a/c/0").read_bytes()[:12] == np.array([1, 2, 3], "<i4").tobytes()
-    assert arrays.read(tmp_path / "a").tolist() == [1, 2, 3]
+    assert layouts.read(tmp_path / "a").tolist() == [1, 2, 3]
 
 
 def test_arrays_that_are_not_contiguous(tmp_path: Path) -> None:
     values = some((6, 4), "float32")[::2, ::-1]
     arrays.write(tmp_path / "a", values)
-    assert np.array_equal(arrays.read(tmp_path / "a"), values)
+    assert np.array_equal(layouts.read(tmp_path / "a"), values)
 
 
 def test_maps_are_read_only(tmp_path: Path) -> None:
     for name, values in (("a", some((5,), "float32")), ("b", some((0, 3), "float32"))):
         arrays.write(tmp_path / name, values)
-        read = arrays.read(tmp_path / name)
+        read = layouts.read(tmp_path / name)
         with pytest.raises(ValueError, match="read-only"):
             read[...] = 1
 
@@ -87,7 +88,7 @@ def test_maps_are_read_only(tmp_path: Path) -> None:
 def test_nothing_has_no_file(tmp_path: Path) -> None:
     arrays.write(tmp_path / "a", some((0, 3), "float32"))
     assert [p.name for p in (tmp_path / "a").rglob("*")] == ["zarr.json"]
-    assert arrays.read(tmp_path / "a").shape == (0, 3)
+    assert layouts.read(tmp_path / "a").shape == (0, 3)
 
 
 def test_rows_written_out_of_order_become_an_array(tmp_path: Path) -> None:
@@ -109,32 +110,32 @@ def test_a_file_of_another_size_is_damage(tmp_path: Path, size: int) -> None:
     arrays.write(tmp_path / "a", np.arange(3, dtype="int64"))
     os.truncate(tmp_path / "a/c/0", size)
     with pytest.raises(DamagedDataset, match=rf"has {size} bytes; 40 expected"):
-        arrays.read(tmp_path / "a")
+        layouts.read(tmp_path / "a")
 
 
 def test_a_missing_file_is_damage_not_zeros(tmp_path: Path) -> None:
     arrays.write(tmp_path / "a", np.arange(3))
     (tmp_path / "a/c/0").unlink()
     with pytest.raises(DamagedDataset, match="is missing"):
-        arrays.read(tmp_path / "a")
+        layouts.read(tmp_path / "a")
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"shape": 3}', '{"shape": [3], "data_type": "no"}'])
 def test_a_document_that_says_nothing_is_damage(tmp_path: Path, text: str) -> None:
     (tmp_path / "zarr.json").write_text(text)
     with pytest.raises(DamagedDataset, match=r"zarr\.json cannot be read"):
-        arrays.read(tmp_path)
-    assert not arrays.is_array(tmp_path)
+        layouts.read(tmp_path)
+    assert not layouts.is_array(tmp_path)
 
 
 def test_groups_and_arrays_are_told_apart(tmp_path: Path) -> None:
     arrays.write_group(tmp_path / "g", {"a": 1})
     arrays.write(tmp_path / "g/x", np.arange(3))
-    assert not arrays.is_array(tmp_path / "g")
-    assert arrays.is_array(tmp_path / "g/x")
-    arrays.check_group(tmp_path / "g")
+    assert not layouts.is_array(tmp_path / "g")
+    assert layouts.is_array(tmp_path / "g/x")
+    layouts.check_group(tmp_path / "g")
     with pytest.raises(DamagedDataset, match="node of type 'array'"):
-        arrays.check_group(tmp_path / "g/x")
+        layouts.check_group(tmp_path / "g/x")
     group = zarr.open_group(str(tmp_path / "g"), mode="r")
     assert dict(group.attrs) == {"a": 1}
     assert list(group.array_keys()) == ["x"]
@@ -144,7 +145,7 @@ def test_groups_and_arrays_are_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize("texts", [[], [""], ["a", "", "ü"], ["x\0y", "日本", "\udcff"], ["a\n"] * 1000])
 def test_strings(tmp_path: Path, texts: list[str]) -> None:
     arrays.write_strings(tmp_path / "s", texts)
-    assert arrays.read_strings(tmp_path / "s") == texts
+    assert layouts.read_strings(tmp_path / "s") == texts
     offsets = np.asarray(zarr.open_array(str(tmp_path / "s/offsets"), mode="r")[...])
     assert offsets.tolist() == [0, *np.cumsum([len(t.encode("utf-8", "surrogateescape")) for t in texts]).tolist()]
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import zarr
 
+from rlds_cli.base.files import arrays
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import arrays, compression
+from rlds_cli.store import compression, layouts
 from rlds_cli.store.compression import read_range
 from rlds_cli.ted import Field
 
@@ -30,7 +31,7 @@ def test_there_and_back(tmp_path: Path, shape: tuple[int, ...], dtype: str) -> N
     assert np.array_equal(decoded, values)
     assert not decoded.flags.writeable
     compression.encode(tmp_path / "packed", tmp_path / "again", f, compressed=False)
-    assert np.array_equal(arrays.read(tmp_path / "again"), values)
+    assert np.array_equal(layouts.read(tmp_path / "again"), values)
     files = [
         sorted(p.relative_to(d).as_posix() for p in d.rglob("*") if p.is_file())
         for d in (tmp_path / "plain", tmp_path / "again")
@@ -67,7 +68,7 @@ def test_frames_are_two_arrays(tmp_path: Path) -> None:
     compression.encode(tmp_path / "p", tmp_path / "q", f, compressed=True)
     group = zarr.open_group(str(tmp_path / "q"), mode="r")
     assert np.asarray(group["offsets"][...]).tolist() == [[0, 40], [40, 100]]
-    assert np.array_equal(np.asarray(group["bytes"][...]), arrays.read(tmp_path / "p/bytes"))
+    assert np.array_equal(np.asarray(group["bytes"][...]), layouts.read(tmp_path / "p/bytes"))
 
 
 def test_flipped_bits_are_damage(tmp_path: Path) -> None:

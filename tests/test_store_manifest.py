@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rlds_cli.base.files import arrays
 from rlds_cli.errors import DamagedDataset, NewerFormat
-from rlds_cli.store import arrays, manifest
+from rlds_cli.store import manifest
 from rlds_cli.store.manifest import Counts, Manifest, StoredField
 
 SAMPLE = Manifest(

@@ -14,12 +14,13 @@ from test_store_build import Job
 
 import rlds_cli
 from rlds_cli import preprocess
+from rlds_cli.base.files import arrays
 from rlds_cli.base.progress import silent
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.keep.reencoding import reencode
 from rlds_cli.make.importing import import_files
-from rlds_cli.store import arrays, manifest, sealing
+from rlds_cli.store import manifest, sealing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.integrity import verify_directory

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from conftest import run_rlds
 
+from rlds_cli.base.files import arrays
 from rlds_cli.dataset import open_dataset
 from rlds_cli.errors import DamagedDataset, NewerFormat
 from rlds_cli.keep.verification import verify
-from rlds_cli.store import arrays, files, manifest
+from rlds_cli.store import files, layouts, manifest
 from rlds_cli.store.opening import open_directory
 from rlds_cli.store.paths import is_field_path
 
@@ -199,7 +200,7 @@ def test_rows_that_no_file_has_are_not_looked_for(dataset: Path) -> None:
 )
 def test_an_episode_table_that_leads_elsewhere(dataset: Path, column: str, values: list[int], message: str) -> None:
     array = dataset / "episodes" / column
-    arrays.write(array, np.array(values, arrays.open_document(array)[1]))
+    arrays.write(array, np.array(values, layouts.open_document(array)[1]))
     with pytest.raises(DamagedDataset, match=message):
         _ = open_dataset(dataset).num_steps
 

@@ -22,6 +22,7 @@ from PIL import Image
 from test_mp4 import CODECS, pictures
 
 import rlds_cli
+from rlds_cli.base.files import arrays
 from rlds_cli.base.media import mp4
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage
@@ -29,7 +30,7 @@ from rlds_cli.keep.reencoding import reencode
 from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Transition
 from rlds_cli.make.importing import import_files
-from rlds_cli.store import arrays
+from rlds_cli.store import layouts
 from rlds_cli.store.videos import Video, decode_video
 from rlds_cli.ted import Field
 
@@ -260,13 +261,13 @@ def test_threads_decode_side_by_side(archive: Path, ds: Dataset) -> None:
 @pytest.mark.thorough
 def test_videos_are_stored_once_and_as_published(archive: Path, ds: Dataset) -> None:
     files = sorted(archive.rglob("*.mp4"))
-    stored = arrays.read(ds.path / "video" / TOP / "bytes")
+    stored = layouts.read(ds.path / "video" / TOP / "bytes")
     assert stored.tobytes() == b"".join(f.read_bytes() for f in files)
     hashes = [hashlib.sha256(f.read_bytes()).digest() for f in files]
-    assert [d.tobytes() for d in arrays.read(ds.path / "video" / TOP / "sha256")] == hashes
+    assert [d.tobytes() for d in layouts.read(ds.path / "video" / TOP / "sha256")] == hashes
     first = ds.store.rows(TOP)[: ds.episodes["num_observed" if ds.schema[TOP].placement == "both" else "length"][0]]
     frames = b"".join(hashes[video] + struct.pack("<i", frame) for video, frame in first.tolist())
-    assert arrays.read(ds.path / "digests" / TOP)[0].tobytes() == hashlib.sha256(frames).digest()
+    assert layouts.read(ds.path / "digests" / TOP)[0].tobytes() == hashlib.sha256(frames).digest()
 
 
 def test_workers_do_not_change_a_byte(archive: Path, ds: Dataset) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from loader import data, peers
 from loader.cases import Builders, Call, Case, Group, Row, batches
 from loader.memory import below, cool, read_ahead
-from rlds_cli.store import arrays
+from rlds_cli.base.files import arrays
 
 SECONDS = 1.0
 WINDOWS, SMALL = 256, 256

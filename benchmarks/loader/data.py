@@ -17,10 +17,11 @@ from results import DATA
 
 import rlds_cli
 from rlds_cli.base import ids
+from rlds_cli.base.files import arrays
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.home import Home
-from rlds_cli.store import arrays, sealing
+from rlds_cli.store import sealing
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, StoredField
 from rlds_cli.store.statistics import Accumulator
 from rlds_cli.ted import FLAGS, REWARD, TRUNCATED, Field

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rlds_cli.base.files import arrays
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.dataset import editing
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.store import Store, arrays, compression, digests, versions, videos
+from rlds_cli.store import Store, compression, digests, layouts, versions, videos
 from rlds_cli.store.frames import laid_out
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.views import Change
@@ -66,7 +67,7 @@ def _size(ds: Dataset) -> int:
 def _films(store: Store, f: Field) -> bool:
     """Return whether the videos of a field are written, too: those in several files."""
     of = store.files.beside(videos.DIRECTORY, *store.table.path_of(f.name).split("/"), "bytes")
-    return f.codec == VIDEO and arrays.is_segmented(of)
+    return f.codec == VIDEO and layouts.is_segmented(of)
 
 
 def _write(rows: Rows, f: Field, dataset: Path) -> None:
@@ -107,4 +108,4 @@ def _write_frames(rows: Rows, f: Field, directory: Path) -> None:
 def _is_segmented(store: Store) -> bool:
     """Return whether an array of rows, frames or videos is in segments, as those of a merge are."""
     columns = (*store.table.columns(), *store.table.digest_columns())
-    return any(arrays.is_segmented(store.path / c.directory) for c in columns)
+    return any(layouts.is_segmented(store.path / c.directory) for c in columns)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rlds_cli.base import settings
-from rlds_cli.base.files import disk, publishing, trees
+from rlds_cli.base.files import arrays, disk, publishing, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import StrPath
@@ -22,7 +22,7 @@ from rlds_cli.base.text import size_of
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.errors import NoPermission
 from rlds_cli.home import Home, writing
-from rlds_cli.store import Manifest, Store, arrays, joining
+from rlds_cli.store import Manifest, Store, joining
 from rlds_cli.store.finish import Description
 from rlds_cli.store.opening import open_directory
 from rlds_cli.ted import Field, IntArray

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.files import arrays
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.dataset.tasks import StepTasks, Tasks
-from rlds_cli.store import Store, arrays, compression, digests, episode_table
+from rlds_cli.store import Store, compression, digests, episode_table
 from rlds_cli.store.derived import Patched
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.views import Change

@@ -23,10 +23,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlds_cli.base.files import arrays
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.dataset import retelling
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.store import Store, arrays, compression, digests
+from rlds_cli.store import Store, compression, digests
 from rlds_cli.store.derived import NUMBERS, ZEROS, Column, Patched
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import Columns

@@ -11,7 +11,7 @@ from typing import Literal
 
 from rlds_cli import home
 from rlds_cli.base import ids, settings
-from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import arrays, disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.ids import DatasetId
@@ -19,7 +19,7 @@ from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.home import Home, exclusive
-from rlds_cli.store import Manifest, Store, arrays, compression, lookups, manifest, sealing, sharing, versions
+from rlds_cli.store import Manifest, Store, compression, layouts, lookups, manifest, sealing, sharing, versions
 from rlds_cli.store.integrity import check_field
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.store.opening import open_directory
@@ -133,7 +133,7 @@ def _sizes(store: Store) -> Iterator[int]:
     """Yield the uncompressed bytes of the arrays of all fields."""
     for f in store.fields.values():
         for array in compression.column_arrays(f, store.path / store.table.path_of(f.name)):
-            yield arrays.file_size(*arrays.open_document(array))
+            yield arrays.file_size(*layouts.open_document(array))
 
 
 def _share_the_rest(store: Store, work: Path) -> None:

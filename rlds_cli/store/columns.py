@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli.store import arrays
+from rlds_cli.base.files import arrays
 
 Part = Literal["rows", "frames", "films", "digests"]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import arrays, disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset, NeedsMemory
-from rlds_cli.store import arrays, files, references
-from rlds_cli.store.arrays import COMPRESSED_INNER_BYTES as INNER_BYTES
-from rlds_cli.store.arrays import SHARD_BYTES, ArrayLayout
+from rlds_cli.store import files, layouts, references
+from rlds_cli.store.layouts import COMPRESSED_INNER_BYTES as INNER_BYTES
+from rlds_cli.store.layouts import SHARD_BYTES, ArrayLayout
 from rlds_cli.ted import VIDEO, Array, Field
 
 LEVEL = 3
@@ -54,7 +54,7 @@ def _write_compressed(source: Path, target: Path) -> None:
     import zarr
     from zarr.codecs import ZstdCodec
 
-    values = arrays.read(source)
+    values = layouts.read(source)
     width = max(1, arrays.row_bytes(values.shape, values.dtype))
     inner = max(1, INNER_BYTES // width)
     shard = inner * max(1, min(SHARD_BYTES // (inner * width), -(-len(values) // inner)))
@@ -90,7 +90,7 @@ def _write_plain(source: Path, target: Path) -> None:
 
 def is_compressed(array: Path) -> bool:
     """Return whether the array in ``array`` is zarr-encoded."""
-    return arrays.layout(array).compressed
+    return layouts.layout(array).compressed
 
 
 class Compressed:
@@ -106,7 +106,7 @@ class Compressed:
         import zarr
 
         self._array = array = references.place(array)
-        self._layout = arrays.layout(array)
+        self._layout = layouts.layout(array)
         self._checked: set[int] = set()
         check_shards(array)
         try:
@@ -137,7 +137,7 @@ class Compressed:
 
 def open_rows(array: Path) -> Array | Compressed:
     """Return the rows of an array in either encoding, for slicing: mapped, or decoded slice by slice."""
-    return Compressed(array) if is_compressed(array) else arrays.read(array)
+    return Compressed(array) if is_compressed(array) else layouts.read(array)
 
 
 def read_range(array: Path, start: int, stop: int) -> Array:
@@ -179,7 +179,7 @@ def open_column(array: Path) -> Array:
 def check_shards(array: Path) -> None:
     """Raise DamagedDataset if a shard is missing: Zarr readers would return zeros for it."""
     array = references.place(array)
-    found = arrays.layout(array)
+    found = layouts.layout(array)
     for shard in range(found.shards):
         file = _shard_file(array, found, shard)
         if not file.is_file():

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.base.files import trees
-from rlds_cli.store import arrays, lookups, sealing, sharing
+from rlds_cli.base.files import arrays, trees
+from rlds_cli.store import layouts, lookups, sealing, sharing
 from rlds_cli.store.lookups import Kind, Lookup, Part
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import Array, IntArray
@@ -163,7 +163,7 @@ class Tables:
             return there.dtype, there.row
         if lookups.is_strings(self._source.path / path):
             return None, ()
-        shape, dtype = arrays.open_document(self._source.path / path)
+        shape, dtype = layouts.open_document(self._source.path / path)
         return dtype, shape[1:]
 
     def _share(self, path: str, target: Path) -> None:

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.base.files import sha256
-from rlds_cli.store import arrays, episode_table
+from rlds_cli.base.files import arrays, sha256
+from rlds_cli.store import episode_table
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.ted import VIDEO, Array, BoolArray, EpisodeTable, Field, IntArray, Repeated

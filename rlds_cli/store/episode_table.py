@@ -18,10 +18,10 @@ from urllib.parse import unquote
 
 import numpy as np
 
+from rlds_cli.base.files import arrays, mapping, trees
 from rlds_cli.base.files import json as documents
-from rlds_cli.base.files import mapping, trees
 from rlds_cli.errors import DamagedDataset, InvalidEpisode
-from rlds_cli.store import arrays, lookups
+from rlds_cli.store import layouts, lookups
 from rlds_cli.store.lookups import LookedUp
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.paths import component
@@ -199,7 +199,7 @@ def read_sources(directory: Path) -> tuple[dict[str, Any], ...]:
     DamagedDataset
         A file has another kind of description, or a name that leads out of the archive.
     """
-    return tuple(source_of(directory, text) for text in arrays.read_strings(directory))
+    return tuple(source_of(directory, text) for text in layouts.read_strings(directory))
 
 
 def source_of(directory: Path, text: str | bytes) -> dict[str, Any]:
@@ -526,7 +526,7 @@ def is_apart(directory: Path, name: str) -> bool:
 
 def read_small(directory: Path) -> dict[str, Any]:
     """Read the columns in the document of the table, as lists of JSON values; raises DamagedDataset."""
-    found = arrays.attributes(directory).get(_ATTRIBUTE, {})
+    found = layouts.attributes(directory).get(_ATTRIBUTE, {})
     if not isinstance(found, dict):
         raise DamagedDataset(f"{directory / 'zarr.json'}: {_ATTRIBUTE} is a {type(found).__name__}.", hint=_HINT)
     return found

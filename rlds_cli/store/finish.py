@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import __version__
+from rlds_cli.base.files import arrays
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.store import (
-    arrays,
     compression,
     digests,
     episode_table,
+    layouts,
     lookups,
     rows,
     sealing,
@@ -109,7 +110,7 @@ class Linked:
         rows = np.repeat(self.start - table.start, table.length + 1)
         for f in self.fields:
             if f.name in FLAGS:
-                yield f.name, arrays.read(directory / f.path)[rows + np.arange(len(rows))]
+                yield f.name, layouts.read(directory / f.path)[rows + np.arange(len(rows))]
 
 
 def finish(
@@ -167,7 +168,7 @@ def _spread(directory: Path, first: IntArray, to: Linked) -> None:
     Where the last row of an episode is a step of another one, the step is written: last, since it is the first row that
     is written of that one.
     """
-    old = arrays.read(directory)
+    old = layouts.read(directory)
     shape, dtype = (to.rows, *old.shape[1:]), old.dtype
     file, width = arrays.data_file(directory, old.ndim), arrays.row_bytes(shape, dtype)
     begins = np.flatnonzero(np.diff(to.start - first, prepend=-1))  # of runs of episodes that stay end to end
@@ -223,7 +224,7 @@ def complete(
     """Write the rest of a dataset: episode table, sources, metadata, groups, list of digests, manifest."""
     table, of_user = c.table, episode_table.all_typed(c.table.extra)
     _write_episodes(directory / "episodes", c)
-    of_episodes = {f.name: arrays.read(directory / "digests" / f.path) for f in c.fields}
+    of_episodes = {f.name: layouts.read(directory / "digests" / f.path) for f in c.fields}
     arrays.write(directory / "episodes" / "id", digests.ids(table, of_episodes))
     episode_table.write_own(directory / "episodes", of_user)
     manifest = Manifest(
@@ -252,7 +253,7 @@ def complete(
         shared=c.shared,
         episode_columns=digests.described(of_user),
     )
-    arrays.write_groups(directory)
+    layouts.write_groups(directory)
     sealed = sealing.seal(directory, manifest, known=c.known, threads=threads)
     read(directory)  # do not publish a manifest that would be refused on opening
     return sealed
@@ -296,7 +297,7 @@ def _finish_field(built: Built, f: Field, encoding: str, locate: videos.Locate |
         arrays.finish(directory, (total, 2), "int32")
         extents = [locate(f.name, key) for key in built.end.strings.get(f.name, [])]
         files = videos.write(built.directory / videos.DIRECTORY / path, extents)
-        of_episodes = digests.of_episodes(digests.video_rows(arrays.read(directory), files), start, count)
+        of_episodes = digests.of_episodes(digests.video_rows(layouts.read(directory), files), start, count)
     elif f.kind == "frames":
         of_rows = _finish_frames(directory, total, built.end.frame_bytes.get(f.name, 0))
         of_episodes = digests.of_episodes(of_rows, start, count)
@@ -304,10 +305,10 @@ def _finish_field(built: Built, f: Field, encoding: str, locate: videos.Locate |
         strings = built.end.strings.get(f.name, [])
         arrays.finish(directory, (total,), "int32")
         arrays.write_strings(built.directory / "text" / path, strings)
-        of_episodes = digests.of_text_episodes(arrays.read(directory), [*strings, None], start, count)
+        of_episodes = digests.of_text_episodes(layouts.read(directory), [*strings, None], start, count)
     else:
         arrays.finish(directory, (total, *f.shape), f.dtype)
-        scanned = statistics.scan(arrays.read(directory), f, built.episodes, blocks)
+        scanned = statistics.scan(layouts.read(directory), f, built.episodes, blocks)
         of_episodes, of_rows, stats = scanned.episodes, scanned.rows, scanned.stats
     if encoding == "zarr":
         compression.compress(directory, f)
@@ -329,7 +330,7 @@ def _finish_frames(directory: Path, total: int, size: int) -> digests.Digests:
     arrays.finish(directory / "bytes", (size,), "uint8")
     arrays.finish(directory / "offsets", (total, 2), "int64")
     arrays.write_group(directory)
-    return digests.of_frames(arrays.read(directory / "bytes"), arrays.read(directory / "offsets"))
+    return digests.of_frames(layouts.read(directory / "bytes"), layouts.read(directory / "offsets"))
 
 
 def _share(directory: Path, s: Shared) -> _Finished:

@@ -17,14 +17,16 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.files import arrays
+from rlds_cli.base.files.arrays import Segment
 from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.store import (
-    arrays,
     compression,
     digests,
     episode_table,
     files,
+    layouts,
     lookups,
     manifest,
     metadata,
@@ -33,7 +35,6 @@ from rlds_cli.store import (
     statistics,
     videos,
 )
-from rlds_cli.store.arrays import Segment
 from rlds_cli.store.compression import read_range
 from rlds_cli.store.manifest import Manifest, Stats, StoredField
 from rlds_cli.store.opening import Store, open_directory
@@ -166,10 +167,10 @@ def _check_others(path: Path, m: Manifest) -> Iterator[Problem]:
     there = lookups.files(path, damaged={})  # lookups are compared with their digests as they would be written
     for document in sorted(n for n, file in there.items() if n.endswith("/zarr.json") and isinstance(file, Path)):
         array = (path / document).parent
-        if not fields.isdisjoint((array, *array.parents)) or arrays.is_segmented(array.parent):
+        if not fields.isdisjoint((array, *array.parents)) or layouts.is_segmented(array.parent):
             continue
         try:
-            arrays.read(array) if arrays.is_array(array) else arrays.check_group(array)
+            layouts.read(array) if layouts.is_array(array) else layouts.check_group(array)
         except RldsError as e:
             yield Problem(array.relative_to(path).as_posix(), e.message)
     if m.archive and not (path / "sources").exists():
@@ -216,7 +217,7 @@ def logical_size(dataset: Path, f: StoredField, rows: int) -> int:
         return rows * 4
     try:
         files = dataset / videos.DIRECTORY if f.codec == VIDEO else dataset
-        return arrays.open_document(files / f.path / "bytes")[0][0] + rows * 8
+        return layouts.open_document(files / f.path / "bytes")[0][0] + rows * 8
     except DamagedDataset:
         return 0
 
@@ -229,7 +230,7 @@ def rows_there(dataset: Path, f: StoredField) -> int:
         array, dtype, shape = array / "offsets", np.dtype("int64"), (2,)
     width = arrays.row_bytes((0, *shape), dtype)
     try:
-        found = arrays.layout(array)
+        found = layouts.layout(array)
         if found.compressed:
             return min(found.shape[0], found.shard * sum(1 for _ in (references.place(array) / "c").iterdir()))
         return max((s.start + s.file.stat().st_size // width for s in found.segments if s.size), default=0)
@@ -278,11 +279,11 @@ class _HashedRows:
         if f.codec == VIDEO:
             self.width, self._files = 8, self._hash_files(dataset / videos.DIRECTORY / f.path)
         elif f.kind == "frames":
-            rows = max(1, arrays.open_document(self._path / "offsets")[0][0])
-            self._of_images = arrays.open_document(self._path / "bytes")[0][0]
+            rows = max(1, layouts.open_document(self._path / "offsets")[0][0])
+            self._of_images = layouts.open_document(self._path / "bytes")[0][0]
             self.width = 16 + self._of_images // rows
         elif f.kind == "text":
-            self._texts = [*arrays.read_strings(dataset / "text" / f.path), None]
+            self._texts = [*layouts.read_strings(dataset / "text" / f.path), None]
         else:
             self.width = arrays.row_bytes((0, *f.shape), f.dtype)
 
@@ -331,7 +332,7 @@ class _HashedRows:
 
     def _hash_files(self, directory: Path) -> digests.Digests:
         found = []
-        for a, b in arrays.read(directory / "spans").tolist():
+        for a, b in layouts.read(directory / "spans").tolist():
             h = hashlib.sha256()
             for piece in _pieces(directory / "bytes", a, b, 1):
                 h.update(piece)
@@ -403,7 +404,7 @@ def _structure(dataset: Path, f: StoredField, rows: int, episodes: Mapping[str, 
         if f.codec == VIDEO:
             return [*_array(path, f.name, (rows, 2), "int32"), *_videos(dataset / videos.DIRECTORY / f.path, f.name)]
         if f.kind == "frames":
-            size = arrays.open_document(path / "bytes")[0]
+            size = layouts.open_document(path / "bytes")[0]
             return [
                 *_array(path / "offsets", f"{f.name} offsets", (rows, 2), "int64"),
                 *_array(path / "bytes", f"{f.name} bytes", size, "uint8"),
@@ -417,9 +418,9 @@ def _structure(dataset: Path, f: StoredField, rows: int, episodes: Mapping[str, 
 
 
 def _videos(path: Path, name: str) -> list[Problem]:
-    size = arrays.open_document(path / "bytes")[0]
+    size = layouts.open_document(path / "bytes")[0]
     problems = _array(path / "bytes", f"{name} videos", size, "uint8")
-    videos.check_spans(path / "spans", arrays.read(path / "spans"), size[0])
+    videos.check_spans(path / "spans", layouts.read(path / "spans"), size[0])
     if videos.tables_digest(path) != videos.stored_digest(path):
         problems.append(Problem(f"{name} videos", "differ (the tables that say where frames lie)"))
     return problems
@@ -430,12 +431,12 @@ def _why(error: Exception) -> str:
 
 
 def _array(directory: Path, name: str, shape: tuple[int, ...], dtype: str) -> list[Problem]:
-    found = arrays.open_document(directory)
+    found = layouts.open_document(directory)
     if found != (shape, np.dtype(dtype)):
         what = f"zarr.json says {found[1]} {list(found[0])}; the manifest says {dtype} {list(shape)}"
         return [Problem(name, what)]
     try:
-        layout = arrays.layout(directory)
+        layout = layouts.layout(directory)
     except DamagedDataset:
         return [Problem(name, "zarr.json does not describe the file")]
     if layout.compressed:
@@ -444,7 +445,7 @@ def _array(directory: Path, name: str, shape: tuple[int, ...], dtype: str) -> li
     problems = []
     for k, s in enumerate(layout.segments):
         if s.size:
-            arrays.check_size(s.file, s.size)
+            layouts.check_size(s.file, s.size)
             problems += _tail(s, f"{name}, segment {k}" if layout.segmented else name)
     return problems
 
@@ -472,7 +473,7 @@ def _misplaced(spans: IntArray) -> BoolArray:
 
 def _offsets(path: Path, f: StoredField, size: int, episodes: Mapping[str, Array]) -> list[Problem]:
     """Check that the frames of episodes lie in order within the bytes; other rows may hold anything."""
-    offsets = read_range(path / "offsets", 0, arrays.open_document(path / "offsets")[0][0])
+    offsets = read_range(path / "offsets", 0, layouts.open_document(path / "offsets")[0][0])
     wrong = np.flatnonzero(_misplaced(offsets) | (offsets[:, 0] < 0) | (offsets[:, 1] > size))
     order = np.argsort(episodes["start"], kind="stable")
     start = episodes["start"][order]
@@ -495,7 +496,7 @@ def _pieces(array: Path, a: int, b: int, width: int) -> Iterator[memoryview | by
             yield arrays.raw(arrays.little_endian(read_range(array, start, min(start + step, b))))
         return
     at = a
-    for s in arrays.layout(array).segments:
+    for s in layouts.layout(array).segments:
         first, stop = max(at, s.start), min(b, s.start + s.rows)
         if first < stop:
             yield bytes((first - at) * width)  # rows of no segment
@@ -548,7 +549,7 @@ def _row_digests(
         return []
     where, count = f"{digests.ROWS}/{f.name}", digests.counted(f, episodes["length"], episodes["num_observed"])
     try:
-        rows = arrays.read(dataset / digests.ROWS / f.path)
+        rows = layouts.read(dataset / digests.ROWS / f.path)
         bad = np.flatnonzero((digests.of_episodes(rows, episodes["start"], count) != stored).any(1))
     except _FAILURES as e:
         return [Problem(where, _why(e))]

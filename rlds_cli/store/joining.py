@@ -26,10 +26,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.base.files import disk, trees
+from rlds_cli.base.files import arrays, disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import arrays, digests, sealing, sharing, videos
+from rlds_cli.store import digests, layouts, sealing, sharing, videos
 from rlds_cli.store.finish import Description, FinishedContent, Linked, complete, stored
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.opening import Store
@@ -213,7 +213,7 @@ def _moved(rows: IntArray, placed: Sequence[_Placed]) -> IntArray:
 
 def _behind(stop: int) -> int:
     """Return where the next segment begins: always behind a row that means nothing, in which frames may end."""
-    return -(-(stop + 1) // arrays.SEGMENT_ROWS) * arrays.SEGMENT_ROWS
+    return -(-(stop + 1) // layouts.SEGMENT_ROWS) * layouts.SEGMENT_ROWS
 
 
 class _Result:
@@ -243,7 +243,7 @@ class _Result:
                     yield to, s.store.rows(name)[first:stop].astype(dtype)
 
         self._write(path, dtype, (self.rows, *shape), pieces())
-        rows = arrays.read(self._directory / path)
+        rows = layouts.read(self._directory / path)
         if digests.has_row_digests(f):
             blocks = (
                 (to, digests.of_rows(rows[to : to + stop - first]))
@@ -251,7 +251,7 @@ class _Result:
                 for first, stop, to in s.blocks()
             )
             self._write(f"{digests.ROWS}/{path}", np.dtype(np.uint8), (self.rows, 32), blocks)
-            rows = arrays.read(self._directory / digests.ROWS / path)
+            rows = layouts.read(self._directory / digests.ROWS / path)
         placed = {s.store.version_id: s.placed for s in self._sources}
         of_episodes = np.concatenate(
             [
@@ -294,7 +294,7 @@ class _Result:
         found, after = list[tuple[_Placed, ...]](), 0
         segments = list[tuple[_Source, str, arrays.Segment, int]]()  # of which array, and from which row on
         for source, path in zip(self._sources, of, strict=True):
-            runs, segmented = source.store.table.runs(path), arrays.is_segmented(source.store.path / path)
+            runs, segmented = source.store.table.runs(path), layouts.is_segmented(source.store.path / path)
             placed = source.placed if by_row else _place(runs, after)
             parts = [s for run in runs for s in run.segments]
             fits = all((s.shape[1:], s.dtype) == (shape, dtype) for s in parts)
@@ -310,7 +310,7 @@ class _Result:
         for k, (source, name, segment, _) in enumerate(segments):
             self._share(source, name, segment, to if whole else f"{to}/{k}")
         if not whole:
-            arrays.write_segmented(target, (total, *shape), dtype, [at for *_, at in segments])
+            layouts.write_segmented(target, (total, *shape), dtype, [at for *_, at in segments])
         return found
 
     def _share(self, source: _Source, name: str, segment: arrays.Segment, to: str) -> None:

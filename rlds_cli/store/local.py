@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rlds_cli.base.files.arrays import Segment
 from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
-from rlds_cli.store import arrays, compression, manifest, references, versions
+from rlds_cli.store import compression, layouts, manifest, references, versions
 from rlds_cli.store import files as store_files
-from rlds_cli.store.arrays import Segment
 from rlds_cli.store.columns import Column
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.segment_map import SegmentMap
@@ -123,9 +123,9 @@ class Files:
                 compression.check_shards(self.path / c.directory)
             elif c.segment_rows:
                 for s in self.segments(c):
-                    arrays.check_size(s.file, s.size)
+                    layouts.check_size(s.file, s.size)
             else:
-                arrays.check_files(self.path / c.directory, c.whole, c.dtype)
+                layouts.check_files(self.path / c.directory, c.whole, c.dtype)
 
     def segments(self, c: Column) -> tuple[Segment, ...]:
         """Return the files of a column of plain rows, in order; `Segment.start` is as the files count entries."""
@@ -135,8 +135,8 @@ class Files:
             return tuple(Segment(n * size, self.path / c.directory, shape, c.dtype, size, n) for n in numbers)
         return tuple(s for s in self._check_layout(c).segments if s.size)
 
-    def _check_layout(self, c: Column) -> arrays.ArrayLayout:
-        found = arrays.layout(self.documents(c.directory))
+    def _check_layout(self, c: Column) -> layouts.ArrayLayout:
+        found = layouts.layout(self.documents(c.directory))
         if (found.shape, found.dtype) != (c.whole, c.dtype):
             said = f"{found.dtype} {list(found.shape)}"
             raise DamagedDataset(
@@ -165,12 +165,12 @@ class Files:
     def _opener(self, c: Column) -> Callable[[int], int]:
         """Return how the segments of a column are opened; it does not refer to this object, which refers to it."""
         path = self.path
-        return lambda number: arrays.descriptor(path / c.file(number), c.size)
+        return lambda number: layouts.descriptor(path / c.file(number), c.size)
 
     def small(self, c: Column, keep: object = None) -> Array:
         """Return the entries of a column whose files are small ones: of digests."""
         path = self.beside(*c.directory.parts)
-        return self.entries(c, c.first, c.stop, keep) if c.segment_rows else arrays.read(path)
+        return self.entries(c, c.first, c.stop, keep) if c.segment_rows else layouts.read(path)
 
     def mapped(self, c: Column, keep: object = None) -> Array:
         """Return a column as it is mapped, for the loader: of blocks that are not held, its values are anything."""
@@ -331,7 +331,7 @@ class LocalFiles(Files):
     def file_of(self, c: Column) -> Path | None:
         """Return the one file that has all plain rows of a column; None if they are in several, or compressed."""
         path = self.path / c.directory
-        if c.segment_rows or (found := arrays.layout(path)).compressed or arrays.is_segmented(path):
+        if c.segment_rows or (found := layouts.layout(path)).compressed or layouts.is_segmented(path):
             return None
         return found.segments[0].file
 
@@ -340,7 +340,7 @@ class LocalFiles(Files):
         if c.segment_rows or c.compressed:
             return ()
         try:
-            segments = [s for s in arrays.layout(self.path / c.directory).segments if s.size]
+            segments = [s for s in layouts.layout(self.path / c.directory).segments if s.size]
             found = [(s, s.file.stat()) for s in segments]
         except (FileNotFoundError, DamagedDataset):
             return ()

@@ -32,14 +32,14 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from rlds_cli.base.files import arrays, mapping, trees
 from rlds_cli.base.files import json as documents
-from rlds_cli.base.files import mapping, trees
 from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.arrays import Segment
 from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import arrays, paths, references, validation
 from rlds_cli.store import files as store_files
-from rlds_cli.store.arrays import Segment
+from rlds_cli.store import layouts, paths, references, validation
 from rlds_cli.ted import Array, IntArray
 
 FILE, INDICES = paths.LOOKUP, paths.LOOKUPS
@@ -172,7 +172,7 @@ class LookedUp:
                 segments.append(_segment(directory / str(k), start, (part.rows, *lookup.row)))
         if any(s.dtype != self.dtype for s in segments):
             raise DamagedDataset(f"The parts of {directory} are not {self.dtype}.", hint=_HINT)
-        self._stored = arrays.joined((stop, *lookup.row), self.dtype, segments)
+        self._stored = layouts.joined((stop, *lookup.row), self.dtype, segments)
 
     def between(self, first: int, stop: int) -> Array:
         """Return rows [first, stop)."""
@@ -205,13 +205,13 @@ def starts(rows: Sequence[int]) -> tuple[int, ...]:
     """Return the numbers of the first rows of parts of so many rows, which are mapped side by side."""
     found = [0]
     for n in rows[:-1]:
-        found.append(-(-(found[-1] + n) // arrays.SEGMENT_ROWS) * arrays.SEGMENT_ROWS)
+        found.append(-(-(found[-1] + n) // layouts.SEGMENT_ROWS) * layouts.SEGMENT_ROWS)
     return tuple(found)
 
 
 def _segment(directory: Path, start: int, shape: tuple[int, ...]) -> Segment:
     """Return the file of a part, whose rows have numbers from ``start`` on; raises DamagedDataset."""
-    found = arrays.layout(directory)
+    found = layouts.layout(directory)
     if found.compressed or found.segmented or found.shape != shape:
         raise DamagedDataset(f"{directory} is not an array of plain rows {list(shape)}.", hint=_HINT)
     return replace(found.segments[0], start=start)
@@ -226,8 +226,8 @@ class _LookedUpTexts:
         self._start, self._size = np.zeros(len(index), np.int64), np.zeros(len(index), np.int64)
         self._bytes = list[Array]()
         for k, part in enumerate(lookup.parts):
-            data, offsets = arrays.read(directory / str(k) / "bytes"), arrays.read(directory / str(k) / "offsets")
-            arrays.check_offsets(directory / str(k) / "offsets", offsets, data)
+            data, offsets = layouts.read(directory / str(k) / "bytes"), layouts.read(directory / str(k) / "offsets")
+            layouts.check_offsets(directory / str(k) / "offsets", offsets, data)
             at = np.flatnonzero(self._part == k)
             rows = index[at] - begins[k]
             if len(offsets) != part.rows + 1 or (rows >= part.rows).any():
@@ -260,7 +260,7 @@ def _index_of(directory: Path, lookup: Lookup, known: Indices) -> IntArray:
     """Return the numbers of the rows; raises DamagedDataset if one is not there."""
     if lookup.index not in known:
         place = index_in(directory.parents[len(Path(lookup.array).parts) - 1], lookup.index)
-        found = arrays.read(place)
+        found = layouts.read(place)
         if found.ndim != 1 or found.dtype not in (np.int32, np.int64):
             raise DamagedDataset(f"{place} holds no numbers of rows.", hint=_HINT)
         numbers = found.astype(np.int64)  # as NumPy takes rows by it
@@ -288,7 +288,7 @@ def opened(directory: Path, known: Indices) -> LookedUp | Array | None:
     """
     lookup = find(directory)
     if lookup is None:
-        return arrays.read(directory) if arrays.is_array(directory) else None
+        return layouts.read(directory) if layouts.is_array(directory) else None
     return None if lookup.texts else LookedUp(directory, lookup, known)
 
 
@@ -297,7 +297,7 @@ def read(directory: Path) -> Array:
     found = opened(directory, {})
     if isinstance(found, LookedUp):
         return found.read()
-    return arrays.read(directory) if found is None else found
+    return layouts.read(directory) if found is None else found
 
 
 def pieces(directory: Path) -> Iterator[Array]:
@@ -313,7 +313,7 @@ def read_strings(directory: Path) -> list[str]:
     """Return the texts that `arrays.write_strings` wrote, also if they are looked up; raises DamagedDataset."""
     lookup = find(directory)
     if lookup is None:
-        return arrays.read_strings(directory)
+        return layouts.read_strings(directory)
     if not lookup.texts:
         raise DamagedDataset(f"{directory} holds no texts.", hint=_HINT)
     return _LookedUpTexts(directory, lookup, {}).texts()
@@ -322,7 +322,7 @@ def read_strings(directory: Path) -> list[str]:
 def is_array(directory: Path) -> bool:
     """Return whether a directory holds an array, also one whose rows are looked up; raises as `find`."""
     lookup = find(directory)
-    return arrays.is_array(directory) if lookup is None else not lookup.texts
+    return layouts.is_array(directory) if lookup is None else not lookup.texts
 
 
 def is_strings(directory: Path) -> bool:

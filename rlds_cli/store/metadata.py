@@ -24,10 +24,11 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.files import arrays
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import arrays, validation
+from rlds_cli.store import layouts, validation
 from rlds_cli.ted import Array
 
 DIRECTORY = "metadata"
@@ -146,9 +147,9 @@ def read(dataset: Path) -> Metadata:
     directory = dataset / DIRECTORY
     if not directory.is_dir():
         return Metadata(directory, np.zeros(0, np.uint8), {})
-    data = arrays.read(directory)
+    data = layouts.read(directory)
     try:
-        begin, stop = arrays.attributes(directory)[_INDEX]
+        begin, stop = layouts.attributes(directory)[_INDEX]
         if data.dtype != np.uint8 or data.ndim != 1 or not 0 <= begin <= stop <= len(data):
             raise ValueError(f"an index at bytes {begin!r} to {stop!r} of {data.dtype} {list(data.shape)}")
         index = documents.loads(data[begin:stop].tobytes(), longest=documents.OWN)

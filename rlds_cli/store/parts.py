@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.files import arrays
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import RldsError
-from rlds_cli.store import arrays, rows
+from rlds_cli.store import rows
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import RowPosition, WrittenRows
 from rlds_cli.ted import Array, EpisodeTable, Field, Note, Repeated

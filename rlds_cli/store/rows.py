@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.files import arrays
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.disk import is_full
 from rlds_cli.errors import NoSpace, RldsError
-from rlds_cli.store import arrays
 from rlds_cli.store.frames import laid_out
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.ted import (

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rlds_cli.base.files import arrays
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import arrays, digests, lookups, tags, videos
+from rlds_cli.store import digests, lookups, tags, videos
 from rlds_cli.store import files as store_files
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import VIDEO

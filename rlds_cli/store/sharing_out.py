@@ -18,12 +18,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rlds_cli.base.files import arrays
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.disk import attempt
 from rlds_cli.base.files.journal import Journal
 from rlds_cli.base.progress import Event, Progress
 from rlds_cli.base.workers import Executor, run_items
-from rlds_cli.store import arrays, rows, sharing
+from rlds_cli.store import rows, sharing
 from rlds_cli.store.build import BuildJob, Built, assemble, write_part
 from rlds_cli.store.parts import JOURNAL, PLACE, Finished, copy_range, on_disk, record
 from rlds_cli.store.paths import assign_paths

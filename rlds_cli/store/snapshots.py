@@ -16,11 +16,12 @@ from typing import BinaryIO
 
 import numpy as np
 
+from rlds_cli.base.files import arrays
 from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.arrays import Segment
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import arrays, lookups, paths, tags
 from rlds_cli.store import files as store_files
-from rlds_cli.store.arrays import Segment
+from rlds_cli.store import layouts, lookups, paths, tags
 from rlds_cli.store.lookups import WholeFile
 from rlds_cli.ted import IntArray
 
@@ -95,8 +96,8 @@ def of_directory(path: Path, needed: Mapping[Path, IntArray | None]) -> Iterator
     store_files.check_tree(path)
     parts: dict[Path, list[tuple[int, int]]] = {}
     for place, spans in needed.items():
-        if spans is not None or arrays.is_segmented(place):
-            for s in arrays.layout(place).segments:
+        if spans is not None or layouts.is_segmented(place):
+            for s in layouts.layout(place).segments:
                 parts.setdefault(s.file, []).extend(_extents(s, spans))  # two segments may be of one file
     for name, file in sorted(lookups.files(path).items(), key=itemgetter(0)):
         own = name == tags.FILE or paths.INDEXED.fullmatch(name)
@@ -123,7 +124,7 @@ def runs(spans: IntArray, width: int) -> list[tuple[int, int]]:
 def rows_between(place: Path, spans: IntArray) -> int:
     """Return how many rows of no episode an array of a snapshot has, since they lie between rows of episodes."""
     found = 0
-    for s in arrays.layout(place).segments:
+    for s in layouts.layout(place).segments:
         within = np.clip(spans - s.start, 0, s.rows)
         sent = runs(within, arrays.row_bytes(s.shape, s.dtype))
         found += sum(stop - first for first, stop in sent) - covered(within)

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.files import arrays
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument
-from rlds_cli.store import arrays, digests, episode_table, lookups, manifest, metadata, sealing, versions
+from rlds_cli.store import digests, episode_table, layouts, lookups, manifest, metadata, sealing, versions
 from rlds_cli.store.columns import Column, Part
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.encoded import EncodedBytes
@@ -482,7 +483,7 @@ class FixedTable(Table):
         directory, compressed = (
             (path / "bytes", compressed) if part == "frames" else (DIRECTORY / path / "bytes", False)
         )
-        shape, dtype = arrays.open_document(self.files.documents(directory))
+        shape, dtype = layouts.open_document(self.files.documents(directory))
         if len(shape) != 1 or dtype != np.uint8:
             raise DamagedDataset(f"{self.files.path / directory} is not an array of bytes.", hint="rlds verify ID")
         return Column(field=name, part=part, directory=directory, dtype=dtype, stop=shape[0], compressed=compressed)
@@ -499,7 +500,7 @@ class FixedTable(Table):
         DamagedDataset
             It is compressed, or its document cannot be read.
         """
-        found = arrays.layout(self.files.path / path)
+        found = layouts.layout(self.files.path / path)
         if found.compressed:
             raise DamagedDataset(f"{self.files.path / path} is compressed.", hint="rlds verify ID")
         return (Run(0, found.shape[0], 0, found.segments),)
@@ -507,13 +508,13 @@ class FixedTable(Table):
     def strings(self, name: str) -> Array:
         """Return the string table of a text field: an object array whose last element is None (code -1)."""
         if name not in self._strings:
-            texts = self.files.guarded(lambda: arrays.read_strings(self.files.beside("text", self.path_of(name))))
+            texts = self.files.guarded(lambda: layouts.read_strings(self.files.beside("text", self.path_of(name))))
             self._strings[name] = np.array([*texts, None], object)
         return self._strings[name]
 
     def num_texts(self, name: str) -> int:
         """Return how many strings the table of a text field has, without reading them."""
-        return arrays.open_document(self.files.beside("text", *self.path_of(name).split("/"), "offsets"))[0][0] - 1
+        return layouts.open_document(self.files.beside("text", *self.path_of(name).split("/"), "offsets"))[0][0] - 1
 
     def films(self, name: str, of: EncodedBytes) -> Videos:
         """Return the videos of a field, whose bytes are given."""
@@ -525,7 +526,7 @@ class FixedTable(Table):
     def video_digests(self, name: str) -> Digests:
         """Return the sha256 of each video of a field [videos, 32]."""
         return self.files.guarded(
-            lambda: arrays.read(self.files.beside(DIRECTORY, *self.path_of(name).split("/"), "sha256"))
+            lambda: layouts.read(self.files.beside(DIRECTORY, *self.path_of(name).split("/"), "sha256"))
         )
 
     def digests(self, name: str) -> Digests:

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.files import arrays
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.disk import is_full
@@ -40,7 +41,7 @@ from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.base.media.mp4 import Extent as Extent
 from rlds_cli.base.media.mp4 import Track
 from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage, NoSpace
-from rlds_cli.store import arrays, digests
+from rlds_cli.store import digests, layouts
 from rlds_cli.store.columns import Column
 from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.frames import copy_repeated
@@ -78,10 +79,10 @@ class Videos:
 
     def _read_tables(self) -> None:
         directory = self.directory
-        self.spans: IntArray = arrays.read(directory / "spans")
-        self._packets: IntArray = arrays.read(directory / "packets")
-        self._first: IntArray = arrays.read(directory / "first")
-        self._tracks = arrays.read_strings(directory / "tracks")
+        self.spans: IntArray = layouts.read(directory / "spans")
+        self._packets: IntArray = layouts.read(directory / "packets")
+        self._first: IntArray = layouts.read(directory / "first")
+        self._tracks = layouts.read_strings(directory / "tracks")
         self._check()
 
     def __len__(self) -> int:
@@ -146,7 +147,7 @@ class Videos:
     @cached_property
     def files(self) -> digests.Digests:
         """The sha256 of each video file [videos, 32]."""
-        found = arrays.read(self.directory / "sha256")
+        found = layouts.read(self.directory / "sha256")
         if found.shape != (len(self), 32) or found.dtype != np.uint8:
             raise DamagedDataset(f"{self.directory / 'sha256'} has other videos.", hint="rlds verify ID")
         return found
@@ -206,7 +207,7 @@ class Videos:
 
 def _bytes_in(directory: Path) -> EncodedBytes:
     """Return the bytes of videos beside their tables."""
-    shape, dtype = arrays.open_document(directory / "bytes")
+    shape, dtype = layouts.open_document(directory / "bytes")
     of = Column(
         field=directory.name, part="films", directory=Path("bytes"), dtype=dtype, shape=shape[1:], stop=shape[0]
     )
@@ -292,8 +293,8 @@ def tables_digest(directory: Path) -> str:
     """Return the sha256 of the tables."""
     h = hashlib.sha256()
     for name in _TABLES:
-        h.update(arrays.raw(arrays.read(directory / name)))
-    h.update(json.dumps(arrays.read_strings(directory / "tracks")).encode())
+        h.update(arrays.raw(layouts.read(directory / name)))
+    h.update(json.dumps(layouts.read_strings(directory / "tracks")).encode())
     return h.hexdigest()
 
 

@@ -16,17 +16,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import __version__
-from rlds_cli.store import (
-    arrays,
-    derived,
-    digests,
-    episode_table,
-    lookups,
-    metadata,
-    sealing,
-    sharing,
-    videos,
-)
+from rlds_cli.store import derived, digests, episode_table, layouts, lookups, metadata, sealing, sharing, videos
 from rlds_cli.store.derived import Column, Patched, Tables, WrittenTable
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
@@ -125,7 +115,7 @@ def write(
     parts = start.at if isinstance(start, Patched) else np.zeros(0, np.int64)
     tables = Tables(source, directory, change.index, parts=parts, looks_up=looks_up)
     own = _write_tables(source, directory, change, tables)
-    arrays.write_groups(directory)
+    layouts.write_groups(directory)
     m = _described(source, directory, change, own, id, version, provenance)
     sealing.seal(directory, m, known=known | tables.known)
     read(directory)  # refuse now what would be refused on opening

@@ -17,10 +17,11 @@ from typing import Literal, TypeVar, cast
 
 import numpy as np
 
+from rlds_cli.base.files import arrays
 from rlds_cli.base.media import mp4_cut
 from rlds_cli.base.media.mp4_cut import Excerpt
 from rlds_cli.dataset import Dataset, Rows, StepTasks
-from rlds_cli.store import arrays, digests
+from rlds_cli.store import digests
 from rlds_cli.store.frames import Codec, encode_frames
 from rlds_cli.store.videos import Videos
 from rlds_cli.ted import (

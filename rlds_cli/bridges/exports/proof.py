@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from rlds_cli.archives import Plan, Replan, reader
+from rlds_cli.base.files import arrays
 from rlds_cli.base.files.hashing import short
 from rlds_cli.base.progress import Event, Progress
 from rlds_cli.base.workers import Processes, run_items
@@ -22,7 +23,7 @@ from rlds_cli.bridges.exports.content import Content
 from rlds_cli.bridges.exports.format import Format
 from rlds_cli.errors import ExportError
 from rlds_cli.make import plan_import
-from rlds_cli.store import arrays, digests
+from rlds_cli.store import digests
 from rlds_cli.ted import BoolArray, Column, EncodedFrames, EpisodeTable, Field, VideoFrames
 
 _ID = "local/export"

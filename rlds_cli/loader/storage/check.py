@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.files import arrays
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.loader.fields import goals
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.blocks import BlockField, RowLayout
 from rlds_cli.loader.storage.parts import PackedPart, parts_of, sources_of
-from rlds_cli.store import arrays
 from rlds_cli.store.compression import read_range
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import Array

@@ -16,7 +16,7 @@ from rlds_cli.base.text import bytes_of
 from rlds_cli.errors import DamagedDataset, InvalidArgument, NeedsMemory
 from rlds_cli.loader.storage.page_cache import MappedRows, RandomMap, RandomRows
 from rlds_cli.loader.storage.remote import blocks_of, mapped
-from rlds_cli.store import arrays, compression
+from rlds_cli.store import compression, layouts
 from rlds_cli.ted import Array
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def check_decoded(dataset: Dataset, fields: Iterable[str], memory: str | int | N
 def _decoded_bytes(dataset: Dataset, name: str) -> int:
     store = dataset.store
     directories = compression.column_arrays(dataset.schema[name], store.path / store.table.path_of(name))
-    described = [arrays.open_document(d) for d in directories]
+    described = [layouts.open_document(d) for d in directories]
     return sum(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for shape, dtype in described)
 
 

@@ -31,14 +31,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from rlds_cli.base import settings, text
-from rlds_cli.base.files import disk
+from rlds_cli.base.files import arrays, disk
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.locks import LockHeld, file_lock
 from rlds_cli.base.files.mapping import Addresses
 from rlds_cli.errors import NoPermission
 from rlds_cli.home import Home
-from rlds_cli.store import arrays
 from rlds_cli.ted import Array
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import numpy as np
 
 from rlds_cli.archives import Archive, Entry, Plan, ReaderName, account_of, plan_again, recorded_account
 from rlds_cli.base import text
-from rlds_cli.base.files import child, disk, trees
+from rlds_cli.base.files import arrays, child, disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.media import media_files
@@ -30,7 +30,7 @@ from rlds_cli.home import Home
 from rlds_cli.look import record_findings
 from rlds_cli.make.convert import reading
 from rlds_cli.make.convert.decoding import decoded_field, is_raw_frame
-from rlds_cli.store import Manifest, arrays, versions
+from rlds_cli.store import Manifest, versions
 from rlds_cli.store.build import Built
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.manifest import FORMAT

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_cli.base.files.arrays import Segment
 from rlds_cli.base.files.mapping import Addresses
 from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.errors import DamagedDataset
@@ -18,10 +19,10 @@ from rlds_cli.places.remote.blocks import BLOCK
 from rlds_cli.places.remote.cache import BlockFiles
 from rlds_cli.places.remote.columns import FilePlace, RemoteColumn
 from rlds_cli.places.remote.decoding import Encoded
-from rlds_cli.store import arrays
 from rlds_cli.store import files as store_files
-from rlds_cli.store.arrays import ArrayLayout, Segment
+from rlds_cli.store import layouts
 from rlds_cli.store.columns import Column
+from rlds_cli.store.layouts import ArrayLayout
 from rlds_cli.store.local import Files
 from rlds_cli.ted import Array, IntArray
 
@@ -176,7 +177,7 @@ class PushedFiles(FetchedFiles):
         return (one,) if one.size else ()
 
     def _check_layout(self, c: Column) -> ArrayLayout:
-        found = arrays.layout(self.documents(c.directory))
+        found = layouts.layout(self.documents(c.directory))
         if (found.shape, found.dtype) != (c.whole, c.dtype):
             raise DamagedDataset(f"{self.address}: {c.directory}/zarr.json does not fit the manifest.", hint=_HINT)
         return found

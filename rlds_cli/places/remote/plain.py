@@ -20,7 +20,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from rlds_cli.base.files import disk, publishing, trees
+from rlds_cli.base.files import arrays, disk, publishing, trees
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.hashing import sha256_of, short
@@ -31,7 +31,7 @@ from rlds_cli.places.remote.reading import check_version
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Stream
-from rlds_cli.store import Manifest, arrays, commits, digests, lookups, manifest, paths, sealing, videos
+from rlds_cli.store import Manifest, commits, digests, layouts, lookups, manifest, paths, sealing, videos
 from rlds_cli.store import rows as stored_rows
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.growing import logs
@@ -312,7 +312,7 @@ def _parts(objects: Objects, dataset: Path, lookup: Lookup) -> dict[str, int | N
         safe_files.make(dataset / place)
         safe_files.write_bytes(dataset / place / sealing.MANIFEST, document.data)
         if place not in groups:
-            shape, dtype = arrays.open_document(dataset / place)
+            shape, dtype = layouts.open_document(dataset / place)
             if size := arrays.file_size(shape, dtype):
                 files[arrays.data_file(Path(place), len(shape)).as_posix()] = size
     return files

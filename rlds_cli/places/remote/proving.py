@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rlds_cli.base.array_types import BoolArray, IntArray
-from rlds_cli.base.files import sha256
+from rlds_cli.base.files import arrays, sha256
 from rlds_cli.errors import DamagedDataset, WrongFingerprint, WrongHash
 from rlds_cli.places.remote.cache import Source, Take
 from rlds_cli.places.remote.columns import FilePlace
 from rlds_cli.places.remote.presence import BLOCK
-from rlds_cli.store import Store, arrays, digests
+from rlds_cli.store import Store, digests
 from rlds_cli.store.columns import Part
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.rows import stored_row

@@ -36,7 +36,7 @@ from rlds_cli.places.remote.leases import Lease
 from rlds_cli.places.remote.presence import BlockFile, Room
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.transfer import Stream
-from rlds_cli.store import Store, arrays, episode_table
+from rlds_cli.store import Store, episode_table, layouts
 from rlds_cli.store.columns import Column
 from rlds_cli.store.local import Files
 from rlds_cli.store.opening import open_directory
@@ -211,7 +211,7 @@ class PublishedFiles(FetchedFiles):
 
     def _films(self, c: Column) -> tuple[BlockFile, _Films]:
         directory = self.path / c.directory.parent
-        spans, hashes = arrays.read(directory / "spans"), arrays.read(directory / "sha256")
+        spans, hashes = layouts.read(directory / "spans"), layouts.read(directory / "sha256")
         files = {s["sha256"]: str(s["file"]) for s in episode_table.read_sources(self.path / "sources")}
         try:
             names = tuple(files[bytes(h).hex()] for h in hashes)

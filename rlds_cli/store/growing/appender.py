@@ -21,7 +21,7 @@ import numpy as np
 from rlds_cli.base.files import disk
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import NameTaken, NoSpace, RldsError
-from rlds_cli.store import arrays, commits, manifest
+from rlds_cli.store import commits, layouts, manifest
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import joint_kind, kind_of
@@ -52,7 +52,7 @@ Cleared = Literal["unprotected", "all"]
 _SYNCS = 8  # files at a time
 _ID = 16  # bytes
 _BLOCK = 1 << 14  # records that are read together
-_PAGE_EPISODES = arrays.PAGE_ROWS // 2  # an episode has two rows at least
+_PAGE_EPISODES = layouts.PAGE_ROWS // 2  # an episode has two rows at least
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from rlds_cli.base.files import disk
+from rlds_cli.base.files.arrays import row_bytes
 from rlds_cli.store import commits, manifest
-from rlds_cli.store.arrays import row_bytes
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.appender import Appender

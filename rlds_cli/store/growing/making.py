@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import __version__
-from rlds_cli.base.files import disk
+from rlds_cli.base.files import arrays, disk
 from rlds_cli.base.files import safe as safe_files
-from rlds_cli.store import arrays, commits, digests, manifest, sealing, statistics
+from rlds_cli.store import commits, digests, layouts, manifest, sealing, statistics
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.growing import logs, retention, segments
 from rlds_cli.store.growing.retention import Keep
@@ -36,7 +36,7 @@ def make(
     width = sum(arrays.row_bytes((0, *shape), dtype) for dtype, shape in map(segments.stored_row, schema))
     width += logs.DIGEST * sum(map(digests.has_row_digests, schema))
     limit = keep.steps if isinstance(keep, retention.Fifo) else None
-    most = None if limit is None else max(arrays.PAGE_ROWS, limit // 8)
+    most = None if limit is None else max(layouts.PAGE_ROWS, limit // 8)
     paths = assign_paths(f.name for f in schema)
     growing: dict[str, Any] = {"segment_rows": segments.rows_of_segment(width, most)}
     if frames := [math.prod(f.shape) for f in schema if f.kind == "frames"]:
@@ -63,7 +63,7 @@ def make(
         safe_files.make(array.directory.parent)
         array.directory.mkdir(safe_files.DIRECTORY)
         safe_files.write_bytes(array.directory / "zarr.json", json.dumps(array.document(0)).encode())
-    arrays.write_groups(directory)
+    layouts.write_groups(directory)
     for name in (*logs.ALL, logs.READERS, logs.WRITERS, logs.COMMIT):
         safe_files.write_bytes(directory / name, b"")
     safe_files.write_bytes(directory / logs.FREED, bytes(16))

@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.base.files import disk
+from rlds_cli.base.files import arrays, disk
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import arrays, digests
+from rlds_cli.store import digests, layouts
 from rlds_cli.store import rows as stored_rows
 from rlds_cli.store.growing.logs import HINT, encoded, sync
 from rlds_cli.store.manifest import Manifest, StoredField
@@ -48,7 +48,7 @@ _MOST_SEGMENTS = 1 << 26
 def rows_of_segment(row_bytes: int, most: int | None = None) -> int:
     """Return the rows of a segment: about 128 MiB of all fields, and at most ``most``, a multiple of 4,096."""
     rows = min(_MOST_ROWS, _SEGMENT_BYTES // max(1, row_bytes), most or _MOST_ROWS)
-    return max(arrays.PAGE_ROWS, 1 << max(0, rows.bit_length() - 1))
+    return max(layouts.PAGE_ROWS, 1 << max(0, rows.bit_length() - 1))
 
 
 def bytes_of_segment(frame_bytes: int, most: int | None = None) -> int:
@@ -91,7 +91,7 @@ class SegmentedArray:
 
     def mapped(self, first: int, stop: int) -> SegmentMap:
         """Return a map of the files on this disk from row ``first`` on."""
-        return SegmentMap(self, first, stop, lambda number: arrays.descriptor(self.file(number), self.size))
+        return SegmentMap(self, first, stop, lambda number: layouts.descriptor(self.file(number), self.size))
 
     def names(self, number: int) -> int:
         """Return how many names the file of a segment has: a second one is that of a dataset that shares it."""
@@ -107,7 +107,7 @@ class SegmentedArray:
     def check(self, needed: Iterable[int]) -> None:
         """Raise DamagedDataset unless segments have their full length."""
         for number in needed if self.size else ():
-            arrays.check_size(self.file(number), self.size)
+            layouts.check_size(self.file(number), self.size)
 
     def existing(self) -> list[int]:
         """Return the numbers of the segments that exist."""

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.files import arrays
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidEpisode
-from rlds_cli.store import arrays, commits, digests, episode_table, facts, manifest, sealing
+from rlds_cli.store import commits, digests, episode_table, facts, manifest, sealing
 from rlds_cli.store import files as store_files
 from rlds_cli.store.columns import Column, Part
 from rlds_cli.store.commits import Commit

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.files import arrays
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.errors import DamagedDataset, RldsError
-from rlds_cli.store import arrays, commits, digests, files, sealing
+from rlds_cli.store import commits, digests, files, layouts, sealing
 from rlds_cli.store.growing import edits, logs
 from rlds_cli.store.growing.records import digests_of
 from rlds_cli.store.growing.table import LoggedTable
@@ -140,7 +141,7 @@ def _arrays(table: LoggedTable) -> Iterator[Problem]:
         except RldsError:  # `_logs` has said why
             needed = []
         try:
-            shape, dtype = arrays.open_document(array.directory)
+            shape, dtype = layouts.open_document(array.directory)
             if shape[1:] != array.shape or dtype != array.dtype:
                 yield Problem(
                     name, f"zarr.json says {dtype} {list(shape[1:])} of a row, not {array.dtype} {list(array.shape)}"

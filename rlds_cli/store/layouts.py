@@ -1,28 +1,18 @@
-"""Zarr v3 arrays whose file is the raw rows: one shard, uncompressed inner chunks in row order, index at the end.
+"""Read arrays of a dataset: what their ``zarr.json`` says of their files, and their rows as they are mapped.
 
-::
-
-    <array>/zarr.json
-    <array>/c/0[/0...]     rows in C order | zeros up to a whole inner chunk | (offset, nbytes) u64 per inner chunk
-
-Any Zarr v3 reader opens the array; we map the file. An array of no bytes has a ``zarr.json`` and no file.
-
-An array may be in segments, each of which is such an array of its own, so that datasets can share them::
+An array is raw, as `rlds_cli.base.files.arrays` writes it; or compressed, see `compression`; or in segments, each of
+which is a raw array of its own, so that datasets can share them::
 
     <array>/zarr.json      a group, whose attribute rlds_segments says where the rows of each begin
     <array>/0/  1/ ...     arrays of the same dtype and shape of a row
 
 Segments are mapped side by side and read as one array. The first of each dataset begins at a multiple of 65,536 rows,
 which are multiples of the pages of every system. The rows between two segments have no meaning.
-
-A segment that a growing dataset has written is one chunk of raw rows without an index. Its file has the rows of the
-whole chunk, of which the first ones are in the array.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import math
 import mmap
 import os
@@ -35,153 +25,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.files import arrays
 from rlds_cli.base.files import json as documents
-from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.arrays import Segment
 from rlds_cli.base.files.mapping import Addresses
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import files, paths, references, validation
 from rlds_cli.ted import Array
 
-INNER_BYTES = 1 << 20
 SEGMENT_ROWS = 1 << 16  # the rows of each dataset begin at multiples of it
 PAGE_ROWS = 1 << 12  # segments begin at multiples of it: a row of one byte then begins at a page
 SEGMENTS = "rlds_segments"  # the attribute
 COMPRESSED_INNER_BYTES, SHARD_BYTES = 256 << 10, 64 << 20  # of the zarr encoding, see `compression`
 _MOST_CHUNK = 1 << 27  # rows: growing datasets write 4 Mi at most, and 64 MiB of frames
 _HINT = "rlds verify ID shows all damage; rlds download ID --force makes the dataset again"
-
-
-def data_file(directory: Path, ndim: int, number: int = 0) -> Path:
-    """Return the file of a shard of an array, the only one by default."""
-    return directory.joinpath("c", str(number), *["0"] * (ndim - 1))
-
-
-def row_bytes(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
-    """Return the bytes of one row of an array of ``shape`` [rows, ...]."""
-    return math.prod(shape[1:]) * np.dtype(dtype).itemsize
-
-
-def inner_rows(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
-    """Return the rows of an inner chunk: about 1 MiB, or all rows."""
-    return max(1, min(shape[0], INNER_BYTES // max(1, row_bytes(shape, dtype))))
-
-
-def file_size(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
-    """Return the size of the shard; 0 without a file."""
-    width = row_bytes(shape, dtype)
-    if shape[0] * width == 0:
-        return 0
-    inner = inner_rows(shape, dtype)
-    chunks = -(-shape[0] // inner)
-    return chunks * (inner * width + 16)
-
-
-def document(shape: tuple[int, ...], dtype: npt.DTypeLike, attributes: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The ``zarr.json`` of an array of ``shape`` [rows, ...]."""
-    kind = np.dtype(dtype)
-    inner = inner_rows(shape, dtype)
-    chunks = max(1, -(-shape[0] // inner))
-    tail = [max(1, d) for d in shape[1:]]
-    data_codec: dict[str, Any] = {"name": "bytes"}
-    if kind.itemsize > 1:
-        data_codec["configuration"] = {"endian": "little"}
-    fill: Any = False if kind.kind == "b" else 0.0 if kind.kind == "f" else [0.0, 0.0] if kind.kind == "c" else 0
-    return {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": list(shape),
-        "data_type": kind.name,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [chunks * inner, *tail]}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": fill,
-        "codecs": [
-            {
-                "name": "sharding_indexed",
-                "configuration": {
-                    "chunk_shape": [inner, *tail],
-                    "codecs": [data_codec],
-                    "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
-                    "index_location": "end",
-                },
-            }
-        ],
-        "attributes": attributes or {},
-    }
-
-
-def chunk_document(shape: tuple[int, ...], dtype: npt.DTypeLike, chunk: int) -> dict[str, Any]:
-    """The ``zarr.json`` of an array of ``shape`` [rows, ...] in chunks of raw rows, each of ``chunk`` rows."""
-    described = document(shape, dtype)
-    plain = described["codecs"][0]["configuration"]["codecs"]
-    sides = [chunk, *(max(1, d) for d in shape[1:])]
-    grid = {"name": "regular", "configuration": {"chunk_shape": sides}}
-    return {**described, "chunk_grid": grid, "codecs": plain}
-
-
-def finish(
-    directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike, attributes: dict[str, Any] | None = None
-) -> None:
-    """Turn a file of raw rows into an array: pad, index, ``zarr.json``."""
-    size = file_size(shape, dtype)
-    file = data_file(directory, len(shape))
-    safe_files.make(directory)
-    if size:
-        index = _index(shape, dtype)
-        with safe_files.updating(file) as f:
-            f.truncate(shape[0] * row_bytes(shape, dtype))  # drop bytes that an interrupted run wrote behind the rows
-            f.truncate(size - len(index))
-            f.seek(size - len(index))
-            f.write(index)
-    else:
-        file.unlink(missing_ok=True)
-    safe_files.write_bytes(directory / "zarr.json", json.dumps(document(shape, dtype, attributes)).encode())
-
-
-def _index(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bytes:
-    """Offset and size of every inner chunk."""
-    inner = inner_rows(shape, dtype) * row_bytes(shape, dtype)
-    chunks = file_size(shape, dtype) // (inner + 16)
-    index = np.empty((chunks, 2), "<u8")
-    index[:, 0] = np.arange(chunks, dtype=np.uint64) * np.uint64(inner)
-    index[:, 1] = inner
-    return index.tobytes()
-
-
-def tail(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bytes:
-    """Return the bytes of the file behind the rows: zeros up to a whole inner chunk, and the index."""
-    index = _index(shape, dtype)
-    padding = file_size(shape, dtype) - shape[0] * row_bytes(shape, dtype) - len(index)
-    return bytes(padding) + index
-
-
-def write(directory: Path, values: Array) -> None:
-    """Write a whole array."""
-    values = little_endian(values)
-    file = data_file(directory, values.ndim)
-    if values.size:
-        safe_files.make(file.parent)
-        safe_files.write_bytes(file, raw(values))
-    finish(directory, values.shape, values.dtype)
-
-
-def little_endian(values: Array) -> Array:
-    """``values``, C-contiguous, in little-endian order."""
-    return np.ascontiguousarray(values, values.dtype.newbyteorder("<") if values.dtype.byteorder == ">" else None)
-
-
-def raw(values: Array) -> memoryview:
-    """The bytes of ``values`` in C order."""
-    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
-
-
-def write_at(fd: int, offset: int, values: Array) -> None:
-    """Write ``values`` at ``offset`` with ``pwrite``: a full disk would be a SIGBUS in a mapped file."""
-    if values.size == 0:
-        return
-    view = raw(values)
-    while view:
-        done = os.pwrite(fd, view, offset)
-        view, offset = view[done:], offset + done
 
 
 def _map(found: ArrayLayout) -> Array:
@@ -192,7 +49,7 @@ def _map(found: ArrayLayout) -> Array:
     DamagedDataset
         A file is missing or has another size. Other Zarr readers would silently read missing bytes as zeros.
     """
-    count, width = math.prod(found.shape), row_bytes(found.shape, found.dtype)
+    count, width = math.prod(found.shape), arrays.row_bytes(found.shape, found.dtype)
     if count == 0:
         empty = np.zeros(found.shape, found.dtype)
         empty.flags.writeable = False
@@ -262,39 +119,6 @@ def _compare_size(file: Path, found: int, size: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """A file with the rows of an array from ``start`` on: chunk ``number`` of the array in ``directory``.
-
-    ``shape`` is that of its rows. ``chunk`` is the number of rows for which the file has room, without an index behind
-    them; 0 for a file that is one shard.
-    """
-
-    start: int
-    directory: Path
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    chunk: int = 0
-    number: int = 0
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return self.shape[0]
-
-    @property
-    def file(self) -> Path:
-        """The file; there is none if `size` is 0."""
-        return data_file(self.directory, len(self.shape), self.number)
-
-    @property
-    def size(self) -> int:
-        """Size of the file in bytes."""
-        if self.chunk:
-            return self.chunk * row_bytes(self.shape, self.dtype) if self.rows else 0
-        return file_size(self.shape, self.dtype)
-
-
-@dataclass(frozen=True, slots=True)
 class ArrayLayout:
     """The layout of an array on disk.
 
@@ -338,12 +162,12 @@ def layout(directory: Path) -> ArrayLayout:
         if "segments" in d:
             segments, whole = _segments(directory, d["segments"], shape, dtype), max(1, shape[0])
             return ArrayLayout(shape, dtype, False, whole, whole, segments, True)
-        plain = document(shape, dtype)
+        plain = arrays.document(shape, dtype)
         grid, codecs = d["chunk_grid"], d["codecs"]
         if d["chunk_key_encoding"] != plain["chunk_key_encoding"]:
             raise ValueError("its chunks have other names")
         if codecs == plain["codecs"] and grid == plain["chunk_grid"]:
-            inner = inner_rows(shape, dtype)
+            inner = arrays.inner_rows(shape, dtype)
             shard = max(1, -(-shape[0] // inner)) * inner
             return ArrayLayout(shape, dtype, False, shard, inner, (Segment(0, directory, shape, dtype),))
         return _compressed(shape, dtype, grid, codecs)
@@ -372,10 +196,10 @@ def _segments(directory: Path, given: Any, shape: tuple[int, ...], dtype: np.dty
 def _segment(directory: Path) -> Segment:
     """Return the layout of an array that is a segment: one shard, or one chunk; raises ValueError for others."""
     d, shape, dtype = _described(directory)
-    if "segments" not in d and d["codecs"] == document(shape, dtype)["codecs"][0]["configuration"]["codecs"]:
+    if "segments" not in d and d["codecs"] == arrays.document(shape, dtype)["codecs"][0]["configuration"]["codecs"]:
         chunk = d["chunk_grid"]["configuration"]["chunk_shape"][0]
         whole = isinstance(chunk, int) and not isinstance(chunk, bool) and max(1, shape[0]) <= chunk <= _MOST_CHUNK
-        if not whole or d != chunk_document(shape, dtype, chunk):
+        if not whole or d != arrays.chunk_document(shape, dtype, chunk):
             raise ValueError(f"chunks of {str(chunk)[:40]!r} rows")
         return Segment(0, directory, shape, dtype, chunk)
     found = layout(directory)
@@ -396,13 +220,13 @@ def write_segmented(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLik
     """Make one array of the arrays ``0``, ``1``, ... in a directory, whose rows begin at ``starts``."""
     segments = [[start, open_document(directory / str(k))[0][0]] for k, start in enumerate(starts)]
     described = {"shape": list(shape), "data_type": np.dtype(dtype).name, "segments": segments}
-    write_group(directory, {SEGMENTS: described})
+    arrays.write_group(directory, {SEGMENTS: described})
 
 
 def check_files(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
     """Raise DamagedDataset unless the files of a plain array have their sizes."""
     directory = references.place(directory)
-    size, file = file_size(shape, dtype), data_file(directory, len(shape))
+    size, file = arrays.file_size(shape, dtype), arrays.data_file(directory, len(shape))
     if not size:
         return
     if file.exists() or not is_segmented(directory):
@@ -435,7 +259,7 @@ def _compressed(shape: tuple[int, ...], dtype: np.dtype[Any], grid: Any, codecs:
     """Return the layout of the zarr encoding; raises ValueError and its like for any other encoding."""
     shard, *tail = grid["configuration"]["chunk_shape"]
     inner, *inner_tail = codecs[0]["configuration"]["chunk_shape"]
-    plain = document(shape, dtype)["codecs"][0]["configuration"]
+    plain = arrays.document(shape, dtype)["codecs"][0]["configuration"]
     zstd = codecs[0]["configuration"]["codecs"][1]["configuration"]
     written = {
         "chunk_shape": [inner, *inner_tail],
@@ -443,7 +267,7 @@ def _compressed(shape: tuple[int, ...], dtype: np.dtype[Any], grid: Any, codecs:
         "index_codecs": [*plain["index_codecs"], {"name": "crc32c"}],
         "index_location": "end",
     }
-    width = max(1, row_bytes(shape, dtype))
+    width = max(1, arrays.row_bytes(shape, dtype))
     sides = [max(1, d) for d in shape[1:]]
     if grid["name"] != "regular" or codecs != [{"name": "sharding_indexed", "configuration": written}]:
         raise ValueError("codecs that this program does not write")
@@ -512,16 +336,6 @@ def read(directory: Path) -> Array:
     return _map(found)
 
 
-def write_strings(directory: Path, values: list[str]) -> None:
-    """Write strings as two arrays: their UTF-8 ``bytes`` end to end, and ``offsets`` [n+1]."""
-    encoded = [v.encode("utf-8", "surrogateescape") for v in values]
-    offsets = np.zeros(len(encoded) + 1, np.int64)
-    np.cumsum([len(e) for e in encoded], out=offsets[1:])
-    write(directory / "bytes", np.frombuffer(b"".join(encoded), np.uint8))
-    write(directory / "offsets", offsets)
-    write_group(directory)
-
-
 def read_strings(directory: Path) -> list[str]:
     """The strings of ``write_strings``; raises DamagedDataset."""
     stored, offsets = read(directory / "bytes"), read(directory / "offsets")
@@ -545,24 +359,12 @@ def check_offsets(directory: Path, offsets: Array, data: Array) -> None:
         raise DamagedDataset(f"{directory} do not increase from 0 to the {data.size:,} bytes beside them.", hint=_HINT)
 
 
-def write_group(directory: Path, attributes: dict[str, Any] | None = None, *, lines: bool = True) -> None:
-    """Write the ``zarr.json`` of a group; with ``lines`` each value has a line of its own, for people."""
-    safe_files.make(directory)
-    safe_files.write_bytes(directory / "zarr.json", group_document(attributes, lines=lines))
-
-
-def group_document(attributes: dict[str, Any] | None = None, *, lines: bool = True) -> bytes:
-    """Return what `write_group` writes."""
-    described = {"zarr_format": 3, "node_type": "group", "attributes": attributes or {}}
-    return json.dumps(described, indent=1 if lines else None).encode()
-
-
 def write_groups(directory: Path) -> None:
     """Write the ``zarr.json`` of a Zarr group into every directory above arrays that has none."""
     for entry in directory.iterdir():
         if not entry.is_dir() or references.is_reference(entry) or (entry / paths.LOOKUP).exists():
             continue
         if not (entry / "zarr.json").exists():
-            write_group(entry)
+            arrays.write_group(entry)
         if not is_array(entry):
             write_groups(entry)
