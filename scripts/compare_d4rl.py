@@ -17,9 +17,9 @@ import numpy as np
 
 import rlds_cli
 from rlds_cli import Dataset
+from rlds_cli.base.array_types import Array, BoolArray
 from rlds_cli.interop import d4rl
 from rlds_cli.make.importing import import_files
-from rlds_cli.ted import Array, BoolArray
 
 TRANSITIONS = {
     "rows": "rows",

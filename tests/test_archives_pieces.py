@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_cli.archives.openx.steps import EncodedImages
-from rlds_cli.ted import CUT, TERMINATED, Array, EncodedFrames, EpisodeData, Field, LazyColumn, Note, chunks
+from rlds_cli.base.array_types import Array
+from rlds_cli.ted import CUT, TERMINATED, EncodedFrames, EpisodeData, Field, LazyColumn, Note, chunks
 
 SCHEMA = (
     Field("observation", "int64", (2,), "both"),

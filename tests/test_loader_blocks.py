@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rlds_cli
+from rlds_cli.base.array_types import Array
 from rlds_cli.dataset import Dataset
 from rlds_cli.loader.kernel import Bound, Output, Plan, Value, WindowTable
 from rlds_cli.loader.storage import blocks, packed
 from rlds_cli.loader.storage.blocks import BlockField, RowLayout, stored_block
 from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.storage.packed import PackedContent
-from rlds_cli.ted import Array
 
 ROWS = 10_000  # more than two tiles
 DTYPES = ("bool", "int8", "uint16", "float16", "int32", "float32", "int64", "uint64", "float64", "complex128")

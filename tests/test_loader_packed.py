@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import rlds_cli
+from rlds_cli.base.array_types import Array
 from rlds_cli.dataset import Dataset
 from rlds_cli.keep.reencoding import reencode
 from rlds_cli.keep.repair import repair
@@ -19,7 +20,6 @@ from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, ReturnToGo, Transition
 from rlds_cli.loader.storage import blocks, packed
 from rlds_cli.loader.storage.packed import PackedContent, open_or_build
-from rlds_cli.ted import Array
 
 CONTENT = np.arange(100_000, dtype=np.uint32)
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.loader.storage.page_cache import BLIND, CALM, PlannedRead, RandomMap, ReadAhead, stretches
-from rlds_cli.ted import Array
 
 PAGE = mmap.PAGESIZE
 ROWS, ROW_BYTES = 4000, 1000

@@ -49,9 +49,10 @@ from rlds_cli.archives.grouped import Group, Grouped
 from rlds_cli.archives.names import common_rows, free_name, row_field
 from rlds_cli.archives.readers import Archive, ArchivedStep, Plan
 from rlds_cli.archives.variants import Variants
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.text import is_below
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, Note
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Note
 
 NAMES = {"observations": "observation", "actions": "action", "rewards": REWARD}
 # Version 1: the columns that a file must have, and the column of ends.

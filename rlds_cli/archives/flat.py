@@ -46,17 +46,10 @@ from rlds_cli.archives.formats.tables import Table, is_flat, open_flat
 from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import differences
 from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.subset import Subset
 from rlds_cli.errors import ArchiveError, CorruptArchive, ReaderError, UnknownLayout
-from rlds_cli.ted import (
-    FLAGS,
-    Array,
-    BoolArray,
-    Chunk,
-    Field,
-    IntArray,
-    Note,
-)
+from rlds_cli.ted import FLAGS, Chunk, Field, Note
 
 PART_ROWS, PART_BYTES = 1 << 19, 512 << 20
 SCAN_ROWS = 1 << 18

@@ -14,6 +14,7 @@ from rlds_cli.archives.formats import image_columns
 from rlds_cli.archives.formats.hdf5_rows import components, nan_count
 from rlds_cli.archives.formats.tables import Readable
 from rlds_cli.archives.readers import CHUNK_BYTES, CHUNK_ROWS
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.errors import CorruptArchive, ReaderError
 from rlds_cli.ted import (
     CUT,
@@ -21,14 +22,11 @@ from rlds_cli.ted import (
     TERMINATED,
     TRUNCATED,
     VIDEO,
-    Array,
-    BoolArray,
     Chunk,
     Column,
     EncodedFrames,
     EpisodeTable,
     Field,
-    IntArray,
     Note,
     VideoFrames,
 )

@@ -33,13 +33,13 @@ from rlds_cli.archives.formats.npz import MAGIC, NPY_MAGIC, NpzFile, NpzRows, op
 from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import differences
 from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
+from rlds_cli.base.array_types import Array
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import (
     CUT,
     FLAGS,
     REWARD,
     TERMINATED,
-    Array,
     Chunk,
     EpisodeData,
     Field,

@@ -45,24 +45,11 @@ from rlds_cli.archives.formats.tables import is_flat
 from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import differences, is_observation, row_field
 from rlds_cli.archives.readers import CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
+from rlds_cli.base.array_types import Array, BoolArray
 from rlds_cli.base.subset import Subset
 from rlds_cli.base.text import is_below, natural
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.ted import (
-    CUT,
-    FLAGS,
-    TASK,
-    TERMINATED,
-    Array,
-    BoolArray,
-    Chunk,
-    EpisodeData,
-    Field,
-    LazyColumn,
-    Note,
-    Scalar,
-    chunks,
-)
+from rlds_cli.ted import CUT, FLAGS, TASK, TERMINATED, Chunk, EpisodeData, Field, LazyColumn, Note, Scalar, chunks
 
 PART_ROWS = 1 << 17
 PART_BYTES = 256 << 20

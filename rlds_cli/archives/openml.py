@@ -30,8 +30,9 @@ from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.formats.parquet import is_parquet
 from rlds_cli.archives.formats.tables import Table, TableColumn
 from rlds_cli.archives.readers import Archive, Plan
+from rlds_cli.base.array_types import Array, BoolArray
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.ted import TERMINATED, Array, BoolArray, Field
+from rlds_cli.ted import TERMINATED, Field
 
 NAMED = re.compile(r"dataset_\d+\.(pq|parquet)")
 CLASS, ID = "class", "id"

@@ -24,6 +24,7 @@ from rlds_cli.archives import plugins, tasks
 from rlds_cli.archives.account import BAD_FILES, Account, Entry
 from rlds_cli.archives.formats.text_tables import MAX_COLUMNS
 from rlds_cli.base import text
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files.disk import is_full
 from rlds_cli.errors import (
     ArchiveError,
@@ -38,7 +39,7 @@ from rlds_cli.errors import (
 )
 from rlds_cli.ted import CHUNK_BYTES as CHUNK_BYTES
 from rlds_cli.ted import CHUNK_ROWS as CHUNK_ROWS
-from rlds_cli.ted import Array, Chunk, Column, Field, IntArray, Note, Scalar
+from rlds_cli.ted import Chunk, Column, Field, Note, Scalar
 from rlds_cli.ted import Part as Part
 
 if TYPE_CHECKING:

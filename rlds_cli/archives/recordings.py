@@ -41,6 +41,7 @@ from rlds_cli.archives.readers import (
     every_file,
     skipped_file,
 )
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.text import did_you_mean, plural
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import (
@@ -51,11 +52,9 @@ from rlds_cli.ted import (
     TASK,
     TERMINATED,
     TRUNCATED,
-    Array,
     Chunk,
     EpisodeData,
     Field,
-    IntArray,
     Kind,
     LazyColumn,
     Note,

@@ -32,8 +32,9 @@ from rlds_cli.archives.openx import example_of, row, steps
 from rlds_cli.archives.openx.directory import FeatureLeaf
 from rlds_cli.archives.openx.steps import RULES
 from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
+from rlds_cli.base.array_types import Array
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
-from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Array, Chunk, EpisodeData, Field, Note, chunks, lay_out
+from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Chunk, EpisodeData, Field, Note, chunks, lay_out
 
 VERSION = 1
 choose = every_file

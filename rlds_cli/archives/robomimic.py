@@ -37,10 +37,11 @@ from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.grouped import FINAL, NEXT, OWN, Group, Grouped
 from rlds_cli.archives.names import episode_column, free_name, row_field
 from rlds_cli.archives.readers import Archive, Plan
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.text import natural
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.ted import FLAGS, REWARD, Array, Note, Scalar
+from rlds_cli.ted import FLAGS, REWARD, Note, Scalar
 
 MODEL = "attributes/model_file"
 NUM_SAMPLES = "num_samples"

@@ -39,9 +39,10 @@ from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.grouped import Group, Grouped
 from rlds_cli.archives.names import common_rows, expand, free_name, is_observation, row_field
 from rlds_cli.archives.readers import Archive, Plan
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.text import is_below, natural
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.ted import FLAGS, REWARD, Array, Field, Note
+from rlds_cli.ted import FLAGS, REWARD, Field, Note
 
 TRACE, PATH, DEMO = "trace", "path", "demo"
 PIECES = "info/obs_dict/"

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Part, Plan, Reader
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.subset import Subset
-from rlds_cli.ted import Array, Chunk
+from rlds_cli.ted import Chunk
 
 
 class Variants:

@@ -32,9 +32,10 @@ from rlds_cli.archives.formats.tables import NOT, Table
 from rlds_cli.archives.names import row_field
 from rlds_cli.archives.readers import Archive, ArchivedStep, Part, Plan
 from rlds_cli.archives.variants import Variants
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.subset import EVERYTHING, Subset
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.ted import CUT, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, IntArray, Note
+from rlds_cli.ted import CUT, REWARD, TERMINATED, TRUNCATED, Field, Note
 
 DISCOUNT = "next/discount"
 FIRST, LAST = 0, 2  # of step_type; 1 is any other row

@@ -1,4 +1,4 @@
-"""Text for people: sizes, counts, times, natural order, similar names; and names of fields below other names."""
+"""Text for people: sizes, counts, times, natural order, similar names; and names of fields, joined by ``/``."""
 
 from __future__ import annotations
 
@@ -49,6 +49,16 @@ def natural(name: str) -> tuple[tuple[int, int | str], ...]:
 def is_below(name: str, above: str) -> bool:
     """Return whether ``name`` is the name ``above`` or a part of it: ``observation/image`` is below ``observation``."""
     return name == above or name.startswith(f"{above}/")
+
+
+def split_name(key: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Split a field name into components; a tuple means the same as a name with ``/``."""
+    return tuple(key.split("/")) if isinstance(key, str) else tuple(key)
+
+
+def join_name(key: str | tuple[str, ...]) -> str:
+    """Return the field name of ``key``."""
+    return key if isinstance(key, str) else "/".join(key)
 
 
 def similar(name: str, known: Iterable[str], count: int, cutoff: float = 0.6) -> list[str]:

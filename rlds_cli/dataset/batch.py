@@ -21,10 +21,10 @@ import numpy as np
 import rlds_cli
 from rlds_cli.base import text
 from rlds_cli.base.libraries import counterparts
-from rlds_cli.base.text import is_below
+from rlds_cli.base.text import is_below, split_name
 from rlds_cli.dataset import html
 from rlds_cli.errors import InvalidArgument, MissingPackage, NoReward, UnknownField
-from rlds_cli.ted import REWARD, split_name
+from rlds_cli.ted import REWARD
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.base import refs
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.integers import within
 from rlds_cli.base.libraries import counterparts
 from rlds_cli.base.settings import StrPath
-from rlds_cli.base.text import is_below
+from rlds_cli.base.text import is_below, join_name
 from rlds_cli.dataset import environments, html, layouts, partition, provenance, selection
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.layouts import Layout
@@ -31,7 +32,7 @@ from rlds_cli.store import Manifest, Store, tags, versions
 from rlds_cli.store.growing.opening import open_store
 from rlds_cli.store.manifest import Stats
 from rlds_cli.store.statistics import LazyStats
-from rlds_cli.ted import FLAGS, REWARD, TASK, Array, Field, IntArray, join_name
+from rlds_cli.ted import FLAGS, REWARD, TASK, Field
 
 if TYPE_CHECKING:
     import gymnasium

@@ -17,6 +17,7 @@ import numpy as np
 
 from rlds_cli import home, registry
 from rlds_cli.base import ids, settings
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.files import disk, publishing, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.sizes import size_on_disk
@@ -46,7 +47,7 @@ from rlds_cli.store import (
 from rlds_cli.store.facts import FACTS, check_names, described_facts, facts_of
 from rlds_cli.store.opening import open_directory
 from rlds_cli.store.views import Change
-from rlds_cli.ted import TASK, TASK_AT, IntArray, Scalar
+from rlds_cli.ted import TASK, TASK_AT, Scalar
 
 LABEL, COMPACT, RESTORE = "label", "compact", "restore"
 _SELECT, _TRIM, _DROP, _SYNC = "select", "trim", "drop", "sync"

@@ -24,9 +24,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.text import closest, did_you_mean
 from rlds_cli.errors import InvalidExpression
-from rlds_cli.ted import END_NAMES, Array, BoolArray, IntArray
+from rlds_cli.ted import END_NAMES
 
 Kind = Literal["flag", "number", "text", "missing", "list"]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rlds_cli.base import settings
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.files import arrays, disk, publishing, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import DatasetId
@@ -25,7 +26,7 @@ from rlds_cli.home import Home, writing
 from rlds_cli.store import Manifest, Store, joining
 from rlds_cli.store.finish import Description
 from rlds_cli.store.opening import open_directory
-from rlds_cli.ted import Field, IntArray
+from rlds_cli.ted import Field
 
 
 class OpenDataset(Protocol):

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
-from rlds_cli.base.text import is_below
-from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, join_name
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
+from rlds_cli.base.text import is_below, join_name
+from rlds_cli.ted import FLAGS, REWARD, Field
 
 if TYPE_CHECKING:
     from rlds_cli.dataset.batch import Batch

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.ted import Array, IntArray
+from rlds_cli.base.array_types import Array, IntArray
 
 
 def groups(column: Array) -> dict[Any, IntArray]:

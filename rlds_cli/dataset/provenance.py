@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.errors import DamagedDataset, RldsError
-from rlds_cli.ted import FLAGS, IntArray
+from rlds_cli.ted import FLAGS
 
 if TYPE_CHECKING:
     from rlds_cli.store import Manifest, Store

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.dataset.tasks import StepTasks, Tasks
@@ -16,7 +17,7 @@ from rlds_cli.store import Store, compression, digests, episode_table
 from rlds_cli.store.derived import Patched
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.views import Change
-from rlds_cli.ted import TASK, TASK_AT, Array, IntArray, Scalar
+from rlds_cli.ted import TASK, TASK_AT, Scalar
 
 
 @dataclass(frozen=True, slots=True)

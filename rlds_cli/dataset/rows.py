@@ -21,12 +21,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import mapping
 from rlds_cli.store import Store, compression
 from rlds_cli.store.columns import Part
 from rlds_cli.store.compression import Compressed
 from rlds_cli.store.frames import check_frames, decode_frame
-from rlds_cli.ted import VIDEO, Array, BoolArray, EncodedFrames, Field, IntArray
+from rlds_cli.ted import VIDEO, EncodedFrames, Field
 
 _LONG = 32  # rows of a run, on average, from which copying slices is faster than indexing rows
 _DECODED_BYTES = 1 << 24  # bytes of a compressed array that are decoded at a time

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.base import visible
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.text import did_you_mean, plural
 from rlds_cli.dataset import html
 from rlds_cli.errors import MissingPackage, RldsError, UnknownField
 from rlds_cli.store.manifest import Stats
-from rlds_cli.ted import END_NAMES, Array, BoolArray, IntArray
+from rlds_cli.ted import END_NAMES
 
 if TYPE_CHECKING:
     from rlds_cli.store import Store

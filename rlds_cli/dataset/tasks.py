@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.store import Store
-from rlds_cli.ted import TASK, TASK_AT, Array, BoolArray, IntArray
+from rlds_cli.ted import TASK, TASK_AT
 
 
 @dataclass(frozen=True, slots=True)

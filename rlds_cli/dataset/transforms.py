@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.base.text import bytes_of, is_below
+from rlds_cli.base.array_types import Array
+from rlds_cli.base.text import bytes_of, is_below, join_name
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument, UnknownField
-from rlds_cli.ted import REWARD, Array, join_name
+from rlds_cli.ted import REWARD
 
 if TYPE_CHECKING:
     from rlds_cli.dataset.datasets import Dataset

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.integers import within
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below
@@ -23,7 +24,7 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import InvalidArgument, MissingPackage, RldsError
 from rlds_cli.interop.following import require_rows_that_follow
 from rlds_cli.make import download
-from rlds_cli.ted import FLAGS, REWARD, Array, Field
+from rlds_cli.ted import FLAGS, REWARD, Field
 
 if TYPE_CHECKING:
     import gymnasium

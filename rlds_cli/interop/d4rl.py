@@ -24,11 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import registry
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.dataset import Dataset, d4rl_fields, d4rl_steps, open_dataset
 from rlds_cli.errors import InvalidEpisode, RldsError, UnknownDataset, UnknownField
 from rlds_cli.make import download
 from rlds_cli.registry import Entry
-from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray
+from rlds_cli.ted import FLAGS, REWARD
 
 Columns = Mapping[str, npt.NDArray[Any]]
 

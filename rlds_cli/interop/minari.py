@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from rlds_cli import registry
 from rlds_cli.base import ids
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.integers import within
 from rlds_cli.base.libraries import counterparts
 from rlds_cli.base.settings import StrPath
@@ -29,7 +30,7 @@ from rlds_cli.dataset import ArrayLike, Dataset, make_env, open_dataset
 from rlds_cli.errors import MissingPackage, NoEnvironment, UnknownField
 from rlds_cli.interop.following import require_rows_that_follow
 from rlds_cli.make import download as fetch
-from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray, spaces
+from rlds_cli.ted import FLAGS, REWARD, Field, spaces
 
 if TYPE_CHECKING:
     import gymnasium

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.base import ids
+from rlds_cli.base.array_types import BoolArray, IntArray
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, Outcome, ProvenanceStep, remake
 from rlds_cli.errors import DatasetNotFound, InvalidEpisode, RldsError
@@ -35,7 +36,7 @@ from rlds_cli.store import Manifest, Store, episode_table
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.facts import FACTS, facts_of
 from rlds_cli.store.growing.opening import open_store
-from rlds_cli.ted import BoolArray, IntArray, Scalar
+from rlds_cli.ted import Scalar
 
 _MEMBERS = ("from", "base", "episodes", "columns", "facts")
 _MOST = 1 << 53  # episodes and steps: far above those of any dataset, and sums stay below 64 bits

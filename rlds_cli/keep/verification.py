@@ -17,6 +17,7 @@ from rlds_cli import home
 from rlds_cli.archives import ArchivedStep, ReaderName, check_name, look_up, planner
 from rlds_cli.archives.readers import ArchivedValue
 from rlds_cli.base import ids, settings
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.base.progress import Progress
 from rlds_cli.base.settings import StrPath
@@ -30,7 +31,7 @@ from rlds_cli.store.growing import opening
 from rlds_cli.store.growing.opening import open_store
 from rlds_cli.store.integrity import Verification
 from rlds_cli.store.sealing import Problem
-from rlds_cli.ted import CUT, FLAGS, TASK, TASK_AT, VIDEO, IntArray
+from rlds_cli.ted import CUT, FLAGS, TASK, TASK_AT, VIDEO
 
 _REST = "in Python ds.select(episodes=...) opens the others; rlds_cli.merge([that], ...) copies them into a new dataset"
 _SHORTEST = 8  # digits that a fingerprint may be cut to

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import closest
 from rlds_cli.dataset import Dataset, Elementwise, open_dataset
@@ -25,7 +26,7 @@ from rlds_cli.loader.storage import memory
 from rlds_cli.loader.storage.remote import stays
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Transition, Window
-from rlds_cli.ted import CUT, FLAGS, REWARD, Array
+from rlds_cli.ted import CUT, FLAGS, REWARD
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.loader.kernel import PrefixTable, SampleNumbers, WindowTable
 from rlds_cli.loader.order import Order
 from rlds_cli.loader.tensors import host
 from rlds_cli.store.table import NAMES
-from rlds_cli.ted import Array, IntArray
 
 if TYPE_CHECKING:
     import torch

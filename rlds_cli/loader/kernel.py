@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.errors import DamagedDataset, MissingPackage
-from rlds_cli.ted import Array, IntArray
 
 LIBRARY = Path(__file__).with_name("_kernel.so")
 SampleNumbers = range | IntArray  # numbers of samples

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, EmptyWindow, InvalidArgument, WrongState
 from rlds_cli.loader import build
@@ -31,7 +32,6 @@ from rlds_cli.loader.schedule import Position, Ranks, SampleRun, distributed
 from rlds_cli.loader.state import check_type
 from rlds_cli.loader.tensors import host, portable
 from rlds_cli.store import commits
-from rlds_cli.ted import IntArray
 
 LOOK = 0.01  # seconds between looks for a new version
 REST = 19  # times as long as taking one up took, none is taken up after it

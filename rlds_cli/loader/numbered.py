@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.dataset import Dataset
 from rlds_cli.loader.build import pool
 from rlds_cli.loader.fields import columns
@@ -27,7 +28,7 @@ from rlds_cli.loader.order import Order
 from rlds_cli.loader.read import CompiledColumns
 from rlds_cli.loader.storage.memory import ColumnRows, check_decoded
 from rlds_cli.loader.windows.windows import Anchors, Transition
-from rlds_cli.ted import FLAGS, Array, IntArray
+from rlds_cli.ted import FLAGS
 
 _ORDER, _NO_CHANCE = Order(0), np.empty(0)  # numbers are given, not drawn
 _AHEAD, _AHEAD_BYTES = 32, 1 << 20

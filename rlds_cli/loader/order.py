@@ -19,9 +19,9 @@ from math import isqrt
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.loader import kernel
 from rlds_cli.loader.kernel import SampleNumbers
-from rlds_cli.ted import IntArray
 
 VERSION = 1  # in the states of loaders: a change of any sequence below takes a higher number
 WINDOW, EPISODE, SHUFFLE, COLUMN = 0, 1, 2, 3  # streams: draws for different purposes never share numbers

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.schedule import Ranks, distributed
-from rlds_cli.ted import IntArray
 
 
 class Peers:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.dataset import Batch, Elementwise, EpisodeOrigins, Reward
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
@@ -25,7 +26,7 @@ from rlds_cli.loader.schedule import Ranks, SampleRun
 from rlds_cli.loader.storage.page_cache import Advice, PlannedRead, ReadAhead, prefetch_depth
 from rlds_cli.loader.storage.remote import MISSING_AHEAD, MOST_RUNS_AHEAD, Arrival, RemoteReads, blocks_of
 from rlds_cli.loader.windows.windows import Episode, Window
-from rlds_cli.ted import REWARD, Array, Field, IntArray
+from rlds_cli.ted import REWARD, Field
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.errors import BatchSize, InvalidArgument
 from rlds_cli.loader.kernel import SampleNumbers
 from rlds_cli.loader.order import Order
-from rlds_cli.ted import IntArray
 
 ALONE = "a single process"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.ted import Array
+from rlds_cli.base.array_types import Array
 
 
 def portable(x: Array | None) -> Any:

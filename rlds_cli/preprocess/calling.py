@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.errors import InvalidEpisode, PreprocessError
 from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.functions import Function, first_pass
@@ -28,7 +29,7 @@ from rlds_cli.preprocess.stacking import LOOP
 from rlds_cli.preprocess.task import Failure, Task
 from rlds_cli.store.build import FAILED
 from rlds_cli.store.paths import FAILURES
-from rlds_cli.ted import Array, Note
+from rlds_cli.ted import Note
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

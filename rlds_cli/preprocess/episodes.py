@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.base import text
+from rlds_cli.base.array_types import Array
 from rlds_cli.errors import InvalidEpisode, PreprocessError
 from rlds_cli.preprocess import calling, forms
 from rlds_cli.preprocess.calling import Caller, CallInput
@@ -32,7 +33,6 @@ from rlds_cli.ted import (
     TASK,
     TASK_AT,
     TRUNCATED,
-    Array,
     Chunk,
     Column,
     EncodedFrames,

@@ -31,11 +31,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.dataset import ROOT_FLAGS, Batch, register
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.preprocess.lazy import EPISODE, LazyArray, LazyBatch, in_episode, tensor
 from rlds_cli.store import images
-from rlds_cli.ted import FLAGS, Array, EncodedFrames, Field, VideoFrames
+from rlds_cli.ted import FLAGS, EncodedFrames, Field, VideoFrames
 from rlds_cli.ted.episodes import Flat, flatten, is_bytes
 
 if TYPE_CHECKING:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_cli.base.text import did_you_mean
+from rlds_cli.base.array_types import Array, IntArray
+from rlds_cli.base.text import did_you_mean, split_name
 from rlds_cli.dataset import Batch, Dataset, Tasks
 from rlds_cli.errors import UnknownField
-from rlds_cli.ted import TASK, TASK_AT, Array, IntArray, LazyColumn, Scalar, split_name
+from rlds_cli.ted import TASK, TASK_AT, LazyColumn, Scalar
 
 if TYPE_CHECKING:
     from rlds_cli.store import Store

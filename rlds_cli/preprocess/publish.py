@@ -10,6 +10,7 @@ from typing import Any
 
 from rlds_cli import home
 from rlds_cli.base import text
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import trees
 from rlds_cli.base.progress import Event, Progress
@@ -31,7 +32,6 @@ from rlds_cli.store.sharing import Shared
 from rlds_cli.store.sharing_out import Work
 from rlds_cli.store.video_encoding import MADE
 from rlds_cli.store.videos import Extent
-from rlds_cli.ted import Array
 
 _LONG = 20.0  # seconds
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import IntArray
+from rlds_cli.base.text import split_name
 from rlds_cli.dataset import Batch, Dataset
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.preprocess.lazy import LazyArray, LazyBatch, StoredColumns, in_episode
-from rlds_cli.ted import Field, IntArray, split_name
+from rlds_cli.ted import Field
 
 
 def ranges_of(ds: Dataset, given: Callable[[Batch], Any] | Mapping[int, Any]) -> IntArray:

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.dataset import Dataset, Rows
 from rlds_cli.store import Store
 from rlds_cli.store.opening import open_directory
-from rlds_cli.ted import VIDEO, Array, BoolArray, Column, EpisodeTable, IntArray, VideoFrames
+from rlds_cli.ted import VIDEO, Column, EpisodeTable, VideoFrames
 
 RowRun = tuple[int, int]  # rows of the selection, end to end: first, and one past the last
 

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.array_types import BoolArray, IntArray
 from rlds_cli.dataset import Dataset, Rows
 from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.plan import WritePlan
@@ -34,7 +35,7 @@ from rlds_cli.store import Store, manifest, metadata
 from rlds_cli.store.build import FAILED
 from rlds_cli.store.integrity import verify_directory
 from rlds_cli.store.opening import open_directory
-from rlds_cli.ted import BoolArray, Chunk, Column, EpisodeTable, IntArray, Note
+from rlds_cli.ted import Chunk, Column, EpisodeTable, Note
 
 # In the metadata of a result, one of them: digests of the episodes that its episodes were made of.
 DIGESTS, WITH_NUMBERS = "source_episodes", "numbered_source_episodes"

@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.dataset import Batch
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.preprocess.forms import from_output, returned
 from rlds_cli.preprocess.lazy import EpisodeBatch, LazyArray, LazyBatch, in_episode
-from rlds_cli.ted import Array, EncodedFrames, VideoFrames
+from rlds_cli.ted import EncodedFrames, VideoFrames
 from rlds_cli.ted.episodes import Flat
 
 LOOP = "<loop over steps>"  # in tracebacks

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.errors import InvalidEpisode, PreprocessError
 from rlds_cli.preprocess import calling, forms
 from rlds_cli.preprocess.calling import Caller, CallInput
@@ -32,21 +33,7 @@ from rlds_cli.preprocess.reading import (
 )
 from rlds_cli.preprocess.stacking import ColumnStack, call_steps
 from rlds_cli.preprocess.task import Task
-from rlds_cli.ted import (
-    CUT,
-    FLAGS,
-    TERMINATED,
-    TRUNCATED,
-    Array,
-    Chunk,
-    Column,
-    Field,
-    IntArray,
-    Part,
-    Placement,
-    episodes,
-    lay_out,
-)
+from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Chunk, Column, Field, Part, Placement, episodes, lay_out
 from rlds_cli.ted.episodes import Flat, Value
 
 PROBE_STEPS = 256

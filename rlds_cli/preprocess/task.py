@@ -24,14 +24,14 @@ from rlds_cli.base import ids
 from rlds_cli.base.files import modules
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import DatasetId
-from rlds_cli.base.text import closest, is_below
+from rlds_cli.base.text import closest, is_below, join_name
 from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.preprocess import builtin, functions, sources
 from rlds_cli.preprocess.functions import Function
 from rlds_cli.store import Manifest
 from rlds_cli.store.build import FAILED
 from rlds_cli.store.paths import FAILURES
-from rlds_cli.ted import FLAGS, Note, join_name
+from rlds_cli.ted import FLAGS, Note
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

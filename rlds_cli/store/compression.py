@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import arrays, disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset, NeedsMemory
 from rlds_cli.store import files, layouts, references
 from rlds_cli.store.layouts import COMPRESSED_INNER_BYTES as INNER_BYTES
 from rlds_cli.store.layouts import SHARD_BYTES, ArrayLayout
-from rlds_cli.ted import VIDEO, Array, Field
+from rlds_cli.ted import VIDEO, Field
 
 LEVEL = 3
 _HINT = "rlds verify ID shows all damage; --force makes the dataset again"

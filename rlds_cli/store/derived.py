@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays, trees
 from rlds_cli.store import layouts, lookups, sealing, sharing
 from rlds_cli.store.lookups import Kind, Lookup, Part
 from rlds_cli.store.opening import Store
-from rlds_cli.ted import Array, IntArray
 
 FEWEST = 1024  # episodes of a dataset that looks values up: those of fewer take no more than their files would
 Column = Array | list[str]

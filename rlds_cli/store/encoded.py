@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.store.columns import Column
 from rlds_cli.store.frames import check_frames, decode_frames
 from rlds_cli.store.local import Files
-from rlds_cli.ted import Array, EncodedFrames, Field, IntArray
+from rlds_cli.ted import EncodedFrames, Field
 
 
 @dataclass(frozen=True, slots=True)

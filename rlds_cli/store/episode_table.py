@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays, mapping, trees
 from rlds_cli.base.files import json as documents
 from rlds_cli.errors import DamagedDataset, InvalidEpisode
@@ -25,7 +26,7 @@ from rlds_cli.store import layouts, lookups
 from rlds_cli.store.lookups import LookedUp
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.paths import component
-from rlds_cli.ted import CUT, EPISODE_COLUMNS, TERMINATED, UNFIT, Array, BoolArray, IntArray, Scalar
+from rlds_cli.ted import CUT, EPISODE_COLUMNS, TERMINATED, UNFIT, Scalar
 
 _DTYPES = {  # of TED's columns; those of the user's own are in the manifest
     **dict.fromkeys(("start", "length", "num_observed", "num_transitions", "row", "num_done", "num_terminated"), "i8"),

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import __version__
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.store import (
@@ -36,20 +37,7 @@ from rlds_cli.store.build import Built
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField, read
 from rlds_cli.store.paths import assign_paths, component
 from rlds_cli.store.sharing import Shared
-from rlds_cli.ted import (
-    CUT,
-    FLAGS,
-    REWARD,
-    TERMINATED,
-    TRUNCATED,
-    VIDEO,
-    Array,
-    EpisodeTable,
-    Field,
-    IntArray,
-    Repeated,
-    merge_notes,
-)
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, EpisodeTable, Field, Repeated, merge_notes
 
 _MOVED_BYTES = 16 << 20  # that are copied at once
 

@@ -18,10 +18,11 @@ from typing import Literal
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.media import image_header
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.errors import DamagedDataset, FrameError, InvalidArgument
-from rlds_cli.ted import Array, BoolArray, EncodedFrames, Field, IntArray
+from rlds_cli.ted import EncodedFrames, Field
 
 Codec = Literal["jpeg", "png"]
 CHANNELS = {"jpeg": {1: "L", 3: "RGB"}, "png": {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}}  # and how Pillow calls them

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.media import image_header
 from rlds_cli.base.media.image_header import MAX_PIXELS, ImageHeader
 from rlds_cli.errors import FrameError, InvalidEpisode
 from rlds_cli.store.frames import CHANNELS, decode_frames
-from rlds_cli.ted import Array, EncodedFrames, Field
+from rlds_cli.ted import EncodedFrames, Field
 
 Images = EncodedFrames | Sequence[bytes]
 

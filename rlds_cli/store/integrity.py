@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.base.files.arrays import Segment
 from rlds_cli.base.progress import Event, Progress, shown
@@ -40,7 +41,7 @@ from rlds_cli.store.manifest import Manifest, Stats, StoredField
 from rlds_cli.store.opening import Store, open_directory
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.sealing import Problem
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, Array, BoolArray, EpisodeTable, IntArray
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, EpisodeTable
 
 _THREADS = 8
 _MISSING_ROWS = 1 << 24  # more rows than fit: a truncated file is reported, a larger claim refused

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays, disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset
@@ -37,7 +38,7 @@ from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import NO_TEXT, stored_row
 from rlds_cli.store.table import Run
 from rlds_cli.store.videos import Tables
-from rlds_cli.ted import TASK, VIDEO, Array, EpisodeTable, Field, IntArray
+from rlds_cli.ted import TASK, VIDEO, EpisodeTable, Field
 
 _BLOCK = 1 << 20  # rows that are written at once
 _COPIED = 4 << 20  # bytes that are copied at once

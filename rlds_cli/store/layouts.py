@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import arrays
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files.arrays import Segment
 from rlds_cli.base.files.mapping import Addresses
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import files, paths, references, validation
-from rlds_cli.ted import Array
 
 SEGMENT_ROWS = 1 << 16  # the rows of each dataset begin at multiples of it
 PAGE_ROWS = 1 << 12  # segments begin at multiples of it: a row of one byte then begins at a page

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files.arrays import Segment
 from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
@@ -17,7 +18,6 @@ from rlds_cli.store import files as store_files
 from rlds_cli.store.columns import Column
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.segment_map import SegmentMap
-from rlds_cli.ted import Array, IntArray
 
 T = TypeVar("T")
 _HINT = "rlds verify ID shows all damage"

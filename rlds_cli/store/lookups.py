@@ -32,6 +32,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays, mapping, trees
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
@@ -40,7 +41,6 @@ from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import files as store_files
 from rlds_cli.store import layouts, paths, references, validation
-from rlds_cli.ted import Array, IntArray
 
 FILE, INDICES = paths.LOOKUP, paths.LOOKUPS
 MOST_PARTS = 16  # each is a file that is opened for a column

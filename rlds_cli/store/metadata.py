@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import arrays
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import layouts, validation
-from rlds_cli.ted import Array
 
 DIRECTORY = "metadata"
 _INDEX = "rlds_index"  # the attribute

@@ -10,6 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.errors import DamagedDataset, FrameError
 from rlds_cli.store import statistics
 from rlds_cli.store.columns import Part
@@ -22,7 +23,7 @@ from rlds_cli.store.renaming import RenamedTable
 from rlds_cli.store.statistics import LazyStats
 from rlds_cli.store.table import FixedTable, Table
 from rlds_cli.store.videos import Videos
-from rlds_cli.ted import VIDEO, Array, EpisodeTable, Field, IntArray
+from rlds_cli.ted import VIDEO, EpisodeTable, Field
 
 
 @final

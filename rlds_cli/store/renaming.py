@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.store import digests
 from rlds_cli.store.columns import Column, Part
 from rlds_cli.store.digests import Digests
@@ -17,7 +18,6 @@ from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.metadata import Metadata
 from rlds_cli.store.table import Reopened, Run, Table
 from rlds_cli.store.videos import Videos
-from rlds_cli.ted import Array, BoolArray, IntArray
 
 
 class RenamedTable(Table):

@@ -11,25 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.disk import is_full
 from rlds_cli.errors import NoSpace, RldsError
 from rlds_cli.store.frames import laid_out
 from rlds_cli.store.manifest import StoredField
-from rlds_cli.ted import (
-    VIDEO,
-    Array,
-    BoolArray,
-    Chunk,
-    Column,
-    EncodedFrames,
-    EpisodeTable,
-    Field,
-    IntArray,
-    Note,
-    VideoFrames,
-)
+from rlds_cli.ted import VIDEO, Chunk, Column, EncodedFrames, EpisodeTable, Field, Note, VideoFrames
 
 NO_TEXT = -1  # the code of a step without text
 

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files.mapping import Addresses
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.ted import Array
 
 HINT = "rlds verify ID shows all damage"
 _ROOM, _ROOM_BYTES = 1 << 24, 1 << 40  # rows to come, and bytes of them, for which addresses are reserved

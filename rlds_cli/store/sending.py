@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.store import snapshots
 from rlds_cli.store.opening import Store
 from rlds_cli.store.snapshots import LocalFile
 from rlds_cli.store.videos import table_path
-from rlds_cli.ted import VIDEO, Field, IntArray
+from rlds_cli.ted import VIDEO, Field
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.arrays import Segment
@@ -23,7 +24,6 @@ from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import files as store_files
 from rlds_cli.store import layouts, lookups, paths, tags
 from rlds_cli.store.lookups import WholeFile
-from rlds_cli.ted import IntArray
 
 Extents = tuple[tuple[int, int], ...]  # first byte, and the one behind the last, of parts of a file, in order
 _GAP = 1 << 20  # bytes of rows of no episode, from which on they are left out

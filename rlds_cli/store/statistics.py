@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.store import digests
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.manifest import Stats
 from rlds_cli.store.validation import MAX_WIDTH
-from rlds_cli.ted import Array, EpisodeTable, Field, IntArray
+from rlds_cli.ted import EpisodeTable, Field
 
 BLOCK_ROWS = 1 << 16
 SAMPLE = 1 << 16

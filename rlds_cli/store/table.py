@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument
 from rlds_cli.store import digests, episode_table, layouts, lookups, manifest, metadata, sealing, versions
@@ -26,7 +27,7 @@ from rlds_cli.store.paths import component
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.snapshots import LocalFile
 from rlds_cli.store.videos import DIRECTORY, Videos
-from rlds_cli.ted import VIDEO, Array, BoolArray, EpisodeTable, Field, IntArray
+from rlds_cli.ted import VIDEO, EpisodeTable, Field
 
 Reopened = tuple[Callable[..., Any], tuple[Any, ...]]
 NAMES = 1 << 32  # of parts of an episode, see `Table.names_of`

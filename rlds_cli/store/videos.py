@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
@@ -46,7 +47,7 @@ from rlds_cli.store.columns import Column
 from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.frames import copy_repeated
 from rlds_cli.store.local import LocalFiles
-from rlds_cli.ted import Array, Field, IntArray
+from rlds_cli.ted import Field
 
 DIRECTORY = "video"
 _KEY, _SHOWN = 1, 2

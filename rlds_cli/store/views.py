@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import __version__
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.store import derived, digests, episode_table, layouts, lookups, metadata, sealing, sharing, videos
 from rlds_cli.store.derived import Column, Patched, Tables, WrittenTable
 from rlds_cli.store.digests import Digests
@@ -23,7 +24,7 @@ from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import Counts, Manifest, StoredField, read
 from rlds_cli.store.opening import Store
 from rlds_cli.store.paths import component
-from rlds_cli.ted import CUT, TERMINATED, TRUNCATED, IntArray
+from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
 EPISODES, DIGESTS, SOURCES, MISSING = "episodes", "digests", "sources", "missing"
 _ROWS = ("", f"{digests.ROWS}/")  # directories with a part of each field: its rows, and what they refer to

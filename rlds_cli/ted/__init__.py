@@ -30,14 +30,11 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.base.array_types import Array as Array
-from rlds_cli.base.array_types import BoolArray as BoolArray
-from rlds_cli.base.array_types import IntArray as IntArray
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.errors import InvalidEpisode
 
 __all__ = [
     "Array",
-    "BoolArray",
     "CHUNK_BYTES",
     "CUT",
     "Chunk",
@@ -50,7 +47,6 @@ __all__ = [
     "EpisodeTable",
     "FLAGS",
     "Field",
-    "IntArray",
     "Kind",
     "LazyColumn",
     "Note",
@@ -70,12 +66,10 @@ __all__ = [
     "chunks",
     "episodes",
     "flags",
-    "join_name",
     "lay_out",
     "merge_notes",
     "pieces",
     "spaces",
-    "split_name",
 ]
 
 T = TypeVar("T")
@@ -726,13 +720,3 @@ def flags(length: int, end: int) -> dict[str, BoolArray]:
     if length:
         (terminated if end == TERMINATED else truncated)[-1] = True
     return {FLAGS[0]: terminated, FLAGS[1]: truncated}
-
-
-def split_name(key: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Split a field name into components; a tuple means the same as a name with ``/``."""
-    return tuple(key.split("/")) if isinstance(key, str) else tuple(key)
-
-
-def join_name(key: str | tuple[str, ...]) -> str:
-    """Return the field name of ``key``."""
-    return key if isinstance(key, str) else "/".join(key)

@@ -18,6 +18,7 @@ from typing import Any, TypeGuard, cast
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.text import is_below
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.ted import (
@@ -27,7 +28,6 @@ from rlds_cli.ted import (
     TERMINATED,
     TRUNCATED,
     VIDEO,
-    Array,
     Column,
     EncodedFrames,
     Field,

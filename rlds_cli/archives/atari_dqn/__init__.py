@@ -49,21 +49,9 @@ from rlds_cli.archives.readers import (
     Plan,
     every_file,
 )
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.ted import (
-    CUT,
-    FLAGS,
-    REWARD,
-    TERMINATED,
-    Array,
-    BoolArray,
-    Chunk,
-    Column,
-    EpisodeTable,
-    Field,
-    IntArray,
-    Note,
-)
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, Chunk, Column, EpisodeTable, Field, Note
 
 VERSION = 1
 choose = every_file

@@ -14,9 +14,10 @@ import numpy as np
 from rlds_cli.archives.formats.compressed import MAX_RATIO, Unpacked, open_unpacked
 from rlds_cli.archives.formats.npz import ZipMember, parse_header
 from rlds_cli.archives.readers import Archive
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.text import natural
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.ted import Array, Note
+from rlds_cli.ted import Note
 
 NAME = re.compile(r"(?P<prefix>\$store\$_)?(?P<store>\w+)_ckpt\.(?P<number>\d+)\.gz")
 NEEDED = ("observation", "action", "reward", "terminal")

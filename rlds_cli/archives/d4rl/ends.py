@@ -24,9 +24,10 @@ from rlds_cli.archives.formats.hdf5 import keys_found, reading
 from rlds_cli.archives.formats.hdf5_rows import components
 from rlds_cli.archives.formats.tables import Table, TableColumn
 from rlds_cli.archives.names import expand, free_name, row_field
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.text import did_you_mean, is_below
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray, Note
+from rlds_cli.ted import FLAGS, REWARD, Note
 
 NEXT = "next/observation"
 D4RL_KEYS = {

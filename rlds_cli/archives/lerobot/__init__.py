@@ -26,13 +26,14 @@ from rlds_cli.archives.formats import parquet
 from rlds_cli.archives.lerobot import accounting, depth, description, rows
 from rlds_cli.archives.lerobot.description import TASK, Info, LerobotFeature, ListedEpisode
 from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Part, Plan
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import trees
 from rlds_cli.base.media import image_header, mp4
 from rlds_cli.base.media.mp4 import Track
 from rlds_cli.base.subset import EVERYTHING, Subset
 from rlds_cli.base.text import plural
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
-from rlds_cli.ted import FLAGS, VIDEO, Array, Chunk, Field, Note
+from rlds_cli.ted import FLAGS, VIDEO, Chunk, Field, Note
 
 VERSION = 1
 _DATA = ("data", "videos")  # below these lie the files of episodes, everything else describes

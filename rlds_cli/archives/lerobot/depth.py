@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.media import image_header, mp4
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.base.media.mp4 import Track
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.ted import Array, EncodedFrames
+from rlds_cli.ted import EncodedFrames
 
 CODE_BITS = 12
 # What lerobot takes where info.json leaves a parameter out; all but the last are metres.

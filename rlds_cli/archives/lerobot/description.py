@@ -35,6 +35,7 @@ from rlds_cli.archives import exported
 from rlds_cli.archives.exported import ExportedFile
 from rlds_cli.archives.formats import image_columns, parquet
 from rlds_cli.archives.formats.text_tables import MAX_COLUMNS
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.libraries import EXPORTED
 from rlds_cli.base.libraries.lerobot import COUNTED as COUNTED
@@ -43,7 +44,7 @@ from rlds_cli.base.libraries.lerobot import TASK as TASK
 from rlds_cli.base.media import image_header
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.ted import FLAGS, REWARD, VIDEO, Array, EncodedFrames, Field, Placement
+from rlds_cli.ted import FLAGS, REWARD, VIDEO, EncodedFrames, Field, Placement
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _SLOT = re.compile(r"\{(\w+)(?::0?(\d{1,2})d)?\}")

@@ -22,6 +22,7 @@ from rlds_cli.archives.lerobot import depth, description
 from rlds_cli.archives.lerobot.depth import Depth
 from rlds_cli.archives.lerobot.description import TASK
 from rlds_cli.archives.readers import CHUNK_BYTES, Plan
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.media import mp4
 from rlds_cli.base.media.mp4 import Track
 from rlds_cli.errors import CorruptArchive, UnknownLayout
@@ -31,14 +32,11 @@ from rlds_cli.ted import (
     TERMINATED,
     TRUNCATED,
     VIDEO,
-    Array,
-    BoolArray,
     Chunk,
     Column,
     EncodedFrames,
     EpisodeTable,
     Field,
-    IntArray,
     Note,
     Part,
     Text,

@@ -47,6 +47,7 @@ from rlds_cli.archives.minari.description import (
     locate,
 )
 from rlds_cli.archives.readers import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.media import image_header
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.base.subset import EVERYTHING, Subset
@@ -57,15 +58,12 @@ from rlds_cli.ted import (
     FLAGS,
     TERMINATED,
     TRUNCATED,
-    Array,
-    BoolArray,
     Chunk,
     Column,
     EncodedFrames,
     EpisodePiece,
     EpisodeTable,
     Field,
-    IntArray,
     Note,
     Text,
     pieces,

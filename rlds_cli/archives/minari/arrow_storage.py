@@ -17,8 +17,9 @@ from rlds_cli.archives.formats import arrow_tables, parquet
 from rlds_cli.archives.formats.parquet import pyarrow
 from rlds_cli.archives.minari import description
 from rlds_cli.archives.minari.description import MinariColumn, NamedEpisode, ScannedEpisodes
+from rlds_cli.base.array_types import Array
 from rlds_cli.errors import CorruptArchive
-from rlds_cli.ted import Array, EncodedFrames, Text, spaces
+from rlds_cli.ted import EncodedFrames, Text, spaces
 
 _STEPS = ("actions", "rewards", "terminations", "truncations")
 _BATCH_ROWS = 1 << 13  # of parquet, decoded at a time

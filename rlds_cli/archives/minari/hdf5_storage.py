@@ -28,8 +28,9 @@ from rlds_cli.archives.formats.hdf5 import (
 from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.minari import description
 from rlds_cli.archives.minari.description import MinariColumn, NamedEpisode, ScannedEpisodes
+from rlds_cli.base.array_types import Array
 from rlds_cli.errors import CorruptArchive, UnsafeArchive
-from rlds_cli.ted import Array, EncodedFrames, Kind, Text, spaces
+from rlds_cli.ted import EncodedFrames, Kind, Text, spaces
 
 _GROUP = re.compile(r"episode_(0|[1-9][0-9]{0,17})")
 _COUNTS_STEPS = ("rewards", "terminations", "truncations", "actions")

@@ -37,12 +37,13 @@ from rlds_cli.archives.openx import directory, steps
 from rlds_cli.archives.openx.directory import INFO, SHARD, FeatureLeaf, Features, TfdsDirectory, TfdsShard
 from rlds_cli.archives.openx.steps import LastStep, OtherImages, RecordLayout, RecordOrigin
 from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.libraries import EXPORTED
 from rlds_cli.base.media import image_header
 from rlds_cli.base.subset import Subset
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
-from rlds_cli.ted import FLAGS, Array, Chunk, EpisodeData, Field, Note, chunks, lay_out
+from rlds_cli.ted import FLAGS, Chunk, EpisodeData, Field, Note, chunks, lay_out
 
 VERSION = 1
 LOOKED_AT = 4  # shards whose first episodes say what is not described

@@ -30,6 +30,7 @@ from rlds_cli.archives.formats import image_columns
 from rlds_cli.archives.formats.compressed import FREE_BYTES, MAX_RATIO
 from rlds_cli.archives.formats.tfrecord import ExampleFeature
 from rlds_cli.archives.openx.directory import STEPS, FeatureLeaf, Features, load
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.media import image_header
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.base.text import is_below
@@ -41,11 +42,8 @@ from rlds_cli.ted import (
     TASK,
     TERMINATED,
     TRUNCATED,
-    Array,
-    BoolArray,
     EpisodeData,
     Field,
-    IntArray,
     LazyColumn,
     Note,
     Placement,

@@ -32,8 +32,9 @@ from rlds_cli.archives.readers import (
     every_file,
     skipped_file,
 )
+from rlds_cli.base.array_types import Array
 from rlds_cli.errors import ArchiveError, UnknownLayout
-from rlds_cli.ted import Array, Chunk, Note
+from rlds_cli.ted import Chunk, Note
 
 VERSION = 1
 TASKS = tasks.NAMES  # columns of texts that say what an episode is about

@@ -25,9 +25,10 @@ from rlds_cli.archives.formats.tables import FIRST, LAST, MISSING, NOT, WITHOUT,
 from rlds_cli.archives.names import NEXT_OBSERVATION, Meaning
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
 from rlds_cli.archives.readers import ACTION, ARRIVE
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.text import is_below
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray, Note
+from rlds_cli.ted import FLAGS, REWARD, Note
 
 STEP_TYPE = "step_type"
 DISCOUNTS = ("discount", "discounts")

@@ -24,9 +24,10 @@ import numpy as np
 from rlds_cli.archives.flat_rows import differs, is_set
 from rlds_cli.archives.formats.tables import ENDS, MISSING, Readable, Table
 from rlds_cli.archives.names import Meaning, flags_of
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.text import natural
 from rlds_cli.errors import UnknownLayout, UnsafeArchive
-from rlds_cli.ted import FLAGS, Array, BoolArray, IntArray
+from rlds_cli.ted import FLAGS
 
 SCAN_ROWS = 1 << 18
 PACKED_BYTES = 32  # of a text among ids

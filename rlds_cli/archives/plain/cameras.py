@@ -27,8 +27,9 @@ from rlds_cli.archives.formats.camera_files import AGE, SINCE, STEM, VIDEO, age_
 from rlds_cli.archives.formats.tables import Table
 from rlds_cli.archives.names import is_observation
 from rlds_cli.archives.readers import ArchivedStep
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.ted import Array, IntArray, VideoFrames
+from rlds_cli.ted import VideoFrames
 
 TIMES = ("timestamp", "timestamps", "time", "times", "seconds")  # names of columns of time stamps, in seconds
 GENERAL = ("images", "frames", "videos", "cameras", "rgb")  # folders of cameras, whose names say no more

@@ -44,16 +44,10 @@ from rlds_cli.archives.plain.boundaries import is_count, signed
 from rlds_cli.archives.plain.lacking import Lacking
 from rlds_cli.archives.plain.survey import ended, groups_of, is_pattern
 from rlds_cli.archives.readers import ARRIVE, Archive
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.text import is_below
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.ted import (
-    FLAGS,
-    REWARD,
-    Array,
-    Field,
-    Note,
-    Scalar,
-)
+from rlds_cli.ted import FLAGS, REWARD, Field, Note, Scalar
 
 MAX_METADATA = 64 << 20
 

@@ -59,23 +59,9 @@ from rlds_cli.archives.readers import (
     Replan,
     skipped_file,
 )
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
-from rlds_cli.ted import (
-    END_NAMES,
-    FLAGS,
-    REWARD,
-    VIDEO,
-    Array,
-    BoolArray,
-    Chunk,
-    EpisodeData,
-    Field,
-    IntArray,
-    Note,
-    Scalar,
-    VideoFrames,
-    chunks,
-)
+from rlds_cli.ted import END_NAMES, FLAGS, REWARD, VIDEO, Chunk, EpisodeData, Field, Note, Scalar, VideoFrames, chunks
 
 CHECK_ROWS = 1 << 12
 _MOST_CARRIED = 8 << 20  # characters of the values that files hold once, which go to the processes that read them

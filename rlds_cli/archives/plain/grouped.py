@@ -58,20 +58,9 @@ from rlds_cli.archives.readers import (
     skipped_file,
 )
 from rlds_cli.archives.steps import check_steps
+from rlds_cli.base.array_types import Array
 from rlds_cli.errors import ArchiveError, UnknownLayout
-from rlds_cli.ted import (
-    END_NAMES,
-    FLAGS,
-    REWARD,
-    VIDEO,
-    Array,
-    Chunk,
-    EpisodeData,
-    Field,
-    Note,
-    chunks,
-    merge_notes,
-)
+from rlds_cli.ted import END_NAMES, FLAGS, REWARD, VIDEO, Chunk, EpisodeData, Field, Note, chunks, merge_notes
 
 PART_BYTES = 64 << 20
 

@@ -21,9 +21,10 @@ from rlds_cli.archives.plain import arriving
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
 from rlds_cli.archives.plain.survey import FileSurvey, JoinedFiles, survey
 from rlds_cli.archives.readers import DROP, FILL, Archive
+from rlds_cli.base.array_types import Array, BoolArray
 from rlds_cli.base.text import is_below
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, Note
+from rlds_cli.ted import FLAGS, REWARD, Field, Note
 
 SCAN_BYTES = 64 << 20  # of a column in a binary file that is read ahead to find rows without a value
 WAYS = "--missing drop leaves it out of the dataset; --missing fill writes NaN, 0, False or no text instead"

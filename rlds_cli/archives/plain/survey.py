@@ -45,22 +45,10 @@ from rlds_cli.archives.plain.boundaries import (
 )
 from rlds_cli.archives.readers import Archive
 from rlds_cli.archives.steps import check_steps
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.text import is_below, natural
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.ted import (
-    CUT,
-    FLAGS,
-    REWARD,
-    TERMINATED,
-    TRUNCATED,
-    Array,
-    BoolArray,
-    EncodedFrames,
-    Field,
-    IntArray,
-    Note,
-    Text,
-)
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, EncodedFrames, Field, Note, Text
 
 GROUP_DEPTH = 3
 Filled = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]  # of `TableView`

@@ -52,10 +52,11 @@ from rlds_cli.archives.torchrl.stores import (
     trees,
     within,
 )
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.libraries.torchrl import BFLOAT16, BUFFER, DESCRIPTION, META, STORAGE
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Field, Note, Placement, chunks
+from rlds_cli.ted import FLAGS, REWARD, Chunk, Field, Note, Placement, chunks
 
 VERSION = 1
 choose = every_file

@@ -22,8 +22,9 @@ from itertools import pairwise
 import numpy as np
 
 from rlds_cli.archives.torchrl.lanes import MASKS, NEXT, NUMBERS, Lane, Lanes, LaneWindow, block_steps, load_it
+from rlds_cli.base.array_types import Array, BoolArray
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Array, BoolArray, EpisodeData, Field, LazyColumn, Note
+from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, EpisodeData, Field, LazyColumn, Note
 
 RULES = ("flags", "timeouts", "field:KEY", "file")
 STARTS, SEED = "is_init", "seed"

@@ -24,24 +24,11 @@ from rlds_cli.archives.readers import Archive, Part, Plan
 from rlds_cli.archives.torchrl import accounting, stores
 from rlds_cli.archives.torchrl.boundaries import LaneEpisode, place
 from rlds_cli.archives.torchrl.lanes import NEXT, Lane, Lanes, opened
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.libraries.torchrl import DESCRIPTION, METADATA, VERSION
 from rlds_cli.errors import CorruptArchive
-from rlds_cli.ted import (
-    CUT,
-    FLAGS,
-    REWARD,
-    TERMINATED,
-    Array,
-    BoolArray,
-    Chunk,
-    EpisodeData,
-    Field,
-    IntArray,
-    LazyColumn,
-    Placement,
-    chunks,
-)
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, Chunk, EpisodeData, Field, LazyColumn, Placement, chunks
 
 # Of a part. Files are mapped part by part, since pages of a map count as memory; opening HDF5 takes long.
 PART_ROWS, PART_BYTES, HDF5_BYTES = 1 << 19, 64 << 20, 512 << 20

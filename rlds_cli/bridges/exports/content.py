@@ -17,6 +17,7 @@ from typing import Literal, TypeVar, cast
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.base.media import mp4_cut
 from rlds_cli.base.media.mp4_cut import Excerpt
@@ -31,12 +32,9 @@ from rlds_cli.ted import (
     TASK_AT,
     TRUNCATED,
     VIDEO,
-    Array,
-    BoolArray,
     EncodedFrames,
     EpisodeTable,
     Field,
-    IntArray,
     Placement,
     Scalar,
 )

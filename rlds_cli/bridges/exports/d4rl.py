@@ -22,11 +22,12 @@ from typing import Any
 import h5py
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.text import is_below, plural
 from rlds_cli.bridges.exports.content import AT_ENDS, EVERY_END, Loss
 from rlds_cli.bridges.exports.hdf5 import Column, Hdf5Format, HDF5Layout, Names, OwnNext, fitting, losses_of_finals
 from rlds_cli.errors import ExportError
-from rlds_cli.ted import CUT, FLAGS, REWARD, Array, IntArray
+from rlds_cli.ted import CUT, FLAGS, REWARD
 
 _NEXT = "next/observation"
 _NAMES = Names(

@@ -17,11 +17,12 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.base.text import is_below, plural
 from rlds_cli.bridges.exports.content import PIECE, Content, Loss
 from rlds_cli.bridges.exports.format import Format, Unit
-from rlds_cli.ted import REWARD, Array, Field, IntArray, Kind
+from rlds_cli.ted import REWARD, Field, Kind
 
 _TEXT, _IMAGE = h5py.string_dtype(), h5py.vlen_dtype(np.uint8)
 _DEEPEST = 24  # components of a name

@@ -11,10 +11,11 @@ from functools import cached_property
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.text import did_you_mean, plural
 from rlds_cli.bridges.exports.content import Content, Loss
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.ted import TASK, TASK_AT, Array
+from rlds_cli.ted import TASK, TASK_AT
 
 
 def texts_of(content: Content) -> list[str]:

@@ -27,6 +27,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.base import text
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.text import is_below
 from rlds_cli.bridges.exports.content import Loss
 from rlds_cli.bridges.exports.format import sync
@@ -41,7 +42,7 @@ from rlds_cli.bridges.exports.hdf5 import (
     renamed,
 )
 from rlds_cli.errors import ExportError, InvalidArgument
-from rlds_cli.ted import CUT, FLAGS, REWARD, VIDEO, Array, Field, Repeated, spaces
+from rlds_cli.ted import CUT, FLAGS, REWARD, VIDEO, Field, Repeated, spaces
 
 VERSION = "0.5.4"  # of Minari, whose layout this is
 _HOME = "MINARI_DATASETS_PATH"

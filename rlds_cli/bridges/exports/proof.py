@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from rlds_cli.archives import Plan, Replan, reader
+from rlds_cli.base.array_types import BoolArray
 from rlds_cli.base.files import arrays
 from rlds_cli.base.files.hashing import short
 from rlds_cli.base.progress import Event, Progress
@@ -24,7 +25,7 @@ from rlds_cli.bridges.exports.format import Format
 from rlds_cli.errors import ExportError
 from rlds_cli.make import plan_import
 from rlds_cli.store import digests
-from rlds_cli.ted import BoolArray, Column, EncodedFrames, EpisodeTable, Field, VideoFrames
+from rlds_cli.ted import Column, EncodedFrames, EpisodeTable, Field, VideoFrames
 
 _ID = "local/export"
 _ALONE = 256 << 20  # bytes that one process reads: starting others takes longer

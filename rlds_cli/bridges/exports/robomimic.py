@@ -22,12 +22,13 @@ from typing import Any
 import h5py
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.text import is_below, plural
 from rlds_cli.bridges.exports.content import UNTERMINATED, Loss
 from rlds_cli.bridges.exports.hdf5 import Column, GroupedFormat, HDF5Layout, Names, OwnNext, fitting, losses_of_finals
 from rlds_cli.bridges.exports.instructions import Instructions
 from rlds_cli.errors import ExportError
-from rlds_cli.ted import FLAGS, REWARD, TASK, TRUNCATED, Array
+from rlds_cli.ted import FLAGS, REWARD, TASK, TRUNCATED
 
 _NAMES = Names(
     exact={"action": "actions", REWARD: "rewards", FLAGS[0]: "dones", "state": "states"},

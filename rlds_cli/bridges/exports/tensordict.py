@@ -32,6 +32,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.base.libraries.torchrl import BUFFER as BUFFER_FILE
 from rlds_cli.base.libraries.torchrl import DESCRIPTION, KNOWN, META, METADATA, STORAGE, VERSION, WRITER, encoded
@@ -39,7 +40,7 @@ from rlds_cli.base.text import is_below
 from rlds_cli.bridges.exports.content import PIECE, Loss
 from rlds_cli.bridges.exports.format import EPISODES, Format, Unit, sync
 from rlds_cli.bridges.exports.hdf5 import VERSIONS, HDF5Layout, places_of
-from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, Repeated
+from rlds_cli.ted import FLAGS, REWARD, Field, Repeated
 
 MEMMAP, BUFFER, FLAT, NESTED, H5 = "memmap", "buffer", "flat", "nested", "h5"
 CHECKPOINT = "checkpoint.h5"

@@ -24,6 +24,7 @@ import numpy as np
 
 from rlds_cli.archives import tfds_fields
 from rlds_cli.archives.openx.steps import LastStep
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.libraries import EXPORTED
 from rlds_cli.base.libraries.tfds import FEATURES, INFO
@@ -34,7 +35,7 @@ from rlds_cli.bridges.exports.format import Format, Unit, absent_images, sync, u
 from rlds_cli.bridges.exports.instructions import Instructions
 from rlds_cli.bridges.exports.tfrecord_writing import ListOfValues
 from rlds_cli.errors import ExportError
-from rlds_cli.ted import CUT, FLAGS, REWARD, TASK, VIDEO, Array, Field, Repeated
+from rlds_cli.ted import CUT, FLAGS, REWARD, TASK, VIDEO, Field, Repeated
 
 _CLASSES = "tensorflow_datasets.core.features"
 _KEYS = {REWARD: "reward", "next/discount": "discount"}

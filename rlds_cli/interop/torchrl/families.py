@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.text import is_below
 from rlds_cli.loader.fields.columns import BatchColumn
 from rlds_cli.loader.numbered import TransitionReader
-from rlds_cli.ted import Array
 
 _RENAMED: Mapping[str, Mapping[str, str]] = {"vd4rl": {"observation": "pixels"}}
 _CHECKPOINT = re.compile(r"([^$]*)\$store\$.*_ckpt\.(\d+)\.gz")

@@ -13,11 +13,11 @@ from tensordict import TensorDict, unravel_key
 from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement
 from torchrl.envs.transforms import ToTensorImage
 
+from rlds_cli.base.text import join_name
 from rlds_cli.dataset import MOST_CHANNELS, Dataset, Resize, ToFloat
 from rlds_cli.interop.torchrl.errors import BadArgument
 from rlds_cli.interop.torchrl.transitions import as_leaf, as_list
 from rlds_cli.look import is_image
-from rlds_cli.ted import join_name
 
 MASK = ("collector", "mask")
 _NOT_PADDED = ("index", "collector")

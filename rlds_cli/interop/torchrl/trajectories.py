@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.interop.torchrl.transitions import Transitions, Tree, as_leaf, as_list
-from rlds_cli.ted import IntArray
 
 MASK, TRAJ_IDS = "mask", "traj_ids"
 

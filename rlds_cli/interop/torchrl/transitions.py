@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.dataset import ROOT_FLAGS, Dataset
 from rlds_cli.interop.torchrl.errors import BadArgument
 from rlds_cli.interop.torchrl.families import placed
@@ -25,7 +26,7 @@ from rlds_cli.loader.fields.fields import Names
 from rlds_cli.loader.kernel import StepReader
 from rlds_cli.loader.numbered import BatchPlaces, NumberedRows, TransitionReader
 from rlds_cli.loader.windows.windows import Anchors
-from rlds_cli.ted import FLAGS, REWARD, Array, IntArray
+from rlds_cli.ted import FLAGS, REWARD
 
 EPISODE, ROOT_REWARD, SEED, DONE = "episode", "reward", "seed", "next/done"
 CPU = torch.device("cpu")

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.dataset import Batch, register
 from rlds_cli.errors import InvalidArgument, MissingPackage
-from rlds_cli.ted import Array, IntArray
 
 if TYPE_CHECKING:
     import torch

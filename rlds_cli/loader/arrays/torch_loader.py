@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.dataset import Batch
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.read import BatchReader
 from rlds_cli.loader.schedule import Position, Ranks, Schedule
-from rlds_cli.ted import Array
 
 MOST_WORKERS = 1024
 

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.media.mp4 import Track
 from rlds_cli.base.text import size_of
 from rlds_cli.dataset import Resize
@@ -25,7 +26,7 @@ from rlds_cli.loader.fields.frame_names import ImageNames, VideoNames
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.frame_cache import FrameCache
 from rlds_cli.store.frames import copy_repeated
-from rlds_cli.ted import VIDEO, Array, Field, IntArray
+from rlds_cli.ted import VIDEO, Field
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

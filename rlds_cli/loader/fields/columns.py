@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.loader import kernel
 from rlds_cli.loader.index import Located, WindowIndex
 from rlds_cli.loader.kernel import OF_PLACE, OF_WINDOW, Output, Place, Value
 from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.storage.remote import EncodedRows, blocks_of
-from rlds_cli.ted import Array, IntArray
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader import kernel
 from rlds_cli.loader.fields.columns import INT64, BatchColumn, Grid, Memo
 from rlds_cli.loader.index import EpisodeIndex
 from rlds_cli.loader.kernel import Output, Place, Value
-from rlds_cli.ted import TASK, Array, BoolArray, IntArray
+from rlds_cli.ted import TASK
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from rlds_cli.base.text import is_below
+from rlds_cli.base.array_types import Array
+from rlds_cli.base.text import is_below, join_name
 from rlds_cli.dataset import ROOT_FLAGS, Tasks, other_rewards
 from rlds_cli.errors import InvalidArgument, LoaderError, NoReward, UnknownField
 from rlds_cli.loader.fields import columns, episode_columns
@@ -22,7 +23,7 @@ from rlds_cli.loader.storage import blocks, grown, memory
 from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Transition, Window
-from rlds_cli.ted import FLAGS, REWARD, TASK, TASK_AT, Array, join_name
+from rlds_cli.ted import FLAGS, REWARD, TASK, TASK_AT
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

@@ -17,8 +17,8 @@ import threading
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.store import Store, digests
-from rlds_cli.ted import Array, BoolArray, IntArray
 
 _STRIDE = np.array([0x9E3779B97F4A7C15, 0], np.uint64)  # the names of two neighbouring frames of a video differ by it
 _STEP = 8 << 20

@@ -28,9 +28,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.base import text
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.integers import integer
 from rlds_cli.base.returns import check_returns, sum_from_ends, sum_stretch
-from rlds_cli.base.text import is_below
+from rlds_cli.base.text import is_below, join_name
 from rlds_cli.errors import InvalidArgument, NeedsMemory
 from rlds_cli.loader.fields.columns import INT64, BatchColumn, Decoding, Memo, values_of
 from rlds_cli.loader.fields.fields import Fields, no_reward
@@ -39,7 +40,7 @@ from rlds_cli.loader.kernel import OF_WINDOW, GoalTable, Output, Place, Value
 from rlds_cli.loader.order import COLUMN
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.memory import ColumnRows
-from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, join_name
+from rlds_cli.ted import FLAGS, REWARD, Field
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.loader.index import PROBABILITY, SOURCE, FloatArray
 from rlds_cli.loader.kernel import BatchMemory, Bound
 from rlds_cli.loader.mixture.merging import MixtureLocation
 from rlds_cli.loader.read import CompiledColumns
-from rlds_cli.ted import Array, IntArray
 
 Kind = tuple[np.dtype[Any], tuple[int, ...]]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.text import is_below
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.loader.fields.episode_columns import EPISODE
@@ -18,7 +19,6 @@ from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.read import Gathered, Places
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Window
-from rlds_cli.ted import Array, BoolArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)

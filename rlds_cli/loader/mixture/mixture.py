@@ -11,13 +11,12 @@ from typing import Any, Literal
 
 from rlds_cli.base.files.hashing import short
 from rlds_cli.base.integers import integer, set_integer
-from rlds_cli.base.text import is_below
+from rlds_cli.base.text import is_below, join_name
 from rlds_cli.dataset import Dataset, Elementwise, Resize, open_dataset
 from rlds_cli.dataset.transforms import Numbers
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.mixture.shares import normalised
 from rlds_cli.loader.samplers import Sampler
-from rlds_cli.ted import join_name
 
 Weights = Mapping[str, float] | Literal["size"] | Callable[[int], Mapping[str, float]]
 

@@ -19,11 +19,11 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.errors import EmptyWindow, InvalidArgument, WrongState
 from rlds_cli.loader.kernel import SampleNumbers
 from rlds_cli.loader.order import WINDOW, Order
 from rlds_cli.loader.schedule import Ranks, SampleRun
-from rlds_cli.ted import IntArray
 
 LONGEST_PERIOD = 1 << 16
 MOST_ERROR = 2.5  # of a member's count in any stretch of a rank; where it would be more, ranks are dealt samples

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.text import did_you_mean
 from rlds_cli.dataset import Batch, Dataset, Elementwise
 from rlds_cli.errors import EmptyWindow, InvalidArgument, RldsError, UnknownField, WrongState
@@ -42,7 +43,7 @@ from rlds_cli.loader.storage.page_cache import PlannedRead
 from rlds_cli.loader.storage.remote import RemoteReads
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Episode
-from rlds_cli.ted import REWARD, Array, IntArray
+from rlds_cli.ted import REWARD
 
 
 @lru_cache(maxsize=256)

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.loader.arrays.frameworks import send
 from rlds_cli.loader.kernel import Floats
 from rlds_cli.loader.samplers.priorities import Priorities
-from rlds_cli.ted import Array
 
 WIDTH = 1024  # masses of a node: two levels for a million of them
 _TOGETHER = 1 << 13  # draws, and nodes, that are added up at once: 64 MiB

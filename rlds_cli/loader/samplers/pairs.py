@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.text import did_you_mean
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.loader.index import FloatArray, PrefixIndex, SampledWindows, WindowIndex
@@ -14,7 +15,6 @@ from rlds_cli.loader.order import EPISODE, Order
 from rlds_cli.loader.samplers import Draw, Endless
 from rlds_cli.loader.samplers.uniform import within
 from rlds_cli.loader.samplers.weighted import Cumulative
-from rlds_cli.ted import Array, IntArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import BoolArray, IntArray
 from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.index import NumberIndex, PrefixIndex, WindowIndex
 from rlds_cli.loader.tensors import host, portable
 from rlds_cli.store.table import NAMES
-from rlds_cli.ted import BoolArray, IntArray
 
 _LEAST = 4096  # empty places below which it is not worth while to close the gaps
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.index import FloatArray
 from rlds_cli.loader.kernel import Floats, PrefixTable, SampleNumbers, SumTree
 from rlds_cli.loader.order import WINDOW, Order
-from rlds_cli.ted import Array, BoolArray, IntArray
 
 LEAST, MOST = 1e-290, 1e290  # masses between them have sums that are neither infinite nor short of bits
 _DIGITS = 280  # masses are between 10**-280 and about 10**280

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.integers import set_integer
 from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.index import (
@@ -31,7 +32,6 @@ from rlds_cli.loader.samplers.places import Places
 from rlds_cli.loader.samplers.priorities import Priorities
 from rlds_cli.loader.samplers.reports import Report
 from rlds_cli.loader.tensors import host, portable
-from rlds_cli.ted import IntArray
 
 if TYPE_CHECKING:
     import torch

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.dataset import Batch
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.index import SOURCE, WINDOW, FloatArray
 from rlds_cli.loader.peers import Peers
 from rlds_cli.loader.tensors import host
-from rlds_cli.ted import Array, BoolArray, IntArray
 
 Reduce = Literal["max", "mean"]
 

@@ -8,13 +8,13 @@ from typing import Literal
 
 import numpy as np
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.integers import set_integer
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.index import FloatArray, PrefixIndex, SampledWindows, WindowIndex
 from rlds_cli.loader.kernel import SampleNumbers
 from rlds_cli.loader.order import EPISODE, WINDOW, Order
 from rlds_cli.loader.samplers import Draw, Endless, Epochs
-from rlds_cli.ted import IntArray
 
 WarmUp = Literal["first_part"]
 FIRST_BYTES = 64 << 20  # of the rows of a first part, all fields together

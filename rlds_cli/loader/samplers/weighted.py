@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.text import did_you_mean
 from rlds_cli.errors import EmptyWindow, InvalidArgument, LoaderError, UnknownField
 from rlds_cli.loader import kernel
@@ -19,7 +20,6 @@ from rlds_cli.loader.kernel import SampleNumbers
 from rlds_cli.loader.order import EPISODE, WINDOW, Order
 from rlds_cli.loader.samplers import Draw, Endless
 from rlds_cli.loader.samplers.uniform import within
-from rlds_cli.ted import Array, IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.mapping import Addresses
 from rlds_cli.loader.storage import memory, packed
@@ -34,7 +35,6 @@ from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.storage.packed import PackedContent, WantedContent
 from rlds_cli.loader.storage.page_cache import MappedRows, RandomMap, RandomRows
 from rlds_cli.loader.storage.parts import PackedPart, parts_of
-from rlds_cli.ted import Array
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

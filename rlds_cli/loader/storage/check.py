@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import arrays
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
@@ -19,7 +20,6 @@ from rlds_cli.loader.storage.blocks import BlockField, RowLayout
 from rlds_cli.loader.storage.parts import PackedPart, parts_of, sources_of
 from rlds_cli.store.compression import read_range
 from rlds_cli.store.sealing import Problem
-from rlds_cli.ted import Array
 
 _ULPS = 16  # sums of another processor may differ by so much
 

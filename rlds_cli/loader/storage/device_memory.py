@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from rlds_cli.base import text
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.errors import InvalidArgument, NeedsMemory
 from rlds_cli.loader.arrays.frameworks import ArrayBackend, TorchArrays, tensor_dtype
 from rlds_cli.loader.fields.columns import INT64, BatchColumn
@@ -33,7 +34,6 @@ from rlds_cli.loader.samplers import StatefulDraw
 from rlds_cli.loader.storage import memory
 from rlds_cli.loader.storage.device_windows import DeviceWindowTable, DrawnSteps, makers, zero
 from rlds_cli.loader.storage.remote import RemoteReads
-from rlds_cli.ted import Array, IntArray
 
 TILE_ROWS = 1 << 16  # uploaded at a time
 SPARE = 10  # a tenth of the free memory is left to others

@@ -8,11 +8,11 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.loader.arrays.frameworks import send, settable, ship, tensor_dtype
 from rlds_cli.loader.fields.columns import BatchColumn
 from rlds_cli.loader.index import PROBABILITY, WEIGHT, WINDOW, DeviceWindows, WindowIndex
 from rlds_cli.loader.kernel import OF_WINDOW, Output, Place, Value
-from rlds_cli.ted import IntArray
 
 
 class DrawnSteps:

@@ -32,11 +32,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import NoPermission
 from rlds_cli.home import Home
-from rlds_cli.ted import Array, IntArray
 
 FORMAT = 2
 ABOUT, INDEX, ROWS, LOCK = "about.json", "index", "rows", "lock"

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from rlds_cli.base import text
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.mapping import Addresses
 from rlds_cli.errors import RldsError
@@ -36,7 +37,6 @@ from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.storage.packed import WantedContent
 from rlds_cli.loader.storage.page_cache import MappedRows
 from rlds_cli.store import commits
-from rlds_cli.ted import Array
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

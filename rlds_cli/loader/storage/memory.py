@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.text import bytes_of
 from rlds_cli.errors import DamagedDataset, InvalidArgument, NeedsMemory
 from rlds_cli.loader.storage.page_cache import MappedRows, RandomMap, RandomRows
 from rlds_cli.loader.storage.remote import blocks_of, mapped
 from rlds_cli.store import compression, layouts
-from rlds_cli.ted import Array
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

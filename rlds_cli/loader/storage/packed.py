@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from rlds_cli.base import settings, text
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import arrays, disk
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
@@ -38,7 +39,6 @@ from rlds_cli.base.files.locks import LockHeld, file_lock
 from rlds_cli.base.files.mapping import Addresses
 from rlds_cli.errors import NoPermission
 from rlds_cli.home import Home
-from rlds_cli.ted import Array
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

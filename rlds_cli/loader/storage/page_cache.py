@@ -23,8 +23,8 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.settings import cores
-from rlds_cli.ted import Array, IntArray
 
 THREADS = 2  # that give advice: for small rows the kernel's work takes as long as the disk's
 SAMPLE = 64  # pages checked to decide whether a gather is resident

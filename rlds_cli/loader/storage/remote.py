@@ -30,8 +30,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.loader.kernel import BlockRange, Bound, Plan, Touches, address
-from rlds_cli.ted import VIDEO, Array, IntArray
+from rlds_cli.ted import VIDEO
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.integers import set_integer
-from rlds_cli.base.text import is_below
+from rlds_cli.base.text import is_below, join_name
 from rlds_cli.errors import EmptyWindow, InvalidArgument
 from rlds_cli.loader.windows.windows import Anchors, Fill, Unmasked, check_anchors, check_fill
-from rlds_cli.ted import IntArray, join_name
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

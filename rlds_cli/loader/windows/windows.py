@@ -10,9 +10,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.integers import set_integer
 from rlds_cli.errors import EmptyWindow, InvalidArgument
-from rlds_cli.ted import IntArray
 
 Anchors = Literal["transitions", "steps"]
 Fill = Literal["edge", "zero"]

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.look.checks.findings import Finding, finding
 from rlds_cli.look.checks.subject import Subject, plural
-from rlds_cli.ted import Array, Field
+from rlds_cli.ted import Field
 
 AGES = "info/age"
 _SAMPLED = 1 << 20  # steps, from the first on, that show what is usual

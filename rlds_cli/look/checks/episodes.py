@@ -16,10 +16,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rlds_cli.base.text import is_below
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
+from rlds_cli.base.text import is_below, split_name
 from rlds_cli.look.checks.findings import Finding, Seen, finding
 from rlds_cli.look.checks.subject import Sightings, Skipped, Subject, at_steps, plural, whole
-from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, IntArray, split_name
+from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Field
 
 # The last part of a field's name, in lower case and without "_" and "-".
 _STEPS = re.compile(

@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.settings import cores
 from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage
 from rlds_cli.look.checks.findings import Finding, finding
 from rlds_cli.look.checks.subject import Sightings, Subject, plural
-from rlds_cli.ted import Field, IntArray
+from rlds_cli.ted import Field
 
 _ROWS_AT_ONCE = 1 << 16
 _TASK, _DECODED = 512, 16  # rows of a thread, which follow each other in a video; frames that it has in memory

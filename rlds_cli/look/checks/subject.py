@@ -11,13 +11,14 @@ import numpy as np
 
 from rlds_cli import registry
 from rlds_cli.base import ids, text
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.citing import short
 from rlds_cli.base.text import is_below
 from rlds_cli.dataset import Rows, time_limit
 from rlds_cli.errors import RldsError
 from rlds_cli.look.checks.findings import MOST_PLACES, FindingPlace, Seen
 from rlds_cli.registry import Entry
-from rlds_cli.ted import Array, BoolArray, Field, IntArray
+from rlds_cli.ted import Field
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

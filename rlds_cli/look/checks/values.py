@@ -29,10 +29,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
+from rlds_cli.base.text import split_name
 from rlds_cli.dataset import Rows
 from rlds_cli.look.checks.findings import Finding, Seen, Severity, finding
 from rlds_cli.look.checks.subject import Sightings, Skipped, Subject, at_steps, plural
-from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, spaces, split_name
+from rlds_cli.ted import FLAGS, REWARD, Field, spaces
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

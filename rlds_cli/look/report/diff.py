@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below
 from rlds_cli.dataset import Dataset, open_dataset
@@ -28,7 +29,7 @@ from rlds_cli.look.report.order import rank
 from rlds_cli.look.report.summary import of_episodes
 from rlds_cli.store import digests
 from rlds_cli.store.manifest import Counts, StoredField
-from rlds_cli.ted import Array, BoolArray, Field, IntArray
+from rlds_cli.ted import Field
 
 Change = Literal["same", "content", "type", "added", "removed"]
 Range = tuple[int, int]

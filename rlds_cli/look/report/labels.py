@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.dataset import Dataset
 from rlds_cli.store import episode_table
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.facts import FACTS, facts_of
-from rlds_cli.ted import IntArray, Scalar
+from rlds_cli.ted import Scalar
 
 FEW = 3  # episodes of which values are listed
 

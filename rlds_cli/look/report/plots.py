@@ -36,9 +36,10 @@ from rlds_cli.look.report.rendering import tick
 if TYPE_CHECKING:
     from PIL import Image
 
+    from rlds_cli.base.array_types import Array, IntArray
     from rlds_cli.base.settings import StrPath
     from rlds_cli.dataset import Dataset
-    from rlds_cli.ted import Array, Field, IntArray
+    from rlds_cli.ted import Field
 
 
 WIDTH, HEIGHT = 640, 320

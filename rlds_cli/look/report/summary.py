@@ -18,6 +18,7 @@ import numpy as np
 
 from rlds_cli import registry
 from rlds_cli.base import ids, subset, visible
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below
@@ -45,7 +46,7 @@ from rlds_cli.store import Store, references
 from rlds_cli.store.manifest import Counts, Stats
 from rlds_cli.store.paths import FAILURES
 from rlds_cli.store.videos import DIRECTORY
-from rlds_cli.ted import FLAGS, REWARD, VIDEO, Array, Field, Scalar
+from rlds_cli.ted import FLAGS, REWARD, VIDEO, Field, Scalar
 
 _DEFAULT = ("observation", "action", "next/observation", REWARD, *FLAGS)
 POINTS = 64

@@ -14,6 +14,7 @@ import numpy as np
 from rlds_cli import home
 from rlds_cli.archives import Entry, ReaderName, is_beside
 from rlds_cli.base import ids, settings
+from rlds_cli.base.array_types import Array, BoolArray
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import trees
 from rlds_cli.base.files.hashing import sha256_of
@@ -35,7 +36,7 @@ from rlds_cli.store.growing import logs, making
 from rlds_cli.store.growing.appender import Appender
 from rlds_cli.store.growing.opening import open_store
 from rlds_cli.store.growing.retention import Keep
-from rlds_cli.ted import TASK_AT, VIDEO, Array, BoolArray, Chunk, Column, Field, Note
+from rlds_cli.ted import TASK_AT, VIDEO, Chunk, Column, Field, Note
 
 
 @dataclass(frozen=True, slots=True)

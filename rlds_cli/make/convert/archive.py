@@ -18,6 +18,7 @@ import numpy as np
 
 from rlds_cli.archives import Archive, Entry, Plan, ReaderName, account_of, plan_again, recorded_account
 from rlds_cli.base import text
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import arrays, child, disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import DatasetId
@@ -35,7 +36,7 @@ from rlds_cli.store.build import Built
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.manifest import FORMAT
 from rlds_cli.store.videos import Extent
-from rlds_cli.ted import VIDEO, Array, merge_notes
+from rlds_cli.ted import VIDEO, merge_notes
 
 Identity = tuple[int, int, int, int]  # of a file: device, inode, size, time of its last change in nanoseconds
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.media import media_files
 from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.base.settings import StrPath, expanded
 from rlds_cli.errors import ArchiveError, InvalidEpisode
 from rlds_cli.store import videos
-from rlds_cli.ted import VIDEO, Array, Field, VideoFrames
+from rlds_cli.ted import VIDEO, Field, VideoFrames
 
 
 class Frames(list[bytes]):

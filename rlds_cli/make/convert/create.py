@@ -18,6 +18,7 @@ import numpy as np
 
 from rlds_cli import home
 from rlds_cli.base import ids, settings
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import trees
 from rlds_cli.base.ids import DatasetId
@@ -43,7 +44,6 @@ from rlds_cli.ted import (
     TASK,
     TASK_AT,
     VIDEO,
-    Array,
     Chunk,
     EncodedFrames,
     EpisodeData,

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.ids import FRAME_SIZE
-from rlds_cli.ted import Array, Chunk, Column, EncodedFrames, EpisodeTable, Field, VideoFrames
+from rlds_cli.ted import Chunk, Column, EncodedFrames, EpisodeTable, Field, VideoFrames
 
 if TYPE_CHECKING:
     from rlds_cli.store.videos import Video

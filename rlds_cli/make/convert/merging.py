@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlds_cli.base import ids, settings
+from rlds_cli.base.array_types import BoolArray
 from rlds_cli.base.files import disk, publishing, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import DatasetId
@@ -29,7 +30,7 @@ from rlds_cli.store import Store, episode_table, joining, versions
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.opening import open_directory
-from rlds_cli.ted import TASK_AT, VIDEO, BoolArray, Chunk, Column, EpisodeTable, Field, Part
+from rlds_cli.ted import TASK_AT, VIDEO, Chunk, Column, EpisodeTable, Field, Part
 
 COLUMN = "dataset"  # the episode column that says where an episode came from
 MERGED = "merge"  # in the manifest

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.store import images
 from rlds_cli.store.images import CheckedFrames
-from rlds_cli.ted import FLAGS, REWARD, TASK, TASK_AT, Array, Field, Scalar
+from rlds_cli.ted import FLAGS, REWARD, TASK, TASK_AT, Field, Scalar
 from rlds_cli.ted.episodes import parts
 
 _FIRST_ROWS = 64  # of the buffers of a new episode

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rlds_cli.archives import Plan, Replan, answers, reader
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import child
 from rlds_cli.base.progress import Stage
 from rlds_cli.base.subset import EVERYTHING, Subset
@@ -21,19 +22,7 @@ from rlds_cli.errors import ArchiveError, CorruptArchive, InvalidEpisode
 from rlds_cli.make.convert.decoding import decode_chunks, decoded_field
 from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.rows import RowPosition
-from rlds_cli.ted import (
-    Array,
-    BoolArray,
-    Chunk,
-    Column,
-    EncodedFrames,
-    EpisodeTable,
-    Field,
-    IntArray,
-    Note,
-    Part,
-    VideoFrames,
-)
+from rlds_cli.ted import Chunk, Column, EncodedFrames, EpisodeTable, Field, Note, Part, VideoFrames
 
 ANSWERS = answers(Built, EpisodeTable, RowPosition)
 

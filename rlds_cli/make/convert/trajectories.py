@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import BoolArray, IntArray
 from rlds_cli.dataset import Batch
 from rlds_cli.dataset.provenance import EpisodeOrigin
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.store import episode_table
-from rlds_cli.ted import FLAGS, BoolArray, IntArray, Scalar
+from rlds_cli.ted import FLAGS, Scalar
 from rlds_cli.ted.episodes import Flat, Value, flatten, parts
 
 OBSERVED, DONE, EPISODE, MASK = "next/observed", "next/done", "episode", "mask"

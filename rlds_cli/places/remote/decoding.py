@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.places.remote.cache import BlockFiles, Source, Take, TransferStats
 from rlds_cli.places.remote.presence import BlockFile, Room
 from rlds_cli.store import compression
 from rlds_cli.store.layouts import ArrayLayout
-from rlds_cli.ted import IntArray
 
 _CRC_BYTES = 4
 _HINT = "rlds verify ID where it was pushed from"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files.arrays import Segment
 from rlds_cli.base.files.mapping import Addresses
 from rlds_cli.base.media.mp4 import Extent
@@ -24,7 +25,6 @@ from rlds_cli.store import layouts
 from rlds_cli.store.columns import Column
 from rlds_cli.store.layouts import ArrayLayout
 from rlds_cli.store.local import Files
-from rlds_cli.ted import Array, IntArray
 
 if TYPE_CHECKING:
     from rlds_cli.places.remote.access import Access, RemoteAccess

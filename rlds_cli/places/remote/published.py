@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.hashing import short
@@ -41,7 +42,6 @@ from rlds_cli.store.columns import Column
 from rlds_cli.store.local import Files
 from rlds_cli.store.opening import open_directory
 from rlds_cli.store.table import Reopened, Table
-from rlds_cli.ted import Array
 
 RECORD, LOCK = "published.json", "lock"
 _BLOCK = 1 << 12  # about what a group of pictures of a small video takes

@@ -14,12 +14,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli.base.text import is_below, natural
+from rlds_cli.base.array_types import Array
+from rlds_cli.base.text import is_below, join_name, natural
 from rlds_cli.dataset import Batch, Dataset, Normalize, matching
 from rlds_cli.dataset.transforms import Mode
 from rlds_cli.errors import InvalidArgument, NoReward
 from rlds_cli.preprocess.builtin import Prepared, builtin
-from rlds_cli.ted import FLAGS, Array, join_name
+from rlds_cli.ted import FLAGS
 
 Names = str | Sequence[str]
 

@@ -23,12 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import registry
+from rlds_cli.base.array_types import Array, BoolArray
 from rlds_cli.base.returns import check_returns, sum_from_ends
 from rlds_cli.dataset import Batch, Dataset
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.preprocess.builtin import Prepared, builtin
 from rlds_cli.preprocess.builtin.fields import dtype_of
-from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray
+from rlds_cli.ted import FLAGS, REWARD
 
 ACHIEVED, DESIRED, FINAL = "observation/achieved_goal", "observation/desired_goal", "final"
 Goal = str | Sequence[float]

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import disk
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import NameTaken, NoSpace, RldsError
@@ -37,16 +38,7 @@ from rlds_cli.store.growing.row_files import RowFiles
 from rlds_cli.store.growing.segments import Layout
 from rlds_cli.store.growing.standing import Standing
 from rlds_cli.store.videos import Locate
-from rlds_cli.ted import (
-    Array,
-    Chunk,
-    Column,
-    EncodedFrames,
-    EpisodeTable,
-    IntArray,
-    Scalar,
-    VideoFrames,
-)
+from rlds_cli.ted import Chunk, Column, EncodedFrames, EpisodeTable, Scalar, VideoFrames
 
 Cleared = Literal["unprotected", "all"]
 _SYNCS = 8  # files at a time

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.store.growing.segments import SegmentWriter, episodes_in
-from rlds_cli.ted import IntArray
 
 Spans = IntArray  # [episodes, 2]: first row, and the one behind the last
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.text import plural
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.store.commits import Commit
@@ -25,7 +26,7 @@ from rlds_cli.store.growing.edits import Edits
 from rlds_cli.store.growing.places import LogPlaces
 from rlds_cli.store.growing.segments import Layout
 from rlds_cli.store.table import Table
-from rlds_cli.ted import Array, IntArray, Scalar
+from rlds_cli.ted import Scalar
 
 _COVERED = ("length", "end", "num_observed")  # columns that an episode keeps where it is written once more
 _NOWHERE = LogPlaces(range(0))

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import BoolArray, IntArray
 from rlds_cli.base.files import disk
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
@@ -38,7 +39,7 @@ from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.places import LogPlaces
 from rlds_cli.store.growing.records import Records, counted
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.ted import BoolArray, IntArray, Scalar
+from rlds_cli.ted import Scalar
 
 COMMANDS = ("label", "drop", "restore")
 MOST_COLUMNS = 256  # that labels set: each takes memory for a value of every episode

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.places import LogPlaces
-from rlds_cli.ted import Array, BoolArray, IntArray
 
 _COLUMNS = (
     *("start", "length", "num_observed", "num_transitions", "row", "num_done", "num_terminated", "total_reward"),

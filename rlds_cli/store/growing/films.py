@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.media import video_files
 from rlds_cli.base.media.mp4 import Track
 from rlds_cli.errors import CorruptArchive, DamagedDataset, UnknownLayout
@@ -39,7 +40,7 @@ from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.segments import SegmentedArray, SegmentWriter
 from rlds_cli.store.videos import Extent, Tables, Videos, from_table, of_tracks, table_path
-from rlds_cli.ted import Array, IntArray, VideoFrames
+from rlds_cli.ted import VideoFrames
 
 Records = npt.NDArray[np.void]
 _NONE = np.iinfo(np.int64).max  # first byte of an episode without videos

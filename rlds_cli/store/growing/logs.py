@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.locks import flock
@@ -42,7 +43,7 @@ from rlds_cli.store import episode_table, files, tags
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.manifest import StoredField
-from rlds_cli.ted import TERMINATED, Field, IntArray
+from rlds_cli.ted import TERMINATED, Field
 
 EPISODES, DIGESTS, DEPARTED, ABOUT, SOURCES, STRINGS, VIDEOS, EDITS = ALL = tuple(
     f"{name}.log" for name in ("episodes", "digests", "departed", "about", "sources", "strings", "videos", "edits")

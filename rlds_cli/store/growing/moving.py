@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.growing import films, logs, segments
 from rlds_cli.store.growing.areas import Spans, spans_of
@@ -19,7 +20,6 @@ from rlds_cli.store.growing.films import FilmWriter
 from rlds_cli.store.growing.records import Records
 from rlds_cli.store.growing.row_files import RowFiles
 from rlds_cli.store.growing.segments import SegmentedArray, SegmentWriter
-from rlds_cli.ted import Array, IntArray
 
 _BYTES = 16 << 20  # of a field that are copied at once
 _Change = Callable[[Array, int], Array]  # rows of an episode of a number as they are written

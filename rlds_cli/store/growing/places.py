@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from rlds_cli.ted import Array, BoolArray, IntArray
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 
 T = TypeVar("T")
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.store import digests
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
@@ -23,7 +24,6 @@ from rlds_cli.ted import (
     EncodedFrames,
     EpisodeTable,
     Field,
-    IntArray,
     VideoFrames,
 )
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.frames import laid_out
 from rlds_cli.store.growing.areas import Area, spans_of
 from rlds_cli.store.growing.records import Records
 from rlds_cli.store.growing.segments import Layout, SegmentWriter
-from rlds_cli.ted import Array, EncodedFrames, IntArray
+from rlds_cli.ted import EncodedFrames
 
 
 class RowFiles:

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays, disk
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset
@@ -37,7 +38,7 @@ from rlds_cli.store.growing.logs import HINT, encoded, sync
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.segment_map import SegmentMap as SegmentMap
 from rlds_cli.store.videos import DIRECTORY
-from rlds_cli.ted import VIDEO, Array, Field, IntArray
+from rlds_cli.ted import VIDEO, Field
 
 _SEGMENT_BYTES = 128 << 20  # of one row of all fields
 _FRAME_BYTES = 64 << 20, 64 << 10  # of a segment of encoded frames: at most, and at least, a multiple of any page

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.files import trees
 from rlds_cli.store import commits, manifest
 from rlds_cli.store import files as store_files
@@ -19,7 +20,6 @@ from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.segments import Layout, SegmentedArray
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.snapshots import LocalFile, runs
-from rlds_cli.ted import IntArray
 
 
 def of_version(

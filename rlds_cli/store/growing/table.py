@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidEpisode
 from rlds_cli.store import commits, digests, episode_table, facts, manifest, sealing
@@ -36,7 +37,7 @@ from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.snapshots import LocalFile
 from rlds_cli.store.table import NAMES, Reopened, Run
 from rlds_cli.store.videos import Videos
-from rlds_cli.ted import Array, BoolArray, IntArray, Scalar
+from rlds_cli.ted import Scalar
 
 _MOST_SOURCES = 1 << 20  # files that episodes come from
 _SPLIT = "split/"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.progress import Event, Progress, shown
@@ -21,18 +22,7 @@ from rlds_cli.store.growing.table import LoggedTable
 from rlds_cli.store.integrity import Verification
 from rlds_cli.store.opening import Store
 from rlds_cli.store.sealing import Problem
-from rlds_cli.ted import (
-    CUT,
-    FLAGS,
-    REWARD,
-    TERMINATED,
-    TRUNCATED,
-    VIDEO,
-    Array,
-    EpisodeTable,
-    IntArray,
-    VideoFrames,
-)
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, EpisodeTable, VideoFrames
 
 _MOST_PROBLEMS = 64  # episodes that are named
 _TOLD = 256  # episodes between two reports of progress

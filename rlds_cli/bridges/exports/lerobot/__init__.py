@@ -26,6 +26,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import trees
 from rlds_cli.base.libraries import EXPORTED
 from rlds_cli.base.packages import pyarrow
@@ -35,7 +36,7 @@ from rlds_cli.bridges.exports.lerobot import features, statistics
 from rlds_cli.bridges.exports.lerobot.features import DONE, FACTS, TIME, ExportColumn, FeatureColumns, StepGroup
 from rlds_cli.bridges.exports.lerobot.statistics import EpisodeStatistics, Statistics
 from rlds_cli.bridges.exports.lerobot.videos import Camera
-from rlds_cli.ted import CUT, FLAGS, TASK, VIDEO, Array, Repeated
+from rlds_cli.ted import CUT, FLAGS, TASK, VIDEO, Repeated
 
 FILES = 1000  # in a chunk, as lerobot has it
 TOGETHER = 4 << 20  # bytes of short episodes that share a row group

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import lerobot_fields
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.libraries.lerobot import COUNTED, LANGUAGE, TASK
 from rlds_cli.base.packages import pyarrow
 from rlds_cli.bridges.exports.content import Content
 from rlds_cli.bridges.exports.instructions import Instructions
 from rlds_cli.bridges.exports.lerobot import statistics
-from rlds_cli.ted import VIDEO, Array, Field, IntArray
+from rlds_cli.ted import VIDEO, Field
 
 TIME, DONE = "timestamp", "next.done"
 MOST_SIDES = 5  # of an array in `datasets`

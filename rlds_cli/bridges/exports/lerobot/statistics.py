@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.packages import pyarrow
-from rlds_cli.ted import Array, BoolArray, IntArray
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _SAMPLE = 128  # rows of an episode, about, that quantiles are taken from

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from rlds_cli.base.array_types import Array
 from rlds_cli.base.media import video_files
 from rlds_cli.bridges.exports.content import Content, first_references
-from rlds_cli.ted import Array
 
 Times = Callable[[int], Array]  # seconds of the rows of an episode, as they are read: float64 [T]
 _EXACT = 1e-9

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.dataset import Rows
 from rlds_cli.errors import RldsError
 from rlds_cli.look.report.columns import Distribution, as_bytes, channels_last, distribution, evenly, is_image, places
 from rlds_cli.look.report.html.spreads import Spreads, spread
 from rlds_cli.look.report.order import rank
-from rlds_cli.ted import END_NAMES, FLAGS, Array, Field, IntArray
+from rlds_cli.ted import END_NAMES, FLAGS, Field
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
