@@ -65,7 +65,7 @@ def _tell_problems() -> None:
 
 def _show_address(ref: str, cache_dir: Path | None) -> None:
     """Print the datasets at an address."""
-    from rlds_cli.places.remote.listing import datasets_at
+    from rlds_cli.places import datasets_at
 
     found = datasets_at(Address.parse(ref), settings.read(cache_dir))
     header = ("ID", "VERSIONS", "SIZE", "FINGERPRINT", "TAGS", "ADDRESS")

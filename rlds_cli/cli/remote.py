@@ -34,10 +34,7 @@ def tell(*datasets: Dataset | None) -> None:
     """Say what was fetched of datasets at an address."""
     for ds in datasets:
         if ds is not None and ds.store.address:
-            from rlds_cli.places.remote.store import fetched
-
-            address, stats = fetched(ds.store)
-            tell_bytes(stats.fetched, stats.requests, address)
+            tell_bytes(*ds.store.files.fetched, ds.store.address)
 
 
 def tell_bytes(size: int, requests: int, address: str) -> None:

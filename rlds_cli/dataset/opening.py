@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import rlds_cli  # `published` is of a package above: its name is loaded when it is used
 from rlds_cli import home
 from rlds_cli.base import refs, settings
 from rlds_cli.base.refs import Ref
-from rlds_cli.base.settings import Settings, StrPath
-from rlds_cli.errors import DatasetNotFound, Offline
-from rlds_cli.places import Address
+from rlds_cli.base.settings import StrPath
+from rlds_cli.places import Address, Origins
 from rlds_cli.places.remote import NAME as PUSHED
-from rlds_cli.places.remote import origins
 from rlds_cli.store import Store
 from rlds_cli.store.growing.opening import open_store
 
 if TYPE_CHECKING:
-    from rlds_cli.places.remote.store import AccessOptions
-
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+    from rlds_cli.places import Published
 
 
 def open_at(
@@ -33,40 +28,17 @@ def open_at(
 ) -> Store:
     """Open what a reference names, here or at an address; see `rlds_cli.dataset.open_dataset`."""
     where = settings.read(cache_dir)
-    here = origins.find(str(ref), where) if refs.is_address(ref.place) else None
+    here = Origins.find(str(ref), where) if refs.is_address(ref.place) else None
     if here is not None:
         return open_store(here, ref)
     if remote_address(ref) is None:
         return open_store(home.locate(ref.place, cache_dir), ref)
-    from rlds_cli.places.remote.store import AccessOptions, open_remote
+    from rlds_cli.places import open_remote
 
-    try:
-        return open_remote(str(ref), where, cache=cache, timeout=timeout, fill=fill)
-    except (DatasetNotFound, Offline) as nothing:
-        found = _open_published(ref, where, AccessOptions(cache, timeout, fill))
-        if found is None:
-            raise nothing from None
-        return found
+    def prepare(address: Address) -> Published:
+        return rlds_cli.published.prepare(address, cache_dir=where.home)
 
-
-def _open_published(ref: Ref, where: Settings, options: AccessOptions) -> Store | None:
-    """Open a LeRobot dataset of the hub where it is, prepared if it is not yet; None if there is none."""
-    from rlds_cli.places.remote import published
-
-    address = Address.parse(str(ref))
-    if address.scheme != "hf":
-        return None
-    here = published.latest(address, where) if where.offline or _COMMIT.fullmatch(address.revision or "") else None
-    if here is None:
-        if where.offline:
-            return None
-        try:
-            here = rlds_cli.published.prepare(address, cache_dir=where.home)
-        except DatasetNotFound as e:
-            if e.hint:
-                raise
-            return None
-    return published.open_published(here, where, options)
+    return open_remote(str(ref), where, cache=cache, timeout=timeout, fill=fill, prepare=prepare)
 
 
 def remote_address(ref: Ref) -> Address | None:

@@ -17,8 +17,7 @@ from rlds_cli.errors import DatasetNotFound, RldsError
 from rlds_cli.keep import edits
 from rlds_cli.keep.lock_file import Locked
 from rlds_cli.make import MERGED
-from rlds_cli.places import local_path
-from rlds_cli.places.remote import origins
+from rlds_cli.places import Origins, local_path
 from rlds_cli.places.remote.origins import Origin
 from rlds_cli.store import Manifest, Store
 from rlds_cli.store.growing.opening import find_version, open_store
@@ -73,20 +72,20 @@ class Entries:
     def _entry(self, path: Path, store: Store, within: tuple[str, ...]) -> Locked:
         m, fingerprint = store.manifest, store.fingerprint()
         if store.table.pinned_version is not None:
-            place = _place(m.id, origins.of_dataset(path, store.version_id))
+            place = _place(m.id, Origins(path).of_version(store.version_id))
             why = "" if place else "it grows: its episodes were recorded or appended where it is"
             entry = Locked(m.id, fingerprint, {}, (), {}, (), not why, why, None, store.table.pinned_version)
             return replace(entry, **place)
         entry = Locked(m.id, fingerprint, {f.name: f.digest for f in m.fields}, (), {})
         edited, made_by = edits.steps_of(m), own_steps(m)
         is_new = bool(edited) and edited[-1]["source"] != fingerprint  # not only its facts, or where rows are
-        if is_new and (pushed := _place(m.id, origins.of_content(path, fingerprint))):
+        if is_new and (pushed := _place(m.id, Origins(path).of_content(fingerprint))):
             return replace(entry, **pushed)
         if (later := _since_pushed(path, store, edited)) is not None:
             return replace(entry, **later)
         in_place = bool(edited) and edited[0]["from"] == m.id
-        place = _place(m.id, origins.of_content(path, edited[0]["source"] if in_place else fingerprint))
-        if edited and not (place and in_place) and (result := _place(m.id, origins.of_content(path, fingerprint))):
+        place = _place(m.id, Origins(path).of_content(edited[0]["source"] if in_place else fingerprint))
+        if edited and not (place and in_place) and (result := _place(m.id, Origins(path).of_content(fingerprint))):
             return replace(entry, **result)
         if edited:
             source = None if in_place else self._add_source(edited[0], within)
@@ -139,7 +138,7 @@ def _since_pushed(path: Path, store: Store, edited: Sequence[Mapping[str, Any]])
     m = store.manifest
     for k in range(len(edited) - 1, 0, -1):
         source = str(edited[k]["source"])
-        place = _place(m.id, origins.of_content(path, source))
+        place = _place(m.id, Origins(path).of_content(source))
         number = _version_made_of(path, edited[k]) if place else None
         if number is not None:
             with suppress(DatasetNotFound):  # the pushed version lacks an episode

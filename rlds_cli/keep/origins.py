@@ -17,8 +17,7 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import RldsError
 from rlds_cli.home import Home, is_dataset
 from rlds_cli.make import MERGED, FileRecord, record_path
-from rlds_cli.places import local_path
-from rlds_cli.places.remote import origins as remote
+from rlds_cli.places import Origins, local_path
 from rlds_cli.registry import Entry
 from rlds_cli.store import Manifest, manifest, versions
 from rlds_cli.store.growing.opening import fingerprint_of, open_store
@@ -99,7 +98,7 @@ def fetch_again(path: Path) -> str | None:
     """Return the hint for a damaged dataset that is at an address, too; None for others."""
     try:
         m = manifest.read(path)
-        origin = remote.of_dataset(path)
+        origin = Origins(path).of_version()
     except (RldsError, OSError, ValueError):
         return None
     if origin is None or ids.parse(m.id).family != ids.LOCAL:

@@ -20,7 +20,7 @@ from rlds_cli.errors import DamagedDataset, DatasetNotFound, NoPermission, RldsE
 from rlds_cli.home import Home, exclusive
 from rlds_cli.keep import origins, referring
 from rlds_cli.make import MERGED
-from rlds_cli.places.remote import origins as pushed
+from rlds_cli.places import Origins
 from rlds_cli.store import Manifest, manifest, tags, versions
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.opening import fingerprint_of
@@ -114,7 +114,7 @@ def remove(
                 logs.check_not_written(one.path)
                 publishing.remove(one.path)
                 versions.remove(one.path)
-                pushed.forget(Home(where.home), id)
+                Origins(one.path).forget()
     return planned
 
 
@@ -128,7 +128,7 @@ def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrP
     """
     try:
         m = manifest.read(path)
-        if pushed.of_dataset(path) is not None:
+        if Origins(path).of_version() is not None:
             return ""
         if not m.reader and not m.provenance:
             return "it grows, and its episodes are stored nowhere else"

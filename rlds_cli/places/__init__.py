@@ -6,6 +6,10 @@ says how URLs of its kind are written; `kind_of` and `lookup` tell the kind of a
 machine, and `request_url` its HTTP address. URLs of `network_schemes` mean the same on every machine. `transfer` brings
 bytes of a file into a `Sink`, such as a `Stream`, by as many requests as it takes; `ask` makes one of them. A `Client`
 makes requests, and retries by a `RetryPolicy` until a failure is `Permanent`.
+
+`open_remote` opens a dataset at an address, and `watched` adds to the progress of work what arrives of it meanwhile.
+`datasets_at` lists those at an address. A `Published` dataset is one of LeRobot on the hub, prepared to be read there.
+`Origins` are the addresses that a dataset of a home came from or was pushed to.
 """
 
 from __future__ import annotations
@@ -18,6 +22,11 @@ if TYPE_CHECKING:
     from rlds_cli.places.http.client import Client as Client
     from rlds_cli.places.http.client import RetryPolicy as RetryPolicy
     from rlds_cli.places.http.connections import Permanent as Permanent
+    from rlds_cli.places.remote.listing import datasets_at as datasets_at
+    from rlds_cli.places.remote.origins import Origins as Origins
+    from rlds_cli.places.remote.published import Published as Published
+    from rlds_cli.places.remote.store import open_remote as open_remote
+    from rlds_cli.places.remote.waiting import watched as watched
     from rlds_cli.places.sources.addresses import Address as Address
     from rlds_cli.places.sources.buckets import BucketPlace as BucketPlace
     from rlds_cli.places.sources.buckets import SignedPlace as SignedPlace
@@ -48,19 +57,24 @@ __all__ = [
     "Overtaken",
     "Permanent",
     "RetryPolicy",
+    "Origins",
+    "Published",
     "SignedPlace",
     "Sink",
     "Stream",
     "WebFile",
     "WebPlace",
     "ask",
+    "datasets_at",
     "kind_of",
     "local_path",
     "lookup",
     "network_schemes",
     "open_objects",
+    "open_remote",
     "request_url",
     "transfer",
+    "watched",
 ]
 
 lazy(
@@ -69,6 +83,11 @@ lazy(
         "http.client": "Client RetryPolicy",
         "http.connections": "Permanent",
         "sources.addresses": "Address",
+        "remote.listing": "datasets_at",
+        "remote.origins": "Origins",
+        "remote.published": "Published",
+        "remote.store": "open_remote",
+        "remote.waiting": "watched",
         "sources.buckets": "BucketPlace SignedPlace",
         "sources.directory": "DirectoryPlace",
         "sources.hub": "HubPlace",

@@ -36,7 +36,7 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NoPermission, PreprocessError
 from rlds_cli.home import Home, exclusive, writing
-from rlds_cli.places.remote.waiting import watched
+from rlds_cli.places import watched
 from rlds_cli.preprocess import completing, job, publish
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions

@@ -12,21 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import home
-from rlds_cli.base import ids, settings, text
+from rlds_cli.base import settings, text
 from rlds_cli.base.files.hashing import short
 from rlds_cli.base.progress import Event, Progress, Stage, shown
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, InvalidArgument, NameTaken, NewerFormat, RldsError, UploadFailed
-from rlds_cli.home import Home
 from rlds_cli.look import pages_beside
-from rlds_cli.places import Address, Body, Overtaken, RetryPolicy, open_objects
+from rlds_cli.places import Address, Body, Origins, Overtaken, RetryPolicy, open_objects
 from rlds_cli.places.remote import index as indexes
-from rlds_cli.places.remote import origins
 from rlds_cli.places.remote import versions as versions_there
 from rlds_cli.places.remote.index import Index, Object
-from rlds_cli.places.remote.origins import Origin
 from rlds_cli.places.remote.reading import index_at, read_index, read_versions
 from rlds_cli.places.remote.versions import Versions
 from rlds_cli.places.sources.objects import Objects
@@ -496,10 +493,15 @@ def replace_versions(objects: Objects, content: bytes, seen: Document | None, be
 
 def _record(path: Path, taken: Snapshot, address: Address, index: str) -> None:
     """Note in the home that a dataset is at an address, unless it came from another one."""
-    with suppress(RldsError, IndexError):
-        place, id = Home(path.parents[2]), ids.from_component(path.parent.name, path.name)
-        known = origins.of_content(path, taken.fingerprint)
-        if place.dataset(id) == path and not (known and known.pulled):
+    with suppress(RldsError):
+        known = Origins(path).of_content(taken.fingerprint)
+        if not (known and known.pulled):
             version = taken.store.table.pinned_version
-            version_id = None if version is None else taken.store.version_id
-            origins.record(place, id, Origin(str(address), taken.fingerprint, version, version_id, index, pulled=False))
+            Origins(path).record(
+                address=str(address),
+                fingerprint=taken.fingerprint,
+                version=version,
+                version_id=None if version is None else taken.store.version_id,
+                index=index,
+                pulled=False,
+            )

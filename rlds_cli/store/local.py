@@ -75,6 +75,11 @@ class Files:
         return None
 
     @property
+    def fetched(self) -> tuple[int, int]:
+        """Bytes that this process has fetched of them, and its requests."""
+        return 0, 0
+
+    @property
     def unproved(self) -> str:
         """The name of what was seen where fingerprint, version id and digests are a claim; empty for those of a home.
 

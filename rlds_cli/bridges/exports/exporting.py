@@ -35,7 +35,7 @@ from rlds_cli.bridges.exports.content import Content, Loss
 from rlds_cli.bridges.exports.format import Format, Unit
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import ExportError, InvalidArgument, LossyExport, NameTaken, NoPermission, NoSpace, RldsError
-from rlds_cli.places.remote.waiting import watched
+from rlds_cli.places import watched
 
 FORMATS = {  # name on the command line: (module, class)
     "minari": ("rlds_cli.bridges.exports.minari", "Minari"),

@@ -32,7 +32,7 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import BatchSize, InvalidArgument, RldsError
 from rlds_cli.loader import Sampler, Window, blocks_of, parse_sampler, parse_window
 from rlds_cli.loader.stats import LoaderStats
-from rlds_cli.places.remote.waiting import watched
+from rlds_cli.places import watched
 
 __all__ = ["Measurement", "measure"]
 _LIMIT_BYTES = 256 << 20  # of the array that the limit reads: as large as the dataset, up to this

@@ -21,7 +21,7 @@ from rlds_cli.home import Home, writing
 from rlds_cli.look.checks import ages, episodes, frames, source, values
 from rlds_cli.look.checks.findings import CheckReport, Finding, as_note, number, of_note, ranked
 from rlds_cli.look.checks.subject import Skipped, Subject
-from rlds_cli.places.remote.waiting import watched
+from rlds_cli.places import watched
 from rlds_cli.store import Manifest, sealing
 from rlds_cli.store.opening import open_directory
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from rlds_cli.archives import Archive
 from rlds_cli.base import ids, settings, text
-from rlds_cli.base.files import child, disk, trees
+from rlds_cli.base.files import child, disk
 from rlds_cli.base.files import safe as safe_files
-from rlds_cli.base.files.locks import file_lock
 from rlds_cli.base.media import mp4
 from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import Settings, StrPath
@@ -31,9 +30,7 @@ from rlds_cli.make.downloads.archive import source_of
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.make.downloads.offers import Unanswered
 from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.places import Address, Stream, open_objects
-from rlds_cli.places.remote import leases, published
-from rlds_cli.places.remote.published import Published
+from rlds_cli.places import Address, Published, Stream, open_objects
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.place import Chunk
 
@@ -77,13 +74,9 @@ def prepare(
         raise DatasetNotFound(f"The hub has nothing at {asked}.") from e
     _check(asked, files)
     at = replace(asked, revision=files[0].revision)
-    root = published.place_of(at, where)
-    with leases.lease(root), file_lock(root / published.LOCK):
-        found = published.load(root, at)
-        if found is None:
-            published.save(root, at, None)
-            found = _made(at, root, files, where, shown(progress))
-    return found
+    return Published.prepared(
+        at, where, lambda place, archive: _made(at, place, archive, files, where, shown(progress))
+    )
 
 
 def _check(address: Address, files: Sequence[RemoteFile]) -> None:
@@ -104,12 +97,13 @@ def _check(address: Address, files: Sequence[RemoteFile]) -> None:
         )
 
 
-def _made(address: Address, root: Path, files: Sequence[RemoteFile], where: Settings, tell: Progress) -> Published:
-    """Download rows and tables, and make the dataset."""
+def _made(
+    address: Address, place: Home, archive: Path, files: Sequence[RemoteFile], where: Settings, tell: Progress
+) -> Path:
+    """Download rows and tables, and make the dataset; return its directory."""
     from rlds_cli.make.convert.archive import Conversion, convert
 
     id = ids.parse(f"{ids.lerobot_id(str(address))}{'/' if address.path else ''}{address.path}")
-    archive = root / "archive"
     rows = [f for f in files if f.path.startswith(("meta/", "data/"))]
     videos = [f for f in files if f.path.startswith("videos/") and f.path.endswith(".mp4")]
     fetched = fetching.fetch(planning.plan(rows, archive, where), where, id=str(id), progress=tell)
@@ -126,13 +120,8 @@ def _made(address: Address, root: Path, files: Sequence[RemoteFile], where: Sett
         options={"frames": "encoded"},
         elsewhere={f.path: str(f.sha256) for f in videos},
     )
-    place = Home(root)
     convert(c, place, progress=tell)
-    published.save(root, address, place.dataset(id))
-    trees.discard(archive)
-    found = published.load(root, address)
-    assert found is not None
-    return found
+    return place.dataset(id)
 
 
 def _video_source(f: RemoteFile) -> dict[str, object]:

@@ -60,6 +60,11 @@ class FetchedFiles(Files):
         """Figures of this process: what it fetched, and how long it waited."""
         return self.access.stats
 
+    @property
+    def fetched(self) -> tuple[int, int]:
+        """Bytes that this process has fetched of them, and its requests."""
+        return self.access.stats.fetched, self.access.stats.requests
+
     def array(self, c: Column, keep: object = None) -> Array:
         """Return the entries of a column as a `RemoteColumn`: what is read of it is fetched."""
         raw, place = self.mapped(c, keep), self.place(c)

@@ -17,13 +17,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rlds_cli import home
 from rlds_cli.base import ids
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
-from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import InvalidId, NoPermission, RldsError
 from rlds_cli.home import Home
@@ -48,26 +47,115 @@ class Origin:
     pulled: bool
 
 
-def record(place: Home, id: DatasetId, origin: Origin) -> None:
-    """Write the record of a version, in the place of an earlier one; a home that may not be written goes without."""
-    others = [o for o in _of(place, id) if (o.fingerprint, o.version_id) != (origin.fingerprint, origin.version_id)]
-    with suppress(OSError, NoPermission):
-        path = _path(place, id)
-        safe_files.directory(path.parent, place.root)
-        found = {"origins": [asdict(o) for o in (origin, *others[: _MOST - 1])]}
-        safe_files.replace_text(path, documents.dumps(found, path.name))
+class Origins:
+    """The records of the dataset in a directory of a home; of another directory there are none.
 
+    Attributes
+    ----------
+    directory : Path
+    """
 
-def of(place: Home, id: DatasetId) -> Origin | None:
-    """Return the latest record of a dataset, or None."""
-    return next(iter(_of(place, id)), None)
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._file: Path | None = None
+        with suppress(InvalidId, IndexError):
+            place, id = Home(directory.parents[2]), ids.from_component(directory.parent.name, directory.name)
+            if place.dataset(id) == directory:
+                self._file = place.root / _DIRECTORY / f"{id.family}+{id.component}.json"
 
+    @classmethod
+    def find(cls, ref: StrPath, where: Settings) -> Path | None:
+        """Return a dataset on this disk that came from an address, or was pushed to it, with the content that it pins.
 
-def _of(place: Home, id: DatasetId) -> list[Origin]:
-    """Return the records of a dataset, the latest first."""
-    listed = (documents.load_own(_path(place, id)) or {}).get("origins")
-    values = [v for v in listed if isinstance(v, dict)] if isinstance(listed, list) else []
-    return [origin for v in values if (origin := _origin(v)) is not None]
+        Of several, it is the one that came or was pushed last. None for a text that is not an address.
+        """
+        try:
+            address = Address.parse(ref)
+        except InvalidId:
+            return None
+        if address.scheme == "file" and home.is_dataset(address.directory):
+            return None
+        for root in where.homes:
+            for of in cls._in(Home(root)):
+                for origin in of._read():
+                    if origin.address != str(address) or not home.is_dataset(of.directory):
+                        continue
+                    with suppress(RldsError):
+                        right = address.tag is None and address.matches(origin.fingerprint) and of._is_about(origin)
+                        if right and address.version in (None, open_store(of.directory, check=False).version):
+                            return of.directory
+        return None
+
+    @classmethod
+    def _in(cls, place: Home) -> Iterator[Self]:
+        """Yield the records of all datasets of a home, the latest first."""
+        written = {}
+        for path in sorted((place.root / _DIRECTORY).glob("*.json")):
+            with suppress(OSError):
+                written[path] = path.stat().st_mtime_ns
+        for path in sorted(written, key=lambda path: -written[path]):
+            family, _, component = path.name.removesuffix(".json").partition("+")
+            with suppress(InvalidId):
+                yield cls(place.dataset(ids.from_component(family, component)))
+
+    @property
+    def latest(self) -> Origin | None:
+        """The latest record, or None."""
+        return next(iter(self._read()), None)
+
+    def of_version(self, version_id: str | None = None) -> Origin | None:
+        """Return the record about the content that the dataset has now.
+
+        Parameters
+        ----------
+        version_id : str, optional
+            Of the version of a growing dataset that it must be about; by default the newest.
+        """
+        return next((o for o in self._read() if self._is_about(o, version_id)), None)
+
+    def of_content(self, fingerprint: str) -> Origin | None:
+        """Return the record about a content of the dataset: that of any version."""
+        return next((o for o in self._read() if o.fingerprint == fingerprint), None)
+
+    def record(
+        self,
+        *,
+        address: str,
+        fingerprint: str,
+        version: int | None,
+        version_id: str | None,
+        index: str | None,
+        pulled: bool,
+    ) -> None:
+        """Write the record of a version, in the place of an earlier one; see `Origin`.
+
+        A home that may not be written goes without.
+        """
+        if self._file is None:
+            return
+        made = Origin(address, fingerprint, version, version_id, index, pulled)
+        others = [o for o in self._read() if (o.fingerprint, o.version_id) != (fingerprint, version_id)]
+        with suppress(OSError, NoPermission):
+            safe_files.directory(self._file.parent, self._file.parents[1])
+            found = {"origins": [asdict(o) for o in (made, *others[: _MOST - 1])]}
+            safe_files.replace_text(self._file, documents.dumps(found, self._file.name))
+
+    def forget(self) -> None:
+        """Remove the records, if there are some."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.unlink(missing_ok=True)
+
+    def _read(self) -> list[Origin]:
+        """Return the records, the latest first."""
+        listed = None if self._file is None else (documents.load_own(self._file) or {}).get("origins")
+        values = [v for v in listed if isinstance(v, dict)] if isinstance(listed, list) else []
+        return [origin for v in values if (origin := _origin(v)) is not None]
+
+    def _is_about(self, origin: Origin, version_id: str | None = None) -> bool:
+        if is_growing(self.directory):
+            return (version_id or version_id_of(self.directory)) == origin.version_id
+        return manifest.read(self.directory).fingerprint == origin.fingerprint
 
 
 def _origin(values: Mapping[str, Any]) -> Origin | None:
@@ -85,78 +173,3 @@ def _origin(values: Mapping[str, Any]) -> Origin | None:
     except InvalidId:
         return None
     return Origin(address, fingerprint, version, version_id, index, pulled)
-
-
-def of_dataset(path: Path, version_id: str | None = None) -> Origin | None:
-    """Return the record of the dataset in a directory of a home, if it is about its content.
-
-    Parameters
-    ----------
-    version_id : str, optional
-        Of the version of a growing dataset that it must be about; by default the newest.
-    """
-    return next((o for o in _recorded(path) if _is_about(o, path, version_id)), None)
-
-
-def of_content(path: Path, fingerprint: str) -> Origin | None:
-    """Return the record of the dataset in a directory of a home, if it is about this content: that of any version."""
-    return next((o for o in _recorded(path) if o.fingerprint == fingerprint), None)
-
-
-def _recorded(path: Path) -> list[Origin]:
-    try:
-        return _of(Home(path.parents[2]), ids.from_component(path.parent.name, path.name))
-    except (InvalidId, IndexError):
-        return []
-
-
-def _is_about(origin: Origin, path: Path, version_id: str | None = None) -> bool:
-    if is_growing(path):
-        return (version_id or version_id_of(path)) == origin.version_id
-    return manifest.read(path).fingerprint == origin.fingerprint
-
-
-def forget(place: Home, id: DatasetId) -> None:
-    """Remove the records of a dataset, if there are some."""
-    with suppress(OSError):
-        _path(place, id).unlink(missing_ok=True)
-
-
-def find(ref: StrPath, where: Settings) -> Path | None:
-    """Return a dataset on this disk that came from an address, or was pushed to it, with the content that it pins.
-
-    Of several, it is the one that came or was pushed last. None for a text that is not an address.
-    """
-    try:
-        address = Address.parse(ref)
-    except InvalidId:
-        return None
-    if address.scheme == "file" and home.is_dataset(address.directory):
-        return None
-    for root in where.homes:
-        for id, origin in _all(Home(root)):
-            path = Home(root).dataset(id)
-            if origin.address != str(address) or not home.is_dataset(path):
-                continue
-            with suppress(RldsError):
-                right = address.tag is None and address.matches(origin.fingerprint) and _is_about(origin, path)
-                if right and address.version in (None, open_store(path, check=False).version):
-                    return path
-    return None
-
-
-def _all(place: Home) -> Iterator[tuple[DatasetId, Origin]]:
-    """Yield all records of a home, the latest first."""
-    written = {}
-    for path in sorted((place.root / _DIRECTORY).glob("*.json")):
-        with suppress(OSError):
-            written[path] = path.stat().st_mtime_ns
-    for path in sorted(written, key=lambda path: -written[path]):
-        family, _, component = path.name.removesuffix(".json").partition("+")
-        with suppress(InvalidId):
-            id = ids.from_component(family, component)
-            yield from ((id, found) for found in _of(place, id))
-
-
-def _path(place: Home, id: DatasetId) -> Path:
-    return place.root / _DIRECTORY / f"{id.family}+{id.component}.json"

@@ -6,24 +6,27 @@
     <home>/remote/<name>/datasets/         the dataset as a download would make it; of its videos, the tables alone
     <home>/remote/<name>/rows/             bytes of videos, by blocks of 4 KiB: see `presence`
 
-``rlds_cli.published.prepare`` makes them. The commit does not change, so bytes that arrived stay right. No hash of a
+`rlds_cli.published.prepare` makes them. The commit does not change, so bytes that arrived stay right. No hash of a
 part of a video is published: only a whole download proves its bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files import trees
 from rlds_cli.base.files.hashing import short
+from rlds_cli.base.files.locks import file_lock
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, WrongFingerprint
 from rlds_cli.home import Home
@@ -58,65 +61,87 @@ class Published:
     dataset: Path
     lease: Lease | None = field(repr=False, compare=False)
 
+    @classmethod
+    def prepared(cls, address: Address, where: Settings, make: Callable[[Home, Path], Path]) -> Self:
+        """Return the prepared dataset of an address with its commit, which one process makes if it is not here.
 
-def place_of(address: Address, where: Settings) -> Path:
+        ``make`` is given the home that the dataset gets, and a directory for what it fetches, which is kept until the
+        dataset is made. It returns the directory of the dataset.
+        """
+        root = _place_of(address, where)
+        with leases.lease(root), file_lock(root / LOCK):
+            found = cls._load(root, address)
+            if found is None:
+                archive = root / "archive"
+                _save(root, address, None)
+                _save(root, address, make(Home(root), archive))
+                trees.discard(archive)
+                found = cls._load(root, address)
+                assert found is not None
+        return found
+
+    @classmethod
+    def latest(cls, address: Address, where: Settings) -> Self | None:
+        """Return what was prepared last of an address, of any commit that it does not rule out; None if nothing was."""
+        found = list[tuple[float, Self]]()
+        for record in Home(where.home).remote.glob(f"published-*/{RECORD}"):
+            with suppress(OSError):
+                said = str((documents.load_own(record) or {}).get("address"))
+                if said.rpartition("@")[0] == str(replace(address.unpinned, revision=None)):
+                    here = cls._load(record.parent, replace(address, revision=said.rpartition("@")[2]))
+                    if here is not None and address.revision in (None, here.address.revision):
+                        found.append((record.stat().st_mtime, here))
+        return max(found, key=lambda x: x[0])[1] if found else None
+
+    @classmethod
+    def _load(cls, root: Path, address: Address) -> Self | None:
+        """Return what was prepared in a directory of this user, or None."""
+        if not safe_files.is_own(root):
+            return None
+        lease = None
+        with suppress(OSError):
+            lease = leases.lease(root)
+        said = documents.load_own(root / RECORD) or {}
+        dataset = said.get("dataset")
+        if said.get("address") != str(address.unpinned) or not isinstance(dataset, str):
+            return None
+        found = root / dataset
+        return cls(address, found, lease) if found.is_relative_to(root) and (found / "zarr.json").exists() else None
+
+    def open(self, where: Settings, options: AccessOptions) -> Store:
+        """Open the dataset.
+
+        Raises
+        ------
+        DatasetNotFound
+            The address names a version: only pushed datasets have some.
+        WrongFingerprint
+            It has other content than the address pins.
+        DamagedDataset, NoSpace
+        """
+        presence.check_system()
+        address = self.address
+        if address.version is not None or address.tag is not None:
+            raise DatasetNotFound(
+                f"{address} holds a LeRobot dataset, which has no versions.", hint=f"{address.unpinned}"
+            )
+        store = open_directory(PublishedFiles(PublishedAccess(self, where, options)))
+        if not address.matches(store.manifest.fingerprint):
+            raise WrongFingerprint(
+                f"{address} has {short(store.manifest.fingerprint)}, and {address.pin} was asked for."
+            )
+        return store
+
+
+def _place_of(address: Address, where: Settings) -> Path:
     """Return the directory of a published dataset in the home, for an address with its commit."""
     return Home(where.home).remote / f"published-{hashlib.sha256(str(address.unpinned).encode()).hexdigest()[:32]}"
 
 
-def load(root: Path, address: Address) -> Published | None:
-    """Return what was prepared in a directory of this user, or None."""
-    if not safe_files.is_own(root):
-        return None
-    lease = None
-    with suppress(OSError):
-        lease = leases.lease(root)
-    said = documents.load_own(root / RECORD) or {}
-    dataset = said.get("dataset")
-    if said.get("address") != str(address.unpinned) or not isinstance(dataset, str):
-        return None
-    found = root / dataset
-    return Published(address, found, lease) if found.is_relative_to(root) and (found / "zarr.json").exists() else None
-
-
-def save(root: Path, address: Address, dataset: Path | None) -> None:
+def _save(root: Path, address: Address, dataset: Path | None) -> None:
     """Note the dataset of an address; None while it is being made."""
     path = None if dataset is None else dataset.relative_to(root).as_posix()
     documents.save_own(root / RECORD, {"address": str(address.unpinned), "dataset": path})
-
-
-def latest(address: Address, where: Settings) -> Published | None:
-    """Return what was prepared last of an address, of whichever commit it has not ruled out; None if nothing was."""
-    found = list[tuple[float, Published]]()
-    for record in Home(where.home).remote.glob(f"published-*/{RECORD}"):
-        with suppress(OSError):
-            said = str((documents.load_own(record) or {}).get("address"))
-            if said.rpartition("@")[0] == str(replace(address.unpinned, revision=None)):
-                here = load(record.parent, replace(address, revision=said.rpartition("@")[2]))
-                if here is not None and address.revision in (None, here.address.revision):
-                    found.append((record.stat().st_mtime, here))
-    return max(found, key=lambda x: x[0])[1] if found else None
-
-
-def open_published(found: Published, where: Settings, options: AccessOptions) -> Store:
-    """Open a prepared dataset.
-
-    Raises
-    ------
-    DatasetNotFound
-        The address names a version: only pushed datasets have some.
-    WrongFingerprint
-        It has other content than the address pins.
-    DamagedDataset, NoSpace
-    """
-    presence.check_system()
-    address = found.address
-    if address.version is not None or address.tag is not None:
-        raise DatasetNotFound(f"{address} holds a LeRobot dataset, which has no versions.", hint=f"{address.unpinned}")
-    store = open_directory(PublishedFiles(PublishedAccess(found, where, options)))
-    if not address.matches(store.manifest.fingerprint):
-        raise WrongFingerprint(f"{address} has {short(store.manifest.fingerprint)}, and {address.pin} was asked for.")
-    return store
 
 
 class PublishedAccess:
@@ -135,7 +160,7 @@ class PublishedAccess:
         self.found, self.where, self.options, self.stats = found, where, options, TransferStats()
         self.connection = Connection(found.address, where, options.timeout)
         self.connection.wait_longer()
-        root, limit = place_of(found.address, where), parse_size(options.cache)
+        root, limit = _place_of(found.address, where), parse_size(options.cache)
         self.name = root.name
         self.room = Room(None, MEMORY) if limit == 0 else Room(root.parent, limit)
         self.row_blocks: BlockFiles
@@ -167,10 +192,10 @@ def _reopened(address: Address, home: Path, options: AccessOptions, version_id: 
     from rlds_cli.base import settings
 
     where = settings.read(home)
-    found = load(place_of(address, where), address)
+    found = Published._load(_place_of(address, where), address)
     if found is None:
         raise DatasetNotFound(f"What was prepared of {address} is not in {home} any more.", hint="open it again")
-    table = open_published(found, where, options).table
+    table = found.open(where, options).table
     table.check_same(version_id, "pickled")
     return table
 

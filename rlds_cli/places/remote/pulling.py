@@ -33,13 +33,13 @@ from rlds_cli.errors import DamagedDataset, InvalidId, NameTaken, WrongFingerpri
 from rlds_cli.home import Home, exclusive
 from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.http.connections import is_private
-from rlds_cli.places.remote import completing, origins, plain
+from rlds_cli.places.remote import completing, plain
 from rlds_cli.places.remote import index as indexes
 from rlds_cli.places.remote.blocks import GROUP, GroupHashes, groups_of
 from rlds_cli.places.remote.cache import TransferStats
 from rlds_cli.places.remote.finding import read_there
 from rlds_cli.places.remote.index import Index, IndexedFile, Object, Piece
-from rlds_cli.places.remote.origins import Origin
+from rlds_cli.places.remote.origins import Origins
 from rlds_cli.places.remote.plain import Plain
 from rlds_cli.places.remote.reading import read_file, read_groups
 from rlds_cli.places.sources.addresses import Address
@@ -136,7 +136,7 @@ def pull(
             here = home.path_of(id, where)
             if here is not None and _has(here, there) and not force:
                 _check_wanted(address, fingerprint_of(here), expect)
-                origins.record(place, id, _origin(address, there, here))
+                _record(address, there, here)
                 return here
             if here is not None:
                 _check_replaceable(here, place, id, address, there, force)
@@ -148,7 +148,7 @@ def pull(
                     _complete(objects, there, id, place, progress)
                 else:
                     _fetch_and_publish(objects, there, id, place, here, progress)
-            origins.record(place, id, _origin(address, there, target))
+            _record(address, there, target)
     progress(Event(str(id), "ready", note=f"downloaded from {address}"))
     return target
 
@@ -163,11 +163,16 @@ def _id(index: Index | Plain, as_: str | None, address: Address) -> DatasetId:
     return id
 
 
-def _origin(address: Address, index: Index | Plain, here: Path) -> Origin:
-    version, version_id = (index.version, commits.last(here).version_id) if index.grows else (None, None)
-    proof = index.sha256 if isinstance(index, Index) else None
-    content = index.fingerprint or fingerprint_of(here)
-    return Origin(str(address.unpinned), content, version, version_id, proof, pulled=True)
+def _record(address: Address, index: Index | Plain, here: Path) -> None:
+    """Note that the dataset in a directory of a home came from an address."""
+    Origins(here).record(
+        address=str(address.unpinned),
+        fingerprint=index.fingerprint or fingerprint_of(here),
+        version=index.version if index.grows else None,
+        version_id=commits.last(here).version_id if index.grows else None,
+        index=index.sha256 if isinstance(index, Index) else None,
+        pulled=True,
+    )
 
 
 def _has(here: Path, index: Index | Plain) -> bool:
@@ -204,7 +209,7 @@ def _check_replaceable(
             if manifest.read(here).fingerprint != index.fingerprint:
                 versions.check_replaceable(here)
         return
-    known = origins.of(place, id)
+    known = Origins(here).latest
     if known is not None and known.pulled and known.address == str(address) and index.grows:
         with suppress(DamagedDataset):
             now = commits.last(here)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from rlds_cli.base.settings import Settings, StrPath
-from rlds_cli.errors import DamagedDataset, InvalidArgument
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument, Offline
 from rlds_cli.places.remote import finding, presence
 from rlds_cli.places.remote.access import Access as Access
 from rlds_cli.places.remote.access import AccessOptions as AccessOptions
@@ -15,8 +17,9 @@ from rlds_cli.places.remote.access import RemoteAccess as RemoteAccess
 from rlds_cli.places.remote.access import parse_size as parse_size
 from rlds_cli.places.remote.cache import TransferStats
 from rlds_cli.places.remote.content import Connection
-from rlds_cli.places.remote.files import FetchedFiles, PushedFiles
+from rlds_cli.places.remote.files import PushedFiles
 from rlds_cli.places.remote.following import Follower
+from rlds_cli.places.remote.published import Published
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.store import Store, commits, digests, manifest
 from rlds_cli.store.growing import logs
@@ -24,6 +27,8 @@ from rlds_cli.store.growing.segments import Layout
 from rlds_cli.store.growing.table import LoggedTable
 from rlds_cli.store.opening import open_directory
 from rlds_cli.store.table import Table
+
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 def open_remote(
@@ -33,6 +38,7 @@ def open_remote(
     cache: CacheSize = None,
     timeout: float | None = None,
     fill: bool = True,
+    prepare: Callable[[Address], Published] | None = None,
 ) -> Store:
     """Open the dataset at an address.
 
@@ -47,6 +53,8 @@ def open_remote(
         Seconds to wait for a block.
     fill : bool
         Loaders that draw from anywhere have the rest of their fields fetched in the background.
+    prepare : callable, optional
+        Prepares a LeRobot dataset of the hub, which is opened where nothing was pushed; raises DatasetNotFound.
 
     Raises
     ------
@@ -63,15 +71,41 @@ def open_remote(
     parse_size(cache)
     if timeout is not None and not timeout > 0:
         raise InvalidArgument(f"timeout={timeout!r} is not a number of seconds.")
+    options = AccessOptions(cache, timeout, fill)
+    try:
+        return _open_pushed(address, where, options)
+    except (DatasetNotFound, Offline) as nothing:
+        prepared = None if prepare is None else _prepared(address, where, prepare)
+        if prepared is None:
+            raise nothing from None
+        return prepared.open(where, options)
+
+
+def _open_pushed(address: Address, where: Settings, options: AccessOptions) -> Store:
     stats = TransferStats()
-    connection = Connection(address, where, timeout)
+    connection = Connection(address, where, options.timeout)
     pinned = finding.find(address, where, connection, stats)
-    access = Access(connection, pinned, where, AccessOptions(cache, timeout, fill), stats, _reopened)
+    access = Access(connection, pinned, where, options, stats, _reopened)
     found = _open_version(access)
     if access.is_proved:
         access.prove(found)
     connection.wait_longer()
     return found
+
+
+def _prepared(address: Address, where: Settings, prepare: Callable[[Address], Published]) -> Published | None:
+    """Return a LeRobot dataset of the hub, prepared if it is not yet; None if there is none."""
+    if address.scheme != "hf":
+        return None
+    here = Published.latest(address, where) if where.offline or _COMMIT.fullmatch(address.revision or "") else None
+    if here is not None or where.offline:
+        return here
+    try:
+        return prepare(address)
+    except DatasetNotFound as e:
+        if e.hint:
+            raise
+        return None
 
 
 def _reopened(ref: Address, home: Path, how: AccessOptions, version_id: str) -> Table:
@@ -163,20 +197,3 @@ class _Look:
         if found.version < self._version:
             return address.version is not None
         return commits.at(found.path, self._version).version_id == self._version_id
-
-
-def files_of(store: Store) -> FetchedFiles:
-    """Return the files of a store at an address."""
-    assert isinstance(store.files, FetchedFiles)
-    return store.files
-
-
-def fetched(store: Store) -> tuple[str, TransferStats]:
-    """Return the address of a remote store, and what was fetched of it."""
-    of = files_of(store)
-    return of.address, of.access.stats
-
-
-def address_of(store: Store) -> Address | None:
-    """Return the address of a remote store; None for one on this disk."""
-    return store.files.access.address if isinstance(store.files, FetchedFiles) else None
