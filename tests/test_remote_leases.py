@@ -20,6 +20,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.keep import gc
 from rlds_cli.loader import Shuffled
+from rlds_cli.places import Published
 from rlds_cli.places.remote.content import RemoteContent
 from rlds_cli.places.remote.presence import Room
 
@@ -76,10 +77,9 @@ def test_a_dataset_of_the_hub_stays_from_its_preparation_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from rlds_cli.make.downloads import published as preparing
-    from rlds_cli.places.remote import published
 
     before_each(monkeypatch, preparing, "_fetch_tables", collect)
-    before_each(monkeypatch, published, "open_published", collect)
+    before_each(monkeypatch, Published, "open", collect)
     for cache in (None, 0):
         ds = rlds_cli.open_dataset(PLACE, cache=cache)
         assert collect() == (), "it is being read"
@@ -93,11 +93,9 @@ def test_what_was_prepared_stays_for_those_who_found_it(
     whole: Dataset,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from rlds_cli.places.remote import published
-
     rlds_cli.open_dataset(PLACE)
     monkeypatch.setenv("RLDS_OFFLINE", "1")
-    before_each(monkeypatch, published, "open_published", collect)
+    before_each(monkeypatch, Published, "open", collect)
     assert rlds_cli.open_dataset(PLACE).fingerprint == whole.fingerprint
 
 

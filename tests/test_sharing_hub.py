@@ -36,10 +36,9 @@ from rlds_cli.errors import (
     UploadFailed,
     WrongHash,
 )
-from rlds_cli.places import Address
+from rlds_cli.places import Address, Pull
 from rlds_cli.places.http.client import Client, RetryPolicy
 from rlds_cli.places.http.connections import Retryable
-from rlds_cli.places.remote import pulling
 from rlds_cli.places.sources import opening
 from rlds_cli.places.sources.place import Body
 from rlds_cli.places.sources.transfer import Stream
@@ -79,7 +78,7 @@ def push(ds: rlds_cli.Dataset, to: str = PLACE, **options: Any) -> Pushed:
 
 def pull(home: Path, address: str = PLACE, as_: str = "local/copy") -> rlds_cli.Dataset:
     where = replace(settings.read(home), hub_token=settings.read().hub_token)
-    return rlds_cli.open_dataset(pulling.pull(Address.parse(address), where, as_=as_, policy=HASTY))
+    return rlds_cli.open_dataset(Pull(Address.parse(address), where, as_=as_, policy=HASTY).run())
 
 
 def same(a: rlds_cli.Dataset, b: rlds_cli.Dataset) -> bool:

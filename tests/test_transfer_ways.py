@@ -24,10 +24,9 @@ from rlds_cli.base.settings import Settings
 from rlds_cli.errors import RldsError, WrongHash
 from rlds_cli.make.downloads.fetch import fetching, parts, planning
 from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.places import Address
+from rlds_cli.places import Address, Pull
 from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.http.ranges import Tag
-from rlds_cli.places.remote import pulling
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.transfer import Stream, Units
@@ -309,7 +308,7 @@ def ask_by_pull(lie: Lie, where: Settings, tmp_path: Path, monkeypatch: pytest.M
 
     with server_of(serve, monkeypatch) as server:
         try:
-            path = pulling.pull(Address.parse(server.url), where, as_="local/known", policy=POLICY)
+            path = Pull(Address.parse(server.url), where, as_="local/known", policy=POLICY).run()
             rows = [p.relative_to(ds.path) for p in ds.path.rglob("c/*") if p.is_file()]
             result = "right" if all((path / p).read_bytes() == (ds.path / p).read_bytes() for p in rows) else "wrong"
         except RldsError:
@@ -354,7 +353,7 @@ def test_a_pull_takes_no_more_than_its_files_have(
     expected = {p.relative_to(ds.path): p.stat().st_size for p in ds.path.rglob("*") if p.is_file()}
     with server_of(serve, monkeypatch) as server:
         with suppress(RldsError):
-            path = pulling.pull(Address.parse(server.url), where, as_="local/known", policy=POLICY)
+            path = Pull(Address.parse(server.url), where, as_="local/known", policy=POLICY).run()
             assert {p.relative_to(path): p.stat().st_size for p in path.rglob("*") if p.is_file()} == expected
         assert lied and server.sent < 200 << 20  # several files at a time, of each what sockets hold
     assert largest(where.home) <= max([*expected.values(), *map(len, files.values())])

@@ -223,12 +223,10 @@ def _archives(home: Home) -> Iterator[Garbage]:
 
 
 def _remote(home: Home) -> Iterator[Garbage]:
-    from rlds_cli.places.remote import leases
+    from rlds_cli.places import RemoteDirectory
 
-    for path in _children(home.remote):
-        if path.name != leases.LOCK:
-            known = (path / leases.LEASE).exists() or trees.is_aside(path)
-            yield Garbage("remote", path, 0, why=_foreign(path, stat.S_ISDIR, known=known))
+    for d in RemoteDirectory.all(home.remote):
+        yield Garbage("remote", d.path, 0, why=_foreign(d.path, stat.S_ISDIR, known=d.is_ours))
 
 
 def _children(directory: Path) -> list[Path]:
@@ -275,9 +273,9 @@ def _busy(home: Home, g: Garbage) -> str:
 def _locks(home: Home, g: Garbage) -> list[Path]:
     """Return the locks held by the process that writes this item."""
     if g.kind == "remote":
-        from rlds_cli.places.remote import published
+        from rlds_cli.places import RemoteDirectory
 
-        return [g.path / published.LOCK]  # of a dataset that is being prepared
+        return [RemoteDirectory(g.path).lock]
     if g.kind in ("packed", "frames", "versions"):
         return []  # a process that has mapped a file keeps its content; the others have locks of their own
     locks = []
@@ -323,9 +321,9 @@ def _remove(home: Home, g: Garbage, progress: Progress) -> str:
     if g.kind == "versions":
         return _free_rows(g.path)
     if g.kind == "remote":
-        from rlds_cli.places.remote import leases
+        from rlds_cli.places import RemoteDirectory
 
-        return "" if leases.discard(g.path) else "a process reads it"
+        return "" if RemoteDirectory(g.path).remove() else "a process reads it"
     if g.kind == "frames":
         from rlds_cli.loader import discard_frames
 

@@ -421,10 +421,10 @@ def _other_version(d: Locked, path: Path) -> WrongFingerprint:
 
 
 def _pulled(d: Locked, address: str, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
-    from rlds_cli.places.remote import pulling
+    from rlds_cli.places import Pull
 
     place, where = replace(Address.parse(address), index=d.index), settings.read(cache_dir)
-    return pulling.pull(place, where, as_=d.id, expect=d.fingerprint, force=force, progress=tell)
+    return Pull(place, where, as_=d.id).run(expect=d.fingerprint, force=force, progress=tell)
 
 
 def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:

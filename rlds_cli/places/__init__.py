@@ -8,8 +8,9 @@ bytes of a file into a `Sink`, such as a `Stream`, by as many requests as it tak
 makes requests, and retries by a `RetryPolicy` until a failure is `Permanent`.
 
 `open_remote` opens a dataset at an address, and `watched` adds to the progress of work what arrives of it meanwhile.
-`datasets_at` lists those at an address. A `Published` dataset is one of LeRobot on the hub, prepared to be read there.
-`Origins` are the addresses that a dataset of a home came from or was pushed to.
+A `Pull` brings it into a home. `datasets_at` lists those at an address. A `Published` dataset is one of LeRobot on the
+hub, prepared to be read there. `Origins` are the addresses that a dataset of a home came from or was pushed to. A
+`RemoteDirectory` holds in a home what was read at an address.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from rlds_cli.places.http.client import Client as Client
     from rlds_cli.places.http.client import RetryPolicy as RetryPolicy
     from rlds_cli.places.http.connections import Permanent as Permanent
+    from rlds_cli.places.remote.leases import RemoteDirectory as RemoteDirectory
     from rlds_cli.places.remote.listing import datasets_at as datasets_at
     from rlds_cli.places.remote.origins import Origins as Origins
     from rlds_cli.places.remote.published import Published as Published
+    from rlds_cli.places.remote.pulling import Pull as Pull
     from rlds_cli.places.remote.store import open_remote as open_remote
     from rlds_cli.places.remote.waiting import watched as watched
     from rlds_cli.places.sources.addresses import Address as Address
@@ -59,6 +62,8 @@ __all__ = [
     "RetryPolicy",
     "Origins",
     "Published",
+    "Pull",
+    "RemoteDirectory",
     "SignedPlace",
     "Sink",
     "Stream",
@@ -83,9 +88,11 @@ lazy(
         "http.client": "Client RetryPolicy",
         "http.connections": "Permanent",
         "sources.addresses": "Address",
+        "remote.leases": "RemoteDirectory",
         "remote.listing": "datasets_at",
         "remote.origins": "Origins",
         "remote.published": "Published",
+        "remote.pulling": "Pull",
         "remote.store": "open_remote",
         "remote.waiting": "watched",
         "sources.buckets": "BucketPlace SignedPlace",

@@ -312,14 +312,14 @@ def _check_known(request: DownloadRequest) -> None:
 
 def _pull(request: DownloadRequest, where: Settings, progress: Progress) -> Path:
     """Bring a pushed dataset here. The request stays on record while bytes of it have arrived."""
-    from rlds_cli.places.remote import pulling
+    from rlds_cli.places import Pull
 
     _check_options(request)
     _check_id(request)
     address = Address.parse(request.ref)
-    id = pulling.id_of(address, where, as_=request.as_)
+    id = Pull(address, where, as_=request.as_).id()
     with recorded(request, id, Home(where.home)):
-        return pulling.pull(address, where, as_=str(id), force=request.force, blocks=request.blocks, progress=progress)
+        return Pull(address, where, as_=str(id)).run(force=request.force, blocks=request.blocks, progress=progress)
 
 
 def _check_id(request: DownloadRequest) -> None:
@@ -399,11 +399,11 @@ def _plan(request: DownloadRequest, guess: bool, progress: Progress) -> Delivery
 def _planned(request: DownloadRequest, guess: bool, progress: Progress) -> Delivery:
     where = request.where
     if refs.is_address(request.ref):
-        from rlds_cli.places.remote import pulling
+        from rlds_cli.places import Pull
 
         _check_options(request)
         _check_id(request)
-        remote = pulling.look_up(Address.parse(request.ref), where, as_=request.as_)
+        remote = Pull(Address.parse(request.ref), where, as_=request.as_).look_up()
         if remote.here is not None:
             return Delivery(str(remote.id), remote.here)
         return Delivery(str(remote.id), None, remote.files, remote.size, 0, 0, {"fetch": remote.files})

@@ -124,8 +124,7 @@ def _is_asked_for(request: DownloadRequest) -> bool:
 
 
 def _has_index(url: str, request: DownloadRequest, where: Settings) -> bool:
-    from rlds_cli.places import RetryPolicy
-    from rlds_cli.places.remote import pulling
+    from rlds_cli.places import Pull, RetryPolicy
 
     is_file = names.has_suffix(of_url(url))
     try:
@@ -134,7 +133,7 @@ def _has_index(url: str, request: DownloadRequest, where: Settings) -> bool:
         return False
     policy = RetryPolicy(attempts=1, connect=5.0, read=10.0, idle=15.0) if is_file else None
     try:
-        pulling.id_of(address, where, as_=request.as_, policy=policy)
+        Pull(address, where, as_=request.as_, policy=policy).id()
     except DatasetNotFound:
         return False
     except InvalidId:  # of the dataset: it has an index

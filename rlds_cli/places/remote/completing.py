@@ -18,10 +18,11 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.progress import Event, Progress
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.places.remote import leases, waiting
+from rlds_cli.places.remote import waiting
 from rlds_cli.places.remote.access import Access
 from rlds_cli.places.remote.cache import BlockFiles, BlockHold
 from rlds_cli.places.remote.files import PushedFiles
+from rlds_cli.places.remote.leases import RemoteDirectory
 from rlds_cli.places.remote.presence import BLOCK, GROUP, MANY
 from rlds_cli.places.remote.store import open_remote
 from rlds_cli.places.sources.addresses import Address
@@ -120,10 +121,10 @@ def _arriving(blocks: BlockFiles, id: str, tell: Progress) -> Iterator[BlockHold
 
 def forget(root: Path) -> bool:
     """Remove the directory of a remote dataset, unless a process uses it; return whether it is gone."""
-    if not leases.discard(root):
+    if not RemoteDirectory(root).remove():
         return False
     with suppress(OSError):
         decoded = root.with_name(f"{root.name}-rows")
         if decoded.is_dir():
-            leases.discard(decoded)
+            RemoteDirectory(decoded).remove()
     return True

@@ -112,16 +112,44 @@ def datasets(top: Path) -> Iterator[Path]:
                 yield Path(entry.path)
 
 
-def discard(directory: Path) -> bool:
-    """Remove the directory of a remote dataset, unless a process uses it; return whether it is gone."""
-    with _locked(directory.parent):
-        try:
-            mine = _opened(directory)
-            fcntl.flock(mine.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            aside = trees.set_aside(directory)
-        except BlockingIOError:
-            return False
-        except FileNotFoundError:
-            return True
-    trees.remove_aside(aside)
-    return True
+class RemoteDirectory:
+    """The directory of a remote dataset, for who may remove it.
+
+    Attributes
+    ----------
+    path : Path
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def all(cls, top: Path) -> Iterator[Self]:
+        """Yield what lies in a room, sorted, but for its lock; nothing if the room is a link."""
+        for path in sorted(top.iterdir()) if top.is_dir() and not top.is_symlink() else ():
+            if path.name != LOCK:
+                yield cls(path)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether rlds has made it: a process has leased it, or it is being removed."""
+        return (self.path / LEASE).exists() or trees.is_aside(self.path)
+
+    @property
+    def lock(self) -> Path:
+        """The file that a process locks while it prepares the dataset."""
+        return self.path / "lock"
+
+    def remove(self) -> bool:
+        """Remove it, unless a process uses it; return whether it is gone."""
+        with _locked(self.path.parent):
+            try:
+                mine = _opened(self.path)
+                fcntl.flock(mine.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                aside = trees.set_aside(self.path)
+            except BlockingIOError:
+                return False
+            except FileNotFoundError:
+                return True
+        trees.remove_aside(aside)
+        return True

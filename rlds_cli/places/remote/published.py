@@ -36,7 +36,7 @@ from rlds_cli.places.remote.cache import TIMEOUT, BlockFiles, Source, Take, Tran
 from rlds_cli.places.remote.columns import FilePlace
 from rlds_cli.places.remote.content import Connection
 from rlds_cli.places.remote.files import FetchedFiles
-from rlds_cli.places.remote.leases import Lease
+from rlds_cli.places.remote.leases import Lease, RemoteDirectory
 from rlds_cli.places.remote.presence import BlockFile, Room
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.transfer import Stream
@@ -46,7 +46,7 @@ from rlds_cli.store.local import Files
 from rlds_cli.store.opening import open_directory
 from rlds_cli.store.table import Reopened, Table
 
-RECORD, LOCK = "published.json", "lock"
+RECORD = "published.json"
 _BLOCK = 1 << 12  # about what a group of pictures of a small video takes
 
 
@@ -69,7 +69,7 @@ class Published:
         dataset is made. It returns the directory of the dataset.
         """
         root = _place_of(address, where)
-        with leases.lease(root), file_lock(root / LOCK):
+        with leases.lease(root), file_lock(RemoteDirectory(root).lock):
             found = cls._load(root, address)
             if found is None:
                 archive = root / "archive"

@@ -68,99 +68,103 @@ class Found:
     here: Path | None
 
 
-def look_up(address: Address, where: Settings, *, as_: str | None = None, policy: RetryPolicy | None = None) -> Found:
-    """Read the index at an address; raises as `pull`, and writes nothing."""
-    with open_objects(address, where, policy=policy) as objects:
-        there = read_there(objects, TransferStats())
-        files, size = plain.measure(objects, there) if isinstance(there, Plain) else (len(there.objects), there.size)
-    id = _id(there, as_, address)
-    here = home.path_of(id, where)
-    return Found(files, size, id, here if here is not None and _has(here, there) else None)
-
-
-def id_of(address: Address, where: Settings, *, as_: str | None = None, policy: RetryPolicy | None = None) -> DatasetId:
-    """Return the id that the dataset at an address gets here; raises as `pull`, and writes nothing."""
-    with open_objects(address, where, policy=policy) as objects:
-        return _id(read_there(objects, TransferStats()), as_, address)
-
-
-def pull(
-    address: Address,
-    where: Settings,
-    *,
-    as_: str | None = None,
-    expect: str | None = None,
-    force: bool = False,
-    blocks: bool = False,
-    progress: Progress = silent,
-    policy: RetryPolicy | None = None,
-) -> Path:
-    """Return the directory of a dataset at an address in the user's own home, after fetching what is missing of it.
-
-    It was pushed there, or is a plain copy.
+class Pull:
+    """A dataset at an address, to be brought into the user's own home. It was pushed there, or is a plain copy.
 
     Parameters
     ----------
     as_ : str, optional
         Id of the dataset here; by default its own, if that is ``local/...``.
-    expect : str, optional
-        The fingerprint that it must have.
-    force : bool
-        Replace a dataset of this id with other content, or damaged files of the same one. A copy of an earlier
-        version is replaced without it.
-    blocks : bool
-        Take over the blocks that were cached when the dataset was read at its address.
-
-    Raises
-    ------
-    DatasetNotFound
-        The address holds no dataset.
-    WrongFingerprint
-        It has other content than the address pins, or than ``expect``.
-    NameTaken
-        The id exists with other content, or is being written.
-    InvalidId
-        The dataset has an id of the registry, and ``as_`` is not given.
-    DownloadFailed, WrongHash, DamagedDataset, NoSpace
-        Nothing is published; the same call continues from what has arrived.
     """
-    with open_objects(address, where, policy=policy, progress=progress) as objects:
-        there = read_there(objects, TransferStats())
-        if expect is not None and there.fingerprint and there.fingerprint != expect:
-            raise WrongFingerprint(f"{address} has {there.fingerprint}; {expect} was asked for. Nothing was written.")
-        id = _id(there, as_, address)
-        place = Home(where.home)
-        if not (is_private(str(address)) or address.scheme != "http" or address.pin or expect):
-            progress(Event(str(id), "note", note=f"{address} is plain HTTP, where others could alter it: {_PIN}"))
-        with exclusive(place, id, progress):
-            here = home.path_of(id, where)
-            if here is not None and _has(here, there) and not force:
-                _check_wanted(address, fingerprint_of(here), expect)
-                _record(address, there, here)
-                return here
-            if here is not None:
-                _check_replaceable(here, place, id, address, there, force)
-            target = place.dataset(id)
-            with disk.errors(target, kept=_KEPT), _not_written(here):
-                if isinstance(there, Plain):
-                    _copy(objects, there, id, place, expect, progress)
-                elif blocks:
-                    _complete(objects, there, id, place, progress)
-                else:
-                    _fetch_and_publish(objects, there, id, place, here, progress)
-            _record(address, there, target)
-    progress(Event(str(id), "ready", note=f"downloaded from {address}"))
-    return target
 
+    def __init__(
+        self, address: Address, where: Settings, *, as_: str | None = None, policy: RetryPolicy | None = None
+    ) -> None:
+        self.address, self.where, self.as_, self._policy = address, where, as_, policy
 
-def _id(index: Index | Plain, as_: str | None, address: Address) -> DatasetId:
-    id = ids.parse(as_ or index.id)
-    if as_ is None and id.family != ids.LOCAL:
-        raise InvalidId(
-            f"{address} holds {index.id}, and only the registry says what that is. Nothing was written.",
-            hint=f"--as local/NAME (as_='local/NAME'), such as local/{id.name.rpartition('/')[2]}",
-        )
-    return id
+    def id(self) -> DatasetId:
+        """Return the id that the dataset gets here; raises as `run`, and writes nothing."""
+        with open_objects(self.address, self.where, policy=self._policy) as objects:
+            return self._id_of(read_there(objects, TransferStats()))
+
+    def look_up(self) -> Found:
+        """Read the index at the address; raises as `run`, and writes nothing."""
+        with open_objects(self.address, self.where, policy=self._policy) as objects:
+            there = read_there(objects, TransferStats())
+            if isinstance(there, Plain):
+                files, size = plain.measure(objects, there)
+            else:
+                files, size = len(there.objects), there.size
+        id = self._id_of(there)
+        here = home.path_of(id, self.where)
+        return Found(files, size, id, here if here is not None and _has(here, there) else None)
+
+    def run(
+        self, *, expect: str | None = None, force: bool = False, blocks: bool = False, progress: Progress = silent
+    ) -> Path:
+        """Return the directory of the dataset here, after fetching what is missing of it.
+
+        Parameters
+        ----------
+        expect : str, optional
+            The fingerprint that it must have.
+        force : bool
+            Replace a dataset of this id with other content, or damaged files of the same one. A copy of an earlier
+            version is replaced without it.
+        blocks : bool
+            Take over the blocks that were cached when the dataset was read at its address.
+
+        Raises
+        ------
+        DatasetNotFound
+            The address holds no dataset.
+        WrongFingerprint
+            It has other content than the address pins, or than ``expect``.
+        NameTaken
+            The id exists with other content, or is being written.
+        InvalidId
+            The dataset has an id of the registry, and ``as_`` is not given.
+        DownloadFailed, WrongHash, DamagedDataset, NoSpace
+            Nothing is published; the same call continues from what has arrived.
+        """
+        address, place = self.address, Home(self.where.home)
+        with open_objects(address, self.where, policy=self._policy, progress=progress) as objects:
+            there = read_there(objects, TransferStats())
+            if expect is not None and there.fingerprint and there.fingerprint != expect:
+                raise WrongFingerprint(
+                    f"{address} has {there.fingerprint}; {expect} was asked for. Nothing was written."
+                )
+            id = self._id_of(there)
+            if not (is_private(str(address)) or address.scheme != "http" or address.pin or expect):
+                progress(Event(str(id), "note", note=f"{address} is plain HTTP, where others could alter it: {_PIN}"))
+            with exclusive(place, id, progress):
+                here = home.path_of(id, self.where)
+                if here is not None and _has(here, there) and not force:
+                    _check_wanted(address, fingerprint_of(here), expect)
+                    _record(address, there, here)
+                    return here
+                if here is not None:
+                    _check_replaceable(here, place, id, address, there, force)
+                target = place.dataset(id)
+                with disk.errors(target, kept=_KEPT), _not_written(here):
+                    if isinstance(there, Plain):
+                        _copy(objects, there, id, place, expect, progress)
+                    elif blocks:
+                        _complete(objects, there, id, place, progress)
+                    else:
+                        _fetch_and_publish(objects, there, id, place, here, progress)
+                _record(address, there, target)
+        progress(Event(str(id), "ready", note=f"downloaded from {address}"))
+        return target
+
+    def _id_of(self, index: Index | Plain) -> DatasetId:
+        id = ids.parse(self.as_ or index.id)
+        if self.as_ is None and id.family != ids.LOCAL:
+            raise InvalidId(
+                f"{self.address} holds {index.id}, and only the registry says what that is. Nothing was written.",
+                hint=f"--as local/NAME (as_='local/NAME'), such as local/{id.name.rpartition('/')[2]}",
+            )
+        return id
 
 
 def _record(address: Address, index: Index | Plain, here: Path) -> None:
