@@ -15,8 +15,7 @@ import rlds_cli
 from rlds_cli.base.refs import Ref
 from rlds_cli.errors import DatasetNotFound
 from rlds_cli.share import packing, snapshot
-from rlds_cli.store import finish, rows
-from rlds_cli.store.build import Built
+from rlds_cli.store import Built, Description, finish, rows
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import RowPosition
 from rlds_cli.ted import FLAGS, REWARD, TRUNCATED, EpisodeTable, Field
@@ -133,7 +132,7 @@ def billion() -> None:
         file = rows.files(work, f, paths[f.name])["rows"]
         file.parent.mkdir(parents=True)
         _sparse_rows(f, total, table, file)
-    finish.finish(Built(work, FIELDS, paths, RowPosition(total), table, ()), finish.Description("local/billion"))
+    finish(Built(work, FIELDS, paths, RowPosition(total), table, ()), Description("local/billion"))
     taken = snapshot.take(Ref(work))
     plan = packing.plan(taken, ())
     for name in ("objects", "blocks", "groups", "indexes"):

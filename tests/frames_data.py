@@ -14,8 +14,7 @@ import rlds_cli
 from rlds_cli.base.files import publishing
 from rlds_cli.base.ids import parse
 from rlds_cli.home import Home
-from rlds_cli.store.build import write_rows
-from rlds_cli.store.finish import Description, finish
+from rlds_cli.store import Description, Work, finish
 from rlds_cli.ted import Chunk, EncodedFrames, EpisodeData, Field, Part, lay_out
 
 SHAPE = (16, 12, 3)
@@ -78,7 +77,7 @@ def film(lengths: list[int], broken: tuple[int, int] | None = None) -> rlds_cli.
 def write(job: Film) -> rlds_cli.Dataset:
     """Write the episodes of a job."""
     home = Path(os.environ["RLDS_HOME"])
-    built = write_rows(job, home / "partial" / job.key, jobs=0, progress=lambda event: None)
+    built = Work(job, home / "partial" / job.key).run(progress=lambda event: None)
     finish(built, Description(job.id))
     publishing.publish(built.directory, Home(home).dataset(parse(job.id)))
     return rlds_cli.open_dataset(job.id)

@@ -153,7 +153,7 @@ def test_links_lead_somewhere(page: str) -> None:
 
 
 def resolve(name: str) -> bool:
-    """Whether ``store.build.write_rows`` is a module of rlds_cli, or an attribute of one."""
+    """Whether ``store.build.write_part`` is a module of rlds_cli, or an attribute of one."""
     found: Any = rlds_cli
     path = "rlds_cli"
     for part in name.split("."):

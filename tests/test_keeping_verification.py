@@ -22,8 +22,7 @@ from rlds_cli.base.progress import silent
 from rlds_cli.errors import DatasetNotFound, RldsError, UnknownDataset
 from rlds_cli.keep.verification import verify, verify_all
 from rlds_cli.make.importing import import_files
-from rlds_cli.store.build import write_rows
-from rlds_cli.store.finish import Description, finish
+from rlds_cli.store import Description, Work, finish
 from rlds_cli.store.integrity import Verification, verify_directory
 
 STEPS = 70_000
@@ -179,7 +178,7 @@ def test_flags_that_disagree_with_the_table() -> None:
 
 @pytest.mark.thorough
 def test_frames(tmp_path: Path) -> None:
-    built = write_rows(Job(), tmp_path / "work", jobs=0, progress=silent)
+    built = Work(Job(), tmp_path / "work").run(progress=silent)
     finish(built, Description("local/frames"))
     assert verify_directory(built.directory).ok
     pixels = built.directory / "observation/pixels"

@@ -15,8 +15,7 @@ from rlds_cli import preprocess
 from rlds_cli.base.files import publishing
 from rlds_cli.base.ids import parse
 from rlds_cli.home import Home
-from rlds_cli.store.build import write_rows
-from rlds_cli.store.finish import Description, finish
+from rlds_cli.store import Description, Work, finish
 from rlds_cli.ted import EncodedFrames, EpisodeData, Field, lay_out
 
 LENGTHS = [4, 6, 3, 5]
@@ -81,7 +80,7 @@ class Film:
 def film(home):
     job = Film()
     place = Home(home)
-    built = write_rows(job, home / "partial" / "film", jobs=0, progress=lambda event: None)
+    built = Work(job, home / "partial" / "film").run(progress=lambda event: None)
     finish(built, Description(job.id))
     publishing.publish(built.directory, place.dataset(parse(job.id)))
     return rlds_cli.open_dataset(job.id), job.images

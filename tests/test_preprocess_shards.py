@@ -22,7 +22,7 @@ from rlds_cli.home import Home
 from rlds_cli.keep import gc
 from rlds_cli.preprocess import shards
 from rlds_cli.preprocess.shards import is_running
-from rlds_cli.store.sharing_out import Shard
+from rlds_cli.store import Shard
 
 LENGTHS = [60 + i % 41 for i in range(60)]
 ROWS = 600  # of a chunk: eight of them

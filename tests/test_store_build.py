@@ -13,9 +13,7 @@ import pytest
 from rlds_cli.archives import Part
 from rlds_cli.base.progress import Event, Stage, silent
 from rlds_cli.errors import RldsError
-from rlds_cli.store import rows
-from rlds_cli.store.build import Built, write_rows
-from rlds_cli.store.finish import Description, finish
+from rlds_cli.store import Built, Description, Work, finish, rows
 from rlds_cli.store.opening import open_directory
 from rlds_cli.ted import TERMINATED, Chunk, EncodedFrames, EpisodeData, EpisodeTable, Field, Note, Repeated, lay_out
 
@@ -113,19 +111,19 @@ def check(built: Built) -> str:
 
 @pytest.fixture
 def undisturbed(tmp_path: Path) -> str:
-    return check(write_rows(Job(), tmp_path / "undisturbed", jobs=0, progress=silent))
+    return check(Work(Job(), tmp_path / "undisturbed").run(progress=silent))
 
 
 def test_workers_and_segments_change_nothing(tmp_path: Path, undisturbed: str) -> None:
     for known in (False, True):
-        built = write_rows(Job(known), tmp_path / f"two{known}", jobs=2, progress=silent)
+        built = Work(Job(known), tmp_path / f"two{known}").run(jobs=2, progress=silent)
         assert check(built) == undisturbed
 
 
 def test_arrays_alone_are_written_in_place(tmp_path: Path) -> None:
     plain = SCHEMA[:3]
-    one = check(write_rows(Job(True, schema=plain), tmp_path / "one", jobs=0, progress=silent))
-    two = write_rows(Job(True, schema=plain), tmp_path / "two", jobs=2, progress=silent)
+    one = check(Work(Job(True, schema=plain), tmp_path / "one").run(progress=silent))
+    two = Work(Job(True, schema=plain), tmp_path / "two").run(jobs=2, progress=silent)
     assert not (tmp_path / "two/segments").exists()
     assert check(two) == one
 
@@ -136,9 +134,9 @@ def test_resumed_after_a_failure(tmp_path: Path, undisturbed: str, first: int, t
     for fail_at in (1, 4) if first == 0 else (3,):
         work = tmp_path / f"{fail_at}"
         with pytest.raises(Interrupted):
-            write_rows(Job(fail_at=fail_at), work, jobs=first, progress=silent)
+            Work(Job(fail_at=fail_at), work).run(jobs=first, progress=silent)
         events: list[Event] = []
-        assert check(write_rows(Job(), work, jobs=then, progress=events.append)) == undisturbed
+        assert check(Work(Job(), work).run(jobs=then, progress=events.append)) == undisturbed
         finished = len((work / "journal.jsonl").read_text().splitlines())
         assert finished == 1 + PARTS
         if first == 0:
@@ -148,35 +146,35 @@ def test_resumed_after_a_failure(tmp_path: Path, undisturbed: str, first: int, t
 @pytest.mark.thorough
 def test_a_part_is_done_again_when_its_rows_are_not_what_they_were(tmp_path: Path, undisturbed: str) -> None:
     with pytest.raises(Interrupted):
-        write_rows(Job(fail_at=3), tmp_path / "w", jobs=0, progress=silent)
+        Work(Job(fail_at=3), tmp_path / "w").run(progress=silent)
     file = tmp_path / "w/dataset/action/c/0/0"
     data = bytearray(file.read_bytes())
     data[5] ^= 1
     file.write_bytes(bytes(data))
     events: list[Event] = []
-    assert check(write_rows(Job(), tmp_path / "w", jobs=0, progress=events.append)) == undisturbed
+    assert check(Work(Job(), tmp_path / "w").run(progress=events.append)) == undisturbed
     assert "2 of 5" in events[0].note
 
 
 @pytest.mark.parametrize("damage", ["cut", "garbage", "empty", "gone"])
 def test_a_damaged_journal_is_no_obstacle(tmp_path: Path, undisturbed: str, damage: str) -> None:
     with pytest.raises(Interrupted):
-        write_rows(Job(fail_at=3), tmp_path / "w", jobs=0, progress=silent)
+        Work(Job(fail_at=3), tmp_path / "w").run(progress=silent)
     journal = tmp_path / "w/journal.jsonl"
     text = journal.read_text()
     journal.write_text({"cut": text[:-40], "garbage": text + "garbage\n", "empty": "", "gone": ""}[damage])
     if damage == "gone":
         journal.unlink()
-    assert check(write_rows(Job(), tmp_path / "w", jobs=0, progress=silent)) == undisturbed
+    assert check(Work(Job(), tmp_path / "w").run(progress=silent)) == undisturbed
     for line in journal.read_text().splitlines():
         json.loads(line)
 
 
 def test_work_of_another_key_is_forgotten(tmp_path: Path, undisturbed: str) -> None:
     with pytest.raises(Interrupted):
-        write_rows(Job(key="other", fail_at=3), tmp_path / "w", jobs=2, progress=silent)
+        Work(Job(key="other", fail_at=3), tmp_path / "w").run(jobs=2, progress=silent)
     events: list[Event] = []
-    assert check(write_rows(Job(), tmp_path / "w", jobs=0, progress=events.append)) == undisturbed
+    assert check(Work(Job(), tmp_path / "w").run(progress=events.append)) == undisturbed
     assert not events[0].note
     assert not list((tmp_path / "w/segments").glob("*"))
 
@@ -185,14 +183,14 @@ def test_a_part_that_gives_other_rows_than_planned_is_an_error(tmp_path: Path) -
     job = Job(known=True)
     job.parts[1] = Part(1, {"part": 1})
     with pytest.raises(RldsError, match="a part gave 13 rows; 1 were planned"):
-        write_rows(job, tmp_path / "w", jobs=0, progress=silent)
+        Work(job, tmp_path / "w").run(progress=silent)
 
 
 @pytest.mark.thorough
 def test_progress_counts_rows_where_they_are_known(tmp_path: Path) -> None:
     for known, unit, total in ((True, "rows", 85), (False, "parts", PARTS)):
         events: list[Event] = []
-        write_rows(Job(known), tmp_path / unit, jobs=0, progress=events.append)
+        Work(Job(known), tmp_path / unit).run(progress=events.append)
         assert {(e.unit, e.total, e.stage) for e in events} == {(unit, total, "convert")}
         assert [e.done for e in events] == sorted(e.done for e in events)
         assert events[-1].done == total
@@ -209,13 +207,13 @@ def test_columns_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_resumed_where_publishing_was_interrupted(tmp_path: Path, undisturbed: str) -> None:
-    built = write_rows(Job(), tmp_path / "w", jobs=0, progress=silent)
+    built = Work(Job(), tmp_path / "w").run(progress=silent)
     assert check(built) == undisturbed
     sealed = [f for f in built.directory.rglob("*") if f.is_file()]
     for file in sealed:
         file.chmod(0o444)
     events: list[Event] = []
-    again = write_rows(Job(), tmp_path / "w", jobs=0, progress=events.append)
+    again = Work(Job(), tmp_path / "w").run(progress=events.append)
     assert "5 of 5" in events[0].note
     assert all(f.stat().st_mode & 0o200 for f in sealed)  # else only the superuser could finish it
     assert check(again) == undisturbed

@@ -13,9 +13,7 @@ from PIL import Image
 from rlds_cli import create
 from rlds_cli.base.progress import silent
 from rlds_cli.errors import DamagedDataset, FrameError
-from rlds_cli.store import frames
-from rlds_cli.store.build import Built, write_rows
-from rlds_cli.store.finish import Description, finish
+from rlds_cli.store import Built, Description, Work, finish, frames
 from rlds_cli.store.frames import decode_frame
 from rlds_cli.store.opening import Store, open_directory
 from rlds_cli.store.paths import assign_paths
@@ -155,7 +153,7 @@ def test_nothing_is_left_of_an_iterable_without_rows(tmp_path: Path) -> None:
     class Empty:
         id, key, stage, schema, parts = "local/x", "k", "convert", FLAGS, ()
 
-    built = write_rows(Empty(), tmp_path / "w", jobs=0, progress=silent)  # type: ignore[arg-type]
+    built = Work(Empty(), tmp_path / "w").run(progress=silent)  # type: ignore[arg-type]
     m = finish(built, Description("local/x"))
     assert (m.counts.rows, m.counts.episodes) == (0, 0)
     store = open_directory(built.directory)

@@ -20,15 +20,13 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.keep.reencoding import reencode
 from rlds_cli.make.importing import import_files
-from rlds_cli.store import manifest, sealing
-from rlds_cli.store.build import write_rows
-from rlds_cli.store.finish import Description, finish
+from rlds_cli.store import Description, Work, finish, manifest, sealing
 from rlds_cli.store.integrity import verify_directory
 
 
 def everything(directory: Path, encoding: str) -> Path:
     """Arrays, frames, texts, all columns that an episode table may have, metadata and sources."""
-    built = write_rows(Job(), directory, jobs=0, progress=silent)
+    built = Work(Job(), directory).run(progress=silent)
     n = len(built.episodes)
     table = replace(
         built.episodes,

@@ -22,8 +22,7 @@ from rlds_cli.base.ids import parse
 from rlds_cli.dataset import Dataset
 from rlds_cli.home import Home
 from rlds_cli.loader import Goals, Loader, ReturnToGo, Sequential, Shuffled, Slice, Transition
-from rlds_cli.store.build import write_rows
-from rlds_cli.store.finish import Description, finish
+from rlds_cli.store import Description, Work, finish
 from rlds_cli.ted import Chunk, EncodedFrames, EpisodeData, Field, Part, lay_out
 
 SHAPE = (6, 8, 3)
@@ -197,7 +196,7 @@ def _frames(files: list[bytes]) -> EncodedFrames:
 def build(id: str, episodes: Sequence[Episode], store: str = "memmap") -> Dataset:
     """Write episodes as a dataset of the home."""
     home = Path(os.environ["RLDS_HOME"])
-    built = write_rows(_Job(id, episodes), home / "partial" / secrets.token_hex(4), jobs=0, progress=lambda event: None)
+    built = Work(_Job(id, episodes), home / "partial" / secrets.token_hex(4)).run(progress=lambda event: None)
     finish(built, Description(id, store))
     publishing.publish(built.directory, Home(home).dataset(parse(id)))
     return rlds_cli.open_dataset(id)

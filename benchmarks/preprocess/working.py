@@ -129,7 +129,7 @@ def loop(count: int, fn: str) -> Found:
 def imports() -> Found:
     """Anonymous memory of a process that has imported what a worker imports."""
     import rlds_cli.preprocess.job
-    import rlds_cli.store.build  # noqa: F401
+    import rlds_cli.store.work  # noqa: F401
 
     return {"mib": memory("RssAnon")}
 

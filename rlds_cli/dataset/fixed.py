@@ -23,8 +23,7 @@ from rlds_cli.base.text import size_of
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.errors import NoPermission
 from rlds_cli.home import Home, writing
-from rlds_cli.store import Manifest, Store, joining
-from rlds_cli.store.finish import Description
+from rlds_cli.store import Description, JoinedMember, Manifest, Store, join
 from rlds_cli.store.opening import open_directory
 from rlds_cli.ted import Field
 
@@ -104,7 +103,7 @@ def fixed(ds: OpenDataset, id: DatasetId, cache_dir: StrPath | None, *, copy: bo
     work = place.partial(id, f"fixed-{secrets.token_hex(4)}")
     try:
         with writing(place):
-            if copy and not joining.can_link(ds.store, place.root):
+            if copy and not ds.store.can_link(place.root):
                 disk.check_space(_bytes(ds.store), place.root)
             safe_files.work_directory(work, place.root)
             store = _written(ds, work, copy=copy)
@@ -138,8 +137,8 @@ def _written(ds: OpenDataset, work: Path, *, copy: bool) -> Store:
     )
     fields = sorted(store.fields.values(), key=lambda f: f.name)
     try:
-        member = joining.JoinedMember(store, store.table.numbers, store.episode_table(), copies=copy)
-        joining.join([member], fields, work, about)
+        member = JoinedMember(store, store.table.numbers, store.episode_table(), copies=copy)
+        join([member], fields, work, about)
     except NoPermission as e:
         hint = f"--copy (copy=True) copies the rows: {size_of(_bytes(store))}"
         raise NoPermission(f"{e.message} Nothing was made.", hint=hint) from e

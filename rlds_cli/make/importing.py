@@ -370,11 +370,8 @@ def _describe_files(planned: ImportPlan, tell: Progress) -> tuple[dict[str, Any]
 def _same(
     there: Manifest, made_by: tuple[str, str], options: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]
 ) -> bool:
-    from rlds_cli.store.finish import summarise_sources
-
-    before, now = dict(there.archive), summarise_sources(sources)
-    same = all(before.get(k) == now[k] for k in ("files", "bytes", "sha256"))  # the files may have moved
-    return same and (there.reader, there.reader_source) == made_by and dict(there.options) == dict(options)
+    as_now = (there.reader, there.reader_source) == made_by and dict(there.options) == dict(options)
+    return as_now and there.is_made_of(sources)
 
 
 @dataclass(frozen=True, slots=True)

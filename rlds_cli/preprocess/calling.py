@@ -27,7 +27,6 @@ from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan
 from rlds_cli.preprocess.sources import is_users
 from rlds_cli.preprocess.stacking import LOOP
 from rlds_cli.preprocess.task import Failure, Task
-from rlds_cli.store.build import FAILED
 from rlds_cli.store.paths import FAILURES
 from rlds_cli.ted import Note
 
@@ -160,7 +159,7 @@ class Caller:
             e.hint or "",
         )
         what = f"episodes on which the function failed were left out: {FAILURES}"
-        return Note(FAILED, what, where=json.dumps(asdict(failure)))
+        return Note(Note.FAILED, what, where=json.dumps(asdict(failure)))
 
 
 def accepted_arguments(function: Callable[..., Any], args: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Say which parts of an earlier plan are kept, and what completes them: fields that it shared with the source.
 
 When an episode contradicts the plan, a later plan writes fields that were to be shared. The finished parts lack only
-rows that equal those of the source, so `store.sharing_out.Work` copies these, and the function does not run again.
+rows that equal those of the source, so `store.work.Work` copies these, and the function does not run again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A task as a job of ``store.build``: its chunks, and the first pass over them.
+"""A task as a job of ``store.work``: its chunks, and the first pass over them.
 
 A worker receives one chunk at a time, and finished chunks are recorded; the result does not depend on them. Their size
 follows from the measured cost of a step: small enough to keep all workers busy and to lose little when work stops.
@@ -67,7 +67,7 @@ Fitted = Iterator[tuple[int, str]]  # numbers of chunks, and their states
 
 @dataclass(frozen=True)
 class PreprocessJob:
-    """A planned task in chunks, as `store.build.Job`; picklable if the function is."""
+    """A planned task in chunks, as `store.build.BuildJob`; picklable if the function is."""
 
     task: Task
     plan: WritePlan

@@ -19,7 +19,6 @@ from rlds_cli.dataset import Rows
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.task import Task
-from rlds_cli.store import joining
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.ted import TASK, TASK_AT, VIDEO, Field, Placement, Scalar
 from rlds_cli.ted.episodes import Flat, field_of
@@ -253,7 +252,7 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
     untouched -= _crowded(frozenset(schema) - untouched - (frozenset(carried) & frozenset(source)), untouched, task)
     if joined:
         written = [f for n, f in schema.items() if n not in untouched | frozenset(carried)]
-        linked = _has_places(rows, written) and joining.can_link(store, settings.read(None).home)
+        linked = _has_places(rows, written) and store.can_link(settings.read(None).home)
     if not linked and task.unit == "episode":
         # Written anyway: untouched only matters for frames, which stay encoded, and for fields with a space.
         untouched &= {n for n, f in schema.items() if f.kind == "frames" or _has_space(n)}

@@ -24,12 +24,7 @@ from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan, r
 from rlds_cli.preprocess.reuse import Reuse
 from rlds_cli.preprocess.task import Task
 from rlds_cli.preprocess.workers import WorkerPool
-from rlds_cli.store import joining, manifest, versions
-from rlds_cli.store.build import Built, write_rows
-from rlds_cli.store.finish import Description, Linked, finish
-from rlds_cli.store.manifest import Stats
-from rlds_cli.store.sharing import Shared
-from rlds_cli.store.sharing_out import Work
+from rlds_cli.store import Built, Description, JoinedMember, Work, finish, manifest, versions
 from rlds_cli.store.video_encoding import MADE
 from rlds_cli.store.videos import Extent
 
@@ -75,7 +70,7 @@ def run_task(
         executor = pool.executor(seconds * int(new.sum()), len(todo.parts))
         _tell_long(todo, seconds * int(new.sum()), executor, pool.progress)
         try:
-            built = write_rows(todo, work, jobs=0, progress=pool.progress, executor=executor)
+            built = Work(todo, work).run(executor=executor, progress=pool.progress)
         except AssumptionBroken as e:
             broken, assumptions = todo, assumptions | e.assumptions
             pool.progress(Event(str(t.id), "note", note=e.assumptions.describe()))
@@ -176,6 +171,11 @@ def publish(
     metadata = tuple(_metadata(t, built))
     built = replace(built, notes=task.notes_for_manifest(n for n in built.notes if n != reuse.BY_NUMBER))
     store = t.dataset.store
+    taken = {f.name: plan.renamed.get(f.name, f.name) for f in plan.schema if f.name in plan.shared}
+    linked = None
+    if plan.joined and taken:  # rows of the source do not lie end to end
+        fields = {taken[f.name]: f for f in plan.schema if f.name in taken}
+        linked = JoinedMember(store, t.dataset.episodes.index, built.episodes).link(fields, built.directory)
 
     def locate(field: str, number: str) -> Extent:
         if number.startswith(MADE):
@@ -187,8 +187,8 @@ def publish(
         built,
         described,
         metadata=metadata,
-        shared={} if plan.joined else _shared(t, plan),
-        linked=_linked(t, plan, built) if plan.joined and plan.shared else None,
+        shared={} if plan.joined else store.shared(taken),
+        linked=linked,
         locate=locate,
         threads=threads,
     )
@@ -251,19 +251,3 @@ def _state_name(t: Task) -> str:
     name = f"state/{t.function.name}"
     numbered = chain([name], (f"{name}-{n}" for n in count(2)))
     return next(n for n in numbered if n not in t.dataset.manifest.metadata)
-
-
-def _linked(t: Task, plan: WritePlan, built: Built) -> Linked:
-    """Share the unchanged fields of a dataset whose rows do not lie end to end."""
-    fields = {plan.renamed.get(f.name, f.name): f for f in plan.schema if f.name in plan.shared}
-    member = joining.JoinedMember(t.dataset.store, t.dataset.episodes.index, built.episodes)
-    linked = joining.link(member, fields, built.directory)
-    return replace(linked, shared=tuple(f.name for f in fields.values()))
-
-
-def _shared(t: Task, plan: WritePlan) -> dict[str, Shared]:
-    m = t.dataset.manifest
-    stats = {n: Stats(**s) for n, s in m.stats.items()}
-    fields = {f.name: f for f in m.fields}
-    before = {n: plan.renamed.get(n, n) for n in plan.shared}
-    return {n: Shared(t.dataset.path, fields[old], stats.get(old), n) for n, old in before.items()}

@@ -32,7 +32,6 @@ from rlds_cli.preprocess.plan import WritePlan
 from rlds_cli.preprocess.reading import runs
 from rlds_cli.preprocess.task import Task
 from rlds_cli.store import Store, manifest, metadata
-from rlds_cli.store.build import FAILED
 from rlds_cli.store.integrity import verify_directory
 from rlds_cli.store.opening import open_directory
 from rlds_cli.ted import Chunk, Column, EpisodeTable, Note
@@ -136,7 +135,7 @@ def find(task: Task, plan: WritePlan, steps: int, target: Path) -> tuple[Reuse |
     if not task.continues(m.provenance[-1] if m.provenance else {}):
         return None, ""
     why = _hindrance(task, plan)
-    if not why and any(n.get("code") == FAILED for n in m.notes):
+    if not why and any(n.get("code") == Note.FAILED for n in m.notes):
         why = "episodes failed before"
     if not why and {f.name: f.field for f in m.fields} != {f.name: f for f in plan.schema}:
         why = "its fields are others now"

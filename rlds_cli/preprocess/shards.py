@@ -9,7 +9,7 @@
         state.jsonl              states of the first pass, which the first shard runs
         known-<hash>.json        assumptions that some shard found broken
         <plan>/known.json        the assumptions that this plan is based on
-        <plan>/                  journals and rows, see `rlds_cli.store.sharing_out`
+        <plan>/                  journals and rows, see `rlds_cli.store.work`
 
 Shards do not communicate; each reads these files before it begins a chunk. If an episode breaks an assumption, all
 shards follow a new plan, in which fields that were to be shared with the source are written. Finished parts of the
@@ -42,8 +42,8 @@ from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described, differences
 from rlds_cli.preprocess.workers import WorkerPool
+from rlds_cli.store import Shard, Work
 from rlds_cli.store.parts import Finished
-from rlds_cli.store.sharing_out import Shard, Work
 
 SUFFIX = "-shards"
 _NAMED = 10  # missing shards to name; the others are counted

@@ -29,7 +29,6 @@ from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.preprocess import builtin, functions, sources
 from rlds_cli.preprocess.functions import Function
 from rlds_cli.store import Manifest
-from rlds_cli.store.build import FAILED
 from rlds_cli.store.paths import FAILURES
 from rlds_cli.ted import FLAGS, Note
 
@@ -447,12 +446,12 @@ class Failure:
 
 def failures_of(notes: Iterable[Note]) -> Iterator[Failure]:
     """Yield the failures among notes."""
-    return (Failure(**json.loads(n.where)) for n in notes if n.code == FAILED)
+    return (Failure(**json.loads(n.where)) for n in notes if n.code == Note.FAILED)
 
 
 def notes_for_manifest(notes: Iterable[Note]) -> tuple[Note, ...]:
     """Shorten the notes of failures to the episode, as the manifest stores them."""
-    return tuple(replace(n, where=_episode(n)) if n.code == FAILED else n for n in notes)
+    return tuple(replace(n, where=_episode(n)) if n.code == Note.FAILED else n for n in notes)
 
 
 def _episode(n: Note) -> str:

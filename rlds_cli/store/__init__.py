@@ -2,6 +2,9 @@
 
 A `Store` is an open version: its methods read rows, texts, frames and videos. A `Manifest` is what a version says of
 itself.
+
+A dataset is made of a job by `Work`, which writes its parts, and by `finish`; or of others, whose files of rows it
+shares, by `join`.
 """
 
 from __future__ import annotations
@@ -11,18 +14,36 @@ from typing import TYPE_CHECKING
 from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
+    from rlds_cli.store.build import Built as Built
+    from rlds_cli.store.finishing import Description as Description
+    from rlds_cli.store.finishing import finish as finish
+    from rlds_cli.store.joining import JoinedMember as JoinedMember
+    from rlds_cli.store.joining import join as join
     from rlds_cli.store.manifest import Manifest as Manifest
     from rlds_cli.store.opening import Store as Store
+    from rlds_cli.store.work import Shard as Shard
+    from rlds_cli.store.work import Work as Work
 
 __all__ = [
+    "Built",
+    "Description",
+    "JoinedMember",
     "Manifest",
+    "Shard",
     "Store",
+    "Work",
+    "finish",
+    "join",
 ]
 
 lazy(
     __name__,
     {
+        "build": "Built",
+        "finishing": "Description finish",
+        "joining": "JoinedMember join",
         "manifest": "Manifest",
         "opening": "Store",
+        "work": "Shard Work",
     },
 )

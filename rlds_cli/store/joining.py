@@ -31,7 +31,7 @@ from rlds_cli.base.files import arrays, disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import digests, layouts, sealing, sharing, videos
-from rlds_cli.store.finish import Description, FinishedContent, Linked, complete, stored
+from rlds_cli.store.finishing import Description, FinishedContent, Linked, complete, stored
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.opening import Store
 from rlds_cli.store.paths import assign_paths
@@ -68,6 +68,31 @@ class JoinedMember:
     table: EpisodeTable
     refer: bool = True
     copies: bool = False
+
+    def link(self, fields: Mapping[str, Field], directory: Path) -> Linked:
+        """Share fields with another dataset, all of whose episodes are these.
+
+        Parameters
+        ----------
+        fields : mapping
+            The fields of the result, by their names in this dataset.
+        directory : Path
+            Of the result, which is written.
+
+        Raises
+        ------
+        NoPermission, DamagedDataset
+            As `join`.
+        """
+        store, sources = self.store, list(_sources([self]).values())
+        new = {name: assign_paths([name])[name] for name in {f.name for f in fields.values()} - fields.keys()}
+        paths = {f.name: new.get(f.name) or store.table.path_of(f.name) for f in fields.values()}
+        result = _Result(directory, sources, paths)
+        finished = tuple(result.finish(f, old, [self]) for old, f in fields.items())
+        e, unchanged = store.episodes, {old for old, f in fields.items() if old == f.name}
+        computed = {c: e[c][self.index] for c in _COMPUTED if c in e and _needs(c) <= unchanged}
+        start = _moved(e["start"][self.index], sources[0].placed)
+        return Linked(fields=finished, start=start, rows=result.rows, known=result.known, computed=computed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,47 +160,6 @@ def join(members: Sequence[JoinedMember], fields: Sequence[Field], directory: Pa
     table = EpisodeTable.concat([m.table for m in members])
     content = FinishedContent(finished, table, start, result.rows, computed, known=result.known)
     return complete(directory, about, content)
-
-
-def can_link(store: Store, home: Path) -> bool:
-    """Return whether the rows of a dataset can get second names in a home: plain files, of this disk and this user.
-
-    The disk must have hard links.
-    """
-    if store.address or store.files.refers_to or store.manifest.encoding != "memmap":
-        return False
-    status = store.path.stat()
-    own = status.st_dev == disk.existing(home).stat().st_dev and status.st_uid == os.geteuid()
-    return own and disk.takes_links(home)
-
-
-def link(member: JoinedMember, fields: Mapping[str, Field], directory: Path) -> Linked:
-    """Share fields of a dataset with another one that has the same episodes.
-
-    Parameters
-    ----------
-    member : JoinedMember
-        All episodes of the result.
-    fields : mapping
-        The fields of the result, by their names in the dataset.
-    directory : Path
-        Of the result, which is written.
-
-    Raises
-    ------
-    NoPermission, DamagedDataset
-        As `join`.
-    """
-    store, sources = member.store, list(_sources([member]).values())
-    new = {name: assign_paths([name])[name] for name in {f.name for f in fields.values()} - fields.keys()}
-    paths = {f.name: new.get(f.name) or store.table.path_of(f.name) for f in fields.values()}
-    result = _Result(directory, sources, paths)
-    finished = tuple(result.finish(f, old, [member]) for old, f in fields.items())
-    e, index = store.episodes, member.index
-    computed = {
-        c: e[c][index] for c in _COMPUTED if c in e and _needs(c) <= {n for n, f in fields.items() if n == f.name}
-    }
-    return Linked(finished, _moved(e["start"][index], sources[0].placed), result.rows, result.known, computed)
 
 
 def _needs(column: str) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -132,6 +132,11 @@ class Manifest:
         """The notes of a reader on the archive; those of checks, which have a severity, are on these very episodes."""
         return tuple(n for n in self.notes if "severity" not in n)
 
+    def is_made_of(self, sources: Sequence[Mapping[str, Any]]) -> bool:
+        """Return whether these are the files of the archive, wherever they are."""
+        now = summarise_sources(sources)
+        return all(self.archive.get(k) == now.get(k) for k in ("files", "bytes", "sha256"))
+
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as JSON values; NaN and infinities become strings, as Zarr writes them."""
         known = self.stats if isinstance(self.stats, dict) else {}  # others are computed when they are asked for
@@ -141,6 +146,24 @@ class Manifest:
             if not result[name]:
                 del result[name]  # most datasets have none
         return result
+
+
+def summarise_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return number, size and one sha256 of the archive files.
+
+    The sha256 of a single file is its own; that of several files is the hash of the lines ``sha256  file``.
+    """
+    if not sources:
+        return {}
+    hashes = [s.get("sha256") for s in sources]
+    listing = "".join(f"{s.get('sha256')}  {s.get('file')}\n" for s in sources)
+    whole = hashes[0] if len(hashes) == 1 else hashlib.sha256(listing.encode()).hexdigest()
+    return {
+        "files": len(sources),
+        "bytes": sum(int(s.get("size") or 0) for s in sources),
+        "sha256": whole if all(hashes) else None,
+        "first": dict(next((s for s in sources if not s.get("recorded")), sources[0])),
+    }
 
 
 def from_json(d: Mapping[str, Any]) -> Manifest:

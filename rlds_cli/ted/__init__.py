@@ -25,7 +25,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, repeat
-from typing import Any, Generic, Literal, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -216,6 +216,7 @@ MOST_TEXTS = 32  # of notes with one code
 class Note:
     """A remark of a reader for the user; notes with equal codes and texts are added up."""
 
+    FAILED: ClassVar[str] = "failed-episodes"  # the code of an episode that is left out, since a function failed on it
     code: str
     text: str
     count: int = 1

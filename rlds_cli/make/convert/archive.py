@@ -31,9 +31,7 @@ from rlds_cli.home import Home
 from rlds_cli.look import record_findings
 from rlds_cli.make.convert import reading
 from rlds_cli.make.convert.decoding import decoded_field, is_raw_frame
-from rlds_cli.store import Manifest, versions
-from rlds_cli.store.build import Built
-from rlds_cli.store.finish import Description, finish
+from rlds_cli.store import Built, Description, Manifest, finish, versions
 from rlds_cli.store.manifest import FORMAT
 from rlds_cli.store.videos import Extent
 from rlds_cli.ted import VIDEO, merge_notes

@@ -32,9 +32,7 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.look import record_findings
 from rlds_cli.make.convert.cameras import Video
 from rlds_cli.make.convert.trajectories import Trajectory, trajectories
-from rlds_cli.store import Store, episode_table, images, versions
-from rlds_cli.store.build import Built, write_rows
-from rlds_cli.store.finish import Description, finish
+from rlds_cli.store import Built, Description, Store, Work, episode_table, finish, images, versions
 from rlds_cli.store.frames import CHANNELS
 from rlds_cli.store.growing import logs
 from rlds_cli.store.videos import Extent
@@ -173,7 +171,7 @@ def create(
         try:
             job = _EpisodesJob(str(id), episodes, codecs=CODECS if frames == "encoded" else ())
             found, notes = _spaces(told, env_id, job.schema)
-            built = write_rows(job, work, jobs=0, progress=shown(progress))
+            built = Work(job, work).run(progress=shown(progress))
             built = replace(job.needed(built), notes=(*built.notes, *notes))
             about = Description(str(id), store, env=env, reader="create", spaces=found, facts=facts)
             finish(built, about, locate=job.videos.locate)

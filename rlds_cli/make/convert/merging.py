@@ -26,9 +26,16 @@ from rlds_cli.errors import InvalidArgument, InvalidEpisode, UnknownField
 from rlds_cli.home import Home, exclusive
 from rlds_cli.look import record_findings
 from rlds_cli.make.convert.create import VideoSources, check_free, of_videos
-from rlds_cli.store import Store, episode_table, joining, versions
-from rlds_cli.store.build import write_rows
-from rlds_cli.store.finish import Description, finish
+from rlds_cli.store import (
+    Description,
+    JoinedMember,
+    Store,
+    Work,
+    episode_table,
+    finish,
+    join,
+    versions,
+)
 from rlds_cli.store.opening import open_directory
 from rlds_cli.ted import TASK_AT, VIDEO, Chunk, Column, EpisodeTable, Field, Part
 
@@ -190,7 +197,7 @@ def _written(todo: MergeJob, work: Path, store: str, tell: Progress) -> Path:
     trees.discard(work / _JOINED)
     if not todo.copied:
         return _joined(todo, work, None)
-    built = write_rows(todo, work, jobs=0, progress=tell)
+    built = Work(todo, work).run(progress=tell)
     finish(built, todo.described(store), locate=todo.videos.locate)
     if len(todo.copied) == todo.count:
         record_findings(built.directory)
@@ -200,7 +207,7 @@ def _written(todo: MergeJob, work: Path, store: str, tell: Progress) -> Path:
 
 
 def _joined(todo: MergeJob, work: Path, copied: Store | None) -> Path:
-    joining.join(todo.joined(copied), todo.fields, work / _JOINED, todo.described("memmap"))
+    join(todo.joined(copied), todo.fields, work / _JOINED, todo.described("memmap"))
     return work / _JOINED
 
 
@@ -212,7 +219,7 @@ def _opened(refs: Sequence[str | Dataset], cache_dir: StrPath | None) -> list[Da
 
 
 class MergeJob:
-    """A merge as a job of ``store.build``.
+    """A merge as a job of ``store.work``.
 
     Parameters
     ----------
@@ -385,19 +392,19 @@ class MergeJob:
     def apart(self) -> frozenset[int]:
         """Numbers of the members whose files cannot be linked in the home: of another disk or user."""
         home = self._place.root
-        return frozenset(k for k, ds in enumerate(self._members) if not joining.can_link(ds.store, home))
+        return frozenset(k for k, ds in enumerate(self._members) if not ds.store.can_link(home))
 
-    def joined(self, copied: Store | None) -> list[joining.JoinedMember]:
+    def joined(self, copied: Store | None) -> list[JoinedMember]:
         """Return the members; those that are copied are in the dataset ``copied``, one after the other."""
         found, before = [], 0
         for k, (ds, table) in enumerate(zip(self._members, self._tables, strict=True)):
             if k in self.copied and copied is not None:
                 index = np.arange(before, before + len(table))
-                found.append(joining.JoinedMember(copied, index, table, refer=False))
+                found.append(JoinedMember(copied, index, table, refer=False))
                 before += len(table)
             else:
                 refer = not self._copy and not ds.path.is_relative_to(self._place.root / "partial")  # which is removed
-                found.append(joining.JoinedMember(ds.store, ds.episodes.index, table, refer))
+                found.append(JoinedMember(ds.store, ds.episodes.index, table, refer))
         return found
 
     @cached_property

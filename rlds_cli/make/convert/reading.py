@@ -20,16 +20,15 @@ from rlds_cli.base.subset import EVERYTHING, Subset
 from rlds_cli.base.workers import Died
 from rlds_cli.errors import ArchiveError, CorruptArchive, InvalidEpisode
 from rlds_cli.make.convert.decoding import decode_chunks, decoded_field
-from rlds_cli.store.build import Built, write_rows
-from rlds_cli.store.rows import RowPosition
-from rlds_cli.ted import Chunk, Column, EncodedFrames, EpisodeTable, Field, Note, Part, VideoFrames
+from rlds_cli.store import Built, Work
+from rlds_cli.ted import Chunk, Column, EncodedFrames, Field, Note, Part, VideoFrames
 
-ANSWERS = answers(Built, EpisodeTable, RowPosition)
+ANSWERS = answers(*Built.types())
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveJob:
-    """A planned archive as a job of ``store.build``."""
+    """A planned archive as a job of ``store.work``."""
 
     id: str
     plan: Plan
@@ -68,7 +67,7 @@ class ArchiveJob:
 
 
 def write(job: ArchiveJob, work: Path, jobs: int) -> Built | Plan:
-    """Write the rows of an archive below ``work``, as `store.build.write_rows`; return a better plan if there is one.
+    """Write the rows of an archive below ``work``, as `store.work.Work.run`; return a better plan if there is one.
 
     Raises
     ------
@@ -76,7 +75,7 @@ def write(job: ArchiveJob, work: Path, jobs: int) -> Built | Plan:
         Besides errors of the reader: worker processes crashed.
     """
     try:
-        return write_rows(job, work, jobs=jobs, progress=child.tell)
+        return Work(job, work).run(jobs=jobs, progress=child.tell)
     except Replan as better:
         return better.plan
     except Died as e:

@@ -1,4 +1,12 @@
-"""The directory in which parts of one dataset are written: by several attempts, machines and plans.
+"""The directory in which the parts of a dataset are written: by one process or several, machines, and plans.
+
+Runs can be resumed::
+
+    <work>/journal.jsonl     finished parts and the hashes of what they wrote
+    <work>/dataset/          rows in their place
+    <work>/segments/<part>.* rows of a part whose place was not yet known, spliced in at the end
+
+A journal has a record of each finished part, which counts only if the rows on disk still have its hashes.
 
 Several processes, on any machines and at any times, may each write a shard of the parts in a shared directory::
 
@@ -12,24 +20,27 @@ Where a later plan writes more fields than an earlier one, finished parts are co
 
 from __future__ import annotations
 
+import ctypes
 import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlds_cli.base.files import arrays
+from rlds_cli.base import text
+from rlds_cli.base.files import arrays, publishing, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.disk import attempt
 from rlds_cli.base.files.journal import Journal
 from rlds_cli.base.progress import Event, Progress
-from rlds_cli.base.workers import Executor, run_items
+from rlds_cli.base.workers import Executor, Processes, run_items
 from rlds_cli.store import rows, sharing
-from rlds_cli.store.build import BuildJob, Built, assemble, write_part
+from rlds_cli.store.build import BuildJob, Built, assemble, write_chunks, write_part
 from rlds_cli.store.parts import JOURNAL, PLACE, Finished, copy_range, on_disk, record
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import RowPosition, RowWriter, WrittenRows
-from rlds_cli.ted import Chunk, Field
+from rlds_cli.ted import Chunk, Field, Note
 
 _JOURNALS = "journals"
 SourceRows = Callable[[int, Sequence[Field]], Iterator[Chunk]]  # of a part, for some fields
@@ -52,10 +63,33 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Parts of a job that are written below ``path``."""
+    """Parts of a job that are written below ``path``; `run` writes all of them, `write_shard` those of a shard."""
 
     job: BuildJob
     path: Path
+
+    def run(self, *, jobs: int = 0, executor: Executor | None = None, progress: Progress) -> Built:
+        """Write all parts. A journal says which of them an earlier run has finished.
+
+        The parts are written by ``executor`` if there is one, else by ``jobs`` processes, or by this process if
+        ``jobs`` is 0 or 1. The bytes are the same in all three cases.
+        """
+        job = self.job
+        journal = Journal(self.path / JOURNAL, job.key)
+        done = on_disk(self.path, job.schema, reversed(journal.resume()), range(len(job.parts)))
+        self._forget_unfinished(done)
+        tell = _BuildProgress(job, done, progress)
+        left = len(job.parts) - len(done)
+        if executor is None and jobs > 1 and left > 1:
+            executor = Processes(min(jobs, left))
+        if executor is not None and left:
+            self._work_apart(journal, done, executor, tell)
+        else:
+            self._work_here(journal, done, tell)
+        built = self.assemble(done)
+        done.clear()
+        _give_back()
+        return built
 
     def finished(self, numbers: Collection[int]) -> Finished:
         """Return those of the parts ``numbers`` that some attempt at a shard has written in full."""
@@ -81,7 +115,7 @@ class Work:
         return next((int(n) for n in counts if n.isdigit()), 0)
 
     def count_journaled(self) -> int:
-        """Return the number of parts that `write_rows` has finished, by its journal."""
+        """Return the number of parts that `run` has finished, by its journal."""
         try:
             return max(0, (self.path / JOURNAL).read_text().count("\n") - 1)
         except OSError:
@@ -162,7 +196,7 @@ class Work:
         return to, self._completed(number, to, written, RowPosition(), source)
 
     def carry_over(self, earlier: BuildJob, source: SourceRows) -> int:
-        """Complete the finished parts of an earlier plan, which `write_rows` wrote here, and journal them anew.
+        """Complete the finished parts of an earlier plan, which `run` wrote here, and journal them anew.
 
         Returns
         -------
@@ -228,6 +262,91 @@ class Work:
             new_strings=written.new_strings | more.new_strings,
             hashes=written.hashes | more.hashes,
         )
+
+    def _forget_unfinished(self, done: Finished) -> None:
+        kept = {where for where, _ in done.values()}
+        for segment in (self.path / "segments").glob("*"):
+            if f"segments/{segment.name}" not in kept:
+                trees.discard(segment)  # a worker that does not know of the end yet may still write there
+        if PLACE in kept:
+            publishing.unseal(self.path / PLACE)
+        else:
+            trees.discard(self.path / PLACE)
+
+    def _work_here(self, journal: Journal, done: Finished, tell: _BuildProgress) -> None:
+        position = RowPosition()
+        for i, part in enumerate(self.job.parts):
+            if i in done and done[i][0] == PLACE and done[i][1].start.rows != position.rows:
+                del done[i]  # written behind other parts than those that precede it now
+            if i not in done:
+                written = write_chunks(self.job, part, self.path, PLACE, position, tell.rows)
+                journal.add(record(i, PLACE, written))
+                done[i] = (PLACE, written)
+                tell.part(written)
+            position = position.behind(done[i][1])
+
+    def _work_apart(self, journal: Journal, done: Finished, executor: Executor, tell: _BuildProgress) -> None:
+        job = self.job
+        starts = _known_starts(job) if executor.in_place else None
+        todo = {i: (p, self.path, i, starts and starts[i]) for i, p in enumerate(job.parts) if i not in done}
+        for i, (where, written) in run_items(
+            write_part, job, todo, executor, id=job.id, name=job.name, progress=tell.progress
+        ):
+            journal.add(record(i, where, written))
+            done[i] = (where, written)
+            tell.rows(written.rows)
+            tell.part(written)
+
+
+class _BuildProgress:
+    """Reports progress in rows if the size of every part is known ahead, else in parts."""
+
+    def __init__(self, job: BuildJob, done: Finished, progress: Progress) -> None:
+        self._job, self.progress = job, progress
+        known = [p.rows for p in job.parts]
+        self._by_rows = None not in known
+        self._total = sum(r for r in known if r is not None) if self._by_rows else len(known)
+        self._done = sum(w.rows for _, w in done.values()) if self._by_rows else len(done)
+        self._failed = sum(n.code == Note.FAILED for _, w in done.values() for n in w.notes)
+        if done:
+            self._say(0, f"resumed: {len(done)} of {len(known)} parts were finished")
+
+    def rows(self, n: int) -> None:
+        if self._by_rows:
+            self._say(n)
+
+    def part(self, written: WrittenRows) -> None:
+        if not self._by_rows:
+            self._say(1)
+        before, self._failed = self._failed, self._failed + sum(n.code == Note.FAILED for n in written.notes)
+        if self._failed.bit_length() > before.bit_length():  # at 1, 2, 4, 8, ... of them
+            left_out = text.plural(self._failed, "episode")
+            self.progress(Event(self._job.id, "note", note=f"{left_out} left out so far: the function failed"))
+
+    def _say(self, n: int, note: str = "") -> None:
+        self._done += n
+        unit = "rows" if self._by_rows else "parts"
+        self.progress(Event(self._job.id, self._job.stage, "", self._done, self._total, unit, note))
+
+
+def _known_starts(job: BuildJob) -> list[int] | None:
+    """Return the first row of each part; None if a size is not known ahead or rows have no fixed size."""
+    counts = [p.rows for p in job.parts]
+    if any(f.kind != "array" for f in job.schema):
+        return None
+    total, starts = 0, []
+    for n in counts:
+        if n is None:
+            return None
+        starts.append(total)
+        total += n
+    return starts
+
+
+def _give_back() -> None:
+    """Return the memory of the parts' tables to the system. glibc would keep about a third of a large table."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _segment(number: int) -> str:

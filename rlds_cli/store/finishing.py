@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ from rlds_cli.store import (
 )
 from rlds_cli.store import metadata as data_not_per_row
 from rlds_cli.store.build import Built
-from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField, read
+from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField, read, summarise_sources
 from rlds_cli.store.paths import assign_paths, component
 from rlds_cli.store.sharing import Shared
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, EpisodeTable, Field, Repeated, merge_notes
@@ -72,7 +71,7 @@ class _Finished:
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """Fields that share the files of a dataset with the same episodes, see `joining.link`.
+    """Fields that share the files of a dataset with the same episodes, see `joining.JoinedMember.link`.
 
     Attributes
     ----------
@@ -82,8 +81,6 @@ class Linked:
         Digests of files that the other dataset recorded.
     computed : mapping
         Columns of the episode table that follow from these fields.
-    shared : tuple of str
-        Fields that the manifest lists as shared.
     """
 
     fields: tuple[StoredField, ...]
@@ -91,7 +88,6 @@ class Linked:
     rows: int
     known: Mapping[str, str]
     computed: Mapping[str, Array]
-    shared: tuple[str, ...] = ()
 
     def flags(self, directory: Path, table: EpisodeTable) -> Iterator[tuple[str, Array]]:
         """Yield the flags among the fields, as rows that lie end to end."""
@@ -145,7 +141,7 @@ def _beside(built: Built, c: FinishedContent, linked: Linked) -> FinishedContent
         fields=tuple(sorted((*c.fields, *linked.fields), key=lambda f: f.name)),
         start=linked.start,
         rows=linked.rows,
-        shared={**c.shared, **dict.fromkeys(linked.shared, "link")},
+        shared={**c.shared, **dict.fromkeys((f.name for f in linked.fields), "link")},
         known={**c.known, **linked.known},
     )
 
@@ -441,21 +437,3 @@ def _write_sources(directory: Path, sources: Sequence[Mapping[str, Any]]) -> dic
     if sources:
         arrays.write_strings(directory / "sources", [json.dumps(dict(s), sort_keys=True) for s in sources])
     return summarise_sources(sources)
-
-
-def summarise_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return number, size and one sha256 of the archive files.
-
-    The sha256 of a single file is its own; that of several files is the hash of the lines ``sha256  file``.
-    """
-    if not sources:
-        return {}
-    hashes = [s.get("sha256") for s in sources]
-    listing = "".join(f"{s.get('sha256')}  {s.get('file')}\n" for s in sources)
-    whole = hashes[0] if len(hashes) == 1 else hashlib.sha256(listing.encode()).hexdigest()
-    return {
-        "files": len(sources),
-        "bytes": sum(int(s.get("size") or 0) for s in sources),
-        "sha256": whole if all(hashes) else None,
-        "first": dict(next((s for s in sources if not s.get("recorded")), sources[0])),
-    }
