@@ -99,32 +99,37 @@ def load(path: Path) -> ModuleType:
     return module
 
 
+@pytest.fixture(scope="module")
+def written_desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a little of everything that the pages speak of."""
+    desk = tmp_path_factory.mktemp("desk")
+    shutil.copytree(SAMPLES / "cartpole-minari", desk / ".minari/datasets/cartpole/medium-v0")
+    shutil.copy(SAMPLES / "pendulum-d4rl.hdf5", desk / "my_rollouts.hdf5")
+    (desk / "runs").mkdir()
+    for seed in (1, 2):
+        shutil.copy(SAMPLES / "mountaincar-robohive.h5", desk / f"runs/seed{seed}.h5")
+    with h5py.File(desk / "run42.h5", "w") as f:
+        f["state/q"], f["cmd"] = np.random.default_rng(0).normal(size=(2, 100, 7))
+        f["r"], f["success"] = np.zeros(100, np.float32), np.arange(100) % 20 == 19
+    (desk / "logs").mkdir()
+    log = {"states": np.zeros((4, 2)), "actions": np.ones((3, 1)), "r": [0.0, 0.0, 1.0], "success": True}
+    (desk / "logs/1.pkl").write_bytes(pickle.dumps(log | {"timeout": False}))
+    for module in (image_archives, tfds_files, family_files, torchrl_dumps, robot_recordings):
+        module.write_desk(desk)
+    (desk / "examples").symlink_to(ROOT / "examples")
+    (desk / "docs").symlink_to(ROOT / "docs")
+    return desk
+
+
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home directory with a little of everything that the pages speak of; the working directory."""
+def desk(written_desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home directory of the test's own with those files; the working directory."""
     for variable in ("RLDS_HOME", "RLDS_PATH", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RLDS_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(SAMPLES / "cartpole-minari", tmp_path / ".minari/datasets/cartpole/medium-v0")
-    shutil.copy(SAMPLES / "pendulum-d4rl.hdf5", "my_rollouts.hdf5")
-    for seed in (1, 2):
-        Path("runs").mkdir(exist_ok=True)
-        shutil.copy(SAMPLES / "mountaincar-robohive.h5", f"runs/seed{seed}.h5")
-    with h5py.File("run42.h5", "w") as f:
-        f["state/q"], f["cmd"] = np.random.default_rng(0).normal(size=(2, 100, 7))
-        f["r"], f["success"] = np.zeros(100, np.float32), np.arange(100) % 20 == 19
-    Path("logs").mkdir()
-    log = {"states": np.zeros((4, 2)), "actions": np.ones((3, 1)), "r": [0.0, 0.0, 1.0], "success": True}
-    Path("logs/1.pkl").write_bytes(pickle.dumps(log | {"timeout": False}))
-    image_archives.write_desk(Path())
-    tfds_files.write_desk(Path())
-    family_files.write_desk(Path())
-    torchrl_dumps.write_desk(Path())
-    robot_recordings.write_desk(Path())
-    Path("examples").symlink_to(ROOT / "examples")
-    Path("docs").symlink_to(ROOT / "docs")
+    shutil.copytree(written_desk, tmp_path, symlinks=True, dirs_exist_ok=True)
     return tmp_path
 
 

@@ -1,9 +1,12 @@
 import hashlib
+import io
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import h5py
@@ -395,9 +398,13 @@ print(sorted({"numpy", "requests", "h5py", "zarr", "torch", "rich", "typer", "pa
 
 
 def check(directory):
-    command = [sys.executable, str(ROOT / "scripts" / "check_registry.py"), str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, done.stderr
+    """Return the code that the script exits with, and what it prints to stdout and stderr."""
+    script = runpy.run_path(str(ROOT / "scripts" / "check_registry.py"))
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["check_registry.py", str(directory)])
+        code = script["main"]()
+    return code, out.getvalue(), err.getvalue()
 
 
 def test_the_registry_is_valid():
