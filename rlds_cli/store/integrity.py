@@ -275,6 +275,7 @@ class _HashedRows:
 
     def __init__(self, dataset: Path, f: StoredField) -> None:
         self._path, self._f, self.bytes = dataset / f.path, f, 0
+        self._layouts: dict[Path, layouts.ArrayLayout] = {}
         self.width, self._texts, self._files = 4, list[str | None](), np.zeros((0, 32), np.uint8)
         self._of_images = 0  # bytes
         if f.codec == VIDEO:
@@ -335,7 +336,7 @@ class _HashedRows:
         found = []
         for a, b in layouts.read(directory / "spans").tolist():
             h = hashlib.sha256()
-            for piece in _pieces(directory / "bytes", a, b, 1):
+            for piece in self._pieces(directory / "bytes", a, b, 1):
                 h.update(piece)
             self.bytes += b - a
             found.append(h.digest())
@@ -344,11 +345,32 @@ class _HashedRows:
     def _read(self, array: Path, a: int, b: int, width: int) -> Array:
         data = np.empty((b - a) * width, np.uint8)
         at = 0
-        for piece in _pieces(array, a, b, width):
+        for piece in self._pieces(array, a, b, width):
             data[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
             at += len(piece)
         self.bytes += at
         return data
+
+    def _pieces(self, array: Path, a: int, b: int, width: int) -> Iterator[memoryview | bytes]:
+        """Read the bytes of rows a to b. Plain files are not mapped: a failing disk is an error then, not a signal."""
+        if width == 0 or a == b:
+            return
+        if array not in self._layouts:  # a selection has as many places to read from as episodes
+            self._layouts[array] = layouts.layout(array)
+        layout = self._layouts[array]
+        if layout.compressed:
+            step = max(1, _DECODED // width)
+            for start in range(a, b, step):
+                yield arrays.raw(arrays.little_endian(read_range(array, start, min(start + step, b))))
+            return
+        at = a
+        for s in layout.segments:
+            first, stop = max(at, s.start), min(b, s.start + s.rows)
+            if first < stop:
+                yield bytes((first - at) * width)  # rows of no segment
+                yield from _read(s.file, (first - s.start) * width, (stop - first) * width)
+                at = stop
+        yield bytes((b - at) * width)
 
 
 def _hash_episodes(
@@ -485,25 +507,6 @@ def _offsets(path: Path, f: StoredField, size: int, episodes: Mapping[str, Array
     if not ((of >= 0) & (wrong < start[of] + count[of])).any():
         return []
     return [Problem(f"{f.name} offsets", f"do not increase within the {size:,} bytes of frames")]
-
-
-def _pieces(array: Path, a: int, b: int, width: int) -> Iterator[memoryview | bytes]:
-    """Read the bytes of rows a to b. Plain files are not mapped: a failing disk is an error then, not a signal."""
-    if width == 0 or a == b:
-        return
-    if compression.is_compressed(array):
-        step = max(1, _DECODED // width)
-        for start in range(a, b, step):
-            yield arrays.raw(arrays.little_endian(read_range(array, start, min(start + step, b))))
-        return
-    at = a
-    for s in layouts.layout(array).segments:
-        first, stop = max(at, s.start), min(b, s.start + s.rows)
-        if first < stop:
-            yield bytes((first - at) * width)  # rows of no segment
-            yield from _read(s.file, (first - s.start) * width, (stop - first) * width)
-            at = stop
-    yield bytes((b - at) * width)
 
 
 def _read(file: Path, start: int, size: int) -> Iterator[bytes]:
