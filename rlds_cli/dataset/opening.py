@@ -32,7 +32,7 @@ def open_at(
     if here is not None:
         return open_store(here, ref)
     if remote_address(ref) is None:
-        return open_store(home.locate(ref.place, cache_dir), ref)
+        return open_store(home.locate(ref.place, where), ref)
     from rlds_cli.places import open_remote
 
     def prepare(address: Address) -> Published:

@@ -17,7 +17,7 @@ from rlds_cli.home.homes import Home, is_dataset, path_of
 from rlds_cli.registry import Entry
 
 
-def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Path:
+def locate(ref: str | os.PathLike[str], where: Settings) -> Path:
     """Return the directory of a dataset, by id, alias or path. No network, no lock, no write.
 
     Raises
@@ -29,7 +29,6 @@ def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Pat
     RldsError
         It names a version.
     """
-    where = settings.read(cache_dir)
     ref = refs.whole(ref)
     address = ids.address_hint(str(ref))
     if address:
@@ -150,7 +149,7 @@ def dataset(ref: StrPath, *, cache_dir: StrPath | None = None, why: str = refs.W
     path = settings.expanded(ref)
     if (path / "zarr.json").exists():
         return path.absolute()
-    return locate(_known(str(ref), where), cache_dir)
+    return locate(_known(str(ref), where), where)
 
 
 def datasets(

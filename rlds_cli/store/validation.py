@@ -150,7 +150,7 @@ def _list(check_item: Check, *, least: int = 0, most: int | None = None) -> Chec
 
 def _mapping(check_item: Check = _any, check_key: Check = _any) -> Check:
     def check(value: Any, where: str) -> None:
-        if not isinstance(value, Mapping):
+        if not isinstance(value, dict):
             raise _wrong(value, where, "an object")
         for key, item in value.items():
             check_key(key, f"{where}: a name")
@@ -163,7 +163,7 @@ def _record(required: Mapping[str, Check], optional: Mapping[str, Check] = {}, *
     """Return a check of an object with these keys, and with any others unless it is ``closed``."""
 
     def check(value: Any, where: str) -> None:
-        if not isinstance(value, Mapping):
+        if not isinstance(value, dict):
             raise _wrong(value, where, "an object")
         for key, check_item in required.items():
             if key not in value:
@@ -237,7 +237,7 @@ def _range(value: Any, where: str) -> None:
 
 
 def _part_of_space(value: Any, where: str) -> None:
-    (_mapping(_space) if isinstance(value, Mapping) else _list(_space))(value, where)
+    (_mapping(_space) if isinstance(value, dict) else _list(_space))(value, where)
 
 
 _shape: Check = _list(_whole(), most=MOST_DIMENSIONS + 1)
@@ -429,7 +429,7 @@ def _check_depth(value: Any) -> None:
     left = [(value, 0)]
     while left:
         item, depth = left.pop()
-        if isinstance(item, dict | list):
+        if isinstance(item, (dict, list)):
             if depth > _DEEPEST:
                 raise ValueError(f"the manifest is nested more than {_DEEPEST} levels deep")
             left += [(inner, depth + 1) for inner in (item.values() if isinstance(item, dict) else item)]

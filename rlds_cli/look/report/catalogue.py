@@ -177,13 +177,13 @@ def card(ref: str | Dataset, cache_dir: StrPath | None = None) -> Card:
     named, where = refs.parse(ref), settings.read(cache_dir)
     ref = os.fspath(named.place)
     if ref.startswith(("/", ".", "~")):
-        copy = _copy(None, home.locate(ref, cache_dir), named)
+        copy = _copy(None, home.locate(ref, where), named)
         return Card(copy.id, None, copy)
     entry = _entry(ref, where)
     base, _, variant = ref.strip().partition("@")
     id = ids.written(f"{entry.id if entry else base}{'@' + variant if variant else ''}")
     must = variant or entry is None or named.selector
-    path = home.locate(str(id), cache_dir) if must else home.path_of(id, where)
+    path = home.locate(str(id), where) if must else home.path_of(id, where)
     return Card(str(id), entry, _copy(str(id), path, named) if path else None, () if variant else _variants(id, where))
 
 
@@ -206,7 +206,7 @@ def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:
     """
     found = card(ref, cache_dir)
     if found.here is None or found.here.manifest is None:
-        return _manifest(home.locate(found.id, cache_dir), None)[1].fingerprint  # raises what is wrong
+        return _manifest(home.locate(found.id, settings.read(cache_dir)), None)[1].fingerprint  # raises what is wrong
     return found.here.manifest.fingerprint
 
 
