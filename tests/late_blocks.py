@@ -13,9 +13,9 @@ import numpy as np
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DownloadFailed
+from rlds_cli.store import Store, open_store
 from rlds_cli.store.columns import Column
 from rlds_cli.store.local import LocalFiles
-from rlds_cli.store.opening import Store, open_directory
 
 GARBAGE = 0xA5
 
@@ -193,7 +193,7 @@ class LateFiles(LocalFiles):
 
 
 def LateStore(path: Path, block: int = 64, **rest) -> Store:
-    return open_directory(LateFiles(path, block, **rest))
+    return open_store(LateFiles(path, block, **rest))
 
 
 def late(dataset: Dataset, block: int = 64, **rest) -> Dataset:

@@ -15,8 +15,7 @@ from PIL import Image
 import rlds_cli
 from rlds_cli.base.files import arrays
 from rlds_cli.dataset import Dataset
-from rlds_cli.store import compression, digests, sealing
-from rlds_cli.store.opening import Store, open_directory
+from rlds_cli.store import Store, compression, digests, open_store, sealing
 from rlds_cli.ted import VIDEO, Field
 
 LENGTHS = (5, 1, 3, 40, 2, 7, 1, 64, 4)
@@ -90,7 +89,7 @@ def scatter(ds: Dataset, path: Path, *, seed: int = 0, repeats: bool = False) ->
     _replace(path / "episodes" / "start", start)
     counts = replace(ds.manifest.counts, rows=total)
     sealing.seal(path, replace(ds.manifest, counts=counts))
-    return Dataset(open_directory(path))
+    return Dataset(open_store(path))
 
 
 def _array(store: Store, f: Field, directory: Path, runs: list[tuple[int, int, int]], total: int) -> None:

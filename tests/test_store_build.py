@@ -13,8 +13,7 @@ import pytest
 from rlds_cli.archives import Part
 from rlds_cli.base.progress import Event, Stage, silent
 from rlds_cli.errors import RldsError
-from rlds_cli.store import Built, Description, Work, finish, rows
-from rlds_cli.store.opening import open_directory
+from rlds_cli.store import Built, Description, Work, finish, open_store, rows
 from rlds_cli.ted import TERMINATED, Chunk, EncodedFrames, EpisodeData, EpisodeTable, Field, Note, Repeated, lay_out
 
 SCHEMA = (
@@ -85,7 +84,7 @@ def _only(e: EpisodeData, schema: tuple[Field, ...]) -> EpisodeData:
 def check(built: Built) -> str:
     """Finish the dataset, compare everything with what was put in, and return the fingerprint."""
     m = finish(built, Description("local/x"))
-    store = open_directory(built.directory)
+    store = open_store(built.directory)
     want = [e for p in range(PARTS) for e in episodes(p)]
     start = 0
     for k, e in enumerate(want):

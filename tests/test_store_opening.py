@@ -13,9 +13,8 @@ from PIL import Image
 from rlds_cli import create
 from rlds_cli.base.progress import silent
 from rlds_cli.errors import DamagedDataset, FrameError
-from rlds_cli.store import Built, Description, Work, finish, frames
+from rlds_cli.store import Built, Description, Work, finish, frames, open_store
 from rlds_cli.store.frames import decode_frame
-from rlds_cli.store.opening import Store, open_directory
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import RowPosition, RowWriter
 from rlds_cli.ted import TERMINATED, EncodedFrames, EpisodeData, Field, lay_out
@@ -52,7 +51,7 @@ def dataset(directory: Path, frames: list[bytes], encoding: str = "memmap") -> S
         Built(directory, schema, where, written.end, written.episodes, ()),
         Description("local/x", encoding, sources=sources),
     )
-    return open_directory(directory)
+    return open_store(directory)
 
 
 @pytest.mark.thorough
@@ -116,11 +115,11 @@ def test_short_and_missing_files_are_found_when_opening(tmp_path: Path, array: s
     file = store.path / array / ("c/0/0" if array.endswith("offsets") else "c/0")
     os.truncate(file, file.stat().st_size - 1)
     with pytest.raises(DamagedDataset, match="bytes"):
-        open_directory(store.path)
-    open_directory(store.path, check=False)
+        open_store(store.path)
+    open_store(store.path, check=False)
     file.unlink()
     with pytest.raises(DamagedDataset, match="is missing"):
-        open_directory(store.path)
+        open_store(store.path)
 
 
 @pytest.mark.thorough
@@ -128,14 +127,14 @@ def test_a_missing_shard_is_found_when_opening(tmp_path: Path) -> None:
     store = dataset(tmp_path / "x", [image(0)[1]] * 3, "zarr")
     shutil.rmtree(store.path / "next/truncated/c")
     with pytest.raises(DamagedDataset, match="is missing"):
-        open_directory(store.path)
+        open_store(store.path)
 
 
 def test_an_episode_table_that_is_none() -> None:
     ds = create("local/x", [{"observation": np.zeros(3), "action": np.zeros(2)}])
     shutil.rmtree(ds.path / "episodes/start")
     with pytest.raises(DamagedDataset, match="is not the episode table"):
-        _ = open_directory(ds.path).episodes
+        _ = open_store(ds.path).episodes
 
 
 @pytest.mark.thorough
@@ -156,6 +155,6 @@ def test_nothing_is_left_of_an_iterable_without_rows(tmp_path: Path) -> None:
     built = Work(Empty(), tmp_path / "w").run(progress=silent)  # type: ignore[arg-type]
     m = finish(built, Description("local/x"))
     assert (m.counts.rows, m.counts.episodes) == (0, 0)
-    store = open_directory(built.directory)
+    store = open_store(built.directory)
     assert store.rows("next/terminated").shape == (0,)
     assert len(store.episode_table()) == 0

@@ -15,7 +15,7 @@ import pytest
 
 import rlds_cli
 from rlds_cli import Dataset
-from rlds_cli.store.opening import Store
+from rlds_cli.store import Store
 
 PACKAGE = Path(rlds_cli.__file__).parent
 MOST = 30  # public names

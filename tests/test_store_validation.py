@@ -19,8 +19,7 @@ from rlds_cli.base.files import arrays
 from rlds_cli.dataset import open_dataset
 from rlds_cli.errors import DamagedDataset, NewerFormat
 from rlds_cli.keep.verification import verify
-from rlds_cli.store import files, layouts, manifest
-from rlds_cli.store.opening import open_directory
+from rlds_cli.store import files, layouts, manifest, open_store
 from rlds_cli.store.paths import is_field_path
 
 Change = Callable[[dict[str, Any]], object]
@@ -237,7 +236,7 @@ def test_offsets_outside_of_the_frames(dataset: Path, offsets: tuple[int, int]) 
 def test_a_source_outside_of_the_archive(dataset: Path, text: str) -> None:
     arrays.write_strings(dataset / "sources", [text])
     with pytest.raises(DamagedDataset, match="does not describe a file"):
-        _ = open_directory(dataset).sources
+        _ = open_store(dataset).sources
 
 
 @pytest.mark.sampled(7)

@@ -17,8 +17,7 @@ from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.errors import ArchiveError, DamagedDataset, InvalidArgument, NoEnvironment
 from rlds_cli.keep import reencoding
 from rlds_cli.preprocess.builtin.fields import dtype_of
-from rlds_cli.store import manifest
-from rlds_cli.store.opening import open_directory
+from rlds_cli.store import manifest, open_store
 from rlds_cli.ted import spaces
 
 CARTPOLE = "sample/cartpole-minari"
@@ -70,7 +69,7 @@ def test_a_tree_that_is_too_deep() -> None:
         descriptor = below
     os.close(descriptor)
     with pytest.raises(DamagedDataset, match="more than 600 deep"):
-        open_directory(path)
+        open_store(path)
     assert size_on_disk(path) == before
     subprocess.run(["rm", "-rf", path / "d"], check=True)  # too deep for shutil.rmtree
 

@@ -39,13 +39,13 @@ from rlds_cli.store import (
     derived,
     episode_table,
     manifest,
+    open_store,
     references,
     tags,
     versions,
     views,
 )
 from rlds_cli.store.facts import FACTS, check_names, described_facts, facts_of
-from rlds_cli.store.opening import open_directory
 from rlds_cli.store.views import Change
 from rlds_cli.ted import TASK, TASK_AT, Scalar
 
@@ -198,7 +198,7 @@ def restore(ds: OpenDataset) -> Path:
     place = _home_of(ds.path, id)
     target = place.dataset(id)
     with exclusive(place, id, shown(None)):
-        newest = open_directory(target)
+        newest = open_store(target)
         m = newest.manifest
         columns, facts = _differences(newest, ds.store)
         if not facts and m.fingerprint == ds.manifest.fingerprint:

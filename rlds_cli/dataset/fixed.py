@@ -23,8 +23,7 @@ from rlds_cli.base.text import size_of
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.errors import NoPermission
 from rlds_cli.home import Home, writing
-from rlds_cli.store import Description, JoinedMember, Manifest, Store, join
-from rlds_cli.store.opening import open_directory
+from rlds_cli.store import Description, JoinedMember, Manifest, Store, join, open_store
 from rlds_cli.ted import Field
 
 
@@ -143,4 +142,4 @@ def _written(ds: OpenDataset, work: Path, *, copy: bool) -> Store:
         hint = f"--copy (copy=True) copies the rows: {size_of(_bytes(store))}"
         raise NoPermission(f"{e.message} Nothing was made.", hint=hint) from e
     publishing.seal(work)
-    return open_directory(work)
+    return open_store(work)

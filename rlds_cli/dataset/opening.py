@@ -11,8 +11,7 @@ from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import StrPath
 from rlds_cli.places import Address, Origins
 from rlds_cli.places.remote import NAME as PUSHED
-from rlds_cli.store import Store
-from rlds_cli.store.growing.opening import open_store
+from rlds_cli.store import Store, open_store
 
 if TYPE_CHECKING:
     from rlds_cli.places import Published

@@ -10,10 +10,10 @@ from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset
 from rlds_cli.keep import referring
-from rlds_cli.store import manifest
+from rlds_cli.store import manifest, open_store
 from rlds_cli.store.growing import compacting
 from rlds_cli.store.growing.compacting import Compaction
-from rlds_cli.store.growing.opening import check_grows, open_store
+from rlds_cli.store.growing.opening import check_grows
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,10 +32,9 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, Outcome, ProvenanceStep, remake
 from rlds_cli.errors import DatasetNotFound, InvalidEpisode, RldsError
 from rlds_cli.keep.lock_values import LockValue
-from rlds_cli.store import Manifest, Store, episode_table
+from rlds_cli.store import Manifest, Store, episode_table, open_store
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.facts import FACTS, facts_of
-from rlds_cli.store.growing.opening import open_store
 from rlds_cli.ted import Scalar
 
 _MEMBERS = ("from", "base", "episodes", "columns", "facts")

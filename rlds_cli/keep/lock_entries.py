@@ -19,8 +19,8 @@ from rlds_cli.keep.lock_file import Locked
 from rlds_cli.make import MERGED
 from rlds_cli.places import Origins, local_path
 from rlds_cli.places.remote.origins import Origin
-from rlds_cli.store import Manifest, Store
-from rlds_cli.store.growing.opening import find_version, open_store
+from rlds_cli.store import Manifest, Store, open_store
+from rlds_cli.store.growing.opening import find_version
 
 _SELECTING = ("select_episodes", "top_episodes")  # their selection is reproducible
 

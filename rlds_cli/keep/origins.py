@@ -19,8 +19,8 @@ from rlds_cli.home import Home, is_dataset
 from rlds_cli.make import MERGED, FileRecord, record_path
 from rlds_cli.places import Origins, local_path
 from rlds_cli.registry import Entry
-from rlds_cli.store import Manifest, manifest, versions
-from rlds_cli.store.growing.opening import fingerprint_of, open_store
+from rlds_cli.store import Manifest, manifest, open_store, versions
+from rlds_cli.store.growing.opening import fingerprint_of
 from rlds_cli.store.sealing import Problem
 
 Found = tuple[list[str], list[Problem]]

@@ -52,9 +52,9 @@ from rlds_cli.keep.lock_file import Locked, UserFunction
 from rlds_cli.make import DownloadRequest
 from rlds_cli.places import Address, kind_of, local_path, request_url
 from rlds_cli.registry import Entry, File
-from rlds_cli.store import Manifest, Store, manifest, versions
+from rlds_cli.store import Manifest, Store, manifest, open_store, versions
 from rlds_cli.store.facts import facts_of
-from rlds_cli.store.growing.opening import find_version, open_store
+from rlds_cli.store.growing.opening import find_version
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,20 @@ from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.home import Home, exclusive
-from rlds_cli.store import Manifest, Store, compression, layouts, lookups, manifest, sealing, sharing, versions
+from rlds_cli.store import (
+    Manifest,
+    Store,
+    compression,
+    layouts,
+    lookups,
+    manifest,
+    open_store,
+    sealing,
+    sharing,
+    versions,
+)
 from rlds_cli.store.integrity import check_field
 from rlds_cli.store.manifest import StoredField
-from rlds_cli.store.opening import open_directory
 from rlds_cli.store.sealing import Problem
 
 Encoding = Literal["memmap", "zarr"]
@@ -90,7 +100,7 @@ def reencode(
         if m.encoding == to:  # another process was faster
             return _unchanged(path, m)
         before = size_on_disk(path)
-        target = _reencode(open_directory(path), own, id, to, jobs or 2, tell)
+        target = _reencode(open_store(path), own, id, to, jobs or 2, tell)
     return Reencoded(m.id, target, m.fingerprint, to, True, before, size_on_disk(target))
 
 

@@ -21,10 +21,9 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.keep import origins, referring
 from rlds_cli.make import MERGED
 from rlds_cli.places import Origins
-from rlds_cli.store import Manifest, manifest, tags, versions
+from rlds_cli.store import Manifest, manifest, open_store, tags, versions
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.opening import fingerprint_of
-from rlds_cli.store.opening import open_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrP
             return _of_merged(m, gone, cache_dir)
         if m.provenance:
             return _of_derived(m, gone, cache_dir)
-        if not open_directory(path, check=False).sources:
+        if not open_store(path, check=False).sources:
             return "it was created from values in Python"
         return _of_archive(ids.parse(m.id), path)
     except (RldsError, OSError, ValueError, KeyError):

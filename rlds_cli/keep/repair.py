@@ -22,9 +22,8 @@ from rlds_cli.keep import origins
 from rlds_cli.keep.verification import verify
 from rlds_cli.make import MERGED, DownloadRequest, deliver, fetch_again, import_files, remembered
 from rlds_cli.registry import File
-from rlds_cli.store import manifest, tags
+from rlds_cli.store import manifest, open_store, tags
 from rlds_cli.store.integrity import Verification, verify_directory
-from rlds_cli.store.opening import open_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +247,7 @@ def _file(name: str, urls: tuple[str, ...], size: int | None, sha256: str | None
 
 def _sources(path: Path) -> Sequence[Mapping[str, Any]]:
     try:
-        return open_directory(path, check=False).sources
+        return open_store(path, check=False).sources
     except (RldsError, OSError, ValueError, KeyError):
         return ()
 

@@ -26,9 +26,9 @@ from rlds_cli.dataset.provenance import TransitionSource
 from rlds_cli.errors import ReaderError, RldsError
 from rlds_cli.home import Home
 from rlds_cli.keep import origins
+from rlds_cli.store import open_store
 from rlds_cli.store.digests import PREFIX
 from rlds_cli.store.growing import opening
-from rlds_cli.store.growing.opening import open_store
 from rlds_cli.store.integrity import Verification
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import CUT, FLAGS, TASK, TASK_AT, VIDEO

@@ -15,8 +15,7 @@ import numpy as np
 
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.dataset import Dataset, Rows
-from rlds_cli.store import Store
-from rlds_cli.store.opening import open_directory
+from rlds_cli.store import Store, open_store
 from rlds_cli.ted import VIDEO, Column, EpisodeTable, VideoFrames
 
 RowRun = tuple[int, int]  # rows of the selection, end to end: first, and one past the last
@@ -272,7 +271,7 @@ def _shared(store: Store) -> Store:
 
 @lru_cache(maxsize=1)
 def _opened(path: Path, version_id: str) -> Store:
-    store = open_directory(path)
+    store = open_store(path)
     store.table.check_same(version_id, "opened")
     return store
 

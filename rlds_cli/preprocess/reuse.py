@@ -31,9 +31,8 @@ from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.plan import WritePlan
 from rlds_cli.preprocess.reading import runs
 from rlds_cli.preprocess.task import Task
-from rlds_cli.store import Store, manifest, metadata
+from rlds_cli.store import Store, manifest, metadata, open_store
 from rlds_cli.store.integrity import verify_directory
-from rlds_cli.store.opening import open_directory
 from rlds_cli.ted import Chunk, Column, EpisodeTable, Note
 
 # In the metadata of a result, one of them: digests of the episodes that its episodes were made of.
@@ -78,7 +77,7 @@ class Reuse:
 
     @cached_property
     def _store(self) -> Store:
-        return open_directory(self.path)
+        return open_store(self.path)
 
     @cached_property
     def _table(self) -> EpisodeTable:
@@ -148,7 +147,7 @@ def find(task: Task, plan: WritePlan, steps: int, target: Path) -> tuple[Reuse |
         return None, why
     by_number = name == WITH_NUMBERS
     old, new = np.asarray(metadata.read(target)[name]), digests_of(task, numbers=by_number)
-    e, results = task.dataset.episodes, open_directory(target).episodes
+    e, results = task.dataset.episodes, open_store(target).episodes
     index = _matched(old, new) if task.unit == "episode" else _common(old, new, e["length"], steps)
     for name in ("length", "num_observed"):  # else it is no result that the plan allows
         index[index >= 0] = np.where(results[name][index[index >= 0]] == e[name][index >= 0], index[index >= 0], -1)

@@ -11,9 +11,8 @@ from rlds_cli.base.refs import Ref
 from rlds_cli.dataset import versions_of
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.places.remote.index import MANIFEST, is_path
-from rlds_cli.store import Store, commits, manifest, tags, versions
+from rlds_cli.store import Store, commits, manifest, open_store, tags, versions
 from rlds_cli.store import files as store_files
-from rlds_cli.store.growing.opening import open_store
 from rlds_cli.store.sending import Sent
 from rlds_cli.store.snapshots import LocalFile
 

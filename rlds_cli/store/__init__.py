@@ -5,6 +5,8 @@ itself.
 
 A dataset is made of a job by `Work`, which writes its parts, and by `finish`; or of others, whose files of rows it
 shares, by `join`.
+`open_store` opens a version: a `Store`, whose methods read rows, texts, frames and videos. A `Manifest` is what a
+version says of itself.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from rlds_cli.store.build import Built as Built
     from rlds_cli.store.finishing import Description as Description
     from rlds_cli.store.finishing import finish as finish
+    from rlds_cli.store.growing.opening import open_store as open_store
     from rlds_cli.store.joining import JoinedMember as JoinedMember
     from rlds_cli.store.joining import join as join
     from rlds_cli.store.manifest import Manifest as Manifest
@@ -34,6 +37,7 @@ __all__ = [
     "Work",
     "finish",
     "join",
+    "open_store",
 ]
 
 lazy(
@@ -41,6 +45,7 @@ lazy(
     {
         "build": "Built",
         "finishing": "Description finish",
+        "growing.opening": "open_store",
         "joining": "JoinedMember join",
         "manifest": "Manifest",
         "opening": "Store",

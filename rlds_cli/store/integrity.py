@@ -37,10 +37,12 @@ from rlds_cli.store import (
     videos,
 )
 from rlds_cli.store.compression import read_range
+from rlds_cli.store.local import LocalFiles
 from rlds_cli.store.manifest import Manifest, Stats, StoredField
-from rlds_cli.store.opening import Store, open_directory
+from rlds_cli.store.opening import Store
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.sealing import Problem
+from rlds_cli.store.table import FixedTable
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, EpisodeTable
 
 _THREADS = 8
@@ -150,7 +152,7 @@ class _HashProgress:
 def _check_episodes(path: Path, sound: set[str], threads: int) -> tuple[dict[str, str] | None, list[Problem]]:
     """Check the episode table, and the statistics of ``sound`` fields; returns its digests and the problems."""
     try:
-        store = open_directory(path, check=False)
+        store = Store(FixedTable(LocalFiles(path, moves=True), check=False))
         table = store.episode_table()
         problems = check_table(store, table)
         if not problems:

@@ -1,4 +1,4 @@
-"""Open a published dataset: one ``zarr.json`` is read, arrays are mapped on first use; no lock, no write."""
+"""An open version of a dataset: arrays are mapped on first use; no lock, no write."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from rlds_cli.store.columns import Part
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.encoded import EncodedBytes, Frames
 from rlds_cli.store.episode_table import StoredColumn
-from rlds_cli.store.local import Files, LocalFiles
 from rlds_cli.store.manifest import Manifest, Stats
 from rlds_cli.store.renaming import RenamedTable
 from rlds_cli.store.sharing import Shared
 from rlds_cli.store.statistics import LazyStats
-from rlds_cli.store.table import FixedTable, Table
+from rlds_cli.store.table import Table
 from rlds_cli.store.videos import Videos
 from rlds_cli.ted import VIDEO, EpisodeTable, Field
 
@@ -277,12 +276,3 @@ class _Arrays:
             files, of = self._table.files, self._table
             self._opened[name, part] = files.guarded(lambda: files.array(of.column(name, part), of.lease))
         return self._opened[name, part]
-
-
-def open_directory(of: Path | Files, *, check: bool = True) -> Store:
-    """Open the version in a directory of its own, whose files may be elsewhere.
-
-    ``check=False`` opens one that may be damaged, see `FixedTable`.
-    """
-    files = LocalFiles(of, moves=True) if isinstance(of, Path) else of
-    return Store(FixedTable(files, check=check))

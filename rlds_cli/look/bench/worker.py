@@ -27,7 +27,7 @@ from rlds_cli.dataset import Batch, Dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.loader import Loader, blocks_of
 from rlds_cli.look.bench import END, IMPORTED, MEMORY, RUN, BenchJob, Memory, Round, WorkerResult
-from rlds_cli.store.growing.opening import open_store
+from rlds_cli.store import open_store
 
 _ROUND = 0.25  # seconds of the loader, then of the limit, and so on
 _WARM = 64  # batches before anything is timed

@@ -22,8 +22,7 @@ from rlds_cli.look.checks import ages, episodes, frames, source, values
 from rlds_cli.look.checks.findings import CheckReport, Finding, as_note, number, of_note, ranked
 from rlds_cli.look.checks.subject import Skipped, Subject
 from rlds_cli.places import watched
-from rlds_cli.store import Manifest, sealing
-from rlds_cli.store.opening import open_directory
+from rlds_cli.store import Manifest, open_store, sealing
 
 Check = Callable[[Subject], Iterator[Finding]]
 # The names of the checks, in the order in which they run. `defects` is last: it names only defects that no other
@@ -188,7 +187,7 @@ def record_findings(directory: Path) -> Manifest:
     The quick checks run first. Rows are read only for checks that have found an error or a warning, to name the
     episodes and steps.
     """
-    ds = Dataset(open_directory(directory))
+    ds = Dataset(open_store(directory))
     found = [f for f in manifest_findings(ds) if f.check not in _NOT_RECORDED]
     if not found:
         return ds.manifest

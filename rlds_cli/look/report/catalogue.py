@@ -308,7 +308,7 @@ def _manifest(path: Path, ref: Ref | None) -> tuple[Path, Manifest]:
 
     if (ref is None or ref.selector is None) and (m := manifest.read(path)).fingerprint:
         return path, m
-    from rlds_cli.store.growing.opening import open_store
+    from rlds_cli.store import open_store
 
     store = open_store(path, ref, check=False)
     return store.path, replace(store.manifest, fingerprint=store.fingerprint(), version=store.version)

@@ -31,10 +31,9 @@ from rlds_cli.make.convert.create import VideoSources, of_videos
 from rlds_cli.make.convert.decoding import decoded_field
 from rlds_cli.make.convert.merging import differences
 from rlds_cli.make.importing import ImportPlan
-from rlds_cli.store import Manifest, Store
+from rlds_cli.store import Manifest, Store, open_store
 from rlds_cli.store.growing import logs, making
 from rlds_cli.store.growing.appender import Appender
-from rlds_cli.store.growing.opening import open_store
 from rlds_cli.store.growing.retention import Keep
 from rlds_cli.ted import TASK_AT, VIDEO, Chunk, Column, Field, Note
 

@@ -34,9 +34,9 @@ from rlds_cli.store import (
     episode_table,
     finish,
     join,
+    open_store,
     versions,
 )
-from rlds_cli.store.opening import open_directory
 from rlds_cli.ted import TASK_AT, VIDEO, Chunk, Column, EpisodeTable, Field, Part
 
 COLUMN = "dataset"  # the episode column that says where an episode came from
@@ -203,7 +203,7 @@ def _written(todo: MergeJob, work: Path, store: str, tell: Progress) -> Path:
         record_findings(built.directory)
         return built.directory
     publishing.seal(built.directory)
-    return _joined(todo, work, open_directory(built.directory))
+    return _joined(todo, work, open_store(built.directory))
 
 
 def _joined(todo: MergeJob, work: Path, copied: Store | None) -> Path:

@@ -557,11 +557,9 @@ def adopt(source: str, id: DatasetId, place: Home, progress: Progress) -> None:
 
 def _unpublished(dataset: Path) -> Iterator[str]:
     """Yield evidence that a dataset was not made of the files in the registry; none of a derived one."""
-    from rlds_cli.store.opening import open_directory
+    from rlds_cli.store import open_store
 
     m = manifest.read(dataset)
     if not (m.provenance and ids.parse(m.id).variant):
         entry = registry.listed(m.id)
-        yield from (
-            f"sources: {what}" for what in (entry.unpublished(open_directory(dataset).sources) if entry else ())
-        )
+        yield from (f"sources: {what}" for what in (entry.unpublished(open_store(dataset).sources) if entry else ()))

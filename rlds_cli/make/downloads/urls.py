@@ -26,8 +26,7 @@ from rlds_cli.errors import DatasetNotFound, InvalidArgument, InvalidId, NameTak
 from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.make.downloads.request import DownloadRequest
 from rlds_cli.places import Address
-from rlds_cli.store import manifest
-from rlds_cli.store.opening import open_directory
+from rlds_cli.store import manifest, open_store
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _VERSION = re.compile(r"#(v\d+$|rlds)")  # see `refs`; a mistyped fingerprint is an error, not an archive
@@ -99,7 +98,7 @@ def check_same(request: DownloadRequest, here: Path) -> None:
         was, *others = _urls(before) or ["its files"]
         more = f" and {len(others):,} more" if others else ""
         raise NameTaken(f"{id} exists, and was made of {was}{more}, not of {asked_for}.", hint=again)
-    sha256 = next((s.get("sha256") for s in open_directory(here, check=False).sources), None)
+    sha256 = next((s.get("sha256") for s in open_store(here, check=False).sources), None)
     if request.sha256 not in (None, sha256):
         raise NameTaken(
             f"{id} exists, and was made of a file with sha256 {sha256}, not {request.sha256}.",

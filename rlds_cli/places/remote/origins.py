@@ -27,8 +27,8 @@ from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import InvalidId, NoPermission, RldsError
 from rlds_cli.home import Home
 from rlds_cli.places.sources.addresses import Address
-from rlds_cli.store import manifest
-from rlds_cli.store.growing.opening import is_growing, open_store, version_id_of
+from rlds_cli.store import manifest, open_store
+from rlds_cli.store.growing.opening import is_growing, version_id_of
 
 _DIRECTORY = "origins"
 _MOST = 1000  # records of a dataset

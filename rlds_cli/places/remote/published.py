@@ -40,10 +40,9 @@ from rlds_cli.places.remote.leases import Lease, RemoteDirectory
 from rlds_cli.places.remote.presence import BlockFile, Room
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.transfer import Stream
-from rlds_cli.store import Store, episode_table, layouts
+from rlds_cli.store import Store, episode_table, layouts, open_store
 from rlds_cli.store.columns import Column
 from rlds_cli.store.local import Files
-from rlds_cli.store.opening import open_directory
 from rlds_cli.store.table import Reopened, Table
 
 RECORD = "published.json"
@@ -125,7 +124,7 @@ class Published:
             raise DatasetNotFound(
                 f"{address} holds a LeRobot dataset, which has no versions.", hint=f"{address.unpinned}"
             )
-        store = open_directory(PublishedFiles(PublishedAccess(self, where, options)))
+        store = open_store(PublishedFiles(PublishedAccess(self, where, options)))
         if not address.matches(store.manifest.fingerprint):
             raise WrongFingerprint(
                 f"{address} has {short(store.manifest.fingerprint)}, and {address.pin} was asked for."

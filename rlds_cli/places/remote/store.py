@@ -21,11 +21,9 @@ from rlds_cli.places.remote.files import PushedFiles
 from rlds_cli.places.remote.following import Follower
 from rlds_cli.places.remote.published import Published
 from rlds_cli.places.sources.addresses import Address
-from rlds_cli.store import Store, commits, digests, manifest
+from rlds_cli.store import Store, commits, digests, manifest, open_store
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.segments import Layout
-from rlds_cli.store.growing.table import LoggedTable
-from rlds_cli.store.opening import open_directory
 from rlds_cli.store.table import Table
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -120,20 +118,20 @@ def _open_version(access: Access, follower: Follower | None = None) -> Store:
     """Open the version that is pinned."""
     files, of, index = PushedFiles(access), access.content, access.pinned.index
     if not index.grows:
-        return open_directory(files)
+        return open_store(files)
     of.need("zarr.json", commits.FILE)
     stored = Layout.of(access.path, manifest.read(of.path)).all
     heads = (*(f"{a.directory.relative_to(access.path).as_posix()}/c/" for a in stored), f"{digests.ROWS}/")
     small = (f.path for f in index.stored if not f.path.startswith(heads) or f.path.endswith("/zarr.json"))
     of.need(*(path for path in small if path != logs.DIGESTS))
-    table = LoggedTable(files)
-    if table.version != index.version:
+    store = open_store(files)
+    if store.version != index.version:
         raise DamagedDataset(
             f"{access.address}: its index and its log of versions name different versions.",
             hint="rlds push ID sends it again",
         )
-    files.elsewhere = _Versions(access, table.version, table.version_id, follower)
-    return Store(table)
+    files.elsewhere = _Versions(access, store.version, store.version_id, follower)
+    return store
 
 
 class _Versions:

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 from rlds_cli.base.progress import Progress
 from rlds_cli.base.refs import Ref
 from rlds_cli.errors import DatasetNotFound, NameTaken, RldsError
-from rlds_cli.store import commits, integrity, manifest, versions
-from rlds_cli.store.integrity import Verification
+from rlds_cli.store import commits, manifest, versions
+from rlds_cli.store.local import Files, LocalFiles
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import Store, open_directory
+from rlds_cli.store.opening import Store
+from rlds_cli.store.table import FixedTable
 from rlds_cli.store.versions import Made
 
-if TYPE_CHECKING:  # an ordinary dataset is opened without them
+if TYPE_CHECKING:
     from rlds_cli.store.growing import edits
+    from rlds_cli.store.growing.table import LoggedTable
+    from rlds_cli.store.integrity import Verification
 
 
 def is_growing(path: Path) -> bool:
@@ -42,15 +45,19 @@ def check_grows(path: Path) -> None:
         )
 
 
-def open_store(path: Path, ref: Ref | None = None, *, check: bool = True) -> Store:
-    """Open a dataset at the version that ``ref`` names, or the newest.
+def open_store(of: Path | Files, ref: Ref | None = None, *, check: bool = True) -> Store:
+    """Open a dataset at the version that ``ref`` names, or the newest; or the version that some `Files` are of.
+
+    ``check=False`` opens one that may be damaged, see `FixedTable`.
 
     Raises
     ------
     DatasetNotFound
         There is no such version or tag, or the version's rows were freed.
     """
-    return _at(path, number_of(path, ref), check=check)
+    if isinstance(of, Files):
+        return Store(_logged(of, check=check) if is_growing(of.path) else FixedTable(of, check=check))
+    return _at(of, number_of(of, ref), check=check)
 
 
 def directory(path: Path, ref: Ref) -> Path:
@@ -88,13 +95,21 @@ def number_of(path: Path, ref: Ref | None) -> int | None:
 def _at(path: Path, number: int | None, *, check: bool) -> Store:
     if is_growing(path):
         return _growing(path, number, check=check)
-    return open_directory(path if number is None else versions.at(path, number), check=check)
+    return _fixed(path if number is None else versions.at(path, number), check=check)
+
+
+def _fixed(directory: Path, *, check: bool) -> Store:
+    return Store(FixedTable(LocalFiles(directory, moves=True), check=check))
 
 
 def _growing(path: Path, number: int | None = None, *, check: bool = False) -> Store:
-    from rlds_cli.store.growing.table import LoggedTable
+    return Store(_logged(LocalFiles(path, moves=False), number, check=check))
 
-    return Store(LoggedTable.open(path, number, check=check))
+
+def _logged(files: Files, number: int | None = None, *, check: bool) -> LoggedTable:
+    from rlds_cli.store.growing.table import LoggedTable  # an ordinary dataset is opened without it
+
+    return LoggedTable(files, number, check=check)
 
 
 def _fingerprint_of_version(path: Path, number: int) -> str:
@@ -135,7 +150,7 @@ def find_version(
         (m, p) for p in versions.directories(path) if (m := manifest.read(p)).fingerprint == fingerprint and fits(m)
     ]
     first = next((p for m, p in there if m.version == number), there[0][1] if there else None)
-    return None if first is None else open_directory(first, check=False)
+    return None if first is None else _fixed(first, check=False)
 
 
 def verify(
@@ -147,6 +162,8 @@ def verify(
         from rlds_cli.store.growing import verification
 
         return verification.verify_directory(path, version=number, progress=progress)
+    from rlds_cli.store import integrity
+
     place = path if number is None else versions.at(path, number)
     return integrity.verify_directory(place, jobs=jobs, progress=progress)
 
