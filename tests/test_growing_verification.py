@@ -12,7 +12,6 @@ from rlds_cli.keep import compacting
 from rlds_cli.keep.verification import verify
 from rlds_cli.store import commits
 from rlds_cli.store.growing import logs
-from rlds_cli.store.table import NAMES
 
 KEEPS = [None, rlds_cli.Fifo(episodes=7), rlds_cli.Reservoir(episodes=7, seed=1)]
 
@@ -107,7 +106,7 @@ def test_a_digest_that_is_not_that_of_the_rows_names_field_and_episode(run, monk
     path, _, home = run
     monkeypatch.setattr(logs, "broken", lambda *_: None)  # of a stranger, who can hash the logs anew
     fields = sorted(rlds_cli.open_dataset(path).schema)
-    number = int(rlds_cli.open_dataset(path).store.table.names_of(np.array([2]))[0]) // NAMES - 1  # in the logs
+    number = int(rlds_cli.open_dataset(path).store.table.names_of(np.array([2]))[0]) - 1  # in the logs
     damaged(path / logs.DIGESTS, (number * len(fields) + fields.index("observation")) * logs.DIGEST)
     (problem,) = verify("local/run", cache_dir=home).problems
     assert (problem.where, problem.episodes) == ("observation", (2, 3))

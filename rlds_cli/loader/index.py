@@ -14,7 +14,6 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.loader.kernel import PrefixTable, SampleNumbers, WindowTable
 from rlds_cli.loader.order import Order
 from rlds_cli.loader.tensors import host
-from rlds_cli.store.table import NAMES
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+WINDOW_NAMES = 1 << 32  # of each episode: that of its first window is the name of the episode by so much
 
 
 class EpisodeIndex:
@@ -213,7 +213,8 @@ class WindowIndex:
     @cached_property
     def _names(self) -> IntArray:
         """Name of the first window of each episode, the same in every version of a growing dataset."""
-        return self.dataset.store.table.names_of(self.dataset.episodes.index.take(self.table.number))
+        episodes = self.dataset.episodes.index.take(self.table.number)
+        return self.dataset.store.table.names_of(episodes) * WINDOW_NAMES
 
     @cached_property
     def _by_name(self) -> IntArray | None:
@@ -227,7 +228,7 @@ class WindowIndex:
 
     @cached_property
     def _index(self) -> NumberIndex:
-        return NumberIndex(self.names // NAMES)
+        return NumberIndex(self.names // WINDOW_NAMES)
 
     def rows_ascending(self, at: IntArray) -> IntArray:
         """Return the rows of the table of the episodes at places ``at`` [K] of `names`."""
@@ -248,8 +249,8 @@ class WindowIndex:
         """Return rows of the table [K] and numbers within the episodes [K] of windows, see `name`."""
         if not self.live:
             return self.prefix.find(names)
-        at = self._index.find(names // NAMES)
-        return self.rows_ascending(at), names % NAMES
+        at = self._index.find(names // WINDOW_NAMES)
+        return self.rows_ascending(at), names % WINDOW_NAMES
 
     def anchor(self, number: IntArray) -> IntArray:
         """Return the anchor step of windows ``number`` [K] of their episodes: the first step inside."""

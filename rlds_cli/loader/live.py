@@ -31,7 +31,6 @@ from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun, distributed
 from rlds_cli.loader.state import check_type
 from rlds_cli.loader.tensors import host, portable
-from rlds_cli.store import commits
 
 LOOK = 0.01  # seconds between looks for a new version
 REST = 19  # times as long as taking one up took, none is taken up after it
@@ -255,7 +254,7 @@ class LiveDataset:
 
     def version_id(self, wanted: Versions) -> str:
         """Return the version id of a version, see `LiveData`."""
-        return commits.at(self.dataset.store.path, *wanted).version_id
+        return self.dataset.store.table.version_id_of(*wanted)
 
 
 def check(dataset: Dataset, request: Request) -> None:

@@ -82,6 +82,10 @@ class RenamedTable(Table):
         """Return what names episode ``k`` in every version of the dataset."""
         return self._of.name_of(k)
 
+    def keeps_in_words(self) -> str | None:
+        """Return which episodes stay by the rule of `keeps`; None if none leaves."""
+        return self._of.keeps_in_words()
+
     def covered(self, start: int, stop: int) -> BoolArray | None:
         """Return which of rows [start, stop) are of episodes."""
         return self._of.covered(start, stop)
@@ -142,6 +146,10 @@ class RenamedTable(Table):
     def at(self, version: int) -> Table:
         """Return another version that can be taken up, with the same names."""
         return self.like(self._of.at(version))
+
+    def version_id_of(self, version: int) -> str:
+        """Return the version id of another version."""
+        return self._of.version_id_of(version)
 
     def like(self, other: Table) -> Table:
         """Return another version of the dataset with the same names."""

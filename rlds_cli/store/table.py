@@ -30,7 +30,6 @@ from rlds_cli.store.videos import DIRECTORY, Videos
 from rlds_cli.ted import VIDEO, EpisodeTable, Field
 
 Reopened = tuple[Callable[..., Any], tuple[Any, ...]]
-NAMES = 1 << 32  # of parts of an episode, see `Table.names_of`
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +145,9 @@ class Table(ABC):
     def names_of(self, index: IntArray) -> IntArray:
         """Return what names the episodes ``index`` [n] in every version of the dataset: no numbers of episodes.
 
-        They ascend in the order in which the episodes were recorded. Each episode has `NAMES` names for its parts, of
-        which this is the first.
+        They are whole numbers from 1 on, and ascend in the order in which the episodes were recorded.
         """
-        return (index + 1) * NAMES
+        return index + 1
 
     def name_of(self, k: int) -> str:
         """Return what names episode ``k`` in every version of the dataset; empty if its number does."""
@@ -188,6 +186,10 @@ class Table(ABC):
 
     def covered(self, start: int, stop: int) -> BoolArray | None:
         """Return which of rows [start, stop) are of episodes; None if the frames of all of them may be read."""
+        return None
+
+    def keeps_in_words(self) -> str | None:
+        """Return which episodes stay by the rule of `keeps`; None if none leaves."""
         return None
 
     # -- arrays
@@ -308,6 +310,10 @@ class Table(ABC):
         if version != self.version:
             raise DatasetNotFound(f"{self.manifest.id} does not grow: version {version:,} cannot be taken up.")
         return self
+
+    def version_id_of(self, version: int) -> str:
+        """Return the version id of another version that can be taken up; raises as `at`."""
+        return self.at(version).version_id
 
     def like(self, other: Table) -> Table:
         """Return another version of the dataset as this one is shown: with the same names of fields."""

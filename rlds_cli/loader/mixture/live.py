@@ -14,7 +14,7 @@ from rlds_cli.loader.live import Versions
 from rlds_cli.loader.mixture.mixture import Member, Mixture, fingerprint_of
 from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.schedule import Position
-from rlds_cli.store import Store, commits
+from rlds_cli.store import Store
 
 
 def growing(mixture: Mixture) -> dict[str, int]:
@@ -110,7 +110,7 @@ class LiveMixture:
     def version_id(self, wanted: Versions) -> str:
         """Return the fingerprint of the mixture, with the versions of its live members; see `LiveData`."""
         numbers = dict(zip(self._names, wanted, strict=True))
-        contents = {name: commits.at(self._store(name).path, n).version_id for name, n in numbers.items()}
+        contents = {name: self._store(name).table.version_id_of(n) for name, n in numbers.items()}
         return fingerprint_of(self.source.mixture, contents, self.source.sampler)
 
 

@@ -16,9 +16,8 @@ import numpy as np
 
 from rlds_cli.base.array_types import BoolArray, IntArray
 from rlds_cli.errors import InvalidArgument, WrongState
-from rlds_cli.loader.index import NumberIndex, PrefixIndex, WindowIndex
+from rlds_cli.loader.index import WINDOW_NAMES, NumberIndex, PrefixIndex, WindowIndex
 from rlds_cli.loader.tensors import host, portable
-from rlds_cli.store.table import NAMES
 
 _LEAST = 4096  # empty places below which it is not worth while to close the gaps
 
@@ -65,14 +64,14 @@ class Places:
         InvalidArgument
             An episode has no such window, or was not recorded yet.
         """
-        within = names % NAMES
-        episode = self._index.find(names // NAMES)
+        within = names % WINDOW_NAMES
+        episode = self._index.find(names // WINDOW_NAMES)
         first = self.first.take(episode)
         wrong = within >= self.first.take(episode + 1) - first
         gone = episode < 0
         some_gone = gone.any()
         if some_gone:
-            wrong = np.where(gone, (names < NAMES) | (names - within > self.last), wrong)
+            wrong = np.where(gone, (names < WINDOW_NAMES) | (names - within > self.last), wrong)
         if wrong.any():
             place = int(wrong.argmax())
             raise InvalidArgument(
@@ -134,7 +133,7 @@ class Places:
 
     @cached_property
     def _index(self) -> NumberIndex:
-        return NumberIndex(self.episodes // NAMES)
+        return NumberIndex(self.episodes // WINDOW_NAMES)
 
     @cached_property
     def _windows(self) -> PrefixIndex:

@@ -36,7 +36,6 @@ from rlds_cli.loader.storage.blocks import RowLayout, stored_block
 from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.storage.packed import WantedContent
 from rlds_cli.loader.storage.page_cache import MappedRows
-from rlds_cli.store import commits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,7 +92,7 @@ class GrownRows:
     def of(cls, table: LoggedTable, layout: RowLayout) -> GrownRows:
         """Return the packed rows that other versions in this process use, if these have addresses there; else new."""
         path, g = table.files.path, table.commit
-        source = f"{commits.at(path, 0).version_id}{table.files.unproved}"
+        source = f"{table.version_id_of(0)}{table.files.unproved}"
         key = json.dumps([source, str(path), layout.key()])
         with _ALL_LOCK:
             found = _ALL.get(key)
@@ -149,7 +148,7 @@ class GrownRows:
     def _content(self, dataset: Dataset, rows: RowLayout, n: int) -> WantedContent:
         """Return the packed rows of a unit, all of which are committed."""
         table, first, stop = _table(dataset), n * self._unit, (n + 1) * self._unit
-        version = commits.first_with(table.files.path, stop, table.version).version_id
+        version = table.version_id_since(stop)
         at = (n - self._first) * self._size
         return WantedContent(
             self._source,

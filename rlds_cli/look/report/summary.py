@@ -270,17 +270,8 @@ def summarise(
         version=ds.version,
         tags=tuple(name for name, number in ds.tags.items() if number == ds.version),
         refers_to=tuple(map(str, ds.store.files.refers_to)),
-        keeps=_kept(ds.store),
+        keeps=ds.store.table.keeps_in_words(),
     )
-
-
-def _kept(store: Store) -> str | None:
-    """Return which versions a growing dataset keeps, in words."""
-    if store.table.keeps is None:
-        return None
-    from rlds_cli.store.growing import retention
-
-    return retention.described(store.table.keeps)
 
 
 def of_episodes(c: Counts) -> Counts:

@@ -24,7 +24,7 @@ from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.episode_table import StoredColumn
-from rlds_cli.store.growing import logs, segments, snapshots
+from rlds_cli.store.growing import logs, retention, segments, snapshots
 from rlds_cli.store.growing.changing import ChangedByLog
 from rlds_cli.store.growing.edits import EditLog, Edits
 from rlds_cli.store.growing.episode_log import EpisodeLog, LoggedEpisodes
@@ -35,7 +35,7 @@ from rlds_cli.store.growing.segments import Layout, SegmentedArray
 from rlds_cli.store.local import Files, LocalFiles
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.snapshots import LocalFile
-from rlds_cli.store.table import NAMES, Reopened, Run
+from rlds_cli.store.table import Reopened, Run
 from rlds_cli.store.videos import Videos
 from rlds_cli.ted import Scalar
 
@@ -120,13 +120,21 @@ class LoggedTable(ChangedByLog):
         """Return another version, which maps what this one has mapped; raises DatasetNotFound."""
         return self if version == self.version else self._other(version)
 
+    def version_id_of(self, version: int) -> str:
+        """Return the version id of another version, which may be freed; raises DatasetNotFound."""
+        return commits.at(self.files.path, version).version_id
+
+    def version_id_since(self, rows: int) -> str:
+        """Return the version id of the first version that has so many ``rows``, which this one has."""
+        return commits.first_with(self.files.path, rows, self.version).version_id
+
     def _other(self, version: int | None = None) -> LoggedTable:
         files = LocalFiles(self.files.path, moves=False)
         return LoggedTable(files, version, check=self._checks, before=self)
 
     def names_of(self, index: IntArray) -> IntArray:
         """Return what names the episodes ``index`` [n] in every version, see `Table.names_of`."""
-        return (self._kept_places.take(index).logged + 1) * NAMES
+        return self._kept_places.take(index).logged + 1
 
     def _check_sizes(self) -> None:
         known = {} if self._before is None else self._before[1]
@@ -262,6 +270,10 @@ class LoggedTable(ChangedByLog):
             return episode_table.typed(self._logged_values(name, self._kept_places), name)
         except InvalidEpisode as e:
             raise DamagedDataset(f"{self.files.path / logs.ABOUT}: {e.message}", hint=logs.HINT) from e
+
+    def keeps_in_words(self) -> str:
+        """Return which episodes stay by the rule of `keeps`."""
+        return retention.described(self.keeps)
 
     def protected(self) -> BoolArray:
         """Return which episodes no policy lets leave [episodes]."""
