@@ -26,7 +26,7 @@ def path(
 
     found, named = home.dataset(refs.parse(id).place, cache_dir=cache_dir), refs.parse(id)
     if named.selector is not None:
-        from rlds_cli.store.growing import opening  # slow to import
+        from rlds_cli.store import StoredDataset  # slow to import
 
-        found = opening.directory(found, named)
+        found = StoredDataset(found).directory_of(named)
     out.result({"id": str(home.id_of(found)), "path": found}, str(found))

@@ -14,9 +14,8 @@ from rlds_cli.base import text
 from rlds_cli.base.refs import Ref
 from rlds_cli.dataset import editing, provenance
 from rlds_cli.places.remote.versions import Versions
-from rlds_cli.store import manifest, tags
+from rlds_cli.store import StoredDataset, manifest, tags
 from rlds_cli.store.facts import FACTS
-from rlds_cli.store.growing.opening import made_at, number_of
 from rlds_cli.store.versions import Made
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+")  # needs no quotes in a shell
@@ -104,8 +103,8 @@ def versions_of(path: Path, until: Ref | None = None) -> Sequence[Version]:
 
     The last one is that which ``until`` names; DatasetNotFound is raised if it is not here.
     """
-    id, named, last = manifest.read(path).id, tags.read(path), number_of(path, until)
-    return [_version(made, id, named) for made in made_at(path) if last is None or made.number <= last]
+    id, named, last = manifest.read(path).id, tags.read(path), StoredDataset(path).number_of(until)
+    return [_version(made, id, named) for made in StoredDataset(path).made() if last is None or made.number <= last]
 
 
 def pushed(there: Versions) -> Sequence[Version]:

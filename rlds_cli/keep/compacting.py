@@ -10,10 +10,7 @@ from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset
 from rlds_cli.keep import referring
-from rlds_cli.store import manifest, open_store
-from rlds_cli.store.growing import compacting
-from rlds_cli.store.growing.compacting import Compaction
-from rlds_cli.store.growing.opening import check_grows
+from rlds_cli.store import GrowingDataset, manifest, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +47,23 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
     """
     path = home.dataset(ref, cache_dir=cache_dir, why="compacting makes a version from the newest one")
     before = size_on_disk(path)
-    done = compacting.compact(path) or _compact_files(path, cache_dir)
+    if (growing := GrowingDataset.find(path)) is not None:
+        done = growing.compact()
+        changed, waiting = done.changed, done.waiting
+    else:
+        changed, waiting = _compact_files(path, cache_dir), 0
     store, after = open_store(path), size_on_disk(path)
     id, fingerprint = store.manifest.id, store.fingerprint()
-    return Compacted(id, path, store.version, fingerprint, done.changed, done.waiting, before, after)
+    return Compacted(id, path, store.version, fingerprint, changed, waiting, before, after)
 
 
-def _compact_files(path: Path, cache_dir: StrPath | None) -> Compaction:
-    """Make a next version whose files are its own, and remove earlier ones; nothing if it is so already."""
+def _compact_files(path: Path, cache_dir: StrPath | None) -> bool:
+    """Make a next version whose files are its own, and remove earlier ones; False if it is so already."""
 
     def referred() -> set[int]:
         return {source.version for other, source in referring.to(path, cache_dir) if other != path}
 
-    return Compaction(dataset.compact(Dataset(open_store(path)), referred), 0)
+    return dataset.compact(Dataset(open_store(path)), referred)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +102,6 @@ def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, cache
         The disk is full. The dataset is as it was.
     """
     path = home.dataset(ref, cache_dir=cache_dir, why="episodes leave the newest version")
-    check_grows(path)
-    id = manifest.read(path).id
-    if dry_run:
-        g, count = compacting.count_protected(path)
-        stays = 0 if protected else count
-        return Cleared(id, path, g.number, g.kept - stays, stays, dry_run=True)
-    g, left = compacting.clear(path, protected=protected)
-    return Cleared(id, path, g.number, left, g.kept)
+    growing = GrowingDataset.of(path)
+    id, done = manifest.read(path).id, growing.clear(protected=protected, dry_run=dry_run)
+    return Cleared(id, path, done.version, done.left, done.kept, dry_run=dry_run)

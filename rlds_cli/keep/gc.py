@@ -25,7 +25,7 @@ from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import InvalidId, NameTaken, NoPermission, RldsError
 from rlds_cli.home import Home, is_dataset, writing
-from rlds_cli.store import commits, paths
+from rlds_cli.store import GrowingDataset, paths
 
 Kind = Literal["packed", "frames", "partial", "archive", "versions", "remote"]
 _PART = ".part"
@@ -197,20 +197,13 @@ def _versions(home: Home) -> Iterator[Garbage]:
         if _led_away(home, directory):
             continue
         why = _foreign(directory, stat.S_ISDIR)
+        growing = GrowingDataset.find(directory)
         try:
-            free, held = _unfreed(directory) if not why else (0, 0)
+            free, held = growing.unfreed() if growing and not why else (0, 0)
         except RldsError:
             continue  # rlds verify names the damage
         if free or held:
             yield Garbage("versions", directory, free or held, str(id), "" if free else _HELD)
-
-
-def _unfreed(directory: Path) -> tuple[int, int]:
-    if not commits.departed(directory):
-        return 0, 0
-    from rlds_cli.store.growing import compacting  # slow to import
-
-    return compacting.unfreed(directory)
 
 
 def _archives(home: Home) -> Iterator[Garbage]:
@@ -341,10 +334,8 @@ def _remove(home: Home, g: Garbage, progress: Progress) -> str:
 
 
 def _free_rows(dataset: Path) -> str:
-    from rlds_cli.store.growing import compacting
-
     try:
-        return "" if compacting.free(dataset) else _HELD
+        return "" if GrowingDataset(dataset).free() else _HELD
     except NameTaken:
         return "it is being written: the writer frees them"
     except RldsError as e:

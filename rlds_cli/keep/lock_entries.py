@@ -19,8 +19,7 @@ from rlds_cli.keep.lock_file import Locked
 from rlds_cli.make import MERGED
 from rlds_cli.places import Origins, local_path
 from rlds_cli.places.remote.origins import Origin
-from rlds_cli.store import Manifest, Store, open_store
-from rlds_cli.store.growing.opening import find_version
+from rlds_cli.store import Manifest, Store, StoredDataset, open_store
 
 _SELECTING = ("select_episodes", "top_episodes")  # their selection is reproducible
 
@@ -126,7 +125,7 @@ class Entries:
 
 def _version_made_of(path: Path, step: Mapping[str, Any]) -> int | None:
     """Return the number of the version of the dataset in ``path`` that a step was made of; None for none."""
-    found = find_version(path, str(step.get("of", step["source"])), step.get("version"))
+    found = StoredDataset(path).with_content(str(step.get("of", step["source"])), step.get("version"))
     return None if found is None else found.version
 
 

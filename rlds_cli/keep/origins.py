@@ -19,8 +19,7 @@ from rlds_cli.home import Home, is_dataset
 from rlds_cli.make import MERGED, FileRecord, record_path
 from rlds_cli.places import Origins, local_path
 from rlds_cli.registry import Entry
-from rlds_cli.store import Manifest, manifest, open_store, versions
-from rlds_cli.store.growing.opening import fingerprint_of
+from rlds_cli.store import Manifest, StoredDataset, manifest, open_store, versions
 from rlds_cli.store.sealing import Problem
 
 Found = tuple[list[str], list[Problem]]
@@ -126,7 +125,7 @@ def _derived(m: Manifest, cache_dir: StrPath | None) -> list[str]:
             return [f"its source {source} is not here"]
         if step.get("version") in versions.earlier(there):
             there = versions.at(there, step["version"])
-        now = fingerprint_of(there)
+        now = StoredDataset(there).fingerprint()
     except RldsError:
         return [f"its source {source} cannot be read"]
     return ["source unchanged"] if now == wanted else [f"its source {source} has changed ({now[:18]}...)"]

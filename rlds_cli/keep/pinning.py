@@ -52,9 +52,8 @@ from rlds_cli.keep.lock_file import Locked, UserFunction
 from rlds_cli.make import DownloadRequest
 from rlds_cli.places import Address, kind_of, local_path, request_url
 from rlds_cli.registry import Entry, File
-from rlds_cli.store import Manifest, Store, manifest, open_store, versions
+from rlds_cli.store import Manifest, Store, StoredDataset, manifest, open_store, versions
 from rlds_cli.store.facts import facts_of
-from rlds_cli.store.growing.opening import find_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +313,9 @@ def _unedited(d: Locked) -> Locked:
 def _here(d: Locked, cache_dir: StrPath | None) -> Path | None:
     """Return the directory of the dataset, or of an earlier version of it, that has the content of the lock."""
     path = home.path_of(ids.parse(d.id), settings.read(cache_dir))
-    found = None if path is None else find_version(path, d.fingerprint, d.version, lambda m: _has_facts(m, d))
+    if path is None:
+        return None
+    found = StoredDataset(path).with_content(d.fingerprint, d.version, lambda m: _has_facts(m, d))
     return None if found is None else found.path
 
 

@@ -21,9 +21,7 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.keep import origins, referring
 from rlds_cli.make import MERGED
 from rlds_cli.places import Origins
-from rlds_cli.store import Manifest, manifest, open_store, tags, versions
-from rlds_cli.store.growing import logs
-from rlds_cli.store.growing.opening import fingerprint_of
+from rlds_cli.store import Manifest, StoredDataset, manifest, open_store, tags, versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,7 @@ def remove(
         id = ids.parse(one.id)
         with exclusive(Home(where.home), id, shown(progress)):
             if home.path_of(id, where) == one.path:  # else another process was faster
-                logs.check_not_written(one.path)
+                StoredDataset(one.path).check_not_written()
                 publishing.remove(one.path)
                 versions.remove(one.path)
                 Origins(one.path).forget()
@@ -145,7 +143,7 @@ def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrP
 def _of_merged(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -> str:
     for member in m.options.get("merged", ()):
         there = home.path_of(ids.parse(str(member["id"])), settings.read(cache_dir))
-        if there is None or there in gone or fingerprint_of(there) != member["of"]:
+        if there is None or there in gone or StoredDataset(there).fingerprint() != member["of"]:
             return f"{member['id']}, which it was merged from, is not here as it was"
     return ""
 

@@ -26,9 +26,8 @@ from rlds_cli.dataset.provenance import TransitionSource
 from rlds_cli.errors import ReaderError, RldsError
 from rlds_cli.home import Home
 from rlds_cli.keep import origins
-from rlds_cli.store import open_store
+from rlds_cli.store import StoredDataset, open_store
 from rlds_cli.store.digests import PREFIX
-from rlds_cli.store.growing import opening
 from rlds_cli.store.integrity import Verification
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import CUT, FLAGS, TASK, TASK_AT, VIDEO
@@ -66,7 +65,7 @@ def verify(
     wanted = None if expect is None else _digits(expect)
     named = home.version(ref, cache_dir=cache_dir)
     path = Path(named.place)
-    found = opening.verify(path, named, jobs=jobs, progress=progress)
+    found = StoredDataset(path).verify(named, jobs=jobs, progress=progress)
     remarks, of_origin = origins.compare(path, found.fingerprint, cache_dir=cache_dir)
     of_packed = _check_packed(path, intact=found.ok, cache_dir=cache_dir)
     problems = [*found.problems, *of_origin, *_expected(found, wanted)]

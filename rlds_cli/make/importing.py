@@ -33,8 +33,7 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.make.convert import given, reading
 from rlds_cli.make.convert.archive import Conversion, check_plan, convert, identities
 from rlds_cli.make.convert.create import rate, texts
-from rlds_cli.store import Manifest, manifest
-from rlds_cli.store.growing import logs
+from rlds_cli.store import Manifest, StoredDataset, manifest
 from rlds_cli.ted import Field
 
 KEYS = ("fields", "episodes_by", "rewards")
@@ -287,7 +286,7 @@ def import_files(
         del planned  # it is large for millions of episodes, and the conversion makes its own
         with exclusive(place, id, tell):
             if (there := home.path_of(id, where)) is not None:
-                logs.check_not_written(there)
+                StoredDataset(there).check_not_written()
             if force or not _is_done(id, where, made_by, options, sources):  # another process may have held the lock
                 convert(work, place, jobs=jobs or 0, progress=tell)
     return open_dataset(str(id), cache_dir=cache_dir)

@@ -6,7 +6,8 @@ itself.
 A dataset is made of a job by `Work`, which writes its parts, and by `finish`; or of others, whose files of rows it
 shares, by `join`.
 `open_store` opens a version: a `Store`, whose methods read rows, texts, frames and videos. A `Manifest` is what a
-version says of itself.
+version says of itself. A `StoredDataset` answers what is asked of a dataset without a version that is open; a
+`GrowingDataset` is one to which writers commit: it is compacted, cleared, and freed of what left.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from rlds_cli.store.build import Built as Built
     from rlds_cli.store.finishing import Description as Description
     from rlds_cli.store.finishing import finish as finish
+    from rlds_cli.store.growing.dataset import GrowingDataset as GrowingDataset
+    from rlds_cli.store.growing.opening import StoredDataset as StoredDataset
     from rlds_cli.store.growing.opening import open_store as open_store
     from rlds_cli.store.joining import JoinedMember as JoinedMember
     from rlds_cli.store.joining import join as join
@@ -30,10 +33,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Built",
     "Description",
+    "GrowingDataset",
     "JoinedMember",
     "Manifest",
     "Shard",
     "Store",
+    "StoredDataset",
     "Work",
     "finish",
     "join",
@@ -45,7 +50,8 @@ lazy(
     {
         "build": "Built",
         "finishing": "Description finish",
-        "growing.opening": "open_store",
+        "growing.dataset": "GrowingDataset",
+        "growing.opening": "StoredDataset open_store",
         "joining": "JoinedMember join",
         "manifest": "Manifest",
         "opening": "Store",

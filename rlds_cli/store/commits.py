@@ -127,11 +127,6 @@ def last(dataset: Path) -> Commit:
     raise DamagedDataset(f"{dataset / FILE} has no whole record among its last.", hint="rlds verify ID")
 
 
-def departed(dataset: Path) -> int:
-    """Return how many episodes left a dataset in all: 0 for one whose versions are directories; raises as `last`."""
-    return last(dataset).departed if (dataset / FILE).exists() else 0
-
-
 def at(dataset: Path, number: int) -> Commit:
     """Return version ``number``.
 

@@ -31,8 +31,8 @@ from rlds_cli.make.convert.create import VideoSources, of_videos
 from rlds_cli.make.convert.decoding import decoded_field
 from rlds_cli.make.convert.merging import differences
 from rlds_cli.make.importing import ImportPlan
-from rlds_cli.store import Manifest, Store, open_store
-from rlds_cli.store.growing import logs, making
+from rlds_cli.store import GrowingDataset, Manifest, Store, open_store
+from rlds_cli.store.growing import making
 from rlds_cli.store.growing.appender import Appender
 from rlds_cli.store.growing.retention import Keep
 from rlds_cli.ted import TASK_AT, VIDEO, Chunk, Column, Field, Note
@@ -329,7 +329,7 @@ def _there(id: DatasetId, cache_dir: StrPath | None) -> Store | None:
     if store.table.keeps is None:
         extending.check(store, Home(where.home))
     else:
-        logs.check_shared(found)
+        GrowingDataset.of(found).check_shared()
     return store
 
 

@@ -32,9 +32,8 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.look import record_findings
 from rlds_cli.make.convert.cameras import Video
 from rlds_cli.make.convert.trajectories import Trajectory, trajectories
-from rlds_cli.store import Built, Description, Store, Work, episode_table, finish, images, versions
+from rlds_cli.store import Built, Description, Store, StoredDataset, Work, episode_table, finish, images, versions
 from rlds_cli.store.frames import CHANNELS
-from rlds_cli.store.growing import logs
 from rlds_cli.store.videos import Extent
 from rlds_cli.ted import (
     CUT,
@@ -248,7 +247,7 @@ def check_free(id: DatasetId, where: Settings, force: bool, how: str = "force=Tr
     if found and not force:
         raise NameTaken(f"{id} exists.", hint=f"another name, or {how} to replace it")
     if found:
-        logs.check_not_written(found)
+        StoredDataset(found).check_not_written()
     versions.check_replaceable(Home(where.home).dataset(id))
 
 

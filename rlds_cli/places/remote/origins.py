@@ -27,8 +27,7 @@ from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import InvalidId, NoPermission, RldsError
 from rlds_cli.home import Home
 from rlds_cli.places.sources.addresses import Address
-from rlds_cli.store import manifest, open_store
-from rlds_cli.store.growing.opening import is_growing, version_id_of
+from rlds_cli.store import StoredDataset, manifest, open_store
 
 _DIRECTORY = "origins"
 _MOST = 1000  # records of a dataset
@@ -153,8 +152,8 @@ class Origins:
         return [origin for v in values if (origin := _origin(v)) is not None]
 
     def _is_about(self, origin: Origin, version_id: str | None = None) -> bool:
-        if is_growing(self.directory):
-            return (version_id or version_id_of(self.directory)) == origin.version_id
+        if StoredDataset(self.directory).grows:
+            return (version_id or StoredDataset(self.directory).version_id) == origin.version_id
         return manifest.read(self.directory).fingerprint == origin.fingerprint
 
 

@@ -15,9 +15,9 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,9 +47,8 @@ from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Pending, Sink, Wrong
-from rlds_cli.store import commits, manifest, sealing, versions
+from rlds_cli.store import StoredDataset, commits, manifest, sealing, versions
 from rlds_cli.store.growing import logs
-from rlds_cli.store.growing.opening import fingerprint_of, is_growing, verify
 
 _AT_ONCE = 8  # requests
 _RANGE = 8  # groups of blocks in a request
@@ -140,13 +139,13 @@ class Pull:
             with exclusive(place, id, progress):
                 here = home.path_of(id, self.where)
                 if here is not None and _has(here, there) and not force:
-                    _check_wanted(address, fingerprint_of(here), expect)
+                    _check_wanted(address, StoredDataset(here).fingerprint(), expect)
                     _record(address, there, here)
                     return here
                 if here is not None:
                     _check_replaceable(here, place, id, address, there, force)
                 target = place.dataset(id)
-                with disk.errors(target, kept=_KEPT), _not_written(here):
+                with disk.errors(target, kept=_KEPT), StoredDataset(here or target).without_writers():
                     if isinstance(there, Plain):
                         _copy(objects, there, id, place, expect, progress)
                     elif blocks:
@@ -171,7 +170,7 @@ def _record(address: Address, index: Index | Plain, here: Path) -> None:
     """Note that the dataset in a directory of a home came from an address."""
     Origins(here).record(
         address=str(address.unpinned),
-        fingerprint=index.fingerprint or fingerprint_of(here),
+        fingerprint=index.fingerprint or StoredDataset(here).fingerprint(),
         version=index.version if index.grows else None,
         version_id=commits.last(here).version_id if index.grows else None,
         index=index.sha256 if isinstance(index, Index) else None,
@@ -182,13 +181,13 @@ def _record(address: Address, index: Index | Plain, here: Path) -> None:
 def _has(here: Path, index: Index | Plain) -> bool:
     """Return whether a dataset has the content of an index."""
     try:
-        if is_growing(here) != index.grows:
+        if StoredDataset(here).grows != index.grows:
             return False
         if index.grows and commits.last(here).number != index.version:
             return False
         if index.grows and isinstance(index, Plain):
             return commits.last(here).packed() == index.log[-commits.BYTES :]
-        return fingerprint_of(here) == index.fingerprint
+        return StoredDataset(here).fingerprint() == index.fingerprint
     except DamagedDataset:
         return False
 
@@ -223,21 +222,6 @@ def _check_replaceable(
         f"{id} exists with other content than {address} has.",
         hint=f"another name (--as local/NAME); or --force (force=True) replaces {id}",
     )
-
-
-@contextmanager
-def _not_written(here: Path | None) -> Iterator[None]:
-    """Let no writer begin with a dataset that is about to be replaced."""
-    if here is None or not is_growing(here):
-        yield
-        return
-    lock = logs.lock_writers(here, shared=False)
-    if lock is None:
-        raise NameTaken(f"{here} is being written by another process.", hint="wait until its writers are closed")
-    try:
-        yield
-    finally:
-        os.close(lock)
 
 
 def _fetch_and_publish(
@@ -317,9 +301,9 @@ def _check(dataset: Path, index: Index | Plain, objects: Objects, expect: str | 
     WrongFingerprint
         It is a growing dataset without an index, whose fingerprint was not known before, and not what was asked for.
     """
-    if is_growing(dataset) != index.grows:
+    if StoredDataset(dataset).grows != index.grows:
         raise DamagedDataset(f"{objects.address} says of a dataset whether it grows, and is wrong.")
-    report = verify(dataset, progress=tell)
+    report = StoredDataset(dataset).verify(progress=tell)
     problem = next(map(str, report.problems), None)
     if problem is not None and isinstance(index, Plain):
         plain.forget(dataset, index, report.problems)

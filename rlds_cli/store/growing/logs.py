@@ -38,7 +38,7 @@ from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.locks import flock
-from rlds_cli.errors import DamagedDataset, InvalidEpisode, NameTaken
+from rlds_cli.errors import DamagedDataset, InvalidEpisode
 from rlds_cli.store import episode_table, files, tags
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
@@ -386,37 +386,6 @@ def lock_writers(dataset: Path, *, shared: bool) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
-
-
-def check_shared(dataset: Path) -> None:
-    """Refuse a growing dataset while a writer is at work that does not share it.
-
-    Raises
-    ------
-    NameTaken
-    """
-    lock = lock_writers(dataset, shared=True)
-    if lock is None:
-        raise NameTaken(
-            f"{dataset} is being written by a process that does not share it.",
-            hint="wait for it; or let it share: writer(..., shared=True)",
-        )
-    os.close(lock)
-
-
-def check_not_written(dataset: Path) -> None:
-    """Refuse to remove or replace a growing dataset while a writer is at work; others pass.
-
-    Raises
-    ------
-    NameTaken
-    """
-    if not (dataset / WRITERS).exists():
-        return
-    lock = lock_writers(dataset, shared=False)
-    if lock is None:
-        raise NameTaken(f"{dataset} is being written by another process.", hint="wait until its writers are closed")
-    os.close(lock)
 
 
 def append(file: Path, at: int, data: bytes) -> None:
