@@ -48,12 +48,12 @@ class GrowingDataset:
 
     @classmethod
     def find(cls, path: Path) -> GrowingDataset | None:
-        """Return the growing dataset in a directory; None if the one that is there does not grow."""
+        """Return the growing dataset in a directory; None if the dataset in it does not grow."""
         return cls(path) if (path / commits.FILE).exists() else None
 
     @classmethod
     def of(cls, path: Path) -> GrowingDataset:
-        """Return the growing dataset in a directory; raises NameTaken if the one that is there does not grow."""
+        """Return the growing dataset in a directory; raises NameTaken if the dataset in it does not grow."""
         from rlds_cli.store.growing.opening import check_grows
 
         check_grows(path)
