@@ -110,8 +110,11 @@ def test_missing_values_differ_from_their_fillers() -> None:
 def test_the_fingerprint_goes_over_fields_then_columns_by_name() -> None:
     a, b, c = ("aa" * 32, "bb" * 32, "cc" * 32)
     expected = sha(bytes.fromhex(a) + bytes.fromhex(b) + bytes.fromhex(c)).hex()
-    assert digests.fingerprint({"y": b, "x": a}, {"length": c}) == f"rlds1:{expected}"
-    assert digests.fingerprint({"x": a}, {"y": b}) != digests.fingerprint({"x": a, "y": b, "z": c}, {})
+    assert digests.ContentDigests({"y": b, "x": a}, {"length": c}).fingerprint == f"rlds1:{expected}"
+    assert (
+        digests.ContentDigests({"x": a}, {"y": b}).fingerprint
+        != digests.ContentDigests({"x": a, "y": b, "z": c}, {}).fingerprint
+    )
 
 
 # -- of datasets

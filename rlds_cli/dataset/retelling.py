@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
-from rlds_cli.base.files import arrays
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.dataset.tasks import StepTasks, Tasks
-from rlds_cli.store import Store, compression, digests, episode_table
+from rlds_cli.store import FieldHash, NewRows, Store, episode_table
 from rlds_cli.store.derived import Patched
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.views import Change
@@ -71,23 +69,11 @@ def relabelled(store: Store, change: Change) -> Change:
     start, length = places["start"], places["length"]
     for k, a, n in zip(other.tolist(), start.tolist(), length.tolist(), strict=True):
         codes[a : a + n] = number.get(texts[k], -1)
-    new = Patched(other, digests.of_text_episodes(codes, [*number, None], start, length))
+    hashing = FieldHash(store.fields[TASK_AT], texts=[*number, None])
+    new = Patched(other, hashing.episodes(codes, start, length))
     of_episodes: Patched | Digests = new
     if isinstance(of_parts := change.digests.get(TASK_AT), Patched):  # parts of episodes have others than the source
         everything = np.arange(len(index))
         of_episodes = new.over(of_parts.over(store.digests(TASK_AT)[index], everything), everything)
-    written = {TASK_AT: _writer(store, codes, list(number))}
+    written = {TASK_AT: partial(NewRows.write_texts, codes=codes, texts=list(number))}
     return replace(change, rows={**change.rows, **written}, digests={**change.digests, TASK_AT: of_episodes})
-
-
-def _writer(store: Store, codes: Array, texts: list[str]) -> Callable[[Path], None]:
-    """Return the function that writes the rows of ``task_at``, and the table of its texts."""
-
-    def write(dataset: Path) -> None:
-        path = store.table.path_of(TASK_AT)
-        arrays.write(dataset / path, codes)
-        arrays.write_strings(dataset / "text" / path, texts or [""])
-        if store.manifest.encoding == "zarr":
-            compression.compress(dataset / path, store.fields[TASK_AT])
-
-    return write

@@ -15,30 +15,28 @@ the episode that has the first step.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
-from rlds_cli.base.files import arrays
-from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files import arrays, sha256
 from rlds_cli.dataset import retelling
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.store import Store, compression, digests
+from rlds_cli.store import NewRows, Store
 from rlds_cli.store.derived import NUMBERS, ZEROS, Column, Patched
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import Columns
 from rlds_cli.store.views import Change
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, VIDEO, Field
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, Field
 
 _TERMINATED, _TRUNCATED = FLAGS
 _ROWS_AT_ONCE = 1 << 18
 _BYTES_AT_ONCE = 4 << 20
-_BLOCK = 65_536  # rows of a sparse file, or ids, that are made at once
+_BLOCK = 65_536  # ids that are made at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +96,11 @@ def change(store: Store, ranges: Ranges) -> Change:
     patched = {name: Patched(parts, values) for name, values in columns.items()}
     patched |= {"source_episode": Patched(parts, of, "numbers"), "source_step": Patched(parts, first, "zeros")}
     new = {name: Patched(parts, partial(_digests, rows, f, cut)) for name, f in store.fields.items()}
-    flags = {_TRUNCATED: _writer(store, ranges, truncated)} if _TRUNCATED in store.fields else {}
+    flags = partial(_write_flags, store=store, ranges=ranges, truncated=truncated)
+    rewritten = {_TRUNCATED: flags} if _TRUNCATED in store.fields else {}
     if isinstance(e, Columns):
         e.let_go()
-    return retelling.of_ranges(store, Change(ranges.number, patched, digests=new, rows=flags), parts)
+    return retelling.of_ranges(store, Change(ranges.number, patched, digests=new, rows=rewritten), parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,9 @@ def _ids(of: Array, ranges: Ranges, parts: IntArray) -> Digests:
     found = np.empty((len(parts), 16), np.uint8)
     for a in range(0, len(parts), _BLOCK):
         some = slice(a, a + _BLOCK)
-        found[some] = digests.of_rows(np.concatenate([of[ranges.number[parts[some]]], places[some]], 1))[:, :16]
+        named = np.concatenate([of[ranges.number[parts[some]]], places[some]], 1)
+        begin = np.arange(len(named)) * named.shape[1]
+        found[some] = sha256.of_pieces(arrays.raw(named), begin, np.full_like(begin, named.shape[1]))[:, :16]
     heads = np.sort(np.concatenate([taken[:, :8], found[:, :8]]).view("<u8").reshape(-1))
     if (heads[1:] == heads[:-1]).any():
         known = {row.tobytes() for row in taken}
@@ -203,51 +204,31 @@ def _truncated(rows: Rows, a: int, b: int, cut: BoolArray) -> BoolArray:
 def _digests(rows: Rows, f: Field, cut: BoolArray) -> Digests:
     """Return the digests of the episodes of a field [episodes, 32]."""
     store, found, count = rows.store, np.empty((len(rows.start), 32), np.uint8), rows.count(f)
-    of_rows = store.row_digests(f.name) if digests.has_row_digests(f) else None
-    of_videos = store.table.video_digests(f.name) if f.codec == VIDEO else None
-    texts = store.strings(f.name).tolist() if f.kind == "text" else []
+    hashing = store.table.hashing(f.name)
+    of_rows = store.row_digests(f.name) if hashing.has_rows else None
     width = 32 if of_rows is not None else arrays.row_bytes((0, *f.shape), f.dtype) if f.kind == "array" else 8
     for a, b in _groups(rows, width):
         places, some = rows.stored(rows.start[a:b]), count[a:b]
         if of_rows is not None:
-            found[a:b] = digests.of_episodes(of_rows, places, some)
+            found[a:b] = hashing.episodes(of_rows, places, some)
         elif f.kind == "array" and f.name != _TRUNCATED and store.slices:
             first = int(places.min())
             values = rows.window(f.name, first, int((places + some).max()))
-            found[a:b] = digests.of_episodes(values, places - first, some)
+            found[a:b] = hashing.episodes(values, places - first, some)
         elif f.name == _TRUNCATED:
-            found[a:b] = digests.of_episodes(_truncated(rows, a, b, cut), np.cumsum(some) - some, some)
+            found[a:b] = hashing.episodes(_truncated(rows, a, b, cut), np.cumsum(some) - some, some)
         else:
             values, start = _read(rows, f.name, a, b, count)
-            if f.kind == "text":
-                found[a:b] = digests.of_text_episodes(values, texts, start, some)
-            else:
-                hashed = values if of_videos is None else digests.video_rows(values, of_videos)
-                found[a:b] = digests.of_episodes(hashed, start, some)
+            found[a:b] = hashing.episodes(values, start, some)
     rows.let_go()
     return found
 
 
-def _writer(store: Store, ranges: Ranges, truncated: IntArray) -> Callable[[Path], None]:
-    """Return the function that writes ``next/truncated``: the flags of the ranges, and True in rows ``truncated``."""
-    rows, start = store.manifest.counts.rows, store.episodes["start"][ranges.number] + ranges.first
-
-    def write(dataset: Path) -> None:
-        directory = dataset / store.table.path_of(_TRUNCATED)
-        file = arrays.data_file(directory, 1)
-        safe_files.make(file.parent)
-        flagged = np.sort(np.concatenate([truncated, *_flagged(store, start, ranges.stop - ranges.first)]))
-        with file.open("wb") as sparse:
-            sparse.truncate(rows)
-            for at in np.split(flagged, np.flatnonzero(np.diff(flagged // _BLOCK)) + 1) if len(flagged) else ():
-                block = np.zeros(int(at[-1] - at[0]) + 1, np.uint8)
-                block[at - at[0]] = 1
-                arrays.write_at(sparse.fileno(), int(at[0]), block)
-        arrays.finish(directory, (rows,), "bool")
-        if store.manifest.encoding == "zarr":
-            compression.compress(directory, store.fields[_TRUNCATED])
-
-    return write
+def _write_flags(new: NewRows, store: Store, ranges: Ranges, truncated: IntArray) -> None:
+    """Write ``next/truncated``: the flags of the ranges, and True in rows ``truncated``."""
+    start = store.episodes["start"][ranges.number] + ranges.first
+    flagged = np.sort(np.concatenate([truncated, *_flagged(store, start, ranges.stop - ranges.first)]))
+    new.write_flags(store.manifest.counts.rows, flagged)
 
 
 def _flagged(store: Store, start: IntArray, length: IntArray) -> Iterator[IntArray]:

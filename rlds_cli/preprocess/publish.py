@@ -13,6 +13,7 @@ from rlds_cli.base import text
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import trees
+from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.base.progress import Event, Progress
 from rlds_cli.base.settings import Settings
 from rlds_cli.base.workers import Executor
@@ -26,7 +27,6 @@ from rlds_cli.preprocess.task import Task
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.store import Built, Description, JoinedMember, Work, finish, manifest, versions
 from rlds_cli.store.video_encoding import MADE
-from rlds_cli.store.videos import Extent
 
 _LONG = 20.0  # seconds
 

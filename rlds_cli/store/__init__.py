@@ -8,6 +8,8 @@ shares, by `join`.
 `open_store` opens a version: a `Store`, whose methods read rows, texts, frames and videos. A `Manifest` is what a
 version says of itself. A `StoredDataset` answers what is asked of a dataset without a version that is open; a
 `GrowingDataset` is one to which writers commit: it is compacted, cleared, and freed of what left.
+A `FieldHash` says how the episodes of a field are hashed; an `EpisodeHash` does it as their rows come, and
+`ContentDigests` make a fingerprint of the results. `NewRows` are written where a change makes other rows.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
     from rlds_cli.store.build import Built as Built
+    from rlds_cli.store.digests import ContentDigests as ContentDigests
+    from rlds_cli.store.digests import EpisodeHash as EpisodeHash
+    from rlds_cli.store.digests import FieldHash as FieldHash
     from rlds_cli.store.finishing import Description as Description
     from rlds_cli.store.finishing import finish as finish
     from rlds_cli.store.growing.dataset import GrowingDataset as GrowingDataset
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     from rlds_cli.store.joining import JoinedMember as JoinedMember
     from rlds_cli.store.joining import join as join
     from rlds_cli.store.manifest import Manifest as Manifest
+    from rlds_cli.store.new_rows import NewRows as NewRows
     from rlds_cli.store.opening import Store as Store
     from rlds_cli.store.work import Shard as Shard
     from rlds_cli.store.work import Work as Work
@@ -37,6 +43,10 @@ __all__ = [
     "JoinedMember",
     "Manifest",
     "Shard",
+    "ContentDigests",
+    "EpisodeHash",
+    "FieldHash",
+    "NewRows",
     "Store",
     "StoredDataset",
     "Work",
@@ -53,7 +63,9 @@ lazy(
         "growing.dataset": "GrowingDataset",
         "growing.opening": "StoredDataset open_store",
         "joining": "JoinedMember join",
+        "digests": "ContentDigests EpisodeHash FieldHash",
         "manifest": "Manifest",
+        "new_rows": "NewRows",
         "opening": "Store",
         "work": "Shard Work",
     },

@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from rlds_cli.base.files import arrays, sha256
 from rlds_cli.store import episode_table
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import StoredField
-from rlds_cli.ted import VIDEO, EpisodeTable, Field, Repeated
+from rlds_cli.ted import VIDEO, Column, EncodedFrames, EpisodeTable, Field, Repeated, VideoFrames
 
 LARGE_ROW = 4096  # bytes from which on a row has a digest of its own: 32 bytes are 0.8 % of it
 ROWS = "rows"  # the directory of the digests of rows
@@ -112,6 +113,80 @@ def video_rows(index: Array, files: Digests) -> Array:
 
 
 # -- fields, columns of the episode table, the fingerprint
+
+
+class FieldHash:
+    """How the episodes of a field are hashed.
+
+    Parameters
+    ----------
+    f : Field or StoredField
+    texts : sequence of str or None
+        Of a field of texts, by their codes; the last stands for code -1.
+    videos : array [videos, 32], optional
+        Of a field in videos, the sha256 of each.
+    """
+
+    def __init__(
+        self, f: Field | StoredField, *, texts: Sequence[str | None] = (), videos: Digests | None = None
+    ) -> None:
+        self.field, self.texts = f, texts
+        self.videos = as_array([]) if videos is None else videos
+        self.has_rows = has_row_digests(f)  # rows have digests of their own
+
+    def counted(self, length: IntArray, num_observed: IntArray) -> IntArray:
+        """Return how many rows of each episode count [episodes]."""
+        return counted(self.field, length, num_observed)
+
+    def episodes(self, rows: Array, start: IntArray, count: IntArray) -> Digests:
+        """Return the digests of the episodes with ``count[e]`` of the ``rows`` from row ``start[e]`` on, for each e.
+
+        Rows are as they are stored, or the digests of these where `has_rows`.
+        """
+        if self.field.kind == "text":
+            return of_text_episodes(rows, self.texts, start, count)
+        return of_episodes(video_rows(rows, self.videos) if self.field.codec == VIDEO else rows, start, count)
+
+    def fits(self, rows: Array) -> bool:
+        """Return whether rows as they are stored stand for texts, or videos, that there are."""
+        numbers, most = (rows, len(self.texts) - 1) if self.field.kind == "text" else (rows[:, 0], len(self.videos))
+        return not len(numbers) or bool(-1 <= numbers.min() <= numbers.max() < most)
+
+    def of_field(self, episodes: Digests) -> str:
+        """Return the digest of the field, from those of its episodes."""
+        return of_field(self.field, episodes)
+
+
+class EpisodeHash:
+    """Hashes the episodes of a field one after the other; the rows of each come in pieces."""
+
+    def __init__(self, f: Field | StoredField) -> None:
+        self._field, self._ended = f, list[bytes]()
+        self._hash, self._texts = hashlib.sha256(), list[str | None]()
+
+    @property
+    def episodes(self) -> Digests:
+        """The digests of the episodes that have ended."""
+        return as_array(self._ended)
+
+    def add(self, column: Column, start: int = 0, stop: int | None = None, *, videos: Digests | None = None) -> None:
+        """Add rows [start, stop) of a column to the episode; ``videos`` are the sha256 of files of `VideoFrames`."""
+        rows = slice(start, stop)
+        if isinstance(column, VideoFrames):
+            assert videos is not None
+            self._hash.update(arrays.raw(video_rows(column.index[rows], videos)))
+        elif isinstance(column, EncodedFrames):
+            self._hash.update(arrays.raw(of_frames(column.data, column.spans[rows])))
+        elif isinstance(column, list):
+            self._texts += column[rows]
+        else:
+            values = arrays.little_endian(column[rows])
+            self._hash.update(arrays.raw(of_rows(values) if has_row_digests(self._field) else values))
+
+    def end(self) -> None:
+        """End the episode."""
+        self._ended.append(of_texts(self._texts) if self._field.kind == "text" else self._hash.digest())
+        self._hash, self._texts = hashlib.sha256(), []
 
 
 def of_field(f: Field | StoredField, episodes: Digests, name: str | None = None) -> str:
@@ -195,13 +270,26 @@ def content_columns(table: EpisodeTable) -> Iterator[tuple[str, Array | list[str
     yield from ((f"split/{name}", values) for name, values in table.splits.items())
 
 
-def fingerprint(fields: Mapping[str, str], columns: Mapping[str, str]) -> str:
-    """Return ``rlds1:`` and 64 hexadecimal digits, from the digests of fields and of columns by name."""
-    h = hashlib.sha256()
-    for digests in (fields, columns):
-        for name in sorted(digests):
-            h.update(bytes.fromhex(digests[name]))
-    return PREFIX + h.hexdigest()
+@dataclass(frozen=True, slots=True)
+class ContentDigests:
+    """What a fingerprint is made of: the digests of the fields, and of the columns of the episode table, by name."""
+
+    fields: Mapping[str, str]
+    columns: Mapping[str, str]
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str], table: EpisodeTable) -> ContentDigests:
+        """Return the digests of a dataset with these fields and episodes."""
+        return cls(fields, of_table(table))
+
+    @property
+    def fingerprint(self) -> str:
+        """``rlds1:`` and 64 hexadecimal digits."""
+        h = hashlib.sha256()
+        for digests in (self.fields, self.columns):
+            for name in sorted(digests):
+                h.update(bytes.fromhex(digests[name]))
+        return PREFIX + h.hexdigest()
 
 
 # -- ids of episodes

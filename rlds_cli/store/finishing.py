@@ -33,10 +33,22 @@ from rlds_cli.store import (
 )
 from rlds_cli.store import metadata as data_not_per_row
 from rlds_cli.store.build import Built
+from rlds_cli.store.digests import FieldHash
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField, read, summarise_sources
 from rlds_cli.store.paths import assign_paths, component
 from rlds_cli.store.sharing import Shared
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, EpisodeTable, Field, Repeated, merge_notes
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    VIDEO,
+    EpisodeTable,
+    Field,
+    Repeated,
+    merge_notes,
+)
 
 _MOVED_BYTES = 16 << 20  # that are copied at once
 
@@ -217,7 +229,7 @@ def complete(
         encoding=about.encoding,
         fields=c.fields,
         counts=_counts(table, c.rows, c.computed.get("num_terminated")),
-        fingerprint=digests.fingerprint({f.name: f.digest for f in c.fields}, digests.of_table(table)),
+        fingerprint=digests.ContentDigests({f.name: f.digest for f in c.fields}, digests.of_table(table)).fingerprint,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         rlds_version=__version__,
         reader=about.reader,
@@ -281,7 +293,7 @@ def _finish_field(built: Built, f: Field, encoding: str, locate: videos.Locate |
         arrays.finish(directory, (total, 2), "int32")
         extents = [locate(f.name, key) for key in built.end.strings.get(f.name, [])]
         files = videos.write(built.directory / videos.DIRECTORY / path, extents)
-        of_episodes = digests.of_episodes(digests.video_rows(layouts.read(directory), files), start, count)
+        of_episodes = FieldHash(f, videos=files).episodes(layouts.read(directory), start, count)
     elif f.kind == "frames":
         of_rows = _finish_frames(directory, total, built.end.frame_bytes.get(f.name, 0))
         of_episodes = digests.of_episodes(of_rows, start, count)
@@ -289,7 +301,7 @@ def _finish_field(built: Built, f: Field, encoding: str, locate: videos.Locate |
         strings = built.end.strings.get(f.name, [])
         arrays.finish(directory, (total,), "int32")
         arrays.write_strings(built.directory / "text" / path, strings)
-        of_episodes = digests.of_text_episodes(layouts.read(directory), [*strings, None], start, count)
+        of_episodes = FieldHash(f, texts=[*strings, None]).episodes(layouts.read(directory), start, count)
     else:
         arrays.finish(directory, (total, *f.shape), f.dtype)
         scanned = statistics.scan(layouts.read(directory), f, built.episodes, blocks)

@@ -98,7 +98,7 @@ def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress 
     known = {c.name: c.digest for c in checked if c.digest is not None}
     fingerprint = None
     if columns is not None and len(known) == len(m.fields):
-        fingerprint = digests.fingerprint(known, columns)
+        fingerprint = digests.ContentDigests(known, columns).fingerprint
         if fingerprint != m.fingerprint and not problems:
             problems.append(Problem("episodes", f"the fingerprint is {fingerprint}; the manifest says {m.fingerprint}"))
     what = (m.id, path, not problems, fingerprint, len(checked), sum(c.bytes for c in checked), tuple(problems), ())

@@ -150,6 +150,10 @@ class Files:
             )
         return found
 
+    def is_segmented(self, c: Column) -> bool:
+        """Return whether a column is in segments that are arrays of their own, as those of a merge are."""
+        return layouts.is_segmented(self.path / c.directory)
+
     def array(self, c: Column, keep: object = None) -> Array:
         """Return the entries of a column: mapped, decoded once, or fetched where they are read.
 
@@ -335,8 +339,7 @@ class LocalFiles(Files):
 
     def file_of(self, c: Column) -> Path | None:
         """Return the one file that has all plain rows of a column; None if they are in several, or compressed."""
-        path = self.path / c.directory
-        if c.segment_rows or (found := layouts.layout(path)).compressed or layouts.is_segmented(path):
+        if c.segment_rows or (found := layouts.layout(self.path / c.directory)).compressed or self.is_segmented(c):
             return None
         return found.segments[0].file
 

@@ -129,7 +129,7 @@ class RenamedTable(Table):
         """Return the fingerprint under the new names."""
         index = self.numbers if index is None else index
         of_fields = {name: digests.of_field(self.stored(name), self.digests(name)[index]) for name in self.fields}
-        return digests.fingerprint(of_fields, self.column_digests(index, ignored))
+        return digests.ContentDigests(of_fields, self.column_digests(index, ignored)).fingerprint
 
     def check_recorded(self) -> None:
         """Refuse a dataset whose recorded digests are not those that were written."""

@@ -17,7 +17,7 @@ from rlds_cli.base.files import arrays
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument
 from rlds_cli.store import digests, episode_table, layouts, lookups, manifest, metadata, sealing, versions
 from rlds_cli.store.columns import Column, Part
-from rlds_cli.store.digests import Digests
+from rlds_cli.store.digests import Digests, FieldHash
 from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.local import Files, LocalFiles, replaced, version_removed
@@ -279,6 +279,12 @@ class Table(ABC):
         return digests.of_columns(
             columns, {n: self.own_column(n).take(index) for n in self.own_columns if n not in ignored}
         )
+
+    def hashing(self, name: str) -> FieldHash:
+        """Return how the episodes of a field are hashed, with the texts or videos that its rows stand for."""
+        f = self.fields[name]
+        texts = self.strings(name).tolist() if f.kind == "text" else ()
+        return FieldHash(f, texts=texts, videos=self.video_digests(name) if f.codec == VIDEO else None)
 
     @abstractmethod
     def check_recorded(self) -> None:
@@ -551,7 +557,9 @@ class FixedTable(Table):
         if index is None and not ignored:
             return self.manifest.fingerprint
         of_fields = {f.name: self._digest_of(f, index) for f in self.manifest.fields}
-        return digests.fingerprint(of_fields, self.column_digests(self.numbers if index is None else index, ignored))
+        return digests.ContentDigests(
+            of_fields, self.column_digests(self.numbers if index is None else index, ignored)
+        ).fingerprint
 
     def _digest_of(self, f: StoredField, index: IntArray | None) -> str:
         return self.field_digest(f.name) if index is None else digests.of_field(f, self.digests(f.name)[index])

@@ -39,8 +39,7 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.disk import is_full
 from rlds_cli.base.media import video_files
 from rlds_cli.base.media.image_header import MAX_PIXELS
-from rlds_cli.base.media.mp4 import Extent as Extent
-from rlds_cli.base.media.mp4 import Track
+from rlds_cli.base.media.mp4 import Extent, Track
 from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage, NoSpace
 from rlds_cli.store import digests, layouts
 from rlds_cli.store.columns import Column

@@ -22,6 +22,7 @@ from rlds_cli.store.derived import Column, Patched, Tables, WrittenTable
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import Counts, Manifest, StoredField, read
+from rlds_cli.store.new_rows import NewRows
 from rlds_cli.store.opening import Store
 from rlds_cli.store.paths import component
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
@@ -49,8 +50,8 @@ class Change:
     digests : mapping
         Digests of the episodes of fields [episodes, 32], where they are not those of the source's episodes.
     rows : mapping
-        Functions that write all rows of a field below the directory of the result, where they are not the source's, and
-        its tables if these change, too.
+        Functions that write all rows of a field, where they are not the source's, and what lies beside them if that
+        changes, too.
     total : int, optional
         The number of rows, where it is not the source's.
     copies : bool
@@ -68,7 +69,7 @@ class Change:
     columns: Mapping[str, Column | Patched] = field(default_factory=dict)
     own: Mapping[str, StoredColumn | None] = field(default_factory=dict)
     digests: Mapping[str, Digests | Patched] = field(default_factory=dict)
-    rows: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+    rows: Mapping[str, Callable[[NewRows], None]] = field(default_factory=dict)
     total: int | None = None
     copies: bool = False
     moves: bool = False
@@ -106,7 +107,7 @@ def write(
     listed = sealing.listed(source.path)
     for f in source.manifest.fields:
         if f.name in change.rows:
-            change.rows[f.name](directory)
+            change.rows[f.name](NewRows(source, f.name, directory))
         for root in _TABLES if f.name in change.rows else (*_ROWS, *_TABLES):
             if f.name not in change.rows or not (directory / root / f.path).exists():
                 known |= _share(source, directory, root + f.path, listed, change)
@@ -201,7 +202,7 @@ def _described(
         version=version,
         fields=fields,
         counts=_counts(m.counts, change.total, columns),
-        fingerprint=digests.fingerprint({f.name: f.digest for f in fields}, of_columns),
+        fingerprint=digests.ContentDigests({f.name: f.digest for f in fields}, of_columns).fingerprint,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         rlds_version=__version__,
         stats={} if change.index is not None else m.stats,

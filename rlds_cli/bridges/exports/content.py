@@ -18,11 +18,11 @@ from typing import Literal, TypeVar, cast
 import numpy as np
 
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
-from rlds_cli.base.files import arrays
 from rlds_cli.base.media import mp4_cut
 from rlds_cli.base.media.mp4_cut import Excerpt
 from rlds_cli.dataset import Dataset, Rows, StepTasks
-from rlds_cli.store import digests
+from rlds_cli.store import ContentDigests, EpisodeHash, FieldHash
+from rlds_cli.store.digests import Digests
 from rlds_cli.store.frames import Codec, encode_frames
 from rlds_cli.store.videos import Videos
 from rlds_cli.ted import (
@@ -32,11 +32,13 @@ from rlds_cli.ted import (
     TASK_AT,
     TRUNCATED,
     VIDEO,
+    Column,
     EncodedFrames,
     EpisodeTable,
     Field,
     Placement,
     Scalar,
+    VideoFrames,
 )
 
 T = TypeVar("T")
@@ -448,20 +450,17 @@ class Content:
 
     # -- fingerprint
 
-    def field_digests(self, threads: int = 2) -> dict[str, str]:
-        """Compute the digest of each field, as importing the exported files would."""
+    def digests(self, threads: int = 2) -> ContentDigests:
+        """Compute the digests of the content, as importing the exported files would."""
         with ThreadPoolExecutor(threads) as pool:
-            return dict(zip(self.fields, pool.map(self._digest, self.fields), strict=True))
+            fields = dict(zip(self.fields, pool.map(self._digest, self.fields), strict=True))
+        return ContentDigests.of(fields, self.table)
 
     def fingerprint(self, threads: int = 2) -> str:
         """Return the fingerprint of the content: the dataset's own where nothing was left out."""
         if self._is_whole and not self.kinds - {"metadata"}:
             return self.dataset.fingerprint
-        return digests.fingerprint(self.field_digests(threads), self.column_digests())
-
-    def column_digests(self) -> dict[str, str]:
-        """Compute the digest of each column of the episode table, as importing the exported files would."""
-        return digests.of_table(self.table)
+        return self.digests(threads).fingerprint
 
     def _as_stored(self, name: str) -> bool:
         """Return whether the rows of a field that count are those that are stored, whatever its name is."""
@@ -475,31 +474,30 @@ class Content:
 
     def _digest(self, name: str) -> str:
         f = self.fields[name]
+        hashing = FieldHash(f)
         if self._as_stored(name):
-            return digests.of_field(f, self._store.digests(self._stored_as[name])[self.source.index])
-        count = digests.counted(f, self.table.length, self.table.num_observed)
-        spans = zip(self.source.start.tolist(), count.tolist(), strict=True)
-        files = self._video_digests(f) if f.codec == VIDEO else digests.as_array([])
-        return digests.of_field(f, digests.as_array(self._episode(f, a, a + n, files) for a, n in spans))
+            return hashing.of_field(self._store.digests(self._stored_as[name])[self.source.index])
+        videos = self._video_digests(f) if f.codec == VIDEO else None
+        count = hashing.counted(self.table.length, self.table.num_observed)
+        step, each = max(1, PIECE // max(1, self.row_bytes(name))), EpisodeHash(f)
+        for start, n in zip(self.source.start.tolist(), count.tolist(), strict=True):
+            for a in range(start, start + n, step):
+                each.add(self._hashed_rows(f, a, min(a + step, start + n)), videos=videos)
+            each.end()
+        return hashing.of_field(each.episodes)
 
-    def _episode(self, f: Field, start: int, stop: int, files: digests.Digests) -> bytes:
-        """Hash the rows of one episode as `store.digests` does, reading a piece at a time."""
-        if f.kind == "text":
-            return digests.of_texts(self.rows(f.name, start, stop).tolist())
-        h = hashlib.sha256()
-        step = max(1, PIECE // max(1, self.row_bytes(f.name)))
-        for a in range(start, stop, step):
-            b = min(a + step, stop)
-            if f.codec == VIDEO:
-                h.update(arrays.raw(digests.video_rows(self.video_rows(f.name, a, b), files)))
-            elif f.kind == "frames":
-                h.update(b"".join(hashlib.sha256(frame).digest() for frame in self.frames(f.name, a, b)))
-            else:
-                rows = self.rows(f.name, a, b)
-                h.update(arrays.raw(digests.of_rows(rows) if digests.has_row_digests(f) else rows))
-        return h.digest()
+    def _hashed_rows(self, f: Field, start: int, stop: int) -> Column:
+        """Return rows as they are hashed: frames are encoded."""
+        if f.codec == VIDEO:
+            return VideoFrames((), self.video_rows(f.name, start, stop))
+        if f.kind == "frames":
+            frames = self.frames(f.name, start, stop)
+            lengths = np.array([len(frame) for frame in frames], np.int64)
+            return EncodedFrames(np.frombuffer(b"".join(frames), np.uint8), lengths)
+        rows = self.rows(f.name, start, stop)
+        return rows.tolist() if f.kind == "text" else rows
 
-    def _video_digests(self, f: Field) -> digests.Digests:
+    def _video_digests(self, f: Field) -> Digests:
         """Return the sha256 of each video that rows refer to, by its number [videos, 32]; zeros for the others."""
         numbers = first_references(self.video_rows(f.name, 0, self.num_rows)[:, 0])
         found = np.zeros((max(numbers, default=-1) + 1, 32), np.uint8)

@@ -16,7 +16,6 @@ import numpy as np
 
 from rlds_cli.archives import Plan, Replan, reader
 from rlds_cli.base.array_types import BoolArray
-from rlds_cli.base.files import arrays
 from rlds_cli.base.files.hashing import short
 from rlds_cli.base.progress import Event, Progress
 from rlds_cli.base.workers import Processes, run_items
@@ -24,8 +23,9 @@ from rlds_cli.bridges.exports.content import Content
 from rlds_cli.bridges.exports.format import Format
 from rlds_cli.errors import ExportError
 from rlds_cli.make import plan_import
-from rlds_cli.store import digests
-from rlds_cli.ted import Column, EncodedFrames, EpisodeTable, Field, VideoFrames
+from rlds_cli.store import ContentDigests, EpisodeHash, FieldHash
+from rlds_cli.store.digests import Digests
+from rlds_cli.ted import Column, EpisodeTable, Field, VideoFrames
 
 _ID = "local/export"
 _ALONE = 256 << 20  # bytes that one process reads: starting others takes longer
@@ -40,9 +40,9 @@ class Read:
     table: EpisodeTable
 
     @property
-    def fingerprint(self) -> str:
-        """The fingerprint of the dataset that an import would make."""
-        return digests.fingerprint(self.fields, digests.of_table(self.table))
+    def digests(self) -> ContentDigests:
+        """The digests of the dataset that an import would make."""
+        return ContentDigests.of(self.fields, self.table)
 
 
 def prove(made: Format, directory: Path, expected: str, jobs: int, tell: Progress) -> None:
@@ -57,7 +57,7 @@ def prove(made: Format, directory: Path, expected: str, jobs: int, tell: Progres
     differ = _differences(made.content, found, expected)
     if differ:
         raise ExportError(
-            f"{made.content.id} as {made.name}: importing the files again gives {short(found.fingerprint)}"
+            f"{made.content.id} as {made.name}: importing the files again gives {short(found.digests.fingerprint)}"
             f" instead of {short(expected)}. These differ: {', '.join(differ[:8])}{', ...' * (len(differ) > 8)}.",
             hint=f"rlds verify {made.content.id} checks the dataset; nothing was written to {made.target}",
         )
@@ -70,12 +70,13 @@ def _differences(content: Content, found: Read, expected: str) -> list[str]:
         for n, values in content.table.extra.items()
         if list(values) != list(found.table.extra.get(n, ()))
     ]
-    if found.fingerprint == expected:
+    again = found.digests
+    if again.fingerprint == expected:
         return odd
-    fields = content.field_digests()
-    odd += [n for n in sorted({*fields, *found.fields}) if fields.get(n) != found.fields.get(n)]
-    columns, again = content.column_digests(), digests.of_table(found.table)
-    odd += [f"episodes: {n}" for n in sorted({*columns, *again}) if columns.get(n) != again.get(n)]
+    given = content.digests()
+    odd += [n for n in sorted({*given.fields, *again.fields}) if given.fields.get(n) != again.fields.get(n)]
+    columns = sorted({*given.columns, *again.columns})
+    odd += [f"episodes: {n}" for n in columns if given.columns.get(n) != again.columns.get(n)]
     return odd or ["rows that are damaged on this disk"]
 
 
@@ -94,7 +95,7 @@ def read(made: Format, directory: Path, jobs: int, tell: Progress) -> Read:
 class _Parts:
     """The result of reading some parts: digests of episodes by field, and the episode table."""
 
-    hashes: dict[str, list[bytes]]
+    hashes: dict[str, Digests]
     table: EpisodeTable
     rows: int
 
@@ -121,8 +122,10 @@ def _read(plan: Plan, content: Content, jobs: int, tell: Progress) -> Read:
         for i in range(len(plan.parts)):
             found[i] = _read_part(plan, i, report)
     ordered = [found[i] for i in range(len(plan.parts))]
-    of_fields = {f.name: digests.as_array(h for p in ordered for h in p.hashes[f.name]) for f in plan.schema}
-    fields = {f.name: digests.of_field(f, of_fields[f.name]) for f in plan.schema}
+    of_fields = {
+        f.name: np.concatenate([np.zeros((0, 32), np.uint8), *(p.hashes[f.name] for p in ordered)]) for f in plan.schema
+    }
+    fields = {f.name: FieldHash(f).of_field(of_fields[f.name]) for f in plan.schema}
     return Read(fields, EpisodeTable.concat([p.table for p in ordered]))
 
 
@@ -145,47 +148,34 @@ def _read_part(plan: Plan, number: int, report: Callable[[int], None] = lambda r
 
 
 class _Hasher:
-    """Hashes the episodes of a field, whose rows come in chunks.
-
-    Attributes
-    ----------
-    episodes : list of bytes
-        Digests of the episodes that have ended.
-    """
+    """Hashes the episodes of a field, whose rows come in chunks."""
 
     def __init__(self, f: Field, plan: Plan) -> None:
         self.field, self._plan = f, plan
-        self.episodes: list[bytes] = []
+        self._each = EpisodeHash(f)
         self._files: dict[str, bytes] = {}  # sha256 of videos
-        self._begin()
 
-    def _begin(self) -> None:
-        self._hash, self._texts = hashlib.sha256(), list[str | None]()
+    @property
+    def episodes(self) -> Digests:
+        """Digests of the episodes that have ended."""
+        return self._each.episodes
 
     def add(self, column: Column, last: BoolArray, ended: EpisodeTable) -> None:
         """Add the rows of a chunk. ``last`` marks last rows; ``ended`` describes the episodes that they end."""
         start = 0
         for end, observed in zip(np.flatnonzero(last).tolist(), ended.observed.tolist(), strict=True):
             self._update(column, start, end + (observed and self.field.placement == "both"))
-            self.episodes.append(digests.of_texts(self._texts) if self.field.kind == "text" else self._hash.digest())
-            self._begin()
+            self._each.end()
             start = end + 1
         self._update(column, start, len(last))
 
     def _update(self, column: Column, start: int, stop: int) -> None:
-        f = self.field
-        if isinstance(column, VideoFrames):
-            files = digests.as_array(map(self._file, column.files))
-            self._hash.update(arrays.raw(digests.video_rows(column.index[start:stop], files)))
-        elif isinstance(column, EncodedFrames):
-            self._hash.update(arrays.raw(digests.of_frames(column.data, column.spans[start:stop])))
-        elif isinstance(column, list):
-            self._texts += column[start:stop]
-        elif column.dtype != np.dtype(f.dtype) or column.shape[1:] != f.shape:
+        f, videos = self.field, None
+        if isinstance(column, np.ndarray) and (column.dtype != np.dtype(f.dtype) or column.shape[1:] != f.shape):
             raise ExportError(f"{f.name} is read as {column.dtype} {list(column.shape[1:])}, not as {f.dtype}.")
-        else:
-            rows = arrays.little_endian(column[start:stop])
-            self._hash.update(arrays.raw(digests.of_rows(rows) if digests.has_row_digests(f) else rows))
+        if isinstance(column, VideoFrames):
+            videos = np.frombuffer(b"".join(map(self._file, column.files)), np.uint8).reshape(-1, 32)
+        self._each.add(column, start, stop, videos=videos)
 
     def _file(self, name: str) -> bytes:
         if name not in self._files:

@@ -18,7 +18,7 @@ import threading
 import numpy as np
 
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
-from rlds_cli.store import Store, digests
+from rlds_cli.store import Store
 
 _STRIDE = np.array([0x9E3779B97F4A7C15, 0], np.uint64)  # the names of two neighbouring frames of a video differ by it
 _STEP = 8 << 20
@@ -39,12 +39,10 @@ class ImageNames:
         """Return whether the bytes of the images at ``rows`` [n] are those of their names [n]."""
         if self._store.address:
             return np.ones(len(rows), bool)
-        frames = self._store.frames(self._name)
-        data, spans = frames.data, np.stack(frames.spans(rows), 1)
-        hashed = digests.as_array(
-            [hashlib.sha256(np.ascontiguousarray(data[a:b]).data).digest() for a, b in spans.tolist()]
-        )
-        return np.asarray((hashed == self._digests[rows]).all(1))
+        frames, known = self._store.frames(self._name), self._digests[rows]
+        pieces = (np.ascontiguousarray(frames.data[a:b]) for a, b in zip(*frames.spans(rows), strict=True))
+        hashed = [hashlib.sha256(piece.data).digest() for piece in pieces]
+        return np.array([h == of.tobytes() for h, of in zip(hashed, known, strict=True)], bool)
 
 
 class VideoNames:

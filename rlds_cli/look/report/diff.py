@@ -27,7 +27,7 @@ from rlds_cli.look.report.columns import Distribution, distribution
 from rlds_cli.look.report.labels import ColumnDifference, FactDifference
 from rlds_cli.look.report.order import rank
 from rlds_cli.look.report.summary import of_episodes
-from rlds_cli.store import digests
+from rlds_cli.store import ContentDigests
 from rlds_cli.store.manifest import Counts, StoredField
 from rlds_cli.ted import Field
 
@@ -340,7 +340,8 @@ def _greatest(x: Any) -> float:
 
 def _same_episodes(a: Dataset, b: Dataset) -> bool:
     """Compare the columns of the episode tables that are content: all except sources, sums and counts."""
-    return digests.of_table(a.store.episode_table()) == digests.of_table(b.store.episode_table())
+    one, other = (ContentDigests.of({}, ds.store.episode_table()) for ds in (a, b))
+    return one == other
 
 
 def _episodes(a: Dataset, b: Dataset) -> EpisodesDifference | None:

@@ -24,6 +24,7 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.media import media_files
 from rlds_cli.base.media.image_header import MAX_PIXELS
+from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.base.progress import Progress
 from rlds_cli.base.subset import EVERYTHING, Subset
 from rlds_cli.errors import ArchiveError, FrameError, NoSpace, RldsError, UnsafeArchive
@@ -33,7 +34,6 @@ from rlds_cli.make.convert import reading
 from rlds_cli.make.convert.decoding import decoded_field, is_raw_frame
 from rlds_cli.store import Built, Description, Manifest, finish, versions
 from rlds_cli.store.manifest import FORMAT
-from rlds_cli.store.videos import Extent
 from rlds_cli.ted import VIDEO, merge_notes
 
 Identity = tuple[int, int, int, int]  # of a file: device, inode, size, time of its last change in nanoseconds

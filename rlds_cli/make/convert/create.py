@@ -22,6 +22,7 @@ from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import trees
 from rlds_cli.base.ids import DatasetId
+from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.base.progress import Progress, Stage, shown
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.base.text import is_below
@@ -34,7 +35,6 @@ from rlds_cli.make.convert.cameras import Video
 from rlds_cli.make.convert.trajectories import Trajectory, trajectories
 from rlds_cli.store import Built, Description, Store, StoredDataset, Work, episode_table, finish, images, versions
 from rlds_cli.store.frames import CHANNELS
-from rlds_cli.store.videos import Extent
 from rlds_cli.ted import (
     CUT,
     FLAGS,

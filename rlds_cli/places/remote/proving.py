@@ -17,15 +17,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rlds_cli.base.array_types import BoolArray, IntArray
-from rlds_cli.base.files import arrays, sha256
+from rlds_cli.base.files import sha256
 from rlds_cli.errors import DamagedDataset, WrongFingerprint, WrongHash
 from rlds_cli.places.remote.cache import Source, Take
 from rlds_cli.places.remote.columns import FilePlace
 from rlds_cli.places.remote.presence import BLOCK
-from rlds_cli.store import Store, digests
+from rlds_cli.store import Store
 from rlds_cli.store.columns import Part
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.rows import stored_row
 from rlds_cli.ted import VIDEO, Field
 
 _MOST = 64 << 20  # bytes that are in memory until they are proved; longer pieces are read twice
@@ -142,7 +141,7 @@ class Proof:
         h = hashlib.sha256()
         for at in range(begin, end, _STEP):
             h.update(self._bytes(column, at, min(at + _STEP, end), source))
-        return digests.as_array([h.digest()])
+        return np.frombuffer(h.digest(), np.uint8).reshape(1, 32)
 
     def _bytes(self, column: _Column, begin: int, end: int, source: Source) -> memoryview:
         """Return bytes of an array, with zeros between its files."""
@@ -175,52 +174,43 @@ class Proof:
         store = self._store
         chosen = np.argsort(store.episodes["start"], kind="stable")
         start = store.episodes["start"][chosen]
-        count = digests.counted(f, store.episodes["length"][chosen], store.episodes["num_observed"][chosen])
+        hashing, rows = store.table.hashing(f.name), store.table.column(f.name)
+        count = hashing.counted(store.episodes["length"][chosen], store.episodes["num_observed"][chosen])
         known = store.digests(f.name)[chosen]
-        dtype, shape = stored_row(f)
-        width = arrays.row_bytes((0, *shape), dtype)
-        if digests.has_row_digests(f):
+        width = rows.width
+        if hashing.has_rows:
             every = np.repeat(start - np.cumsum(count) + count, count) + np.arange(count.sum())
             own = np.asarray(store.row_digests(f.name))
-            if (digests.of_episodes(own, start, count) != known).any():
+            if (hashing.episodes(own, start, count) != known).any():
                 raise WrongHash(f"The digests of rows of {f.name} at {store.address} are not right.", hint=_HINT)
-            rows = np.unique(every)  # one may be the last of an episode and the first of the next
+            places = np.unique(every)  # one may be the last of an episode and the first of the next
             if f.kind == "frames":
-                begin, end = store.frames(f.name).spans(rows)
+                begin, end = store.frames(f.name).spans(places)
                 other = (np.diff(begin) != 0) | (np.diff(end) != 0) | (begin[1:] == end[1:])
-                new = np.append(True, other)[: len(rows)]
-                of = own[rows[new]]
-                if (own[rows] != of[np.cumsum(new) - 1]).any():
+                new = np.append(True, other)[: len(places)]
+                of = own[places[new]]
+                if (own[places] != of[np.cumsum(new) - 1]).any():
                     raise WrongHash(f"Rows of {f.name} at {store.address} share an image, not its hash.", hint=_HINT)
                 return self._column(f, "frames", (begin[new], end[new]), of, _of_bytes)
-            return self._column(f, "rows", (rows * width, (rows + 1) * width), own[rows], _of_bytes)
+            return self._column(f, "rows", (places * width, (places + 1) * width), own[places], _of_bytes)
         spans = start * width, (start + count) * width
-        if f.kind == "text":
-            texts = [*store.strings(f.name)]
+        if f.kind == "array":
+            return self._column(f, "rows", spans, known, _of_bytes, width)
 
-            def of_texts(data: memoryview, begin: IntArray, end: IntArray) -> Digests:
-                codes = np.frombuffer(data[begin[0] : end[-1]], "<i4")
-                if len(codes) and not -1 <= codes.min() <= codes.max() < len(texts) - 1:
-                    raise DamagedDataset(f"{f.name} at {store.address} has codes of no text.", hint=_HINT)
-                return digests.of_text_episodes(codes, texts, (begin - begin[0]) // width, (end - begin) // width)
+        def of_rows(data: memoryview, begin: IntArray, end: IntArray) -> Digests:
+            values = np.frombuffer(data[begin[0] : end[-1]], "<i4").reshape(-1, *rows.shape)
+            if not hashing.fits(values):
+                said = "codes of no text" if f.kind == "text" else "numbers of no video"
+                raise DamagedDataset(f"{f.name} at {store.address} has {said}.", hint=_HINT)
+            return hashing.episodes(values, (begin - begin[0]) // width, (end - begin) // width)
 
-            return self._column(f, "rows", spans, known, of_texts, width)
-        if f.codec == VIDEO:
-            of_videos = store.table.video_digests(f.name)
-
-            def of_index(data: memoryview, begin: IntArray, end: IntArray) -> Digests:
-                index = np.frombuffer(data[begin[0] : end[-1]], "<i4").reshape(-1, 2)
-                if len(index) and not -1 <= index[:, 0].min() <= index[:, 0].max() < len(of_videos):
-                    raise DamagedDataset(f"{f.name} at {store.address} has numbers of no video.", hint=_HINT)
-                rows = digests.video_rows(index, of_videos)
-                return digests.of_episodes(rows, (begin - begin[0]) // width, (end - begin) // width)
-
-            films = store.videos(f.name).spans
-            there = films[:, 1] > films[:, 0]  # of others no row of this version has a frame
-            spans_of = films[there, 0], films[there, 1]
-            found = self._column(f, "films", spans_of, of_videos[there], _of_bytes)
-            return found + self._column(f, "rows", spans, known, of_index, width)
-        return self._column(f, "rows", spans, known, _of_bytes, width)
+        found = self._column(f, "rows", spans, known, of_rows, width)
+        if f.codec != VIDEO:
+            return found
+        films = store.videos(f.name).spans
+        there = films[:, 1] > films[:, 0]  # of others no row of this version has a frame
+        spans_of = films[there, 0], films[there, 1]
+        return self._column(f, "films", spans_of, hashing.videos[there], _of_bytes) + found
 
     def _column(
         self,

@@ -32,14 +32,14 @@ import numpy.typing as npt
 
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.media import video_files
-from rlds_cli.base.media.mp4 import Track
+from rlds_cli.base.media.mp4 import Extent, Track
 from rlds_cli.errors import CorruptArchive, DamagedDataset, UnknownLayout
 from rlds_cli.store import digests
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.segments import SegmentedArray, SegmentWriter
-from rlds_cli.store.videos import Extent, Tables, Videos, from_table, of_tracks, table_path
+from rlds_cli.store.videos import Tables, Videos, from_table, of_tracks, table_path
 from rlds_cli.ted import VideoFrames
 
 Records = npt.NDArray[np.void]

@@ -417,7 +417,7 @@ class LoggedTable(ChangedByLog):
         known = self._logged_digests(self._kept_places.take(index))
         stored = sorted(self._stored.values(), key=lambda f: f.name)
         of_fields = {f.name: digests.of_field(f, known[:, i]) for i, f in enumerate(stored)}
-        return digests.fingerprint(of_fields, self.column_digests(index, ignored))
+        return digests.ContentDigests(of_fields, self.column_digests(index, ignored)).fingerprint
 
     def field_digest(self, name: str) -> str:
         """Return the digest of a field, which is computed from those of the episodes."""

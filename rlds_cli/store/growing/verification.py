@@ -178,7 +178,7 @@ def _episodes(version: LoggedTable, tell: Progress) -> tuple[str, int, list[Prob
         if k % _TOLD == 0:
             tell(Event(store.manifest.id, "verify", "", k, len(table), "episodes"))
     of_fields = {f.name: digests.of_field(f, found[f.name]) for f in fields}
-    fingerprint = digests.fingerprint(of_fields, digests.of_table(table))
+    fingerprint = digests.ContentDigests(of_fields, digests.of_table(table)).fingerprint
     if not problems:
         problems += _counts(version, table, columns)
     return fingerprint, size, problems
