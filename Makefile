@@ -54,12 +54,18 @@ demo: $(READY)
 # One process more than there are cores: tests wait for processes that they started.
 WORKERS = $$($(BIN)/python -c 'import os; print(os.cpu_count() + 1)')
 
+# The tests start some hundred processes. Where PYTHONDONTWRITEBYTECODE is set, each would compile what it imports, which
+# takes longer than all else that it does.
+COMPILED = $(BIN)/python -m compileall -q rlds_cli tests
+
 # Each worker would rewrite the assertions of all modules, which takes a tenth of the time; those that fail run again.
 test: $(READY)
+	$(COMPILED)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not slow and not thorough' --assert=plain \
 		|| { $(BIN)/python -m pytest --last-failed -m 'not slow and not thorough'; exit 1; }
 
 test-all: $(READY)
+	$(COMPILED)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --hypothesis-profile=all
 
 test-ray: $(READY)

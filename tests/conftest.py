@@ -68,6 +68,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker("slow")
 
 
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
+    """Make no items of the tests that ``make test`` leaves out: most cases are theirs, and each process makes all."""
+    if collector.config.option.markexpr != "not slow and not thorough":
+        return None
+    marks = [*collector.iter_markers(), *(getattr(obj, "pytestmark", None) or ())]
+    return [] if any(mark.name in ("slow", "thorough") for mark in marks) else None
+
+
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A directory of the test's own; on a disk where the test is about disks."""

@@ -18,8 +18,16 @@ from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader import Goals, Loader, Normalize, Offsets, Reward, Sequential, Shuffled, Slice, Transition, Uniform
 
-jax: Any = pytest.importorskip("jax")
-jnp: Any = jax.numpy
+jax: Any
+jnp: Any
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """Import JAX for these tests, and not in each process that collects them."""
+    global jax, jnp
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chisquare
 
 import rlds_cli
 from rlds_cli import Dataset, Fifo, Reservoir, Top, Writer, open_dataset
@@ -142,6 +141,8 @@ def test_a_commit_is_used_within_100_ms(w: Writer) -> None:
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("by", ["window", "episode"])
 def test_draws_are_even_over_the_new_version(w: Writer, by: Any) -> None:
+    from scipy.stats import chisquare  # takes seconds of each process that collects the tests
+
     write(w, 0, 1)
     live = loader(size=5000, sampler=Uniform(by))
     batches = iter(live)
