@@ -29,8 +29,7 @@ import numpy as np
 import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.make.convert.writer import writer  # imported now, not in each process
-from rlds_cli.store import layouts
-from rlds_cli.store.frames import encode_frames
+from rlds_cli.store import encode_frames, layouts
 from rlds_cli.store.growing import segments
 from rlds_cli.store.growing.retention import Fifo, Keep
 

@@ -29,7 +29,7 @@ from rlds_cli.look import report
 from rlds_cli.look.checks.run import check
 from rlds_cli.look.report import catalogue
 from rlds_cli.make.convert.create import create
-from rlds_cli.store.frames import encode_frames
+from rlds_cli.store import encode_frames
 
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 7, 2**31, 2**32, 2**48, 2**60, 2**63, 2**64, -(2**63), 10**400, 0.5, -0.0, 1e308,

@@ -23,7 +23,7 @@ from rlds_cli import Dataset, Fifo, Loader
 from rlds_cli.errors import InvalidArgument, RldsError
 from rlds_cli.keep.reencoding import reencode
 from rlds_cli.make.importing import import_files
-from rlds_cli.store.frames import encode_frames
+from rlds_cli.store import encode_frames
 from rlds_cli.store.growing import segments
 
 KEPT = 4  # episodes that stay where others leave

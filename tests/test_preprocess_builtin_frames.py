@@ -11,7 +11,7 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import InvalidArgument, PreprocessError
 from rlds_cli.keep.verification import verify
-from rlds_cli.store.frames import encode_frames
+from rlds_cli.store import encode_frames
 
 LENGTHS = [3, 5, 1, 4]
 CAMERA = "observation/camera"

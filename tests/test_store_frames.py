@@ -13,8 +13,7 @@ import pytest
 from PIL import Image, ImageFile
 
 from rlds_cli.errors import FrameError
-from rlds_cli.store import frames
-from rlds_cli.store.frames import decode_frames
+from rlds_cli.store import decode_frames, frames
 from rlds_cli.ted import Field
 
 SHAPES = [(16, 24, 3), (16, 24, 1), (16, 24), (1, 1, 3), (40, 8, 3)]

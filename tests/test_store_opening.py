@@ -13,8 +13,7 @@ from PIL import Image
 from rlds_cli import create
 from rlds_cli.base.progress import silent
 from rlds_cli.errors import DamagedDataset, FrameError
-from rlds_cli.store import Built, Description, Store, Work, finish, frames, open_store
-from rlds_cli.store.frames import decode_frame
+from rlds_cli.store import Built, Description, Store, Work, decode_frame, finish, frames, open_store
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import RowPosition, RowWriter
 from rlds_cli.ted import TERMINATED, EncodedFrames, EpisodeData, Field, lay_out

@@ -30,8 +30,7 @@ from rlds_cli.keep.reencoding import reencode
 from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Transition
 from rlds_cli.make.importing import import_files
-from rlds_cli.store import layouts
-from rlds_cli.store.videos import Video, decode_video
+from rlds_cli.store import Video, decode_video, layouts
 from rlds_cli.ted import Field
 
 TOP = "observation/images/top"

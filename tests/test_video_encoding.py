@@ -10,7 +10,7 @@ import av
 import numpy as np
 import pytest
 
-from rlds_cli.store.video_encoding import encode_video
+from rlds_cli.preprocess.builtin.video_encoding import encode_video
 
 PLAIN = {
     "h264": ("libx264", {"crf": "23", "bf": "0", "x264-params": "asm=0"}),

@@ -12,6 +12,7 @@ _ID = re.compile(
     r"/(?P<name>[A-Za-z0-9_][A-Za-z0-9._-]*(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)*)"
     r"(?:@(?P<variant>[A-Za-z0-9_][A-Za-z0-9._-]*))?"
 )
+FINGERPRINT = "rlds1:"  # begins one
 LOCAL = "local"  # the family of what is imported or made here; no registry has it
 FRAME_SIZE = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,3})")
 MAX_LENGTH = 200  # an id is one file name, with room for prefixes and endings

@@ -23,10 +23,8 @@ import numpy as np
 
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import mapping
-from rlds_cli.store import Store, compression
+from rlds_cli.store import Store, check_frames, decode_frame
 from rlds_cli.store.columns import Part
-from rlds_cli.store.compression import Compressed
-from rlds_cli.store.frames import check_frames, decode_frame
 from rlds_cli.ted import VIDEO, EncodedFrames, Field
 
 _LONG = 32  # rows of a run, on average, from which copying slices is faster than indexing rows
@@ -178,7 +176,7 @@ class Rows:
         """Return ``rows`` [n], in any order, of a field as `between` does; a copy."""
         f = self.store.fields[name]
         stored, without = self._sources(f, rows)
-        values = _picked(self._column(name), stored)
+        values = self._picked(self._column(name), stored)
         if without.any():
             values[without] = 0 if f.kind == "array" else -1
         return values
@@ -280,7 +278,7 @@ class Rows:
         """Return the first byte of the encoded frames at rows of the store [n], and the byte behind each."""
         if self.store.slices:
             return self.store.frames(name).spans(stored)
-        edges = np.asarray(_picked(self._column(name), stored), np.int64)
+        edges = np.asarray(self._picked(self._column(name), stored), np.int64)
         return edges[:, 0], edges[:, 1]
 
     def _column(self, name: str, part: Part = "rows") -> Any:
@@ -292,7 +290,7 @@ class Rows:
     def _open(self, name: str, part: Part) -> Any:
         if self.store.slices:
             return self.store.frames(name).data if part == "frames" else self.store.rows(name)
-        return compression.open_rows(self.store.path / self.store.table.column(name, part).directory)
+        return self.store.files.sliced(self.store.table.column(name, part))
 
     def _read(self, name: str, start: int, stop: int) -> Array:
         column, runs = self._column(name), self._runs(start, stop)
@@ -301,7 +299,23 @@ class Rows:
             return self._release(name, "rows", np.asarray(column[a:b]))
         if stop - start >= _LONG * len(runs):
             return np.concatenate([column[a:b] for a, b in runs])
-        return _picked(column, self.stored(np.arange(start, stop)))
+        return self._picked(column, self.stored(np.arange(start, stop)))
+
+    def _picked(self, column: Any, rows: IntArray) -> Array:
+        """Return ``rows`` [n] of a column, in any order; of a compressed one, a part is decoded at a time."""
+        if self.store.slices:
+            return np.asarray(column[rows])
+        if not len(rows):
+            return np.asarray(column[0:0])
+        at_once = max(1, _DECODED_BYTES // max(1, _row_bytes(column)))
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
+        out: Array = np.empty((len(rows), *column.shape[1:]), column.dtype)
+        for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(ordered // at_once)) + 1):
+            wanted = ordered[part]
+            first = int(wanted[0])
+            out[order[part]] = column[first : int(wanted[-1]) + 1][wanted - first]
+        return out
 
     def let_go(self) -> None:
         """Unmap the pages of the rows that were read last."""
@@ -329,20 +343,3 @@ def _between(rows: IntArray, start: int, stop: int) -> IntArray:
 def _row_bytes(column: Any) -> int:
     size: int = math.prod(column.shape[1:]) * np.dtype(column.dtype).itemsize
     return size
-
-
-def _picked(column: Any, rows: IntArray) -> Array:
-    """Return ``rows`` [n] of a column, in any order; of a compressed one, a part is decoded at a time."""
-    if not isinstance(column, Compressed):
-        return np.asarray(column[rows])
-    if not len(rows):
-        return column[0:0]
-    at_once = max(1, _DECODED_BYTES // max(1, _row_bytes(column)))
-    order = np.argsort(rows, kind="stable")
-    ordered = rows[order]
-    out: Array = np.empty((len(rows), *column.shape[1:]), column.dtype)
-    for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(ordered // at_once)) + 1):
-        wanted = ordered[part]
-        first = int(wanted[0])
-        out[order[part]] = column[first : int(wanted[-1]) + 1][wanted - first]
-    return out

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.base.media import image_header
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import ArchiveError, InvalidArgument, InvalidEpisode, MissingPackage, RldsError
 from rlds_cli.make import Writer, fields_like
-from rlds_cli.store.frames import CHANNELS
 from rlds_cli.store.growing.retention import Keep
 from rlds_cli.ted import FLAGS, REWARD, Field, Placement, spaces
 
@@ -232,7 +232,7 @@ class _Form:
         fields += [Field(REWARD, "float64", (), "next"), *(Field(name, "bool", (), "next") for name in FLAGS)]
         made = () if self._infos is None or self._infos else tuple(fields)
         if like is not None:  # steps are recorded one by one: frames of videos as arrays
-            made = fields_like(like, tuple(CHANNELS))
+            made = fields_like(like, image_header.CODECS)
         opened = Writer(ref, made, about, keep, envs, **given)
         there = opened.fields
         self._dtypes = {f.name: f.dtype for f in fields} | {name: f.dtype for name, f in there.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,9 +20,8 @@ from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.home import Home, exclusive
 from rlds_cli.store import (
     Manifest,
+    NewRows,
     Store,
-    compression,
-    layouts,
     lookups,
     manifest,
     open_store,
@@ -124,7 +122,8 @@ def _reencode(store: Store, own: Home, id: DatasetId, to: Encoding, threads: int
     trees.discard(work)
     try:
         if to == "memmap":
-            disk.check_space(sum(_sizes(store)), own.root)
+            columns = (c for c in store.table.columns() if c.part != "films")
+            disk.check_space(sum(arrays.file_size(c.whole, c.dtype) for c in columns), own.root)
         _share_the_rest(store, work)
         with ThreadPoolExecutor(threads) as pool:
             finished = pool.map(lambda f: _field(store, work, f, to), store.manifest.fields)
@@ -137,13 +136,6 @@ def _reencode(store: Store, own: Home, id: DatasetId, to: Encoding, threads: int
     finally:
         trees.discard(place)
     return target
-
-
-def _sizes(store: Store) -> Iterator[int]:
-    """Yield the uncompressed bytes of the arrays of all fields."""
-    for f in store.fields.values():
-        for array in compression.column_arrays(f, store.path / store.table.path_of(f.name)):
-            yield arrays.file_size(*layouts.open_document(array))
 
 
 def _share_the_rest(store: Store, work: Path) -> None:
@@ -165,7 +157,7 @@ def _field(store: Store, work: Path, f: StoredField, to: Encoding) -> None:
     """Encode one field below ``work``, and verify its hash."""
     m = store.manifest
     try:
-        compression.encode(store.path / f.path, work / f.path, store.fields[f.name], compressed=to == "zarr")
+        NewRows(store, f.name, work).write_encoded(compressed=to == "zarr")
         problems = check_field(work, m, f, store.episodes).problems
     except (ValueError, RuntimeError) as e:  # from zarr, for damaged chunks
         problems = (Problem(f.name, str(e)),)

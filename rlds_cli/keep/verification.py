@@ -19,6 +19,7 @@ from rlds_cli.archives.readers import ArchivedValue
 from rlds_cli.base import ids, settings
 from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.files.hashing import sha256_of
+from rlds_cli.base.ids import FINGERPRINT
 from rlds_cli.base.progress import Progress
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, ReadAs, source_of_step
@@ -27,7 +28,6 @@ from rlds_cli.errors import ReaderError, RldsError
 from rlds_cli.home import Home
 from rlds_cli.keep import origins
 from rlds_cli.store import StoredDataset, open_store
-from rlds_cli.store.digests import PREFIX
 from rlds_cli.store.integrity import Verification
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import CUT, FLAGS, TASK, TASK_AT, VIDEO
@@ -106,14 +106,14 @@ def _digits(expect: str) -> str:
 
 
 def _without_prefix(fingerprint: str) -> str:
-    return fingerprint.removeprefix(PREFIX)
+    return fingerprint.removeprefix(FINGERPRINT)
 
 
 def _expected(found: Verification, wanted: str | None) -> Iterable[Problem]:
     now = found.fingerprint or ""
     if wanted is None or _without_prefix(now).startswith(wanted):
         return []
-    return [Problem("fingerprint", f"is {now or 'unknown'}; {PREFIX}{wanted} expected")]
+    return [Problem("fingerprint", f"is {now or 'unknown'}; {FINGERPRINT}{wanted} expected")]
 
 
 def verify_all(

@@ -35,7 +35,7 @@ from rlds_cli.base.array_types import Array
 from rlds_cli.dataset import ROOT_FLAGS, Batch, register
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.preprocess.lazy import EPISODE, LazyArray, LazyBatch, in_episode, tensor
-from rlds_cli.store import images
+from rlds_cli.store import CheckedFrames
 from rlds_cli.ted import FLAGS, EncodedFrames, Field, VideoFrames
 from rlds_cli.ted.episodes import Flat, flatten, is_bytes
 
@@ -148,7 +148,7 @@ def from_output(value: Any, where: Any, *, frames: bool = False) -> Flat:
             f"{where}: {name} came back as encoded frames, which only unit episode may return.",
             hint="unit=episode (--unit episode)",
         )
-    checked = {n: images.encoded_frames(v, None, n, str(where)) for n, v in encoded.items() if is_bytes(v)}
+    checked = {n: CheckedFrames.of(v, None, n, str(where)) for n, v in encoded.items() if is_bytes(v)}
     return flat | checked
 
 

@@ -20,13 +20,13 @@ from rlds_cli.base.workers import Executor
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import completing, job, reuse, task
+from rlds_cli.preprocess.builtin.video_encoding import MADE
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan, removal
 from rlds_cli.preprocess.reuse import Reuse
 from rlds_cli.preprocess.task import Task
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.store import Built, Description, JoinedMember, Work, finish, manifest, versions
-from rlds_cli.store.video_encoding import MADE
 
 _LONG = 20.0  # seconds
 

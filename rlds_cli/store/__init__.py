@@ -1,15 +1,14 @@
 """A dataset on disk: a Zarr v3 group of memory-mapped or compressed arrays, its versions and its small files.
 
-A `Store` is an open version: its methods read rows, texts, frames and videos. A `Manifest` is what a version says of
-itself.
-
-A dataset is made of a job by `Work`, which writes its parts, and by `finish`; or of others, whose files of rows it
-shares, by `join`.
 `open_store` opens a version: a `Store`, whose methods read rows, texts, frames and videos. A `Manifest` is what a
 version says of itself. A `StoredDataset` answers what is asked of a dataset without a version that is open; a
 `GrowingDataset` is one to which writers commit: it is compacted, cleared, and freed of what left.
+
+A dataset is made of a job by `Work`, which writes its parts, and by `finish`; or of others, whose files of rows it
+shares, by `join`. `NewRows` are written where a change makes other rows.
+
 A `FieldHash` says how the episodes of a field are hashed; an `EpisodeHash` does it as their rows come, and
-`ContentDigests` make a fingerprint of the results. `NewRows` are written where a change makes other rows.
+`ContentDigests` make a fingerprint of the results. Images are checked, encoded and decoded here, and videos decoded.
 """
 
 from __future__ import annotations
@@ -25,31 +24,49 @@ if TYPE_CHECKING:
     from rlds_cli.store.digests import FieldHash as FieldHash
     from rlds_cli.store.finishing import Description as Description
     from rlds_cli.store.finishing import finish as finish
+    from rlds_cli.store.frames import check_frames as check_frames
+    from rlds_cli.store.frames import copy_repeated as copy_repeated
+    from rlds_cli.store.frames import decode_frame as decode_frame
+    from rlds_cli.store.frames import decode_frames as decode_frames
+    from rlds_cli.store.frames import encode_frames as encode_frames
     from rlds_cli.store.growing.dataset import GrowingDataset as GrowingDataset
     from rlds_cli.store.growing.opening import StoredDataset as StoredDataset
     from rlds_cli.store.growing.opening import open_store as open_store
+    from rlds_cli.store.images import CheckedFrames as CheckedFrames
+    from rlds_cli.store.images import decoded_frames as decoded_frames
     from rlds_cli.store.joining import JoinedMember as JoinedMember
     from rlds_cli.store.joining import join as join
     from rlds_cli.store.manifest import Manifest as Manifest
     from rlds_cli.store.new_rows import NewRows as NewRows
     from rlds_cli.store.opening import Store as Store
+    from rlds_cli.store.videos import Video as Video
+    from rlds_cli.store.videos import decode_video as decode_video
     from rlds_cli.store.work import Shard as Shard
     from rlds_cli.store.work import Work as Work
 
 __all__ = [
     "Built",
+    "CheckedFrames",
+    "ContentDigests",
     "Description",
+    "EpisodeHash",
+    "FieldHash",
     "GrowingDataset",
     "JoinedMember",
     "Manifest",
-    "Shard",
-    "ContentDigests",
-    "EpisodeHash",
-    "FieldHash",
     "NewRows",
+    "Shard",
     "Store",
     "StoredDataset",
+    "Video",
     "Work",
+    "check_frames",
+    "copy_repeated",
+    "decode_frame",
+    "decode_frames",
+    "decode_video",
+    "decoded_frames",
+    "encode_frames",
     "finish",
     "join",
     "open_store",
@@ -59,14 +76,17 @@ lazy(
     __name__,
     {
         "build": "Built",
+        "digests": "ContentDigests EpisodeHash FieldHash",
         "finishing": "Description finish",
+        "frames": "check_frames copy_repeated decode_frame decode_frames encode_frames",
         "growing.dataset": "GrowingDataset",
         "growing.opening": "StoredDataset open_store",
+        "images": "CheckedFrames decoded_frames",
         "joining": "JoinedMember join",
-        "digests": "ContentDigests EpisodeHash FieldHash",
         "manifest": "Manifest",
         "new_rows": "NewRows",
         "opening": "Store",
+        "videos": "Video decode_video",
         "work": "Shard Work",
     },
 )

@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays, sha256
+from rlds_cli.base.ids import FINGERPRINT
 from rlds_cli.store import episode_table
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import StoredField
@@ -37,7 +38,6 @@ from rlds_cli.ted import VIDEO, Column, EncodedFrames, EpisodeTable, Field, Repe
 
 LARGE_ROW = 4096  # bytes from which on a row has a digest of its own: 32 bytes are 0.8 % of it
 ROWS = "rows"  # the directory of the digests of rows
-PREFIX = "rlds1:"
 CONTENT = ("length", "end", "num_observed", "seed", "has_seed")  # columns of numbers that count, with splits
 Digests = npt.NDArray[np.uint8]  # [n, 32]
 
@@ -289,7 +289,7 @@ class ContentDigests:
         for digests in (self.fields, self.columns):
             for name in sorted(digests):
                 h.update(bytes.fromhex(digests[name]))
-        return PREFIX + h.hexdigest()
+        return FINGERPRINT + h.hexdigest()
 
 
 # -- ids of episodes

@@ -14,17 +14,15 @@ import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.media import image_header
-from rlds_cli.base.media.image_header import MAX_PIXELS
+from rlds_cli.base.media.image_header import MAX_PIXELS, Codec
 from rlds_cli.errors import DamagedDataset, FrameError, InvalidArgument
 from rlds_cli.ted import EncodedFrames, Field
 
-Codec = Literal["jpeg", "png"]
 CHANNELS = {"jpeg": {1: "L", 3: "RGB"}, "png": {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}}  # and how Pillow calls them
 STRIP_PIXELS = 1 << 17  # decoded in one go: as fast as more, and out of a processor's cache no sooner than needed
 MOST_REPEATED = 1 << 30  # bytes of images that rows share with the ones before, read at once
@@ -133,14 +131,19 @@ def _decode(encoded: list[bytes], f: Field, rows: IntArray, out: Array, place: I
         out[place[i]] = decode_frame(encoded[i], f, int(rows[i]))
 
 
-def decode_frame(data: bytes, f: Field, row: int) -> Array:
+def decode_frame(data: bytes, f: Field, row: int, *, any_size: bool = False) -> Array:
     """Decode one image to uint8 of the field's shape, with Pillow.
+
+    With ``any_size``, of a field whose images vary in size, to [H, W, C] of its own, in the field's channels.
 
     Raises
     ------
     FrameError
-        It does not decode, or its dimensions are not the field's (checked before decoding).
+        It does not decode, its dimensions are not the field's (checked before decoding), or it is too large.
     """
+    if any_size:
+        values = _decoded(data, f, row, mode=CHANNELS["png"].get(f.shape[2]))
+        return values.reshape(*values.shape[:2], f.shape[2])
     if not f.shape[0]:
         raise FrameError(
             f"{f.name} holds images of different sizes, which do not fit into one array.",
@@ -150,18 +153,6 @@ def decode_frame(data: bytes, f: Field, row: int) -> Array:
     if values.size != math.prod(f.shape):
         raise FrameError(f"{f.name}, row {row}: decodes to {list(values.shape)}; {list(f.shape)} expected.")
     return values.reshape(f.shape)
-
-
-def decode_any_size(data: bytes, f: Field, row: int) -> Array:
-    """Decode one image of a field whose images vary in size: uint8 [H, W, C] of its own, in the field's channels.
-
-    Raises
-    ------
-    FrameError
-        It does not decode, or is too large.
-    """
-    values = _decoded(data, f, row, mode=CHANNELS["png"].get(f.shape[2]))
-    return values.reshape(*values.shape[:2], f.shape[2])
 
 
 def _decoded(data: bytes, f: Field, row: int, *, mode: str | None = None) -> Array:

@@ -16,56 +16,56 @@ from rlds_cli.ted import EncodedFrames, Field
 Images = EncodedFrames | Sequence[bytes]
 
 
-class CheckedFrames(EncodedFrames):
-    """Images that `encoded_frames` has checked; it does not do so again."""
-
-
 _AT_ONCE = 1 << 22  # pixels that are decoded at a time
 _EVERY = 64  # row, from the first on, whose image is decoded when it is stored
 
 
-def joined(images: Sequence[CheckedFrames]) -> CheckedFrames:
-    """Return images of one codec and shape, one after the other; there is at least one."""
-    data, lengths = (np.concatenate(parts) for parts in zip(*((i.data, i.lengths) for i in images), strict=True))
-    return CheckedFrames(data, lengths, images[0].shape, images[0].codec)
+class CheckedFrames(EncodedFrames):
+    """Images that were checked; `of` does not do so again."""
 
+    @classmethod
+    def of(cls, images: Images, like: Field | None, name: str, where: str, row: int = 0) -> CheckedFrames:
+        """Return images as they are, after a look at the header of each; every 64th is decoded, and any cut short.
 
-def encoded_frames(images: Images, like: Field | None, name: str, where: str, row: int = 0) -> CheckedFrames:
-    """Return images as they are, after a look at the header of each. Every 64th is decoded, and each that is cut short.
+        Parameters
+        ----------
+        images : EncodedFrames or sequence of bytes
+            PNG or JPEG, one for each row.
+        like : Field or None
+            The field that they belong to; without one, the first image defines codec and shape ``(H, W, C)``.
+        name, where : str
+            The field and the episode, for errors.
+        row : int
+            Of the first image.
 
-    Parameters
-    ----------
-    images : EncodedFrames or sequence of bytes
-        PNG or JPEG, one for each row.
-    like : Field or None
-        The field that they belong to; without one, the first image defines codec and shape ``(H, W, C)``.
-    name, where : str
-        The field and the episode, for errors.
-    row : int
-        Of the first image.
+        Raises
+        ------
+        InvalidEpisode
+            An image is missing, is neither PNG nor JPEG, does not decode to 8 bits, or has another codec or shape.
+        """
+        if isinstance(images, cls):
+            return images
+        files, first = _files(images), None if like is None else like.codec
+        told = like.shape if like is not None else (images.shape or None) if isinstance(images, EncodedFrames) else None
+        f = _checked(files, told, name, where)
+        for k, file in enumerate(files):
+            codec = _header(file).codec
+            if codec != (first := first or codec):
+                raise InvalidEpisode(
+                    f"{_at(where, name, k, files)} is {codec}; the others are {first}.",
+                    hint='encode all frames alike; or create(..., frames="raw"), which stores arrays',
+                )
+        chosen = [k for k, file in enumerate(files) if (row + k) % _EVERY == 0 or not image_header.has_end(file)]
+        for _ in _decoded(files, f, where, chosen):
+            pass
+        lengths = np.array([len(file) for file in files], np.int64)
+        return cls(np.frombuffer(b"".join(files), np.uint8), lengths, f.shape, first)
 
-    Raises
-    ------
-    InvalidEpisode
-        An image is missing, is neither PNG nor JPEG, does not decode to 8 bits, or has another codec or shape.
-    """
-    if isinstance(images, CheckedFrames):
-        return images
-    files, first = _files(images), None if like is None else like.codec
-    told = like.shape if like is not None else (images.shape or None) if isinstance(images, EncodedFrames) else None
-    f = _checked(files, told, name, where)
-    for k, file in enumerate(files):
-        codec = _header(file).codec
-        if codec != (first := first or codec):
-            raise InvalidEpisode(
-                f"{_at(where, name, k, files)} is {codec}; the others are {first}.",
-                hint='encode all frames alike; or create(..., frames="raw"), which stores arrays',
-            )
-    chosen = [k for k, file in enumerate(files) if (row + k) % _EVERY == 0 or not image_header.has_end(file)]
-    for _ in _decoded(files, f, where, chosen):
-        pass
-    lengths = np.array([len(file) for file in files], np.int64)
-    return CheckedFrames(np.frombuffer(b"".join(files), np.uint8), lengths, f.shape, first)
+    @classmethod
+    def joined(cls, images: Sequence[CheckedFrames]) -> CheckedFrames:
+        """Return images of one codec and shape, one after the other; there is at least one."""
+        data, lengths = (np.concatenate(parts) for parts in zip(*((i.data, i.lengths) for i in images), strict=True))
+        return cls(data, lengths, images[0].shape, images[0].codec)
 
 
 def decoded_frames(images: Images, shape: tuple[int, ...] | None, name: str, where: str) -> Array:
@@ -74,7 +74,7 @@ def decoded_frames(images: Images, shape: tuple[int, ...] | None, name: str, whe
     Raises
     ------
     InvalidEpisode
-        As `encoded_frames`, but codecs may be mixed.
+        As `CheckedFrames.of`, but codecs may be mixed.
     """
     files = _files(images)
     blocks = list(_decoded(files, _checked(files, shape, name, where), where))

@@ -164,6 +164,10 @@ class Files:
         self._check_layout(c)
         return compression.open_column(self.path / c.directory)
 
+    def sliced(self, c: Column) -> Array | compression.Compressed:
+        """Return the entries of a column that no writer adds to, for slicing: mapped, or decoded slice by slice."""
+        return compression.open_rows(self.path / c.directory)
+
     def entries(self, c: Column, start: int, stop: int, keep: object = None) -> Array:
         """Return entries of an array that a writer adds to, by their numbers since the first that was ever written."""
         found = self._maps.get(c.directory)

@@ -79,6 +79,10 @@ class NewRows:
         arrays.write_group(self._directory)
         self._compress()
 
+    def write_encoded(self, *, compressed: bool) -> None:
+        """Write the rows of the source in the other encoding."""
+        compression.encode(self._source.path / self._path, self._directory, self.field, compressed=compressed)
+
     def write_films(self) -> None:
         """Write the videos of a field one behind the other, if they are in several files; else those are shared."""
         name = self.field.name

@@ -280,6 +280,12 @@ class Table(ABC):
             columns, {n: self.own_column(n).take(index) for n in self.own_columns if n not in ignored}
         )
 
+    def directories_of(self, name: str) -> list[Path]:
+        """Return the directories below the dataset with the rows of a field, and with the texts or videos of these."""
+        f, path = self.fields[name], self.path_of(name)
+        beside = ["text"] if f.kind == "text" else [DIRECTORY] if f.codec == VIDEO else []
+        return [Path(path), *(Path(root, path) for root in beside)]
+
     def hashing(self, name: str) -> FieldHash:
         """Return how the episodes of a field are hashed, with the texts or videos that its rows stand for."""
         f = self.fields[name]

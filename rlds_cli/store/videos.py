@@ -449,7 +449,7 @@ class _Decoder:
         self._av = _av()
         self._context = _open(self._av, track)
         self._reformatter = self._av.video.reformatter.VideoReformatter()
-        self._alone = one_thread(self._av)
+        self._alone = video_files.one_thread(self._av)
         self._prefix = _length_prefix(track)
         self._video: Hashable = None
         self._next = 0  # packet
@@ -549,14 +549,6 @@ class _Decoder:
         plane = self._reformatter.reformat(frame, format=form, **self._alone).planes[0]
         rows = np.frombuffer(plane, "<u2").reshape(plane.height, -1)  # lines are padded
         return rows[:, : frame.width]
-
-
-def one_thread(av: Any) -> dict[str, int]:
-    """Return the argument by which ``VideoReformatter.reformat`` starts no threads.
-
-    From version 17 of ``av`` on it has threads of its own, which a forked process waits for in vain.
-    """
-    return {"threads": 1} if int(av.__version__.partition(".")[0]) >= 17 else {}
 
 
 def _length_prefix(track: Track) -> int:

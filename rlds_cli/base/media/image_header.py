@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
+Codec = Literal["jpeg", "png"]
+CODECS: tuple[Codec, ...] = get_args(Codec)
 MAX_PIXELS = 1 << 26  # of one frame; images that claim more are not decoded
 
 _END = 64  # bytes at the end of a JPEG, among which its last marker is
@@ -18,7 +20,7 @@ _BARE = {0x01, *range(0xD0, 0xD9)}  # markers without a length
 class ImageHeader(NamedTuple):
     """Codec, height, width, channels, and bits of one channel."""
 
-    codec: Literal["jpeg", "png"]
+    codec: Codec
     height: int
     width: int
     channels: int

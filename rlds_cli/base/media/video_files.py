@@ -158,3 +158,11 @@ class _File(io.RawIOBase):
 
     def tell(self) -> int:
         return self._at
+
+
+def one_thread(av: Any) -> dict[str, int]:
+    """Return the argument by which ``VideoReformatter.reformat`` starts no threads.
+
+    From version 17 of ``av`` on it has threads of its own, which a forked process waits for in vain.
+    """
+    return {"threads": 1} if int(av.__version__.partition(".")[0]) >= 17 else {}

@@ -19,11 +19,11 @@ import numpy as np
 
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.media import mp4_cut
+from rlds_cli.base.media.image_header import Codec
 from rlds_cli.base.media.mp4_cut import Excerpt
 from rlds_cli.dataset import Dataset, Rows, StepTasks
-from rlds_cli.store import ContentDigests, EpisodeHash, FieldHash
+from rlds_cli.store import ContentDigests, EpisodeHash, FieldHash, encode_frames
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.frames import Codec, encode_frames
 from rlds_cli.store.videos import Videos
 from rlds_cli.ted import (
     CUT,

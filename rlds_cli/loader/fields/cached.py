@@ -25,7 +25,7 @@ from rlds_cli.loader.fields.columns import BatchColumn, Decoding, decoded_by
 from rlds_cli.loader.fields.frame_names import ImageNames, VideoNames
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.frame_cache import FrameCache
-from rlds_cli.store.frames import copy_repeated
+from rlds_cli.store import copy_repeated
 from rlds_cli.ted import VIDEO, Field
 
 if TYPE_CHECKING:

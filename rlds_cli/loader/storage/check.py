@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from rlds_cli.loader.fields import goals
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.blocks import BlockField, RowLayout
 from rlds_cli.loader.storage.parts import PackedPart, parts_of, sources_of
-from rlds_cli.store.compression import read_range
 from rlds_cli.store.sealing import Problem
 
 _ULPS = 16  # sums of another processor may differ by so much
@@ -105,5 +103,5 @@ def _parts(
 def _field(dataset: Dataset, name: str, dtype: str) -> BlockField:
     f = dataset.schema[name]
     store = dataset.store
-    source = partial(read_range, store.path / store.table.column(name).directory)
-    return BlockField(name, np.dtype(dtype), f.shape, source, after=f.placement == "both")
+    rows = store.files.sliced(store.table.column(name))
+    return BlockField(name, np.dtype(dtype), f.shape, lambda first, stop: rows[first:stop], after=f.placement == "both")

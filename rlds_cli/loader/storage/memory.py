@@ -17,7 +17,6 @@ from rlds_cli.base.text import bytes_of
 from rlds_cli.errors import DamagedDataset, InvalidArgument, NeedsMemory
 from rlds_cli.loader.storage.page_cache import MappedRows, RandomMap, RandomRows
 from rlds_cli.loader.storage.remote import blocks_of, mapped
-from rlds_cli.store import compression, layouts
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -36,20 +35,15 @@ def check_decoded(dataset: Dataset, fields: Iterable[str], memory: str | int | N
     allowed, origin = budget(memory)
     if dataset.encoding != "zarr" or blocks_of(dataset) is not None:
         return
-    needed = dataset.store.files.guarded(lambda: sum(_decoded_bytes(dataset, name) for name in fields))
+    columns, names = dataset.store.table.columns(), set(fields)
+    wanted = (c for c in columns if c.field in names and c.part != "films")
+    needed = dataset.store.files.guarded(lambda: sum(c.nbytes for c in wanted))
     if needed > allowed:
         raise NeedsMemory(
             f"{dataset.id} is compressed (zarr) and takes {needed / 2**20:,.1f} MiB decoded;"
             f" {allowed / 2**20:,.1f} MiB are allowed: {origin}.",
             hint=f"rlds convert {dataset.id} --to memmap, or memory=, or fewer fields=",
         )
-
-
-def _decoded_bytes(dataset: Dataset, name: str) -> int:
-    store = dataset.store
-    directories = compression.column_arrays(dataset.schema[name], store.path / store.table.path_of(name))
-    described = [layouts.open_document(d) for d in directories]
-    return sum(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for shape, dtype in described)
 
 
 def budget(memory: str | int | None, root: Path = Path("/")) -> tuple[int, str]:

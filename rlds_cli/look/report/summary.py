@@ -45,8 +45,7 @@ from rlds_cli.registry import Entry
 from rlds_cli.store import Store, references
 from rlds_cli.store.manifest import Counts, Stats
 from rlds_cli.store.paths import FAILURES
-from rlds_cli.store.videos import DIRECTORY
-from rlds_cli.ted import FLAGS, REWARD, VIDEO, Field, Scalar
+from rlds_cli.ted import FLAGS, REWARD, Field, Scalar
 
 _DEFAULT = ("observation", "action", "next/observation", REWARD, *FLAGS)
 POINTS = 64
@@ -196,9 +195,7 @@ def _over_elements(stats: Stats) -> dict[str, Any]:
 
 
 def _bytes(ds: Dataset, f: Field) -> int:
-    apart = "text" if f.kind == "text" else DIRECTORY if f.codec == VIDEO else None
-    path = ds.store.table.path_of(f.name).split("/")
-    return _size_of_field(ds.store, *path) + (_size_of_field(ds.store, apart, *path) if apart else 0)
+    return sum(_size_of_field(ds.store, *path.parts) for path in ds.store.table.directories_of(f.name))
 
 
 def _size_of_field(store: Store, *parts: str) -> int:

@@ -13,7 +13,8 @@ from rlds_cli.base.media import media_files
 from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.base.settings import StrPath, expanded
 from rlds_cli.errors import ArchiveError, InvalidEpisode
-from rlds_cli.store import videos
+from rlds_cli.store import Video as Decoded
+from rlds_cli.store import decode_video
 from rlds_cli.ted import VIDEO, Field, VideoFrames
 
 
@@ -106,9 +107,9 @@ class Video(VideoFrames):
 
     def decoded(self, name: str) -> Array:
         """Decode the frames to uint8 [rows, H, W, 3]; raises as `store.videos.decode_video`."""
-        video = videos.Video(self.files[0], np.memmap(self.path, np.uint8, "r"), self.track)
+        video = Decoded(self.files[0], np.memmap(self.path, np.uint8, "r"), self.track)
         field = Field(name, "uint8", self.shape, "root", "frames", VIDEO)
-        return videos.decode_video(self.index, lambda _: video, field, self.files[0])
+        return decode_video(self.index, lambda _: video, field, self.files[0])
 
 
 def _state(path: Path) -> tuple[int, ...]:

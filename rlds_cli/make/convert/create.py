@@ -22,6 +22,7 @@ from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import trees
 from rlds_cli.base.ids import DatasetId
+from rlds_cli.base.media import image_header
 from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.base.progress import Progress, Stage, shown
 from rlds_cli.base.settings import Settings, StrPath
@@ -33,8 +34,19 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.look import record_findings
 from rlds_cli.make.convert.cameras import Video
 from rlds_cli.make.convert.trajectories import Trajectory, trajectories
-from rlds_cli.store import Built, Description, Store, StoredDataset, Work, episode_table, finish, images, versions
-from rlds_cli.store.frames import CHANNELS
+from rlds_cli.store import (
+    Built,
+    CheckedFrames,
+    Description,
+    Store,
+    StoredDataset,
+    Work,
+    decoded_frames,
+    episode_table,
+    finish,
+    versions,
+)
+from rlds_cli.store.images import Images
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -76,7 +88,7 @@ _MEANT = {
     "dones": "next/terminated",
 }
 _ROOT_FLAGS = ("done", "terminated", "truncated")
-CODECS = (*CHANNELS, VIDEO)  # of frames that stay encoded
+CODECS = (*image_header.CODECS, VIDEO)  # of frames that stay encoded
 
 
 # -- the dataset
@@ -397,15 +409,15 @@ class EpisodeReader:
         known = {f.name: f for f in self.schema}
         return {n: self._frames_of(images, known.get(n), n, where) for n, images in given.items()}
 
-    def _frames_of(self, given: images.Images | Video, f: Field | None, name: str, where: str) -> Any:
+    def _frames_of(self, given: Images | Video, f: Field | None, name: str, where: str) -> Any:
         if isinstance(given, Video):
             stays = self._codecs if f is None else f.kind == "frames"
             return self.videos.of_file(given) if stays else given.decoded(name)
         if f is None and self._codecs:
-            return images.encoded_frames(given, None, name, where)
+            return CheckedFrames.of(given, None, name, where)
         if f is None or f.kind == "array":
-            return images.decoded_frames(given, None if f is None else f.shape, name, where)
-        return images.encoded_frames(given, f if f.kind == "frames" and f.codec != VIDEO else None, name, where)
+            return decoded_frames(given, None if f is None else f.shape, name, where)
+        return CheckedFrames.of(given, f if f.kind == "frames" and f.codec != VIDEO else None, name, where)
 
     def _read(self, of: OriginalEpisode, t: Trajectory) -> tuple[Flat, int, int]:
         flat = dict(of.flat)

@@ -19,7 +19,7 @@ from rlds_cli.base.ids import FRAME_SIZE
 from rlds_cli.ted import Chunk, Column, EncodedFrames, EpisodeTable, Field, VideoFrames
 
 if TYPE_CHECKING:
-    from rlds_cli.store.videos import Video
+    from rlds_cli.store import Video
 
 _LEAST_SIDE, _MOST_CHANNELS = 16, 16  # smallest side of a raw frame; largest number of channels
 # Frames that are decoded, hashed and written together. Pieces of 16 MiB left the processor's caches in between, and
@@ -95,7 +95,7 @@ def _decode_rows(f: Field, column: Column, offsets: Array, a: int, b: int, frame
     if isinstance(column, np.ndarray):
         return _resize_rows(f, column[a:b], target.shape)
     assert isinstance(column, EncodedFrames)
-    from rlds_cli.store.frames import decode_any_size, decode_frame, decode_frames
+    from rlds_cli.store import decode_frame, decode_frames
 
     if f.shape[0] and target.shape == f.shape:
         return decode_frames(column.data, (offsets[a:b], offsets[a + 1 : b + 1]), np.arange(a, b), f)
@@ -103,13 +103,13 @@ def _decode_rows(f: Field, column: Column, offsets: Array, a: int, b: int, frame
     for row in range(a, b):
         if column.lengths[row]:
             data = column.data[offsets[row] : offsets[row + 1]].tobytes()
-            one_size = f.shape[0] or target.shape == f.shape
-            out[row - a] = _resize((decode_frame if one_size else decode_any_size)(data, f, row), target.shape[:2])
+            any_size = not f.shape[0] and target.shape != f.shape
+            out[row - a] = _resize(decode_frame(data, f, row, any_size=any_size), target.shape[:2])
     return out
 
 
 def _decode_videos(f: Field, column: VideoFrames, rows: slice, frames: str, root: Path) -> Array:
-    from rlds_cli.store.videos import decode_video
+    from rlds_cli.store import decode_video
 
     target = decoded_field(f, frames)
     images = decode_video(column.index[rows], lambda n: _source_video(root / column.files[n]), f, str(root / f.name))
@@ -121,7 +121,7 @@ def _decode_videos(f: Field, column: VideoFrames, rows: slice, frames: str, root
 @lru_cache(maxsize=16)
 def _source_video(file: Path) -> Video:
     from rlds_cli.base.media import video_files
-    from rlds_cli.store.videos import Video
+    from rlds_cli.store import Video
 
     return Video(str(file), np.memmap(file, np.uint8, "r"), video_files.read(file))
 

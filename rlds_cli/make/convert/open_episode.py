@@ -10,8 +10,7 @@ import numpy as np
 
 from rlds_cli.base.array_types import Array
 from rlds_cli.errors import InvalidEpisode
-from rlds_cli.store import images
-from rlds_cli.store.images import CheckedFrames
+from rlds_cli.store import CheckedFrames, decoded_frames
 from rlds_cli.ted import FLAGS, REWARD, TASK, TASK_AT, Field, Scalar
 from rlds_cli.ted.episodes import parts
 
@@ -148,11 +147,9 @@ class OpenEpisode(Committed):
             return value
         if isinstance(value, bytes | bytearray | memoryview):
             if frames or (f is None and like is None):
-                return images.encoded_frames(
-                    [bytes(value)], f or _field_of(like), said, f"step {self.steps}", self.steps
-                )
+                return CheckedFrames.of([bytes(value)], f or _field_of(like), said, f"step {self.steps}", self.steps)
             wanted = f.shape if f is not None else np.shape(like)
-            value = images.decoded_frames([bytes(value)], wanted, said, f"step {self.steps}")[0]
+            value = decoded_frames([bytes(value)], wanted, said, f"step {self.steps}")[0]
         elif frames:
             codec = like.codec if f is None else f.codec
             raise InvalidEpisode(
@@ -247,7 +244,7 @@ class OpenEpisode(Committed):
             after = self._after.get(name)
             if isinstance(buffer, list):
                 rows = [*buffer, after] if name in self._after else list(buffer)
-                found[name] = images.joined(rows) if isinstance(rows[0], CheckedFrames) else rows
+                found[name] = CheckedFrames.joined(rows) if isinstance(rows[0], CheckedFrames) else rows
                 continue
             if name in self._after:
                 if not np.can_cast(after.dtype, buffer.dtype, "safe"):  # type: ignore[union-attr]

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.base.array_types import IntArray
-from rlds_cli.base.files import arrays
+from rlds_cli.base.files import arrays, zstandard
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.places.remote.cache import BlockFiles, Source, Take, TransferStats
 from rlds_cli.places.remote.presence import BlockFile, Room
-from rlds_cli.store import compression
 from rlds_cli.store.layouts import ArrayLayout
 
 _CRC_BYTES = 4
@@ -48,7 +47,7 @@ class Encoded:
     def longest(self) -> int:
         """The greatest number of bytes of a shard: its chunks, and its index."""
         inner, chunks = self.layout.inner, self.layout.shard // self.layout.inner
-        return chunks * (compression.longest_chunk(inner * self.width) + 16) + _CRC_BYTES
+        return chunks * (zstandard.longest_chunk(inner * self.width) + 16) + _CRC_BYTES
 
     def shard(self, number: int) -> str:
         """Return the path of a shard."""
@@ -131,7 +130,7 @@ class ChunkDecoder:
         size = layout.inner * of.width
         path = of.shard(shard)
         offset, length = self._table(shard, per)[within].tolist()
-        if offset < 0 or length < 0 or offset + length > self._size(path) or length > compression.longest_chunk(size):
+        if offset < 0 or length < 0 or offset + length > self._size(path) or length > zstandard.longest_chunk(size):
             raise DamagedDataset(f"{path} of {self._raw.where} has no chunk {within:,}.", hint=_HINT)
         decoded = _decoded(self._read(path, offset, length), size)
         if decoded is None:
@@ -168,7 +167,7 @@ def _decoded(data: bytes, size: int) -> bytes | None:
     """Decode a chunk of ``size`` bytes; None for anything else, for which no memory is taken."""
     from numcodecs import Zstd  # type: ignore[import-untyped]
 
-    if not compression.is_chunk(lambda at, count: data[at : at + count], len(data), size):
+    if not zstandard.is_chunk(lambda at, count: data[at : at + count], len(data), size):
         return None
     codec: Any = Zstd()
     try:

@@ -13,14 +13,14 @@ from typing import Any, Literal
 import numpy as np
 
 from rlds_cli.base.array_types import Array
+from rlds_cli.base.media.image_header import Codec
 from rlds_cli.dataset import MOST_CHANNELS, Batch, Dataset, Resize, stands_for
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.preprocess.builtin import Prepared, builtin
 from rlds_cli.preprocess.builtin.fields import Names, listed, stored
-from rlds_cli.store.frames import Codec
-from rlds_cli.store.frames import encode_frames as encode_frames
-from rlds_cli.store.video_encoding import VIDEO_CODECS, VideoCodec
-from rlds_cli.store.video_encoding import encode_video as encode_video
+from rlds_cli.preprocess.builtin.video_encoding import VIDEO_CODECS, VideoCodec
+from rlds_cli.preprocess.builtin.video_encoding import encode_video as encode_video
+from rlds_cli.store import encode_frames as encode_frames
 from rlds_cli.ted import EncodedFrames, Field, VideoFrames
 
 Size = str | Sequence[int]

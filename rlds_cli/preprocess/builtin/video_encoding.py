@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from rlds_cli.base.array_types import Array
+from rlds_cli.base.media.video_files import one_thread
 from rlds_cli.errors import InvalidArgument, MissingPackage
-from rlds_cli.store.videos import one_thread
 from rlds_cli.ted import VideoFrames
 
 VideoCodec = Literal["h264", "hevc", "av1"]
