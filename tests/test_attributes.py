@@ -18,7 +18,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.keep.verification import verify
 from rlds_cli.make.importing import import_files
-from rlds_cli.store import metadata, versions
+from rlds_cli.store import History, metadata
 from rlds_cli.store.integrity import verify_directory
 
 LONG = "<mujoco/>" * 1000  # no text of the episode table
@@ -63,7 +63,7 @@ def test_attributes_take_no_file_in_any_version(tmp_path: Path, groups: int) -> 
         made = [ds.path, ds.select(episodes=[2, 0]).save("some").path]
         rlds_cli.open_dataset(ds.id).label(quality="good")
         rlds_cli.open_dataset(ds.id).select(episodes=[1]).drop()
-        made += versions.directories(ds.path)
+        made += History(ds.path).directories
         found[name] = [files(directory) for directory in made]
         assert verify(ds.id).ok and verify(f"{ds.id}@some").ok and verify(f"{ds.id}#v1").ok
         if attributes:
@@ -174,7 +174,7 @@ def test_a_large_column_is_an_array_that_versions_share() -> None:
     assert "episodes/plan/bytes/c/0" in files(ds.path) and "episodes/task/zarr.json" not in files(ds.path)
     labelled = ds.label(quality=[1, None, 3])
     assert labelled.path.joinpath("episodes/plan/bytes/c/0").samefile(
-        versions.at(ds.path, 1) / "episodes/plan/bytes/c/0"
+        History(ds.path).at(1) / "episodes/plan/bytes/c/0"
     )
     shorter = labelled.label(plan="short")
     assert "episodes/plan/zarr.json" not in files(shorter.path)
@@ -233,7 +233,7 @@ def test_versions_share_the_data_that_are_not_per_row(tmp_path: Path) -> None:
     ds = import_files(write(tmp_path / "a.hdf5", {"model": LONG}), "local/a", progress=False)
     data = "metadata/c/0"
     labelled = ds.label(task="pick")
-    assert (labelled.path / data).samefile(versions.at(ds.path, 1) / data)
+    assert (labelled.path / data).samefile(History(ds.path).at(1) / data)
     picked = labelled.select(episodes=[0]).save("one")
     assert (picked.path / data).samefile(labelled.path / data)
     assert picked.store.table.metadata.text("attributes/model") == LONG

@@ -15,7 +15,7 @@ import pytest
 import rlds_cli
 from rlds_cli.errors import DatasetNotFound, NameTaken
 from rlds_cli.keep import compacting, gc
-from rlds_cli.store import commits, tags
+from rlds_cli.store import History, commits
 from rlds_cli.store.growing.verification import verify_directory
 
 STEPS, WIDTH = 40, 16
@@ -107,7 +107,7 @@ def test_a_tag_keeps_its_version(tmp_path):
         tagged = rlds_cli.open_dataset("local/run#icra", cache_dir=tmp_path)
         assert tagged.version == version and contents(tagged) == wanted
         del tagged
-    tags.remove(path, "icra")
+    History(path).untag("icra")
     gc.collect(gc.find_garbage(cache_dir=tmp_path))
     with pytest.raises(DatasetNotFound, match="was freed"):
         rlds_cli.open_dataset(f"local/run#v{version}", cache_dir=tmp_path)

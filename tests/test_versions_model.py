@@ -19,7 +19,8 @@ from versions_history import STEPS, History, begin, double, links_within
 from versions_model import Episode, build, check, check_batches, draw
 
 import rlds_cli
-from rlds_cli import preprocess
+from rlds_cli import preprocess, store
+from rlds_cli.base.files import publishing
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, InvalidArgument
 from rlds_cli.keep import gc as garbage
@@ -27,7 +28,6 @@ from rlds_cli.keep.compacting import compact
 from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader, Sequential
 from rlds_cli.loader.storage import blocks
-from rlds_cli.store import versions
 
 ROOT = Path(__file__).parents[1]
 SEEDS = int(os.environ.get("RLDS_HISTORIES", "2"))
@@ -99,7 +99,7 @@ def test_an_open_version_reads_its_own_table_after_the_next_one_was_made(five: l
     second = first.label(quality="bad")
     check(first, [e.labelled(quality="good") for e in five])  # reads its columns only now
     check(second, [e.labelled(quality="bad") for e in five])
-    assert first.path == versions.at(second.path, 2)
+    assert first.path == store.History(second.path).at(2)
 
 
 def test_changes_of_an_open_version_are_made_of_it(five: list[Episode]) -> None:
@@ -107,13 +107,13 @@ def test_changes_of_an_open_version_are_made_of_it(five: list[Episode]) -> None:
     first.label(quality="good")
     check(first.select(episodes=[3, 1]).save("few"), [five[3], five[1]])
     check(first.trim({0: (1, 2)}, "short"), [five[0].part(1, 2), *five[1:]])
-    check(rlds_cli.open_dataset(versions.at(first.path, 1)).select(episodes=[0]).save("one"), five[:1])
+    check(rlds_cli.open_dataset(store.History(first.path).at(1)).select(episodes=[0]).save("one"), five[:1])
 
 
 def test_only_the_newest_version_is_changed_in_its_place(five: list[Episode]) -> None:
     first = build("local/a", five)
     first.label(quality="good")
-    for ds in (first, rlds_cli.open_dataset(versions.at(first.path, 1))):
+    for ds in (first, rlds_cli.open_dataset(store.History(first.path).at(1))):
         with pytest.raises(InvalidArgument, match="v1 is not the newest version: that is v2"):
             ds.label(quality="bad")
     check(first.label(quality="bad", name="other"), [e.labelled(quality="bad") for e in five])
@@ -157,7 +157,7 @@ def test_versions_of_a_dataset_that_was_replaced_are_not_those_of_the_new_one(fi
     assert [v.number for v in ds.versions] == [1]
     ds = ds.label(quality="good")
     assert [v.episodes for v in ds.versions] == [2, 2]
-    check(rlds_cli.open_dataset(versions.at(ds.path, 1)), five[:2])
+    check(rlds_cli.open_dataset(store.History(ds.path).at(1)), five[:2])
 
 
 def test_a_part_that_was_merged_with_its_episode_is_another_episode(five: list[Episode]) -> None:
@@ -285,8 +285,8 @@ def test_pickles_and_other_processes_open_their_version(five: list[Episode]) -> 
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
         for ds in (pickle.loads(pickled), other.submit(_again, first).result(), pickle.loads(pickle.dumps(first))):
             check(ds, [e.labelled(quality="good") for e in five])
-        gone = pickle.dumps(rlds_cli.open_dataset(versions.at(second.path, 2)))
-        versions.remove(second.path)
+        gone = pickle.dumps(rlds_cli.open_dataset(store.History(second.path).at(2)))
+        publishing.remove(store.History(second.path).beside)
         for data in (pickled, gone):
             with pytest.raises(DatasetNotFound, match=r"#v2 was removed since it was pickled"):
                 pickle.loads(data)

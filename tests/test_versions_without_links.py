@@ -24,7 +24,7 @@ from rlds_cli.keep.doctor import diagnose
 from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader
 from rlds_cli.make.importing import import_files
-from rlds_cli.store import paths, references, versions
+from rlds_cli.store import History, references
 
 assert main
 ID = "local/x"
@@ -77,7 +77,7 @@ def test_a_change_refers_to_the_version_before(
     changed = change(ds)
     assert numbers(changed) == left and numbers(rlds_cli.open_dataset(f"{ID}#v1")) == [*range(6)]
     rows = [p for p in home.rglob("observation/c/0/0") if "digests" not in p.parts]
-    assert rows == [paths.earlier_versions(changed.path) / "1/observation/c/0/0"]
+    assert rows == [History(changed.path).beside / "1/observation/c/0/0"]
     assert {s.version for s in references.sources(changed.path)} == {1}
     assert all(verify(f"{ID}#v{n}").ok for n in range(1, changed.manifest.version + 1))
     assert next(iter(Loader(ID, 4, seed=0, backend="numpy")))["observation"].shape[-1] == WIDE
@@ -103,12 +103,12 @@ def test_compact_keeps_what_others_refer_to() -> None:
     picked = ds.select(episodes=[1, 3]).save("some")
     ds.label(quality="bad")
     done = compact(ID)
-    assert done.changed and versions.earlier(done.path) == [1]
+    assert done.changed and History(done.path).earlier == [1]
     assert references.sources(done.path) == ()
     assert numbers(rlds_cli.open_dataset(ID)) == [*range(6)] and numbers(picked) == [1, 3]
     compact(picked.id)
     compact(ID)
-    assert versions.earlier(done.path) == []
+    assert History(done.path).earlier == []
     assert numbers(rlds_cli.open_dataset(picked.id)) == [1, 3] and verify(picked.id).ok
 
 
@@ -117,7 +117,7 @@ def test_a_tag_keeps_the_version_whose_rows_its_own_refers_to() -> None:
     tagged.tag("paper")
     tagged.label(quality="bad")
     path = compact(ID).path
-    assert versions.earlier(path) == [1, 2]
+    assert History(path).earlier == [1, 2]
     assert numbers(rlds_cli.open_dataset(f"{ID}#paper")) == [*range(6)]
 
 
@@ -180,7 +180,7 @@ def test_a_home_may_move(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for id, wanted in ((ID, [*range(6)]), (f"{ID}@some", [4, 1])):
         assert numbers(rlds_cli.open_dataset(id)) == wanted and verify(id).ok
     rlds_cli.open_dataset(ID).label(quality="bad")
-    assert versions.earlier(compact(ID).path) == [1]
+    assert History(compact(ID).path).earlier == [1]
     assert numbers(rlds_cli.open_dataset(f"{ID}@some")) == [4, 1]
     assert removing.plan_removal([ID])[0].referring == (moved / "datasets/local/x@some",)
 
@@ -189,15 +189,15 @@ def test_a_home_may_move(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_process_that_ends_in_between_leaves_the_dataset(published: bool) -> None:
     """The newest version has moved, and the next one is not, or just, in its place."""
     ds = made().label(quality="good")
-    earlier = paths.earlier_versions(ds.path)
-    (earlier / paths.MOVING).write_bytes(b"")
+    earlier = History(ds.path).beside
+    (earlier / ".moving").write_bytes(b"")
     if not published:
         ds.path.rename(earlier / "2")
     again = rlds_cli.open_dataset(ID)
     assert again.manifest.version == 2 and numbers(again) == [*range(6)]
-    assert versions.earlier(again.path) == [1]
+    assert History(again.path).earlier == [1]
     assert again.label(quality="bad").manifest.version == 3
-    assert not (earlier / paths.MOVING).exists()
+    assert not (earlier / ".moving").exists()
 
 
 def test_the_doctor_says_what_the_home_can_do() -> None:

@@ -18,7 +18,7 @@ from versions_model import Episode, build, check, draw, fingerprint
 import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.keep import verification
-from rlds_cli.store import versions
+from rlds_cli.store import History
 
 OPERATIONS = frozenset(["os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "open"])
 CHANGES: dict[str, tuple[Callable[[Dataset], Any], Callable[[list[Episode]], list[Episode]]]] = {
@@ -106,7 +106,7 @@ def _look(ds: Dataset, known: list[list[Episode]]) -> None:
     """Each version is whole."""
     assert [v.number for v in ds.versions] == list(range(1, len(known) + 1))
     for number, episodes in enumerate(known, 1):
-        there = rlds_cli.open_dataset(versions.at(ds.path, number))
+        there = rlds_cli.open_dataset(History(ds.path).at(number))
         check(there, episodes)
         assert not verification.verify(there.path).problems
 

@@ -21,7 +21,7 @@ from rlds_cli.cli.commands import app
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.look.report.catalogue import Card, Copy
 from rlds_cli.registry import Defect, Entry
-from rlds_cli.store import Manifest, references
+from rlds_cli.store import History, Manifest
 
 _RULES = {
     "flags": "end at terminals or timeouts",
@@ -184,7 +184,7 @@ def _stored(copy: Copy, m: Manifest) -> Iterator[tuple[str, str]]:
     c = m.counts
     yield "path", str(copy.path)
     with suppress(DamagedDataset):
-        for source in references.sources(copy.path):
+        for source in History(copy.path).sources:
             yield "rows in", str(source)
     if text := m.facts.get("description"):
         yield "about", str(text)

@@ -48,18 +48,18 @@ def tag(
     from rlds_cli import home
     from rlds_cli.base import refs
     from rlds_cli.dataset import open_dataset
-    from rlds_cli.store import tags
+    from rlds_cli.store import History
 
     if delete is not None and name is not None:
         raise typer.BadParameter("give either NAME or --delete NAME")
     named = home.version(ref, cache_dir=cache_dir)
-    path = Path(named.place)
+    history = History(Path(named.place))
     if delete is not None:
         refs.whole(ref)
-        tags.remove(path, delete)
+        history.untag(delete)
     elif name is not None:
         open_dataset(str(named)).tag(name, force=force)
-    found = tags.read(path) if named.selector is None else _of_version(str(named))
+    found = history.tags if named.selector is None else _of_version(str(named))
     out.result(found, _lines(found))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlds_cli.dataset import editing
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.store import NewRows, Store, versions
+from rlds_cli.store import History, NewRows, Store
 from rlds_cli.store.views import Change
 from rlds_cli.ted import VIDEO
 
@@ -32,7 +32,7 @@ def compact(ds: Dataset, kept: Callable[[], Collection[int]]) -> bool:
         There is no room to write the episodes once more.
     """
     rows = Rows(ds)
-    if rows.is_dense and not (_is_segmented(ds.store) or ds.store.files.refers_to or versions.earlier(ds.path)):
+    if rows.is_dense and not (_is_segmented(ds.store) or ds.store.files.refers_to or History(ds.path).earlier):
         return False
     editing.compact(ds, _change(ds, rows), needed=_size(ds), kept=kept())
     return True

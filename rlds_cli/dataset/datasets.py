@@ -28,7 +28,7 @@ from rlds_cli.dataset.selection import EpisodeColumns, StoredStats, no_field
 from rlds_cli.dataset.shortcuts import Shortcuts
 from rlds_cli.dataset.tasks import Tasks
 from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
-from rlds_cli.store import Manifest, Store, open_store, tags, versions
+from rlds_cli.store import History, Manifest, Store, open_store
 from rlds_cli.store.manifest import Stats
 from rlds_cli.store.statistics import LazyStats
 from rlds_cli.ted import FLAGS, REWARD, TASK, Field
@@ -159,12 +159,12 @@ class Dataset(Shortcuts):
         """The versions of the dataset on this disk, oldest first."""
         from rlds_cli.dataset import history  # changes are not loaded to read a dataset
 
-        return history.versions_of(versions.newest_of(self.path))
+        return history.versions_of(History.of(self.path).path)
 
     @property
     def tags(self) -> Mapping[str, int]:
         """Number of the version of every tag of the dataset."""
-        return tags.read(versions.newest_of(self.path))
+        return History.of(self.path).tags
 
     def tag(self, name: str, *, force: bool = False) -> None:
         """Give this version a name, by which ``open_dataset("ID#NAME")`` opens it.
@@ -190,7 +190,7 @@ class Dataset(Shortcuts):
         if self._selected:
             raise InvalidArgument(f"{self.id}: a selection cannot be tagged.", hint="tag the whole dataset")
         self.store.table.check_changeable()
-        tags.add(versions.newest_of(self.path), name, self.version, force=force)
+        History.of(self.path).tag(name, self.version, force=force)
 
     def refresh(self) -> Dataset:
         """Return this dataset at its newest version: itself if nothing was committed since, or if it does not grow.

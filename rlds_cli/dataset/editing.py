@@ -18,7 +18,7 @@ import numpy as np
 from rlds_cli import home, registry
 from rlds_cli.base import ids, settings
 from rlds_cli.base.array_types import IntArray
-from rlds_cli.base.files import disk, publishing, trees
+from rlds_cli.base.files import disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.ids import DatasetId
@@ -33,18 +33,7 @@ from rlds_cli.dataset.tasks import StepTasks
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission, RldsError
 from rlds_cli.home import Home, exclusive
-from rlds_cli.store import (
-    Manifest,
-    Store,
-    derived,
-    episode_table,
-    manifest,
-    open_store,
-    references,
-    tags,
-    versions,
-    views,
-)
+from rlds_cli.store import History, Manifest, Store, derived, episode_table, manifest, open_store, references, views
 from rlds_cli.store.facts import FACTS, check_names, described_facts, facts_of
 from rlds_cli.store.views import Change
 from rlds_cli.ted import TASK, TASK_AT, Scalar
@@ -211,7 +200,7 @@ def restore(ds: OpenDataset) -> Path:
             "facts": facts,
         }
         built = _write(ds, place, id, m.version + 1, Change(), step, m.provenance)
-        versions.publish(built, target)
+        History(target).publish(built)
         _discard(built)
     return target
 
@@ -252,12 +241,7 @@ def compact(ds: OpenDataset, change: Change, *, needed: int, kept: Collection[in
     disk.check_space(needed, place.root)
     path = _publish(ds, change, step_of(ds, COMPACT, {}))
     with exclusive(place, id, shown(None)):
-        stay = {*kept, *tags.read(path).values()}
-        there = {number: references.sources(versions.at(path, number)) for number in versions.earlier(path)}
-        stay |= {s.version for number in stay & there.keys() for s in there[number] if path in s.datasets(path)}
-        for number in versions.earlier(path):
-            if number not in stay:
-                publishing.remove(versions.at(path, number))
+        History(path).prune(kept)
     return path
 
 
@@ -318,7 +302,7 @@ def remake(
         except RldsError:
             _discard(built)
             raise
-        versions.supersede(built, target)
+        History(target).supersede(built)
         _discard(built)
     return target
 
@@ -458,7 +442,7 @@ def _publish(ds: OpenDataset, change: Change, step: Mapping[str, Any]) -> Path:
         if change.index is None and not (change.own or change.facts or change.rows or change.columns):
             return place.dataset(id)
         built = _write(ds, place, id, open_.version + 1, change, step)
-        versions.publish(built, place.dataset(id))
+        History(place.dataset(id)).publish(built)
         _discard(built)
     return place.dataset(id)
 
@@ -478,10 +462,11 @@ def _derive(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target
             raise NameTaken(
                 f"{id} exists already, in {found}.", hint="another name, or --force (force=True) replaces it"
             )
-        versions.check_replaceable(place.dataset(id))
+        history = History(place.dataset(id))
+        history.check_replaceable()
         change = replace(change, copies=to.copy, moves=to.copy and temporary, looks_up=not temporary)
         built = _write(ds, place, id, 1, change, step)
-        versions.replace(built, place.dataset(id))
+        history.replace(built)
         _discard(built)
     return place.dataset(id)
 
@@ -524,7 +509,7 @@ def _home_of(path: Path, id: DatasetId) -> Home:
     InvalidArgument
         It is in none: there is no place for its earlier versions.
     """
-    newest = versions.newest_of(path)
+    newest = History.of(path).path
     for place in map(Home, newest.parents):
         if place.dataset(id) == newest:
             return place

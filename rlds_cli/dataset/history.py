@@ -14,9 +14,9 @@ from rlds_cli.base import text
 from rlds_cli.base.refs import Ref
 from rlds_cli.dataset import editing, provenance
 from rlds_cli.places.remote.versions import Versions
-from rlds_cli.store import StoredDataset, manifest, tags
+from rlds_cli.store import History, StoredDataset, manifest
 from rlds_cli.store.facts import FACTS
-from rlds_cli.store.versions import Made
+from rlds_cli.store.history import Made
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+")  # needs no quotes in a shell
 _TYPED = re.compile(r"true|false|null|-?\d+(\.\d+)?([eE][-+]?\d+)?", re.IGNORECASE)
@@ -103,7 +103,7 @@ def versions_of(path: Path, until: Ref | None = None) -> Sequence[Version]:
 
     The last one is that which ``until`` names; DatasetNotFound is raised if it is not here.
     """
-    id, named, last = manifest.read(path).id, tags.read(path), StoredDataset(path).number_of(until)
+    id, named, last = manifest.read(path).id, History(path).tags, StoredDataset(path).number_of(until)
     return [_version(made, id, named) for made in StoredDataset(path).made() if last is None or made.number <= last]
 
 

@@ -33,9 +33,8 @@ from rlds_cli.base.files.locks import file_lock
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import InvalidId
-from rlds_cli.store import paths
 
-_REMOTE = "remote"
+_REMOTE, _VERSIONS = "remote", "versions"
 _PATIENCE = 1.0  # seconds in which a version is in its place that is being published
 _log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ class Home:
     root: Path
     DIRECTORIES: ClassVar[tuple[str, ...]] = (
         *("archives", "datasets", "frames", "locks", "origins", "packed", "partial", "registries"),
-        *(_REMOTE, paths.VERSIONS),
+        *(_REMOTE, _VERSIONS),
     )
 
     def dataset(self, id: DatasetId) -> Path:
@@ -169,20 +168,22 @@ def path_of(id: DatasetId, where: Settings) -> Path | None:
 
 def _is_back(home: Home, id: DatasetId) -> bool:
     """Return whether a dataset is in its place again that a killed process has moved to its earlier versions."""
-    path = home.dataset(id)
-    if not (paths.earlier_versions(path) / paths.MOVING).exists():
+    if not (home.root / _VERSIONS / id.family / id.component).is_dir():
         return False
-    from rlds_cli.store import versions
+    from rlds_cli.store import History  # `rlds list` asks for many datasets, few of which were changed
 
+    history = History(home.dataset(id))
+    if not history.is_moving:
+        return False
     lock = file_lock(home.lock(id))
     try:
         lock.acquire(timeout=_PATIENCE)
     except OSError:
-        return is_dataset(path)
+        return is_dataset(history.path)
     try:
-        versions.restore(path)
+        history.restore()
     except OSError:  # this user may not write there
-        _log.warning("%s is in %s: a process ended while it moved there", id, paths.earlier_versions(path))
+        _log.warning("%s is in %s: a process ended while it moved there", id, history.beside)
     finally:
         lock.release()
-    return is_dataset(path)
+    return is_dataset(history.path)

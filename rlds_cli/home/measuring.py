@@ -19,7 +19,7 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
 from rlds_cli.home import locating
 from rlds_cli.home.homes import Home
-from rlds_cli.store import paths
+from rlds_cli.store import History
 
 if TYPE_CHECKING:
     from rlds_cli.store.references import ReferencedVersion
@@ -128,7 +128,7 @@ def _archive(path: Path) -> dict[Inode, int]:
 
 def _cache(path: Path) -> dict[Inode, int]:
     """Return the bytes of the files of a dataset with all its versions."""
-    return sizes_of(chain(files_of(path), files_of(paths.earlier_versions(path))))
+    return sizes_of(chain(files_of(path), files_of(History(path).beside)))
 
 
 def _dataset(
@@ -143,8 +143,6 @@ def _dataset(
 
 
 def _sources(path: Path) -> tuple[ReferencedVersion, ...]:
-    from rlds_cli.store import references
-
     with suppress(DamagedDataset):
-        return references.sources(path)
+        return History(path).sources
     return ()

@@ -25,7 +25,7 @@ from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import InvalidId, NameTaken, NoPermission, RldsError
 from rlds_cli.home import Home, is_dataset, writing
-from rlds_cli.store import GrowingDataset, paths
+from rlds_cli.store import GrowingDataset
 
 Kind = Literal["packed", "frames", "partial", "archive", "versions", "remote"]
 _PART = ".part"
@@ -183,7 +183,7 @@ def _aside(home: Home) -> Iterator[Garbage]:
                 if going := _GOING.fullmatch(path.name):
                     id = _id(family.name, going["name"])
                     yield Garbage("partial", path, 0, id, _foreign(path, stat.S_ISDIR, known=id is not None))
-    for family in _children(home.root / paths.VERSIONS):  # what a removal or a change that was killed has left
+    for family in _children(home.root / "versions"):  # what a removal or a change that was killed has left
         for path in _children(family):
             id = _id(family.name, path.name)
             gone = id is None or not home.dataset(ids.parse(id)).exists()

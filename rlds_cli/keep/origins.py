@@ -19,7 +19,7 @@ from rlds_cli.home import Home, is_dataset
 from rlds_cli.make import MERGED, FileRecord, record_path
 from rlds_cli.places import Origins, local_path
 from rlds_cli.registry import Entry
-from rlds_cli.store import Manifest, StoredDataset, manifest, open_store, versions
+from rlds_cli.store import History, Manifest, StoredDataset, manifest, open_store
 from rlds_cli.store.sealing import Problem
 
 Found = tuple[list[str], list[Problem]]
@@ -123,8 +123,9 @@ def _derived(m: Manifest, cache_dir: StrPath | None) -> list[str]:
         there = home.path_of(ids.parse(str(source)), settings.read(cache_dir))
         if there is None:
             return [f"its source {source} is not here"]
-        if step.get("version") in versions.earlier(there):
-            there = versions.at(there, step["version"])
+        history = History(there)
+        if step.get("version") in history.earlier:
+            there = history.at(step["version"])
         now = StoredDataset(there).fingerprint()
     except RldsError:
         return [f"its source {source} cannot be read"]

@@ -52,7 +52,7 @@ from rlds_cli.keep.lock_file import Locked, UserFunction
 from rlds_cli.make import DownloadRequest
 from rlds_cli.places import Address, kind_of, local_path, request_url
 from rlds_cli.registry import Entry, File
-from rlds_cli.store import Manifest, Store, StoredDataset, manifest, open_store, versions
+from rlds_cli.store import History, Manifest, Store, StoredDataset, manifest, open_store
 from rlds_cli.store.facts import facts_of
 
 
@@ -269,7 +269,7 @@ def sync(
     done: dict[str, Synced] = {}
     for d in locked:
         made = _sync(d, done, jobs, force, cache_dir, shown(progress))
-        newest = versions.newest(versions.newest_of(made.path))
+        newest = History.of(made.path).newest
         number = d.version if d.recorded else manifest.read(made.path).version
         done[d.id] = replace(made, version=newest if number is None else number, newest=newest)
     return tuple(done.values())
@@ -387,7 +387,7 @@ def _succeeds(path: Path, d: Locked, cache_dir: StrPath | None) -> bool:
     numbers = {step["source"]: step.get("version") for step in m.provenance if step["id"] == m.id}
     based = d.edits is not None and d.in_place and d.edits["base"] in numbers
     number = numbers.get(d.fingerprint, d.version if based else None)
-    return number is not None and number < m.version and number not in versions.earlier(path)
+    return number is not None and number < m.version and number not in History(path).earlier
 
 
 def _earlier(
@@ -404,7 +404,7 @@ def _earlier(
         else:
             made = _sync(d, done, jobs, False, work, tell)
         with exclusive(own, ids.parse(d.id), tell):
-            return replace(made, path=versions.keep(made.path, path))
+            return replace(made, path=History(path).keep(made.path))
 
 
 def _edited(d: Locked, change: Mapping[str, Any], source: Path, cache_dir: StrPath | None) -> Path:

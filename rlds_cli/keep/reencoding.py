@@ -19,6 +19,7 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.home import Home, exclusive
 from rlds_cli.store import (
+    History,
     Manifest,
     NewRows,
     Store,
@@ -27,7 +28,6 @@ from rlds_cli.store import (
     open_store,
     sealing,
     sharing,
-    versions,
 )
 from rlds_cli.store.integrity import check_field
 from rlds_cli.store.manifest import StoredField
@@ -132,7 +132,7 @@ def _reencode(store: Store, own: Home, id: DatasetId, to: Encoding, threads: int
         # Fields are no longer shared with another dataset.
         known = _known(store)
         sealing.seal(work, replace(store.manifest, encoding=to, shared={}), known=known, threads=threads)
-        versions.replace(work, target)
+        History(target).replace(work)
     finally:
         trees.discard(place)
     return target

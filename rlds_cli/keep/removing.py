@@ -9,7 +9,6 @@ from typing import Any
 
 from rlds_cli import home
 from rlds_cli.base import ids, settings
-from rlds_cli.base.files import publishing
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.sizes import freed_by, size_on_disk
 from rlds_cli.base.ids import DatasetId
@@ -21,7 +20,7 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.keep import origins, referring
 from rlds_cli.make import MERGED
 from rlds_cli.places import Origins
-from rlds_cli.store import Manifest, StoredDataset, manifest, open_store, tags, versions
+from rlds_cli.store import History, Manifest, StoredDataset, manifest, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +81,12 @@ def plan_removal(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tu
 def _plan(own: Home, path: Path, freed: int, lost: str, others: tuple[Path, ...]) -> Removal:
     id = ids.from_component(path.parent.name, path.name)
     archive = 0 if id.variant else size_on_disk(own.archive(id))
-    return Removal(str(id), path, freed, archive, lost, len(versions.earlier(path)), _tags(path), others)
+    return Removal(str(id), path, freed, archive, lost, len(History(path).earlier), _tags(path), others)
 
 
 def _tags(path: Path) -> str:
     try:
-        return tags.described(path)
+        return History(path).tags_shown
     except DamagedDataset:
         return ""
 
@@ -109,8 +108,7 @@ def remove(
         with exclusive(Home(where.home), id, shown(progress)):
             if home.path_of(id, where) == one.path:  # else another process was faster
                 StoredDataset(one.path).check_not_written()
-                publishing.remove(one.path)
-                versions.remove(one.path)
+                History(one.path).remove()
                 Origins(one.path).forget()
     return planned
 

@@ -22,7 +22,7 @@ from rlds_cli.keep import origins
 from rlds_cli.keep.verification import verify
 from rlds_cli.make import MERGED, DownloadRequest, deliver, fetch_again, import_files, remembered
 from rlds_cli.registry import File
-from rlds_cli.store import manifest, open_store, tags
+from rlds_cli.store import History, manifest, open_store
 from rlds_cli.store.integrity import Verification, verify_directory
 
 
@@ -89,14 +89,14 @@ def repair(
     now = verify(made, expect=expected, cache_dir=cache_dir)
     if now.ok:
         for name, number in kept.items():
-            tags.add(made, name, number)
+            History(made).tag(name, number)
     return Repair(found, now, fetched, damaged)
 
 
 def _tags(path: Path) -> Mapping[str, int]:
     """Return the tags of a damaged dataset, as far as they can be read."""
     with suppress(DamagedDataset):
-        return tags.read(path)
+        return History(path).tags
     return {}
 
 

@@ -26,7 +26,7 @@ from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan, r
 from rlds_cli.preprocess.reuse import Reuse
 from rlds_cli.preprocess.task import Task
 from rlds_cli.preprocess.workers import WorkerPool
-from rlds_cli.store import Built, Description, JoinedMember, Work, finish, manifest, versions
+from rlds_cli.store import Built, Description, History, JoinedMember, Work, finish, manifest
 
 _LONG = 20.0  # seconds
 
@@ -194,7 +194,7 @@ def publish(
     )
     for check in checks:
         check(open_dataset(built.directory))
-    versions.replace(built.directory, target)
+    History(target).replace(built.directory)
 
 
 def _description(t: Task, plan: WritePlan) -> Description:

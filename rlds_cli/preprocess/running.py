@@ -22,7 +22,7 @@ from rlds_cli.places import watched
 from rlds_cli.preprocess import publish, shards, workers
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.preprocess.workers import WorkerPool
-from rlds_cli.store import versions
+from rlds_cli.store import History
 
 EXECUTORS = ("local", "ray")
 
@@ -179,7 +179,7 @@ class _ResultMaker:
         with exclusive(place, t.id, self.progress):
             if not self.force and publish.is_made(t, where):
                 return  # made by the process that held the lock
-            versions.check_replaceable(place.dataset(t.id))
+            History(place.dataset(t.id)).check_replaceable()
             work = place.partial(t.id, t.key[:16])
             _forget_others(place, t, None if self.force else work)
             safe_files.work_directory(work, place.root)

@@ -31,7 +31,7 @@ from rlds_cli.places.sources.place import Document
 from rlds_cli.share import copies, mending, packing, snapshot
 from rlds_cli.share.packing import Known, NewObject, PushPlan
 from rlds_cli.share.snapshot import Snapshot
-from rlds_cli.store import versions
+from rlds_cli.store import History
 
 _MOST_SIBLINGS = 100
 _MOST_VERSIONS = 20  # at the address, whose objects are not sent again
@@ -160,7 +160,7 @@ def _version_of(dataset: Dataset) -> Ref:
             hint="rlds_cli.push(ds.save(NAME), ...), with the ds that was selected",
         )
     dataset.store.table.check_changeable()
-    return Ref(versions.newest_of(dataset.path), version=dataset.version)
+    return Ref(History.of(dataset.path).path, version=dataset.version)
 
 
 def push_from(

@@ -11,7 +11,7 @@ from rlds_cli.base.refs import Ref
 from rlds_cli.dataset import versions_of
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.places.remote.index import MANIFEST, is_path
-from rlds_cli.store import Store, commits, manifest, open_store, tags, versions
+from rlds_cli.store import History, Store, commits, manifest, open_store
 from rlds_cli.store import files as store_files
 from rlds_cli.store.sending import Sent
 from rlds_cli.store.snapshots import LocalFile
@@ -68,8 +68,8 @@ def take(ref: Ref) -> Snapshot:
             f"{store.path / strange} is not a file of a dataset. Nothing was sent.", hint="move it elsewhere"
         )
     sha256 = hashlib.sha256(head).hexdigest()
-    dataset = versions.newest_of(store.path)
-    made = {v.number: v for v in versions_of(dataset)}
+    history = History.of(store.path)
+    made = {v.number: v for v in versions_of(history.path)}
     of = made[store.version]
     return Snapshot(
         id=store.manifest.id,
@@ -84,5 +84,5 @@ def take(ref: Ref) -> Snapshot:
         episodes=of.episodes,
         steps=of.steps,
         newest=ref.selector is None or store.version == max(made),
-        tags=tags.read(dataset),
+        tags=history.tags,
     )

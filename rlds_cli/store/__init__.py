@@ -9,6 +9,7 @@ shares, by `join`. `NewRows` are written where a change makes other rows.
 
 A `FieldHash` says how the episodes of a field are hashed; an `EpisodeHash` does it as their rows come, and
 `ContentDigests` make a fingerprint of the results. Images are checked, encoded and decoded here, and videos decoded.
+itself. A `History` is the versions of a dataset and their tags; it publishes the next one.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from rlds_cli.store.growing.dataset import GrowingDataset as GrowingDataset
     from rlds_cli.store.growing.opening import StoredDataset as StoredDataset
     from rlds_cli.store.growing.opening import open_store as open_store
+    from rlds_cli.store.history import History as History
     from rlds_cli.store.images import CheckedFrames as CheckedFrames
     from rlds_cli.store.images import decoded_frames as decoded_frames
     from rlds_cli.store.joining import JoinedMember as JoinedMember
@@ -53,6 +55,7 @@ __all__ = [
     "FieldHash",
     "GrowingDataset",
     "JoinedMember",
+    "History",
     "Manifest",
     "NewRows",
     "Shard",
@@ -83,6 +86,7 @@ lazy(
         "growing.opening": "StoredDataset open_store",
         "images": "CheckedFrames decoded_frames",
         "joining": "JoinedMember join",
+        "history": "History",
         "manifest": "Manifest",
         "new_rows": "NewRows",
         "opening": "Store",

@@ -13,9 +13,10 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files.arrays import Segment
 from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
-from rlds_cli.store import compression, layouts, manifest, references, versions
+from rlds_cli.store import compression, layouts, manifest, references
 from rlds_cli.store import files as store_files
 from rlds_cli.store.columns import Column
+from rlds_cli.store.history import History
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.segment_map import SegmentMap
 
@@ -276,7 +277,7 @@ class LocalFiles(Files):
         """What others say of this version that refer to its files; None if these cannot be referred to."""
         if not self._moves:
             return None
-        newest = versions.newest_of(self.path)
+        newest = History.of(self.path).path
         return references.ReferencedVersion(str(newest), self._id, self._version, self._version_id)
 
     def guarded(self, read: Callable[[], T]) -> T:
@@ -310,7 +311,7 @@ class LocalFiles(Files):
                 return self._path
             place, (newest, version_id) = self._path, manifest.read_with_version_id(self._path)
             if version_id != self._version_id and newest.version > self._version:
-                place = versions.at(self._path, self._version)
+                place = History(self._path).at(self._version)
                 now, (_, version_id) = identify(place), manifest.read_with_version_id(place)
         except (OSError, DamagedDataset, DatasetNotFound):
             raise self._removed() from None
@@ -323,13 +324,13 @@ class LocalFiles(Files):
 
     def _removed(self) -> DatasetNotFound:
         """Return the error for a version that is not on the disk any more."""
-        newest = versions.newest_of(self._path)
-        if not (newest / "zarr.json").exists():
+        history = History.of(self._path)
+        if not (history.path / "zarr.json").exists():
             return DatasetNotFound(
                 f"{self._id} was removed since it was opened: {self._path}.",
                 hint="download or import it, and open it again",
             )
-        return version_removed(self._id, self._version, newest, "opened")
+        return version_removed(self._id, self._version, history, "opened")
 
     def admit(self, columns: Iterable[Column], *, check: bool) -> None:
         """Refuse files of other sizes than a version says, now and where it moves to."""
@@ -370,10 +371,9 @@ def replaced(id: str, path: Path, since: str) -> DatasetNotFound:
     return DatasetNotFound(f"{id} was replaced since it was {since}, in {path}.", hint="open it again")
 
 
-def version_removed(id: str, number: int, newest: Path, since: str) -> DatasetNotFound:
+def version_removed(id: str, number: int, history: History, since: str) -> DatasetNotFound:
     """Return the error for a version that `rlds compact` removed since it was ``opened`` or ``pickled``."""
     return DatasetNotFound(
         f"{id}#v{number} was removed since it was {since}: rlds compact removes earlier versions without a tag.",
-        hint=f"open {id} again, at v{versions.newest(newest)}; rlds tag {id}#v{number} NAME keeps a version while it "
-        "is in use",
+        hint=f"open {id} again, at v{history.newest}; rlds tag {id}#v{number} NAME keeps a version while it is in use",
     )

@@ -14,10 +14,10 @@ REFERENCE = "reference.json"  # in the place of an array whose rows are stored i
 LOOKUP = "lookup.json"  # in the place of an array whose rows are some of another one's, see `lookups`
 LOOKUPS = "__lookups"  # beside the fields, none of which can have this name: numbers of such rows
 VERSIONS = "versions"
-MOVING = ".moving"  # beside the earlier versions of a dataset, while the newest one moves to them
+TAGS = "tags.json"  # names of versions
 FAILURES = "errors.jsonl"  # episodes that are left out, a line each
 # Names beside the fields in a dataset's directory.
-RESERVED = frozenset({"episodes", "metadata", "text", "video", "digests", "rows", "sources", "tags.json", VERSIONS})
+RESERVED = frozenset({"episodes", "metadata", "text", "video", "digests", "rows", "sources", TAGS, VERSIONS})
 _PLAIN = frozenset(string.ascii_letters + string.digits + "-_.+=@,~")
 _MAX_BYTES = 200
 _MOST_LEVELS, _LONGEST = 64, 1500  # of a path that is written: systems take 1,024 to 4,096 bytes, with the home's

@@ -19,7 +19,7 @@ from rlds_cli.base.files import arrays
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import digests, lookups, tags, videos
+from rlds_cli.store import digests, lookups, paths, videos
 from rlds_cli.store import files as store_files
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import VIDEO
@@ -53,7 +53,7 @@ def seal(directory: Path, m: Manifest, *, known: Mapping[str, str] = {}, threads
     ``known`` holds digests of files by path: those that another dataset recorded for shared files.
     """
     there = lookups.files(directory)
-    names = there.keys() - {MANIFEST, LISTING, tags.FILE}
+    names = there.keys() - {MANIFEST, LISTING, paths.TAGS}
     files = sorted(names - _rows(names, m))
     with ThreadPoolExecutor(max(1, threads)) as pool:
         hashes = pool.map(lambda name: known.get(name) or lookups.sha256_of_file(there[name]), files)

@@ -22,7 +22,7 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.arrays import Segment
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import files as store_files
-from rlds_cli.store import layouts, lookups, paths, tags
+from rlds_cli.store import layouts, lookups, paths
 from rlds_cli.store.lookups import WholeFile
 
 Extents = tuple[tuple[int, int], ...]  # first byte, and the one behind the last, of parts of a file, in order
@@ -100,7 +100,7 @@ def of_directory(path: Path, needed: Mapping[Path, IntArray | None]) -> Iterator
             for s in layouts.layout(place).segments:
                 parts.setdefault(s.file, []).extend(_extents(s, spans))  # two segments may be of one file
     for name, file in sorted(lookups.files(path).items(), key=itemgetter(0)):
-        own = name == tags.FILE or paths.INDEXED.fullmatch(name)
+        own = name == paths.TAGS or paths.INDEXED.fullmatch(name)
         if "/." in f"/{name}" or own:  # of a file system or a desktop; of this directory
             continue
         if isinstance(file, WholeFile):

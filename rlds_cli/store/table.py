@@ -15,11 +15,12 @@ import numpy as np
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument
-from rlds_cli.store import digests, episode_table, layouts, lookups, manifest, metadata, sealing, versions
+from rlds_cli.store import digests, episode_table, layouts, lookups, manifest, metadata, sealing
 from rlds_cli.store.columns import Column, Part
 from rlds_cli.store.digests import Digests, FieldHash
 from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.episode_table import StoredColumn
+from rlds_cli.store.history import History
 from rlds_cli.store.local import Files, LocalFiles, replaced, version_removed
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.metadata import Metadata
@@ -595,13 +596,13 @@ def _reopened(path: Path, version_id: str, number: int) -> FixedTable:
     DatasetNotFound
         The version was removed, or the dataset was replaced.
     """
-    newest = versions.newest_of(path)
-    if not (newest / "zarr.json").exists():
+    history = History.of(path)
+    if not (history.path / "zarr.json").exists():
         raise DatasetNotFound(f"{path} was removed since it was pickled.", hint="download or import it")
-    table = FixedTable(LocalFiles(newest, moves=True))
+    table = FixedTable(LocalFiles(history.path, moves=True))
     if table.version_id != version_id and number < table.version:
-        if number not in versions.earlier(newest):
-            raise version_removed(table.manifest.id, number, newest, "pickled")
-        table = FixedTable(LocalFiles(versions.at(newest, number), moves=True))
+        if number not in history.earlier:
+            raise version_removed(table.manifest.id, number, history, "pickled")
+        table = FixedTable(LocalFiles(history.at(number), moves=True))
     table.check_same(version_id, "pickled")
     return table

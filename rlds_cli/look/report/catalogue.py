@@ -269,11 +269,11 @@ def _stored_rows(copies: Iterable[tuple[DatasetId, Path]]) -> tuple[StoredRow, .
 def _stored_row(copy: Copy) -> StoredRow:
     if copy.manifest is None:
         return StoredRow(copy.id, None, None, copy.bytes_on_disk)
-    from rlds_cli.store import tags
+    from rlds_cli.store import History
 
     counts = copy.manifest.counts
     with suppress(DamagedDataset):
-        return StoredRow(copy.id, counts.steps, counts.episodes, copy.bytes_on_disk, tags.described(copy.path))
+        return StoredRow(copy.id, counts.steps, counts.episodes, copy.bytes_on_disk, History(copy.path).tags_shown)
     return StoredRow(copy.id, counts.steps, counts.episodes, copy.bytes_on_disk)
 
 

@@ -32,7 +32,7 @@ from rlds_cli.home import Home
 from rlds_cli.look import record_findings
 from rlds_cli.make.convert import reading
 from rlds_cli.make.convert.decoding import decoded_field, is_raw_frame
-from rlds_cli.store import Built, Description, Manifest, finish, versions
+from rlds_cli.store import Built, Description, History, Manifest, finish
 from rlds_cli.store.manifest import FORMAT
 from rlds_cli.ted import VIDEO, merge_notes
 
@@ -183,7 +183,7 @@ def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progr
     except RldsError:
         trees.discard(work)
         raise
-    versions.replace(directory, home.dataset(c.id))
+    History(home.dataset(c.id)).replace(directory)
     trees.discard(work)
     return manifest
 

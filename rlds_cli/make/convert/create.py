@@ -38,13 +38,13 @@ from rlds_cli.store import (
     Built,
     CheckedFrames,
     Description,
+    History,
     Store,
     StoredDataset,
     Work,
     decoded_frames,
     episode_table,
     finish,
-    versions,
 )
 from rlds_cli.store.images import Images
 from rlds_cli.ted import (
@@ -187,7 +187,7 @@ def create(
             about = Description(str(id), store, env=env, reader="create", spaces=found, facts=facts)
             finish(built, about, locate=job.videos.locate)
             record_findings(built.directory)
-            versions.replace(built.directory, place.dataset(id))
+            History(place.dataset(id)).replace(built.directory)
         except NoSpace as e:  # an iterable cannot be resumed
             raise NoSpace(
                 f"The disk of {place.root} is full. Nothing of {id} is kept.",
@@ -260,7 +260,7 @@ def check_free(id: DatasetId, where: Settings, force: bool, how: str = "force=Tr
         raise NameTaken(f"{id} exists.", hint=f"another name, or {how} to replace it")
     if found:
         StoredDataset(found).check_not_written()
-    versions.check_replaceable(Home(where.home).dataset(id))
+    History(Home(where.home).dataset(id)).check_replaceable()
 
 
 class _EpisodesJob:

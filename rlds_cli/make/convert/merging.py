@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -26,17 +26,7 @@ from rlds_cli.errors import InvalidArgument, InvalidEpisode, UnknownField
 from rlds_cli.home import Home, exclusive
 from rlds_cli.look import record_findings
 from rlds_cli.make.convert.create import VideoSources, check_free, of_videos
-from rlds_cli.store import (
-    Description,
-    JoinedMember,
-    Store,
-    Work,
-    episode_table,
-    finish,
-    join,
-    open_store,
-    versions,
-)
+from rlds_cli.store import Description, History, JoinedMember, Store, Work, episode_table, finish, join, open_store
 from rlds_cli.ted import TASK_AT, VIDEO, Chunk, Column, EpisodeTable, Field, Part
 
 COLUMN = "dataset"  # the episode column that says where an episode came from
@@ -176,7 +166,7 @@ def merge(
     check_free(id, where, force, _REPLACE)
     with exclusive(place, id, tell):
         check_free(id, where, force, _REPLACE)  # another process may have held the lock
-        publish = partial(versions.replace, path=place.dataset(id))
+        publish = History(place.dataset(id)).replace
         make(todo, place, publish, store=store, tell=tell)
     return open_dataset(str(id), cache_dir=cache_dir)
 

@@ -33,7 +33,7 @@ from rlds_cli.home import Home
 from rlds_cli.make.downloads.request import DownloadRequest, Encoding, bytes_left, credentials_asked, recorded
 from rlds_cli.places import Address
 from rlds_cli.registry import Entry
-from rlds_cli.store import manifest, sharing, versions
+from rlds_cli.store import History, manifest, sharing
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -549,7 +549,7 @@ def adopt(source: str, id: DatasetId, place: Home, progress: Progress) -> None:
         problem = next(chain(map(str, report.problems), _unpublished(copy)), None)
         if problem:
             raise DamagedDataset(f"{found}: {problem}. Nothing was copied.", hint=f"rlds verify {id}")
-        versions.replace(copy, place.dataset(id))
+        History(place.dataset(id)).replace(copy)
     finally:
         trees.discard(work)
     progress(Event(str(id), "ready", note=f"copied from {found}"))

@@ -47,7 +47,7 @@ from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Pending, Sink, Wrong
-from rlds_cli.store import StoredDataset, commits, manifest, sealing, versions
+from rlds_cli.store import History, StoredDataset, commits, manifest, sealing
 from rlds_cli.store.growing import logs
 
 _AT_ONCE = 8  # requests
@@ -210,7 +210,7 @@ def _check_replaceable(
     if force:
         with suppress(DamagedDataset):  # its manifest: it is fetched again
             if manifest.read(here).fingerprint != index.fingerprint:
-                versions.check_replaceable(here)
+                History(here).check_replaceable()
         return
     known = Origins(here).latest
     if known is not None and known.pulled and known.address == str(address) and index.grows:
@@ -274,7 +274,7 @@ def _publish(
     _identify(dataset, head, id, growing=growing)
     _check(dataset, index, objects, expect, tell)
     safe_files.directory(place.dataset(id).parent, place.root)
-    versions.replace(dataset, place.dataset(id), growing=growing)
+    History(place.dataset(id)).replace(dataset, growing=growing)
     trees.discard(work)
 
 

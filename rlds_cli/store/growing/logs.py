@@ -39,9 +39,10 @@ from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.locks import flock
 from rlds_cli.errors import DamagedDataset, InvalidEpisode
-from rlds_cli.store import episode_table, files, tags
+from rlds_cli.store import episode_table, files
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
+from rlds_cli.store.history import History
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.ted import TERMINATED, Field
 
@@ -356,7 +357,7 @@ def oldest_held(dataset: Path, newest: int) -> int:
     if _GET is None:
         return 0
     with safe_files.updating(dataset / READERS) as file:
-        found = min([newest, *tags.read(dataset).values()])
+        found = min([newest, *History(dataset).tags.values()])
         while found > 0:
             answer = fcntl.fcntl(file.fileno(), _GET, _wanted(fcntl.F_WRLCK, 0, found))
             kind, _, first, _, _ = _FLOCK.unpack(answer[: _FLOCK.size])

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from rlds_cli.base.progress import Progress
 from rlds_cli.base.refs import Ref
 from rlds_cli.errors import DatasetNotFound, NameTaken, RldsError
-from rlds_cli.store import commits, manifest, versions
+from rlds_cli.store import commits, manifest
+from rlds_cli.store.history import History, Made
 from rlds_cli.store.local import Files, LocalFiles
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.store.table import FixedTable
-from rlds_cli.store.versions import Made
 
 if TYPE_CHECKING:
     from rlds_cli.store.growing import edits
@@ -74,7 +74,7 @@ class StoredDataset:
             return verification.verify_directory(self.path, version=number, progress=progress)
         from rlds_cli.store import integrity
 
-        place = self.path if number is None else versions.at(self.path, number)
+        place = self.path if number is None else History(self.path).at(number)
         return integrity.verify_directory(place, jobs=jobs, progress=progress)
 
     # -- its versions
@@ -87,7 +87,7 @@ class StoredDataset:
         DatasetNotFound
             There is no such version or tag.
         """
-        return None if ref is None or ref.selector is None else versions.resolve(self.path, ref, _fingerprint_at)
+        return None if ref is None or ref.selector is None else History(self.path).resolve(ref, _fingerprint_at)
 
     def directory_of(self, ref: Ref) -> Path:
         """Return the directory of the version that ``ref`` names.
@@ -107,7 +107,7 @@ class StoredDataset:
                 f"{ref} has no directory of its own: a growing dataset keeps all versions in {self.path}.",
                 hint="rlds select makes a dataset of a version, without a copy of rows",
             )
-        return versions.at(self.path, number)
+        return History(self.path).at(number)
 
     def with_content(
         self, fingerprint: str, number: int | None = None, fits: Callable[[Manifest], bool] = lambda m: True
@@ -130,7 +130,7 @@ class StoredDataset:
             return found if found.fingerprint() == fingerprint and fits(found.manifest) else None
         there = [
             (m, p)
-            for p in versions.directories(self.path)
+            for p in History(self.path).directories
             if (m := manifest.read(p)).fingerprint == fingerprint and fits(m)
         ]
         first = next((p for m, p in there if m.version == number), there[0][1] if there else None)
@@ -139,7 +139,7 @@ class StoredDataset:
     def made(self) -> list[Made]:
         """Return how each version on this disk was made, the oldest first."""
         if not self.grows:
-            return versions.made(self.path)
+            return History(self.path).made()
         from rlds_cli.store.growing import edits
 
         found = commits.all_until(self.path, commits.last(self.path).number)
@@ -208,7 +208,7 @@ def _grows(path: Path) -> bool:
 def _at(path: Path, number: int | None, *, check: bool) -> Store:
     if _grows(path):
         return _growing(path, number, check=check)
-    return _fixed(path if number is None else versions.at(path, number), check=check)
+    return _fixed(path if number is None else History(path).at(number), check=check)
 
 
 def _fixed(directory: Path, *, check: bool) -> Store:
