@@ -26,7 +26,7 @@ from results import DATA, Results
 
 from rlds_cli.base import settings
 from rlds_cli.make.downloads.fetch import fetching, planning
-from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places import RemoteFile
 from rlds_cli.places.http.client import Parallelism, RetryPolicy
 
 SIZE = 10**9

@@ -23,7 +23,7 @@ from server import Server
 from rlds_cli.base import settings
 from rlds_cli.keep import pinning
 from rlds_cli.make.downloads.fetch import fetching, planning
-from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places import RemoteFile
 from rlds_cli.places.http.client import RetryPolicy
 
 CONTENT = bytes(range(256)) * 8

@@ -17,7 +17,7 @@ from server import COMMIT, Server
 
 from rlds_cli.base.settings import Settings
 from rlds_cli.make.downloads import listing
-from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places import RemoteFile
 from rlds_cli.places.http.client import RetryPolicy
 
 HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, asked=0.0, connect=2.0, read=2.0)

@@ -14,7 +14,7 @@ from rlds_cli.base.files import json as documents
 from rlds_cli.errors import RldsError
 from rlds_cli.keep import pinning
 from rlds_cli.make.downloads.fetch import fetching, planning
-from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places import RemoteFile
 
 REVISION, SHA256 = "0123456789" * 4, "0123456789abcdef" * 4
 

@@ -12,7 +12,7 @@ import google_crc32c
 import pytest
 
 from rlds_cli.base.files import hashing
-from rlds_cli.make.downloads.fetch.parts import StreamHasher
+from rlds_cli.places.files.parts import StreamHasher
 from rlds_cli.places.http.connections import AHEAD
 
 

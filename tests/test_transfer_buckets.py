@@ -19,7 +19,7 @@ from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive, WrongHash
 from rlds_cli.make.downloads import listing
 from rlds_cli.make.downloads.fetch import fetching, planning
-from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places import RemoteFile
 from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.sources import bucket_listing
 from rlds_cli.places.sources.urls import request_url

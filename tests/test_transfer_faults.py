@@ -16,7 +16,7 @@ from test_transfer_fetching import Place
 
 from rlds_cli import errors
 from rlds_cli.errors import TransferError
-from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places import RemoteFile
 from rlds_cli.places.http.client import RetryPolicy
 
 PAGE = Path(__file__).parents[1] / "docs" / "downloading.md"

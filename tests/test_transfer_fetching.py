@@ -24,8 +24,8 @@ from rlds_cli.base.progress import Event
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, NoPermission, NoSpace, Offline, WrongHash
 from rlds_cli.make.downloads.fetch import fetching, planning
-from rlds_cli.make.downloads.fetch.parts import PartFile
-from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places import RemoteFile
+from rlds_cli.places.files.parts import PartFile
 from rlds_cli.places.http.client import RetryPolicy
 
 HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=5.0, connect=60.0, read=60.0, least=1)
@@ -671,7 +671,7 @@ import sys
 from pathlib import Path
 from rlds_cli.base import settings
 from rlds_cli.make.downloads.fetch import fetching, planning
-from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places import RemoteFile
 from rlds_cli.places.http.client import RetryPolicy
 where = settings.read()
 files = [RemoteFile(f"{k}.h5", (f"{sys.argv[1]}/d/{k}.h5",)) for k in range(3)]

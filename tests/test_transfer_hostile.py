@@ -29,9 +29,9 @@ from test_transfer_fetching import Place
 
 from rlds_cli.base.progress import Event
 from rlds_cli.errors import DownloadFailed, NoSpace
-from rlds_cli.make.downloads.fetch import fetching, http, planning
-from rlds_cli.make.downloads.fetch.parts import FileRecord
-from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.make.downloads.fetch import fetching, planning
+from rlds_cli.places import FileRecord, RemoteFile
+from rlds_cli.places.files import arriving
 from rlds_cli.places.http import connections
 from rlds_cli.places.http.client import Client, Parallelism, RetryPolicy
 from rlds_cli.places.http.connections import Budget, Permanent, Stopped
@@ -132,7 +132,7 @@ def test_where_no_size_is_known_there_is_a_bound(place: Place) -> None:
 def test_without_a_size_no_more_than_half_of_the_disk_is_taken(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(place.root)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=140 << 20))
-    monkeypatch.setattr(http, "_WATCH", 1 << 20)
+    monkeypatch.setattr(arriving, "_WATCH", 1 << 20)
     with Hostile("beyond-chunked", CONTENT) as server:
         file = RemoteFile("x.h5", (f"{server.url}/x.h5",))
         with pytest.raises(DownloadFailed, match=r"announces no size, and sends more than 70\.0 MiB"):
@@ -303,7 +303,7 @@ import sys
 from pathlib import Path
 from rlds_cli.base import settings
 from rlds_cli.make.downloads.fetch import fetching, planning
-from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places import RemoteFile
 from rlds_cli.places.http.client import RetryPolicy
 where = settings.read()
 files = [RemoteFile(f"{k}.h5", (url,)) for k, url in enumerate(sys.argv[2:])]

@@ -17,7 +17,7 @@ from rlds_cli.base.progress import Event
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, NoSpace, Offline, UnsafeArchive, WrongHash
 from rlds_cli.make.downloads.fetch import fetching, planning
-from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places import RemoteFile
 from rlds_cli.places.http.client import RetryPolicy
 
 HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01)

@@ -18,9 +18,10 @@ from test_transfer_fetching import HASTY, MIB, Place, wanted
 
 from rlds_cli.base.files.names import is_unfinished
 from rlds_cli.errors import DownloadFailed
-from rlds_cli.make.downloads.fetch import planning, spans
-from rlds_cli.make.downloads.fetch.parts import PartOrigin, offset_of, opened
-from rlds_cli.make.downloads.fetch.spans import Spans, spans_path
+from rlds_cli.make.downloads.fetch import planning
+from rlds_cli.places.files import spans
+from rlds_cli.places.files.parts import PartOrigin, offset_of, opened
+from rlds_cli.places.files.spans import Spans, spans_path
 from rlds_cli.places.http.client import Client, Parallelism
 from rlds_cli.places.http.ranges import Tag
 
@@ -211,7 +212,7 @@ from pathlib import Path
 from rlds_cli.base import settings
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.places.http.client import Parallelism
-from rlds_cli.make.downloads.remote_file import RemoteFile
+from rlds_cli.places import RemoteFile
 where = settings.read()
 files = [RemoteFile("x.h5", (sys.argv[1],), sha256=sys.argv[3])]
 width = Parallelism(after=0.02, worth=0.1, smallest=1 << 18)

@@ -22,9 +22,9 @@ from loader_data import create, episode
 from rlds_cli.base import settings
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import RldsError, WrongHash
-from rlds_cli.make.downloads.fetch import fetching, parts, planning
-from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.places import Address, Pull
+from rlds_cli.make.downloads.fetch import fetching, planning
+from rlds_cli.places import Address, Pull, RemoteFile
+from rlds_cli.places.files import parts
 from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.http.ranges import Tag
 from rlds_cli.places.sources.objects import Objects

@@ -16,8 +16,8 @@ from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import RldsError
 from rlds_cli.home import Home, is_dataset
-from rlds_cli.make import MERGED, FileRecord, record_path
-from rlds_cli.places import Origins, local_path
+from rlds_cli.make import MERGED
+from rlds_cli.places import FileRecord, Origins, local_path
 from rlds_cli.registry import Entry
 from rlds_cli.store import History, Manifest, StoredDataset, manifest, open_store
 from rlds_cli.store.sealing import Problem
@@ -170,7 +170,7 @@ def _published(m: Manifest, sources: Sequence[Mapping[str, Any]]) -> str | None:
 def archive_files(archive: Path) -> list[Path]:
     """Return the files of an archive, without records and unfinished downloads."""
     found = [f for f in sorted(trees.files(archive)) if not f.name.startswith(".")]
-    records = {record_path(f) for f in found}
+    records = {FileRecord.beside(f) for f in found}
     return [f for f in found if f not in records and not is_unfinished(f.name)]
 
 

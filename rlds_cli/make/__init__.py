@@ -3,8 +3,7 @@
 `create` takes episodes, and `writer` opens a `Writer`, for `Frames` and `Video`, too. `import_files` and `append` read
 files of a user; `plan_import` and `plan_append` say what would come of them. `merge` joins datasets, which are `MERGED`
 then. `download` fetches what the registry or an address names, and `load` only what is not here; `deliver` does it by a
-`DownloadRequest`, after `plan_download`. `plan_transfer`, `fetch_into` and `fetch_again` fetch files of archives alone;
-a `FileRecord` beside each says where it came from.
+`DownloadRequest`, after `plan_download`. `plan_transfer`, `fetch_into` and `fetch_again` fetch files of archives alone.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from rlds_cli.make.downloads.download import expand_refs as expand_refs
     from rlds_cli.make.downloads.download import plan_download as plan_download
     from rlds_cli.make.downloads.download import reading_options as reading_options
-    from rlds_cli.make.downloads.fetch.parts import FileRecord as FileRecord
-    from rlds_cli.make.downloads.fetch.parts import record_path as record_path
     from rlds_cli.make.downloads.fetch.planning import remembered as remembered
     from rlds_cli.make.downloads.loading import load as load
     from rlds_cli.make.downloads.request import DownloadRequest as DownloadRequest
@@ -46,7 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DownloadRequest",
-    "FileRecord",
     "Frames",
     "MERGED",
     "Video",
@@ -71,7 +67,6 @@ __all__ = [
     "plan_transfer",
     "read_mapping",
     "reading_options",
-    "record_path",
     "remembered",
     "writer",
 ]
@@ -88,7 +83,6 @@ lazy(
         "downloads.again": "fetch_again fetch_into",
         "downloads.archive": "plan_transfer",
         "downloads.download": "deliver download expand_refs plan_download reading_options",
-        "downloads.fetch.parts": "FileRecord record_path",
         "downloads.fetch.planning": "remembered",
         "downloads.loading": "load",
         "downloads.request": "DownloadRequest",

@@ -3,9 +3,10 @@
 `open_objects` opens what was pushed to an `Address`; a `Body` is written there, unless somebody has `Overtaken` the
 writer. A `WebPlace`, `HubPlace`, `BucketPlace`, `SignedPlace` or `DirectoryPlace` is the files below one address, and
 says how URLs of its kind are written; `kind_of` and `lookup` tell the kind of a URL, `local_path` its path on this
-machine, and `request_url` its HTTP address. URLs of `network_schemes` mean the same on every machine. `transfer` brings
-bytes of a file into a `Sink`, such as a `Stream`, by as many requests as it takes; `ask` makes one of them. A `Client`
-makes requests, and retries by a `RetryPolicy` until a failure is `Permanent`.
+machine, and `request_url` its HTTP address. URLs of `network_schemes` mean the same on every machine. A `Stream` takes
+bytes of a file in their order. A `FileDownload` brings a `RemoteFile` of an archive to the disk, and a `FileRecord`
+beside it says where it came from. A `Client` makes requests, and retries by a `RetryPolicy` until a failure is
+`Permanent`.
 
 `open_remote` opens a dataset at an address, and `watched` adds to the progress of work what arrives of it meanwhile.
 A `Pull` brings it into a home. `datasets_at` lists those at an address. A `Published` dataset is one of LeRobot on the
@@ -20,6 +21,9 @@ from typing import TYPE_CHECKING
 from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
+    from rlds_cli.places.files.file_download import FileDownload as FileDownload
+    from rlds_cli.places.files.records import FileRecord as FileRecord
+    from rlds_cli.places.files.remote_file import RemoteFile as RemoteFile
     from rlds_cli.places.http.client import Client as Client
     from rlds_cli.places.http.client import RetryPolicy as RetryPolicy
     from rlds_cli.places.http.connections import Permanent as Permanent
@@ -38,16 +42,12 @@ if TYPE_CHECKING:
     from rlds_cli.places.sources.opening import open_objects as open_objects
     from rlds_cli.places.sources.place import Body as Body
     from rlds_cli.places.sources.place import Overtaken as Overtaken
-    from rlds_cli.places.sources.transfer import Sink as Sink
     from rlds_cli.places.sources.transfer import Stream as Stream
-    from rlds_cli.places.sources.transfer import ask as ask
-    from rlds_cli.places.sources.transfer import transfer as transfer
     from rlds_cli.places.sources.urls import kind_of as kind_of
     from rlds_cli.places.sources.urls import local_path as local_path
     from rlds_cli.places.sources.urls import lookup as lookup
     from rlds_cli.places.sources.urls import network_schemes as network_schemes
     from rlds_cli.places.sources.urls import request_url as request_url
-    from rlds_cli.places.sources.web import WebFile as WebFile
     from rlds_cli.places.sources.web import WebPlace as WebPlace
 
 __all__ = [
@@ -56,18 +56,19 @@ __all__ = [
     "BucketPlace",
     "Client",
     "DirectoryPlace",
+    "FileDownload",
+    "FileRecord",
     "HubPlace",
     "Overtaken",
     "Permanent",
+    "RemoteFile",
     "RetryPolicy",
     "Origins",
     "Published",
     "Pull",
     "RemoteDirectory",
     "SignedPlace",
-    "Sink",
     "Stream",
-    "WebFile",
     "WebPlace",
     "ask",
     "datasets_at",
@@ -85,6 +86,9 @@ __all__ = [
 lazy(
     __name__,
     {
+        "files.file_download": "FileDownload",
+        "files.records": "FileRecord",
+        "files.remote_file": "RemoteFile",
         "http.client": "Client RetryPolicy",
         "http.connections": "Permanent",
         "sources.addresses": "Address",
@@ -100,8 +104,8 @@ lazy(
         "sources.hub": "HubPlace",
         "sources.opening": "open_objects",
         "sources.place": "Body Overtaken",
-        "sources.transfer": "Sink Stream ask transfer",
+        "sources.transfer": "Stream",
         "sources.urls": "kind_of local_path lookup network_schemes request_url",
-        "sources.web": "WebFile WebPlace",
+        "sources.web": "WebPlace",
     },
 )

@@ -33,15 +33,22 @@ from rlds_cli.errors import ArchiveError, DownloadFailed, RldsError, TransferErr
 from rlds_cli.home import Home, exclusive
 from rlds_cli.make import (
     DownloadRequest,
-    FileRecord,
     expand_refs,
     fetch_into,
     plan_transfer,
-    record_path,
 )
 from rlds_cli.make.downloads.fetch.planning import FetchStep
-from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.places import Address, Body, DirectoryPlace, Overtaken, kind_of, local_path, open_objects
+from rlds_cli.places import (
+    Address,
+    Body,
+    DirectoryPlace,
+    FileRecord,
+    Overtaken,
+    RemoteFile,
+    kind_of,
+    local_path,
+    open_objects,
+)
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.registry import Entry
 
@@ -357,7 +364,7 @@ def _send(
     for w in missing:
         path, _ = ready[w.name]
         path.unlink()
-        record_path(path).unlink(missing_ok=True)
+        FileRecord.beside(path).unlink(missing_ok=True)
     return sent
 
 

@@ -127,3 +127,8 @@ def save_own(path: Path, values: Mapping[str, Any], *, lines: bool = True) -> No
         The text is too long to be read back.
     """
     safe_files.replace_text(path, dumps(values, path.name, lines=lines), mode=0o600)
+
+
+def is_count(value: object) -> bool:
+    """Return whether a value of untrusted JSON is a valid number of bytes or nanoseconds."""
+    return type(value) is int and 0 <= value < 1 << 63

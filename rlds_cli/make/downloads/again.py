@@ -12,8 +12,8 @@ from rlds_cli.base.settings import Settings
 from rlds_cli.make.downloads.archive import plan_transfer
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.make.downloads.fetch.fetching import Fetched
-from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.make.downloads.request import DownloadRequest
+from rlds_cli.places import RemoteFile
 from rlds_cli.registry import Entry
 
 

@@ -23,10 +23,8 @@ from rlds_cli.home import Home
 from rlds_cli.make.downloads import listing
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.make.downloads.fetch.fetching import Fetched
-from rlds_cli.make.downloads.fetch.parts import FileRecord, record_path
-from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.make.downloads.request import DownloadRequest, without_secrets
-from rlds_cli.places import RetryPolicy, kind_of
+from rlds_cli.places import FileRecord, RemoteFile, RetryPolicy, kind_of
 from rlds_cli.registry import Entry, File
 
 if TYPE_CHECKING:
@@ -199,7 +197,7 @@ def _replaced(request: DownloadRequest, steps: planning.FetchPlan) -> dict[str, 
     found = {s.file.path: (s, FileRecord.read(s.target)) for s in steps.steps if request.force and s.file.placed}
     for step, _ in found.values():
         if not step.file.hashed:
-            record_path(step.target).unlink(missing_ok=True)
+            FileRecord.beside(step.target).unlink(missing_ok=True)
     return {path: record.sha256 for path, (_, record) in found.items() if record is not None}
 
 
@@ -207,7 +205,7 @@ def _distrusted(exc: CorruptArchive, id: DatasetId, fetched: Iterable[Fetched]) 
     """Drop the records of unreadable files that have no published hash, so that the next run fetches them again."""
     bad = [f for f in fetched if f.action != "link" and not f.file.hashed and f.path.name in exc.message]
     for f in bad:
-        record_path(f.path).unlink(missing_ok=True)
+        FileRecord.beside(f.path).unlink(missing_ok=True)
     if not bad:
         return exc
     return CorruptArchive(
@@ -219,7 +217,7 @@ def _distrusted(exc: CorruptArchive, id: DatasetId, fetched: Iterable[Fetched]) 
 def _remove(fetched: Iterable[Fetched]) -> None:
     for f in fetched:
         f.path.unlink(missing_ok=True)
-        record_path(f.path).unlink(missing_ok=True)
+        FileRecord.beside(f.path).unlink(missing_ok=True)
 
 
 def _conversion(

@@ -16,8 +16,18 @@ from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, Offline, RldsError, TransferError, UnsafeArchive
 from rlds_cli.make.downloads import offers
 from rlds_cli.make.downloads.offers import Unanswered, single_file
-from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.places import Client, HubPlace, Permanent, RetryPolicy, WebPlace, kind_of, local_path, lookup, request_url
+from rlds_cli.places import (
+    Client,
+    HubPlace,
+    Permanent,
+    RemoteFile,
+    RetryPolicy,
+    WebPlace,
+    kind_of,
+    local_path,
+    lookup,
+    request_url,
+)
 from rlds_cli.places.http.connections import Retryable, Stopped
 from rlds_cli.places.sources.place import Place
 

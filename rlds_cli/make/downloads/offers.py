@@ -11,14 +11,14 @@ from urllib.parse import unquote
 from rlds_cli.base import text, visible
 from rlds_cli.base.files import names, trees
 from rlds_cli.errors import DownloadFailed
-from rlds_cli.make.downloads.fetch.parts import FileRecord
-from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.places import (
     BucketPlace,
     Client,
     DirectoryPlace,
+    FileRecord,
     HubPlace,
     Permanent,
+    RemoteFile,
     SignedPlace,
     WebPlace,
     kind_of,

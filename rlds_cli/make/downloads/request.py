@@ -25,9 +25,7 @@ from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.base.subset import EVERYTHING, Subset
 from rlds_cli.errors import ArchiveError, DownloadFailed, InvalidId, NoPermission, RldsError, TransferError
 from rlds_cli.home import Home
-from rlds_cli.make.downloads.fetch.parts import offset_of
-from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.places import Address
+from rlds_cli.places import Address, FileDownload, RemoteFile
 from rlds_cli.registry import File, problems
 
 Encoding = Literal["memmap", "zarr"]
@@ -175,7 +173,7 @@ def bytes_left(id: DatasetId, place: Home) -> int:
 def _bytes_of(file: Path) -> int:
     """Return the bytes of a file; of a part to which several connections add, those that have arrived."""
     divided = file.suffix == ".part" and file.with_suffix(SPANS).exists()
-    return offset_of(file.with_suffix("")) if divided else file.stat().st_size
+    return FileDownload.kept(file.with_suffix("")) if divided else file.stat().st_size
 
 
 def _noted(place: Home) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -23,9 +23,8 @@ from rlds_cli.base.files.names import of_url
 from rlds_cli.base.settings import Settings
 from rlds_cli.base.text import natural
 from rlds_cli.errors import DatasetNotFound, InvalidArgument, InvalidId, NameTaken, RldsError
-from rlds_cli.make.downloads.remote_file import RemoteFile
 from rlds_cli.make.downloads.request import DownloadRequest
-from rlds_cli.places import Address
+from rlds_cli.places import Address, RemoteFile
 from rlds_cli.store import manifest, open_store
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -8,7 +8,8 @@ import random
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,6 +42,7 @@ from rlds_cli.places.http.connections import (
     reason,
 )
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 LONGEST = 64 << 20  # bytes of an answer that is read into memory
@@ -132,6 +134,8 @@ class Client:
         self.spare = threading.Semaphore(self.width.connections)  # connections that are free
         self._budget = Budget(self.policy.documents)
         self._read, self._said = 0, time.monotonic()  # documents, and the time of the last note about them
+        self._notes: set[str] = set()
+        self._lock = threading.Lock()
         self._stop = threading.Event()
         self._watch = DeadlineWatch()
         self._open: dict[requests.Response, Exchange] = {}
@@ -152,6 +156,30 @@ class Client:
         """Make all threads that use this client raise Stopped at once, even while they wait for a server."""
         self._stop.set()
         self._watch.cut()
+
+    def is_new(self, note: str) -> bool:
+        """Return whether nobody has asked for this note before: some are given for the first file only."""
+        with self._lock:
+            new = note not in self._notes
+            self._notes.add(note)
+            return new
+
+    def each(self, act: Callable[[S], T], items: Sequence[S], jobs: int) -> tuple[T, ...]:
+        """Call a function for items, several at a time; the first failure stops the others, and is raised."""
+        if jobs == 1:
+            return tuple(map(act, items))
+        with ThreadPoolExecutor(jobs, thread_name_prefix="rlds-fetch") as pool:
+            futures = [pool.submit(act, item) for item in items]
+            try:
+                wait(futures, return_when=FIRST_EXCEPTION)
+            finally:
+                unfinished = [f for f in futures if not f.cancel() and not f.done()]
+                if unfinished:
+                    self.stop()
+        failed = [e for f in futures if not f.cancelled() and (e := f.exception()) and not isinstance(e, Stopped)]
+        if failed:
+            raise failed[0]
+        return tuple(f.result() for f in futures)
 
     @contextmanager
     def occupied(self) -> Iterator[None]:

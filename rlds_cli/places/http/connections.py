@@ -45,7 +45,7 @@ class Permanent(Exception):
     """A failure that another attempt would not change.
 
     ``error`` is raised if no other source has the file either. ``late`` is True if the retries ended with waiting for
-    a server, ``silent`` if the server did not begin an answer.
+    a server, ``silent`` if the server did not begin an answer, ``wrong`` if it gave another file.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Permanent(Exception):
         error: RldsError | None = None,
         late: bool = False,
         silent: bool = False,
+        wrong: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -65,6 +66,7 @@ class Permanent(Exception):
         self.error = error
         self.late = late
         self.silent = silent
+        self.wrong = wrong
 
 
 class Retryable(Exception):

@@ -1,7 +1,7 @@
 """Bring bytes of a file from a place into a sink: ranges, retries, and a limit to what is taken.
 
 A `Sink` says which bytes are missing, and takes those that come: blocks that are checked one by one (`Units`), bytes in
-order (`Stream`), or a file of an archive (`make.downloads.fetch.http`).
+order (`Stream`), or a file of an archive (`places.files.arriving`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -20,13 +19,18 @@ from rlds_cli.base.files import disk, hashing
 from rlds_cli.base.progress import Event, Progress, Stage, silent
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, Offline, RldsError, WrongHash
-from rlds_cli.make.downloads.fetch import http
-from rlds_cli.make.downloads.fetch.parts import FileRecord, PartFile, locked, offset_of, opened
 from rlds_cli.make.downloads.fetch.planning import Action, FetchPlan, FetchStep, listing_of, remember, ways
-from rlds_cli.make.downloads.remote_file import KINDS, RemoteFile
-from rlds_cli.places import Client, Permanent, RetryPolicy, local_path, request_url
+from rlds_cli.places import (
+    Client,
+    FileDownload,
+    FileRecord,
+    Permanent,
+    RemoteFile,
+    RetryPolicy,
+    local_path,
+    request_url,
+)
 from rlds_cli.places.http.client import Parallelism
-from rlds_cli.places.http.connections import Budget, Stopped, reason
 
 JOBS = 8  # files at a time
 MANY = 12  # files; more are reported as one sum
@@ -95,28 +99,12 @@ def fetch(
     jobs = max(1, min(jobs or JOBS, len(plan.steps)))
     tally = TotalProgress(plan, id=id, progress=progress) if len(plan.steps) > MANY else None
     with Client(where, policy=policy, width=width, jobs=jobs) as client:
-        brought = _all(plan, FileFetcher(client, plan, id=id, progress=tally or progress), jobs)
+        fetcher = FileFetcher(client, plan, id=id, progress=tally or progress)
+        brought = client.each(fetcher.fetch, plan.steps, jobs)
     remember(plan, listing)
     if tally:
         tally.finish()
     return brought
-
-
-def _all(plan: FetchPlan, fetcher: FileFetcher, jobs: int) -> tuple[Fetched, ...]:
-    if jobs == 1:
-        return tuple(fetcher.fetch(step) for step in plan.steps)
-    with ThreadPoolExecutor(jobs, thread_name_prefix="rlds-fetch") as pool:
-        futures = [pool.submit(fetcher.fetch, step) for step in plan.steps]
-        try:
-            wait(futures, return_when=FIRST_EXCEPTION)
-        finally:
-            unfinished = [f for f in futures if not f.cancel() and not f.done()]
-            if unfinished:
-                fetcher.client.stop()
-    failed = [e for f in futures if not f.cancelled() and (e := f.exception()) and not isinstance(e, Stopped)]
-    if failed:
-        raise failed[0]
-    return tuple(f.result() for f in futures)
 
 
 class _SourceFailed(Exception):
@@ -147,9 +135,7 @@ class FileFetcher:
         self._plan = plan
         self._id = id
         self._progress = progress
-        self._said: set[str] = set()
         self._timeouts: Counter[str] = Counter()  # timeouts by host and port
-        self._lock = Lock()
 
     def fetch(self, asked: FetchStep) -> Fetched:
         """Obtain the file of a step; raises as `fetching.fetch` does."""
@@ -159,7 +145,8 @@ class FileFetcher:
         def say(note: str) -> None:
             self._progress(Event(self._id, "note", asked.file.path, note=note))
 
-        with locked(asked.target, self._plan.destination, self.client.check, say), self.client.occupied():
+        locked = FileDownload.locked(asked.target, self._plan.destination, self.client.check, say)
+        with locked, self.client.occupied():
             return self._by_any_way(asked)  # another process may have fetched it while this one waited: plan again
 
     def _by_any_way(self, asked: FetchStep) -> Fetched:
@@ -192,7 +179,7 @@ class FileFetcher:
             file = replace(file, sha256=old.sha256)
         record = self._examine(file, step.target)
         if old:
-            record = replace(old, **{k: getattr(record, k) for k in ("size", *KINDS, "mtime_ns")})
+            record = old.renewed(record)
         record.write(step.target)
         return Fetched(step.file, step.target, "verify", record)
 
@@ -224,8 +211,8 @@ class FileFetcher:
             )
         except OSError as exc:
             raise _SourceFailed(str(path), f"cannot be read ({exc.strerror})") from None
-        if failure := _misfit(file, record, f"{path} (left as it is)"):
-            raise failure
+        if misfit := file.misfit(record):
+            raise _SourceFailed(f"{path} (left as it is)", misfit, wrong=True)
         self._tell(file, "verify", total, total, _verdict(file))
         return record
 
@@ -237,10 +224,10 @@ class FileFetcher:
         if remote and self.client.where.offline:
             raise _offline(step, failures)
         most = self.client.policy.sources
-        with opened(step.target, step.file) as part:
+        with FileDownload.begun(step.target, step.file) as download:
             for url in remote[:most]:
                 try:
-                    return self._from_url(step.file, self._address(url), part)
+                    return self._from_url(download, step.target, self._address(url))
                 except _SourceFailed as exc:
                     failures.append(exc)
         if len(remote) > most:
@@ -254,88 +241,36 @@ class FileFetcher:
         except RldsError as exc:
             raise _SourceFailed(visible.shown(url), exc.message, error=exc) from exc
 
-    def _from_url(self, file: RemoteFile, url: str, part: PartFile) -> Fetched:
-        """Fetch a file from one URL; if a resumed part gives a wrong hash, once more from the start."""
-        budget = Budget(self.client.policy.requests, lambda: part.there)
-        for mixed_before in (False, True):
-            self._pull(file, url, part, budget)
-            record = part.record(revision=file.revision, promised=file.promise and file.promise[0])
-            failure = _misfit(file, record, f"{visible.shown(url)} (the download is removed)")
-            if failure is None:
-                part.publish(record)
-                self._tell(file, "verify", record.size, record.size, _verdict(file))
-                return Fetched(file, part.target, "fetch", record)
-            mixed = part.resumed or part.joined
-            part.restart()
-            if mixed_before or not mixed:
-                break
-        assert failure is not None
-        raise failure
-
-    def _pull(self, file: RemoteFile, url: str, part: PartFile, budget: Budget) -> None:
-        """Complete the part. Failures become _SourceFailed, except those of the disk and of the progress callback."""
-        objections: list[Exception] = []
-
-        def hear(event: Event) -> None:
-            try:
-                self._progress(event)
-            except Exception as exc:
-                objections.append(exc)
-                raise
+    def _from_url(self, download: FileDownload, target: Path, url: str) -> Fetched:
+        """Complete a file from one URL; raises _SourceFailed where another one may give it."""
+        file = download.file
 
         def tell(done: int) -> None:
-            total = part.origin.tag.size if part.origin and part.origin.tag.size is not None else file.size
-            note = f"resumed at {text.size_of(part.resumed)}" if part.resumed else ""
-            hear(Event(self._id, "fetch", file.path, done, total, note=note))
+            note = f"resumed at {text.size_of(download.resumed)}" if download.resumed else ""
+            self._tell(file, "fetch", done, download.size, note)
 
         def say(note: str) -> None:
-            with self._lock:
-                known = note.startswith(http.ONCE) and note in self._said
-                self._said.add(note)
-            if not known:
-                hear(Event(self._id, "note", file.path, part.there, note=note))
+            self._progress(Event(self._id, "note", file.path, download.there, note=note))
 
-        paced = _ThrottledProgress(tell)
+        paced, server = _ThrottledProgress(tell), urlsplit(url).netloc
         try:
-            server = urlsplit(url).netloc
             if self._timeouts[server] >= _MOST_TIMEOUTS:
                 raise Permanent("its server has timed out before")
-            http.pull(self.client, url, file, part, budget=budget, told=lambda: paced(part.there), say=say)
+            record = download.bring(self.client, url, told=lambda last: paced(download.there, last=last), say=say)
         except Permanent as exc:
             if exc.late:
                 self._timeouts[server] += _MOST_TIMEOUTS if exc.silent else 1
-            raise _SourceFailed(visible.shown(url), exc.reason, error=exc.error) from exc.__cause__
-        except (RldsError, Stopped):
-            raise
-        except Exception as exc:
-            if exc in objections:
-                raise
-            if isinstance(exc, OSError):  # those of the network are Permanent
-                raise disk.disk_error(exc, part.path) from exc
-            raise _SourceFailed(
-                visible.shown(url), reason(exc)
-            ) from exc  # an unforeseen error: other sources are tried
-        paced(part.there, last=True)
+            source = visible.shown(url) + (" (the download is removed)" if exc.wrong else "")
+            raise _SourceFailed(source, exc.reason, wrong=exc.wrong, error=exc.error) from exc.__cause__
+        self._tell(file, "verify", record.size, record.size, _verdict(file))
+        return Fetched(file, target, "fetch", record)
 
     def _tell(self, file: RemoteFile, stage: Stage, done: int, total: int | None, note: str = "") -> None:
         self._progress(Event(self._id, stage, file.path, done, total, note=note))
 
 
-def _misfit(file: RemoteFile, record: FileRecord, source: str) -> _SourceFailed | None:
-    """Compare a file with what the source publishes: hashes first, which say more than sizes."""
-    if file.promise and (got := getattr(record, file.promise[0])) != file.promise[1]:
-        return _SourceFailed(source, f"{_called(file)} is {got}, expected {file.promise[1]}", wrong=True)
-    if file.size not in (None, record.size):
-        return _SourceFailed(source, f"has {record.size:,} B, expected {file.size:,} B", wrong=True)
-    return None
-
-
 def _verdict(file: RemoteFile) -> str:
-    return f"{_called(file)} ok" if file.promise else "sha256 recorded, none is published"
-
-
-def _called(file: RemoteFile) -> str:
-    return file.promise[0].replace("_", " ") if file.promise else ""
+    return f"{file.hash_name} ok" if file.promise else "sha256 recorded, none is published"
 
 
 def _cause(failures: list[_SourceFailed]) -> BaseException | None:
@@ -346,7 +281,7 @@ def _cause(failures: list[_SourceFailed]) -> BaseException | None:
 def _failed(step: FetchStep, failures: list[_SourceFailed]) -> RldsError:
     """Return the error after all ways failed. It names each failure, and what is kept on the disk."""
     why = "; ".join(f.text for f in failures) or "no source is known for it"
-    left = offset_of(step.target)
+    left = FileDownload.kept(step.target)
     kept = f"{text.size_of(left)} are kept in {step.target.name}.part." if left else "Nothing was kept."
     name = f"{step.file.path} ({text.size_of(step.file.size)})" if step.file.size is not None else step.file.path
     if any(f.wrong for f in failures):
@@ -385,6 +320,8 @@ class _ThrottledProgress:
         if done not in (self._told, self._total) and (last or time.monotonic() >= self._next):
             self._next, self._told = time.monotonic() + _EVERY, done
             self._tell(done)
+        if last:
+            self._next, self._told = 0.0, None  # what follows begins anew
 
 
 class TotalProgress:

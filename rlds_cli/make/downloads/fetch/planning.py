@@ -15,10 +15,7 @@ from rlds_cli.base.files import disk, names
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.settings import Settings
-from rlds_cli.make.downloads.fetch.parts import FileRecord, is_count, offset_of, part_path, record_path
-from rlds_cli.make.downloads.fetch.spans import spans_path
-from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.places import local_path
+from rlds_cli.places import FileDownload, FileRecord, RemoteFile, local_path
 
 Action = Literal["reuse", "verify", "adopt", "link", "fetch"]
 
@@ -141,7 +138,7 @@ def ways(file: RemoteFile, destination: Path, where: Settings, *, rehash: bool =
         yield from (
             FetchStep(file, "adopt", target, copy) for copy in _copies(file, where) if _may_be(copy, file, target)
         )
-    yield FetchStep(file, "fetch", target, offset=offset_of(target))
+    yield FetchStep(file, "fetch", target, offset=FileDownload.kept(target))
 
 
 def _present(file: RemoteFile, target: Path, rehash: bool) -> Iterator[FetchStep]:
@@ -155,7 +152,7 @@ def _present(file: RemoteFile, target: Path, rehash: bool) -> Iterator[FetchStep
     if file.placed and not file.hashed and (rehash or not _came_from(file, record)):
         return
     untouched = record is not None and (record.size, record.mtime_ns) == (status.st_size, status.st_mtime_ns)
-    if record and untouched and not rehash and _promised(file, record):
+    if record and untouched and not rehash and not file.misfit(record):
         yield FetchStep(file, "reuse", target)
     elif (record or file.hashed) and file.size in (None, status.st_size):
         yield FetchStep(file, "verify", target)
@@ -163,13 +160,6 @@ def _present(file: RemoteFile, target: Path, rehash: bool) -> Iterator[FetchStep
 
 def _came_from(file: RemoteFile, record: FileRecord | None) -> bool:
     return record is not None and record.url in {visible.shown(url) for url in file.urls}
-
-
-def _promised(file: RemoteFile, record: FileRecord) -> bool:
-    """Return whether a record has the size and hash that the source publishes now."""
-    return file.size in (None, record.size) and (
-        file.promise is None or getattr(record, file.promise[0]) == file.promise[1]
-    )
 
 
 def _copies(file: RemoteFile, where: Settings) -> Iterator[Path]:
@@ -216,9 +206,7 @@ def forget(plan: FetchPlan) -> None:
     for directory in {(top / f.path).parent for f in listed}:
         safe_files.check_directories(directory, top.parent)
     for path in [top / _LISTING, *(top / f.path for f in listed)]:
-        part = part_path(path)
-        for beside in (path, record_path(path), part, record_path(part), spans_path(part)):
-            beside.unlink(missing_ok=True)
+        FileDownload.discard(path)
     for directory in sorted({d for f in listed for d in (top / f.path).parents if d.is_relative_to(top)}, reverse=True):
         with suppress(OSError):  # it holds something else
             directory.rmdir()
@@ -257,7 +245,7 @@ def _is_listed(values: object) -> bool:
         isinstance(urls, list)
         and len(urls) > 0
         and all(isinstance(url, str) for url in urls)
-        and (size is None or is_count(size))
+        and (size is None or documents.is_count(size))
         and all(isinstance(values.get(name), str | None) for name in texts)
         and isinstance(values.get("key", ""), str)
     )

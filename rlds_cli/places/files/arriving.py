@@ -18,20 +18,19 @@ from threading import Condition, Event, Thread
 from rlds_cli.base import text, visible
 from rlds_cli.base.files import disk
 from rlds_cli.errors import NoSpace
-from rlds_cli.make.downloads.fetch.parts import PartFile, PartOrigin
-from rlds_cli.make.downloads.remote_file import RemoteFile
-from rlds_cli.places import Client, Permanent, Sink, WebFile, ask, transfer
-from rlds_cli.places.http.client import authorities
-from rlds_cli.places.http.connections import Budget, Exchange, Retryable, Stopped, quoted
+from rlds_cli.places.files.parts import PartFile, PartOrigin
+from rlds_cli.places.files.remote_file import RemoteFile
+from rlds_cli.places.http.client import Client, authorities
+from rlds_cli.places.http.connections import Budget, Exchange, Permanent, Retryable, Stopped, quoted
 from rlds_cli.places.http.ranges import NoRange, RangeRequest, Reply, Tag
 from rlds_cli.places.sources.place import Chunk
-from rlds_cli.places.sources.transfer import Span
+from rlds_cli.places.sources.transfer import Sink, Span, ask, transfer
+from rlds_cli.places.sources.web import WebFile
 
 PLAIN = "comes over plain HTTP, and no hash of it is published: an alteration on the way would not be noticed"
 UNFRAMED = "comes without a length, a size or a hash: a missing end would not be noticed"
 UNSIZED = "its size is not known"
 AUTHORITIES = "the server's certificate was verified with the authorities"
-ONCE = (PLAIN, UNFRAMED, AUTHORITIES)  # notes that are given for the first file only
 _HEAD = 512  # bytes that tell a web page
 _WATCH = 64 << 20  # bytes between two checks of the free space
 _ROUND = 0.1  # seconds between two checks of the other connections
@@ -184,9 +183,14 @@ class _Arriving(Sink):
 
     def _warn_of_unchecked_bytes(self, reply: Reply) -> None:
         if not self._file.hashed and reply.url.startswith("http://"):
-            self._say(PLAIN)
+            self._say_once(PLAIN)
         if reply.url.startswith("https://") and (bundle := authorities()):
-            self._say(f"{AUTHORITIES} of {bundle} (REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE)")
+            self._say_once(f"{AUTHORITIES} of {bundle} (REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE)")
+
+    def _say_once(self, note: str) -> None:
+        """Give a note for the first file of a client that it is about."""
+        if self._client.is_new(note):
+            self._say(note)
 
     def put(self, at: int, data: memoryview) -> None:
         """Add a block to the part, up to the next piece of another connection."""
@@ -216,7 +220,7 @@ class _Arriving(Sink):
             if not self._part.front:
                 raise Retryable("the connection closed before the first byte")
             if not self._file.hashed:
-                self._say(UNFRAMED)
+                self._say_once(UNFRAMED)
         self._ended = True
 
     def has_ended(self, size: int | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-KINDS = ("sha256", "git_sha1", "md5", "crc32c")  # of hashes, strongest first
+from rlds_cli.places.files.records import HASHES, FileRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,22 @@ class RemoteFile:
     @property
     def promise(self) -> tuple[str, str] | None:
         """Kind and value of the strongest hash that the source publishes. It is the one that is checked."""
-        return next(((kind, value) for kind in KINDS if (value := getattr(self, kind))), None)
+        return next(((kind, value) for kind in HASHES if (value := getattr(self, kind))), None)
 
     @property
     def hashed(self) -> bool:
         """True if the source publishes a hash."""
         return self.promise is not None
+
+    @property
+    def hash_name(self) -> str:
+        """How people call the hash that is published; nothing without one."""
+        return self.promise[0].replace("_", " ") if self.promise else ""
+
+    def misfit(self, record: FileRecord) -> str | None:
+        """Return how a file differs from what its source publishes: hashes first, which say more than sizes."""
+        if self.promise and (got := getattr(record, self.promise[0])) != self.promise[1]:
+            return f"{self.hash_name} is {got}, expected {self.promise[1]}"
+        if self.size not in (None, record.size):
+            return f"has {record.size:,} B, expected {self.size:,} B"
+        return None

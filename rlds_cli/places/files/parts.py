@@ -22,15 +22,14 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import BoundedSemaphore
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
-from rlds_cli.base import text, visible
+from rlds_cli.base import text
 from rlds_cli.base.files import disk, hashing
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
@@ -38,98 +37,15 @@ from rlds_cli.base.files.disk import sync_directory
 from rlds_cli.base.files.hashing import Digest
 from rlds_cli.base.files.locks import LockHeld, file_lock
 from rlds_cli.errors import RldsError
-from rlds_cli.make.downloads.fetch.spans import Spans, spans_path
+from rlds_cli.places.files.records import FileRecord
+from rlds_cli.places.files.remote_file import RemoteFile
+from rlds_cli.places.files.spans import Spans, spans_path
 from rlds_cli.places.http.connections import AHEAD
 from rlds_cli.places.http.ranges import Tag, sendable
-
-if TYPE_CHECKING:
-    from rlds_cli.make.downloads.remote_file import RemoteFile
 
 _INLINE = 8 << 20  # bytes that are hashed without threads
 _SYNC = 64 << 20  # bytes between two syncs, so that the last one is short
 _READ = 1 << 20
-
-
-# -- records
-
-
-@dataclass(frozen=True, slots=True)
-class FileRecord:
-    """The source, size and hashes of a file when it was fetched.
-
-    ``size`` is in bytes, ``fetched_at`` an ISO-8601 UTC time. Another ``mtime_ns`` means that the file was changed.
-    """
-
-    url: str
-    revision: str | None
-    size: int
-    etag: str | None
-    last_modified: str | None
-    sha256: str
-    git_sha1: str | None
-    fetched_at: str
-    mtime_ns: int
-    md5: str | None = None
-    crc32c: str | None = None
-
-    @classmethod
-    def read(cls, file: Path) -> Self | None:
-        """Return the record beside ``file``; None if there is none that is valid."""
-        values = documents.load_own(record_path(file))
-        if values is None or not all(is_count(values.get(k)) for k in ("size", "mtime_ns")):
-            return None
-        known: dict[str, Any] = {f.name: values.get(f.name) for f in fields(cls)}
-        if not all(isinstance(known[k], str) for k in ("url", "sha256", "fetched_at")):
-            return None
-        optional = ("revision", "etag", "last_modified", "git_sha1", "md5", "crc32c")
-        return cls(**known) if all(isinstance(known[k], str | None) for k in optional) else None
-
-    @classmethod
-    def of(
-        cls,
-        file: Path,
-        *,
-        url: str,
-        sha256: str,
-        promised: str | None = None,
-        other: str | None = None,
-        revision: str | None = None,
-        etag: str | None = None,
-        last_modified: str | None = None,
-    ) -> Self:
-        """Create the record of a file on the disk, with the kind of hash that its source publishes.
-
-        ``other`` is the hash of that kind, if it is known already.
-        """
-        status = file.stat()
-        kinds = {promised: other or hashing.hash_of(promised, file)} if promised not in (None, "sha256") else {}
-        return cls(
-            url=url,
-            revision=revision,
-            size=status.st_size,
-            etag=etag,
-            last_modified=last_modified,
-            sha256=sha256,
-            git_sha1=kinds.get("git_sha1"),
-            md5=kinds.get("md5"),
-            crc32c=kinds.get("crc32c"),
-            fetched_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-            mtime_ns=status.st_mtime_ns,
-        )
-
-    def write(self, file: Path) -> None:
-        """Write the record beside ``file``, in one step."""
-        documents.save_own(record_path(file), asdict(self) | {"url": visible.shown(self.url)})
-
-
-def record_path(file: Path) -> Path:
-    """Return the path of the record of ``file``."""
-    return file.with_name(file.name + ".json")
-
-
-def is_count(value: object) -> bool:
-    """Return whether a value of untrusted JSON is a valid number of bytes or nanoseconds."""
-    return type(value) is int and 0 <= value < 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +58,13 @@ class PartOrigin:
     @classmethod
     def read(cls, part: Path) -> Self | None:
         """Return the origin recorded beside a part; None if it is missing or not valid."""
-        values = documents.load_own(record_path(part))
+        values = documents.load_own(FileRecord.beside(part))
         if values is None or not isinstance(values.get("url"), str):
             return None
         etag, modified, size = (values.get(k) for k in ("etag", "last_modified", "size"))
         if any(v is not None and sendable(v) is None for v in (etag, modified)):
             return None
-        if size is not None and not is_count(size):
+        if size is not None and not documents.is_count(size):
             return None
         return cls(values["url"], Tag(etag=etag, modified=modified, size=size))
 
@@ -156,10 +72,7 @@ class PartOrigin:
         """Write it beside a part."""
         tag = self.tag
         values = {"url": self.url, "etag": tag.etag, "last_modified": tag.modified, "size": tag.size}
-        documents.save_own(record_path(part), values)
-
-
-# -- partial files
+        documents.save_own(FileRecord.beside(part), values)
 
 
 def part_path(target: Path) -> Path:
@@ -245,7 +158,7 @@ class PartFile:
         if self.front or self.origin or os.fstat(self._fd).st_size:
             os.ftruncate(self._fd, 0)
         self._forget_spans()
-        record_path(self.path).unlink(missing_ok=True)
+        FileRecord.beside(self.path).unlink(missing_ok=True)
         self.front, self.resumed, self.joined, self.origin = 0, 0, False, None
         self._hash = self._hasher()
 
@@ -345,7 +258,7 @@ class PartFile:
             os.fsync(self._fd)
             record.write(self.target)  # first: a record without its file is not believed
             self.path.replace(self.target)
-            record_path(self.path).unlink(missing_ok=True)
+            FileRecord.beside(self.path).unlink(missing_ok=True)
             spans_path(self.path).unlink(missing_ok=True)
             sync_directory(self.target.parent)
         except OSError as exc:
@@ -374,7 +287,7 @@ def opened(target: Path, file: RemoteFile) -> Iterator[PartFile]:
 def _forget(target: Path) -> None:
     part = part_path(target)
     if part.is_file() and not part.stat().st_size:
-        for path in (part, record_path(part), spans_path(part)):
+        for path in (part, FileRecord.beside(part), spans_path(part)):
             path.unlink(missing_ok=True)
 
 
