@@ -44,7 +44,7 @@ NAME = "rlds_cli"
 
 # What each part of a room may import, besides itself. The parts of a room are packages below its own.
 _GROUND = "base base.files base.media"
-_PLACES = "places.http places.sources places.files places.remote"
+_PLACES = "places.http places.sources places.files places.urls places.remote"
 _STORED = f"{_GROUND} archives.formats ted registry home store store.growing {_PLACES}"
 _BELOW = {
     "base": "",
@@ -53,6 +53,7 @@ _BELOW = {
     "places.http": _GROUND,
     "places.sources": f"{_GROUND} places.http",
     "places.files": f"{_GROUND} places.http places.sources",
+    "places.urls": f"{_GROUND} places.http places.sources places.files",
     "archives.formats": _GROUND,
     "ted": _GROUND,
     "registry": f"{_GROUND} places.http",

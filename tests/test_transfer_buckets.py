@@ -19,10 +19,9 @@ from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive, WrongHash
 from rlds_cli.make.downloads import listing
 from rlds_cli.make.downloads.fetch import fetching, planning
-from rlds_cli.places import RemoteFile
+from rlds_cli.places import RemoteFile, as_url
 from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.sources import bucket_listing
-from rlds_cli.places.sources.urls import request_url
 
 HASTY = RetryPolicy(attempts=3, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
 ATARI = {
@@ -277,11 +276,11 @@ def test_from_a_bucket_with_a_copy_of_a_whole_repository(server: Server, where: 
 
 def test_hosts(tmp_path: Path) -> None:
     plain = settings.read(tmp_path, {})
-    assert request_url("gs://b/x/$store$_a b.gz", plain) == "https://storage.googleapis.com/b/x/%24store%24_a%20b.gz"
-    assert request_url("s3://b/x.gz", plain) == "https://b.s3.amazonaws.com/x.gz"
-    assert request_url("s3://b.c/x.gz", plain) == "https://s3.amazonaws.com/b.c/x.gz"
-    assert request_url("https://h/x.gz", plain) == "https://h/x.gz"
+    assert as_url("gs://b/x/$store$_a b.gz").request(plain) == "https://storage.googleapis.com/b/x/%24store%24_a%20b.gz"
+    assert as_url("s3://b/x.gz").request(plain) == "https://b.s3.amazonaws.com/x.gz"
+    assert as_url("s3://b.c/x.gz").request(plain) == "https://s3.amazonaws.com/b.c/x.gz"
+    assert as_url("https://h/x.gz").request(plain) == "https://h/x.gz"
     emulated = settings.read(tmp_path, {"STORAGE_EMULATOR_HOST": "localhost:9023/", "AWS_ENDPOINT_URL": "http://m:9/"})
-    assert request_url("gs://b/x.gz", emulated) == "http://localhost:9023/b/x.gz"
-    assert request_url("s3://b/x.gz", emulated) == "http://m:9/b/x.gz"
+    assert as_url("gs://b/x.gz").request(emulated) == "http://localhost:9023/b/x.gz"
+    assert as_url("s3://b/x.gz").request(emulated) == "http://m:9/b/x.gz"
     assert bucket_listing.http_root("s3", "b", "eu-west-1", plain) == "https://b.s3.eu-west-1.amazonaws.com"

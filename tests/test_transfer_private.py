@@ -16,8 +16,8 @@ from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, MissingPackage
 from rlds_cli.make.downloads import listing
 from rlds_cli.make.downloads.fetch import fetching, planning
+from rlds_cli.places import as_url
 from rlds_cli.places.http.client import RetryPolicy
-from rlds_cli.places.sources.urls import request_url
 
 pytest.importorskip("obstore")
 
@@ -137,8 +137,8 @@ def test_a_key_file_of_google_that_is_none(server: Server, tmp_path: Path) -> No
 
 def test_places_are_those_of_the_region(tmp_path: Path) -> None:
     where = settings.read(tmp_path, {"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "B", "AWS_SESSION_TOKEN": "C"})
-    url = request_url("signed-s3://eu-west-1@data/x y.h5", where)
+    url = as_url("signed-s3://eu-west-1@data/x y.h5").request(where)
     assert url.startswith("https://data.s3.eu-west-1.amazonaws.com/x%20y.h5?X-Amz-")
     assert visible.shown(url) == "https://data.s3.eu-west-1.amazonaws.com/x%20y.h5"
-    dotted = request_url("signed-s3://my.data/x.h5", where)
+    dotted = as_url("signed-s3://my.data/x.h5").request(where)
     assert dotted.startswith("https://s3.us-east-1.amazonaws.com/my.data/x.h5?X-Amz-")

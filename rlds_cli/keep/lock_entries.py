@@ -17,7 +17,7 @@ from rlds_cli.errors import DatasetNotFound, RldsError
 from rlds_cli.keep import edits
 from rlds_cli.keep.lock_file import Locked
 from rlds_cli.make import MERGED
-from rlds_cli.places import Origins, local_path
+from rlds_cli.places import Origins, as_url
 from rlds_cli.places.remote.origins import Origin
 from rlds_cli.store import Manifest, Store, StoredDataset, open_store
 
@@ -176,8 +176,8 @@ def _options_for_others(m: Manifest) -> dict[str, Any]:
     line = options.get("entry")
     if not isinstance(line, Mapping):
         return options
-    shared = {k: [u for u in line[k] if local_path(u) is None] for k in ("urls", "tree") if k in line}
-    files = [{**f, "urls": [u for u in f["urls"] if local_path(u) is None]} for f in line.get("files", ())]
+    shared = {k: [u for u in line[k] if as_url(u).local_path is None] for k in ("urls", "tree") if k in line}
+    files = [{**f, "urls": [u for u in f["urls"] if as_url(u).local_path is None]} for f in line.get("files", ())]
     if not (all(shared.values()) and all(f["urls"] for f in files)):
         return {k: v for k, v in options.items() if k != "entry"}
     return {**options, "entry": {**line, **shared, **({"files": files} if files else {})}}

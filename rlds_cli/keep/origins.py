@@ -17,7 +17,7 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import RldsError
 from rlds_cli.home import Home, is_dataset
 from rlds_cli.make import MERGED
-from rlds_cli.places import FileRecord, Origins, local_path
+from rlds_cli.places import FileRecord, Origins, as_url
 from rlds_cli.registry import Entry
 from rlds_cli.store import History, Manifest, StoredDataset, manifest, open_store
 from rlds_cli.store.sealing import Problem
@@ -110,7 +110,7 @@ def own_files(path: Path) -> list[tuple[Path, str]]:
     made_of = open_store(path, check=False).sources
     if not all(str(s.get("url", "")).startswith("file:") and s.get("sha256") for s in made_of):
         return []
-    given = ((local_path(str(s["url"])), str(s["sha256"])) for s in made_of)
+    given = ((as_url(str(s["url"])).local_path, str(s["sha256"])) for s in made_of)
     return [(path, sha256) for path, sha256 in given if path is not None]
 
 

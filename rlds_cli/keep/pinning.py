@@ -50,7 +50,7 @@ from rlds_cli.keep import edits, lock_file
 from rlds_cli.keep.lock_entries import Entries, may_be_pulled, own_steps
 from rlds_cli.keep.lock_file import Locked, UserFunction
 from rlds_cli.make import DownloadRequest
-from rlds_cli.places import Address, kind_of, local_path, request_url
+from rlds_cli.places import Address, as_url
 from rlds_cli.registry import Entry, File
 from rlds_cli.store import History, Manifest, Store, StoredDataset, manifest, open_store
 from rlds_cli.store.facts import facts_of
@@ -509,7 +509,7 @@ def _check(d: Locked, made: Path) -> None:
 
 def _is_reachable(file: File) -> bool:
     """Return whether a file has a remote address, or a local one that exists."""
-    return any(path is None or path.is_file() for path in map(local_path, file.urls))
+    return any(path is None or path.is_file() for path in (as_url(u).local_path for u in file.urls))
 
 
 def _revision(d: Locked) -> str | None:
@@ -592,7 +592,7 @@ def _may_be_used(url: str, known: File, entry: Entry, where: Settings) -> bool:
 def _is_known(url: str, known: File, entry: Entry, where: Settings) -> bool:
     """Return whether an address is in the registry, or below one that is."""
     try:
-        asked = unquote(request_url(url, where))
+        asked = unquote(as_url(url).request(where))
         roots = [unquote(root) for root in _roots(known, entry, where)]
     except RldsError:
         return False
@@ -601,5 +601,5 @@ def _is_known(url: str, known: File, entry: Entry, where: Settings) -> bool:
 
 
 def _roots(known: File, entry: Entry, where: Settings) -> Iterator[str]:
-    yield from (request_url(u, where) for u in known.urls)
-    yield from (kind_of(u).request_root(u, where) for u in entry.tree)
+    yield from (as_url(u).request(where) for u in known.urls)
+    yield from (as_url(u).request_root(where) for u in entry.tree)

@@ -1,12 +1,12 @@
 """Places that files are read from and written to: web servers, the hub, buckets, directories.
 
 `open_objects` opens what was pushed to an `Address`; a `Body` is written there, unless somebody has `Overtaken` the
-writer. A `WebPlace`, `HubPlace`, `BucketPlace`, `SignedPlace` or `DirectoryPlace` is the files below one address, and
-says how URLs of its kind are written; `kind_of` and `lookup` tell the kind of a URL, `local_path` its path on this
-machine, and `request_url` its HTTP address. URLs of `network_schemes` mean the same on every machine. A `Stream` takes
-bytes of a file in their order. A `FileDownload` brings a `RemoteFile` of an archive to the disk, and a `FileRecord`
-beside it says where it came from. A `Client` makes requests, and retries by a `RetryPolicy` until a failure is
-`Permanent`.
+writer, and a `Stream` takes bytes of a file in their order.
+
+`as_url` says what a URL of an archive names, and asks its place for the files, unless it leaves that `Unanswered`; URLs
+of `network_schemes` mean the same on every machine. A `FileDownload` brings a `RemoteFile` to the disk, and a
+`FileRecord` beside it says where it came from. A `Client` makes the requests, and retries by a `RetryPolicy` until a
+failure is `Permanent`.
 
 `open_remote` opens a dataset at an address, and `watched` adds to the progress of work what arrives of it meanwhile.
 A `Pull` brings it into a home. `datasets_at` lists those at an address. A `Published` dataset is one of LeRobot on the
@@ -35,30 +35,20 @@ if TYPE_CHECKING:
     from rlds_cli.places.remote.store import open_remote as open_remote
     from rlds_cli.places.remote.waiting import watched as watched
     from rlds_cli.places.sources.addresses import Address as Address
-    from rlds_cli.places.sources.buckets import BucketPlace as BucketPlace
-    from rlds_cli.places.sources.buckets import SignedPlace as SignedPlace
-    from rlds_cli.places.sources.directory import DirectoryPlace as DirectoryPlace
-    from rlds_cli.places.sources.hub import HubPlace as HubPlace
     from rlds_cli.places.sources.opening import open_objects as open_objects
     from rlds_cli.places.sources.place import Body as Body
     from rlds_cli.places.sources.place import Overtaken as Overtaken
     from rlds_cli.places.sources.transfer import Stream as Stream
-    from rlds_cli.places.sources.urls import kind_of as kind_of
-    from rlds_cli.places.sources.urls import local_path as local_path
-    from rlds_cli.places.sources.urls import lookup as lookup
-    from rlds_cli.places.sources.urls import network_schemes as network_schemes
-    from rlds_cli.places.sources.urls import request_url as request_url
-    from rlds_cli.places.sources.web import WebPlace as WebPlace
+    from rlds_cli.places.urls.kinds import as_url as as_url
+    from rlds_cli.places.urls.kinds import network_schemes as network_schemes
+    from rlds_cli.places.urls.url import Unanswered as Unanswered
 
 __all__ = [
     "Address",
     "Body",
-    "BucketPlace",
     "Client",
-    "DirectoryPlace",
     "FileDownload",
     "FileRecord",
-    "HubPlace",
     "Overtaken",
     "Permanent",
     "RemoteFile",
@@ -67,18 +57,14 @@ __all__ = [
     "Published",
     "Pull",
     "RemoteDirectory",
-    "SignedPlace",
     "Stream",
-    "WebPlace",
     "ask",
     "datasets_at",
-    "kind_of",
-    "local_path",
-    "lookup",
+    "Unanswered",
+    "as_url",
     "network_schemes",
     "open_objects",
     "open_remote",
-    "request_url",
     "transfer",
     "watched",
 ]
@@ -99,13 +85,10 @@ lazy(
         "remote.pulling": "Pull",
         "remote.store": "open_remote",
         "remote.waiting": "watched",
-        "sources.buckets": "BucketPlace SignedPlace",
-        "sources.directory": "DirectoryPlace",
-        "sources.hub": "HubPlace",
         "sources.opening": "open_objects",
         "sources.place": "Body Overtaken",
         "sources.transfer": "Stream",
-        "sources.urls": "kind_of local_path lookup network_schemes request_url",
-        "sources.web": "WebPlace",
+        "urls.kinds": "as_url network_schemes",
+        "urls.url": "Unanswered",
     },
 )

@@ -41,12 +41,10 @@ from rlds_cli.make.downloads.fetch.planning import FetchStep
 from rlds_cli.places import (
     Address,
     Body,
-    DirectoryPlace,
     FileRecord,
     Overtaken,
     RemoteFile,
-    kind_of,
-    local_path,
+    as_url,
     open_objects,
 )
 from rlds_cli.places.sources.objects import Objects
@@ -273,7 +271,8 @@ def _wanted(target: _Target, where: Settings, tell: Progress, entry: Entry, *, t
 
 def _places(entry: Entry, files: Iterable[RemoteFile]) -> dict[str, str]:
     """Return the name of each file at the mirror: its path at the source, host, bucket or repository first."""
-    registered = {f.path: kind_of(f.urls[0]).key(f.urls[0]) for f in entry.files if local_path(f.urls[0]) is None}
+    at = {f.path: as_url(f.urls[0]) for f in entry.files}
+    registered = {path: url.key for path, url in at.items() if url.local_path is None}
     found = {f.path: registered.get(f.path) or f.key for f in files}
     odd = next((path for path, key in found.items() if not key or key.startswith("/")), None)
     if odd is not None:
@@ -302,7 +301,7 @@ def _there(file: RemoteFile, name: str, present: Mapping[str, int], target: _Tar
     size, listed = present.get(name), target.sums.get(name)
     if size is None or file.size not in (None, size):
         return None
-    if isinstance(target.objects.place, DirectoryPlace) and not (trust and listed):
+    if target.objects.address.scheme == "file" and not (trust and listed):
         return _sum_of(file, target.objects.address.directory / name, listed)
     return listed if file.sha256 in (None, listed) else None
 

@@ -24,7 +24,7 @@ from rlds_cli.make.downloads import listing
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.make.downloads.fetch.fetching import Fetched
 from rlds_cli.make.downloads.request import DownloadRequest, without_secrets
-from rlds_cli.places import FileRecord, RemoteFile, RetryPolicy, kind_of
+from rlds_cli.places import FileRecord, RemoteFile, RetryPolicy, as_url
 from rlds_cli.registry import Entry, File
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _listed(request: DownloadRequest, entry: Entry, where: Settings, policy: Ret
         return _only_file(request, entry, where, policy)
     if request.files or entry.files:
         return tuple(_listed_file(request, f, where, policy) for f in request.files or entry.files)
-    tree = [*(kind_of(url).at_revision(url, request.revision) for url in entry.tree if request.revision), *entry.tree]
+    tree = [*(as_url(url).at_revision(request.revision) for url in entry.tree if request.revision), *entry.tree]
     unique = [*dict.fromkeys(tree)]
     files = listing.list_files(unique, where, source=request.source, suffix=entry.suffix, policy=policy)
     wanted = tuple(f for f in files if not entry.only or any(fnmatchcase(f.path, p) for p in entry.only))

@@ -7,29 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 
 from rlds_cli.base import visible
 from rlds_cli.base.files import names
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, Offline, RldsError, TransferError, UnsafeArchive
-from rlds_cli.make.downloads import offers
-from rlds_cli.make.downloads.offers import Unanswered, single_file
-from rlds_cli.places import (
-    Client,
-    HubPlace,
-    Permanent,
-    RemoteFile,
-    RetryPolicy,
-    WebPlace,
-    kind_of,
-    local_path,
-    lookup,
-    request_url,
-)
-from rlds_cli.places.http.connections import Retryable, Stopped
-from rlds_cli.places.sources.place import Place
+from rlds_cli.places import Client, Permanent, RemoteFile, RetryPolicy, Unanswered, as_url
+from rlds_cli.places.urls.url import Url
 
 _FEW = 8  # files; for more, a mirror is probed once, so that each file does not wait for it
 
@@ -62,12 +47,12 @@ def list_source(url: str, where: Settings, *, policy: RetryPolicy | None = None)
     UnsafeArchive
         The source lists a name that leaves its directory.
     """
-    if (files := offers.without_asking(url)) is not None:
+    if (files := as_url(url).known_files()) is not None:
         return files
     if where.offline:
         raise offline(url)
-    with answering(url), Client(where, policy=policy) as client:
-        return offers.ask(url, client)
+    with Client(where, policy=policy) as client:
+        return as_url(url).files(client)
 
 
 def list_files(
@@ -110,10 +95,10 @@ def list_files(
     for url in urls:
         service = url
         try:
-            service = _service(url)
+            service = as_url(url).service
             if service in unanswered:
                 continue
-            file = single_file(url) if sha256 else None  # a file with a known hash needs no listing
+            file = as_url(url).single_file() if sha256 else None  # a file with a known hash needs no listing
             files = (file,) if file else list_source(url, where, policy=policy)
         except (TransferError, UnsafeArchive) as exc:  # unsafe names at one source say nothing about another
             failures.append(exc)
@@ -121,7 +106,7 @@ def list_files(
                 unanswered.add(service)
             continue
         if len(files) == 1:
-            others = [u for u in urls if u != url and single_file(u)]
+            others = [u for u in urls if u != url and as_url(u).single_file()]
             files = (replace(files[0], urls=tuple(dict.fromkeys((*files[0].urls, *others)))),)
         return with_mirrors(_with_promise(files, size, sha256), where)
     for root in where.mirrors:
@@ -130,12 +115,6 @@ def list_files(
         except (TransferError, UnsafeArchive):
             continue
     raise failures[0] if failures else DownloadFailed("No source is known for these files.")
-
-
-def _service(url: str) -> str:
-    """Name what answers for a URL: after `Unanswered`, other URLs of the same service are skipped."""
-    kind = kind_of(url)
-    return kind.parse(url)[0].root if kind is HubPlace else url
 
 
 def read(file: RemoteFile, where: Settings, *, policy: RetryPolicy | None = None) -> bytes:
@@ -150,7 +129,7 @@ def read(file: RemoteFile, where: Settings, *, policy: RetryPolicy | None = None
     """
     remote = []
     for url in file.urls:
-        path = local_path(url)
+        path = as_url(url).local_path
         if path is None:
             remote.append(url)
         elif path.is_file():
@@ -159,28 +138,12 @@ def read(file: RemoteFile, where: Settings, *, policy: RetryPolicy | None = None
         raise offline(file.path)
     failures = []
     with Client(where, policy=policy) as client:
-        for url in (request_url(u, where) for u in remote):
+        for url in (as_url(u).request(where) for u in remote):
             try:
                 return client.document(url)[0]
             except Permanent as exc:
                 failures.append(f"{visible.shown(url)}: {exc.reason}")
     raise DownloadFailed(f"{file.path} could not be read. {'; '.join(failures)}. Nothing was written.")
-
-
-@contextmanager
-def answering(url: str) -> Iterator[None]:
-    """Turn any exception over a server's answer into DownloadFailed, so that other sources are tried."""
-    try:
-        yield
-    except (RldsError, Stopped):
-        raise
-    except Exception as exc:
-        unreadable = f"the answer cannot be read ({type(exc).__name__})"
-        why = exc.reason if isinstance(exc, Permanent | Retryable) else unreadable
-        raise DownloadFailed(
-            f"{visible.shown(url)} does not list its files: {why}. Nothing was written.",
-            hint="--from DIR|URL takes the files from another source",
-        ) from exc
 
 
 def offline(url: str) -> Offline:
@@ -196,7 +159,7 @@ def _with_promise(files: tuple[RemoteFile, ...], size: int | None, sha256: str |
     if len(files) != 1:
         return files
     file = replace(files[0], sha256=sha256.lower()) if sha256 else files[0]
-    return (replace(file, size=size) if size is not None and local_path(file.urls[0]) is None else file,)
+    return (replace(file, size=size) if size is not None and as_url(file.urls[0]).local_path is None else file,)
 
 
 # -- mirrors and copies
@@ -208,33 +171,21 @@ def with_mirrors(files: tuple[RemoteFile, ...], where: Settings) -> tuple[Remote
     A mirror has a file at its whole place at the source (``<root>/<host>/<path>``, ``<root>/<owner>/<repo>/<path>``,
     ``<root>/<bucket>/<path>``), or without its first part; a directory at any tail of that.
     """
-    roots = [(root, lookup(root) or WebPlace) for root in where.mirrors]
+    mirrors = [as_url(root) for root in where.mirrors]
     if len(files) > _FEW and not where.offline:
-        roots = [(root, kind) for root, kind in roots if kind is not WebPlace or _answers(root, where)]
-    return tuple(replace(f, urls=tuple(dict.fromkeys((*_at_mirrors(f, roots), *f.urls)))) for f in files)
+        mirrors = [mirror for mirror in mirrors if mirror.answers(where)]
+    return tuple(replace(f, urls=tuple(dict.fromkeys((*_at_mirrors(f, mirrors), *f.urls)))) for f in files)
 
 
-def _answers(mirror: str, where: Settings) -> bool:
-    """Return whether a web server answers at all."""
-    with Client(where, policy=RetryPolicy(connect=5.0, read=5.0)) as client:
-        try:
-            with client.open(mirror):
-                return True
-        except Permanent as exc:
-            return exc.status > 0
-        except (Retryable, ValueError):  # ValueError: not a valid address
-            return False
-
-
-def _at_mirrors(file: RemoteFile, roots: Sequence[tuple[str, type[Place]]]) -> Iterator[str]:
-    if local_path(file.urls[0]) is None:
-        for root, kind in roots:
-            yield from kind.mirrored(root, names.tails(file.key))
+def _at_mirrors(file: RemoteFile, mirrors: Sequence[Url]) -> Iterator[str]:
+    if as_url(file.urls[0]).local_path is None:
+        for mirror in mirrors:
+            yield from mirror.mirrored(names.tails(file.key))
 
 
 def names_file(source: str) -> bool:
     """Return whether ``--from`` names a single file."""
-    if (path := local_path(source)) is not None:
+    if (path := as_url(source).local_path) is not None:
         return path.is_file()
     return names.has_suffix(names.split(source).path.rpartition("/")[2])
 
@@ -251,23 +202,23 @@ def list_copy(
     DownloadFailed, Offline, UnsafeArchive
         As `list_source`.
     """
-    copy = kind_of(source)
-    if copy is WebPlace:  # which may not list its files: they are asked for by name
-        names.split(source)  # raises for an invalid address, before it is tried under many names
+    copy = as_url(source)
+    if copy.is_unlisted:  # its files are asked for by name
+        copy.parse()  # raises for an invalid address, before it is tried under many names
         return _from_unlisted(urls, where, source, policy)
-    path = copy.local_path(source)
+    path = copy.local_path
     if path is not None and path.is_file():
         found = list_source(source, where)[0]
-        wanted = next((file for url in urls if (file := single_file(url))), found)
+        wanted = next((file for url in urls if (file := as_url(url).single_file())), found)
         return (replace(found, path=wanted.path),)
     if path is not None and not path.exists():
         raise DownloadFailed(f"There is no {source}.", hint="--from takes a file, a directory or a URL")
     tried, unsafe = [], None
     root = path.as_posix() if path is not None else source.rstrip("/")
     for url in urls:
-        original = kind_of(url)
-        candidates = [c for tail in names.tails(original.key(url)) for c in _candidates(root, tail)]
-        if original is HubPlace and not original.parse(url)[1]:  # a copy of a whole repository may have any name
+        original = as_url(url)
+        candidates = [c for tail in names.tails(original.key) for c in _candidates(root, tail)]
+        if original.names_everything:  # a copy of a whole repository may have any name
             candidates.append(source)
         for candidate in candidates:
             tried.append(candidate)
@@ -295,7 +246,7 @@ def _from_unlisted(
     urls: Sequence[str], where: Settings, mirror: str, policy: RetryPolicy | None
 ) -> tuple[RemoteFile, ...]:
     """List the files of an archive at a web server, which may show no directories."""
-    singles = [file for url in urls if (file := single_file(url))]
+    singles = [file for url in urls if (file := as_url(url).single_file())]
     if singles:
         below = [u for file in singles for u in _guesses(mirror, file)]
         return (replace(singles[0], urls=tuple(dict.fromkeys(below))),)
@@ -310,15 +261,16 @@ def _from_unlisted(
 
 def _with_api(url: str, where: Settings, mirror: str, policy: RetryPolicy | None) -> tuple[RemoteFile, ...] | None:
     """List the files with the source's own calls at a mirror; None where the mirror does not have them."""
-    if kind_of(url) is not HubPlace:
+    copy = as_url(url).at_mirror(mirror)
+    if copy is None:
         return None
     if where.offline:
         raise offline(url)
     if "?" in mirror:  # calls cannot be made below an address with a query
         return None
     try:
-        with answering(mirror), Client(where, policy=policy) as client:
-            return offers.ask_hub(url, mirror, client)
+        with Client(where, policy=policy) as client:
+            return copy.files(client)
     except (DownloadFailed, UnsafeArchive):
         return None
 
@@ -326,7 +278,8 @@ def _with_api(url: str, where: Settings, mirror: str, policy: RetryPolicy | None
 def _by_directory(url: str, where: Settings, mirror: str, policy: RetryPolicy | None) -> tuple[RemoteFile, ...]:
     """List a directory of the mirror below a tail of the place; else the source itself, with the mirror's addresses."""
     policy = policy or RetryPolicy()
-    for tail in () if local_path(url) is not None else names.tails(kind_of(url).key(url)):
+    original = as_url(url)
+    for tail in () if original.local_path is not None else names.tails(original.key):
         below = names.join(mirror, tail if "*" in tail else f"{tail}/", safe="/*")
         begun = time.monotonic()
         try:

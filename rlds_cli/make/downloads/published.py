@@ -28,8 +28,7 @@ from rlds_cli.home import Home
 from rlds_cli.make.downloads import listing
 from rlds_cli.make.downloads.archive import source_of
 from rlds_cli.make.downloads.fetch import fetching, planning
-from rlds_cli.make.downloads.offers import Unanswered
-from rlds_cli.places import Address, Published, RemoteFile, Stream, open_objects
+from rlds_cli.places import Address, Published, RemoteFile, Stream, Unanswered, open_objects
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.place import Chunk
 

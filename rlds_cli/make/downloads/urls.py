@@ -235,21 +235,21 @@ def _described_file(url: str, file: RemoteFile) -> dict[str, Any]:
 def _listed(request: DownloadRequest, where: Settings) -> dict[str, RemoteFile]:
     """Return the files that URLs and patterns name, by URL, sorted by the names that they get."""
     from rlds_cli.make.downloads import listing
-    from rlds_cli.places import kind_of
+    from rlds_cli.places import as_url
 
     found: dict[str, RemoteFile] = {}
     for given in (request.ref, *request.also):
         for url in _alternatives(given.partition("#")[0]):
             files = listing.list_files([url], where, source=request.source)
             if _is_pattern(url):
-                found |= {kind_of(url).matching(url, f.path): f for f in files}
+                found |= {as_url(url).matching(f.path): f for f in files}
             elif len(files) == 1:
                 found[url] = files[0]
             else:
                 raise InvalidArgument(
                     f"{visible.shown(url)} names {len(files):,} files.", hint=f"'{visible.shown(url)}/*' names them all"
                 )
-    paths = _distinct({url: (kind_of(url).key(url), f.path) for url, f in found.items()})
+    paths = _distinct({url: (as_url(url).key, f.path) for url, f in found.items()})
     names.all_safe(paths.values())
     return {url: replace(found[url], path=paths[url]) for url in sorted(paths, key=lambda u: natural(paths[u]))}
 

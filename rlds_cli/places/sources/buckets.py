@@ -14,14 +14,11 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
-from rlds_cli.base import visible
-from rlds_cli.base.files import names
 from rlds_cli.base.settings import Settings
-from rlds_cli.errors import DownloadFailed, MissingPackage, RldsError
+from rlds_cli.errors import MissingPackage, RldsError
 from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Permanent, Retryable
 from rlds_cli.places.http.ranges import NoRange, RangeRequest, Reply, Tag
-from rlds_cli.places.sources import bucket_listing
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.bucket_listing import http_root, region_in
 from rlds_cli.places.sources.limits import ListingLimits
@@ -31,7 +28,6 @@ from rlds_cli.places.sources.place import (
     Body,
     Chunk,
     Document,
-    Listing,
     Meta,
     Overtaken,
     Place,
@@ -47,7 +43,6 @@ _LONGEST = 900.0  # seconds of any request
 _CHUNK = 1 << 20
 _WHOLE = 8 << 20  # bytes of a range that is taken in one piece: it costs a copy less than a stream
 _SIGNED = timedelta(hours=1)
-_VALID = timedelta(hours=12)  # longer than any download of one file; S3 allows a week
 _MOST_SIBLINGS = 100
 _DEFAULT_REGION = "us-east-1"
 _RETRIES = 4  # of one part of an upload, by obstore: a whole file is not sent again for it
@@ -55,14 +50,6 @@ _HINTS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE of ~/.aws/credentials, must allow it",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS names the key file of a service account that may do it",
 }
-_KEYS = {
-    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE of ~/.aws/credentials",
-    "gs": "GOOGLE_APPLICATION_CREDENTIALS names the key file of a service account: others cannot sign",
-}
-_URL = re.compile(r"(?P<scheme>gs|s3)://(?P<bucket>[a-z0-9][a-z0-9._-]{0,220})(?:/(?P<path>.*))?", re.DOTALL)
-_SIGNED_URL = re.compile(
-    r"signed-(?P<scheme>gs|s3)://(?:(?P<region>[a-z0-9-]+)@)?(?P<bucket>[^/@]+)/(?P<path>.+)", re.DOTALL
-)
 _KINDS = {
     "html": "text/html; charset=utf-8",
     "md": "text/markdown; charset=utf-8",
@@ -90,69 +77,12 @@ def was_forked() -> bool:
 class BucketPlace(Place):
     """The files below ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``; ``region`` of S3 if it is known."""
 
-    usage = "gs://, s3://"
-
-    @classmethod
-    def parse(cls, url: str) -> tuple[Address, str]:
-        """Return the bucket; the path is taken as it is, without escapes."""
-        match = _URL.fullmatch(url)
-        if match is None:
-            raise DownloadFailed(f"{url} does not name a bucket.", hint="gs://BUCKET/PATH or s3://BUCKET/PATH")
-        path = (match["path"] or "").strip("/")
-        return Address(match["scheme"], match["bucket"], ""), names.safe(path) if path else ""
-
-    @classmethod
-    def mirrored(cls, mirror: str, tails: Sequence[str]) -> Iterator[str]:
-        """Yield URLs below another one."""
-        yield from (f"{mirror.rstrip('/')}/{tail}" for tail in tails[:2])
-
-    @classmethod
-    def request_url(cls, url: str, where: Settings) -> str:
-        """Return the HTTP address of a file, which a public bucket answers."""
-        address, path = cls.parse(url)
-        return f"{http_root(address.scheme, address.root, None, where)}/{quote(path)}"
-
-    @classmethod
-    def request_root(cls, url: str, where: Settings) -> str:
-        """Return the HTTP address below which the files of a URL are requested."""
-        address, path = cls.parse(url)
-        return f"{http_root(address.scheme, address.root, None, where)}/{path}"
-
     def __init__(self, address: Address, client: Client, *, region: str | None = None) -> None:
         super().__init__(address, client)
         if region is not None:
             self.__dict__["_region"] = region
         self._obstore = _import_obstore()
         self._version = "version" if address.scheme == "gs" else "e_tag"  # by which the store compares
-
-    @classmethod
-    def listed(cls, url: str, client: Client) -> Listing:
-        """Ask the bucket as the public may, else with the user's credentials: then URLs are to be signed."""
-        address, path = cls.parse(url)
-        try:
-            region, found = bucket_listing.find(address.scheme, address.root, path, client)
-        except Permanent as exc:
-            if exc.status in (401, 403) and has_credentials(address.scheme, client.where):
-                return cls._private(address, path, region_in(exc), client)
-            raise
-        root = http_root(address.scheme, address.root, region, client.where)
-        return Listing(files=found, url_of=lambda name: f"{root}/{quote(name)}")
-
-    @classmethod
-    def _private(cls, address: Address, path: str, region: str | None, client: Client) -> Listing:
-        """List with the user's credentials. ETags are not used as md5: the bucket may be encrypted."""
-        place = cls(address, client, region=region or _DEFAULT_REGION)
-        above = names.fixed_directory(path) if "*" in path else path
-        found: dict[str, Meta] = {}
-        for directory in dict.fromkeys((above, names.fixed_directory(path))):
-            try:
-                found = client.persist(lambda left, below=directory: {m.name: m for m in place.list(below)})  # type: ignore[misc]
-            except Permanent as exc:
-                raise _not_opened(address, exc.reason) from None
-            if names.selected(found, path):
-                break
-        at = f"{region}@" if region else ""
-        return Listing(files=found, url_of=lambda name: f"signed-{address.scheme}://{at}{address.root}/{name}")
 
     @cached_property
     def _store(self) -> Any:
@@ -406,32 +336,10 @@ class BucketPlace(Place):
 
 
 class SignedPlace(WebPlace):
-    """A private bucket, read by plain requests whose URLs are signed.
+    """A bucket, read by plain requests whose URLs are signed.
 
-    ``signed-s3://[REGION@]BUCKET/PATH`` names a file of one: no file and no error holds a credential, since the request
-    is signed when it is made. A process that was forked after its parent had used obstore reads all buckets so.
+    A process that was forked after its parent had used obstore reads all buckets so.
     """
-
-    usage = ""
-    shareable = False
-
-    @classmethod
-    def parse(cls, url: str) -> tuple[Address, str]:
-        """Return the bucket, with its region as revision."""
-        match = _SIGNED_URL.fullmatch(url)
-        if match is None:
-            raise DownloadFailed(f"{visible.shown(url)} does not name a file of a bucket.")
-        return Address(match["scheme"], match["bucket"], "", match["region"]), match["path"]
-
-    @classmethod
-    def request_url(cls, url: str, where: Settings) -> str:
-        """Sign the URL for twelve hours; raises MissingPackage, and DownloadFailed if credentials cannot sign."""
-        address, path = cls.parse(url)
-        try:
-            with Client(where) as client:
-                return BucketPlace(address, client, region=address.revision or _DEFAULT_REGION).signed(path, _VALID)
-        except (Permanent, Retryable) as exc:
-            raise _not_opened(address, exc.reason) from None
 
     def __init__(self, address: Address, client: Client) -> None:
         super().__init__(address, client)
@@ -440,14 +348,6 @@ class SignedPlace(WebPlace):
     def url(self, name: str) -> str:
         """Return the URL that a file is requested at."""
         return self._bucket.signed(name)
-
-
-def _not_opened(address: Address, reason: str) -> DownloadFailed:
-    """Return the error for a bucket that the user's credentials do not open."""
-    return DownloadFailed(
-        f"{address.scheme}://{address.root} with your credentials: {reason}. Nothing was written.",
-        hint=_KEYS[address.scheme],
-    )
 
 
 def has_credentials(scheme: str, where: Settings) -> bool:

@@ -8,63 +8,24 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from importlib.resources import files as resources
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import unquote, urlsplit
 
-from rlds_cli.base import settings
-from rlds_cli.base.files import disk, names
+from rlds_cli.base.files import disk
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.locks import file_lock
-from rlds_cli.errors import DownloadFailed, NoPermission, RldsError
+from rlds_cli.errors import NoPermission, RldsError
 from rlds_cli.places.http.connections import Permanent
 from rlds_cli.places.http.ranges import RangeRequest, Reply, Tag
-from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.place import ANY, LONGEST, Body, Chunk, Document, Meta, Overtaken, Place, Unconditional
 
 _PIECE = 1 << 20
 _LOCK = ".rlds.lock"
-_PACKAGE = "package:"
 
 
 class DirectoryPlace(Place):
     """The files below a directory. Written ones are complete when they have their name, and read-only but the index."""
-
-    usage = "file://"
-    shareable = False
-
-    @classmethod
-    def parse(cls, url: str) -> tuple[Address, str]:
-        """Return the root of the file system, and the path there."""
-        return Address("file", "", "/"), cls.local_path(url).as_posix().lstrip("/")
-
-    @classmethod
-    def local_path(cls, url: str) -> Path:
-        """Return the path that a URL names; it need not exist. ``package:`` is the installed package."""
-        if url.startswith(_PACKAGE):
-            inside = url.removeprefix(_PACKAGE)
-            return Path(str(resources("rlds_cli")), names.safe(inside) if inside else "")
-        if not url.startswith("file:"):
-            return settings.expanded(url).absolute()
-        parts = urlsplit(url)
-        if parts.netloc not in ("", "localhost"):
-            raise DownloadFailed(f"{url} names another machine.", hint="file:///absolute/path")
-        return Path(unquote(parts.path)).absolute()
-
-    @classmethod
-    def file_url(cls, path: Path, like: str) -> str:
-        """Return the URL of a file, written as another URL is."""
-        if not like.startswith(_PACKAGE):
-            return path.as_uri()
-        return _PACKAGE + path.relative_to(str(resources("rlds_cli"))).as_posix()
-
-    @classmethod
-    def mirrored(cls, mirror: str, tails: Sequence[str]) -> Iterator[str]:
-        """Yield the files below a directory that exist, at any tail."""
-        path = cls.local_path(mirror)
-        yield from (p.as_uri() for p in (path / tail for tail in tails) if p.is_file())
 
     def document(self, name: str, longest: int) -> Document | None:
         """Return a small file; its tag is its sha256."""

@@ -24,33 +24,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import requests
 
 from rlds_cli.base.files import json as documents
-from rlds_cli.base.files import names
-from rlds_cli.base.settings import Settings
-from rlds_cli.errors import DownloadFailed
 from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Permanent, Retryable, following, quoted
 from rlds_cli.places.http.ranges import RangeRequest
 from rlds_cli.places.sources import hub_listing
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.limits import ListingLimits
-from rlds_cli.places.sources.place import ANY, LONGEST, Body, Document, Listing, Meta, Overtaken, Place, Unconditional
+from rlds_cli.places.sources.place import ANY, LONGEST, Body, Document, Meta, Overtaken, Place, Unconditional
 from rlds_cli.places.sources.web import WebPlace
 
 T = TypeVar("T")
 
 _LFS = {"Accept": "application/vnd.git-lfs+json", "Content-Type": "application/vnd.git-lfs+json"}
 _JSON = {"Accept": "application/json", "Content-Type": "application/json"}
-_URL = re.compile(
-    r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<pin>refs/(?:pr|convert)/[\w.-]+|[^/@]+))?"
-    r"(?:/(?P<path>.*?))?/?(?:@(?P<rev>[^@]+))?"
-)
 _MAIN = "main"
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _BY_CONTENT = re.compile(r"(?:.*/)?(?:objects|groups)/([0-9a-f]{64})")
@@ -81,69 +73,6 @@ class HubPlace(WebPlace):
     """
 
     commits = True
-    usage = "hf://datasets/"
-
-    @classmethod
-    def parse(cls, url: str) -> tuple[Address, str]:
-        """Return the repository at the revision, which is ``main`` if none is named."""
-        match = _URL.fullmatch(url)
-        if match is None or {".", ".."} & set(match["repo"].split("/")):
-            raise DownloadFailed(
-                f"{url} does not name a dataset repository of the hub.",
-                hint="hf://datasets/OWNER/REPO[/PATH][@REVISION]",
-            )
-        path = (match["path"] or "").strip("/")
-        revision = match["pin"] or match["rev"] or _MAIN
-        return Address("hf", match["repo"], "", revision), names.safe(path) if path else ""
-
-    @classmethod
-    def matching(cls, pattern: str, name: str) -> str:
-        """Return the URL of a file that the listing of a pattern names."""
-        address, path = cls.parse(pattern)
-        below = "/".join(filter(None, (names.fixed_directory(path), name)))
-        revision = "" if address.revision == _MAIN else f"@{address.revision}"
-        return f"hf://datasets/{address.root}{revision}/{below}"
-
-    @classmethod
-    def at_revision(cls, url: str, revision: str) -> str:
-        """Return the URL of the same files at another revision."""
-        address, path = cls.parse(url)
-        return f"hf://datasets/{address.root}@{revision}" + (f"/{path}" if path else "")
-
-    @classmethod
-    def mirrored(cls, mirror: str, tails: Sequence[str]) -> Iterator[str]:
-        """Yield URLs in another repository; URLs of this kind are not quoted."""
-        try:
-            address, path = cls.parse(mirror)
-        except DownloadFailed:  # no address of the hub: the error of a file says so, if no place has it
-            yield from super().mirrored(mirror, tails)
-            return
-        below = f"/{path}" if path else ""
-        yield from (f"hf://datasets/{address.root}@{address.revision}{below}/{tail}" for tail in tails[:2])
-
-    @staticmethod
-    def file_url(repo: str, revision: str, endpoint: str, path: str) -> str:
-        """Return the HTTP address of a file of a repository."""
-        return f"{endpoint}/datasets/{repo}/resolve/{quote(revision, safe='')}/{quote(path)}"
-
-    @classmethod
-    def request_url(cls, url: str, where: Settings) -> str:
-        """Return the HTTP address of a file at its revision."""
-        address, path = cls.parse(url)
-        return cls.file_url(address.root, str(address.revision), where.hub, path)
-
-    @classmethod
-    def request_root(cls, url: str, where: Settings) -> str:
-        """Return the HTTP address of all revisions of the repository."""
-        return f"{where.hub}/datasets/{cls.parse(url)[0].root}/resolve/"
-
-    @classmethod
-    def listed(cls, url: str, client: Client, *, endpoint: str | None = None) -> Listing:
-        """Ask the hub, or the server at ``endpoint`` that has its calls; the URLs are those of a commit."""
-        address, path = cls.parse(url)
-        at, named = (client.where.hub if endpoint is None else endpoint).rstrip("/"), str(address.revision)
-        revision, found = hub_listing.find(client, at, address.root, named, path)
-        return Listing(files=found, url_of=partial(cls.file_url, address.root, revision, at), revision=revision)
 
     def __init__(self, address: Address, client: Client) -> None:
         super().__init__(address, client)

@@ -8,8 +8,6 @@
 `directory.DirectoryPlace`  a directory of this machine
 ==========================  ======================================================================
 
-The class also says how URLs of archives are written in its kind of place; `urls` is the table of their schemes.
-
 A pushed dataset has files that never change, named by their content, and one index that is replaced as a whole. So a
 source needs no more than this: read a range, write a file, replace a file if it is still the one that was seen.
 """
@@ -18,13 +16,11 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO, ClassVar, Final, Self
+from typing import BinaryIO, Final, Self
 
-from rlds_cli.base.files import names
 from rlds_cli.base.settings import Settings
 from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Permanent
@@ -61,15 +57,6 @@ class Meta:
     git_sha1: str | None = None
     md5: str | None = None
     crc32c: str | None = None
-    revision: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """The files that may belong to the path of a URL, by their full names; ``url_of`` gives the URL of each."""
-
-    files: Mapping[str, Meta]
-    url_of: Callable[[str], str]
     revision: str | None = None
 
 
@@ -112,8 +99,6 @@ class Place(ABC):
     """
 
     commits = False
-    usage: ClassVar[str] = ""  # how a hint names its URLs; empty for those that users do not write
-    shareable: ClassVar[bool] = True  # whether a lock file may hold its URLs
 
     def __init__(self, address: Address, client: Client) -> None:
         self.address, self.client = address, client
@@ -128,63 +113,7 @@ class Place(ABC):
         """Return the source of the same kind at another address, with connections of its own."""
         return type(self)(address, Client(self.where, policy=self.client.policy))
 
-    # -- how the URLs of archives are written; nothing is asked for
-
-    @classmethod
-    @abstractmethod
-    def parse(cls, url: str) -> tuple[Address, str]:
-        """Return the place of a URL, and the path, pattern or prefix that it names there; raises DownloadFailed."""
-
-    @classmethod
-    def key(cls, url: str) -> str:
-        """Return the full path of a URL: host, bucket or repository first. Mirrors name files by a tail of it."""
-        address, path = cls.parse(url)
-        return f"{address.root}/{path}".rstrip("/")
-
-    @classmethod
-    def matching(cls, pattern: str, name: str) -> str:
-        """Return the URL of a file that the listing of a pattern names."""
-        return f"{names.fixed_directory(pattern)}/{name}"
-
-    @classmethod
-    def at_revision(cls, url: str, revision: str) -> str:
-        """Return the URL of the same files at another revision, where there are revisions."""
-        return url
-
-    @classmethod
-    def mirrored(cls, mirror: str, tails: Sequence[str]) -> Iterator[str]:
-        """Yield the URLs at which a mirror may have a file, given the tails of its key, longest first."""
-        yield from (names.join(mirror, tail) for tail in tails[:2])
-
-    @classmethod
-    def local_path(cls, url: str) -> Path | None:
-        """Return the path of a URL on this machine; None for remote ones."""
-        return None
-
-    @classmethod
-    def request_url(cls, url: str, where: Settings) -> str:
-        """Return the HTTP address of a file."""
-        return url
-
-    @classmethod
-    def request_root(cls, url: str, where: Settings) -> str:
-        """Return the HTTP address below which the files of a URL are requested, at any revision."""
-        return cls.request_url(url, where)
-
     # -- reading
-
-    @classmethod
-    def listed(cls, url: str, client: Client) -> Listing:
-        """Ask for the files that the path, pattern or prefix of a URL may name.
-
-        Raises
-        ------
-        Permanent
-            The place does not list them.
-        DownloadFailed
-            The URL is wrong, or the user's credentials do not open the place.
-        """
-        raise Permanent("it cannot be listed")
 
     @abstractmethod
     def document(self, name: str, longest: int) -> Document | None:

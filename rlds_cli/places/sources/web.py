@@ -13,13 +13,12 @@ from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 import requests
 
-from rlds_cli.base.files import names
 from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Budget, Permanent
 from rlds_cli.places.http.ranges import RangeRequest, Reply, range_of, reply_of
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.limits import ListingLimits
-from rlds_cli.places.sources.place import Document, Listing, Meta, Place
+from rlds_cli.places.sources.place import Document, Meta, Place
 
 _REQUESTS = 32  # with redirects
 _DEEP = 16  # directories in directories
@@ -31,33 +30,9 @@ _TARGET = re.compile(r"""(?:^|\s)href\s{0,8}=\s{0,8}(?:"([^"]*)"|'([^']*)'|([^\s
 class WebPlace(Place):
     """The files below ``https://HOST/PATH/``. A server without ranges sends whole files, of which a part is taken."""
 
-    usage = "http(s)://"
-
     def __init__(self, address: Address, client: Client, *, deep: int | None = None) -> None:
         super().__init__(address, client)
         self._deep = _DEEP if deep is None else deep  # directories below that of a listing, of which pages are read
-
-    @classmethod
-    def parse(cls, url: str) -> tuple[Address, str]:
-        """Return the server, with the query of the URL: it is often a token, and sent with every page and file."""
-        parts = names.split(url)
-        root = urlunsplit((parts.scheme, parts.netloc, "/", parts.query, ""))
-        return Address(parts.scheme, parts.netloc.rpartition("@")[2], "", url=root), unquote(parts.path).strip("/")
-
-    @classmethod
-    def matching(cls, pattern: str, name: str) -> str:
-        """Return the URL of a file that the listing of a pattern names."""
-        place, mark, query = pattern.partition("#")[0].partition("?")
-        return names.join(f"{names.fixed_directory(place)}{mark}{query}", name)
-
-    @classmethod
-    def listed(cls, url: str, client: Client) -> Listing:
-        """Read the pages of links of the directory that a URL names, or that is above its pattern."""
-        address, path = cls.parse(url)
-        start = names.fixed_directory(path) if "*" in path else path
-        deep = path.count("/") - start.count("/") - bool(start) if "*" in path and "**" not in path else None
-        place = cls(address, client, deep=deep)
-        return Listing(files={m.name: m for m in place.list(f"{start}/" if start else "")}, url_of=place.url)
 
     def url(self, name: str) -> str:
         """Return the URL that a file is requested at."""

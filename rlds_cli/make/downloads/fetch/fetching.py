@@ -27,8 +27,7 @@ from rlds_cli.places import (
     Permanent,
     RemoteFile,
     RetryPolicy,
-    local_path,
-    request_url,
+    as_url,
 )
 from rlds_cli.places.http.client import Parallelism
 
@@ -217,7 +216,7 @@ class FileFetcher:
         return record
 
     def _fetch(self, step: FetchStep, failures: list[_SourceFailed]) -> Fetched:
-        paths = {url: local_path(url) for url in step.file.urls}
+        paths = {url: as_url(url).local_path for url in step.file.urls}
         remote = [url for url, path in paths.items() if path is None]
         gone = [url for url, path in paths.items() if path is not None and not path.is_file()]
         failures += [_SourceFailed(u, "does not exist") for u in gone]
@@ -237,7 +236,7 @@ class FileFetcher:
     def _address(self, url: str) -> str:
         """Return the HTTP address of a source; raises _SourceFailed if it has none, so that others are tried."""
         try:
-            return request_url(url, self.client.where)
+            return as_url(url).request(self.client.where)
         except RldsError as exc:
             raise _SourceFailed(visible.shown(url), exc.message, error=exc) from exc
 

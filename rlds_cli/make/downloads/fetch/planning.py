@@ -15,7 +15,7 @@ from rlds_cli.base.files import disk, names
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.settings import Settings
-from rlds_cli.places import FileDownload, FileRecord, RemoteFile, local_path
+from rlds_cli.places import FileDownload, FileRecord, RemoteFile, as_url
 
 Action = Literal["reuse", "verify", "adopt", "link", "fetch"]
 
@@ -132,7 +132,7 @@ def ways(file: RemoteFile, destination: Path, where: Settings, *, rehash: bool =
     target = destination / file.path
     yield from _present(file, target, rehash)
     for url in file.urls:
-        if (origin := local_path(url)) is not None and origin.is_file():
+        if (origin := as_url(url).local_path) is not None and origin.is_file():
             yield FetchStep(file, "link", target, origin)
     if file.hashed:
         yield from (
