@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rlds_cli.store.digests import ContentDigests as ContentDigests
     from rlds_cli.store.digests import EpisodeHash as EpisodeHash
     from rlds_cli.store.digests import FieldHash as FieldHash
+    from rlds_cli.store.digests import is_of_rows as is_of_rows
     from rlds_cli.store.finishing import Description as Description
     from rlds_cli.store.finishing import finish as finish
     from rlds_cli.store.frames import check_frames as check_frames
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from rlds_cli.store.manifest import Manifest as Manifest
     from rlds_cli.store.new_rows import NewRows as NewRows
     from rlds_cli.store.opening import Store as Store
+    from rlds_cli.store.sealing import blamed_directories as blamed_directories
+    from rlds_cli.store.sealing import row_files as row_files
     from rlds_cli.store.videos import Video as Video
     from rlds_cli.store.videos import decode_video as decode_video
     from rlds_cli.store.work import Shard as Shard
@@ -63,6 +66,7 @@ __all__ = [
     "StoredDataset",
     "Video",
     "Work",
+    "blamed_directories",
     "check_frames",
     "copy_repeated",
     "decode_frame",
@@ -71,15 +75,17 @@ __all__ = [
     "decoded_frames",
     "encode_frames",
     "finish",
+    "is_of_rows",
     "join",
     "open_store",
+    "row_files",
 ]
 
 lazy(
     __name__,
     {
         "build": "Built",
-        "digests": "ContentDigests EpisodeHash FieldHash",
+        "digests": "ContentDigests EpisodeHash FieldHash is_of_rows",
         "finishing": "Description finish",
         "frames": "check_frames copy_repeated decode_frame decode_frames encode_frames",
         "growing.dataset": "GrowingDataset",
@@ -90,6 +96,7 @@ lazy(
         "manifest": "Manifest",
         "new_rows": "NewRows",
         "opening": "Store",
+        "sealing": "blamed_directories row_files",
         "videos": "Video decode_video",
         "work": "Shard Work",
     },

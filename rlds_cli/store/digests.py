@@ -52,6 +52,11 @@ def has_row_digests(f: Field | StoredField) -> bool:
     return f.kind == "array" and arrays.row_bytes((0, *f.shape), f.dtype) >= LARGE_ROW
 
 
+def is_of_rows(path: str) -> bool:
+    """Return whether a file of a dataset, by its path, belongs to digests of rows."""
+    return path.startswith(f"{ROWS}/")
+
+
 def counted(f: Field | StoredField, length: IntArray, num_observed: IntArray) -> IntArray:
     """Return how many rows of each episode count [episodes]: those of its steps, or of its observations."""
     return num_observed if f.placement == "both" else length

@@ -141,8 +141,11 @@ class Files:
             return tuple(Segment(n * size, self.path / c.directory, shape, c.dtype, size, n) for n in numbers)
         return tuple(s for s in self._check_layout(c).segments if s.size)
 
+    def _layout(self, c: Column) -> layouts.ArrayLayout:
+        return layouts.layout(self.documents(c.directory))
+
     def _check_layout(self, c: Column) -> layouts.ArrayLayout:
-        found = layouts.layout(self.documents(c.directory))
+        found = self._layout(c)
         if (found.shape, found.dtype) != (c.whole, c.dtype):
             said = f"{found.dtype} {list(found.shape)}"
             raise DamagedDataset(
@@ -150,6 +153,10 @@ class Files:
                 hint=_HINT,
             )
         return found
+
+    def _table_of_films(self, c: Column, name: str) -> Array:
+        """Return a table that lies beside the bytes ``c`` of videos, on this disk: ``spans`` or ``sha256``."""
+        return layouts.read(self.path / c.directory.parent / name)
 
     def is_segmented(self, c: Column) -> bool:
         """Return whether a column is in segments that are arrays of their own, as those of a merge are."""

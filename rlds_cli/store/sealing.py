@@ -9,7 +9,7 @@ all files can be hashed anew: that takes a fingerprint, a lock file or a sha256 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from rlds_cli.base.files import arrays
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import digests, lookups, paths, videos
+from rlds_cli.store import digests, lookups, paths, rows, videos
 from rlds_cli.store import files as store_files
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import VIDEO
@@ -161,3 +161,35 @@ def _rows(files: Set[str], m: Manifest) -> set[str]:
     below += [f"{videos.DIRECTORY}/{f.path}/bytes/" for f in m.fields if f.codec == VIDEO]
     below += [f"{f.path}/" for f in m.fields if m.encoding == "memmap"]
     return {name for name in files if name.startswith(tuple(below)) and not name.endswith("zarr.json")}
+
+
+def row_files(m: Manifest) -> dict[str, int | None]:
+    """Return the files of rows, which the list of digests does not name, with sizes where they are known.
+
+    They are those of arrays that are not in segments; compressed rows are named by the list.
+    """
+    found: dict[str, int | None] = {}
+    for f in m.fields:
+        if f.codec == VIDEO:
+            found[arrays.data_file(Path(videos.DIRECTORY, f.path, "bytes"), 1).as_posix()] = None
+        if digests.has_row_digests(f) and m.counts.rows:
+            of_rows = arrays.data_file(Path(digests.ROWS, f.path), 2)
+            found[of_rows.as_posix()] = arrays.file_size((m.counts.rows, 32), "uint8")
+        if m.encoding != "memmap":
+            continue
+        dtype, shape = rows.stored_row(f)
+        sizes = {
+            "rows": arrays.file_size((m.counts.rows, *shape), dtype),
+            "offsets": arrays.file_size((m.counts.rows, 2), "int64"),
+            "bytes": None,
+        }
+        files = {file.as_posix(): sizes[part] for part, file in rows.files(Path(), f, f.path).items()}
+        found |= {path: size for path, size in files.items() if size != 0}  # an array without bytes has no file
+    return found
+
+
+def blamed_directories(m: Manifest, problems: Iterable[Problem]) -> list[Path]:
+    """Return the directories below the dataset with the rows, videos and digests of rows of the fields at fault."""
+    wrong = {f"{p.where} " for p in problems}
+    blamed = [f for f in m.fields if any(w.startswith((f"{f.name} ", f"{digests.ROWS}/{f.name} ")) for w in wrong)]
+    return [Path(root, f.path) for f in blamed for root in ("", videos.DIRECTORY, digests.ROWS)]

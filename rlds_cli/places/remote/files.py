@@ -21,7 +21,6 @@ from rlds_cli.places.remote.cache import BlockFiles
 from rlds_cli.places.remote.columns import FilePlace, RemoteColumn
 from rlds_cli.places.remote.decoding import Encoded
 from rlds_cli.store import files as store_files
-from rlds_cli.store import layouts
 from rlds_cli.store.columns import Column
 from rlds_cli.store.layouts import ArrayLayout
 from rlds_cli.store.local import Files
@@ -182,7 +181,7 @@ class PushedFiles(FetchedFiles):
         return (one,) if one.size else ()
 
     def _check_layout(self, c: Column) -> ArrayLayout:
-        found = layouts.layout(self.documents(c.directory))
+        found = self._layout(c)
         if (found.shape, found.dtype) != (c.whole, c.dtype):
             raise DamagedDataset(f"{self.address}: {c.directory}/zarr.json does not fit the manifest.", hint=_HINT)
         return found

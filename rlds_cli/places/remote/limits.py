@@ -10,7 +10,7 @@ from rlds_cli.base.files import disk
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.places.remote.blocks import GROUP
 from rlds_cli.places.remote.index import Index, IndexedFile, Piece
-from rlds_cli.store.digests import ROWS
+from rlds_cli.store import is_of_rows
 
 ALWAYS = 64 << 20  # bytes that are allowed whatever is fetched
 TIMES = 100  # times the bytes that are fetched for small files; equal columns of episodes share bytes
@@ -47,7 +47,7 @@ class SmallFiles:
         size = 0
         for f in files:
             there = sum(p.length for p in f.pieces)
-            if there != f.size and not f.path.startswith(f"{ROWS}/"):
+            if there != f.size and not is_of_rows(f.path):
                 raise DamagedDataset(f"The index of {self._where} has no bytes for parts of {f.path}.")
             size += there
         disk.check_space(size, root, kept="Nothing of these files was written.")

@@ -31,14 +31,12 @@ from rlds_cli.places.remote.reading import check_version
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Stream
-from rlds_cli.store import Manifest, commits, digests, layouts, lookups, manifest, paths, sealing, videos
-from rlds_cli.store import rows as stored_rows
+from rlds_cli.store import Manifest, blamed_directories, commits, layouts, lookups, manifest, paths, row_files, sealing
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.table import LoggedTable
 from rlds_cli.store.lookups import Lookup
 from rlds_cli.store.sealing import Problem
-from rlds_cli.ted import VIDEO
 
 _AT_ONCE = 8  # files
 HINT = "rlds verify the original, and copy it again"
@@ -234,15 +232,12 @@ def _bring(
 
 def forget(dataset: Path, plain: Plain, problems: Sequence[Problem]) -> None:
     """Remove the files that a verification blames, so that `fetch` fetches them again; all files if it blames none."""
-    wrong = {p.where for p in problems}
-    files = [dataset / where for where in wrong if is_path(where) and (dataset / where).is_file()]
-    blamed = {f.path: (f"{f.name} ", f"{digests.ROWS}/{f.name} ") for f in plain.manifest.fields}
-    fields = [path for path, names in blamed.items() if any(f"{where} ".startswith(names) for where in wrong)]
+    files = [dataset / p.where for p in problems if is_path(p.where) and (dataset / p.where).is_file()]
+    fields = blamed_directories(plain.manifest, problems)
     for file in files:
-        file.unlink()
-    for path in fields:
-        for place in (dataset, dataset / videos.DIRECTORY, dataset / digests.ROWS):
-            trees.discard(place / path)
+        file.unlink(missing_ok=True)
+    for directory in fields:
+        trees.discard(dataset / directory)
     if not files and not fields:
         trees.discard(dataset)
 
@@ -335,7 +330,7 @@ def _ordinary(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | 
 
 def _row_files(m: Manifest, listed: Collection[str]) -> dict[str, int | None]:
     """Return the files of rows, which the list of digests does not name, with sizes where they are known."""
-    whole = _whole_row_files(m)
+    whole = row_files(m)
     found: dict[str, int | None] = {}
     for path, size in whole.items():
         directory, _, chunk = path.rpartition("/c/")
@@ -345,28 +340,6 @@ def _row_files(m: Manifest, listed: Collection[str]) -> dict[str, int | None]:
             found[f"{part}/c/{chunk}"] = None
         if not segments:
             found[path] = size
-    return found
-
-
-def _whole_row_files(m: Manifest) -> dict[str, int | None]:
-    """Return the files of plain rows, and of digests of rows, of arrays that are not in segments."""
-    found: dict[str, int | None] = {}
-    for f in m.fields:
-        if f.codec == VIDEO:
-            found[arrays.data_file(Path(videos.DIRECTORY, f.path, "bytes"), 1).as_posix()] = None
-        if digests.has_row_digests(f) and m.counts.rows:
-            of_rows = arrays.data_file(Path(digests.ROWS, f.path), 2)
-            found[of_rows.as_posix()] = arrays.file_size((m.counts.rows, 32), "uint8")
-        if m.encoding != "memmap":
-            continue
-        dtype, shape = stored_rows.stored_row(f)
-        sizes = {
-            "rows": arrays.file_size((m.counts.rows, *shape), dtype),
-            "offsets": arrays.file_size((m.counts.rows, 2), "int64"),
-            "bytes": None,
-        }
-        files = {file.as_posix(): sizes[part] for part, file in stored_rows.files(Path(), f, f.path).items()}
-        found |= {path: size for path, size in files.items() if size != 0}  # an array without bytes has no file
     return found
 
 

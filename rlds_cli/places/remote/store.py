@@ -21,7 +21,7 @@ from rlds_cli.places.remote.files import PushedFiles
 from rlds_cli.places.remote.following import Follower
 from rlds_cli.places.remote.published import Published
 from rlds_cli.places.sources.addresses import Address
-from rlds_cli.store import Store, commits, digests, manifest, open_store
+from rlds_cli.store import Store, commits, is_of_rows, manifest, open_store
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.segments import Layout
 from rlds_cli.store.table import Table
@@ -121,9 +121,9 @@ def _open_version(access: Access, follower: Follower | None = None) -> Store:
         return open_store(files)
     of.need("zarr.json", commits.FILE)
     stored = Layout.of(access.path, manifest.read(of.path)).all
-    heads = (*(f"{a.directory.relative_to(access.path).as_posix()}/c/" for a in stored), f"{digests.ROWS}/")
-    small = (f.path for f in index.stored if not f.path.startswith(heads) or f.path.endswith("/zarr.json"))
-    of.need(*(path for path in small if path != logs.DIGESTS))
+    rows = tuple(f"{a.directory.relative_to(access.path).as_posix()}/c/" for a in stored)
+    paths = [f.path for f in index.stored if f.path != logs.DIGESTS]
+    of.need(*(p for p in paths if p.endswith("/zarr.json") or not (p.startswith(rows) or is_of_rows(p))))
     store = open_store(files)
     if store.version != index.version:
         raise DamagedDataset(
