@@ -119,7 +119,7 @@ def billion() -> None:
     Written past the library's readers and stores, which would fill the holes; `finish` and the plan of the push are
     the library's, so that every hash is true. Takes minutes, and 2 GiB of the disk.
     """
-    from rlds_cli.places.remote import versions  # not in older checkouts
+    from rlds_cli.places import Versions  # not in older checkouts
 
     to, work = SERVED / BUCKET / "billion", ROOT / f"billion-{BUCKET}"
     if _is_whole(to):
@@ -144,12 +144,12 @@ def billion() -> None:
                 if data.count(0) < len(data):
                     out.seek(content.tell() - len(data))
                     out.write(data)
-        (to / made.object.list[0]).write_bytes(made.blocks)
+        (to / made.object.list[0]).write_bytes(made.hashed.blocks)
     (to / plan.index.groups_name).write_bytes(plan.hashes)
     (to / plan.index.name).write_bytes(plan.index.to_bytes())
     about = {"created": taken.created, "change": taken.change, "episodes": taken.episodes, "steps": taken.steps}
-    there = versions.added(None, plan.index, **about, newest=True, tags={})
-    (to / versions.NAME).write_bytes(there.to_bytes())
+    there = Versions(plan.index.id).added(plan.index, **about, newest=True, tags={})
+    (to / Versions.NAME).write_bytes(there.to_bytes())
     shutil.rmtree(work)
 
 

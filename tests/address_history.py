@@ -37,12 +37,12 @@ from versions_model import Episode, check, check_batches
 import rlds_cli
 from rlds_cli.base import settings
 from rlds_cli.base.files import child
+from rlds_cli.dataset import pushed
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, RldsError, UploadFailed, WrongHash
 from rlds_cli.keep import gc as garbage
 from rlds_cli.keep.verification import verify
 from rlds_cli.places import Address
 from rlds_cli.places.http.client import RetryPolicy
-from rlds_cli.places.remote.listing import versions_at
 from rlds_cli.share import collecting
 
 HASTY = RetryPolicy(attempts=5, first=0.001, longest=0.01, asked=5.0, connect=60.0, read=60.0, idle=120.0)
@@ -263,10 +263,10 @@ class Addresses:
 
         def work() -> dict[int, str]:
             try:
-                found = versions_at(Address.parse(to), settings.read())
+                found = pushed(Address.parse(to), settings.read())
             except DatasetNotFound:
                 return {}
-            return {v.number: v.fingerprint for v in found.versions}
+            return {v.number: v.fingerprint for v in found}
 
         found: dict[int, str] = self._steadily(work)
         return found

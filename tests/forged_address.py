@@ -12,30 +12,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlds_cli.places.remote import index as indexes
-from rlds_cli.places.remote import versions
-from rlds_cli.places.remote.blocks import Hasher, hashes_of_groups
-from rlds_cli.places.remote.index import Index, IndexedFile, Object, Piece
-from rlds_cli.places.remote.versions import PushedVersion, Versions
+from rlds_cli.places import Hasher, Index, Versions
+from rlds_cli.places.remote.index import IndexedFile, Object, Piece
+from rlds_cli.places.remote.versions import PushedVersion
 
 
 def index_of(address: Path) -> Index:
     """Return the index of the newest version at an address on this disk."""
-    return indexes.parse((address / _newest(address).name).read_bytes(), str(address))
+    return Index.parse((address / _newest(address).name).read_bytes(), str(address))
 
 
 def publish_versions(address: Path, index: Index, *, change: str = "", tags: Mapping[str, str]) -> None:
     """Make an index the only version at an address, whatever lies there under its name."""
     version = PushedVersion(index.version, index.sha256, len(index.to_bytes()), index.fingerprint, "", change, 0, 0)
-    (address / versions.NAME).unlink(missing_ok=True)
-    (address / versions.NAME).write_bytes(Versions(index.id, (version,), tags).to_bytes())
+    (address / Versions.NAME).unlink(missing_ok=True)
+    (address / Versions.NAME).write_bytes(Versions(index.id, (version,), tags).to_bytes())
 
 
 def publish(address: Path, index: bytes, *, claims: Index) -> None:
     """Make a text the index of the only version at an address, with id, number and fingerprint of ``claims``."""
     sha256 = hashlib.sha256(index).hexdigest()
     version = PushedVersion(claims.version, sha256, len(index), claims.fingerprint, "", "", 0, 0)
-    files = {version.name: index, versions.NAME: Versions(claims.id, (version,), {}).to_bytes()}
+    files = {version.name: index, Versions.NAME: Versions(claims.id, (version,), {}).to_bytes()}
     for name, content in files.items():
         (address / name).parent.mkdir(parents=True, exist_ok=True)
         (address / name).unlink(missing_ok=True)
@@ -78,7 +76,7 @@ def values_of(address: Path) -> dict[str, Any]:
 
 
 def _newest(address: Path) -> PushedVersion:
-    return versions.parse((address / versions.NAME).read_bytes(), str(address)).newest
+    return Versions.parse((address / Versions.NAME).read_bytes(), str(address)).newest
 
 
 def forge(address: Path, index: Mapping[str, Any]) -> None:
@@ -102,19 +100,18 @@ def write(address: Path, claims: Index, files: Mapping[str, bytes], more: Sequen
         at += len(content)
     hasher = Hasher()
     hasher.update(data)
-    sha256, blocks = hasher.result()
-    groups = hashes_of_groups(blocks)
-    name = hashlib.sha256(groups).hexdigest()
+    made = hasher.result()
+    sha256, name = made.object.sha256, hashlib.sha256(made.groups).hexdigest()
     index = replace(
         claims,
-        objects=(Object(sha256, len(data)),),
-        groups=Object(name, len(groups)),
+        objects=(made.object,),
+        groups=Object(name, len(made.groups)),
         files=tuple(sorted((*listed, *more), key=lambda f: f.path)),
     )
     for path, content in (
         (f"objects/{sha256}", data),
-        (f"blocks/{sha256}", blocks),
-        (f"groups/{name}", groups),
+        (f"blocks/{sha256}", made.blocks),
+        (f"groups/{name}", made.groups),
     ):
         (address / path).parent.mkdir(parents=True, exist_ok=True)
         (address / path).unlink(missing_ok=True)

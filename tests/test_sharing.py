@@ -50,8 +50,8 @@ from rlds_cli.keep import pinning
 from rlds_cli.keep.removing import remove
 from rlds_cli.keep.verification import verify
 from rlds_cli.make.importing import import_files
+from rlds_cli.places import Index
 from rlds_cli.places.http.client import RetryPolicy
-from rlds_cli.places.remote import index as indexes
 from rlds_cli.places.remote import pulling
 from rlds_cli.places.remote.blocks import GROUP
 from rlds_cli.share import collecting, packing
@@ -693,7 +693,7 @@ def test_an_index_that_was_changed_anywhere(data: st.DataObject) -> None:
         "objects": [[sha[0], 9], [sha[1], 7]],
         "files": [["zarr.json", 9, pieces], ["a/b", 0, []]],
     }
-    indexes.parse(written(index, "files"), "it")
+    Index.parse(written(index, "files"), "it")
     places: list[tuple[Any, Any]] = []
 
     def walk(value: Any) -> None:
@@ -709,8 +709,8 @@ def test_an_index_that_was_changed_anywhere(data: st.DataObject) -> None:
         holder, key = data.draw(st.sampled_from(places))
         holder[key] = data.draw(odd)
     with suppress(DamagedDataset, NewerFormat):
-        found = indexes.parse(written(index, "files"), "it")
-        assert indexes.parse(found.to_bytes(), "it").files == found.files
+        found = Index.parse(written(index, "files"), "it")
+        assert Index.parse(found.to_bytes(), "it").files == found.files
 
 
 def test_versions_with_another_byte(store: Path, other: Path) -> None:

@@ -21,8 +21,7 @@ from rlds_cli.cli import main
 from rlds_cli.errors import NameTaken
 from rlds_cli.look.report.beside import pages_beside
 from rlds_cli.look.report.html import is_report
-from rlds_cli.places import Address
-from rlds_cli.places.remote.reading import index_at
+from rlds_cli.places import Address, PushedDataset
 from rlds_cli.places.sources import opening
 from rlds_cli.places.sources.place import Body
 from rlds_cli.share.cataloguing import catalogue
@@ -87,8 +86,7 @@ def test_the_report_is_small_beside_what_is_sent(tmp_path: Path) -> None:
     ds = forty()
     push(ds, str(tmp_path / "arm"))
     with opening.open_objects(Address.parse(tmp_path / "arm"), settings.read()) as objects:
-        index = index_at(objects)
-        assert index is not None
+        index = PushedDataset(objects).named_index()
         size = sum(o.size for o in index.objects)
         for page in ("README.md", "croissant.json", "report.html"):
             (tmp_path / "arm" / page).unlink()
@@ -101,8 +99,7 @@ def test_the_report_is_small_beside_what_is_sent(tmp_path: Path) -> None:
     large = forty(400)  # 38 MB
     push(large, str(tmp_path / "large"))
     with opening.open_objects(Address.parse(tmp_path / "large"), settings.read()) as objects:
-        index = index_at(objects)
-        assert index is not None
+        index = PushedDataset(objects).named_index()
         (tmp_path / "large/report.html").unlink()
         part = pages_beside(large.path, index, objects, sent=20_000_000)["report.html"]
         assert 100_000 < len(part) < 600_000

@@ -38,12 +38,11 @@ def log(
     from rlds_cli import home
     from rlds_cli.base import refs, settings
     from rlds_cli.dataset import address_of, pushed, versions_of
-    from rlds_cli.places.remote import listing
 
     named = refs.parse(id)
     address = address_of(named)
     if address is not None:
-        found = pushed(listing.versions_at(address, settings.read(cache_dir)))
+        found = pushed(address, settings.read(cache_dir))
     else:
         found = versions_of(home.dataset(named.place, cache_dir=cache_dir), named)
     out.result(found, visible.lines(_line(v) for v in reversed(found)))

@@ -12,8 +12,9 @@ from typing import Any
 
 from rlds_cli.base import text
 from rlds_cli.base.refs import Ref
+from rlds_cli.base.settings import Settings
 from rlds_cli.dataset import editing, provenance
-from rlds_cli.places.remote.versions import Versions
+from rlds_cli.places import Address, PushedDataset, open_objects
 from rlds_cli.store import History, StoredDataset, manifest
 from rlds_cli.store.facts import FACTS
 from rlds_cli.store.history import Made
@@ -107,8 +108,17 @@ def versions_of(path: Path, until: Ref | None = None) -> Sequence[Version]:
     return [_version(made, id, named) for made in StoredDataset(path).made() if last is None or made.number <= last]
 
 
-def pushed(there: Versions) -> Sequence[Version]:
-    """Return the versions at an address, the newest last."""
+def pushed(address: Address, where: Settings) -> Sequence[Version]:
+    """Return the versions at an address until the one that it names, the newest last.
+
+    Raises
+    ------
+    DatasetNotFound
+        No dataset was pushed there, or no such version.
+    DamagedDataset, NewerFormat, DownloadFailed, Offline
+    """
+    with open_objects(address, where) as objects:
+        there = PushedDataset(objects).versions_until_named()
     return [
         Version(v.number, v.created, v.change, v.episodes, v.steps, v.fingerprint, there.tags_of(v))
         for v in there.versions

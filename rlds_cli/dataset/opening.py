@@ -9,8 +9,7 @@ from rlds_cli import home
 from rlds_cli.base import refs, settings
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import StrPath
-from rlds_cli.places import Address, Origins
-from rlds_cli.places.remote import NAME as PUSHED
+from rlds_cli.places import Address, Origins, Versions
 from rlds_cli.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def address_of(ref: Ref) -> Address | None:
     if not refs.is_address(ref.place):
         return None
     address = Address.parse(str(ref))
-    has_index = address.scheme != "file" or _is_url(ref) or (address.directory / PUSHED).is_file()
+    has_index = address.scheme != "file" or _is_url(ref) or (address.directory / Versions.NAME).is_file()
     return address if has_index else None
 
 

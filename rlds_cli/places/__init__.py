@@ -12,6 +12,9 @@ failure is `Permanent`.
 A `Pull` brings it into a home. `datasets_at` lists those at an address. A `Published` dataset is one of LeRobot on the
 hub, prepared to be read there. `Origins` are the addresses that a dataset of a home came from or was pushed to. A
 `RemoteDirectory` holds in a home what was read at an address.
+
+What was pushed is a format: `Versions` of a dataset, an `Index` of each, and objects whose parts of `BLOCK` and `GROUP`
+bytes have hashes. A `PushedDataset` reads it; a `Hasher` and an `IndexBuilder` make it.
 """
 
 from __future__ import annotations
@@ -27,12 +30,19 @@ if TYPE_CHECKING:
     from rlds_cli.places.http.client import Client as Client
     from rlds_cli.places.http.client import RetryPolicy as RetryPolicy
     from rlds_cli.places.http.connections import Permanent as Permanent
+    from rlds_cli.places.remote.blocks import BLOCK as BLOCK
+    from rlds_cli.places.remote.blocks import GROUP as GROUP
+    from rlds_cli.places.remote.building import Hasher as Hasher
+    from rlds_cli.places.remote.building import IndexBuilder as IndexBuilder
+    from rlds_cli.places.remote.index import Index as Index
     from rlds_cli.places.remote.leases import RemoteDirectory as RemoteDirectory
     from rlds_cli.places.remote.listing import datasets_at as datasets_at
     from rlds_cli.places.remote.origins import Origins as Origins
     from rlds_cli.places.remote.published import Published as Published
     from rlds_cli.places.remote.pulling import Pull as Pull
+    from rlds_cli.places.remote.reading import PushedDataset as PushedDataset
     from rlds_cli.places.remote.store import open_remote as open_remote
+    from rlds_cli.places.remote.versions import Versions as Versions
     from rlds_cli.places.remote.waiting import watched as watched
     from rlds_cli.places.sources.addresses import Address as Address
     from rlds_cli.places.sources.opening import open_objects as open_objects
@@ -44,6 +54,13 @@ if TYPE_CHECKING:
     from rlds_cli.places.urls.url import Unanswered as Unanswered
 
 __all__ = [
+    "BLOCK",
+    "GROUP",
+    "Hasher",
+    "Index",
+    "IndexBuilder",
+    "PushedDataset",
+    "Versions",
     "Address",
     "Body",
     "Client",
@@ -75,12 +92,18 @@ lazy(
         "files.remote_file": "RemoteFile",
         "http.client": "Client RetryPolicy",
         "http.connections": "Permanent",
+        "sources.addresses": "Address",
+        "remote.blocks": "BLOCK GROUP",
+        "remote.building": "Hasher IndexBuilder",
+        "remote.index": "Index",
         "remote.leases": "RemoteDirectory",
         "remote.listing": "datasets_at",
         "remote.origins": "Origins",
         "remote.published": "Published",
         "remote.pulling": "Pull",
+        "remote.reading": "PushedDataset",
         "remote.store": "open_remote",
+        "remote.versions": "Versions",
         "remote.waiting": "watched",
         "sources.addresses": "Address",
         "sources.opening": "open_objects",

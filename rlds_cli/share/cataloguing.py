@@ -13,11 +13,7 @@ from rlds_cli.base import settings, visible
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import DamagedDataset, NameTaken, RldsError, UploadFailed
 from rlds_cli.look import CollectionEntry, is_catalogue, rank, render_collection
-from rlds_cli.places import Address, Overtaken, open_objects
-from rlds_cli.places.remote import index as indexes
-from rlds_cli.places.remote import versions
-from rlds_cli.places.remote.index import Index
-from rlds_cli.places.remote.reading import expect_index, read_file, read_groups
+from rlds_cli.places import Address, Index, Overtaken, PushedDataset, Versions, open_objects
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.store import commits, manifest
 
@@ -57,7 +53,7 @@ def catalogue(store: StrPath, *, dry_run: bool = False, cache_dir: StrPath | Non
     with open_objects(Address.parse(store), where) as objects:
         address = objects.address
         names = objects.names()
-        ends = f"/{versions.NAME}"
+        ends = f"/{Versions.NAME}"
         found = sorted(name.removesuffix(ends) for name in names if name.endswith(ends))
         with ThreadPoolExecutor(_AT_ONCE, "catalogue") as pool:
             listed = tuple(pool.map(lambda name: _listed(objects, where, name, names), found))
@@ -75,8 +71,9 @@ def _listed(store: Objects, where: Settings, name: str, names: Mapping[str, int]
     address = replace(store.address.unpinned, path=f"{above.rstrip('/')}/{name}" if above else name)
     try:
         with open_objects(address, where, policy=store.client.policy) as objects:
-            index = expect_index(objects)
-            m = _manifest(objects, index)
+            there = PushedDataset(objects)
+            index = there.named_index()
+            m = _manifest(there, index)
     except RldsError as e:
         said = e.message.replace(str(address), name) if address.scheme == "file" else e.message
         return CollectionEntry(name, problem=visible.message(said))
@@ -93,14 +90,14 @@ def _listed(store: Objects, where: Settings, name: str, names: Mapping[str, int]
     )
 
 
-def _manifest(objects: Objects, index: Index) -> manifest.Manifest:
-    hashes = read_groups(objects, index)
-    wanted = [indexes.MANIFEST, *([commits.FILE] if index.grows else [])]
+def _manifest(there: PushedDataset, index: Index) -> manifest.Manifest:
+    hashes = there.groups(index)
+    wanted = [Index.MANIFEST, *([commits.FILE] if index.grows else [])]
     with tempfile.TemporaryDirectory() as directory:
         for path in wanted:
-            content = read_file(objects, index, hashes, path)
-            if path == indexes.MANIFEST and hashlib.sha256(content).hexdigest() != index.manifest:
-                raise DamagedDataset(f"{objects.address} has another manifest than its index says.")
+            content = there.file(index, hashes, path)
+            if path == Index.MANIFEST and hashlib.sha256(content).hexdigest() != index.manifest:
+                raise DamagedDataset(f"{there.objects.address} has another manifest than its index says.")
             Path(directory, path).write_bytes(content)
         return manifest.read(Path(directory))
 

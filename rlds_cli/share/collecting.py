@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from rlds_cli.base import settings
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.places import Address, open_objects
-from rlds_cli.places.remote import versions
-from rlds_cli.places.remote.reading import nothing_there, read_index, read_versions
-from rlds_cli.places.remote.versions import PushedVersion, Versions
+from rlds_cli.places import Address, PushedDataset, Versions, open_objects
+from rlds_cli.places.remote.versions import PushedVersion
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.share import pushing
 from rlds_cli.store import paths
@@ -84,11 +82,8 @@ def collect(
     if keep_last < 1:
         raise InvalidArgument(f"keep_last={keep_last} would leave no version.", hint="1 or more")
     with open_objects(place, settings.read(cache_dir)) as objects:
-        found = read_versions(objects)
-        if found is None:
-            raise nothing_there(objects)
-        there, document = found
-        stay = versions.kept(there, last=keep_last, tagged=keep_tags)
+        there, document = PushedDataset(objects).versions()
+        stay = there.kept(last=keep_last, tagged=keep_tags)
         left = {v.index for v in stay.versions}
         stored = {name: size for prefix in _PREFIXES for name, size in objects.names(prefix).items()}
         listed = {name: size for name, size in stored.items() if paths.INDEXED.fullmatch(name)}
@@ -115,6 +110,6 @@ def _needed(objects: Objects, stay: Versions) -> set[str]:
     """Return the names of all files of the versions that stay."""
     needed = set[str]()
     for version in stay.versions:
-        index = read_index(objects, version.index)
+        index = PushedDataset(objects).index(version.index)
         needed |= {name for o in index.objects for name in o.stored} | {index.groups_name, index.name}
     return needed

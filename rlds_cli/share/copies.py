@@ -12,9 +12,8 @@ from contextlib import suppress
 from typing import Any
 
 from rlds_cli.errors import RldsError
-from rlds_cli.places import Stream
-from rlds_cli.places.remote.blocks import Hasher, hashes_of_groups
-from rlds_cli.places.remote.index import Index, Object, Piece
+from rlds_cli.places import Hasher, Index, Stream
+from rlds_cli.places.remote.index import Object, Piece
 from rlds_cli.places.sources.place import Chunk
 from rlds_cli.share.packing import Known
 
@@ -43,9 +42,9 @@ def check(known: Known, o: Object, index: Index) -> bytes | None:
         expected = known.hashes.of(number)
     except RldsError:
         return None
-    sha256, blocks = hasher.result()
-    right = sha256 == o.sha256 and hashes_of_groups(blocks) == expected and pieces.are_right()
-    return blocks if right else None
+    found = hasher.result()
+    right = found.object.sha256 == o.sha256 and found.groups == expected and pieces.are_right()
+    return found.blocks if right else None
 
 
 def is_list(known: Known, o: Object, blocks: bytes) -> bool:

@@ -23,10 +23,9 @@ from rlds_cli.base import settings
 from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import InvalidArgument, RldsError
-from rlds_cli.places import Address, Stream, open_objects
-from rlds_cli.places.remote.index import Index, Object
-from rlds_cli.places.remote.reading import read_index, read_versions
-from rlds_cli.places.remote.versions import PushedVersion, of_indexes
+from rlds_cli.places import Address, Index, PushedDataset, Stream, open_objects
+from rlds_cli.places.remote.index import Object
+from rlds_cli.places.remote.versions import PushedVersion
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.share import pushing, snapshot
 from rlds_cli.share.snapshot import Snapshot
@@ -109,7 +108,7 @@ def index(
     rows = _files_of_rows(taken, Path(ref.place))
     done = pushing.send(taken, address, where, force=force, in_place=rows, progress=shown(progress))
     with open_objects(address, where) as objects:
-        removed = _remove_replaced(objects, read_index(objects, done.index))
+        removed = _remove_replaced(objects, PushedDataset(objects).index(done.index))
     return Indexed(
         id=done.id,
         address=done.address,
@@ -143,14 +142,13 @@ def _files_of_rows(taken: Snapshot, directory: Path) -> Collection[str]:
 
 def _remove_replaced(objects: Objects, newest: Index) -> tuple[PushedVersion, ...]:
     """Remove the versions from an address whose rows are no longer where they were; return them."""
-    found = read_versions(objects)
-    assert found is not None
-    there, document = found
+    pushed = PushedDataset(objects)
+    there, document = pushed.versions()
     known = dict.fromkeys(newest.objects, True)
 
     def has_rows(version: PushedVersion) -> bool:
         try:
-            needed = read_index(objects, version.index).objects
+            needed = pushed.index(version.index).objects
         except RldsError:
             return False
         for o in needed:
@@ -158,7 +156,7 @@ def _remove_replaced(objects: Objects, newest: Index) -> tuple[PushedVersion, ..
                 known[o] = _is_unchanged(objects, o)
         return all(known.get(o, True) for o in needed)
 
-    stay = of_indexes(there, {v.index for v in there.versions if has_rows(v)})
+    stay = there.of_indexes({v.index for v in there.versions if has_rows(v)})
     if stay != there:
         pushing.replace_versions(objects, stay.to_bytes(), document)
     return tuple(v for v in there.versions if v not in stay.versions)

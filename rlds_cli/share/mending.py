@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.places.remote.blocks import GROUP
+from rlds_cli.places import GROUP
 from rlds_cli.places.remote.index import Object
 from rlds_cli.share import copies, packing
 from rlds_cli.share.packing import Known, NewObject, Span, Told

@@ -21,20 +21,10 @@ from typing import Any, BinaryIO, cast
 
 from rlds_cli.base import settings
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.places import Body
-from rlds_cli.places.remote.blocks import (
-    BLOCK,
-    GROUP,
-    HASH,
-    GroupHashes,
-    Hasher,
-    groups_of,
-    hash_of_group,
-    hashes_of_groups,
-    joined,
-)
-from rlds_cli.places.remote.index import MANIFEST, Index, IndexedFile, Object, Piece
-from rlds_cli.places.remote.reading import read_groups
+from rlds_cli.places import BLOCK, GROUP, Body, Hasher, Index, IndexBuilder, PushedDataset
+from rlds_cli.places.remote.blocks import GroupHashes
+from rlds_cli.places.remote.building import HashedObject
+from rlds_cli.places.remote.index import IndexedFile, Object, Piece
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.share.snapshot import Snapshot
 from rlds_cli.store import commits
@@ -91,7 +81,7 @@ class Known:
     @cached_property
     def hashes(self) -> GroupHashes:
         """Hashes of the groups of all its objects; raises DownloadFailed, DamagedDataset."""
-        return read_groups(self.objects, self.index)
+        return PushedDataset(self.objects).groups(self.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +95,16 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class NewObject:
-    """An object to be sent: its spans end to end, their sha256, and the list of the hashes of its blocks."""
+    """An object to be sent: its spans end to end, and their sha256."""
 
-    object: Object
+    hashed: HashedObject
     spans: tuple[Span, ...]
     sha256: tuple[str, ...]
-    blocks: bytes
+
+    @property
+    def object(self) -> Object:
+        """The object as the index names it."""
+        return self.hashed.object
 
     def body(self, told: Told) -> Body:
         """Return the content; ``told`` is called with the bytes of each part that was read."""
@@ -192,11 +186,11 @@ class _Ranges:
             self._known[key] = h.hexdigest()
         return self._known[key]
 
-    def is_group(self, file: LocalFile, at: int, group: bytes) -> bool:
-        """Return whether a group of blocks from ``at`` on has a hash."""
+    def group(self, file: LocalFile, at: int) -> bytes:
+        """Return the bytes from ``at`` on that make a group of blocks."""
         data = b"".join(_chunks(Span(file, at, GROUP)))
         self._told(len(data))
-        return hash_of_group(data) == group
+        return data
 
 
 def _matches(file: LocalFile, snapshot: Snapshot, known: Sequence[Known], ranges: _Ranges) -> list[Match]:
@@ -235,12 +229,11 @@ def _is_kept(piece: Piece, file: LocalFile, snapshot: Snapshot) -> bool:
 
 def _equal_groups(file: LocalFile, piece: Piece, known: Known, ranges: _Ranges) -> Iterator[Piece]:
     """Yield the parts of a piece whose groups of blocks are the same in a file: that of rows before a change."""
-    first, stop = groups_of(piece.offset), (piece.offset + piece.length) // GROUP
-    hashes = known.hashes.of(piece.object)
+    first, stop = -(-piece.offset // GROUP), (piece.offset + piece.length) // GROUP
 
     def is_equal(group: int) -> bool:
-        at = piece.at + group * GROUP - piece.offset
-        return ranges.is_group(file, at, hashes[HASH * group : HASH * (group + 1)])
+        data = ranges.group(file, piece.at + group * GROUP - piece.offset)
+        return known.hashes.is_group(piece.object, group, data)
 
     looked = range(first, stop, max(1, (stop - first) // _LOOKS))
     if not any(map(is_equal, looked)):
@@ -251,7 +244,8 @@ def _equal_groups(file: LocalFile, piece: Piece, known: Known, ranges: _Ranges) 
             begun = group if begun is None else begun
         elif begun is not None:
             at, length = piece.at + begun * GROUP - piece.offset, (group - begun) * GROUP
-            yield Piece(at, piece.object, begun * GROUP, length, ranges.sha256(file, at, length))
+            sha256 = ranges.sha256(file, at, length)
+            yield replace(piece, at=at, offset=begun * GROUP, length=length, sha256=sha256)
             begun = None
 
 
@@ -350,8 +344,7 @@ def _parts(span: Span) -> Iterator[Span]:
 
 def _placed(span: Span, told: Told) -> NewObject:
     """Read and hash a span that is an object where it is."""
-    made = hashed((span,), told)
-    return replace(made, object=replace(made.object, path=span.file.path, at=span.at))
+    return hashed((span,), told, path=span.file.path, at=span.at)
 
 
 # -- objects
@@ -360,7 +353,7 @@ def _placed(span: Span, told: Told) -> NewObject:
 def _order(span: Span) -> tuple[bool, bool, int]:
     """Return what spans are sorted by: large ones first; of the others the manifest and the episode table."""
     small, path = span.length < _LARGE, span.file.path
-    return span.file.growing, small, 0 if path == MANIFEST or path.startswith(_EPISODES) else 1
+    return span.file.growing, small, 0 if path == Index.MANIFEST or path.startswith(_EPISODES) else 1
 
 
 def _packed(spans: Iterable[Span], total: int) -> list[tuple[Span, ...]]:
@@ -400,21 +393,20 @@ def zeros(count: int) -> Span:
     return Span(LocalFile("", count, ((0, count),), data=bytes(count)), 0, count)
 
 
-def hashed(spans: tuple[Span, ...], told: Told = lambda done: None) -> NewObject:
-    """Read and hash the object that spans make, end to end."""
-    whole, each, size = Hasher(), list[str](), 0
+def hashed(spans: tuple[Span, ...], told: Told = lambda done: None, *, path: str = "", at: int = 0) -> NewObject:
+    """Read and hash the object that spans make, end to end; one of a dataset's file is at ``at`` in ``path``."""
+    whole, each = Hasher(), list[str]()
     for span in spans:
         own = hashlib.sha256() if len(spans) > 1 else None
         for chunk in _chunks(span):
             whole.update(chunk)
             if own is not None:
                 own.update(chunk)
-        size += span.length
         told(span.length)
         if own is not None:
             each.append(own.hexdigest())
-    sha256, blocks = whole.result()
-    return NewObject(Object(sha256, size), spans, tuple(each or [sha256]), blocks)
+    made = whole.result(path, at)
+    return NewObject(made, spans, tuple(each or [made.object.sha256]))
 
 
 def _chunks(span: Span) -> Iterator[bytes]:
@@ -486,50 +478,37 @@ def _assembled(
     snapshot: Snapshot, known: Sequence[Known], matches: Sequence[Sequence[Match]], new: tuple[NewObject, ...]
 ) -> PushPlan:
     """Return the plan: all objects numbered, and every file's pieces in order."""
-    numbers: dict[str, int] = {}
-    objects, hashes, copied, kept = list[Object](), list[bytes](), list[tuple[Known, Object]](), list[Object]()
-
-    def number_of(o: Object, of_groups: Callable[[], bytes]) -> int:
-        if o.sha256 not in numbers:
-            numbers[o.sha256] = len(objects)
-            objects.append(o)
-            hashes.append(of_groups())
-        return numbers[o.sha256]
-
-    pieces: dict[str, list[Piece]] = {f.path: [] for f in snapshot.files}
+    made = IndexBuilder()
+    copied: list[tuple[Known, Object]] = []
+    kept: list[Object] = []
     at_home = {o for k in known if k.here for o in k.index.objects if o.sha256 in k.there}
     for of, number in sorted({(m.known, m.piece.object) for found in matches for m in found}):  # as they were
         k, old = known[of], known[of].index.objects[number]
-        if old.sha256 not in numbers:
+        if old not in made:
             if old in at_home:
                 kept.append(old)
             else:
                 copied.append((k, old))
-        number_of(old, lambda k=k, number=number: k.hashes.of(number))  # type: ignore[misc]
+            made.add(old, k.hashes.of(number))
     for file, found in zip(snapshot.files, matches, strict=True):
         for m in found:
             old = known[m.known].index.objects[m.piece.object]
-            pieces[file.path].append(replace(m.piece, object=numbers[old.sha256]))
+            made.lay(file.path, m.piece.at, m.piece.length, m.piece.sha256, of=old, offset=m.piece.offset)
     fresh = []
-    for made in new:
-        if made.object.sha256 not in numbers:
-            fresh.append(made)
-        number, offset = number_of(made.object, lambda made=made: hashes_of_groups(made.blocks)), 0  # type: ignore[misc]
-        for span, sha256 in zip(made.spans, made.sha256, strict=True):
+    for one in new:
+        if one.object not in made:
+            fresh.append(one)
+            made.add(one.object, one.hashed.groups)
+        offset = 0
+        for span, sha256 in zip(one.spans, one.sha256, strict=True):
             if span.file.path:
-                pieces[span.file.path].append(Piece(span.at, number, offset, span.length, sha256))
+                made.lay(span.file.path, span.at, span.length, sha256, of=one.object, offset=offset)
             offset += span.length
-    data, name = joined(hashes)
-    index = Index(
+    index, hashes = made.finish(
+        {f.path: f.size for f in snapshot.files},
         id=snapshot.id,
         fingerprint=snapshot.fingerprint,
         version=snapshot.version,
         manifest=snapshot.manifest,
-        objects=tuple(objects),
-        groups=Object(name, len(data)),
-        files=tuple(
-            IndexedFile(f.path, f.size, tuple(sorted(pieces[f.path], key=lambda p: p.at)))
-            for f in sorted(snapshot.files, key=lambda f: f.path)
-        ),
     )
-    return PushPlan(index, tuple(fresh), tuple(copied), tuple(kept), data)
+    return PushPlan(index, tuple(fresh), tuple(copied), tuple(kept), hashes)

@@ -20,12 +20,18 @@ from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, InvalidArgument, NameTaken, NewerFormat, RldsError, UploadFailed
 from rlds_cli.look import pages_beside
-from rlds_cli.places import Address, Body, Origins, Overtaken, RetryPolicy, open_objects
-from rlds_cli.places.remote import index as indexes
-from rlds_cli.places.remote import versions as versions_there
-from rlds_cli.places.remote.index import Index, Object
-from rlds_cli.places.remote.reading import index_at, read_index, read_versions
-from rlds_cli.places.remote.versions import Versions
+from rlds_cli.places import (
+    Address,
+    Body,
+    Index,
+    Origins,
+    Overtaken,
+    PushedDataset,
+    RetryPolicy,
+    Versions,
+    open_objects,
+)
+from rlds_cli.places.remote.index import Object
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.place import Document
 from rlds_cli.share import copies, mending, packing, snapshot
@@ -237,9 +243,8 @@ def send(
 
 def _added(found: tuple[Versions, Document] | None, taken: Snapshot, index: Index) -> Versions:
     """Return the versions at an address with that of a snapshot."""
-    there = found[0] if found is not None and found[0].id.lower() == taken.id.lower() else None
-    return versions_there.added(
-        there,
+    there = found[0] if found is not None and found[0].id.lower() == taken.id.lower() else Versions(taken.id)
+    return there.added(
         index,
         created=taken.created,
         change=taken.change,
@@ -282,11 +287,11 @@ def _pushed(
 
 def _versions_there(objects: Objects) -> tuple[Versions, Document] | None:
     try:
-        return read_versions(objects)
+        return PushedDataset(objects).find_versions()
     except (DamagedDataset, NewerFormat) as e:
         raise type(e)(
             f"{e.message.removesuffix(' Nothing was written.')} Nothing was sent.",
-            hint=f"push to another address, or remove {objects.address}/{versions_there.NAME}",
+            hint=f"push to another address, or remove {objects.address}/{Versions.NAME}",
         ) from e
 
 
@@ -371,7 +376,7 @@ def _indexes_there(
 
     def read(sha256: str) -> Index | None:
         with suppress(DamagedDataset):  # its objects are sent again
-            return read_index(objects, sha256)
+            return PushedDataset(objects).index(sha256)
         return None
 
     earlier = found[0].versions[::-1]
@@ -388,7 +393,7 @@ def _beside(objects: Objects, refused: Set[str]) -> list[Known]:
 
     def read(place: Objects) -> Known | None:
         with suppress(RldsError):
-            found = index_at(place)
+            found = PushedDataset(place).find_index()
             if found is not None:
                 known = Known(place, found, False, frozenset(o.sha256 for o in found.objects if not o.path))
                 return known if _has_hashes(known) else None
@@ -451,7 +456,7 @@ def _send_objects(plan: PushPlan, objects: Objects, there: Mapping[str, int], id
 
 def put_object(objects: Objects, made: NewObject, told: Callable[[int], None] = lambda done: None) -> None:
     """Send an object, after the list of the hashes of its blocks; raises UploadFailed."""
-    objects.put(made.object.list[0], Body.of(made.blocks))
+    objects.put(made.object.list[0], Body.of(made.hashed.blocks))
     if not made.object.path:
         objects.put(made.object.name, made.body(told))
 
@@ -473,8 +478,8 @@ def _write_index(
                 hint="the same command again sends it",
             )
     content, index = versions.to_bytes(), plan.index.to_bytes()
-    indexes.parse(index, f"The index for {objects.address}")  # what is written can be read
-    versions_there.parse(content, f"The versions at {objects.address}")
+    Index.parse(index, f"The index for {objects.address}")  # what is written can be read
+    Versions.parse(content, f"The versions at {objects.address}")
     objects.put(plan.index.groups_name, Body.of(plan.hashes))
     objects.put(plan.index.name, Body.of(index))
     replace_versions(objects, content, None if found is None else found[1], beside)
@@ -483,7 +488,7 @@ def _write_index(
 def replace_versions(objects: Objects, content: bytes, seen: Document | None, beside: Mapping[str, bytes] = {}) -> None:
     """Write the versions at an address; raises UploadFailed if they are not those that were seen any more."""
     try:
-        objects.replace(versions_there.NAME, content, None if seen is None else seen.tag, beside)
+        objects.replace(Versions.NAME, content, None if seen is None else seen.tag, beside)
     except Overtaken:
         raise UploadFailed(
             f"Somebody else pushed to {objects.address} meanwhile; what they pushed is stored, and whole.",

@@ -10,7 +10,7 @@ from pathlib import Path
 from rlds_cli.base.refs import Ref
 from rlds_cli.dataset import versions_of
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.places.remote.index import MANIFEST, is_path
+from rlds_cli.places import Index
 from rlds_cli.store import History, Store, commits, manifest, open_store
 from rlds_cli.store import files as store_files
 from rlds_cli.store.sending import Sent
@@ -59,10 +59,10 @@ def take(ref: Ref) -> Snapshot:
     store = open_store(Path(ref.place), ref)
 
     def read() -> tuple[Sent, bytes]:
-        return Sent.of(store), store_files.content(store.path / MANIFEST, manifest.LONGEST)
+        return Sent.of(store), store_files.content(store.path / Index.MANIFEST, manifest.LONGEST)
 
     sent, head = store.files.guarded(read)
-    strange = next((f.path for f in sent.files if not is_path(f.path)), None)
+    strange = next((f.path for f in sent.files if not Index.is_path(f.path)), None)
     if strange is not None:
         raise DamagedDataset(
             f"{store.path / strange} is not a file of a dataset. Nothing was sent.", hint="move it elsewhere"

@@ -22,7 +22,7 @@ from numcodecs import Zstd
 from scene import SECRET, Scene, attacks
 from server import Server
 
-from rlds_cli.places.remote.blocks import Hasher
+from rlds_cli.places import Hasher
 from rlds_cli.places.remote.index import IndexedFile, Object, Piece
 
 ATTACKS, attack = attacks()
@@ -277,7 +277,7 @@ def lists_of_hashes(scene: Scene) -> None:
     other = bytes(255 - byte for byte in (genuine / rows.name).read_bytes())
     hasher = Hasher()
     hasher.update(other)
-    proves_other = hasher.result()[1]
+    proves_other = hasher.result().blocks
     lists = {
         rows.list[0]: (genuine / rows.list[0]).read_bytes(),
         index.groups_name: (genuine / index.groups_name).read_bytes(),

@@ -11,8 +11,7 @@ from rlds_cli.look.report.card import MARK, card
 from rlds_cli.look.report.croissant import StoredFile, croissant
 from rlds_cli.look.report.html import GENERATOR, read_content, render
 from rlds_cli.look.report.summary import summarise
-from rlds_cli.places import Address
-from rlds_cli.places.remote.index import Index
+from rlds_cli.places import Address, Index
 from rlds_cli.places.sources.objects import Objects
 
 CARD, METADATA, REPORT = "README.md", "croissant.json", "report.html"

@@ -13,7 +13,7 @@ its group is proved by the list of the group, which the hash of the group proves
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -33,37 +33,6 @@ def blocks_of(size: int) -> int:
 def groups_of(size: int) -> int:
     """Return the number of groups of an object."""
     return -(-size // GROUP)
-
-
-class Hasher:
-    """Hashes an object while it is read in order: all of it, and its blocks."""
-
-    def __init__(self) -> None:
-        self._whole, self._block = hashlib.sha256(), hashlib.sha256()
-        self._blocks = bytearray()
-        self._left = BLOCK
-
-    def update(self, data: bytes | memoryview) -> None:
-        """Add the next bytes."""
-        self._whole.update(data)
-        rest = memoryview(data)
-        while rest:
-            part = rest[: self._left]
-            self._block.update(part)
-            self._left -= len(part)
-            rest = rest[len(part) :]
-            if not self._left:
-                self._end()
-
-    def _end(self) -> None:
-        self._blocks += self._block.digest()
-        self._block, self._left = hashlib.sha256(), BLOCK
-
-    def result(self) -> tuple[str, bytes]:
-        """Return the sha256 of the object, and the hashes of its blocks end to end."""
-        if self._left < BLOCK:
-            self._end()
-        return self._whole.hexdigest(), bytes(self._blocks)
 
 
 def hashes_of_blocks(data: bytes | memoryview) -> bytes:
@@ -126,9 +95,3 @@ class GroupHashes:
         """Return first byte and number of bytes of the whole groups that hold a range of an object."""
         start = offset // GROUP * GROUP
         return start, min(groups_of(offset + length) * GROUP, self._sizes[number]) - start
-
-
-def joined(parts: Sequence[bytes]) -> tuple[bytes, str]:
-    """Return the content of the object with the hashes of all groups, and its sha256."""
-    data = b"".join(parts)
-    return data, hashlib.sha256(data).hexdigest()

@@ -44,7 +44,7 @@ from rlds_cli.places.remote.cache import TIMEOUT, Take, TransferStats
 from rlds_cli.places.remote.index import Index, IndexedFile
 from rlds_cli.places.remote.limits import SmallFiles, groups
 from rlds_cli.places.remote.lists import BlockLists
-from rlds_cli.places.remote.reading import group_hashes, read_versions
+from rlds_cli.places.remote.reading import PushedDataset, group_hashes
 from rlds_cli.places.remote.reuse import SharedBlocks
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import POLICY, Objects
@@ -433,7 +433,7 @@ class RemoteContent:
         """Raise DownloadFailed if the version is not at the address any more: objects of it may have been removed."""
         now = None
         with suppress(RldsError):
-            now = read_versions(self.connection())
+            now = PushedDataset(self.connection()).find_versions()
         if now is not None and not any(v.index == self.index.sha256 for v in now[0].versions):
             then, why = short(self.index.fingerprint), "" if e is None else f" ({e.message.rstrip('.')})"
             raise DownloadFailed(

@@ -14,14 +14,13 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, Offline, RldsError
 from rlds_cli.home import Home
-from rlds_cli.places.remote import index as indexes
 from rlds_cli.places.remote import leases
 from rlds_cli.places.remote.cache import TransferStats
 from rlds_cli.places.remote.content import DATASET, INDEX, MARK, Connection, Pinned
 from rlds_cli.places.remote.index import Index
 from rlds_cli.places.remote.leases import Lease
 from rlds_cli.places.remote.plain import Plain, read_plain
-from rlds_cli.places.remote.reading import index_at, nothing_there, read_hashes
+from rlds_cli.places.remote.reading import PushedDataset
 from rlds_cli.places.remote.versions import Versions
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import Objects
@@ -72,7 +71,7 @@ def find(address: Address, where: Settings, connection: Connection, stats: Trans
             known = load(root / Pinned(index, b"").name)
             if known.index == index:
                 return known
-    hashes = read_hashes(objects, index)
+    hashes = PushedDataset(objects).hashes(index)
     stats.add(requests=1, fetched=len(hashes))
     return Pinned(index, hashes)
 
@@ -82,11 +81,11 @@ def read_there(objects: Objects, stats: TransferStats, versions: Versions | None
 
     ``versions`` are those at the address, where they were read already.
     """
-    index = index_at(objects, versions)
+    index = PushedDataset(objects).find_index(versions)
     if index is None:
         plain = read_plain(objects)
         if plain is None:
-            raise nothing_there(objects)
+            raise PushedDataset(objects).nothing()
         stats.add(requests=1, fetched=len(plain.document) + len(plain.log))
         return plain
     stats.add(requests=2, fetched=len(index.to_bytes()))
@@ -126,7 +125,7 @@ def addresses_of(root: Path) -> list[str]:
 def load(root: Path) -> Pinned:
     """Read the index and the hashes of a remote dataset on this disk; raises OSError, DamagedDataset."""
     with safe_files.reading(root / INDEX) as file:
-        index = indexes.parse(file.read(), str(root / INDEX))
+        index = Index.parse(file.read(), str(root / INDEX))
     with safe_files.reading(root / HASHES) as file:
         size = os.fstat(file.fileno()).st_size
         mapped = size and safe_files.is_own(root / HASHES)  # another user may change the file later

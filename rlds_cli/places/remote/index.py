@@ -23,7 +23,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from rlds_cli import __version__
 from rlds_cli.base import ids
@@ -35,7 +35,6 @@ from rlds_cli.store import commits
 FORMAT = 1
 LONGEST = 64 << 20  # bytes of an index
 MOST_HASHES = 1 << 30  # bytes of the hashes of groups: those of 32 TiB
-MANIFEST = "zarr.json"
 _ROWS = re.compile(r"(?!episodes/|digests/|metadata/|sources/|text/).*/c/0(/0)*")  # a file that may have holes
 _PART = re.compile(r"(?!\.)[\w\-.+=@,~%]{1,250}", re.ASCII)
 _MOST_FILES, _MOST_OBJECTS, _MOST_PIECES = 1 << 20, 1 << 16, 1 << 21
@@ -107,6 +106,8 @@ class Object:
 class Index:
     """The content of an index."""
 
+    MANIFEST: ClassVar[str] = "zarr.json"  # the file that says what is in a dataset
+
     id: str
     fingerprint: str
     version: int
@@ -115,6 +116,62 @@ class Index:
     groups: Object
     files: tuple[IndexedFile, ...]
     rlds_version: str = field(default=__version__)
+
+    @classmethod
+    def parse(cls, text: bytes, where: str) -> Self:
+        """Read an index; ``where`` it is, for messages.
+
+        Raises
+        ------
+        DamagedDataset
+            It is not an index that this program can have written.
+        NewerFormat
+            A later version wrote it.
+        """
+        with values.refused(where, "is not the index of a dataset"):
+            content = documents.loads(text, longest=LONGEST)
+            if not isinstance(content, dict):
+                raise ValueError("not an object")
+            values.check_format(content.get("rlds_index"), FORMAT, "rlds_index", where)
+            found = cls._of(content)
+            if found.to_bytes() != text:
+                raise ValueError("it is not as it was written")
+            return found
+
+    @classmethod
+    def _of(cls, content: dict[str, Any]) -> Self:
+        id = str(ids.parse(values.text(content.get("id"), "id")))
+        objects = tuple(_object(o) for o in values.items(content.get("objects"), _MOST_OBJECTS, "objects"))
+        if len({o.sha256 for o in objects}) != len(objects):
+            raise ValueError("an object occurs twice")
+        sha256, size = values.members(content.get("groups"), 2, "hashes")
+        groups = Object(values.sha256(sha256), values.number(size, MOST_HASHES + 1, "a size"))
+        if groups.size != HASH * sum(groups_of(o.size) for o in objects):
+            raise ValueError(f"{groups.size:,} bytes of hashes do not fit the objects")
+        listed = values.items(content.get("files"), _MOST_FILES, "files")
+        grows = any(isinstance(f, list) and f[:1] == [commits.FILE] for f in listed)
+        files = tuple(_file(f, objects, grows=grows) for f in listed)
+        if sum(len(f.pieces) for f in files) > _MOST_PIECES:
+            raise ValueError("more pieces than any dataset has")
+        if sum(p.length for f in files for p in f.pieces) > _ALWAYS + _TIMES * sum(o.size for o in objects):
+            raise ValueError(f"its files take more than {_TIMES:,} times the bytes of its objects")
+        _check_paths([f.path for f in files])
+        return cls(
+            id=id,
+            fingerprint=values.fingerprint(content.get("fingerprint")),
+            version=values.number(content.get("version"), 1 << 60, "a version"),
+            manifest=values.sha256(content.get("manifest")),
+            objects=objects,
+            groups=groups,
+            files=files,
+            rlds_version=values.text(content.get("rlds_version"), "rlds_version"),
+        )
+
+    @staticmethod
+    def is_path(path: str) -> bool:
+        """Return whether a file of a dataset can have this path: relative, canonical, of plain characters."""
+        parts = path.split("/") if len(path) <= _LONGEST_PATH else [""]
+        return len(parts) <= _DEEPEST and all(_PART.fullmatch(part) for part in parts)
 
     @cached_property
     def stored(self) -> tuple[IndexedFile, ...]:
@@ -169,56 +226,6 @@ class Index:
         return (json.dumps(content, indent=0)[:-2] + ',\n"files": [\n' + lines + "\n]\n}\n").encode()
 
 
-def parse(text: bytes, where: str) -> Index:
-    """Read an index; ``where`` it is, for messages.
-
-    Raises
-    ------
-    DamagedDataset
-        It is not an index that this program can have written.
-    NewerFormat
-        A later version wrote it.
-    """
-    with values.refused(where, "is not the index of a dataset"):
-        content = documents.loads(text, longest=LONGEST)
-        if not isinstance(content, dict):
-            raise ValueError("not an object")
-        values.check_format(content.get("rlds_index"), FORMAT, "rlds_index", where)
-        found = _index(content)
-        if found.to_bytes() != text:
-            raise ValueError("it is not as it was written")
-        return found
-
-
-def _index(content: dict[str, Any]) -> Index:
-    id = str(ids.parse(values.text(content.get("id"), "id")))
-    objects = tuple(_object(o) for o in values.items(content.get("objects"), _MOST_OBJECTS, "objects"))
-    if len({o.sha256 for o in objects}) != len(objects):
-        raise ValueError("an object occurs twice")
-    sha256, size = values.members(content.get("groups"), 2, "hashes")
-    groups = Object(values.sha256(sha256), values.number(size, MOST_HASHES + 1, "a size"))
-    if groups.size != HASH * sum(groups_of(o.size) for o in objects):
-        raise ValueError(f"{groups.size:,} bytes of hashes do not fit the objects")
-    listed = values.items(content.get("files"), _MOST_FILES, "files")
-    grows = any(isinstance(f, list) and f[:1] == [commits.FILE] for f in listed)
-    files = tuple(_file(f, objects, grows=grows) for f in listed)
-    if sum(len(f.pieces) for f in files) > _MOST_PIECES:
-        raise ValueError("more pieces than any dataset has")
-    if sum(p.length for f in files for p in f.pieces) > _ALWAYS + _TIMES * sum(o.size for o in objects):
-        raise ValueError(f"its files take more than {_TIMES:,} times the bytes of its objects")
-    _check_paths([f.path for f in files])
-    return Index(
-        id=id,
-        fingerprint=values.fingerprint(content.get("fingerprint")),
-        version=values.number(content.get("version"), 1 << 60, "a version"),
-        manifest=values.sha256(content.get("manifest")),
-        objects=objects,
-        groups=groups,
-        files=files,
-        rlds_version=values.text(content.get("rlds_version"), "rlds_version"),
-    )
-
-
 def _file(value: Any, objects: Sequence[Object], *, grows: bool) -> IndexedFile:
     path, size, listed = values.members(value, 3, "a file")
     path, size = _path(path), values.number(size, _LARGEST, "a size")
@@ -249,8 +256,8 @@ def _check_paths(paths: Sequence[str]) -> None:
     known = {path.lower() for path in paths}
     if len(known) != len(paths):
         raise ValueError("a file occurs twice")
-    if MANIFEST not in paths:
-        raise ValueError(f"there is no {MANIFEST}")
+    if Index.MANIFEST not in paths:
+        raise ValueError(f"there is no {Index.MANIFEST}")
     above = {path[:k] for path in known for k in range(len(path)) if path[k] == "/"}
     if not known.isdisjoint(above):
         raise ValueError("a file lies below another one")
@@ -262,14 +269,8 @@ def _is_table(path: str) -> bool:
     return parts[0] == "video" and parts[-2:-1] == ["tables"] and len(parts[-1]) == 64
 
 
-def is_path(path: str) -> bool:
-    """Return whether a file of a dataset can have this path: relative, canonical, of plain characters."""
-    parts = path.split("/") if len(path) <= _LONGEST_PATH else [""]
-    return len(parts) <= _DEEPEST and all(_PART.fullmatch(part) for part in parts)
-
-
 def _path(value: Any) -> str:
-    if not isinstance(value, str) or not is_path(value):
+    if not isinstance(value, str) or not Index.is_path(value):
         raise ValueError(f"{str(value)[:80]!r} is not a path of a file of a dataset")
     return value
 

@@ -11,8 +11,7 @@ from rlds_cli.errors import DatasetNotFound, RldsError
 from rlds_cli.places.remote.cache import TransferStats
 from rlds_cli.places.remote.finding import read_there
 from rlds_cli.places.remote.plain import Plain, measure
-from rlds_cli.places.remote.reading import not_there, nothing_there, read_versions
-from rlds_cli.places.remote.versions import Versions
+from rlds_cli.places.remote.reading import PushedDataset
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
@@ -71,25 +70,6 @@ def datasets_at(address: Address, where: Settings) -> Listing:
     return Listing(datasets, size + sum(n for _, n in found), 1 + len(found))
 
 
-def versions_at(address: Address, where: Settings) -> Versions:
-    """Return the versions of the dataset at an address, until the one that it names.
-
-    Raises
-    ------
-    DatasetNotFound
-        No dataset was pushed there, or no such version.
-    DamagedDataset, NewerFormat, DownloadFailed, Offline
-    """
-    with open_objects(address, where) as objects:
-        found = read_versions(objects)
-        if found is None:
-            raise nothing_there(objects)
-    there, last = found[0], found[0].find(address)
-    if last is None:
-        raise not_there(there, address)
-    return replace(there, versions=there.versions[: there.versions.index(last) + 1])
-
-
 def _tried(objects: Objects) -> tuple[Listed | None, int]:
     with suppress(RldsError):
         return _listed(objects)
@@ -97,7 +77,7 @@ def _tried(objects: Objects) -> tuple[Listed | None, int]:
 
 
 def _listed(objects: Objects) -> tuple[Listed | None, int]:
-    stats, known = TransferStats(), read_versions(objects)
+    stats, known = TransferStats(), PushedDataset(objects).find_versions()
     try:
         there = read_there(objects, stats, known and known[0])
     except DatasetNotFound:

@@ -26,7 +26,7 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.hashing import sha256_of, short
 from rlds_cli.base.progress import Event, Progress
 from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError, WrongFingerprint, WrongHash
-from rlds_cli.places.remote.index import is_path
+from rlds_cli.places.remote.index import Index
 from rlds_cli.places.remote.reading import check_version
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.place import Chunk
@@ -232,7 +232,7 @@ def _bring(
 
 def forget(dataset: Path, plain: Plain, problems: Sequence[Problem]) -> None:
     """Remove the files that a verification blames, so that `fetch` fetches them again; all files if it blames none."""
-    files = [dataset / p.where for p in problems if is_path(p.where) and (dataset / p.where).is_file()]
+    files = [dataset / p.where for p in problems if Index.is_path(p.where) and (dataset / p.where).is_file()]
     fields = blamed_directories(plain.manifest, problems)
     for file in files:
         file.unlink(missing_ok=True)
@@ -322,7 +322,7 @@ def _ordinary(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | 
     (dataset / sealing.LISTING).parent.mkdir(safe_files.DIRECTORY, exist_ok=True)
     safe_files.write_bytes(dataset / sealing.LISTING, found.data)
     listed = sealing.listed(dataset)
-    strange = next((path for path in listed if not is_path(path)), None)
+    strange = next((path for path in listed if not Index.is_path(path)), None)
     if strange is not None:
         raise DamagedDataset(f"{objects.address}/{sealing.LISTING} names {strange[:80]!r}, which is not a path.")
     return {**dict.fromkeys(listed), **_row_files(plain.manifest, listed)}

@@ -34,14 +34,13 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.http.connections import is_private
 from rlds_cli.places.remote import completing, plain
-from rlds_cli.places.remote import index as indexes
 from rlds_cli.places.remote.blocks import GROUP, GroupHashes, groups_of
 from rlds_cli.places.remote.cache import TransferStats
 from rlds_cli.places.remote.finding import read_there
 from rlds_cli.places.remote.index import Index, IndexedFile, Object, Piece
 from rlds_cli.places.remote.origins import Origins
 from rlds_cli.places.remote.plain import Plain
-from rlds_cli.places.remote.reading import read_file, read_groups
+from rlds_cli.places.remote.reading import PushedDataset
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
@@ -227,14 +226,15 @@ def _check_replaceable(
 def _fetch_and_publish(
     objects: Objects, index: Index, id: DatasetId, place: Home, here: Path | None, tell: Progress
 ) -> None:
-    hashes = read_groups(objects, index)
-    head = read_file(objects, index, hashes, indexes.MANIFEST)
+    there = PushedDataset(objects)
+    hashes = there.groups(index)
+    head = there.file(index, hashes, Index.MANIFEST)
     if hashlib.sha256(head).hexdigest() != index.manifest:
         raise DamagedDataset(f"The index at {objects.address} names another manifest than it has.")
     work = safe_files.work_directory(place.partial(id, "pull"), place.root)
     if not index.grows:  # refuse now what would be refused later
         (work / "head").mkdir(safe_files.DIRECTORY, exist_ok=True)
-        safe_files.write_bytes(work / "head" / indexes.MANIFEST, head)
+        safe_files.write_bytes(work / "head" / Index.MANIFEST, head)
         manifest.read(work / "head")
     _Arriving(objects, index, hashes, work, str(id), tell).run(here)
     _publish(objects, index, head, work, id, place, tell)
@@ -245,9 +245,9 @@ def _complete(objects: Objects, index: Index, id: DatasetId, place: Home, tell: 
     work = safe_files.work_directory(place.partial(id, "blocks"), place.root)
     dataset = work / "dataset"
     root = completing.bring(objects.address, objects.where, index.fingerprint, dataset, str(id), tell)
-    head = (dataset / indexes.MANIFEST).read_bytes()
+    head = (dataset / Index.MANIFEST).read_bytes()
     if hashlib.sha256(head).hexdigest() != index.manifest:
-        raise DamagedDataset(f"{objects.address}/{indexes.MANIFEST} is not the one that was seen first.")
+        raise DamagedDataset(f"{objects.address}/{Index.MANIFEST} is not the one that was seen first.")
     _publish(objects, index, head, work, id, place, tell)
     completing.forget(root)  # later, by rlds gc, if a process reads it
 
@@ -280,7 +280,7 @@ def _publish(
 
 def _identify(dataset: Path, head: bytes, id: DatasetId, *, growing: bool) -> None:
     """Write the manifest, with the id that the dataset has here."""
-    safe_files.write_bytes(dataset / indexes.MANIFEST, head)
+    safe_files.write_bytes(dataset / Index.MANIFEST, head)
     m = manifest.read(dataset)
     if m.id == str(id):
         return

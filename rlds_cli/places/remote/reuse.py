@@ -15,7 +15,6 @@ from pathlib import Path
 
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import RldsError
-from rlds_cli.places.remote import index as indexes
 from rlds_cli.places.remote import leases
 from rlds_cli.places.remote.index import Index, Piece
 from rlds_cli.places.remote.leases import Descriptor
@@ -85,7 +84,7 @@ class SharedBlocks:
             text = file.read()
         if not any(sha256.encode() in text for sha256 in self._objects):
             return
-        index = indexes.parse(text, str(other))
+        index = Index.parse(text, str(other))
         numbers = {f.path: number for number, f in enumerate(read_files(other))}
         for f in index.files:
             shared = [p for p in f.pieces if index.objects[p.object].sha256 in self._objects]

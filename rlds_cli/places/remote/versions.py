@@ -21,12 +21,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from rlds_cli import __version__
 from rlds_cli.base import ids, refs
 from rlds_cli.base.files import json as documents
-from rlds_cli.places.remote import NAME as NAME
 from rlds_cli.places.remote import index as indexes
 from rlds_cli.places.remote import values
 from rlds_cli.places.remote.index import Index
@@ -77,12 +76,48 @@ class PushedVersion:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The dataset at an address: its id, its versions, the newest last, and the index that each tag names."""
+    """The dataset at an address: its id, its versions, the newest last, and the index that each tag names.
+
+    There is at least one version where a dataset was pushed.
+    """
+
+    NAME: ClassVar[str] = "rlds.json"  # of the file, below the address
 
     id: str
-    versions: tuple[PushedVersion, ...]
-    tags: Mapping[str, str]
+    versions: tuple[PushedVersion, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
     rlds_version: str = field(default=__version__)
+
+    @classmethod
+    def parse(cls, text: bytes, where: str) -> Self:
+        """Read the versions at an address; ``where`` is for messages.
+
+        Raises
+        ------
+        DamagedDataset
+            The text is not one of this program, or was changed.
+        NewerFormat
+            A later version wrote it.
+        """
+        with values.refused(where, "does not list the versions of a dataset"):
+            content = documents.loads(text, longest=LONGEST)
+            if not isinstance(content, dict):
+                raise ValueError("not an object")
+            values.check_format(content.get("rlds_dataset"), FORMAT, "rlds_dataset", where)
+            own = values.sha256(content.get("sha256"))
+            plain = text.replace(_OWN % own.encode(), _OWN % _NONE.encode(), 1)
+            if hashlib.sha256(plain).hexdigest() != own:
+                raise ValueError("it is not as it was written: it has another sha256 than it says")
+            versions = tuple(_versions(content.get("versions")))
+            tags = content.get("tags")
+            if not versions or len({v.index for v in versions}) != len(versions):
+                raise ValueError("no version, or one that occurs twice")
+            if not isinstance(tags, dict) or len(tags) > _MOST or not all(map(refs.is_tag, tags)):
+                raise ValueError("invalid tags")
+            if not set(map(values.sha256, tags.values())) <= {v.index for v in versions}:
+                raise ValueError("a tag of a version that is not there")
+            id = str(ids.parse(values.text(content.get("id"), "id")))
+            return cls(id, versions, tags, values.text(content.get("rlds_version"), "rlds_version")[:40])
 
     @property
     def newest(self) -> PushedVersion:
@@ -121,96 +156,60 @@ class Versions:
         text = (json.dumps(content, indent=0)[:-2] + ',\n"versions": [\n' + lines + "\n]\n}\n").encode()
         return text.replace(_OWN % _NONE.encode(), _OWN % hashlib.sha256(text).hexdigest().encode(), 1)
 
+    def added(
+        self,
+        index: Index,
+        *,
+        created: str,
+        change: str,
+        episodes: int,
+        steps: int,
+        newest: bool,
+        tags: Mapping[str, int],
+    ) -> Versions:
+        """Return the versions at the address after a push.
 
-def added(
-    there: Versions | None,
-    index: Index,
-    *,
-    created: str,
-    change: str,
-    episodes: int,
-    steps: int,
-    newest: bool,
-    tags: Mapping[str, int],
-) -> Versions:
-    """Return the versions at an address after a push.
+        Parameters
+        ----------
+        index : Index
+            The index of the version, which replaces that of an existing one.
+        created, change, episodes, steps
+            See `PushedVersion`.
+        newest : bool
+            Whether it becomes the newest version; else it is put before those with a greater number.
+        tags : mapping of str to int
+            Tags of the dataset on this disk, with numbers of versions. They replace those of the same name.
+        """
+        version = PushedVersion(
+            number=index.version,
+            index=index.sha256,
+            size=len(index.to_bytes()),
+            fingerprint=index.fingerprint,
+            created=created,
+            change=change[:_LONGEST_CHANGE],
+            episodes=episodes,
+            steps=steps,
+        )
+        content = version.number, version.fingerprint
+        replaced = {v.index for v in self.versions if (v.number, v.fingerprint) == content}
+        before = tuple(v for v in self.versions if v.index not in replaced)
+        at = len(before) if newest else sum(v.number < version.number for v in before)
+        versions = (*before[:at], version, *before[at:])
+        named = {name: version.index if i in replaced else i for name, i in self.tags.items()}
+        by_number = {v.number: v.index for v in versions}
+        named |= {name: by_number[number] for name, number in tags.items() if number in by_number}
+        return Versions(index.id, versions, named)
 
-    Parameters
-    ----------
-    there : Versions, optional
-        Those before it.
-    index : Index
-        The index of the version, which replaces that of an existing one.
-    created, change, episodes, steps
-        See `PushedVersion`.
-    newest : bool
-        Whether it becomes the newest version; else it is put before those with a greater number.
-    tags : mapping of str to int
-        Tags of the dataset on this disk, with numbers of versions. They replace those of the same name.
-    """
-    version = PushedVersion(
-        number=index.version,
-        index=index.sha256,
-        size=len(index.to_bytes()),
-        fingerprint=index.fingerprint,
-        created=created,
-        change=change[:_LONGEST_CHANGE],
-        episodes=episodes,
-        steps=steps,
-    )
-    before = there.versions if there else ()
-    replaced = {v.index for v in before if (v.number, v.fingerprint) == (version.number, version.fingerprint)}
-    before = tuple(v for v in before if v.index not in replaced)
-    at = len(before) if newest else sum(v.number < version.number for v in before)
-    versions = (*before[:at], version, *before[at:])
-    named = {name: version.index if i in replaced else i for name, i in (there.tags if there else {}).items()}
-    by_number = {v.number: v.index for v in versions}
-    named |= {name: by_number[number] for name, number in tags.items() if number in by_number}
-    return Versions(index.id, versions, named)
+    def kept(self, *, last: int, tagged: bool) -> Versions:
+        """Return the last versions, and those with tags if ``tagged``; tags of other versions go with them."""
+        named = set(self.tags.values()) if tagged else set()
+        listed = enumerate(self.versions)
+        return self.of_indexes({v.index for k, v in listed if len(self.versions) - k <= last or v.index in named})
 
-
-def kept(there: Versions, *, last: int, tagged: bool) -> Versions:
-    """Return the last versions, and those with tags if ``tagged``; tags of other versions go with them."""
-    named = set(there.tags.values()) if tagged else set()
-    listed = enumerate(there.versions)
-    return of_indexes(there, {v.index for k, v in listed if len(there.versions) - k <= last or v.index in named})
-
-
-def of_indexes(there: Versions, indexes: Set[str]) -> Versions:
-    """Return the versions with some indexes, and their tags."""
-    stay = tuple(v for v in there.versions if v.index in indexes)
-    return replace(there, versions=stay, tags={name: i for name, i in there.tags.items() if i in indexes})
-
-
-def parse(text: bytes, where: str) -> Versions:
-    """Read the versions at an address; ``where`` is for messages.
-
-    Raises
-    ------
-    DamagedDataset
-        The text is not one of this program, or was changed.
-    NewerFormat
-        A later version wrote it.
-    """
-    with values.refused(where, "does not list the versions of a dataset"):
-        content = documents.loads(text, longest=LONGEST)
-        if not isinstance(content, dict):
-            raise ValueError("not an object")
-        values.check_format(content.get("rlds_dataset"), FORMAT, "rlds_dataset", where)
-        own = values.sha256(content.get("sha256"))
-        plain = text.replace(_OWN % own.encode(), _OWN % _NONE.encode(), 1)
-        if hashlib.sha256(plain).hexdigest() != own:
-            raise ValueError("it is not as it was written: it has another sha256 than it says")
-        versions = tuple(_versions(content.get("versions")))
-        tags = content.get("tags")
-        if not versions or len({v.index for v in versions}) != len(versions):
-            raise ValueError("no version, or one that occurs twice")
-        if not isinstance(tags, dict) or len(tags) > _MOST or not all(map(refs.is_tag, tags)):
-            raise ValueError("invalid tags")
-        if not set(map(values.sha256, tags.values())) <= {v.index for v in versions}:
-            raise ValueError("a tag of a version that is not there")
-        id = str(ids.parse(values.text(content.get("id"), "id")))
-        return Versions(id, versions, tags, values.text(content.get("rlds_version"), "rlds_version")[:40])
+    def of_indexes(self, indexes: Set[str]) -> Versions:
+        """Return the versions with some indexes, and their tags."""
+        stay = tuple(v for v in self.versions if v.index in indexes)
+        return replace(self, versions=stay, tags={name: i for name, i in self.tags.items() if i in indexes})
 
 
 def _versions(listed: Any) -> Iterator[PushedVersion]:

@@ -1,0 +1,101 @@
+"""Make an index: objects are hashed while they are read, and the files of a dataset get pieces of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlds_cli.places.remote.blocks import BLOCK, hashes_of_groups
+from rlds_cli.places.remote.index import Index, IndexedFile, Object, Piece
+
+
+@dataclass(frozen=True, slots=True)
+class HashedObject:
+    """An object, and the hashes of its blocks end to end."""
+
+    object: Object
+    blocks: bytes
+
+    @property
+    def groups(self) -> bytes:
+        """The hashes of its groups, end to end."""
+        return hashes_of_groups(self.blocks)
+
+
+class Hasher:
+    """Hashes an object while it is read in order: all of it, and its blocks."""
+
+    def __init__(self) -> None:
+        self._whole, self._block = hashlib.sha256(), hashlib.sha256()
+        self._blocks = bytearray()
+        self._left = BLOCK
+        self._size = 0
+
+    def update(self, data: bytes | memoryview) -> None:
+        """Add the next bytes."""
+        self._whole.update(data)
+        rest = memoryview(data)
+        self._size += len(rest)
+        while rest:
+            part = rest[: self._left]
+            self._block.update(part)
+            self._left -= len(part)
+            rest = rest[len(part) :]
+            if not self._left:
+                self._end()
+
+    def _end(self) -> None:
+        self._blocks += self._block.digest()
+        self._block, self._left = hashlib.sha256(), BLOCK
+
+    def result(self, path: str = "", at: int = 0) -> HashedObject:
+        """Return the object: a file of its own, or a part of the file ``path`` of the dataset from byte ``at`` on."""
+        if self._left < BLOCK:
+            self._end()
+        return HashedObject(Object(self._whole.hexdigest(), self._size, path, at), bytes(self._blocks))
+
+
+class IndexBuilder:
+    """An index in the making: objects are numbered in the order in which they are added."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, Object] = {}  # by sha256
+        self._numbers: dict[str, int] = {}
+        self._groups = list[bytes]()
+        self._pieces = defaultdict[str, list[Piece]](list)
+
+    def __contains__(self, o: Object) -> bool:
+        """Return whether an object with this content was added."""
+        return o.sha256 in self._objects
+
+    def add(self, o: Object, groups: bytes) -> None:
+        """Add an object and the hashes of its groups, unless one with its content is there."""
+        if o not in self:
+            self._numbers[o.sha256] = len(self._objects)
+            self._objects[o.sha256] = o
+            self._groups.append(groups)
+
+    def lay(self, path: str, at: int, length: int, sha256: str, *, of: Object, offset: int) -> None:
+        """Say that bytes of a file, from ``at`` on, are those of an object that was added, from ``offset`` on."""
+        self._pieces[path].append(Piece(at, self._numbers[of.sha256], offset, length, sha256))
+
+    def finish(
+        self, files: Mapping[str, int], *, id: str, fingerprint: str, version: int, manifest: str
+    ) -> tuple[Index, bytes]:
+        """Return the index of files, whose sizes are given, and the hashes of the groups of all its objects."""
+        hashes = b"".join(self._groups)
+        index = Index(
+            id=id,
+            fingerprint=fingerprint,
+            version=version,
+            manifest=manifest,
+            objects=tuple(self._objects.values()),
+            groups=Object(hashlib.sha256(hashes).hexdigest(), len(hashes)),
+            files=tuple(
+                IndexedFile(path, size, tuple(sorted(self._pieces[path], key=lambda p: p.at)))
+                for path, size in sorted(files.items())
+            ),
+        )
+        return index, hashes
