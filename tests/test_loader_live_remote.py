@@ -32,7 +32,7 @@ PATIENCE = 20.0  # seconds
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.places.remote.following.EVERY", 0.05)
+    monkeypatch.setattr("rlds_cli.places.remote.store.EVERY", 0.05)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_each_version_is_filled(tmp_path: Path, other: Path) -> None:
 
 @pytest.mark.slow
 def test_few_requests(writer: Writer, bucket: ObjectStore, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.places.remote.following.EVERY", 0.5)
+    monkeypatch.setattr("rlds_cli.places.remote.store.EVERY", 0.5)
     push("s3://lab/online")
     loader = Loader(rlds_cli.open_dataset("s3://lab/online", cache_dir=other), 16, live=True, seed=3)
     batches = iter(loader)

@@ -53,7 +53,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of which many leave with few episodes; and looks at an address every now and then."""
     monkeypatch.setattr(segments, "rows_of_segment", lambda width, most=None: 4096)
     monkeypatch.setattr(segments, "bytes_of_segment", lambda width, most=None: 1 << 16)
-    monkeypatch.setattr("rlds_cli.places.remote.following.EVERY", 0.05)
+    monkeypatch.setattr("rlds_cli.places.remote.store.EVERY", 0.05)
 
 
 def numbers(k: int) -> dict[str, Any]:

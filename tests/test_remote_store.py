@@ -34,9 +34,9 @@ from rlds_cli.errors import (
 )
 from rlds_cli.make.importing import import_files
 from rlds_cli.places.http.client import RetryPolicy
+from rlds_cli.places.remote.access import parse_size
 from rlds_cli.places.remote.columns import RemoteColumn
 from rlds_cli.places.remote.presence import GROUP
-from rlds_cli.places.remote.store import parse_size
 from rlds_cli.share import collecting, packing
 from rlds_cli.share.pushing import push
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from rlds_cli.base.settings import Settings, StrPath
-from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument, Offline
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, DownloadFailed, InvalidArgument, Offline, WrongHash
 from rlds_cli.places.remote import finding, presence
-from rlds_cli.places.remote.access import Access as Access
-from rlds_cli.places.remote.access import AccessOptions as AccessOptions
-from rlds_cli.places.remote.access import CacheSize as CacheSize
-from rlds_cli.places.remote.access import RemoteAccess as RemoteAccess
-from rlds_cli.places.remote.access import parse_size as parse_size
+from rlds_cli.places.remote.access import Access, AccessOptions, CacheSize, parse_size
 from rlds_cli.places.remote.cache import TransferStats
 from rlds_cli.places.remote.content import Connection
 from rlds_cli.places.remote.files import PushedFiles
-from rlds_cli.places.remote.following import Follower
 from rlds_cli.places.remote.published import Published
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.store import Store, commits, is_of_rows, manifest, open_store
@@ -26,6 +23,8 @@ from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.segments import Layout
 from rlds_cli.store.table import Table
 
+EVERY = 2.0  # seconds between two questions to an address
+_PASSING = (DownloadFailed, Offline, WrongHash, DatasetNotFound)  # the next question may be answered
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -114,7 +113,7 @@ def _reopened(ref: Address, home: Path, how: AccessOptions, version_id: str) -> 
     return store.table
 
 
-def _open_version(access: Access, follower: Follower | None = None) -> Store:
+def _open_version(access: Access, first: Elsewhere | None = None) -> Store:
     """Open the version that is pinned."""
     files, of, index = PushedFiles(access), access.content, access.pinned.index
     if not index.grows:
@@ -130,47 +129,66 @@ def _open_version(access: Access, follower: Follower | None = None) -> Store:
             f"{access.address}: its index and its log of versions name different versions.",
             hint="rlds push ID sends it again",
         )
-    files.elsewhere = _Versions(access, store.version, store.version_id, follower)
+    files.elsewhere = Elsewhere(access, store.version, store.version_id, first)
     return store
 
 
-class _Versions:
-    """The versions of a growing dataset at an address, of which one is open. It does not hold that one."""
+class Elsewhere:
+    """The versions of a growing dataset at an address, of which one is open. It does not hold that one.
 
-    def __init__(self, access: Access, version: int, version_id: str, follower: Follower | None) -> None:
-        self._of = access, version, version_id
-        self._follower = follower or Follower(_Look(*self._of))
+    The newest is looked for at most every few seconds, in a thread, so that nobody waits for it. Versions that were
+    found at one another share what was found last: it is kept by the object of the first.
+    """
+
+    def __init__(self, access: Access, version: int, version_id: str, first: Elsewhere | None) -> None:
+        self._address, self._where, self._options = access.address.unpinned, access.where, access.options
+        self._stats, self._index = access.stats, access.pinned.index.sha256
+        self._version, self._version_id, self._first = version, version_id, first
+        self._thread: threading.Thread | None = None
+        self._next = time.monotonic() + EVERY
+        self._problem: BaseException | None = None
+        self._opened: Store | None = None  # the newest that was found
 
     def newest_number(self, version: int) -> int:
-        """Return the number of the newest version; a later one than ``version`` is looked for in the background."""
-        return self._follower.newest(version)
+        """Return the number of the newest version that is open here, at least ``version``; look for a later one.
+
+        Raises
+        ------
+        DamagedDataset
+            The last look found that another dataset is at the address.
+        """
+        if self._first is not None:
+            return self._first.newest_number(version)
+        if self._problem is not None:
+            raise self._problem
+        if time.monotonic() >= self._next and (self._thread is None or not self._thread.is_alive()):
+            self._next = time.monotonic() + EVERY
+            self._thread = threading.Thread(target=self._look, name="rlds-follow", daemon=True)
+            self._thread.start()
+        return version if self._opened is None else max(version, self._opened.version)
 
     def newest(self) -> Store | None:
         """Return what is at the address now; None for the version that is open."""
-        return _Look(*self._of)(self._follower)
+        return self._open(self._address, self._index)
 
     def at(self, version: int) -> Store | None:
         """Return another version; raises DatasetNotFound, DownloadFailed and Offline."""
-        opened = self._follower.opened
+        opened = (self._first or self)._opened
         if opened is not None and opened.version == version:
             return opened
-        return _Look(*self._of).open(replace(self._of[0].address.unpinned, version=version), self._follower)
+        return self._open(replace(self._address, version=version), self._index)
 
+    def _look(self) -> None:
+        try:
+            last = self._index if self._opened is None else self._opened.files.elsewhere._index
+            self._opened = self._open(self._address, last) or self._opened
+        except _PASSING:
+            return
+        except BaseException as e:  # is raised where it can be handled
+            self._problem = e
 
-class _Look:
-    """Opens other versions of a dataset at an address, of which one is known. It does not hold that one."""
-
-    def __init__(self, access: Access, version: int, version_id: str) -> None:
-        self._address, self._where, self._options = access.address.unpinned, access.where, access.options
-        self._stats, self._index = access.stats, access.pinned.index.sha256
-        self._version, self._version_id = version, version_id
-
-    def __call__(self, follower: Follower) -> Store | None:
-        """Return the newest version; see `open`."""
-        return self.open(self._address, follower)
-
-    def open(self, address: Address, follower: Follower) -> Store | None:
-        """Return the version that an address names; None if it is the one that was opened last.
+    def _open(self, address: Address, known: str) -> Store | None:
+        """Return the version that an address names; None if ``known`` is the sha256 of its index.
 
         Raises
         ------
@@ -180,14 +198,13 @@ class _Look:
         """
         connection = Connection(address, self._where, self._options.timeout)
         pinned = finding.find(address, self._where, connection, self._stats)
-        if pinned.index.sha256 == self._index:
+        if pinned.index.sha256 == known:
             return None
         access = Access(connection, pinned, self._where, self._options, self._stats, _reopened)
-        found = _open_version(access, follower) if pinned.index.grows else None
+        found = _open_version(access, self._first or self) if pinned.index.grows else None
         if found is None or not self._has_grown_to(found, address):
             raise DamagedDataset(f"{address.unpinned} holds another dataset by now.", hint="open it again")
         connection.wait_longer()
-        self._index = pinned.index.sha256
         return found
 
     def _has_grown_to(self, found: Store, address: Address) -> bool:
