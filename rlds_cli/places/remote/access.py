@@ -1,4 +1,4 @@
-"""How the blocks of a dataset at an address are fetched: connection, room, proofs."""
+"""How the blocks of a dataset at an address are fetched: connection and room."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from rlds_cli.base.settings import Settings
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.home import Home
 from rlds_cli.places.remote import content, decoding, finding
-from rlds_cli.places.remote.cache import TIMEOUT, BlockFiles, Source, Take, TransferStats
+from rlds_cli.places.remote.cache import TIMEOUT, BlockFiles, Take, TransferStats
 from rlds_cli.places.remote.content import Connection, Pinned, RemoteContent
 from rlds_cli.places.remote.decoding import Encoded
 from rlds_cli.places.remote.leases import Lease
 from rlds_cli.places.remote.presence import BlockFile, Room
-from rlds_cli.places.remote.proving import Proof
 from rlds_cli.places.sources.addresses import Address
-from rlds_cli.store import Store
 from rlds_cli.store.table import Reopened, Table
 
 MEMORY = 64 << 20  # bytes of blocks that are not held and stay all the same, without a cache
@@ -68,7 +66,6 @@ class Access:
         self.root: Path | None = None
         self.is_proved = connection.address.pin is not None and connection.address.index is None
         self.name = f"{pinned.name}{finding.PROVED}" if self.is_proved else pinned.name
-        self._proofs: list[Proof] = []
         if limit == 0:
             self.room = Room(None, MEMORY)
             root = content.temporary_root()
@@ -96,26 +93,8 @@ class Access:
         """The address."""
         return self.connection.address
 
-    def prove(self, store: Store) -> None:
-        """Have all rows of a store of this proved that are read from now on; raises WrongFingerprint."""
-        pinned = self.pinned.index.fingerprint
-        blocks, found = store.files.blocks, store.fingerprint(store.table.numbers)
-        self._proofs.append(Proof(store, lambda file: blocks.files[file].size, found, pinned))
-
-    def _proving(self, source: Source) -> Source:
-        """Return a source that proves what another one gives; it does not refer to this object, which refers to it."""
-        proofs = self._proofs
-
-        def proved(file: int, start: int, length: int, take: Take) -> None:
-            if proofs:
-                proofs[0].read(file, start, length, take, source)
-            else:
-                source(file, start, length, take)
-
-        return proved
-
-    def blocks(self, paths: Sequence[str], *, decoded: bool = False) -> BlockFiles:
-        """Return the files of rows by blocks; what is ``decoded`` is proved then."""
+    def blocks(self, paths: Sequence[str]) -> BlockFiles:
+        """Return the files of rows by blocks."""
         of = self.content
         files = [BlockFile(path, of.file(path).size) for path in paths]
 
@@ -126,7 +105,7 @@ class Access:
             self.room,
             self.name,
             files,
-            source if decoded else self._proving(source),
+            source,
             check=None if self.is_proved else lambda file, start, data: of.is_right(files[file].path, start, data),
             timeout=self._seconds,
             where=str(self.address),
@@ -139,12 +118,10 @@ class Access:
     def decoded(self, encoded: Mapping[str, Encoded], paths: Sequence[str], films: Sequence[str]) -> BlockFiles:
         """Return the rows of compressed arrays by blocks; ``paths`` are of files of rows, ``films`` those of videos."""
         of, name = self.content, f"{self.name}-rows"
-        raw = self.blocks(paths, decoded=True)
+        raw = self.blocks(paths)
         raw.stats = TransferStats()  # what waits for it counts
         sizes = {path: of.file(path).size for path in films}
-        made = decoding.open_decoded(
-            self.room, name, encoded, sizes, raw, wrap=self._proving, timeout=raw.timeout, stats=self.stats
-        )
+        made = decoding.open_decoded(self.room, name, encoded, sizes, raw, timeout=raw.timeout, stats=self.stats)
         made.fills = self.options.fill
         return made
 

@@ -166,6 +166,15 @@ class BlockFiles:
         self._begin()
         _opened.add(self)
 
+    def prove(self, read: Callable[[int, int, int, Take, Source], None]) -> None:
+        """Have what arrives from now on given by ``read``, which is handed the source that gave it until now."""
+        source = self._source
+
+        def proved(file: int, start: int, length: int, take: Take) -> None:
+            read(file, start, length, take, source)
+
+        self._source = proved
+
     def _begin(self) -> None:
         """Set up what belongs to this process alone."""
         self._lock = threading.Lock()

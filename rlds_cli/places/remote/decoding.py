@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.files import arrays, zstandard
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.places.remote.cache import BlockFiles, Source, Take, TransferStats
+from rlds_cli.places.remote.cache import BlockFiles, Take, TransferStats
 from rlds_cli.places.remote.presence import BlockFile, Room
 from rlds_cli.store.layouts import ArrayLayout
 
@@ -61,7 +61,6 @@ def open_decoded(
     films: Mapping[str, int],
     raw: BlockFiles,
     *,
-    wrap: Callable[[Source], Source],
     timeout: float,
     stats: TransferStats,
 ) -> BlockFiles:
@@ -77,8 +76,6 @@ def open_decoded(
         Paths and sizes of files that are taken as they are.
     raw : BlockFiles
         The files at the address.
-    wrap : callable
-        Returns the source that is used in place of the one that decodes.
     """
     files = [*(BlockFile(path, e.size) for path, e in encoded.items()), *(BlockFile(p, s) for p, s in films.items())]
     decoders = {path: ChunkDecoder(e, raw) for path, e in encoded.items()}
@@ -94,7 +91,7 @@ def open_decoded(
         room,
         name,
         files,
-        wrap(source),
+        source,
         whole=range(len(files)),  # a chunk is decoded once for all of its blocks
         timeout=timeout,
         where=raw.where,

@@ -19,7 +19,7 @@ import numpy as np
 from rlds_cli.base.array_types import BoolArray, IntArray
 from rlds_cli.base.files import sha256
 from rlds_cli.errors import DamagedDataset, WrongFingerprint, WrongHash
-from rlds_cli.places.remote.cache import Source, Take
+from rlds_cli.places.remote.cache import BlockFiles, Source, Take
 from rlds_cli.places.remote.columns import FilePlace
 from rlds_cli.places.remote.presence import BLOCK
 from rlds_cli.store import Store
@@ -52,10 +52,8 @@ class Proof:
     ----------
     store : Store
         The dataset, of which no row was read yet. The offsets of its images are.
-    size_of : callable
-        Returns the size of a file by its number.
-    fingerprint, pinned : str
-        What its digests and its episode table have, and must have.
+    pinned : str
+        The fingerprint that its digests and its episode table must have.
 
     Raises
     ------
@@ -63,13 +61,8 @@ class Proof:
         They are not those of the pinned dataset.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        size_of: Callable[[int], int],
-        fingerprint: str,
-        pinned: str,
-    ) -> None:
+    def __init__(self, store: Store, pinned: str) -> None:
+        fingerprint = store.fingerprint(store.table.numbers)
         if fingerprint != pinned:
             raise WrongFingerprint(
                 f"{store.address} claims to hold {pinned}; the digests of its episodes are those of {fingerprint}.",
@@ -83,7 +76,7 @@ class Proof:
         for c in store.table.columns():
             if c.part != "rows" or not _is_image(store.fields[c.field]):  # offsets follow from what they point at
                 key = c.field, c.part
-                self._files[key] = _files(store.files.place(c), size_of)
+                self._files[key] = _files(store.files.place(c), store.files.blocks)
                 self._fields |= dict.fromkeys((file for file, _, _ in self._files[key]), c.field)
         for f in store.fields.values():
             if _is_image(f):  # not while blocks are waited for: offsets lie in blocks
@@ -233,14 +226,14 @@ def _is_image(f: Field) -> bool:
     return f.kind == "frames" and f.codec != VIDEO
 
 
-def _files(place: FilePlace | None, size_of: Callable[[int], int]) -> tuple[tuple[int, int, int], ...]:
+def _files(place: FilePlace | None, blocks: BlockFiles) -> tuple[tuple[int, int, int], ...]:
     """Return the numbers of the files of an array, and the bytes of it [first, stop) that each has room for."""
     found = []
     for k, file in enumerate([] if place is None else place.files.tolist()):
         assert place is not None
         first = k * place.file_bytes - place.skip if place.first is None else int(place.first[k]) * BLOCK
         if file >= 0:
-            found.append((file, first, first + size_of(file)))
+            found.append((file, first, first + blocks.files[file].size))
     return tuple(found)
 
 

@@ -16,6 +16,7 @@ from rlds_cli.places.remote.access import Access, AccessOptions, CacheSize, pars
 from rlds_cli.places.remote.cache import TransferStats
 from rlds_cli.places.remote.content import Connection
 from rlds_cli.places.remote.files import PushedFiles
+from rlds_cli.places.remote.proving import Proof
 from rlds_cli.places.remote.published import Published
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.store import Store, commits, is_of_rows, manifest, open_store
@@ -85,7 +86,7 @@ def _open_pushed(address: Address, where: Settings, options: AccessOptions) -> S
     access = Access(connection, pinned, where, options, stats, _reopened)
     found = _open_version(access)
     if access.is_proved:
-        access.prove(found)
+        found.files.blocks.prove(Proof(found, pinned.index.fingerprint).read)
     connection.wait_longer()
     return found
 
