@@ -3,13 +3,13 @@
 `open_store` opens a version: a `Store`, whose methods read rows, texts, frames and videos. A `Manifest` is what a
 version says of itself. A `StoredDataset` answers what is asked of a dataset without a version that is open; a
 `GrowingDataset` is one to which writers commit: it is compacted, cleared, and freed of what left.
+A `History` is the versions of a dataset and their tags; it publishes the next one.
 
 A dataset is made of a job by `Work`, which writes its parts, and by `finish`; or of others, whose files of rows it
 shares, by `join`. `NewRows` are written where a change makes other rows.
 
 A `FieldHash` says how the episodes of a field are hashed; an `EpisodeHash` does it as their rows come, and
 `ContentDigests` make a fingerprint of the results. Images are checked, encoded and decoded here, and videos decoded.
-itself. A `History` is the versions of a dataset and their tags; it publishes the next one.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rlds_cli.store.images import decoded_frames as decoded_frames
     from rlds_cli.store.joining import JoinedMember as JoinedMember
     from rlds_cli.store.joining import join as join
+    from rlds_cli.store.layouts import array_files as array_files
     from rlds_cli.store.manifest import Manifest as Manifest
     from rlds_cli.store.new_rows import NewRows as NewRows
     from rlds_cli.store.opening import Store as Store
@@ -57,8 +58,8 @@ __all__ = [
     "EpisodeHash",
     "FieldHash",
     "GrowingDataset",
-    "JoinedMember",
     "History",
+    "JoinedMember",
     "Manifest",
     "NewRows",
     "Shard",
@@ -66,6 +67,7 @@ __all__ = [
     "StoredDataset",
     "Video",
     "Work",
+    "array_files",
     "blamed_directories",
     "check_frames",
     "copy_repeated",
@@ -90,9 +92,10 @@ lazy(
         "frames": "check_frames copy_repeated decode_frame decode_frames encode_frames",
         "growing.dataset": "GrowingDataset",
         "growing.opening": "StoredDataset open_store",
+        "history": "History",
         "images": "CheckedFrames decoded_frames",
         "joining": "JoinedMember join",
-        "history": "History",
+        "layouts": "array_files",
         "manifest": "Manifest",
         "new_rows": "NewRows",
         "opening": "Store",

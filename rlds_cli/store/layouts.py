@@ -286,6 +286,16 @@ def open_document(directory: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return _described(directory)[1:]
 
 
+def array_files(dataset: Path, array: str) -> dict[str, int]:
+    """Return the file of a raw array, with its size, by its path below the dataset; nothing of an array without bytes.
+
+    Its document is there, and raises DamagedDataset if it cannot be read.
+    """
+    shape, dtype = open_document(dataset / array)
+    size = arrays.file_size(shape, dtype)
+    return {arrays.data_file(Path(array), len(shape)).as_posix(): size} if size else {}
+
+
 def _load(directory: Path) -> dict[str, Any]:
     """The ``zarr.json`` of an array or a group. An array in segments is described by ``shape data_type segments``."""
     path = directory / "zarr.json"

@@ -31,7 +31,17 @@ from rlds_cli.places.remote.reading import check_version
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Stream
-from rlds_cli.store import Manifest, blamed_directories, commits, layouts, lookups, manifest, paths, row_files, sealing
+from rlds_cli.store import (
+    Manifest,
+    array_files,
+    blamed_directories,
+    commits,
+    lookups,
+    manifest,
+    paths,
+    row_files,
+    sealing,
+)
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.table import LoggedTable
@@ -307,9 +317,7 @@ def _parts(objects: Objects, dataset: Path, lookup: Lookup) -> dict[str, int | N
         safe_files.make(dataset / place)
         safe_files.write_bytes(dataset / place / sealing.MANIFEST, document.data)
         if place not in groups:
-            shape, dtype = layouts.open_document(dataset / place)
-            if size := arrays.file_size(shape, dtype):
-                files[arrays.data_file(Path(place), len(shape)).as_posix()] = size
+            files |= array_files(dataset, place)
     return files
 
 
