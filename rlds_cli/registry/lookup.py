@@ -175,7 +175,8 @@ def suggest(ref: str, count: int = 3, among: Iterable[str] = ()) -> list[str]:
     holding = [n for n in known if words and all(w in n for w in words)]
     if not holding and "/" not in key:
         holding = _spelt(words, known)
-    tails = {n.partition("/")[2]: n for n in known if n.startswith(tuple(f"{f.name}/" for f in families()))}
+    of_families = tuple(f"{f.name}/" for f in families())
+    tails = {n.partition("/")[2]: n for n in known if n.startswith(of_families)}
     spelt = similar(key, known, count)
     by_tail = [tails[t] for t in similar(key, tails, count)]
     asked = _version(key)
