@@ -89,7 +89,7 @@ def _described(directory: Path, *, few: bool, rows_only: bool) -> dict[str, Any]
 
 def _read(reader: Any, archive: Any) -> dict[str, Any]:
     from rlds_cli.archives import Replan
-    from rlds_cli.ted import EpisodeTable, merge_notes
+    from rlds_cli.ted import EpisodeTable, Note
 
     plan = reader.plan(archive)
     while True:
@@ -103,7 +103,7 @@ def _read(reader: Any, archive: Any) -> dict[str, Any]:
     for part, told in zip(parts, plan.parts, strict=True):
         if told.rows is not None and told.rows != sum(map(len, part)):
             raise AssertionError(f"a part of {sum(map(len, part))} rows was planned with {told.rows}")
-    notes = merge_notes((*archive.left_out, *plan.notes, *(n for c in read for n in c.notes)))
+    notes = Note.merged((*archive.left_out, *plan.notes, *(n for c in read for n in c.notes)))
     summary = plan.episode_summary.numbers() if plan.episode_summary else None
     return {
         "schema": [str(f) for f in plan.schema],

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import Archive, Replan, reader
-from rlds_cli.ted import EncodedFrames, EpisodeTable, merge_notes
+from rlds_cli.ted import EncodedFrames, EpisodeTable, Note
 
 
 class Rows:
@@ -32,7 +32,7 @@ class Rows:
         self.chunks = [c for of_part in parts for c in of_part]
         self.schema = {f.name: f for f in self.plan.schema}
         self.episodes = EpisodeTable.concat([c.episodes for c in self.chunks])
-        self.notes = merge_notes((*self.plan.notes, *(n for c in self.chunks for n in c.notes)))
+        self.notes = Note.merged((*self.plan.notes, *(n for c in self.chunks for n in c.notes)))
         for c in self.chunks:
             assert set(c.columns) == set(self.schema)
             assert {len(v) for v in c.columns.values()} == {len(c.last)}

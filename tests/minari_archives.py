@@ -18,7 +18,7 @@ from minari.data_collector import EpisodeBuffer
 from PIL import Image
 
 from rlds_cli.archives import Archive, Plan, minari
-from rlds_cli.ted import CUT, TERMINATED, TRUNCATED, EncodedFrames, EpisodeTable, Note, merge_notes
+from rlds_cli.ted import CUT, TERMINATED, TRUNCATED, EncodedFrames, EpisodeTable, Note
 
 FORMATS = ["hdf5", "arrow", "parquet"]
 
@@ -64,7 +64,7 @@ def read(directory: Path, *, chunk_rows: int | None = None, **options: Any) -> E
     episodes = [_episode(plan, columns, int(a), int(n)) for a, n in zip(table.start, table.length, strict=True)]
     assert len(last) == sum(table.length + 1) and sum(last) == len(table)
     merged: dict[str, Note] = {}  # one for each code, which counts those of all texts
-    for n in merge_notes(notes):
+    for n in Note.merged(notes):
         merged[n.code] = replace(merged[n.code], count=merged[n.code].count + n.count) if n.code in merged else n
     return Episodes(plan, episodes, table, merged, chunks)
 

@@ -23,7 +23,7 @@ from rlds_cli.keep.verification import trace
 from rlds_cli.look.report import catalogue
 from rlds_cli.make.importing import import_files
 from rlds_cli.registry import lookup
-from rlds_cli.ted import END_NAMES, EpisodeTable, merge_notes
+from rlds_cli.ted import END_NAMES, EpisodeTable, Note
 
 SAMPLE = Path(__file__).parent / "data/dopamine/Breakout/1"
 
@@ -41,7 +41,7 @@ class Read:
         self.num_steps = int(table.length.sum())
         self.episodes = {"length": table.length, "num_observed": table.num_observed, "start": table.start}
         self.episodes["end"] = np.array(END_NAMES)[table.end]
-        self.notes = merge_notes((*self.plan.notes, *(n for c in self._chunks for n in c.notes)))
+        self.notes = Note.merged((*self.plan.notes, *(n for c in self._chunks for n in c.notes)))
 
     def column(self, name: str) -> np.ndarray:
         return np.concatenate([c.columns[name] for c in self._chunks])

@@ -20,7 +20,7 @@ from rlds_cli import archives
 from rlds_cli.archives import minari
 from rlds_cli.archives.minari import EpisodeEntry
 from rlds_cli.errors import ArchiveError, CorruptArchive, MissingPackage, UnknownLayout, UnsafeArchive
-from rlds_cli.ted import TERMINATED, pieces, spaces
+from rlds_cli.ted import TERMINATED, Space, pieces
 
 SPACE, ACT = g.Box(-1, 1, (2,)), g.Discrete(9)
 
@@ -48,8 +48,8 @@ def test_totals_that_do_not_fit_are_reported(tmp_path: Path) -> None:
 
 def test_spaces_that_are_not_recorded_are_inferred(tmp_path: Path) -> None:
     got = read(by_hand(tmp_path, [plain_episode(3)], {"observation_space": None, "action_space": None}))
-    assert spaces.from_json(got.plan.spaces["observation"]) == g.Box(-np.inf, np.inf, (2,), np.float32)
-    assert spaces.from_json(got.plan.spaces["action"]).contains(np.array(-3))
+    assert Space(got.plan.spaces["observation"]).build() == g.Box(-np.inf, np.inf, (2,), np.float32)
+    assert Space(got.plan.spaces["action"]).build().contains(np.array(-3))
     assert "observation" in got.notes["inferred-space"].text
 
 
@@ -65,7 +65,7 @@ def test_images_without_a_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     got = read(data)
     for episode, value in zip(got.columns, expected, strict=True):
         same(episode["observation"], value, "observation")
-    assert spaces.from_json(got.plan.spaces["observation"]) == space
+    assert Space(got.plan.spaces["observation"]).build() == space
 
 
 def test_no_metadata_at_all(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_bounds_of_image_spaces_are_kept_short(tmp_path: Path, monkeypatch: pyte
     buffers = [buffer(2, sampled(space, 3, 0), sampled(ACT, 2, 0))]
     got = read(write(tmp_path, buffers, space, ACT, monkeypatch=monkeypatch))
     assert len(json.dumps(got.plan.spaces)) < 500
-    assert spaces.from_json(got.plan.spaces["observation"]) == space
+    assert Space(got.plan.spaces["observation"]).build() == space
 
 
 # --- long episodes
@@ -302,7 +302,7 @@ def test_old_files_hold_their_metadata_as_attributes(tmp_path: Path) -> None:
     with h5py.File(data / "main_data.hdf5", "a") as f:
         f.attrs.update(content)
     got = read(data)
-    assert spaces.from_json(got.plan.spaces["action"]) == ACT
+    assert Space(got.plan.spaces["action"]).build() == ACT
     assert got.plan.facts["author"] == "me" and not got.notes
     assert json.loads(str(dict(minari.metadata(got.plan))["minari/metadata.json"])) == content
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from minari.serialization import serialize_space
 
 from rlds_cli.errors import ArchiveError, MissingPackage
-from rlds_cli.ted import Field, spaces
+from rlds_cli.ted import Field, Space
 
 SPACES = [
     g.Box(-np.inf, np.inf, (3,), np.float32),
@@ -39,45 +39,44 @@ SPACES = [
 @pytest.mark.parametrize("space", SPACES, ids=str)
 def test_a_space_comes_back_from_what_minari_writes_and_from_what_we_write(space: Any) -> None:
     text = serialize_space(space)
-    assert spaces.from_json(text) == space
-    assert spaces.from_json(json.loads(text)) == space
-    ours = spaces.to_json(space)
+    assert Space(json.loads(text)).build() == space
+    ours = Space.of(space).form
     assert ours == json.loads(text) | ({"dtype": "int64"} if isinstance(space, g.Discrete) else {})
-    assert spaces.from_json(json.loads(json.dumps(ours))) == space
+    assert Space(json.loads(json.dumps(ours))).build() == space
 
 
 def test_bare_infinities() -> None:
     text = '{"type": "Box", "dtype": "float32", "shape": [2], "low": [-Infinity, 0.1], "high": [Infinity, Infinity]}'
     low, high = np.array([-np.inf, 0.1], np.float32), np.array([np.inf, np.inf], np.float32)
-    assert spaces.from_json(text) == g.Box(low, high, dtype=np.float32)
+    assert Space(json.loads(text)).build() == g.Box(low, high, dtype=np.float32)
 
 
 def test_infinities_as_strings_as_a_manifest_holds_them() -> None:
     d = {"type": "Box", "dtype": "float64", "shape": [2], "low": ["-Infinity", 0.1], "high": "Infinity"}
-    assert spaces.from_json(d) == g.Box(np.array([-np.inf, 0.1]), np.array([np.inf, np.inf]), dtype=np.float64)
+    assert Space(d).build() == g.Box(np.array([-np.inf, 0.1]), np.array([np.inf, np.inf]), dtype=np.float64)
 
 
 def test_one_number_for_all_bounds() -> None:
     d = {"type": "Box", "dtype": "uint8", "shape": [64, 64, 3], "low": 0, "high": 255}
-    assert spaces.from_json(d) == g.Box(0, 255, (64, 64, 3), np.uint8)
+    assert Space(d).build() == g.Box(0, 255, (64, 64, 3), np.uint8)
 
 
 def test_what_old_files_leave_out() -> None:
-    assert spaces.from_json({"type": "Discrete", "n": 3}) == g.Discrete(3)
-    assert spaces.from_json({"type": "MultiDiscrete", "nvec": [2, 3]}) == g.MultiDiscrete([2, 3])
-    assert spaces.from_json({"type": "Text", "max_length": 4}) == g.Text(4)
+    assert Space({"type": "Discrete", "n": 3}).build() == g.Discrete(3)
+    assert Space({"type": "MultiDiscrete", "nvec": [2, 3]}).build() == g.MultiDiscrete([2, 3])
+    assert Space({"type": "Text", "max_length": 4}).build() == g.Text(4)
 
 
 def test_large_float32_bounds_raise_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for space in SPACES:
-            spaces.from_json(serialize_space(space))
+            Space(json.loads(serialize_space(space))).build()
 
 
 def test_the_order_of_keys_is_that_of_the_description() -> None:
     box = {"type": "Discrete", "n": 2}
-    assert list(spaces.from_json({"type": "Tuple", "subspaces": [box, box]})) == [g.Discrete(2), g.Discrete(2)]
+    assert list(Space({"type": "Tuple", "subspaces": [box, box]}).build()) == [g.Discrete(2), g.Discrete(2)]
 
 
 @pytest.mark.parametrize(
@@ -91,18 +90,18 @@ def test_the_order_of_keys_is_that_of_the_description() -> None:
 )
 def test_what_cannot_be_rebuilt(description: dict[str, Any], words: str) -> None:
     with pytest.raises(ArchiveError, match=words):
-        spaces.from_json(description)
+        Space(description).build()
 
 
 def test_a_space_without_a_json_form() -> None:
     with pytest.raises(ArchiveError, match="OneOf"):
-        spaces.to_json(g.OneOf([g.Discrete(2), g.Discrete(3)]))
+        Space.of(g.OneOf([g.Discrete(2), g.Discrete(3)]))
 
 
 def test_without_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     with pytest.raises(MissingPackage, match=r"rlds-cli\[spaces\]"):
-        spaces.from_json({"type": "Discrete", "n": 3})
+        Space({"type": "Discrete", "n": 3}).build()
 
 
 def test_the_module_does_not_import_gymnasium() -> None:
@@ -112,18 +111,18 @@ def test_the_module_does_not_import_gymnasium() -> None:
 
 def test_parts_of_a_space() -> None:
     space = json.loads(serialize_space(SPACES[-2]))
-    assert spaces.subspace(space, ["a", "x/y"])["type"] == "Box"
-    assert spaces.subspace(space, ["t", "_index_1"])["type"] == "Discrete"
-    assert spaces.subspace(space, ["t", "0"])["type"] == "Text"
+    assert Space(space).at(["a", "x/y"]).type == "Box"
+    assert Space(space).at(["t", "_index_1"]).type == "Discrete"
+    assert Space(space).at(["t", "0"]).type == "Text"
     for path in (["t", "2"], ["t", "x"], ["zz"], ["b", "c"]):
-        assert spaces.subspace(space, path) is None
-    assert spaces.subspace(None, ["a"]) is None
+        assert Space(space).at(path).form is None
+    assert Space(None).at(["a"]).form is None
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("space", SPACES[:12], ids=str)
 def test_the_shape_of_a_value(space: Any) -> None:
-    assert spaces.row_shape(json.loads(serialize_space(space))) == (space.shape or ())
+    assert Space(json.loads(serialize_space(space))).row_shape == (space.shape or ())
 
 
 def test_inferred_spaces_hold_the_values() -> None:
@@ -133,12 +132,12 @@ def test_inferred_spaces_hold_the_values() -> None:
         Field("observation/b/d", "str", (), "both", "text"),
         Field("action", "bool", (2,)),
     ]
-    observation = spaces.from_json(spaces.infer(fields, "observation"))
+    observation = Space.inferred(fields, "observation").build()
     word = "a sentence, and (more)."
     value = {"a": np.float32([np.inf, 1, -9]), "b": {"c": np.full((8, 8, 3), 255, np.uint8), "d": word}}
     assert observation.contains(value)
-    assert spaces.from_json(spaces.infer(fields, "action")).contains(np.array([1, 0], np.int8))
-    assert spaces.infer(fields, "nothing") is None
+    assert Space.inferred(fields, "action").build().contains(np.array([1, 0], np.int8))
+    assert Space.inferred(fields, "nothing").form is None
 
 
 number = st.one_of(st.floats(width=32, allow_nan=False), st.sampled_from([np.inf, -np.inf]))
@@ -169,5 +168,5 @@ nested = st.recursive(
 @given(nested)
 @settings(max_examples=30)
 def test_any_space_comes_back(space: Any) -> None:
-    assert spaces.from_json(serialize_space(space)) == space
-    assert spaces.from_json(json.dumps(spaces.to_json(space))) == space
+    assert Space(json.loads(serialize_space(space))).build() == space
+    assert Space(json.loads(json.dumps(Space.of(space).form))).build() == space

@@ -12,9 +12,10 @@ import pytest
 
 from rlds_cli.archives import Part
 from rlds_cli.base.progress import Event, Stage, silent
+from rlds_cli.base.repeated import Repeated
 from rlds_cli.errors import RldsError
 from rlds_cli.store import Built, Description, Work, finish, open_store, rows
-from rlds_cli.ted import TERMINATED, Chunk, EncodedFrames, EpisodeData, EpisodeTable, Field, Note, Repeated, lay_out
+from rlds_cli.ted import TERMINATED, Chunk, EncodedFrames, EpisodeData, EpisodeTable, Field, Note, lay_out
 
 SCHEMA = (
     Field("action", "int16", (2,)),

@@ -18,7 +18,7 @@ from rlds_cli.errors import ArchiveError, DamagedDataset, InvalidArgument, NoEnv
 from rlds_cli.keep import reencoding
 from rlds_cli.preprocess.builtin.fields import dtype_of
 from rlds_cli.store import manifest, open_store
-from rlds_cli.ted import spaces
+from rlds_cli.ted import Space
 
 CARTPOLE = "sample/cartpole-minari"
 
@@ -45,7 +45,7 @@ def test_spaces_that_would_take_the_memory() -> None:
     box = {"type": "Box", "dtype": "float32", "shape": [1 << 13, 1 << 11], "low": 0, "high": 1}
     for space in ({**box, "shape": [1 << 27]}, {"type": "Tuple", "subspaces": [box, box]}):
         with pytest.raises(ArchiveError, match="elements is not built"):
-            spaces.from_json(space)
+            Space(space).build()
 
 
 def test_a_range_of_episodes_that_is_none() -> None:

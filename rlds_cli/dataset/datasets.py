@@ -278,12 +278,12 @@ class Dataset(Shortcuts):
         return self._space("action")
 
     def _space(self, name: str) -> Any:
-        from rlds_cli.ted import spaces
+        from rlds_cli.ted import Space
 
-        described = self.manifest.spaces.get(name) or spaces.infer(tuple(self.schema.values()), name)
+        described = self.manifest.spaces.get(name) or Space.inferred(tuple(self.schema.values()), name).form
         if described is None:
             raise UnknownField(f"{self.id} has no {name}.")
-        return spaces.from_json(described)
+        return Space(described).build()
 
     # -- values
 

@@ -21,7 +21,7 @@ from rlds_cli import registry
 from rlds_cli.base import ids
 from rlds_cli.errors import MissingPackage, NoEnvironment, RldsError
 from rlds_cli.store import Manifest
-from rlds_cli.ted import Field, spaces
+from rlds_cli.ted import Field, Space
 
 if TYPE_CHECKING:
     import gymnasium
@@ -148,12 +148,12 @@ def known_spaces(env_id: str, fields: Sequence[Field]) -> tuple[dict[str, Any], 
     known, why = {}, None
     for name, space in found.items():
         try:
-            form = spaces.to_json(space)
-            wrong = spaces.misfit(form, fields, name)
+            recorded = Space.of(space)
+            wrong = recorded.misfit(fields, name)
         except RldsError as e:
             wrong = e.message
         if wrong is None:
-            known[name] = form
+            known[name] = recorded.form
         else:
             why = f"the {name} space of {env_id} is not taken: {wrong}"
     return known, why

@@ -30,7 +30,7 @@ from rlds_cli.dataset import ArrayLike, Dataset, make_env, open_dataset
 from rlds_cli.errors import MissingPackage, NoEnvironment, UnknownField
 from rlds_cli.interop.following import require_rows_that_follow
 from rlds_cli.make import download as fetch
-from rlds_cli.ted import FLAGS, REWARD, Field, spaces
+from rlds_cli.ted import FLAGS, REWARD, Field, Space
 
 if TYPE_CHECKING:
     import gymnasium
@@ -376,38 +376,38 @@ class _Nested:
     """The fields below a root (``observation``), and the space in whose dicts and tuples they are nested."""
 
     root: str
-    space: spaces.Json
+    space: Mapping[str, Any]
     names: tuple[str, ...]
 
     def fill(self, read: Callable[[str], Any]) -> Any:
         return _filled(self.space, self.root, read)
 
 
-def _nested(recorded: spaces.Json | None, fields: Sequence[Field], root: str) -> _Nested:
+def _nested(recorded: Mapping[str, Any] | None, fields: Sequence[Field], root: str) -> _Nested:
     """Choose the recorded space if its parts are the fields, else one that follows from their names."""
     names = tuple(f.name for f in fields if is_below(f.name, root))
     if not names:
         raise UnknownField(f"The dataset has no {root}, which every episode of Minari has.", hint="ds.episode(k)")
     if recorded is not None and sorted(_parts(recorded, root)) == sorted(names):
         return _Nested(root, recorded, names)
-    inferred = spaces.infer(fields, root)
+    inferred = Space.inferred(fields, root).form
     assert inferred is not None
     return _Nested(root, inferred, names)
 
 
-def _inner(space: spaces.Json) -> Mapping[str, spaces.Json] | None:
+def _inner(space: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]] | None:
     """Return the parts of a Dict space by key, of a Tuple space by number; None for other spaces."""
     inner = space.get("subspaces") if space.get("type") in ("Dict", "Tuple") else None
     return {str(i): part for i, part in enumerate(inner)} if isinstance(inner, Sequence) else inner
 
 
-def _parts(space: spaces.Json, name: str) -> list[str]:
+def _parts(space: Mapping[str, Any], name: str) -> list[str]:
     """Return the names of the fields that a space consists of."""
     inner = _inner(space)
     return [name] if inner is None else [n for key, part in inner.items() for n in _parts(part, f"{name}/{key}")]
 
 
-def _filled(space: spaces.Json, name: str, read: Callable[[str], Any]) -> Any:
+def _filled(space: Mapping[str, Any], name: str, read: Callable[[str], Any]) -> Any:
     inner = _inner(space)
     if inner is None:
         return read(name)

@@ -15,7 +15,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import ArchiveError, InvalidArgument, InvalidEpisode, MissingPackage, RldsError
 from rlds_cli.make import Writer, fields_like
 from rlds_cli.store.growing.retention import Keep
-from rlds_cli.ted import FLAGS, REWARD, Field, Placement, spaces
+from rlds_cli.ted import FLAGS, REWARD, Field, Placement, Space
 
 try:
     import gymnasium
@@ -225,7 +225,7 @@ class _Form:
         fields: list[Field] = []
         for name, space in self._spaces.items():
             try:
-                about["spaces"][name] = spaces.to_json(space)
+                about["spaces"][name] = Space.of(space).form
             except ArchiveError as e:
                 raise InvalidArgument(f"{name}_space: {e.message}", hint=e.hint) from e
             fields += _fields(space, name, "both" if name == "observation" else "root")

@@ -39,15 +39,19 @@ from rlds_cli.ted import (
     EpisodeData,
     EpisodeTable,
     Field,
+    Flat,
     Note,
     Part,
     Placement,
     Scalar,
     VideoFrames,
-    episodes,
+    check_episode,
+    count_steps,
+    fit_columns,
+    infer_schema,
     lay_out,
+    owned,
 )
-from rlds_cli.ted.episodes import Flat
 
 EMPTY = Note("empty-episodes", "episodes without steps were left out")
 _ALL = slice(None)
@@ -98,7 +102,7 @@ class EpisodeRunner:
     ) -> EpisodeResult:
         """Copy one result of a generator, which may reuse its arrays for the next one."""
         r = self._result(value, ep, given, apart, f"{ep.name}, piece {i}")
-        return replace(r, flat=episodes.owned(r.flat))
+        return replace(r, flat=owned(r.flat))
 
     def inputs(self, part: Part) -> Iterator[CallInput]:
         """Yield the input of each episode of a part."""
@@ -147,7 +151,7 @@ class EpisodeRunner:
             flat = self._joined(flat, ep, given, apart, where)
         flat = _with_flags(flat, ep, where)
         _check_lengths(flat, ep, where)
-        flat, length, end = episodes.read(flat, where, apart=apart)
+        flat, length, end = check_episode(flat, where, apart=apart)
         self._check_next(flat, where)
         if ep.end == CUT and end == TRUNCATED:
             end = CUT  # a cut episode is flagged as truncated
@@ -203,7 +207,7 @@ class EpisodeRunner:
         flat = forms.without_numbers(forms.without_root_flags(flat, self._fields), ep.number, self._fields)
         flat = forms.without_lookups(flat, given, self._fields, where)
         forms.check_pairs(flat, self._fields, where)
-        length = episodes.count_steps(flat, where)
+        length = count_steps(flat, where)
         observed = ep.observed and length == ep.length if known is None else bool(np.asarray(known)[-1:].all())
         for name in [n for n in flat if f"next/{n}" in flat and n not in apart]:
             root, after = flat[name], flat[f"next/{name}"]
@@ -240,7 +244,7 @@ class EpisodeRunner:
         return Probe(schema, untouched, kept, seconds), ep, results
 
     def _placements(self, r: EpisodeResult) -> dict[str, Placement]:
-        inferred = {f.name: f.placement for f in episodes.infer_schema(r.flat, r.length)}
+        inferred = {f.name: f.placement for f in infer_schema(r.flat, r.length)}
         if not r.observed:  # then T rows do not tell root from both: keep the placement of the source
             inferred |= {n: "both" for n in r.flat if n in self._fields and self._fields[n].placement == "both"}
         return inferred
@@ -335,7 +339,7 @@ class EpisodeRunner:
         returned = [f for f in plan.schema if f.name not in encoded | plan.carried]
         unread = {n for n in shared if isinstance(r.flat.get(n), LazyArray)}
         flat = {n: forms.resolved(v) for n, v in r.flat.items() if n not in encoded | copied | unread}
-        columns = episodes.fit(flat, [f for f in returned if f.name not in unread], ep.name)
+        columns = fit_columns(flat, [f for f in returned if f.name not in unread], ep.name)
         _check_placements(r, returned, ep.name)
         # Copies, since the function may reuse one buffer, and rows are written some episodes later.
         columns = {
@@ -412,7 +416,7 @@ def _with_flags(flat: Flat, ep: SourceEpisode, where: str) -> Flat:
         return {**flat, **{n: ep.original[n] for n in missing}}
     if len(missing) == len(FLAGS):
         raise InvalidEpisode(
-            f"{where}: {episodes.count_steps(flat, where):,} steps of {ep.length:,} came back without next/terminated "
+            f"{where}: {count_steps(flat, where):,} steps of {ep.length:,} came back without next/terminated "
             "and next/truncated, which say how the new episode ends.",
             hint="return the flags of its steps too",
         )
@@ -435,7 +439,7 @@ def _allowed(name: str, length: int) -> tuple[int, ...]:
 def _check_lengths(flat: Flat, ep: SourceEpisode, where: str) -> None:
     """Raise InvalidEpisode, naming the field, if the numbers of rows differ."""
     rows = _rows(flat)
-    length = episodes.count_steps(flat, where)
+    length = count_steps(flat, where)
     if all(r in _allowed(n, length) for n, r in rows.items()):
         return
     wrong = [n for n, r in rows.items() if r not in _allowed(n, ep.length)]

@@ -36,8 +36,7 @@ from rlds_cli.dataset import ROOT_FLAGS, Batch, register
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.preprocess.lazy import EPISODE, LazyArray, LazyBatch, in_episode, tensor
 from rlds_cli.store import CheckedFrames
-from rlds_cli.ted import FLAGS, EncodedFrames, Field, VideoFrames
-from rlds_cli.ted.episodes import Flat, flatten, is_bytes
+from rlds_cli.ted import FLAGS, EncodedFrames, Field, Flat, VideoFrames, flatten, is_bytes
 
 if TYPE_CHECKING:
     from rlds_cli.preprocess.reading import Neighbours

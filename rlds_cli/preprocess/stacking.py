@@ -13,8 +13,7 @@ from rlds_cli.dataset import Batch
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.preprocess.forms import from_output, returned
 from rlds_cli.preprocess.lazy import EpisodeBatch, LazyArray, LazyBatch, in_episode
-from rlds_cli.ted import EncodedFrames, VideoFrames
-from rlds_cli.ted.episodes import Flat
+from rlds_cli.ted import EncodedFrames, Flat, VideoFrames
 
 LOOP = "<loop over steps>"  # in tracebacks
 Groups = list[tuple[tuple[str, ...], int, tuple[str, ...]]]  # of nested dicts: path, number of keys, keys of leaves

@@ -33,8 +33,22 @@ from rlds_cli.preprocess.reading import (
 )
 from rlds_cli.preprocess.stacking import ColumnStack, call_steps
 from rlds_cli.preprocess.task import Task
-from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Chunk, Column, Field, Part, Placement, episodes, lay_out
-from rlds_cli.ted.episodes import Flat, Value
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    TERMINATED,
+    TRUNCATED,
+    Chunk,
+    Column,
+    Field,
+    Flat,
+    Part,
+    Placement,
+    Value,
+    fit_columns,
+    flag_per_step,
+    lay_out,
+)
 
 PROBE_STEPS = 256
 
@@ -193,7 +207,7 @@ class StepRunner:
             if isinstance(values, np.ndarray) and values.dtype == bool and values.shape == (block.size,):
                 flat[name] = values.copy()
             else:
-                flat[name] = episodes.flag(values, block.size, name, str(block))
+                flat[name] = flag_per_step(values, block.size, name, str(block))
         terminated, truncated = (np.asarray(flat[n]) for n in FLAGS)
         inside = truncated.copy()
         inside[block.ends] = False
@@ -334,7 +348,7 @@ class StepRunner:
         pairs = [replace(f, name=f"next/{f.name}") for f in wanted if f.placement == "both"]
         skipped = left | {f"next/{n}" for n in left if n not in plan.apart}
         returned = {n: forms.resolved(v) for n, v in flat.items() if n not in skipped}
-        fitting = episodes.fit(returned, [*wanted, *pairs], str(block))
+        fitting = fit_columns(returned, [*wanted, *pairs], str(block))
         columns: dict[str, Column] = {}
         for f in plan.written:
             if f.name in carried:

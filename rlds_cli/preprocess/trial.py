@@ -22,8 +22,7 @@ from rlds_cli.preprocess.plan import Assumptions, EpisodeResult, Probe, WritePla
 from rlds_cli.preprocess.reading import SourceEpisode
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.preprocess.workers import process_count
-from rlds_cli.ted import EncodedFrames, Field, Scalar, VideoFrames
-from rlds_cli.ted.episodes import Value
+from rlds_cli.ted import EncodedFrames, Field, Scalar, Value, VideoFrames
 
 _WARM, _LONG = 0.02, 2.0  # seconds: a call between these is timed again
 

@@ -31,10 +31,11 @@ import numpy.typing as npt
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays, sha256
 from rlds_cli.base.ids import FINGERPRINT
+from rlds_cli.base.repeated import Repeated
 from rlds_cli.store import episode_table
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import StoredField
-from rlds_cli.ted import VIDEO, Column, EncodedFrames, EpisodeTable, Field, Repeated, VideoFrames
+from rlds_cli.ted import VIDEO, Column, EncodedFrames, EpisodeTable, Field, VideoFrames
 
 LARGE_ROW = 4096  # bytes from which on a row has a digest of its own: 32 bytes are 0.8 % of it
 ROWS = "rows"  # the directory of the digests of rows

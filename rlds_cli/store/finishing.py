@@ -19,6 +19,7 @@ from rlds_cli import __version__
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.repeated import Repeated
 from rlds_cli.store import (
     compression,
     digests,
@@ -37,18 +38,7 @@ from rlds_cli.store.digests import FieldHash
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField, read, summarise_sources
 from rlds_cli.store.paths import assign_paths, component
 from rlds_cli.store.sharing import Shared
-from rlds_cli.ted import (
-    CUT,
-    FLAGS,
-    REWARD,
-    TERMINATED,
-    TRUNCATED,
-    VIDEO,
-    EpisodeTable,
-    Field,
-    Repeated,
-    merge_notes,
-)
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, EpisodeTable, Field, Note
 
 _MOVED_BYTES = 16 << 20  # that are copied at once
 
@@ -132,7 +122,7 @@ def finish(
         FinishedContent(fields, table, table.start, built.end.rows),
         computed=dict(_computed(built.directory, {f.name: f.path for f in fields}, table, linked)),
         stats={x.field.name: asdict(x.stats) for x in finished if x.stats},
-        notes=tuple(asdict(n) for n in merge_notes(built.notes)),
+        notes=tuple(asdict(n) for n in Note.merged(built.notes)),
         shared={x.field.name: x.how for x in finished if x.how},
         known=_known(shared, finished),
     )

@@ -13,11 +13,12 @@ import numpy as np
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import arrays
 from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.repeated import Repeated
 from rlds_cli.errors import RldsError
 from rlds_cli.store import rows
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import RowPosition, WrittenRows
-from rlds_cli.ted import EpisodeTable, Field, Note, Repeated
+from rlds_cli.ted import EpisodeTable, Field, Note
 
 PLACE = "dataset"
 FILMS = "films"  # beside it: videos that are in no other file

@@ -21,20 +21,8 @@ import numpy as np
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.text import is_below
 from rlds_cli.errors import InvalidEpisode
-from rlds_cli.ted import (
-    CUT,
-    FLAGS,
-    REWARD,
-    TERMINATED,
-    TRUNCATED,
-    VIDEO,
-    Column,
-    EncodedFrames,
-    Field,
-    LazyColumn,
-    Placement,
-    VideoFrames,
-)
+from rlds_cli.ted.columns import Column, EncodedFrames, LazyColumn, VideoFrames
+from rlds_cli.ted.fields import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, Field, Placement
 
 TERMINATED_NAME, TRUNCATED_NAME = FLAGS
 _COUNTED = ("action", REWARD, *FLAGS)  # the first of these fields counts the steps
@@ -149,7 +137,7 @@ def _strings(array: Array, name: str, where: str) -> Value:
     raise InvalidEpisode(f"{where}: {name} holds Python objects; arrays of numbers, flags or text are needed.")
 
 
-def read(flat: Flat, where: str = "the episode", *, apart: Collection[str] = ()) -> tuple[Flat, int, int]:
+def check_episode(flat: Flat, where: str = "the episode", *, apart: Collection[str] = ()) -> tuple[Flat, int, int]:
     """Check one episode and complete its flags: (fields, number of steps, end).
 
     ``x`` and ``next/x`` become one field if they agree, except for names in ``apart``.
@@ -188,7 +176,7 @@ def is_single(values: Value) -> bool:
     return isinstance(values, np.ndarray) and values.ndim == 0
 
 
-def parts(names: Iterable[str], what: str) -> list[str]:
+def parts_of(names: Iterable[str], what: str) -> list[str]:
     """Return the fields that are the ``what`` (observation, action): the agent's, else those of groups of agents."""
     own = [n for n in names if is_below(n, what)]
     return own or [n for n in names if what in n.split("/")[1:] and n.split("/")[0] not in _NOT_GROUPS]
@@ -202,10 +190,10 @@ def count_steps(flat: Flat, where: str) -> int:
 def _counted(flat: Flat, where: str) -> tuple[str, int]:
     """Return the field that counts the steps, and T."""
     sized = {n: len(v) for n, v in flat.items() if not is_single(v)}
-    known = [n for what in (*_COUNTED, "next") for n in sized if is_below(n, what)] or parts(sized, "action")
+    known = [n for what in (*_COUNTED, "next") for n in sized if is_below(n, what)] or parts_of(sized, "action")
     if known:
         return known[0], sized[known[0]]
-    for name in parts(sized, "observation"):
+    for name in parts_of(sized, "observation"):
         return name, max(0, sized[name] - 1)
     raise InvalidEpisode(f"{where} has no action, reward, flag or observation: {', '.join(flat) or 'nothing'}.")
 
@@ -254,7 +242,7 @@ def _flags(flat: Flat, length: int, where: str) -> int:
             f"{where}: next/done does not say why the episode ended.",
             hint="give next/terminated (the task is over: no bootstrapping) and next/truncated (time is up) instead",
         )
-    terminated, truncated = (flag(flat.get(name), length, name, where) for name in FLAGS)
+    terminated, truncated = (flag_per_step(flat.get(name), length, name, where) for name in FLAGS)
     if length and truncated[:-1].any():
         step = int(np.argmax(truncated))
         raise InvalidEpisode(f"{where}: truncated at step {step} of {length}: that ends an episode; split it there.")
@@ -270,7 +258,7 @@ def _flags(flat: Flat, length: int, where: str) -> int:
     return end
 
 
-def flag(values: Value | None, length: int, name: str, where: str) -> Array:
+def flag_per_step(values: Value | None, length: int, name: str, where: str) -> Array:
     """Return a flag per step [T] as bool; a single value stands for the last step, None for no flags.
 
     Raises
@@ -300,7 +288,7 @@ def infer_schema(
 
     So are the fields named in ``both``; fields in ``known`` are taken from there.
     """
-    fields, observations = [], parts(flat, "observation")
+    fields, observations = [], parts_of(flat, "observation")
     for name, values in sorted(flat.items()):
         if name in known:
             fields.append(known[name])
@@ -328,7 +316,7 @@ def field_of(name: str, values: Value, placement: Placement) -> Field:
     return Field(name, values.dtype.newbyteorder("=").name, values.shape[1:], placement)
 
 
-def fit(flat: Flat, schema: Sequence[Field], where: str = "the episode") -> dict[str, Column]:
+def fit_columns(flat: Flat, schema: Sequence[Field], where: str = "the episode") -> dict[str, Column]:
     """Return the columns of a checked episode in the dtypes of ``schema``, if no value is lost.
 
     Raises

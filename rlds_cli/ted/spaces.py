@@ -15,13 +15,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from rlds_cli.base.text import is_below
 from rlds_cli.errors import ArchiveError, InvalidArgument, MissingPackage
-from rlds_cli.ted import Field
+from rlds_cli.ted.fields import Field
 
 if TYPE_CHECKING:
     import gymnasium
@@ -43,46 +44,150 @@ _NEEDED: Mapping[Any, tuple[str, ...]] = {
 _PRINTABLE = "".join(map(chr, range(32, 127)))
 
 
-def from_json(space: Json | str) -> gymnasium.Space[Any]:
-    """Build the Gymnasium space that ``space`` describes.
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A space by its description, ``form``: Minari's JSON form, parsed; None where nothing is known of it."""
 
-    Parameters
-    ----------
-    space : mapping or str
-        Minari's JSON form, parsed or as text; infinite bounds as numbers or as ``"Infinity"``.
+    form: Json | None
 
-    Raises
-    ------
-    MissingPackage
-        Gymnasium is not installed.
-    ArchiveError
-        The type is not defined by Minari, the description lacks a key, or the bounds would take hundreds of MiB of
-        memory.
+    @classmethod
+    def of(cls, space: gymnasium.Space[Any]) -> Self:
+        """Describe a Gymnasium space; raises ArchiveError for a type that the JSON form does not have."""
+        return cls(_described(space))
 
-    Examples
-    --------
-    >>> from_json({"type": "Discrete", "dtype": "int64", "start": -1, "n": 3})
-    Discrete(3, start=-1)
-    """
-    found = json.loads(space) if isinstance(space, str) else space
-    kind = found.get("type")
-    if kind not in _BUILDERS:
-        raise ArchiveError(
-            f'A space of type "{kind}" cannot be rebuilt.',
-            hint="its description is in the manifest: ds.manifest.spaces",
-        )
-    try:
-        elements = _elements(found)
-        if elements > _MOST_ELEMENTS:
+    @classmethod
+    def given(cls, space: Any, what: str) -> Self:
+        """Return a user's space: a Gymnasium space, or a JSON form, which is checked without Gymnasium.
+
+        Raises
+        ------
+        InvalidArgument
+            The value is neither, or of a type without JSON form.
+        """
+        if hasattr(space, "sample"):
+            try:
+                return cls.of(space)
+            except ArchiveError as e:
+                raise InvalidArgument(f"{what}: {e.message}", hint=e.hint) from e
+        try:
+            found = json.loads(space) if isinstance(space, str) else space
+        except ValueError as e:
+            raise InvalidArgument(f"{what} is a text, but not JSON: {e}") from e
+        _check_form(found, what)
+        return cls(dict(found))
+
+    @classmethod
+    def inferred(cls, fields: Sequence[Field], root: str) -> Self:
+        """Infer the space of the fields at and below ``root``; nothing is known without such fields.
+
+        Numbers become a Box bounded by their type (images by 0 and 255), strings a Text, fields with keys a Dict.
+        """
+        own = [f for f in fields if f.name == root]
+        if own:
+            return cls(_holding(own[0]))
+        keys = {f.name[len(root) + 1 :].split("/")[0]: None for f in fields if f.name.startswith(f"{root}/")}
+        parts = {k: cls.inferred(fields, f"{root}/{k}").form for k in keys}
+        return cls({"type": "Dict", "subspaces": parts} if keys else None)
+
+    @property
+    def type(self) -> str | None:
+        """Its type, such as ``Box``."""
+        return (self.form or {}).get("type")
+
+    @property
+    def row_shape(self) -> tuple[int, ...] | None:
+        """The shape of one value; None for Dict, Tuple and unknown types."""
+        space = self.form or {}
+        match self.type:
+            case "Box":
+                return tuple(space["shape"]) if "shape" in space else None
+            case "Discrete" | "Text":
+                return ()
+            case "MultiDiscrete":
+                return np.shape(space["nvec"]) if "nvec" in space else None
+            case "MultiBinary":
+                return (space["n"],) if isinstance(space["n"], int) else tuple(space["n"])
+        return None
+
+    @property
+    def image_shape(self) -> tuple[int, ...] | None:
+        """The shape of an image space, a Box of bytes with two axes or more that Minari encodes; else None."""
+        shape = self.row_shape if self.form and self.type == "Box" and self.form.get("dtype") == "uint8" else None
+        return shape if shape is not None and len(shape) > 1 else None
+
+    def at(self, path: Sequence[str]) -> Self:
+        """Return the part at ``path``: keys of Dict spaces, numbers of Tuple spaces (``1`` or ``_index_1``).
+
+        A key that holds ``/`` may come in several components, as HDF5 splits it.
+        """
+        if not path or self.form is None:
+            return self
+        cls = type(self)
+        inner = self.form.get("subspaces")
+        if isinstance(inner, Mapping):
+            for n in range(1, len(path) + 1):
+                if "/".join(path[:n]) in inner:
+                    return cls(inner["/".join(path[:n])]).at(path[n:])
+        elif isinstance(inner, Sequence):
+            number = path[0].removeprefix("_index_")
+            if number.isdecimal() and int(number) < len(inner):
+                return cls(inner[int(number)]).at(path[1:])
+        return cls(None)
+
+    def misfit(self, fields: Sequence[Field], root: str) -> str | None:
+        """Describe how the space and the fields at and below ``root`` disagree; None if they fit."""
+        own = [f for f in fields if is_below(f.name, root)]
+        if not own:
+            return f"there is no {root}"
+        for f in own:
+            shape = self.at(f.name.split("/")[1:]).row_shape
+            if shape is None:
+                return f"the space has no place for {f.name}"
+            if f.kind != "text" and shape != f.shape:
+                return f"a row of {f.name} has shape {list(f.shape)}, in the space {list(shape)}"
+        return None
+
+    def build(self) -> gymnasium.Space[Any]:
+        """Build the Gymnasium space.
+
+        Raises
+        ------
+        MissingPackage
+            Gymnasium is not installed.
+        ArchiveError
+            The type is not defined by Minari, the description lacks a key, or the bounds would take hundreds of MiB of
+            memory.
+
+        Examples
+        --------
+        >>> Space({"type": "Discrete", "dtype": "int64", "start": -1, "n": 3}).build()
+        Discrete(3, start=-1)
+        """
+        form, kind = self.form or {}, self.type
+        if kind not in _BUILDERS:
             raise ArchiveError(
-                f"A {kind} space of {elements:,} elements is not built; at most {_MOST_ELEMENTS:,} are.",
+                f'A space of type "{kind}" cannot be rebuilt.',
                 hint="its description is in the manifest: ds.manifest.spaces",
             )
-        return _BUILDERS[kind](_gymnasium(), found)
-    except KeyError as e:
-        raise ArchiveError(f"The description of a {kind} space lacks {e}.") from e
-    except (TypeError, ValueError, AttributeError, AssertionError, OverflowError) as e:
-        raise ArchiveError(f"A {kind} space cannot be rebuilt from its description: {e}.") from e
+        try:
+            elements = _elements(form)
+            if elements > _MOST_ELEMENTS:
+                raise ArchiveError(
+                    f"A {kind} space of {elements:,} elements is not built; at most {_MOST_ELEMENTS:,} are.",
+                    hint="its description is in the manifest: ds.manifest.spaces",
+                )
+            return _BUILDERS[kind](_gymnasium(), form)
+        except KeyError as e:
+            raise ArchiveError(f"The description of a {kind} space lacks {e}.") from e
+        except (TypeError, ValueError, AttributeError, AssertionError, OverflowError) as e:
+            raise ArchiveError(f"A {kind} space cannot be rebuilt from its description: {e}.") from e
+
+
+def _described(space: gymnasium.Space[Any]) -> dict[str, Any]:
+    kind = type(space).__name__
+    if kind not in _WRITERS:
+        raise ArchiveError(f"A space of type {kind} has no JSON form.", hint=f"one of {', '.join(_WRITERS)}")
+    return {"type": kind, **_WRITERS[kind](space)}
 
 
 def _elements(space: Json) -> int:
@@ -91,35 +196,6 @@ def _elements(space: Json) -> int:
     parts = inner.values() if isinstance(inner, Mapping) else inner
     own = math.prod(space.get("shape", ())) if space.get("type") == "Box" else 0
     return int(own) + sum(_elements(part) for part in parts)
-
-
-def to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
-    """Describe a Gymnasium space in Minari's JSON form; raises ArchiveError for a type that it does not define."""
-    kind = type(space).__name__
-    if kind not in _WRITERS:
-        raise ArchiveError(f"A space of type {kind} has no JSON form.", hint=f"one of {', '.join(_WRITERS)}")
-    return {"type": kind, **_WRITERS[kind](space)}
-
-
-def described(space: Any, what: str) -> dict[str, Any]:
-    """Return the JSON form of a user's space: a Gymnasium space, or a JSON form, which is checked without Gymnasium.
-
-    Raises
-    ------
-    InvalidArgument
-        The value is neither, or of a type without JSON form.
-    """
-    if hasattr(space, "sample"):
-        try:
-            return to_json(space)
-        except ArchiveError as e:
-            raise InvalidArgument(f"{what}: {e.message}", hint=e.hint) from e
-    try:
-        found = json.loads(space) if isinstance(space, str) else space
-    except ValueError as e:
-        raise InvalidArgument(f"{what} is a text, but not JSON: {e}") from e
-    _check_form(found, what)
-    return dict(found)
 
 
 def _check_form(space: Any, what: str) -> None:
@@ -133,73 +209,6 @@ def _check_form(space: Any, what: str) -> None:
     inner = space.get("subspaces", ())
     for key, part in inner.items() if isinstance(inner, Mapping) else enumerate(inner):
         _check_form(part, f"{what}/{key}")
-
-
-def misfit(space: Json, fields: Sequence[Field], root: str) -> str | None:
-    """Describe how a space and the fields at and below ``root`` disagree; None if they fit."""
-    own = [f for f in fields if is_below(f.name, root)]
-    if not own:
-        return f"there is no {root}"
-    for f in own:
-        part = subspace(space, f.name.split("/")[1:])
-        shape = row_shape(part)
-        if part is None or shape is None:
-            return f"the space has no place for {f.name}"
-        if f.kind != "text" and shape != f.shape:
-            return f"a row of {f.name} has shape {list(f.shape)}, in the space {list(shape)}"
-    return None
-
-
-def subspace(space: Json | None, path: Sequence[str]) -> Json | None:
-    """Return the part of ``space`` at ``path``: keys of Dict spaces, numbers of Tuple spaces (``1`` or ``_index_1``).
-
-    A key that holds ``/`` may come in several components, as HDF5 splits it.
-    """
-    if not path or space is None:
-        return space
-    inner = space.get("subspaces")
-    if isinstance(inner, Mapping):
-        for n in range(1, len(path) + 1):
-            if "/".join(path[:n]) in inner:
-                return subspace(inner["/".join(path[:n])], path[n:])
-    elif isinstance(inner, Sequence):
-        number = path[0].removeprefix("_index_")
-        if number.isdecimal() and int(number) < len(inner):
-            return subspace(inner[int(number)], path[1:])
-    return None
-
-
-def row_shape(space: Json | None) -> tuple[int, ...] | None:
-    """Return the shape of one value of a space; None for Dict, Tuple and unknown types."""
-    match (space or {}).get("type"):
-        case "Box":
-            return tuple(space["shape"]) if space and "shape" in space else None
-        case "Discrete" | "Text":
-            return ()
-        case "MultiDiscrete":
-            return np.shape(space["nvec"]) if space and "nvec" in space else None
-        case "MultiBinary":
-            n = space["n"] if space else 0
-            return (n,) if isinstance(n, int) else tuple(n)
-    return None
-
-
-def image_shape(space: Json | None) -> tuple[int, ...] | None:
-    """Return the shape of an image space, a Box of bytes with two axes or more that Minari encodes; else None."""
-    shape = row_shape(space) if space and space.get("type") == "Box" and space.get("dtype") == "uint8" else None
-    return shape if shape is not None and len(shape) > 1 else None
-
-
-def infer(fields: Sequence[Field], root: str) -> dict[str, Any] | None:
-    """Infer a space for the fields at and below ``root``; None without such fields.
-
-    Numbers become a Box bounded by their type (images by 0 and 255), strings a Text, fields with keys a Dict.
-    """
-    own = [f for f in fields if f.name == root]
-    if own:
-        return _holding(own[0])
-    keys = {f.name[len(root) + 1 :].split("/")[0]: None for f in fields if f.name.startswith(f"{root}/")}
-    return {"type": "Dict", "subspaces": {k: infer(fields, f"{root}/{k}") for k in keys}} if keys else None
 
 
 def _holding(f: Field) -> dict[str, Any]:
@@ -261,8 +270,8 @@ _BUILDERS: Mapping[str | None, Callable[[Any, Json], Any]] = {
     "Discrete": _discrete,
     "MultiDiscrete": _multi_discrete,
     "MultiBinary": lambda g, s: g.MultiBinary(s["n"]),
-    "Dict": lambda g, s: g.Dict({k: from_json(v) for k, v in s["subspaces"].items()}),
-    "Tuple": lambda g, s: g.Tuple([from_json(v) for v in s["subspaces"]]),
+    "Dict": lambda g, s: g.Dict({k: Space(v).build() for k, v in s["subspaces"].items()}),
+    "Tuple": lambda g, s: g.Tuple([Space(v).build() for v in s["subspaces"]]),
     "Text": _text,
 }
 
@@ -276,7 +285,7 @@ _WRITERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "Discrete": lambda s: {"dtype": str(s.dtype), "start": int(s.start), "n": int(s.n)},
     "MultiDiscrete": lambda s: {"dtype": str(s.dtype), "nvec": s.nvec.tolist(), "start": s.start.tolist()},
     "MultiBinary": lambda s: {"n": int(s.n) if np.ndim(s.n) == 0 else [int(n) for n in s.n]},
-    "Dict": lambda s: {"subspaces": {k: to_json(v) for k, v in s.spaces.items()}},
-    "Tuple": lambda s: {"subspaces": [to_json(v) for v in s.spaces]},
+    "Dict": lambda s: {"subspaces": {k: _described(v) for k, v in s.spaces.items()}},
+    "Tuple": lambda s: {"subspaces": [_described(v) for v in s.spaces]},
     "Text": lambda s: {"max_length": s.max_length, "min_length": s.min_length, "charset": s.characters},
 }

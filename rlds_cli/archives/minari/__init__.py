@@ -65,9 +65,9 @@ from rlds_cli.ted import (
     EpisodeTable,
     Field,
     Note,
+    Space,
     Text,
     pieces,
-    spaces,
 )
 
 VERSION = 1
@@ -226,7 +226,7 @@ def _plan(archive: Archive, located: MinariFiles) -> Plan:
     headers = _headers(archive, located, merged, next(iter(survey.lengths)))
     columns = _with_images(merged, headers)
     schema = columns.schema
-    inferred = {which: spaces.infer(schema, which) for which, space in known.items() if space is None}
+    inferred = {which: Space.inferred(schema, which).form for which, space in known.items() if space is None}
     return Plan(
         reader="minari",
         archive=archive,

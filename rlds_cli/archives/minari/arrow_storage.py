@@ -19,7 +19,7 @@ from rlds_cli.archives.minari import description
 from rlds_cli.archives.minari.description import MinariColumn, NamedEpisode, ScannedEpisodes
 from rlds_cli.base.array_types import Array
 from rlds_cli.errors import CorruptArchive
-from rlds_cli.ted import EncodedFrames, Text, spaces
+from rlds_cli.ted import EncodedFrames, Space, Text
 
 _STEPS = ("actions", "rewards", "terminations", "truncations")
 _BATCH_ROWS = 1 << 13  # of parquet, decoded at a time
@@ -107,13 +107,13 @@ def _leaves(
             yield from _leaves(inner, (*path, inner.name), known, files)
         return
     extra = 0 if path[0] in _STEPS else 1
-    space = spaces.subspace(known.get(path[0]), path[1:])
+    space = Space(known.get(path[0])).at(path[1:])
     if types.is_binary(field.type) or types.is_large_binary(field.type):
-        yield MinariColumn(path, "frames", "uint8", spaces.row_shape(space) or (), extra)
+        yield MinariColumn(path, "frames", "uint8", space.row_shape or (), extra)
     elif types.is_string(field.type) or types.is_large_string(field.type):
         yield MinariColumn(path, "text", "str", (), extra)
     else:
-        yield _numbers(field, path, extra, spaces.row_shape(space), files)
+        yield _numbers(field, path, extra, space.row_shape, files)
 
 
 def _numbers(

@@ -30,7 +30,7 @@ from rlds_cli.archives.minari import description
 from rlds_cli.archives.minari.description import MinariColumn, NamedEpisode, ScannedEpisodes
 from rlds_cli.base.array_types import Array
 from rlds_cli.errors import CorruptArchive, UnsafeArchive
-from rlds_cli.ted import EncodedFrames, Kind, Text, spaces
+from rlds_cli.ted import EncodedFrames, Kind, Space, Text
 
 _GROUP = re.compile(r"episode_(0|[1-9][0-9]{0,17})")
 _COUNTS_STEPS = ("rewards", "terminations", "truncations", "actions")
@@ -148,7 +148,7 @@ class _Leaves:
         if not d.shape:
             return MinariColumn(path, kind, dtype, (), 0, problem="one value for the whole episode")
         shape = tuple(int(n) for n in d.shape[1:])
-        image = spaces.image_shape(spaces.subspace(self._known.get(path[0]), path[1:]))
+        image = Space(self._known.get(path[0])).at(path[1:]).image_shape
         if kind == "array" and dtype == "uint8" and len(shape) == 1 and (image or self._is_jpeg(path, d)):
             kind = "frames"
         elif kind != "array" and shape:

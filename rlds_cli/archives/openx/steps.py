@@ -391,7 +391,7 @@ class PackedImages(LazyColumn):
         return values.reshape(self.leaf.shape).astype(self.leaf.dtype, copy=False)
 
 
-ColumnOf = Array | Text | EncodedImages | PackedImages
+ColumnOf = Array | list[str | None] | EncodedImages | PackedImages
 
 
 class OtherImages(Exception):

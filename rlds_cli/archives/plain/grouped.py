@@ -60,7 +60,7 @@ from rlds_cli.archives.readers import (
 from rlds_cli.archives.steps import check_steps
 from rlds_cli.base.array_types import Array
 from rlds_cli.errors import ArchiveError, UnknownLayout
-from rlds_cli.ted import END_NAMES, FLAGS, REWARD, VIDEO, Chunk, EpisodeData, Field, Note, chunks, merge_notes
+from rlds_cli.ted import END_NAMES, FLAGS, REWARD, VIDEO, Chunk, EpisodeData, Field, Note, chunks
 
 PART_BYTES = 64 << 20
 
@@ -228,7 +228,7 @@ def plan(archive: Archive) -> Plan:
             **({"missing": archive.missing} if archive.missing else {}),
             **cameras.facts(found.keys, found.videos),
         },
-        notes=merge_notes(found.notes),
+        notes=Note.merged(found.notes),
         computed=cameras.computed(found.keys),
         account=found.told.account(),
         episode_summary=EpisodeSummary(

@@ -177,7 +177,7 @@ class Content:
 
     def _columns(self, own: Mapping[str, list[Scalar]]) -> dict[str, list[Scalar]]:
         """Return the user's own columns after the losses; ``task`` is what follows from ``task_at``."""
-        found = dict(own) | ({TASK: list[Scalar](self.of_steps.first)} if self.of_steps else {})
+        found = dict(own) | ({TASK: [*self.of_steps.first]} if self.of_steps else {})
         if "columns" in self.kinds:
             used = next(loss.becomes for loss in self.losses if loss.kind == "columns")
             kept = TASK if TASK_AT in self.fields else used

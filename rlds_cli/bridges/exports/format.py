@@ -13,10 +13,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from rlds_cli.base import text
+from rlds_cli.base.repeated import Repeated
 from rlds_cli.bridges.exports.content import Content, Kind, Loss
 from rlds_cli.bridges.exports.instructions import Instructions, chosen
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.ted import CUT, TASK, Repeated
+from rlds_cli.ted import CUT, TASK
 
 UNIT_BYTES = 64 << 20
 EPISODES = frozenset[Kind](

@@ -28,6 +28,7 @@ import numpy as np
 
 from rlds_cli.base import text
 from rlds_cli.base.array_types import Array
+from rlds_cli.base.repeated import Repeated
 from rlds_cli.base.text import is_below
 from rlds_cli.bridges.exports.content import Loss
 from rlds_cli.bridges.exports.format import sync
@@ -42,7 +43,7 @@ from rlds_cli.bridges.exports.hdf5 import (
     renamed,
 )
 from rlds_cli.errors import ExportError, InvalidArgument
-from rlds_cli.ted import CUT, FLAGS, REWARD, VIDEO, Field, Repeated, spaces
+from rlds_cli.ted import CUT, FLAGS, REWARD, VIDEO, Field, Space
 
 VERSION = "0.5.4"  # of Minari, whose layout this is
 _HOME = "MINARI_DATASETS_PATH"
@@ -144,11 +145,11 @@ class Minari(GroupedFormat):
         root, _, key = name.partition("/")
         if root not in ("observation", "action") or not key:
             return _key(name)
-        space: Mapping[str, Any] = self._space(root)
+        space = Space(self._space(root))
         parts = []
         for part in key.split("/"):
-            parts.append(f"_index_{part}" if space.get("type") == "Tuple" else part)
-            space = spaces.subspace(space, [part]) or {}
+            parts.append(f"_index_{part}" if space.type == "Tuple" else part)
+            space = space.at([part])
         return f"{root}s/{'/'.join(parts)}"
 
     def values(self, column: Column, values: Array, start: int) -> Array:
@@ -213,7 +214,7 @@ class Minari(GroupedFormat):
     def _space(self, root: str) -> dict[str, Any]:
         """Return the space of observations or actions: the dataset's own as far as it fits the fields."""
         said = self.content.dataset.manifest.spaces.get(root)
-        return _fitted(said, [f for n, f in self.content.fields.items() if is_below(n, root)], root)
+        return _fitted(Space(said), [f for n, f in self.content.fields.items() if is_below(n, root)], root)
 
 
 # -- names
@@ -296,7 +297,7 @@ def _read(value: Any) -> Any:
     return array.tolist()
 
 
-# -- spaces
+# -- Space
 
 
 def _is_image(f: Field) -> bool:
@@ -305,36 +306,36 @@ def _is_image(f: Field) -> bool:
     return shown and min(f.shape[:2]) >= _LEAST_SIDE
 
 
-def _fitted(space: Any, fields: Sequence[Field], root: str) -> dict[str, Any]:
+def _fitted(space: Space, fields: Sequence[Field], root: str) -> dict[str, Any]:
     """Return a space of exactly the fields at and below ``root``."""
     own = next((f for f in fields if f.name == root), None)
     if own is not None:
         return _leaf(space, own)
     keys = list(dict.fromkeys(f.name[len(root) + 1 :].split("/")[0] for f in fields))
     parts = {
-        k: _fitted(spaces.subspace(space, [k]), [f for f in fields if is_below(f.name, f"{root}/{k}")], f"{root}/{k}")
-        for k in keys
+        k: _fitted(space.at([k]), [f for f in fields if is_below(f.name, f"{root}/{k}")], f"{root}/{k}") for k in keys
     }
     numbers = [str(i) for i in range(len(keys))]
-    if (space or {}).get("type") == "Tuple" and sorted(keys, key=text.natural) == numbers:
+    if space.type == "Tuple" and sorted(keys, key=text.natural) == numbers:
         return {"type": "Tuple", "subspaces": [parts[n] for n in numbers]}
     return {"type": "Dict", "subspaces": parts}
 
 
-def _leaf(space: Any, f: Field) -> dict[str, Any]:
+def _leaf(space: Space, f: Field) -> dict[str, Any]:
     """Return the space of a field: the dataset's own if it is one of such values, or else that of all values."""
-    of_text = (space or {}).get("type") == "Text"
-    if f.kind == "frames" or spaces.row_shape(space) != f.shape or of_text != (f.kind == "text"):
-        space = spaces.infer([f], f.name)
-    assert space is not None
-    match space["type"]:
+    of_text = space.type == "Text"
+    if f.kind == "frames" or space.row_shape != f.shape or of_text != (f.kind == "text"):
+        space = Space.inferred([f], f.name)
+    form = space.form
+    assert form is not None
+    match space.type:
         case "Box":
-            return {**space, "low": _bounds(space, "low"), "high": _bounds(space, "high")}
+            return {**form, "low": _bounds(form, "low"), "high": _bounds(form, "high")}
         case "Discrete":
-            return {"dtype": "int64", "start": 0, **space}
+            return {"dtype": "int64", "start": 0, **form}
         case "MultiDiscrete":
-            return {"dtype": "int64", "start": np.zeros_like(space["nvec"]).tolist(), **space}
-    return dict(space)
+            return {"dtype": "int64", "start": np.zeros_like(form["nvec"]).tolist(), **form}
+    return dict(form)
 
 
 def _bounds(space: Mapping[str, Any], which: str) -> Any:

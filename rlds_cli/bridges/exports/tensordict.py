@@ -36,11 +36,12 @@ from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.base.libraries.torchrl import BUFFER as BUFFER_FILE
 from rlds_cli.base.libraries.torchrl import DESCRIPTION, KNOWN, META, METADATA, STORAGE, VERSION, WRITER, encoded
+from rlds_cli.base.repeated import Repeated
 from rlds_cli.base.text import is_below
 from rlds_cli.bridges.exports.content import PIECE, Loss
 from rlds_cli.bridges.exports.format import EPISODES, Format, Unit, sync
 from rlds_cli.bridges.exports.hdf5 import VERSIONS, HDF5Layout, places_of
-from rlds_cli.ted import FLAGS, REWARD, Field, Repeated
+from rlds_cli.ted import FLAGS, REWARD, Field
 
 MEMMAP, BUFFER, FLAT, NESTED, H5 = "memmap", "buffer", "flat", "nested", "h5"
 CHECKPOINT = "checkpoint.h5"

@@ -28,6 +28,7 @@ from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.libraries import EXPORTED
 from rlds_cli.base.libraries.tfds import FEATURES, INFO
+from rlds_cli.base.repeated import Repeated
 from rlds_cli.base.text import is_below
 from rlds_cli.bridges.exports import tfrecord_writing as records
 from rlds_cli.bridges.exports.content import Loss
@@ -35,7 +36,7 @@ from rlds_cli.bridges.exports.format import Format, Unit, absent_images, sync, u
 from rlds_cli.bridges.exports.instructions import Instructions
 from rlds_cli.bridges.exports.tfrecord_writing import ListOfValues
 from rlds_cli.errors import ExportError
-from rlds_cli.ted import CUT, FLAGS, REWARD, TASK, VIDEO, Field, Repeated
+from rlds_cli.ted import CUT, FLAGS, REWARD, TASK, VIDEO, Field
 
 _CLASSES = "tensorflow_datasets.core.features"
 _KEYS = {REWARD: "reward", "next/discount": "discount"}

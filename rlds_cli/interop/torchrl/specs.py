@@ -11,7 +11,7 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategoric
 
 from rlds_cli.base.text import is_below
 from rlds_cli.dataset import Dataset
-from rlds_cli.ted import REWARD, Field, spaces
+from rlds_cli.ted import REWARD, Field, Space
 
 Json = Mapping[str, Any]
 
@@ -81,9 +81,9 @@ def _leaf(dataset: Dataset, f: Field) -> Any:
     dtype = torch.from_numpy(np.empty(0, f.dtype)).dtype
     shape = (1,) if f.name == REWARD and f.shape == () else f.shape
     root, *path = f.name.split("/")
-    space = spaces.subspace(dataset.manifest.spaces.get(root), path)
-    if space is not None and spaces.row_shape(space) == f.shape and space["type"] in _MADE:
-        return _MADE[space["type"]](space, shape, dtype)
+    space = Space(dataset.manifest.spaces.get(root)).at(path)
+    if space.form is not None and space.row_shape == f.shape and (make := _MADE.get(str(space.type))):
+        return make(space.form, shape, dtype)
     return Categorical(2, shape, dtype=dtype) if dtype == torch.bool else Unbounded(shape, dtype=dtype)
 
 
@@ -92,7 +92,7 @@ def _box(space: Json, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
     if np.isneginf(low).all() and np.isposinf(high).all():
         return Unbounded(shape, dtype=dtype)
     if not dtype.is_floating_point:
-        whole = spaces.from_json(space)  # bounds of 64 bits are no floats
+        whole = Space(space).build()  # bounds of 64 bits are no floats
         low, high = whole.low, whole.high
     return Bounded(
         torch.as_tensor(low.copy(), dtype=dtype), torch.as_tensor(high.copy(), dtype=dtype), shape, dtype=dtype

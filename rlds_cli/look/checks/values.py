@@ -34,7 +34,7 @@ from rlds_cli.base.text import split_name
 from rlds_cli.dataset import Rows
 from rlds_cli.look.checks.findings import Finding, Seen, Severity, finding
 from rlds_cli.look.checks.subject import Sightings, Skipped, Subject, at_steps, plural
-from rlds_cli.ted import FLAGS, REWARD, Field, spaces
+from rlds_cli.ted import FLAGS, REWARD, Field, Space
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -219,7 +219,7 @@ def _sampled_steps(ds: Dataset) -> IntArray:
 
 
 def _space_bounds(space: Mapping[str, Any] | None, f: Field) -> tuple[FloatArray, FloatArray] | None:
-    own = spaces.subspace(space, split_name(f.name)[1:]) if space else None
+    own = Space(space).at(split_name(f.name)[1:]).form
     if not own or own.get("type") != "Box":
         return None
     low, high = (_flat_bound(own.get(side), f.shape) for side in ("low", "high"))
@@ -298,7 +298,7 @@ class _Outside:
 
 def action_bounds(space: Mapping[str, Any] | None, f: Field) -> tuple[Array, Array] | None:
     """Least and greatest allowed value of every element of a row, with a margin for rounding; None without bounds."""
-    own = spaces.subspace(space, split_name(f.name)[1:]) if space else None
+    own = Space(space).at(split_name(f.name)[1:]).form
     try:
         low, high = _space_limits(own or {})
         low, high = (np.broadcast_to(np.array(x, object).astype(np.float64), f.shape).ravel() for x in (low, high))

@@ -34,7 +34,7 @@ from rlds_cli.make.convert import reading
 from rlds_cli.make.convert.decoding import decoded_field, is_raw_frame
 from rlds_cli.store import Built, Description, History, Manifest, finish
 from rlds_cli.store.manifest import FORMAT
-from rlds_cli.ted import VIDEO, merge_notes
+from rlds_cli.ted import VIDEO, Note
 
 Identity = tuple[int, int, int, int]  # of a file: device, inode, size, time of its last change in nanoseconds
 
@@ -168,7 +168,7 @@ def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progr
         trees.discard(work)
         raise _nothing(c, built)
     never_written = child.ask(reading.never_written, plan, **asked)
-    notes = merge_notes(dict.fromkeys((*c.archive.left_out, *plan.notes, *built.notes, *never_written)))
+    notes = Note.merged(dict.fromkeys((*c.archive.left_out, *plan.notes, *built.notes, *never_written)))
     if plan.account is not None and plan.account.each:
         c = replace(c, account=plan.account.completed(c.account or (), len(built.episodes), built.notes))
     built = replace(built.below(work, job.schema), notes=notes)  # its places are not taken from strangers' files

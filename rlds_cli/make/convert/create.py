@@ -57,16 +57,23 @@ from rlds_cli.ted import (
     EncodedFrames,
     EpisodeData,
     Field,
+    Flat,
     Note,
     Part,
     Scalar,
+    Space,
+    Value,
     VideoFrames,
+    check_episode,
     chunks,
+    fit_columns,
+    infer_schema,
+    is_bytes,
+    is_single,
     lay_out,
-    spaces,
+    owned,
+    parts_of,
 )
-from rlds_cli.ted import episodes as episode_dicts
-from rlds_cli.ted.episodes import Flat, Value, is_bytes, is_single, parts
 
 # Names of other libraries. Stored as they are, they would be fields that no loader uses.
 _MEANT = {
@@ -167,7 +174,7 @@ def create(
     id = ids.parse(ref)
     env = ({"id": env_id} if env_id else {}) | rate(fps)
     given = {"observation": observation_space, "action": action_space}
-    told = {n: spaces.described(space, f"{n}_space") for n, space in given.items() if space is not None}
+    told = {n: Space.given(space, f"{n}_space") for n, space in given.items() if space is not None}
     if frames not in ("encoded", "raw"):
         raise InvalidArgument(f'frames={frames!r}: "encoded" or "raw".')
     _check_several(ref, episodes)
@@ -227,17 +234,18 @@ def texts(**given: str | None) -> dict[str, str]:
 
 
 def _spaces(
-    told: Mapping[str, Any], env_id: str | None, schema: Sequence[Field]
+    told: Mapping[str, Space], env_id: str | None, schema: Sequence[Field]
 ) -> tuple[dict[str, Any], tuple[Note, ...]]:
     """Return the given spaces, else those of the environment, with a note if these are not available."""
     for name, space in told.items():
-        wrong = spaces.misfit(space, schema, name)
+        wrong = space.misfit(schema, name)
         if wrong:
             raise InvalidArgument(f"{name}_space: {wrong}. Nothing was written.")
+    forms = {name: space.form for name, space in told.items()}
     if not env_id or len(told) == 2:
-        return dict(told), ()
+        return forms, ()
     known, why = known_spaces(env_id, schema)
-    return known | dict(told), (Note("no-space", why),) if why else ()
+    return known | forms, (Note("no-space", why),) if why else ()
 
 
 def rate(fps: float | None) -> dict[str, float]:
@@ -348,13 +356,13 @@ class EpisodeReader:
             flat |= self._frames(flat, of, t.name)
             about = {**of.extra, **self._tasks(flat, t), **t.about}
             if not self.schema:
-                self.schema = episode_dicts.infer_schema(flat, length, both=of.both, known=of.fields)
+                self.schema = infer_schema(flat, length, both=of.both, known=of.fields)
             self.splits.update(splits_of(t.origin.store) if t.origin else ())
             flat = self._filled(flat, about, length)
             self._check_types(about, t.name)
-            fitting = episode_dicts.fit(flat, self.schema, t.name)
+            fitting = fit_columns(flat, self.schema, t.name)
             yield EpisodeData(
-                episode_dicts.owned(fitting) if self.copies else fitting,
+                owned(fitting) if self.copies else fitting,
                 length,
                 CUT if of.cut else end,
                 row=number,
@@ -427,8 +435,8 @@ class EpisodeReader:
                 flat.pop(flag, None)
         rows = [
             len(flat[name])
-            for name in (*parts(flat, "action"), *FLAGS)
-            if name in flat and not episode_dicts.is_single(flat[name])
+            for name in (*parts_of(flat, "action"), *FLAGS)
+            if name in flat and not is_single(flat[name])
         ]
         for given in flat:
             if meant := _meant(given, flat):
@@ -437,14 +445,14 @@ class EpisodeReader:
                 )
             value = flat[given]
             text = isinstance(value, list) and len(value) == 1 < max(rows, default=0)
-            if (text or episode_dicts.is_single(value)) and not given.startswith("next/"):
+            if (text or is_single(value)) and not given.startswith("next/"):
                 raise InvalidEpisode(
                     f"{t.name}: {given} is a single value; a field has one for each step.",
                     hint=f'"episode": {{"{given}": ...}} is a value of the whole episode',
                 )
-        if t.origin is None and not parts(flat, "observation"):
+        if t.origin is None and not parts_of(flat, "observation"):
             raise InvalidEpisode(f"{t.name} has no observation: {', '.join(flat) or 'nothing'}.")
-        return episode_dicts.read(flat, t.name, apart=of.apart)
+        return check_episode(flat, t.name, apart=of.apart)
 
     def _check_types(self, about: Mapping[str, Scalar], name: str) -> None:
         """Refuse a value of another type than the earlier ones of its column."""

@@ -11,8 +11,7 @@ import numpy as np
 from rlds_cli.base.array_types import Array
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.store import CheckedFrames, decoded_frames
-from rlds_cli.ted import FLAGS, REWARD, TASK, TASK_AT, Field, Scalar
-from rlds_cli.ted.episodes import parts
+from rlds_cli.ted import FLAGS, REWARD, TASK, TASK_AT, Field, Scalar, parts_of
 
 _FIRST_ROWS = 64  # of the buffers of a new episode
 _ROUNDED, _WHOLE = 1e38, 1 << 62  # numbers of Python below are in the range of float32; of int64
@@ -95,7 +94,7 @@ class OpenEpisode(Committed):
         later = {} if after is None else dict(_leaves({"observation": after}, ""))
         for name in [n for n in leaves if n.startswith("next/") and n not in schema]:
             root = name.removeprefix("next/")
-            new = not schema and root in parts(leaves, "observation")
+            new = not schema and root in parts_of(leaves, "observation")
             if new or ((f := schema.get(root)) is not None and f.placement == "both"):
                 later[root] = leaves.pop(name)
         self._check_names(leaves, later, schema)
@@ -124,11 +123,11 @@ class OpenEpisode(Committed):
         unknown = sorted(later.keys() - leaves.keys())
         if unknown:
             raise InvalidEpisode(f"step {self.steps}: next_observation has {', '.join(unknown)}, unlike observation.")
-        lacks = sorted(set(parts(leaves, "observation")) - later.keys()) if later else []
+        lacks = sorted(set(parts_of(leaves, "observation")) - later.keys()) if later else []
         if lacks:
             raise InvalidEpisode(f"step {self.steps}: next_observation lacks {', '.join(lacks)}.")
         for what in ("observation", "action"):
-            if not parts(leaves, what):
+            if not parts_of(leaves, what):
                 raise InvalidEpisode(
                     f"step {self.steps} has no {what}: {', '.join(leaves) or 'nothing'}.",
                     hint='agents in groups: add(agents={"observation": ..., "action": ...}, next={"agents": {...}})',

@@ -26,8 +26,7 @@ from rlds_cli.dataset import Batch
 from rlds_cli.dataset.provenance import EpisodeOrigin
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.store import episode_table
-from rlds_cli.ted import FLAGS, Scalar
-from rlds_cli.ted.episodes import Flat, Value, flatten, parts
+from rlds_cli.ted import FLAGS, Flat, Scalar, Value, flatten, parts_of
 
 OBSERVED, DONE, EPISODE, MASK = "next/observed", "next/done", "episode", "mask"
 _IDS, _MASKS = "collector/traj_ids", ("collector/mask", MASK)
@@ -139,7 +138,7 @@ def _follow(last: Trajectory, found: Trajectory) -> tuple[list[Trajectory], Traj
 
 
 def _observed_at_both(flat: Flat) -> bool:
-    return any(f"next/{n}" in flat for n in parts(flat, "observation"))
+    return any(f"next/{n}" in flat for n in parts_of(flat, "observation"))
 
 
 def _of_item(item: Any, name: str) -> Iterator[Trajectory]:
@@ -262,7 +261,7 @@ def _check_ids(ids: IntArray, name: str) -> None:
 
 def _steps(flat: Flat) -> int:
     """Return T from a flag, an id or an action; 0 if none has rows."""
-    for name in (*_FLAGS, _IDS, "action", "next/reward", *parts(flat, "action")):
+    for name in (*_FLAGS, _IDS, "action", "next/reward", *parts_of(flat, "action")):
         value = flat.get(name)
         if value is not None and _shape(value):
             return len(value)
@@ -296,7 +295,7 @@ def _check_breaks(breaks: BoolArray, name: str, *, always: bool) -> None:
 
 def _pairs(flat: Flat, steps: int) -> list[tuple[Value, Value]]:
     """Return pairs of observations and next observations with a row per step each."""
-    names = [n for n in parts(flat, "observation") if f"next/{n}" in flat]
+    names = [n for n in parts_of(flat, "observation") if f"next/{n}" in flat]
     found = [(flat[n], flat[f"next/{n}"]) for n in names]
     return [(a, b) for a, b in found if len(a) == len(b) == steps and steps]
 
@@ -329,7 +328,7 @@ def _done(flat: Flat, steps: int) -> BoolArray:
 
 def _goes_on(before: Flat, after: Flat) -> bool:
     """Return whether ``after`` begins where ``before`` ended, by their observations."""
-    names = [n for n in parts(before, "observation") if f"next/{n}" in before]
+    names = [n for n in parts_of(before, "observation") if f"next/{n}" in before]
     return set(before) == set(after) and all(
         bool(_continuous(_ends(after[n], 0), _ends(before[f"next/{n}"], -1)).all()) for n in names
     )

@@ -30,13 +30,14 @@ from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import trees
 from rlds_cli.base.libraries import EXPORTED
 from rlds_cli.base.packages import pyarrow
+from rlds_cli.base.repeated import Repeated
 from rlds_cli.bridges.exports.content import Content, Loss
 from rlds_cli.bridges.exports.format import Format, Unit, absent_images, sync
 from rlds_cli.bridges.exports.lerobot import features, statistics
 from rlds_cli.bridges.exports.lerobot.features import DONE, FACTS, TIME, ExportColumn, FeatureColumns, StepGroup
 from rlds_cli.bridges.exports.lerobot.statistics import EpisodeStatistics, Statistics
 from rlds_cli.bridges.exports.lerobot.videos import Camera
-from rlds_cli.ted import CUT, FLAGS, TASK, VIDEO, Repeated
+from rlds_cli.ted import CUT, FLAGS, TASK, VIDEO
 
 FILES = 1000  # in a chunk, as lerobot has it
 TOGETHER = 4 << 20  # bytes of short episodes that share a row group
