@@ -289,7 +289,7 @@ def open_document(directory: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
 def array_files(dataset: Path, array: str) -> dict[str, int]:
     """Return the file of a raw array, with its size, by its path below the dataset; nothing of an array without bytes.
 
-    Its document is there, and raises DamagedDataset if it cannot be read.
+    Its document exists, and raises DamagedDataset if it cannot be read.
     """
     shape, dtype = open_document(dataset / array)
     size = arrays.file_size(shape, dtype)

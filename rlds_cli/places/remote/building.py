@@ -71,7 +71,7 @@ class IndexBuilder:
         return o.sha256 in self._objects
 
     def add(self, o: Object, groups: bytes) -> None:
-        """Add an object and the hashes of its groups, unless one with its content is there."""
+        """Add an object and the hashes of its groups, unless one with its content was added."""
         if o not in self:
             self._numbers[o.sha256] = len(self._objects)
             self._objects[o.sha256] = o
