@@ -32,9 +32,9 @@ from rlds_cli.base import ids
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.home import Home
 from rlds_cli.store import commits as log_of_commits
-from rlds_cli.store import manifest
+from rlds_cli.store import make_growing, manifest
 from rlds_cli.store.commits import Commit
-from rlds_cli.store.growing import logs, making, segments
+from rlds_cli.store.growing import logs, segments
 from rlds_cli.ted import FLAGS, REWARD, TRUNCATED, Field
 
 HOME = DATA / "growing"
@@ -80,7 +80,7 @@ def sparse(id: str, episodes: int, *, length: int = LENGTH, commits: int = 1, nu
     work = path.with_name(f"{path.name}.unfinished")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    making.make(work, id, FIELDS)
+    make_growing(work, id, FIELDS)
     head = manifest.read(work)
     e = np.zeros(episodes, logs.episode(0))
     e["start"], e["length"] = np.arange(episodes) * (length + 1), length

@@ -22,9 +22,8 @@ import manifest_mutants
 
 import rlds_cli
 from rlds_cli.errors import RldsError
-from rlds_cli.store import commits, layouts
+from rlds_cli.store import Appender, commits, layouts
 from rlds_cli.store.growing import logs, segments
-from rlds_cli.store.growing.appender import Appender
 from rlds_cli.ted import EpisodeData, lay_out
 
 FILES = (commits.FILE, *logs.ALL, logs.FREED)

@@ -29,9 +29,9 @@ import numpy as np
 import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.make.convert.writer import writer  # imported now, not in each process
-from rlds_cli.store import encode_frames, layouts
+from rlds_cli.store import Keep, encode_frames, layouts
 from rlds_cli.store.growing import segments
-from rlds_cli.store.growing.retention import Fifo, Keep
+from rlds_cli.store.growing.retention import Fifo
 
 NAME, WIDTH, TIMES = "local/soak", 16, 50
 _BESIDE = 1 << 22  # number of the first episode of another writer

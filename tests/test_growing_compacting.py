@@ -212,7 +212,7 @@ def test_a_reader_of_another_process_goes_on_through_compacting(tmp_path):
 COMPACTOR = """
 import os, signal, sys
 from pathlib import Path
-from rlds_cli.store.growing.appender import Appender
+from rlds_cli.store import Appender
 
 opened, left = Appender(Path(sys.argv[1])), [int(sys.argv[2])]
 

@@ -19,8 +19,8 @@ from rlds_cli.errors import DamagedDataset, InvalidEpisode
 from rlds_cli.keep import verification
 from rlds_cli.keep.compacting import compact
 from rlds_cli.loader import Loader
+from rlds_cli.store import Keep
 from rlds_cli.store.growing import logs, segments
-from rlds_cli.store.growing.retention import Keep
 from rlds_cli.store.growing.verification import verify_directory
 from rlds_cli.ted import Field
 

@@ -17,8 +17,8 @@ from rlds_cli import Fifo, Top
 from rlds_cli.dataset import Dataset
 from rlds_cli.keep import compacting
 from rlds_cli.make.convert import writer as writers
+from rlds_cli.store import Keep
 from rlds_cli.store.growing import segments
-from rlds_cli.store.growing.retention import Keep
 
 POLICIES: dict[str, tuple[Keep | None, dict[str, Any]]] = {
     "everything": (None, {}),

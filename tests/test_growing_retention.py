@@ -20,8 +20,8 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, InvalidArgument
 from rlds_cli.loader import Loader
 from rlds_cli.make.convert.writer import Writer
+from rlds_cli.store import Keep
 from rlds_cli.store.growing import segments
-from rlds_cli.store.growing.retention import Keep
 from rlds_cli.store.growing.verification import verify_directory
 
 WIDTH = 40  # float32 values of an observation

@@ -25,9 +25,8 @@ from rlds_cli.keep.compacting import compact
 from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader
 from rlds_cli.make.importing import import_files
-from rlds_cli.store import commits, videos
+from rlds_cli.store import Keep, commits, videos
 from rlds_cli.store.growing import logs, segments
-from rlds_cli.store.growing.retention import Keep
 from rlds_cli.store.growing.verification import verify_directory
 
 TOP = "observation/images/top"

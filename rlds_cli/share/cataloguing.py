@@ -15,7 +15,7 @@ from rlds_cli.errors import DamagedDataset, NameTaken, RldsError, UploadFailed
 from rlds_cli.look import CollectionEntry, is_catalogue, rank, render_collection
 from rlds_cli.places import Address, Index, Overtaken, PushedDataset, Versions, open_objects
 from rlds_cli.places.sources.objects import Objects
-from rlds_cli.store import commits, manifest
+from rlds_cli.store import GrowingDataset, manifest
 
 PAGE = "index.html"
 _AT_ONCE = 8  # datasets that are read
@@ -92,7 +92,7 @@ def _listed(store: Objects, where: Settings, name: str, names: Mapping[str, int]
 
 def _manifest(there: PushedDataset, index: Index) -> manifest.Manifest:
     hashes = there.groups(index)
-    wanted = [Index.MANIFEST, *([commits.FILE] if index.grows else [])]
+    wanted = [Index.MANIFEST, *([GrowingDataset.LOG] if index.grows else [])]
     with tempfile.TemporaryDirectory() as directory:
         for path in wanted:
             content = there.file(index, hashes, path)

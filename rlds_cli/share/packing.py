@@ -27,7 +27,7 @@ from rlds_cli.places.remote.building import HashedObject
 from rlds_cli.places.remote.index import IndexedFile, Object, Piece
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.share.snapshot import Snapshot
-from rlds_cli.store import commits
+from rlds_cli.store import GrowingDataset
 from rlds_cli.store.snapshots import LocalFile
 
 LEAST = 32 << 20  # bytes of an object
@@ -274,7 +274,10 @@ def _is_free(piece: Piece, taken: Iterable[Match]) -> bool:
 
 def _is_earlier(snapshot: Snapshot, known: Known, ranges: _Ranges) -> bool:
     """Return whether a known index is of an earlier version of the same dataset: its log begins ours."""
-    there, ours = known.by_path.get(commits.FILE), next((f for f in snapshot.files if f.path == commits.FILE), None)
+    there, ours = (
+        known.by_path.get(GrowingDataset.LOG),
+        next((f for f in snapshot.files if f.path == GrowingDataset.LOG), None),
+    )
     return (
         there is not None
         and ours is not None

@@ -11,7 +11,7 @@ from rlds_cli.base.refs import Ref
 from rlds_cli.dataset import versions_of
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.places import Index
-from rlds_cli.store import History, Store, commits, manifest, open_store
+from rlds_cli.store import GrowingDataset, History, Store, manifest, open_store
 from rlds_cli.store import files as store_files
 from rlds_cli.store.sending import Sent
 from rlds_cli.store.snapshots import LocalFile
@@ -38,7 +38,7 @@ class Snapshot:
     @property
     def grows(self) -> bool:
         """Whether it is a version of a growing dataset, with a log of versions."""
-        return any(f.path == commits.FILE for f in self.files)
+        return any(f.path == GrowingDataset.LOG for f in self.files)
 
     @property
     def size(self) -> int:

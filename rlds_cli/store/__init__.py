@@ -10,6 +10,10 @@ shares, by `join`. `NewRows` are written where a change makes other rows.
 
 A `FieldHash` says how the episodes of a field are hashed; an `EpisodeHash` does it as their rows come, and
 `ContentDigests` make a fingerprint of the results. Images are checked, encoded and decoded here, and videos decoded.
+A `History` is the versions of a dataset and their tags; it publishes the next one.
+
+`make_growing` makes a `GrowingDataset`, to which each `Appender` commits episodes, and which has a rule that says which
+ones it will `Keep`. Its `CommitLog` says how much of each file a copy needs.
 """
 
 from __future__ import annotations
@@ -31,15 +35,20 @@ if TYPE_CHECKING:
     from rlds_cli.store.frames import decode_frame as decode_frame
     from rlds_cli.store.frames import decode_frames as decode_frames
     from rlds_cli.store.frames import encode_frames as encode_frames
+    from rlds_cli.store.growing.appender import Appender as Appender
+    from rlds_cli.store.growing.commit_log import CommitLog as CommitLog
     from rlds_cli.store.growing.dataset import GrowingDataset as GrowingDataset
+    from rlds_cli.store.growing.making import make_growing as make_growing
     from rlds_cli.store.growing.opening import StoredDataset as StoredDataset
     from rlds_cli.store.growing.opening import open_store as open_store
+    from rlds_cli.store.growing.retention import Keep as Keep
     from rlds_cli.store.history import History as History
     from rlds_cli.store.images import CheckedFrames as CheckedFrames
     from rlds_cli.store.images import decoded_frames as decoded_frames
     from rlds_cli.store.joining import JoinedMember as JoinedMember
     from rlds_cli.store.joining import join as join
     from rlds_cli.store.layouts import array_files as array_files
+    from rlds_cli.store.local import Files as Files
     from rlds_cli.store.manifest import Manifest as Manifest
     from rlds_cli.store.new_rows import NewRows as NewRows
     from rlds_cli.store.opening import Store as Store
@@ -51,15 +60,19 @@ if TYPE_CHECKING:
     from rlds_cli.store.work import Work as Work
 
 __all__ = [
+    "Appender",
     "Built",
     "CheckedFrames",
+    "CommitLog",
     "ContentDigests",
     "Description",
     "EpisodeHash",
     "FieldHash",
+    "Files",
     "GrowingDataset",
     "History",
     "JoinedMember",
+    "Keep",
     "Manifest",
     "NewRows",
     "Shard",
@@ -79,6 +92,7 @@ __all__ = [
     "finish",
     "is_of_rows",
     "join",
+    "make_growing",
     "open_store",
     "row_files",
 ]
@@ -90,12 +104,17 @@ lazy(
         "digests": "ContentDigests EpisodeHash FieldHash is_of_rows",
         "finishing": "Description finish",
         "frames": "check_frames copy_repeated decode_frame decode_frames encode_frames",
+        "growing.appender": "Appender",
+        "growing.commit_log": "CommitLog",
         "growing.dataset": "GrowingDataset",
+        "growing.making": "make_growing",
         "growing.opening": "StoredDataset open_store",
+        "growing.retention": "Keep",
         "history": "History",
         "images": "CheckedFrames decoded_frames",
         "joining": "JoinedMember join",
         "layouts": "array_files",
+        "local": "Files",
         "manifest": "Manifest",
         "new_rows": "NewRows",
         "opening": "Store",

@@ -218,6 +218,14 @@ def _clone(read: int, write: int) -> bool:
     return True
 
 
+def write_at(descriptor: int, at: int, data: bytes | memoryview) -> None:
+    """Write all bytes at a place of a file: a disk that fills up takes a part of them first."""
+    left = memoryview(data)
+    while left:
+        done = os.pwrite(descriptor, left, at)
+        left, at = left[done:], at + done
+
+
 def sync_directory(directory: Path) -> None:
     """Make a rename in ``directory`` durable."""
     handle = os.open(directory, os.O_RDONLY)

@@ -31,10 +31,7 @@ from rlds_cli.make.convert.create import VideoSources, of_videos
 from rlds_cli.make.convert.decoding import decoded_field
 from rlds_cli.make.convert.merging import differences
 from rlds_cli.make.importing import ImportPlan
-from rlds_cli.store import GrowingDataset, Manifest, Store, open_store
-from rlds_cli.store.growing import making
-from rlds_cli.store.growing.appender import Appender
-from rlds_cli.store.growing.retention import Keep
+from rlds_cli.store import Appender, GrowingDataset, Keep, Manifest, Store, make_growing, open_store
 from rlds_cli.ted import TASK_AT, VIDEO, Chunk, Column, Field, Note
 
 
@@ -402,7 +399,7 @@ def _new(place: Home, id: DatasetId, made: Dataset, keep: Keep | None, how: Mapp
     about["options"] = {n: how[n] for n in _REMEMBERED if how.get(n)}
     safe_files.work_directory(work, place.root)
     try:
-        making.make(work, str(id), tuple(made.schema.values()), keep=keep, about=about)
+        make_growing(work, str(id), tuple(made.schema.values()), keep=keep, about=about)
         safe_files.directory(target.parent, place.root)
         work.rename(target)
     finally:

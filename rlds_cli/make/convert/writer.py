@@ -27,9 +27,8 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.make.convert.create import CODECS, EpisodeReader
 from rlds_cli.make.convert.open_episode import Committed, OpenEpisode, of_each
 from rlds_cli.make.convert.trajectories import Trajectory, TrajectoryStream, completed, trajectories
-from rlds_cli.store.growing import making
-from rlds_cli.store.growing.appender import Appender, Cleared
-from rlds_cli.store.growing.retention import Keep
+from rlds_cli.store import Appender, Keep, make_growing
+from rlds_cli.store.growing.appender import Cleared
 from rlds_cli.ted import REWARD, EpisodeData, Field, Scalar, lay_out
 
 _INTERVAL = 0.03  # seconds that an ended episode waits for others, to be committed with them
@@ -566,7 +565,7 @@ class Writer:
         safe_files.work_directory(work, self._home.root)  # for this user alone, unlike the dataset in it
         try:
             (work / "dataset").mkdir(safe_files.DIRECTORY)
-            making.make(work / "dataset", str(self._id), self._reader.schema, keep=self._keep, about=self._about)
+            make_growing(work / "dataset", str(self._id), self._reader.schema, keep=self._keep, about=self._about)
             safe_files.directory(target.parent, self._home.root)
             (work / "dataset").rename(target)
             disk.sync_directory(target.parent)

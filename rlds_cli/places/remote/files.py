@@ -20,10 +20,10 @@ from rlds_cli.places.remote.blocks import BLOCK
 from rlds_cli.places.remote.cache import BlockFiles
 from rlds_cli.places.remote.columns import FilePlace, RemoteColumn
 from rlds_cli.places.remote.decoding import Encoded
+from rlds_cli.store import Files
 from rlds_cli.store import files as store_files
 from rlds_cli.store.columns import Column
 from rlds_cli.store.layouts import ArrayLayout
-from rlds_cli.store.local import Files
 
 if TYPE_CHECKING:
     from rlds_cli.places.remote.access import Access, RemoteAccess

@@ -86,7 +86,7 @@ def read_there(objects: Objects, stats: TransferStats, versions: Versions | None
         plain = read_plain(objects)
         if plain is None:
             raise PushedDataset(objects).nothing()
-        stats.add(requests=1, fetched=len(plain.document) + len(plain.log))
+        stats.add(requests=1, fetched=len(plain.content))
         return plain
     stats.add(requests=2, fetched=len(index.to_bytes()))
     return index

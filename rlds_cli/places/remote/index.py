@@ -30,7 +30,7 @@ from rlds_cli.base import ids
 from rlds_cli.base.files import json as documents
 from rlds_cli.places.remote import values
 from rlds_cli.places.remote.blocks import HASH, blocks_of, groups_of
-from rlds_cli.store import commits
+from rlds_cli.store import GrowingDataset
 
 FORMAT = 1
 LONGEST = 64 << 20  # bytes of an index
@@ -149,7 +149,7 @@ class Index:
         if groups.size != HASH * sum(groups_of(o.size) for o in objects):
             raise ValueError(f"{groups.size:,} bytes of hashes do not fit the objects")
         listed = values.items(content.get("files"), _MOST_FILES, "files")
-        grows = any(isinstance(f, list) and f[:1] == [commits.FILE] for f in listed)
+        grows = any(isinstance(f, list) and f[:1] == [GrowingDataset.LOG] for f in listed)
         files = tuple(_file(f, objects, grows=grows) for f in listed)
         if sum(len(f.pieces) for f in files) > _MOST_PIECES:
             raise ValueError("more pieces than any dataset has")
@@ -181,7 +181,7 @@ class Index:
     @cached_property
     def grows(self) -> bool:
         """Whether it is a version of a growing dataset, which has a log of its versions."""
-        return self.file(commits.FILE) is not None
+        return self.file(GrowingDataset.LOG) is not None
 
     @cached_property
     def sha256(self) -> str:

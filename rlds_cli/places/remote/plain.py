@@ -9,18 +9,16 @@ are fetched in the place of files that the list names. Rows are verified with th
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
-from typing import NamedTuple
 
-from rlds_cli.base.files import arrays, disk, publishing, trees
+from rlds_cli.base.files import disk, publishing, trees
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.hashing import sha256_of, short
@@ -32,19 +30,16 @@ from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Stream
 from rlds_cli.store import (
+    GrowingDataset,
     Manifest,
     array_files,
     blamed_directories,
-    commits,
     lookups,
     manifest,
     paths,
     row_files,
     sealing,
 )
-from rlds_cli.store.commits import Commit
-from rlds_cli.store.growing import logs
-from rlds_cli.store.growing.table import LoggedTable
 from rlds_cli.store.lookups import Lookup
 from rlds_cli.store.sealing import Problem
 
@@ -61,13 +56,13 @@ class Plain:
     manifest : Manifest
     document : bytes
         The file of the manifest.
-    log : bytes
-        The records of a growing dataset's versions; the last one is downloaded.
+    log : CommitLog or None
+        The versions of a growing dataset; the newest one is downloaded.
     """
 
     manifest: Manifest
     document: bytes
-    log: bytes
+    log: CommitLog | None
 
     @property
     def id(self) -> str:
@@ -82,12 +77,17 @@ class Plain:
     @property
     def grows(self) -> bool:
         """Whether it is a growing dataset."""
-        return bool(self.log)
+        return self.log is not None
 
     @property
     def version(self) -> int:
         """Number of the version."""
-        return len(self.log) // commits.BYTES - 1 if self.log else self.manifest.version
+        return self.manifest.version if self.log is None else self.log.newest.number
+
+    @property
+    def content(self) -> bytes:
+        """What the address says of the dataset: the manifest, and the log of versions."""
+        return self.document + (b"" if self.log is None else self.log.content)
 
 
 def read_plain(objects: Objects) -> Plain | None:
@@ -106,12 +106,11 @@ def read_plain(objects: Objects) -> Plain | None:
     found = objects.read(sealing.MANIFEST, longest=manifest.LONGEST)
     if found is None or b'"rlds"' not in found.data:
         return None
-    where, newest = objects.address, _newest(objects)
-    log = b"" if newest is None else newest.log
+    where, log = objects.address, _log(objects)
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
         safe_files.write_bytes(directory / sealing.MANIFEST, found.data)
-        safe_files.write_bytes(directory / commits.FILE, log)
+        safe_files.write_bytes(directory / GrowingDataset.LOG, b"" if log is None else log.content)
         try:
             m = manifest.read(directory)
         except NewerFormat:
@@ -121,25 +120,18 @@ def read_plain(objects: Objects) -> Plain | None:
             raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not the manifest of a dataset: {what}.") from e
         if not sealing.has_own_digest(directory):
             raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not as it was written.", hint=HINT)
-    check_version(where, m.version if newest is None else newest.commit.number)
-    if m.growing and newest is not None:
-        for name, size in logs.sizes(newest.commit, m.fields).items():
+    check_version(where, m.version if log is None else log.newest.number)
+    if m.growing and log is not None:
+        for name, size in log.logs(m.fields).items():
             if (objects.size(name) or 0) < size:
                 raise _torn(objects, name)
     elif not where.matches(m.fingerprint):
         raise WrongFingerprint(f"{where} has {short(m.fingerprint)}, and {where.pin} was asked for.")
-    return Plain(m, found.data, log if m.growing else b"")
+    return Plain(m, found.data, log if m.growing else None)
 
 
-class _Newest(NamedTuple):
-    """The newest version of a growing dataset, and the log up to its record."""
-
-    commit: Commit
-    log: bytes
-
-
-def _newest(objects: Objects) -> _Newest | None:
-    """Read the newest version; None without a log of versions.
+def _log(objects: Objects) -> CommitLog | None:
+    """Read the log of versions; None without one.
 
     Raises
     ------
@@ -147,15 +139,13 @@ def _newest(objects: Objects) -> _Newest | None:
         No record of the log is whole.
     DownloadFailed
     """
-    found = objects.read(commits.FILE)
+    found = objects.read(GrowingDataset.LOG)
     if found is None:
         return None
-    cut = range(0, len(found.data) - commits.BYTES + 1, commits.BYTES)
-    records = [commits.unpacked(found.data[at : at + commits.BYTES]) for at in cut]
-    whole = [g for number, g in enumerate(records) if g is not None and g.number == number]
-    if not whole:
-        raise _torn(objects, commits.FILE)
-    return _Newest(whole[-1], found.data[: (whole[-1].number + 1) * commits.BYTES])
+    log = CommitLog.parse(found.data)
+    if log is None:
+        raise _torn(objects, GrowingDataset.LOG)
+    return log
 
 
 def _torn(objects: Objects, name: str) -> DamagedDataset:
@@ -182,7 +172,7 @@ def fetch(objects: Objects, plain: Plain, work: Path, id: str, tell: Progress) -
         A file is missing, or is not what the list of digests says.
     DownloadFailed, NoSpace
     """
-    dataset, key = work / "dataset", hashlib.sha256(plain.document + plain.log).hexdigest().encode()
+    dataset, key = work / "dataset", hashlib.sha256(plain.content).hexdigest().encode()
     if not (work / "key").is_file() or (work / "key").read_bytes() != key:
         trees.discard(dataset)
         safe_files.write_bytes(work / "key", key)
@@ -265,7 +255,7 @@ def _describe(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int]:
     DownloadFailed
     """
     safe_files.write_bytes(dataset / sealing.MANIFEST, plain.document)
-    known = _growing(objects, plain, dataset) if plain.grows else _ordinary(objects, plain, dataset)
+    known = _ordinary(objects, plain, dataset) if plain.log is None else _growing(objects, plain, plain.log, dataset)
     found = _sizes(objects, known)
     looked_up = [] if plain.grows else _lookups(objects, dataset, [path for path in known if found[path] is None])
     if looked_up:
@@ -351,32 +341,14 @@ def _row_files(m: Manifest, listed: Collection[str]) -> dict[str, int | None]:
     return found
 
 
-def _growing(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | None]:
-    """Fetch the logs of a growing dataset, write what changes in place, and return the segments with their sizes."""
-    g = commits.unpacked(plain.log[-commits.BYTES :])
-    assert g is not None
-    sizes = logs.sizes(g, plain.manifest.fields)
+def _growing(objects: Objects, plain: Plain, log: CommitLog, dataset: Path) -> Mapping[str, int]:
+    """Fetch the logs of a growing dataset, write its other small files, and return the segments with their sizes."""
+    sizes = log.logs(plain.manifest.fields)
     disk.check_space(sum(sizes.values()), dataset)
     for name, size in sizes.items():
         (dataset / name).unlink(missing_ok=True)
         _bring(objects, name, size, dataset / name, lambda _: None)
-    freed = 2 * g.departed.to_bytes(8, "little")
-    made = {commits.FILE: plain.log, logs.FREED: freed, logs.READERS: b"", logs.WRITERS: b"", logs.COMMIT: b""}
-    for name, data in made.items():
-        safe_files.write_bytes(dataset / name, data)
     try:
-        table = LoggedTable.open(dataset, check=False)
-        stored = [array for name in table.fields for array in table.layout.of_field(name)]
-        needed = [table.needed(array) for array in stored]
+        return log.complete(dataset)
     except RldsError as e:
         raise DamagedDataset(f"{objects.address}: {e.message.replace(f'{dataset}/', '')}", hint=HINT) from e
-    found = dict[str, int | None]()
-    for array, numbers in zip(stored, needed, strict=True):
-        for group in reversed(array.directory.relative_to(dataset).parents[:-1]):
-            arrays.write_group(dataset / group)
-        array.directory.mkdir(safe_files.DIRECTORY, exist_ok=True)
-        described = json.dumps(array.document(table.end_of(array))).encode()
-        safe_files.write_bytes(array.directory / sealing.MANIFEST, described)
-        for number in numbers if array.width else ():
-            found[array.file(number).relative_to(dataset).as_posix()] = array.size
-    return found

@@ -40,9 +40,8 @@ from rlds_cli.places.remote.leases import Lease, RemoteDirectory
 from rlds_cli.places.remote.presence import BlockFile, Room
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.transfer import Stream
-from rlds_cli.store import Store, episode_table, open_store
+from rlds_cli.store import Files, Store, episode_table, open_store
 from rlds_cli.store.columns import Column
-from rlds_cli.store.local import Files
 from rlds_cli.store.table import Reopened, Table
 
 RECORD = "published.json"

@@ -46,8 +46,7 @@ from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Pending, Sink, Wrong
-from rlds_cli.store import History, StoredDataset, commits, manifest, sealing
-from rlds_cli.store.growing import logs
+from rlds_cli.store import History, StoredDataset, manifest, sealing
 
 _AT_ONCE = 8  # requests
 _RANGE = 8  # groups of blocks in a request
@@ -171,7 +170,7 @@ def _record(address: Address, index: Index | Plain, here: Path) -> None:
         address=str(address.unpinned),
         fingerprint=index.fingerprint or StoredDataset(here).fingerprint(),
         version=index.version if index.grows else None,
-        version_id=commits.last(here).version_id if index.grows else None,
+        version_id=StoredDataset(here).version_id if index.grows else None,
         index=index.sha256 if isinstance(index, Index) else None,
         pulled=True,
     )
@@ -182,10 +181,10 @@ def _has(here: Path, index: Index | Plain) -> bool:
     try:
         if StoredDataset(here).grows != index.grows:
             return False
-        if index.grows and commits.last(here).number != index.version:
+        if index.grows and StoredDataset(here).version != index.version:
             return False
         if index.grows and isinstance(index, Plain):
-            return commits.last(here).packed() == index.log[-commits.BYTES :]
+            return index.log is not None and StoredDataset(here).version_id == index.log.newest.version_id
         return StoredDataset(here).fingerprint() == index.fingerprint
     except DamagedDataset:
         return False
@@ -214,8 +213,8 @@ def _check_replaceable(
     known = Origins(here).latest
     if known is not None and known.pulled and known.address == str(address) and index.grows:
         with suppress(DamagedDataset):
-            now = commits.last(here)
-            if (now.number, now.version_id) == (known.version, known.version_id):
+            now = StoredDataset(here)
+            if (now.version, now.version_id) == (known.version, known.version_id):
                 return
     raise NameTaken(
         f"{id} exists with other content than {address} has.",
@@ -404,7 +403,7 @@ class _Arriving:
                 digest, at, stop = hashlib.sha256(), piece.at, piece.at + piece.length
                 while at < stop and (data := os.pread(old.fileno(), min(GROUP, stop - at), at)):
                     digest.update(data)
-                    logs.write(new.fileno(), data, at)
+                    disk.write_at(new.fileno(), at, data)
                     at += len(data)
                 if digest.hexdigest() == piece.sha256:  # else it is fetched, over what was copied
                     found.append((file.path, piece.at))
@@ -440,7 +439,7 @@ class _Arriving:
             if a < b:
                 path = self._dataset / file.path
                 with safe_files.updating(path) as open_file:
-                    logs.write(open_file.fileno(), data[a - at : b - at], p.at + a - p.offset)
+                    disk.write_at(open_file.fileno(), p.at + a - p.offset, data[a - at : b - at])
                 paths.add(path)
         with self._lock:
             self._dirty |= paths

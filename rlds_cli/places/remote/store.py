@@ -19,9 +19,7 @@ from rlds_cli.places.remote.files import PushedFiles
 from rlds_cli.places.remote.proving import Proof
 from rlds_cli.places.remote.published import Published
 from rlds_cli.places.sources.addresses import Address
-from rlds_cli.store import Store, commits, is_of_rows, manifest, open_store
-from rlds_cli.store.growing import logs
-from rlds_cli.store.growing.segments import Layout
+from rlds_cli.store import GrowingDataset, Store, open_store
 from rlds_cli.store.table import Table
 
 EVERY = 2.0  # seconds between two questions to an address
@@ -119,11 +117,8 @@ def _open_version(access: Access, first: Elsewhere | None = None) -> Store:
     files, of, index = PushedFiles(access), access.content, access.pinned.index
     if not index.grows:
         return open_store(files)
-    of.need("zarr.json", commits.FILE)
-    stored = Layout.of(access.path, manifest.read(of.path)).all
-    rows = tuple(f"{a.directory.relative_to(access.path).as_posix()}/c/" for a in stored)
-    paths = [f.path for f in index.stored if f.path != logs.DIGESTS]
-    of.need(*(p for p in paths if p.endswith("/zarr.json") or not (p.startswith(rows) or is_of_rows(p))))
+    of.need("zarr.json", GrowingDataset.LOG)
+    of.need(*GrowingDataset(of.path).needed_to_open(f.path for f in index.stored))
     store = open_store(files)
     if store.version != index.version:
         raise DamagedDataset(
@@ -212,4 +207,4 @@ class Elsewhere:
         """Return whether a version is a later one of the known dataset; an earlier one may be asked for by number."""
         if found.version < self._version:
             return address.version is not None
-        return commits.at(found.path, self._version).version_id == self._version_id
+        return found.table.version_id_of(self._version) == self._version_id

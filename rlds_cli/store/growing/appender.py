@@ -522,7 +522,7 @@ class Appender:
         at = logs.sizes(self._state.commit, self.schema)
         self._write_logs({name: (at[name], data) for name, data in added.items()})
         with safe_files.updating(self.path / commits.FILE) as log:
-            logs.write(log.fileno(), new.packed(), new.number * commits.BYTES)
+            disk.write_at(log.fileno(), new.number * commits.BYTES, new.packed())
             self._state.commit = new  # readers see it from here on
             if self._durable:
                 try:
@@ -537,7 +537,7 @@ class Appender:
             for name, (at, data) in added.items():
                 if data:
                     log = opened.enter_context(safe_files.updating(self.path / name))
-                    logs.write(log.fileno(), data, at)
+                    disk.write_at(log.fileno(), at, data)
                     descriptors.append(log.fileno())
             if self._durable:
                 self._sync(descriptors)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rlds_cli.base.files import disk
 from rlds_cli.errors import NameTaken
@@ -42,7 +42,15 @@ class Clearing:
 
 @dataclass(frozen=True, slots=True)
 class GrowingDataset:
-    """The growing dataset in the directory ``path``."""
+    """The growing dataset in the directory ``path``.
+
+    Attributes
+    ----------
+    LOG : str
+        Name of the file with the log of versions, which no other dataset has.
+    """
+
+    LOG: ClassVar[str] = commits.FILE
 
     path: Path
 
@@ -131,6 +139,20 @@ class GrowingDataset:
         before = logs.freed(self.path)[1]
         with self._writing(shared=True):  # opening a dataset for writing frees them
             return logs.freed(self.path)[1] - before
+
+    def needed_to_open(self, files: Iterable[str]) -> list[str]:
+        """Return those of its ``files``, as paths below it, without which a version is not opened.
+
+        These are neither segments nor the digests of rows and episodes, which are read later.
+        """
+        from rlds_cli.store import digests
+        from rlds_cli.store.growing import logs
+        from rlds_cli.store.growing.segments import Layout
+
+        stored = Layout.of(self.path, manifest.read(self.path)).all
+        heads = (*(f"{a.directory.relative_to(self.path).as_posix()}/c/" for a in stored), f"{digests.ROWS}/")
+        small = (f for f in files if not f.startswith(heads) or f.endswith("/zarr.json"))
+        return [f for f in small if f != logs.DIGESTS]
 
     def check_shared(self) -> None:
         """Refuse the dataset while a writer is at work that does not share it.

@@ -361,7 +361,7 @@ def commit(
             (commits.FILE, new.number * commits.BYTES, new.packed()),
         ):
             with safe_files.updating(dataset / file) as log:
-                logs.write(log.fileno(), part, at)
+                disk.write_at(log.fileno(), at, part)
                 logs.sync(log.fileno())
     except OSError as e:
         if disk.is_full(e):

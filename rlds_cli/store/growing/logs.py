@@ -35,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.base.array_types import IntArray
+from rlds_cli.base.files import disk
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.locks import flock
@@ -105,6 +106,11 @@ def sizes(g: Commit, fields: Sequence[Field | StoredField]) -> dict[str, int]:
         VIDEOS: g.videos * VIDEO_RECORD.itemsize,
         EDITS: g.edits,
     }
+
+
+def made(g: Commit) -> dict[str, bytes]:
+    """Return the small files of a version besides its logs: they change in place, and a copy gets its own."""
+    return {FREED: 2 * g.departed.to_bytes(8, "little"), READERS: b"", WRITERS: b"", COMMIT: b""}
 
 
 def chained(before: Commit, added: Iterable[bytes | memoryview]) -> bytes:
@@ -393,15 +399,7 @@ def append(file: Path, at: int, data: bytes) -> None:
     """Write bytes at a place of a log; what is behind is of a commit that was not finished."""
     if data:
         with safe_files.updating(file) as log:
-            write(log.fileno(), data, at)
-
-
-def write(descriptor: int, data: bytes | memoryview, at: int) -> None:
-    """Write all bytes at a place of a file: a disk that fills up takes a part of them first."""
-    left = memoryview(data)
-    while left:
-        done = os.pwrite(descriptor, left, at)
-        left, at = left[done:], at + done
+            disk.write_at(log.fileno(), at, data)
 
 
 def sync(descriptor: int) -> None:

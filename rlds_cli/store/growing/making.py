@@ -24,7 +24,7 @@ from rlds_cli.store.paths import assign_paths
 from rlds_cli.ted import VIDEO, Field
 
 
-def make(
+def make_growing(
     directory: Path,
     id: str,
     schema: Sequence[Field],

@@ -55,6 +55,11 @@ class StoredDataset:
         return _grows(self.path)
 
     @property
+    def version(self) -> int:
+        """Number of the newest version."""
+        return History(self.path).newest
+
+    @property
     def version_id(self) -> str:
         """The id of the newest version, which is not opened; see `Table.version_id`."""
         return commits.last(self.path).version_id if self.grows else manifest.read_with_version_id(self.path)[1]

@@ -50,9 +50,8 @@ def of_version(
     ends = {**logs.sizes(g, head.fields), commits.FILE: (g.number + 1) * commits.BYTES}
     for log, stop in ends.items():
         yield LocalFile(log, stop, ((0, stop),) if stop else (), path / log, growing=True)
-    yield _made(logs.FREED, 2 * g.departed.to_bytes(8, "little"))
-    for lock in (logs.READERS, logs.WRITERS, logs.COMMIT):
-        yield _made(lock, b"")
+    for name, data in logs.made(g).items():
+        yield _made(name, data)
 
 
 def _made(path: str, data: bytes) -> LocalFile:
