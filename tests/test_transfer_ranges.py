@@ -19,8 +19,9 @@ from test_transfer_fetching import HASTY, MIB, Place, wanted
 from rlds_cli.base.files.names import is_unfinished
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.make.downloads.fetch import planning
+from rlds_cli.places import FileDownload
 from rlds_cli.places.files import spans
-from rlds_cli.places.files.parts import PartOrigin, offset_of, opened
+from rlds_cli.places.files.parts import PartOrigin, opened
 from rlds_cli.places.files.spans import Spans, spans_path
 from rlds_cli.places.http.client import Client, Parallelism
 from rlds_cli.places.http.ranges import Tag
@@ -174,7 +175,7 @@ def test_after_a_crash_of_the_system_only_synced_bytes_are_taken_to_be_there(
     leave(place, server, {0: CONTENT[:PIECE], 2 * PIECE: bytes(PIECE)})  # noted, and lost by the crash
     (tmp_path / "boot").write_text("another")
     monkeypatch.setattr(spans, "_BOOT", tmp_path / "boot")
-    assert offset_of(place.directory / "x.h5") == 0
+    assert FileDownload.kept(place.directory / "x.h5") == 0
     place.fetch(wanted(server))
     assert (place.directory / "x.h5").read_bytes() == CONTENT
     assert [(r.status, r.start) for r in page.requests] == [(200, 0)]
@@ -228,7 +229,9 @@ def test_killed_at_any_moment_nothing_is_asked_for_twice(server: Server, place: 
         with subprocess.Popen(arguments, env=os.environ | server.environment(place.root)) as child:
             deadline = time.monotonic() + 60
             while (
-                time.monotonic() < deadline and child.poll() is None and offset_of(part.with_suffix("")) < round * MIB
+                time.monotonic() < deadline
+                and child.poll() is None
+                and FileDownload.kept(part.with_suffix("")) < round * MIB
             ):
                 time.sleep(0.005)
             child.kill()

@@ -1,7 +1,7 @@
 """Places that files are read from and written to: web servers, the hub, buckets, directories.
 
 `open_objects` opens what was pushed to an `Address`; a `Body` is written there, unless somebody has `Overtaken` the
-writer, and a `Stream` takes bytes of a file in their order.
+writer.
 
 `as_url` says what a URL of an archive names, and asks its place for the files, unless it leaves that `Unanswered`; URLs
 of `network_schemes` mean the same on every machine. A `FileDownload` brings a `RemoteFile` to the disk, and a
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from rlds_cli.places.sources.opening import open_objects as open_objects
     from rlds_cli.places.sources.place import Body as Body
     from rlds_cli.places.sources.place import Overtaken as Overtaken
-    from rlds_cli.places.sources.transfer import Stream as Stream
     from rlds_cli.places.urls.kinds import as_url as as_url
     from rlds_cli.places.urls.kinds import network_schemes as network_schemes
     from rlds_cli.places.urls.url import Unanswered as Unanswered
@@ -73,7 +72,6 @@ __all__ = [
     "RemoteDirectory",
     "RemoteFile",
     "RetryPolicy",
-    "Stream",
     "Unanswered",
     "Versions",
     "as_url",
@@ -107,7 +105,6 @@ lazy(
         "sources.addresses": "Address",
         "sources.opening": "open_objects",
         "sources.place": "Body Overtaken",
-        "sources.transfer": "Stream",
         "urls.kinds": "as_url network_schemes",
         "urls.url": "Unanswered",
     },

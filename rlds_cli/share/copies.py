@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from rlds_cli.errors import RldsError
-from rlds_cli.places import Hasher, Index, Stream
+from rlds_cli.places import Hasher, Index
 from rlds_cli.places.remote.index import Object, Piece
 from rlds_cli.places.sources.place import Chunk
 from rlds_cli.share.packing import Known
@@ -38,7 +38,7 @@ def check(known: Known, o: Object, index: Index) -> bytes | None:
             hasher.update(chunk)
             pieces.update(chunk)
 
-        known.objects.bring(o.name, Stream(0, o.size, take, size=o.file_size))
+        known.objects.stream(o.name, 0, o.size, take, size=o.file_size)
         expected = known.hashes.of(number)
     except RldsError:
         return None

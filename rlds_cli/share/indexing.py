@@ -23,7 +23,7 @@ from rlds_cli.base import settings
 from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import InvalidArgument, RldsError
-from rlds_cli.places import Address, Index, PushedDataset, Stream, open_objects
+from rlds_cli.places import Address, Index, PushedDataset, open_objects
 from rlds_cli.places.remote.index import Object
 from rlds_cli.places.remote.versions import PushedVersion
 from rlds_cli.places.sources.objects import Objects
@@ -166,7 +166,7 @@ def _is_unchanged(objects: Objects, o: Object) -> bool:
     """Return whether a part of a file has the content that it had."""
     digest = hashlib.sha256()
     try:
-        objects.bring(o.path, Stream(o.at, o.at + o.size, digest.update))
+        objects.stream(o.path, o.at, o.at + o.size, digest.update)
     except RldsError:
         return False
     return digest.hexdigest() == o.sha256

@@ -28,7 +28,7 @@ from rlds_cli.home import Home
 from rlds_cli.make.downloads import listing
 from rlds_cli.make.downloads.archive import source_of
 from rlds_cli.make.downloads.fetch import fetching, planning
-from rlds_cli.places import Address, Published, RemoteFile, Stream, Unanswered, open_objects
+from rlds_cli.places import Address, Published, RemoteFile, Unanswered, open_objects
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.place import Chunk
 
@@ -206,5 +206,5 @@ class _Video:
 
         with safe_files.updating(self.target) as out:
             out.seek(first)
-            self._objects.bring(self._name, Stream(first, first + size, write, size=self.size))
+            self._objects.stream(self._name, first, first + size, write, size=self.size)
         self.held.append((first, first + size))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ParamSpec, Self
 
 from rlds_cli.base.files import disk
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.locks import LockHeld, file_lock
 from rlds_cli.errors import RldsError
 from rlds_cli.places.files import arriving, parts
-from rlds_cli.places.files.parts import PartFile, part_path
+from rlds_cli.places.files.parts import PartFile, PartOrigin, part_path
 from rlds_cli.places.files.records import FileRecord
 from rlds_cli.places.files.remote_file import RemoteFile
-from rlds_cli.places.files.spans import spans_path
+from rlds_cli.places.files.spans import Spans, spans_path
 from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Budget, Permanent, Stopped, reason
 
@@ -41,16 +43,43 @@ class FileDownload:
             yield cls(part, file)
 
     @staticmethod
+    @contextmanager
     def locked(
         target: Path, destination: Path, check: Callable[[], None], say: Callable[[str], None]
-    ) -> AbstractContextManager[None]:
+    ) -> Iterator[None]:
         """Hold the lock of a file below ``destination``; others ``say`` that they wait, and ``check`` every second."""
-        return parts.locked(target, destination, check, say)
+        path = target.with_name(target.name + ".part.lock")
+        try:
+            safe_files.directory(target.parent, destination.parent)
+            lock, waiting = file_lock(path), False
+            while True:
+                check()
+                try:
+                    lock.acquire(timeout=1)
+                    break
+                except LockHeld:
+                    if not waiting:
+                        say(f"locked by another process: waiting for {path}")
+                    waiting = True
+        except OSError as exc:
+            raise disk.disk_error(exc, target) from exc
+        try:
+            yield
+        finally:
+            with suppress(PermissionError):  # a file of another user in a directory with the sticky bit
+                path.unlink(missing_ok=True)
+            lock.release()
 
     @staticmethod
     def kept(target: Path) -> int:
-        """Return the bytes that an earlier run has left, and that can be resumed."""
-        return parts.offset_of(target)
+        """Return the bytes of ``target`` that an earlier download has left and that can be resumed."""
+        part = part_path(target)
+        try:
+            size = part.stat().st_size if PartOrigin.read(part) else 0
+        except OSError:
+            return 0
+        spans = Spans.read(spans_path(part), size) if size else None
+        return size if spans is None else spans.total
 
     @staticmethod
     def discard(target: Path) -> None:

@@ -21,7 +21,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,6 @@ from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.disk import sync_directory
 from rlds_cli.base.files.hashing import Digest
-from rlds_cli.base.files.locks import LockHeld, file_lock
 from rlds_cli.errors import RldsError
 from rlds_cli.places.files.records import FileRecord
 from rlds_cli.places.files.remote_file import RemoteFile
@@ -78,17 +77,6 @@ class PartOrigin:
 def part_path(target: Path) -> Path:
     """Return the path of the part of ``target``."""
     return target.with_name(target.name + ".part")
-
-
-def offset_of(target: Path) -> int:
-    """Return the bytes of ``target`` that an earlier download has left and that can be resumed."""
-    part = part_path(target)
-    try:
-        size = part.stat().st_size if PartOrigin.read(part) else 0
-    except OSError:
-        return 0
-    spans = Spans.read(spans_path(part), size) if size else None
-    return size if spans is None else spans.total
 
 
 class PartFile:
@@ -289,32 +277,6 @@ def _forget(target: Path) -> None:
     if part.is_file() and not part.stat().st_size:
         for path in (part, FileRecord.beside(part), spans_path(part)):
             path.unlink(missing_ok=True)
-
-
-@contextmanager
-def locked(target: Path, destination: Path, check: Callable[[], None], say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock of ``target``, below ``destination``; others ``say`` that they wait, and ``check`` every second."""
-    path = target.with_name(target.name + ".part.lock")
-    try:
-        safe_files.directory(target.parent, destination.parent)
-        lock, waiting = file_lock(path), False
-        while True:
-            check()
-            try:
-                lock.acquire(timeout=1)
-                break
-            except LockHeld:
-                if not waiting:
-                    say(f"locked by another process: waiting for {path}")
-                waiting = True
-    except OSError as exc:
-        raise disk.disk_error(exc, target) from exc
-    try:
-        yield
-    finally:
-        with suppress(PermissionError):  # a file of another user in a directory with the sticky bit
-            path.unlink(missing_ok=True)
-        lock.release()
 
 
 class StreamHasher:

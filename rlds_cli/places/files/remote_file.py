@@ -16,7 +16,7 @@ class RemoteFile:
     path : str
         Path below the destination: relative, POSIX, checked.
     urls : tuple of str
-        Addresses to try, in order, of any scheme in `places.sources.urls.KINDS`.
+        Addresses to try, in order, of any scheme in `places.urls.kinds.KINDS`.
     size : int, optional
         Bytes.
     sha256, git_sha1, md5, crc32c : str, optional

@@ -12,7 +12,7 @@ from rlds_cli.places.http.client import Client, RetryPolicy
 from rlds_cli.places.http.connections import Permanent, Retryable
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.place import LONGEST, Body, Document, Meta, Overtaken, Place
-from rlds_cli.places.sources.transfer import ATTEMPTS, Sink, Wrong, transfer
+from rlds_cli.places.sources.transfer import ATTEMPTS, Sink, Stream, Wrong, transfer
 
 T = TypeVar("T")
 
@@ -117,6 +117,12 @@ class Objects:
             if isinstance(exc.__cause__, Wrong):
                 raise self._wrong_bytes(name, exc.__cause__) from exc.__cause__
             raise self._unread(name, exc) from exc
+
+    def stream(
+        self, name: str, start: int, stop: int, take: Callable[[memoryview], object], *, size: int | None = None
+    ) -> None:
+        """Give bytes [start, stop) of a file of ``size`` to a function, in order, as they come; raises as `bring`."""
+        self.bring(name, Stream(start, stop, take, size=size))
 
     def _wrong_bytes(self, name: str, wrong: Wrong) -> WrongHash:
         return WrongHash(
