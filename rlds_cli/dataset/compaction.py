@@ -10,8 +10,7 @@ import numpy as np
 
 from rlds_cli.dataset import editing
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.store import History, NewRows, Store
-from rlds_cli.store.views import Change
+from rlds_cli.store import Change, History, NewRows, Store
 from rlds_cli.ted import VIDEO
 
 if TYPE_CHECKING:

@@ -30,7 +30,6 @@ from rlds_cli.dataset.tasks import Tasks
 from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
 from rlds_cli.store import History, Manifest, Store, open_store
 from rlds_cli.store.manifest import Stats
-from rlds_cli.store.statistics import LazyStats
 from rlds_cli.ted import FLAGS, REWARD, TASK, Field
 
 if TYPE_CHECKING:
@@ -262,9 +261,7 @@ class Dataset(Shortcuts):
 
         An unknown field, or one without statistics (text, images), raises UnknownField.
         """
-        stats = self.manifest.stats
-        if self._selected:
-            stats = LazyStats.over(self.schema, self.store.rows, lambda: self.store.episodes, self._index)
+        stats = self.store.stats(self._index) if self._selected else self.manifest.stats
         return StoredStats(stats, self.schema, self.id)
 
     @cached_property

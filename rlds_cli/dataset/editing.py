@@ -33,9 +33,18 @@ from rlds_cli.dataset.tasks import StepTasks
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission, RldsError
 from rlds_cli.home import Home, exclusive
-from rlds_cli.store import History, Manifest, Store, derived, episode_table, manifest, open_store, references, views
+from rlds_cli.store import (
+    Change,
+    History,
+    Manifest,
+    Patched,
+    Store,
+    StoredColumn,
+    manifest,
+    open_store,
+    references,
+)
 from rlds_cli.store.facts import FACTS, check_names, described_facts, facts_of
-from rlds_cli.store.views import Change
 from rlds_cli.ted import TASK, TASK_AT, Scalar
 
 LABEL, COMPACT, RESTORE = "label", "compact", "restore"
@@ -142,8 +151,8 @@ def _label(
 ) -> Path:
     count = len(ds.store.episodes["start"])
     own = {column: _set(ds, column, values) for column, values in columns.items()}
-    own = {n: c for n, c in own.items() if not episode_table.is_equal(c, _own_column(ds.store, n), count)}
-    episode_table.check_names([*ds.store.own_columns, *(n for n in columns if n not in ds.store.own_columns)], ds.id)
+    own = {n: c for n, c in own.items() if not _is_equal(c, _own_column(ds.store, n), count)}
+    StoredColumn.check_names([*ds.store.own_columns, *(n for n in columns if n not in ds.store.own_columns)], ds.id)
     check_names(facts)
     described_facts(ds.manifest, facts)  # refuses wrong values, also of facts that do not change
     before = facts_of(ds.manifest)
@@ -211,17 +220,24 @@ def _differences(a: Store, b: Store) -> tuple[list[str], list[str]]:
     columns = {
         n
         for n in {*a.own_columns, *b.own_columns}
-        if count != other or not episode_table.is_equal(_own_column(a, n), _own_column(b, n), count)
+        if count != other or not _is_equal(_own_column(a, n), _own_column(b, n), count)
     }
     before, after = facts_of(a.manifest), facts_of(b.manifest)
     return sorted(columns), sorted(n for n in FACTS if before[n] != after[n])
 
 
-def _own_column(store: Store, name: str) -> episode_table.StoredColumn | None:
+def _own_column(store: Store, name: str) -> StoredColumn | None:
     return store.own_column(name) if name in store.own_columns else None
 
 
-def _origins(store: Store) -> Mapping[str, derived.Patched]:
+def _is_equal(a: StoredColumn | None, b: StoredColumn | None, episodes: int) -> bool:
+    """Return whether columns have the same type and values, or both are None."""
+    if a is None or b is None:
+        return a is b
+    return a.dtype == b.dtype and not StoredColumn.differing(a, b, episodes).any()
+
+
+def _origins(store: Store) -> Mapping[str, Patched]:
     """Return which episodes and steps of its source a dataset names in its next version: those that it has named."""
     return {name: column for name, column in trimming.WHOLE.items() if name not in store.episodes}
 
@@ -261,7 +277,7 @@ class Outcome:
     """
 
     ranges: IntArray | None
-    columns: Mapping[str, episode_table.StoredColumn | None]
+    columns: Mapping[str, StoredColumn | None]
     facts: Mapping[str, Any]
 
 
@@ -310,7 +326,7 @@ def remake(
 # -- values of columns
 
 
-def _set(ds: OpenDataset, name: str, values: Any) -> episode_table.StoredColumn | None:
+def _set(ds: OpenDataset, name: str, values: Any) -> StoredColumn | None:
     """Return a column of all episodes of the store in which the selected ones have new values.
 
     Raises
@@ -325,11 +341,11 @@ def _set(ds: OpenDataset, name: str, values: Any) -> episode_table.StoredColumn 
     given = [values] * len(index) if one else values.tolist() if isinstance(values, np.ndarray) else list(values)
     if len(given) != len(index):
         raise InvalidArgument(f"{name}: {len(given):,} values for {len(index):,} episodes of {ds.id}.")
-    for k, value in zip(index.tolist(), episode_table.scalars(given, name, ds.id), strict=True):
+    for k, value in zip(index.tolist(), StoredColumn.plain(given, name, ds.id), strict=True):
         all_values[k] = value
     if all(v is None for v in all_values):
         return None
-    made = episode_table.typed(all_values, name)
+    made = StoredColumn.of(all_values, name)
     before = ds.store.own_column(name) if known else made
     if before.dtype != made.dtype and {before.dtype, made.dtype} & {"str", "bool"} and not before.missing.all():
         raise InvalidArgument(
@@ -487,7 +503,7 @@ def _write(
     safe_files.work_directory(work, place.root)  # for this user alone, unlike the dataset in it
     built = work / "dataset"
     built.mkdir(safe_files.DIRECTORY)
-    views.write(ds.store, built, change, id=str(id), version=version, provenance=steps)
+    change.write(ds.store, built, id=str(id), version=version, provenance=steps)
     return built
 
 

@@ -11,10 +11,8 @@ import numpy as np
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.dataset.tasks import StepTasks, Tasks
-from rlds_cli.store import FieldHash, NewRows, Store, episode_table
-from rlds_cli.store.derived import Patched
+from rlds_cli.store import Change, FieldHash, NewRows, Patched, Store, StoredColumn
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.views import Change
 from rlds_cli.ted import TASK, TASK_AT, Scalar
 
 
@@ -46,7 +44,7 @@ def of_ranges(store: Store, change: Change, changed: IntArray) -> Change:
     values = store.own_column(TASK).take(change.index).scalars()
     for k, text in zip(changed.tolist(), StepTasks.of(Rows(Places(store, change, changed))).first, strict=True):
         values[k] = text
-    return replace(change, own={**change.own, TASK: episode_table.typed(values, TASK)})
+    return replace(change, own={**change.own, TASK: StoredColumn.of(values, TASK)})
 
 
 def relabelled(store: Store, change: Change) -> Change:

@@ -26,11 +26,8 @@ from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays, sha256
 from rlds_cli.dataset import retelling
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.store import NewRows, Store
-from rlds_cli.store.derived import NUMBERS, ZEROS, Column, Patched
+from rlds_cli.store import Change, NewRows, Patched, Store
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.episode_table import Columns
-from rlds_cli.store.views import Change
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, Field
 
 _TERMINATED, _TRUNCATED = FLAGS
@@ -56,7 +53,10 @@ class Ranges:
         return len(self.number)
 
 
-WHOLE: Mapping[str, Patched] = {"source_episode": NUMBERS, "source_step": ZEROS}  # columns of whole episodes
+WHOLE: Mapping[str, Patched] = {  # columns of whole episodes
+    "source_episode": Patched.everywhere("numbers"),
+    "source_step": Patched.everywhere("zeros"),
+}
 
 
 def change(store: Store, ranges: Ranges) -> Change:
@@ -75,7 +75,7 @@ def change(store: Store, ranges: Ranges) -> Change:
         last = np.asarray(store.rows(_TERMINATED)[start + length - 1])
         end[last] = TERMINATED
         cut &= ~last
-    columns: dict[str, Column] = {
+    columns: dict[str, Array | list[str]] = {
         "start": start,
         "length": length,
         "num_observed": length + observed,
@@ -98,8 +98,7 @@ def change(store: Store, ranges: Ranges) -> Change:
     new = {name: Patched(parts, partial(_digests, rows, f, cut)) for name, f in store.fields.items()}
     flags = partial(_write_flags, store=store, ranges=ranges, truncated=truncated)
     rewritten = {_TRUNCATED: flags} if _TRUNCATED in store.fields else {}
-    if isinstance(e, Columns):
-        e.let_go()
+    store.table.let_go()
     return retelling.of_ranges(store, Change(ranges.number, patched, digests=new, rows=rewritten), parts)
 
 

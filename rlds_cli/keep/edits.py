@@ -32,13 +32,13 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, Outcome, ProvenanceStep, remake
 from rlds_cli.errors import DatasetNotFound, InvalidEpisode, RldsError
 from rlds_cli.keep.lock_values import LockValue
-from rlds_cli.store import Manifest, Store, episode_table, open_store
-from rlds_cli.store.episode_table import StoredColumn
+from rlds_cli.store import Manifest, Store, StoredColumn, open_store
 from rlds_cli.store.facts import FACTS, facts_of
 from rlds_cli.ted import Scalar
 
 _MEMBERS = ("from", "base", "episodes", "columns", "facts")
 _MOST = 1 << 53  # episodes and steps: far above those of any dataset, and sums stay below 64 bits
+_TEXT = "str"  # the type of a column of texts
 _LONGEST_TEXT = 1 << 16  # characters of a value; labels are words, tasks are sentences
 _WHOLE = "whole episodes [first, stop), or steps [episode, first, stop)"
 _IS: Mapping[str, Callable[[Any], bool]] = {
@@ -46,7 +46,7 @@ _IS: Mapping[str, Callable[[Any], bool]] = {
     "int64": lambda v: type(v) is int and -(1 << 63) <= v < 1 << 63,
     "uint64": lambda v: type(v) is int and 0 <= v < 1 << 64,
     "float64": lambda v: isinstance(v, float),
-    episode_table.TEXT: lambda v: isinstance(v, str) and len(v) <= _LONGEST_TEXT and _can_be_stored(v),
+    _TEXT: lambda v: isinstance(v, str) and len(v) <= _LONGEST_TEXT and _can_be_stored(v),
 }
 
 
@@ -178,7 +178,7 @@ def check(value: LockValue) -> Mapping[str, Any]:
     count = None if episodes is None else _check_entries(episodes)
     columns = value.member("columns")
     try:
-        episode_table.check_names(columns.mapping(), columns.place)
+        StoredColumn.check_names(columns.mapping(), columns.place)
     except InvalidEpisode as e:
         raise columns.wrong(f"names of episode columns: {e.message}") from None
     for _, column in columns.members():
@@ -189,7 +189,7 @@ def check(value: LockValue) -> Mapping[str, Any]:
     if (fps := facts.optional("fps")) and not _is_rate(fps.value):
         raise fps.wrong("a number of frames a second")
     for name, value_of in facts.members():
-        if name != "fps" and value_of.value is not None and not _IS[episode_table.TEXT](value_of.value):
+        if name != "fps" and value_of.value is not None and not _IS[_TEXT](value_of.value):
             raise value_of.wrong("a text")
     return value.mapping()
 
@@ -275,7 +275,7 @@ def make(
 def _outcome(store: Store, edits: Mapping[str, Any], wrong: str) -> Outcome:
     known = [n for n in store.own_columns if n not in edits["columns"]]
     try:
-        episode_table.check_names([*known, *edits["columns"]], store.manifest.id)
+        StoredColumn.check_names([*known, *edits["columns"]], store.manifest.id)
     except InvalidEpisode as e:
         raise RldsError(f"{wrong}: {e.message}") from e
     ranges = None if edits["episodes"] is None else _ranges(store, edits["episodes"], wrong)
@@ -304,9 +304,9 @@ def _column(runs: Mapping[str, Any], name: str, episodes: int, wrong: str) -> St
     if counts.sum() != episodes:
         raise RldsError(f"{wrong}: the column {name} has values of {counts.sum():,} episodes, not of {episodes:,}.")
     missing = np.repeat(np.array([v is None for v in values], bool), counts)
-    if runs["dtype"] == episode_table.TEXT:
+    if runs["dtype"] == _TEXT:
         texts: list[Scalar] = np.repeat(np.array(values, object), counts).tolist()
-        return StoredColumn(episode_table.TEXT, [None if t is None else str(t) for t in texts], missing)
+        return StoredColumn(_TEXT, [None if t is None else str(t) for t in texts], missing)
     filler = np.nan if runs["dtype"] == "float64" else 0
     filled = np.array([filler if v is None else v for v in values], runs["dtype"])
     return StoredColumn(runs["dtype"], np.repeat(filled, counts), missing)

@@ -26,7 +26,7 @@ from rlds_cli.preprocess.lazy import EPISODE, LazyArray, StoredColumns, value_of
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, EpisodeResult, Probe, WritePlan, infer
 from rlds_cli.preprocess.reading import SourceEpisode, SourceReader
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, Task
-from rlds_cli.store.episode_table import split_columns
+from rlds_cli.store import split_columns
 from rlds_cli.ted import (
     CUT,
     FLAGS,

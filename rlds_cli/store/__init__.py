@@ -5,8 +5,9 @@ version says of itself. A `StoredDataset` answers what is asked of a dataset wit
 `GrowingDataset` is one to which writers commit: it is compacted, cleared, and freed of what left.
 A `History` is the versions of a dataset and their tags; it publishes the next one.
 
-A dataset is made of a job by `Work`, which writes its parts, and by `finish`; or of others, whose files of rows it
-shares, by `join`. `NewRows` are written where a change makes other rows.
+A dataset is made of a job by `Work`, which writes its parts, and by `finish`; of others, whose files of rows it shares,
+by `join`; or of another one by a `Change`, with `NewRows` where it has other rows. A `StoredColumn` has a label, a
+number or a text for each episode.
 
 A `FieldHash` says how the episodes of a field are hashed; an `EpisodeHash` does it as their rows come, and
 `ContentDigests` make a fingerprint of the results. Images are checked, encoded and decoded here, and videos decoded.
@@ -24,6 +25,7 @@ from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
     from rlds_cli.store.build import Built as Built
+    from rlds_cli.store.derived import Patched as Patched
     from rlds_cli.store.digests import ContentDigests as ContentDigests
     from rlds_cli.store.digests import EpisodeHash as EpisodeHash
     from rlds_cli.store.digests import FieldHash as FieldHash
@@ -52,15 +54,24 @@ if TYPE_CHECKING:
     from rlds_cli.store.manifest import Manifest as Manifest
     from rlds_cli.store.new_rows import NewRows as NewRows
     from rlds_cli.store.opening import Store as Store
+    from rlds_cli.store.own_columns import ColumnKinds as ColumnKinds
+    from rlds_cli.store.own_columns import StoredColumn as StoredColumn
+    from rlds_cli.store.own_columns import split_columns as split_columns
     from rlds_cli.store.sealing import blamed_directories as blamed_directories
     from rlds_cli.store.sealing import row_files as row_files
     from rlds_cli.store.videos import Video as Video
     from rlds_cli.store.videos import decode_video as decode_video
+    from rlds_cli.store.views import Change as Change
     from rlds_cli.store.work import Shard as Shard
     from rlds_cli.store.work import Work as Work
 
 __all__ = [
     "Appender",
+    "Change",
+    "ColumnKinds",
+    "Patched",
+    "StoredColumn",
+    "split_columns",
     "Built",
     "CheckedFrames",
     "CommitLog",
@@ -102,6 +113,7 @@ lazy(
     {
         "build": "Built",
         "digests": "ContentDigests EpisodeHash FieldHash is_of_rows",
+        "derived": "Patched",
         "finishing": "Description finish",
         "frames": "check_frames copy_repeated decode_frame decode_frames encode_frames",
         "growing.appender": "Appender",
@@ -120,6 +132,8 @@ lazy(
         "opening": "Store",
         "sealing": "blamed_directories row_files",
         "videos": "Video decode_video",
+        "own_columns": "ColumnKinds StoredColumn split_columns",
+        "views": "Change",
         "work": "Shard Work",
     },
 )

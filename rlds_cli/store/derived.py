@@ -22,6 +22,7 @@ from rlds_cli.store.opening import Store
 
 FEWEST = 1024  # episodes of a dataset that looks values up: those of fewer take no more than their files would
 Column = Array | list[str]
+_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,11 @@ class Patched:
     values: Column | Callable[[], Column]
     others: Kind = "stored"
 
+    @classmethod
+    def everywhere(cls, others: Kind) -> Patched:
+        """Return the column of which all episodes have what ``others`` says."""
+        return cls(_NONE, _NONE, others)
+
     def column(self) -> Column:
         """Return the values."""
         return self.values() if callable(self.values) else self.values
@@ -54,10 +60,6 @@ class Patched:
             has = self.at[k] == index
             found[has] = np.asarray(self.column())[k[has]]
         return found
-
-
-_NONE = np.zeros(0, np.int64)
-NUMBERS, ZEROS = Patched(_NONE, _NONE, "numbers"), Patched(_NONE, _NONE, "zeros")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,10 +137,9 @@ class Tables:
     def _of_source(self, path: str) -> Patched:
         """Return an array of the source, with the episodes that are parts of its own apart."""
         if self._index is None or not len(self._parts) or not self._looks_up:
-            return Patched(_NONE, _NONE)
-        nothing_else = Patched(_NONE, _NONE)
+            return Patched.everywhere("stored")
         of = self._index[self._parts]
-        return Patched(self._parts, lambda: values(self._source, path, nothing_else, of))
+        return Patched(self._parts, lambda: values(self._source, path, Patched.everywhere("stored"), of))
 
     def _look_up(self, path: str, patched: Patched, there: Lookup | None) -> None:
         """Write a lookup in the arrays of the source, or in those that it looks up itself: ``there`` if it does."""

@@ -32,9 +32,9 @@ from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays, sha256
 from rlds_cli.base.ids import FINGERPRINT
 from rlds_cli.base.repeated import Repeated
-from rlds_cli.store import episode_table
-from rlds_cli.store.episode_table import StoredColumn
+from rlds_cli.store import own_columns
 from rlds_cli.store.manifest import StoredField
+from rlds_cli.store.own_columns import StoredColumn
 from rlds_cli.ted import VIDEO, Column, EncodedFrames, EpisodeTable, Field, VideoFrames
 
 LARGE_ROW = 4096  # bytes from which on a row has a digest of its own: 32 bytes are 0.8 % of it
@@ -238,7 +238,7 @@ def of_table(table: EpisodeTable) -> dict[str, str]:
     A split without episodes, and a column without a value, do not count: a selection may have such.
     """
     valued = {name: values for name, values in table.extra.items() if any(v is not None for v in values)}
-    return of_columns(dict(content_columns(table)), episode_table.all_typed(valued))
+    return of_columns(dict(content_columns(table)), own_columns.all_typed(valued))
 
 
 def of_columns(columns: Mapping[str, Array | Sequence[str | None]], own: Mapping[str, StoredColumn]) -> dict[str, str]:

@@ -23,9 +23,9 @@ from rlds_cli.base.repeated import Repeated
 from rlds_cli.store import (
     compression,
     digests,
-    episode_table,
     layouts,
     lookups,
+    own_columns,
     rows,
     sealing,
     sharing,
@@ -208,11 +208,11 @@ def complete(
     threads: int = 2,
 ) -> Manifest:
     """Write the rest of a dataset: episode table, sources, metadata, groups, list of digests, manifest."""
-    table, of_user = c.table, episode_table.all_typed(c.table.extra)
+    table, of_user = c.table, own_columns.all_typed(c.table.extra)
     _write_episodes(directory / "episodes", c)
     of_episodes = {f.name: layouts.read(directory / "digests" / f.path) for f in c.fields}
     arrays.write(directory / "episodes" / "id", digests.ids(table, of_episodes))
-    episode_table.write_own(directory / "episodes", of_user)
+    own_columns.write_own(directory / "episodes", of_user)
     manifest = Manifest(
         format=FORMAT,
         id=about.id,

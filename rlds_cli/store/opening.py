@@ -18,8 +18,8 @@ from rlds_cli.store import statistics
 from rlds_cli.store.columns import Part
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.encoded import EncodedBytes, Frames
-from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import Manifest, Stats
+from rlds_cli.store.own_columns import StoredColumn
 from rlds_cli.store.renaming import RenamedTable
 from rlds_cli.store.sharing import Shared
 from rlds_cli.store.statistics import LazyStats
@@ -71,6 +71,11 @@ class Store:
         # of the arrays, and not of this object, which refers to the manifest
         table = self.table
         return replace(m, stats=LazyStats.over(self.fields, self._arrays.open, lambda: table.episodes))
+
+    def stats(self, index: IntArray | None) -> Mapping[str, Mapping[str, Any]]:
+        """Return statistics over the steps of the episodes ``index``, or of all, computed when they are asked for."""
+        table = self.table
+        return LazyStats.over(self.fields, self._arrays.open, lambda: table.episodes, index)
 
     @cached_property
     def episodes(self) -> Mapping[str, Array]:

@@ -13,9 +13,9 @@ from rlds_cli.store import digests
 from rlds_cli.store.columns import Column, Part
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.encoded import EncodedBytes
-from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.metadata import Metadata
+from rlds_cli.store.own_columns import StoredColumn
 from rlds_cli.store.table import Reopened, Run, Table
 from rlds_cli.store.videos import Videos
 

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.base.array_types import Array, IntArray
+from rlds_cli.base.bins import in_bins
 from rlds_cli.store import digests
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.manifest import Stats
@@ -291,18 +292,6 @@ def _histogram(sample: Array) -> tuple[tuple[int, ...], float, float]:
     scaled = in_bins(x, low, high - low, BINS).astype(np.int64)
     counts = np.bincount(np.minimum(scaled, BINS - 1), minlength=BINS)
     return tuple(int(c) for c in counts), low, high
-
-
-def in_bins(x: Array, low: Float | float, width: Float | float, bins: IntArray | int) -> Float:
-    """Return positions of values, from 0 to ``bins``, among ``bins`` equal bins that span ``width`` from ``low`` on.
-
-    Subnormal widths need a case of their own: the number of bins per unit is not a float there.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        per_unit = np.asarray(bins, np.float64) / width
-        if np.isfinite(per_unit).all():
-            return np.asarray((x - low) * per_unit)
-        return np.asarray(np.where(np.isfinite(per_unit), (x - low) * per_unit, (x - low) / width * bins))
 
 
 # -- one pass over the rows of a field

@@ -15,15 +15,16 @@ import numpy as np
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument
-from rlds_cli.store import digests, episode_table, layouts, lookups, manifest, metadata, sealing
+from rlds_cli.store import digests, episode_table, layouts, lookups, manifest, metadata, own_columns, sealing
 from rlds_cli.store.columns import Column, Part
 from rlds_cli.store.digests import Digests, FieldHash
 from rlds_cli.store.encoded import EncodedBytes
-from rlds_cli.store.episode_table import StoredColumn
+from rlds_cli.store.episode_table import Columns
 from rlds_cli.store.history import History
 from rlds_cli.store.local import Files, LocalFiles, replaced, version_removed
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.metadata import Metadata
+from rlds_cli.store.own_columns import StoredColumn
 from rlds_cli.store.paths import component
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.snapshots import LocalFile
@@ -137,6 +138,11 @@ class Table(ABC):
     def metadata(self) -> Metadata:
         """The data that are not per row, by name."""
         return self.files.guarded(lambda: metadata.read(self.files.beside(metadata.DIRECTORY).parent))
+
+    def let_go(self) -> None:
+        """Unmap the pages of the episode table that are files of their own, which count as memory in use."""
+        if isinstance(self.episodes, Columns):
+            self.episodes.let_go()
 
     @property
     def numbers(self) -> IntArray:
@@ -461,12 +467,12 @@ class FixedTable(Table):
         dtype, count = self.manifest.episode_columns[name]["dtype"], self.manifest.counts.episodes
         if name in self._small_columns:
             where = f"The episode column {name} of {self.manifest.id}"
-            return episode_table.column_of(self._small_columns[name], dtype, count, where)
+            return own_columns.column_of(self._small_columns[name], dtype, count, where)
         masks = ("episodes", "missing", component(name))
         missing = self.files.guarded(
             lambda: episode_table.read_missing(self.files.path.joinpath(*masks), self.episodes)
         )
-        if dtype != episode_table.TEXT:
+        if dtype != own_columns.TEXT:
             if name not in self.episodes or self.episodes[name].dtype != dtype:
                 raise DamagedDataset(f"The episode column {name} of {self.manifest.id} is not there as {dtype}.")
             return StoredColumn(dtype, self.episodes[name], missing)
@@ -475,7 +481,7 @@ class FixedTable(Table):
 
     @cached_property
     def _small_columns(self) -> dict[str, Any]:
-        return self.files.guarded(lambda: episode_table.read_small(self._episodes))
+        return self.files.guarded(lambda: own_columns.read_small(self._episodes))
 
     @cached_property
     def sources(self) -> tuple[dict[str, Any], ...]:

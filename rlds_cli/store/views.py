@@ -17,13 +17,13 @@ import numpy as np
 
 from rlds_cli import __version__
 from rlds_cli.base.array_types import IntArray
-from rlds_cli.store import derived, digests, episode_table, layouts, lookups, metadata, sealing, sharing, videos
+from rlds_cli.store import derived, digests, layouts, lookups, metadata, own_columns, sealing, sharing, videos
 from rlds_cli.store.derived import Column, Patched, Tables, WrittenTable
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import Counts, Manifest, StoredField, read
 from rlds_cli.store.new_rows import NewRows
 from rlds_cli.store.opening import Store
+from rlds_cli.store.own_columns import StoredColumn
 from rlds_cli.store.paths import component
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
@@ -76,51 +76,50 @@ class Change:
     looks_up: bool = True
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    def write(
+        self,
+        source: Store,
+        directory: Path,
+        *,
+        id: str,
+        version: int,
+        provenance: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Write the dataset that it makes of another one into an empty directory, but do not publish it.
 
-def write(
-    source: Store,
-    directory: Path,
-    change: Change,
-    *,
-    id: str,
-    version: int,
-    provenance: Sequence[Mapping[str, Any]],
-) -> None:
-    """Write the dataset that a change makes of another one into an empty directory, but do not publish it.
+        Parameters
+        ----------
+        id, version
+            Of the result.
+        provenance : sequence of mappings
+            The steps that made the result, the last one included.
 
-    Parameters
-    ----------
-    id, version
-        Of the result.
-    provenance : sequence of mappings
-        The steps that made the result, the last one included.
-
-    Raises
-    ------
-    DamagedDataset
-        The source is damaged.
-    DatasetNotFound
-        Rows that it refers to are not there.
-    """
-    sealing.check_listing(source.path, source.manifest)  # new digests would hide damage
-    known: dict[str, str] = {}
-    listed = sealing.listed(source.path)
-    for f in source.manifest.fields:
-        if f.name in change.rows:
-            change.rows[f.name](NewRows(source, f.name, directory))
-        for root in _TABLES if f.name in change.rows else (*_ROWS, *_TABLES):
-            if f.name not in change.rows or not (directory / root / f.path).exists():
-                known |= _share(source, directory, root + f.path, listed, change)
-    for name in _SHARED:
-        known |= _share(source, directory, name, listed, change)
-    start, looks_up = change.columns.get("start"), change.looks_up and not change.copies
-    parts = start.at if isinstance(start, Patched) else np.zeros(0, np.int64)
-    tables = Tables(source, directory, change.index, parts=parts, looks_up=looks_up)
-    own = _write_tables(source, directory, change, tables)
-    layouts.write_groups(directory)
-    m = _described(source, directory, change, own, id, version, provenance)
-    sealing.seal(directory, m, known=known | tables.known)
-    read(directory)  # refuse now what would be refused on opening
+        Raises
+        ------
+        DamagedDataset
+            The source is damaged.
+        DatasetNotFound
+            Rows that it refers to are not there.
+        """
+        sealing.check_listing(source.path, source.manifest)  # new digests would hide damage
+        known: dict[str, str] = {}
+        listed = sealing.listed(source.path)
+        for f in source.manifest.fields:
+            if f.name in self.rows:
+                self.rows[f.name](NewRows(source, f.name, directory))
+            for root in _TABLES if f.name in self.rows else (*_ROWS, *_TABLES):
+                if f.name not in self.rows or not (directory / root / f.path).exists():
+                    known |= _share(source, directory, root + f.path, listed, self)
+        for name in _SHARED:
+            known |= _share(source, directory, name, listed, self)
+        start, looks_up = self.columns.get("start"), self.looks_up and not self.copies
+        parts = start.at if isinstance(start, Patched) else np.zeros(0, np.int64)
+        tables = Tables(source, directory, self.index, parts=parts, looks_up=looks_up)
+        own = _write_tables(source, directory, self, tables)
+        layouts.write_groups(directory)
+        m = _described(source, directory, self, own, id, version, provenance)
+        sealing.seal(directory, m, known=known | tables.known)
+        read(directory)  # refuse now what would be refused on opening
 
 
 def _share(source: Store, target: Path, name: str, listed: Mapping[str, str], change: Change) -> dict[str, str]:
@@ -166,13 +165,13 @@ def _write_tables(source: Store, directory: Path, change: Change, tables: Tables
             tables.write(f"{EPISODES}/{MISSING}/{component(name)}")
     own |= {name: column for name, column in change.own.items() if column is not None}
     if change.own or change.index is not None:
-        episode_table.write_own(directory / EPISODES, own, apart)
+        own_columns.write_own(directory / EPISODES, own, apart)
     return own
 
 
 def _stays_apart(source: Store, name: str, column: StoredColumn) -> bool:
     """Return whether a column of the user's own has arrays, which hold its values as they are stored in the result."""
-    return episode_table.is_apart(source.path / EPISODES, name) and column.dtype == source.own_column(name).dtype
+    return own_columns.is_apart(source.path / EPISODES, name) and column.dtype == source.own_column(name).dtype
 
 
 def _names(table: Path, own: Iterable[str]) -> list[str]:

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.base.array_types import Array, IntArray
+from rlds_cli.base.bins import in_bins
 from rlds_cli.dataset import Rows
 from rlds_cli.errors import RldsError
-from rlds_cli.store.statistics import in_bins
 from rlds_cli.ted import Field
 
 if TYPE_CHECKING:

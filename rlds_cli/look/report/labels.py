@@ -10,8 +10,7 @@ import numpy as np
 
 from rlds_cli.base.array_types import IntArray
 from rlds_cli.dataset import Dataset
-from rlds_cli.store import episode_table
-from rlds_cli.store.episode_table import StoredColumn
+from rlds_cli.store import StoredColumn
 from rlds_cli.store.facts import FACTS, facts_of
 from rlds_cli.ted import Scalar
 
@@ -62,7 +61,7 @@ def of_columns(a: Dataset, b: Dataset) -> Iterator[ColumnDifference]:
     at, behind = _matched(a, b) if names else (np.zeros(0, np.int64),) * 2
     for name in names:
         one, other = _column(a, name, at), _column(b, name, behind)
-        differ = np.flatnonzero(episode_table.differing(one, other, len(at))).tolist()
+        differ = np.flatnonzero(StoredColumn.differing(one, other, len(at))).tolist()
         types = [None if c is None else c.dtype for c in (one, other)]
         if differ or types[0] != types[1]:
             values = ([None if c is None else c.scalar(k) for c in (one, other)] for k in differ[:FEW])

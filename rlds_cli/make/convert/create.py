@@ -37,13 +37,13 @@ from rlds_cli.make.convert.trajectories import Trajectory, trajectories
 from rlds_cli.store import (
     Built,
     CheckedFrames,
+    ColumnKinds,
     Description,
     History,
     Store,
     StoredDataset,
     Work,
     decoded_frames,
-    episode_table,
     finish,
 )
 from rlds_cli.store.images import Images
@@ -343,7 +343,7 @@ class EpisodeReader:
         self.splits: set[str] = set()
         self.several_tasks = False
         self._codecs = codecs
-        self._kinds: dict[str, str] = {}  # types of the episode columns so far
+        self._kinds = ColumnKinds()
 
     def episodes(self, found: Iterator[Trajectory]) -> Iterator[EpisodeData]:
         """Yield the episodes, checked and in the dtypes of the schema; raises InvalidEpisode."""
@@ -359,7 +359,7 @@ class EpisodeReader:
                 self.schema = infer_schema(flat, length, both=of.both, known=of.fields)
             self.splits.update(splits_of(t.origin.store) if t.origin else ())
             flat = self._filled(flat, about, length)
-            self._check_types(about, t.name)
+            self._kinds.add(about, t.name)
             fitting = fit_columns(flat, self.schema, t.name)
             yield EpisodeData(
                 owned(fitting) if self.copies else fitting,
@@ -453,12 +453,6 @@ class EpisodeReader:
         if t.origin is None and not parts_of(flat, "observation"):
             raise InvalidEpisode(f"{t.name} has no observation: {', '.join(flat) or 'nothing'}.")
         return check_episode(flat, t.name, apart=of.apart)
-
-    def _check_types(self, about: Mapping[str, Scalar], name: str) -> None:
-        """Refuse a value of another type than the earlier ones of its column."""
-        for column, value in about.items():
-            if value is not None:
-                self._kinds[column] = episode_table.joint_kind(self._kinds.get(column), value, column, name)
 
 
 _DONE = "next/done"

@@ -26,7 +26,7 @@ from rlds_cli.errors import InvalidArgument, InvalidEpisode, UnknownField
 from rlds_cli.home import Home, exclusive
 from rlds_cli.look import record_findings
 from rlds_cli.make.convert.create import VideoSources, check_free, of_videos
-from rlds_cli.store import Description, History, JoinedMember, Store, Work, episode_table, finish, join, open_store
+from rlds_cli.store import Description, History, JoinedMember, Store, StoredColumn, Work, finish, join, open_store
 from rlds_cli.ted import TASK_AT, VIDEO, Chunk, Column, EpisodeTable, Field, Part
 
 COLUMN = "dataset"  # the episode column that says where an episode came from
@@ -349,7 +349,7 @@ class MergeJob:
                 f"{taken[0]} has an episode column {self._column} already.",
                 hint="--column NAME (column=) calls the new one otherwise",
             )
-        episode_table.check_names(new, self.id)
+        StoredColumn.check_names(new, self.id)
         kinds: dict[str, tuple[str, str]] = {}
         for ds in self._members:
             for name in ds.store.own_columns:

@@ -25,7 +25,7 @@ from rlds_cli.base.array_types import BoolArray, IntArray
 from rlds_cli.dataset import Batch
 from rlds_cli.dataset.provenance import EpisodeOrigin
 from rlds_cli.errors import InvalidEpisode
-from rlds_cli.store import episode_table
+from rlds_cli.store import split_columns
 from rlds_cli.ted import FLAGS, Flat, Scalar, Value, flatten, parts_of
 
 OBSERVED, DONE, EPISODE, MASK = "next/observed", "next/done", "episode", "mask"
@@ -148,7 +148,7 @@ def _of_item(item: Any, name: str) -> Iterator[Trajectory]:
     if origin is not None and any(n.partition("/")[0] == EPISODE for n in origin.store.fields):
         yield Trajectory(name, flatten(item, name), origin=origin)  # a dataset with a field of this name
         return
-    fields, about = episode_table.split_columns(item, name)
+    fields, about = split_columns(item, name)
     flat = flatten(fields, name)
     if origin is not None:
         yield Trajectory(name, flat, about, origin=origin)

@@ -25,7 +25,6 @@ from rlds_cli.errors import NameTaken, NoSpace, RldsError
 from rlds_cli.store import commits, layouts, manifest
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.episode_table import joint_kind, kind_of
 from rlds_cli.store.growing import edits, films, logs, moving, retention
 from rlds_cli.store.growing.areas import frame_bytes, spans_of
 from rlds_cli.store.growing.edits import EditLog, Edits
@@ -37,6 +36,7 @@ from rlds_cli.store.growing.retention import Added
 from rlds_cli.store.growing.row_files import RowFiles
 from rlds_cli.store.growing.segments import Layout
 from rlds_cli.store.growing.standing import Standing
+from rlds_cli.store.own_columns import joint_kind, kind_of
 from rlds_cli.store.videos import Locate
 from rlds_cli.ted import Chunk, Column, EncodedFrames, EpisodeTable, Scalar, VideoFrames
 

@@ -19,12 +19,12 @@ from rlds_cli.base.text import plural
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.facts import FACTS, facts_of
 from rlds_cli.store.growing import edits, logs
 from rlds_cli.store.growing.edits import Edits
 from rlds_cli.store.growing.places import LogPlaces
 from rlds_cli.store.growing.segments import Layout
+from rlds_cli.store.own_columns import StoredColumn
 from rlds_cli.store.table import Table
 from rlds_cli.ted import Scalar
 

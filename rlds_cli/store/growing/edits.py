@@ -33,12 +33,13 @@ from rlds_cli.base.files import disk
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset, InvalidArgument, InvalidEpisode, NoSpace
-from rlds_cli.store import commits, episode_table, facts
+from rlds_cli.store import commits, facts
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.places import LogPlaces
 from rlds_cli.store.growing.records import Records, counted
 from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.own_columns import StoredColumn
 from rlds_cli.ted import Scalar
 
 COMMANDS = ("label", "drop", "restore")
@@ -227,7 +228,7 @@ def _edit(line: Any, end: int, head: Manifest) -> Edit:
     if edit.by == "restore" and "version" not in args:
         raise ValueError("a version that was restored, without its number")
     count = _check_spans(edit.episodes)
-    episode_table.check_names(columns, "a label")
+    StoredColumn.check_names(columns, "a label")
     for name, values in columns.items():
         if not (_is_column(values, count) if isinstance(values, list) else _is_scalar(values)):
             raise ValueError(f"values of {name} that are not one for each episode")

@@ -40,11 +40,12 @@ from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.locks import flock
 from rlds_cli.errors import DamagedDataset, InvalidEpisode
-from rlds_cli.store import episode_table, files
+from rlds_cli.store import files
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.history import History
 from rlds_cli.store.manifest import StoredField
+from rlds_cli.store.own_columns import StoredColumn
 from rlds_cli.ted import TERMINATED, Field
 
 EPISODES, DIGESTS, DEPARTED, ABOUT, SOURCES, STRINGS, VIDEOS, EDITS = ALL = tuple(
@@ -246,7 +247,7 @@ def about_of(line: bytes, dataset: Path) -> Mapping[str, Any]:
         texts = [found.get("group", ""), found.get("options", ""), *(splits if isinstance(splits, list) else [None])]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("a group, options or splits that are not texts")
-        episode_table.check_names(extra, "the episode")
+        StoredColumn.check_names(extra, "the episode")
         if not all(isinstance(v, bool | int | float | str) for v in extra.values()):
             raise ValueError("an episode column without a single value")
     except (ValueError, InvalidEpisode) as e:

@@ -23,7 +23,6 @@ from rlds_cli.store.columns import Column, Part
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.encoded import EncodedBytes
-from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.growing import logs, retention, segments, snapshots
 from rlds_cli.store.growing.changing import ChangedByLog
 from rlds_cli.store.growing.edits import EditLog, Edits
@@ -34,6 +33,7 @@ from rlds_cli.store.growing.places import LogPlaces
 from rlds_cli.store.growing.segments import Layout, SegmentedArray
 from rlds_cli.store.local import Files, LocalFiles
 from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.own_columns import StoredColumn
 from rlds_cli.store.snapshots import LocalFile
 from rlds_cli.store.table import Reopened, Run
 from rlds_cli.store.videos import Videos
@@ -267,7 +267,7 @@ class LoggedTable(ChangedByLog):
 
     def _read_own_column(self, name: str) -> StoredColumn:
         try:
-            return episode_table.typed(self._logged_values(name, self._kept_places), name)
+            return StoredColumn.of(self._logged_values(name, self._kept_places), name)
         except InvalidEpisode as e:
             raise DamagedDataset(f"{self.files.path / logs.ABOUT}: {e.message}", hint=logs.HINT) from e
 
