@@ -8,10 +8,9 @@ of `network_schemes` mean the same on every machine. A `FileDownload` brings a `
 `FileRecord` beside it says where it came from. A `Client` makes the requests, and retries by a `RetryPolicy` until a
 failure is `Permanent`.
 
-`open_remote` opens a dataset at an address, and `watched` adds to the progress of work what arrives of it meanwhile.
-A `Pull` brings it into a home. `datasets_at` lists those at an address. A `Published` dataset is one of LeRobot on the
-hub, prepared to be read there. `Origins` are the addresses that a dataset of a home came from or was pushed to. A
-`RemoteDirectory` holds in a home what was read at an address.
+`open_remote` opens a dataset at an address. A `Pull` brings it into a home. `datasets_at` lists those at an address. A
+`Published` dataset is one of LeRobot on the hub, prepared to be read there. `Origins` are the addresses that a dataset
+of a home came from or was pushed to. A `RemoteDirectory` holds in a home what was read at an address.
 
 What was pushed is a format: `Versions` of a dataset, an `Index` of each, and objects whose parts of `BLOCK` and `GROUP`
 bytes have hashes. A `PushedDataset` reads it; a `Hasher` and an `IndexBuilder` make it.
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from rlds_cli.places.remote.reading import PushedDataset as PushedDataset
     from rlds_cli.places.remote.store import open_remote as open_remote
     from rlds_cli.places.remote.versions import Versions as Versions
-    from rlds_cli.places.remote.waiting import watched as watched
     from rlds_cli.places.sources.addresses import Address as Address
     from rlds_cli.places.sources.opening import open_objects as open_objects
     from rlds_cli.places.sources.place import Body as Body
@@ -79,7 +77,6 @@ __all__ = [
     "network_schemes",
     "open_objects",
     "open_remote",
-    "watched",
 ]
 
 lazy(
@@ -101,7 +98,6 @@ lazy(
         "remote.reading": "PushedDataset",
         "remote.store": "open_remote",
         "remote.versions": "Versions",
-        "remote.waiting": "watched",
         "sources.addresses": "Address",
         "sources.opening": "open_objects",
         "sources.place": "Body Overtaken",

@@ -18,7 +18,6 @@ from rlds_cli.base.workers import Executor
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError, RldsError, WrongFingerprint
 from rlds_cli.home import Home, exclusive
-from rlds_cli.places import watched
 from rlds_cli.preprocess import publish, shards, workers
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.preprocess.workers import WorkerPool
@@ -115,7 +114,7 @@ def run(
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
     with _described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
-        tell = watched(shown(progress), t.dataset.store)
+        tell = t.dataset.store.files.watched(shown(progress))
         _ResultMaker(t, cache_dir, jobs, force, _executor_of(executor, address), tell).run()
     return open_dataset(str(t.id), cache_dir=cache_dir)
 

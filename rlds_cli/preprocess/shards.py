@@ -36,7 +36,6 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NoPermission, PreprocessError
 from rlds_cli.home import Home, exclusive, writing
-from rlds_cli.places import watched
 from rlds_cli.preprocess import completing, job, publish
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions
@@ -110,7 +109,7 @@ def run_shard(
     dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
     with described(dataset, fn, name, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
-        tell = watched(shown(progress), dataset.store)
+        tell = dataset.store.files.watched(shown(progress))
         if not force and publish.is_made(t, where):
             tell(Event(str(t.id), "note", note="already exists, made from the same source, function and arguments"))
             return ShardReport(str(t.id), number.number, number.count, 0, 0, (), published=True)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files.arrays import Segment
 from rlds_cli.base.media.mp4 import Extent
+from rlds_cli.base.progress import Progress
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
 from rlds_cli.store import compression, layouts, manifest, references
 from rlds_cli.store import files as store_files
@@ -79,6 +80,14 @@ class Files:
     def fetched(self) -> tuple[int, int]:
         """Bytes that this process has fetched of them, and its requests."""
         return 0, 0
+
+    def watched(self, progress: Progress) -> Progress:
+        """Return a progress whose events also say what arrived of files at an address; that of other files as it is.
+
+        All processes of this machine that read them count, and seconds of readers that wait at the same time are added
+        up.
+        """
+        return progress
 
     @property
     def unproved(self) -> str:

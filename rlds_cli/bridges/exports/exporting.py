@@ -35,7 +35,6 @@ from rlds_cli.bridges.exports.content import Content, Loss
 from rlds_cli.bridges.exports.format import Format, Unit
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import ExportError, InvalidArgument, LossyExport, NameTaken, NoPermission, NoSpace, RldsError
-from rlds_cli.places import watched
 
 FORMATS = {  # name on the command line: (module, class)
     "minari": ("rlds_cli.bridges.exports.minari", "Minari"),
@@ -159,7 +158,7 @@ def export(
         The dataset has several texts that could be the instruction, or none of the name ``task``.
     """
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
-    tell = watched(shown(progress), ds.store)
+    tell = ds.store.files.watched(shown(progress))
     target = settings.expanded(directory).absolute()
     home = next((h for h in settings.read(cache_dir).homes if target.is_relative_to(h)), None)
     if home is not None:

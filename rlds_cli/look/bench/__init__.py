@@ -32,7 +32,6 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import BatchSize, InvalidArgument, RldsError
 from rlds_cli.loader import Sampler, Window, blocks_of, parse_sampler, parse_window
 from rlds_cli.loader.stats import LoaderStats
-from rlds_cli.places import watched
 
 __all__ = ["Measurement", "measure"]
 _LIMIT_BYTES = 256 << 20  # of the array that the limit reads: as large as the dataset, up to this
@@ -231,7 +230,7 @@ def _telling(dataset: Dataset, seconds: float, progress: Progress) -> Iterator[N
     if blocks_of(dataset) is None or progress is silent:
         yield
         return
-    tell, ended, begun = watched(progress, dataset.store), Signal(), time.monotonic()
+    tell, ended, begun = dataset.store.files.watched(progress), Signal(), time.monotonic()
 
     def speak() -> None:
         while not ended.wait(_SPEAK):

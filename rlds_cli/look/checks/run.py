@@ -21,7 +21,6 @@ from rlds_cli.home import Home, writing
 from rlds_cli.look.checks import ages, episodes, frames, source, values
 from rlds_cli.look.checks.findings import CheckReport, Finding, as_note, number, of_note, ranked
 from rlds_cli.look.checks.subject import Skipped, Subject
-from rlds_cli.places import watched
 from rlds_cli.store import Manifest, open_store, sealing
 
 Check = Callable[[Subject], Iterator[Finding]]
@@ -78,7 +77,7 @@ def check(
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
     if quick:
         return _quick(ds)
-    s, tell = Subject(Dataset(ds.store)), watched(shown(progress), ds.store)
+    s, tell = Subject(Dataset(ds.store)), ds.store.files.watched(shown(progress))
     found, ok, skipped = list[Finding](), list[str](), dict[str, str]()
     for k, (name, find) in enumerate(CHECKS):
         tell(Event(ds.id, "check", "", k, len(CHECKS), "checks"))

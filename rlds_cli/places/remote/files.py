@@ -15,7 +15,9 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files.arrays import Segment
 from rlds_cli.base.files.mapping import Addresses
 from rlds_cli.base.media.mp4 import Extent
+from rlds_cli.base.progress import Progress
 from rlds_cli.errors import DamagedDataset
+from rlds_cli.places.remote import waiting
 from rlds_cli.places.remote.blocks import BLOCK
 from rlds_cli.places.remote.cache import BlockFiles
 from rlds_cli.places.remote.columns import FilePlace, RemoteColumn
@@ -63,6 +65,10 @@ class FetchedFiles(Files):
     def fetched(self) -> tuple[int, int]:
         """Bytes that this process has fetched of them, and its requests."""
         return self.access.stats.fetched, self.access.stats.requests
+
+    def watched(self, progress: Progress) -> Progress:
+        """Return a progress whose events also say what arrived, and for how long it was waited for."""
+        return waiting.beside(progress, self.access.row_blocks.map, self.blocks.map)
 
     def array(self, c: Column, keep: object = None) -> Array:
         """Return the entries of a column as a `RemoteColumn`: what is read of it is fetched."""

@@ -30,6 +30,7 @@ from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Stream
 from rlds_cli.store import (
+    CommitLog,
     GrowingDataset,
     Manifest,
     array_files,

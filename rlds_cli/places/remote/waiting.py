@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from rlds_cli.base.progress import Event, Progress
 from rlds_cli.base.text import size_of
-from rlds_cli.store import Store
 
 if TYPE_CHECKING:  # not loaded for a local dataset
-    from rlds_cli.places.remote.files import FetchedFiles
     from rlds_cli.places.remote.presence import BlockMap
-
-
-def watched(progress: Progress, store: Store) -> Progress:
-    """Return a progress whose events also say what arrived of a remote dataset; that of a local one as it is.
-
-    All processes of this machine that read it count, and seconds of readers that wait at the same time are added up.
-    """
-    if not store.address:
-        return progress
-    there = cast("FetchedFiles", store.files)
-    return beside(progress, there.access.row_blocks.map, there.blocks.map)
 
 
 def beside(progress: Progress, arriving: BlockMap, waiting: BlockMap) -> Progress:
