@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import rlds_cli
-from rlds_cli import registry
 from rlds_cli.archives import READERS
+from rlds_cli.base.files.packaged import registry_directory
 from rlds_cli.registry import check
 from rlds_cli.registry.facts import ENTRY_KEYS
 
@@ -118,7 +118,7 @@ def _package() -> Path:
 
 def main() -> int:
     """Print problems, or the counts; 1 when there are problems."""
-    directory = Path(sys.argv[1]) if len(sys.argv) > 1 else registry.directory()
+    directory = Path(sys.argv[1]) if len(sys.argv) > 1 else registry_directory()
     found = list(problems(directory))
     for problem in found:
         print(problem, file=sys.stderr)

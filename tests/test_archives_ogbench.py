@@ -18,6 +18,7 @@ from server import Server
 import rlds_cli
 from rlds_cli import archives, preprocess, registry
 from rlds_cli.archives import flat, flat_rows, ogbench
+from rlds_cli.base.files.packaged import registry_directory
 from rlds_cli.dataset import environments
 from rlds_cli.errors import CorruptArchive, InvalidArgument, MissingPackage, UnknownLayout
 from rlds_cli.make.importing import import_files
@@ -255,7 +256,7 @@ def test_the_shards_of_a_large_set_come_from_a_listing(tmp_path: Path, monkeypat
 
 def test_its_environments_are_ogbenchs_and_not_those_of_d4rl_of_like_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ogbench", None)  # as where it is not installed
-    packages = json.loads((registry.directory() / "environments.json").read_text())["packages"]
+    packages = json.loads((registry_directory() / "environments.json").read_text())["packages"]
     ours = next(p["env_ids"] for p in packages if p["module"] == "ogbench")
 
     def known(id: str) -> bool:
@@ -326,7 +327,7 @@ def test_tasks_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_every_environment_of_the_registry_has_its_tasks() -> None:
-    tasks = json.loads((registry.directory() / "ogbench_tasks.json").read_text())
+    tasks = json.loads((registry_directory() / "ogbench_tasks.json").read_text())
     of_entries = {str(e.env_id).removeprefix("visual-").removesuffix("-v0") for e in lookup.entries("ogbench")}
     assert {e for e in of_entries if not e.startswith("powderworld")} <= set(tasks)
     assert all(len(t["tasks"]) == 5 and 1 <= t["default"] <= 5 for t in tasks.values())

@@ -16,6 +16,7 @@ import pytest
 
 import rlds_cli
 from rlds_cli import preprocess, registry
+from rlds_cli.base.files.packaged import registry_directory
 from rlds_cli.dataset import Dataset, environments
 from rlds_cli.dataset.environments import Recipe
 from rlds_cli.errors import MissingPackage, NoEnvironment, RldsError
@@ -160,7 +161,7 @@ def test_every_environment_of_the_registry_is_decided(any_manifest: Manifest) ->
 
 
 def test_the_file_of_environments_names_what_exists() -> None:
-    facts = json.loads((registry.directory() / "environments.json").read_text())
+    facts = json.loads((registry_directory() / "environments.json").read_text())
     for old in facts["legacy"]:
         assert set(old) <= {"env_ids", "make", "why", "instead"} and old["env_ids"] and old["why"]
         assert old.get("make", "CartPole-v1") in gym.registry

@@ -1,10 +1,14 @@
-"""A sequence with one value."""
+"""What repeats: a sequence with one value, and rows that are worked out once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import TypeVar, overload
+
+import numpy as np
+
+from rlds_cli.base.array_types import Array, IntArray
 
 T = TypeVar("T")
 
@@ -35,3 +39,14 @@ class Repeated(Sequence[T]):
         return isinstance(other, Sequence) and len(other) == self._count and all(v == self.value for v in other)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def copy_repeated(out: Array, place: IntArray, which: IntArray) -> None:
+    """Copy each distinct frame of ``out`` [n, ...] to the other places where it belongs.
+
+    ``place`` are the places of the distinct frames, and ``which`` [n] says which of them belongs to each place:
+    ``return_index`` and ``return_inverse`` of `numpy.unique`.
+    """
+    again = np.ones(len(out), bool)
+    again[place] = False
+    out[again] = out[place[which.reshape(-1)[again]]]

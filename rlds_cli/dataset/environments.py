@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_cli import registry
 from rlds_cli.base import ids
+from rlds_cli.base.files.packaged import registry_directory
 from rlds_cli.errors import MissingPackage, NoEnvironment, RldsError
 from rlds_cli.store import Manifest
 from rlds_cli.ted import Field, Space
@@ -204,7 +205,7 @@ def plan(manifest: Manifest, registered: Container[str]) -> Recipe:
 
 @cache
 def _facts() -> Any:
-    return json.loads((registry.directory() / "environments.json").read_text(encoding="utf-8"))
+    return json.loads((registry_directory() / "environments.json").read_text(encoding="utf-8"))
 
 
 def _any(id: str, patterns: Sequence[str]) -> bool:

@@ -93,9 +93,10 @@ def _check_packed(path: Path, *, intact: bool, cache_dir: StrPath | None) -> dic
     from rlds_cli.loader import check_packed  # slow to import
 
     try:
-        return check_packed(Dataset(open_store(path, check=False)), there, intact=intact)
+        found = check_packed(Dataset(open_store(path, check=False)), there, intact=intact)
     except (RldsError, OSError, ValueError, KeyError):
         return {}  # the check of the dataset itself reports it
+    return {file: Problem(f"packed {file.name}", what) for file, what in found.items()}
 
 
 def _digits(expect: str) -> str:

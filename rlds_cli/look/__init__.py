@@ -6,8 +6,7 @@ a file, `compare` two datasets, `inspect` any of them; `summarise_derived` what 
 `check` and `check_archive` look for faults in the content, `episodes_of` a finding of one of the `CODES`;
 `record_findings` writes them into a manifest. `measure` measures the speed of loading.
 
-Pages: `page` draws a record on a terminal, and `account_lines` the account of an archive; fields are sorted by `rank`,
-and `is_image` tells images.
+Pages: `page` draws a record on a terminal, and `account_lines` the account of an archive; fields are sorted by `rank`.
 `write_page` writes the HTML report, `write_plot` a chart or pictures (`plot_suffixes`), `plot` a chart. `pages_beside`
 makes the pages beside a pushed dataset, and `render_collection` that of several (`CollectionEntry`, `is_catalogue`).
 """
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from rlds_cli.look.pages.choosing import page
     from rlds_cli.look.report.beside import pages_beside
     from rlds_cli.look.report.catalogue import card, citation, fingerprint, listing, nearest, overview
-    from rlds_cli.look.report.columns import is_image
     from rlds_cli.look.report.diff import compare
     from rlds_cli.look.report.files import describe_file
     from rlds_cli.look.report.html import write_page
@@ -53,7 +51,6 @@ __all__ = [
     "fingerprint",
     "inspect",
     "is_catalogue",
-    "is_image",
     "listing",
     "measure",
     "nearest",
@@ -81,7 +78,6 @@ lazy(
         "pages.choosing": "page",
         "report.beside": "pages_beside",
         "report.catalogue": "card citation fingerprint listing nearest overview",
-        "report.columns": "is_image",
         "report.diff": "compare",
         "report.files": "describe_file",
         "report.html": "write_page",

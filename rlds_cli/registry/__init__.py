@@ -6,7 +6,7 @@
 
 `described` makes the entry of a line that a manifest, a lock file or a request holds, of which `problems` says what is
 wrong; `is_new` tells ids that only a registry of a user's own can list, and `is_reader` names of readers.
-`own_registries` are those of the user, and `OwnRegistries` changes them. `directory` holds the files of the package.
+`own_registries` are those of the user, and `OwnRegistries` changes them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         suggest,
     )
     from rlds_cli.registry.own import OwnRegistries
-    from rlds_cli.registry.package import directory
 
 __all__ = [
     "Defect",
@@ -41,7 +40,6 @@ __all__ = [
     "OwnRegistries",
     "described",
     "did_you_mean",
-    "directory",
     "families",
     "get",
     "is_new",
@@ -62,6 +60,5 @@ lazy(
         "facts": "Defect Entry File",
         "lookup": "described did_you_mean families get is_new known listed match own_registries search suggest",
         "own": "OwnRegistries",
-        "package": "directory",
     },
 )

@@ -12,14 +12,12 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from rlds_cli.base import ids
+from rlds_cli.base.files.packaged import registry_directory
 from rlds_cli.errors import InvalidId
 from rlds_cli.registry.facts import Defect, Entry, Family, described
-
-_HERE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +26,6 @@ class Reserved:
 
     names: Mapping[str, str]
     families: Collection[str]
-
-
-def directory() -> Path:
-    """Return the directory of the registry: beside the package in a checkout, inside it in a wheel."""
-    installed = _HERE / "_registry"
-    return installed if installed.is_dir() else _HERE.parent / "registry"
 
 
 @cache
@@ -46,13 +38,13 @@ def reserved() -> Reserved:
 @cache
 def facts_of_families() -> Mapping[str, Any]:
     """Return what ``families.json`` says, by the name of the family."""
-    facts: Mapping[str, Any] = json.loads((directory() / "families.json").read_text(encoding="utf-8"))
+    facts: Mapping[str, Any] = json.loads((registry_directory() / "families.json").read_text(encoding="utf-8"))
     return facts
 
 
 def lines(family: str) -> list[dict[str, Any]]:
     """Return the lines of a family's file, as JSON objects."""
-    text = (directory() / f"{family}.jsonl").read_text(encoding="utf-8")
+    text = (registry_directory() / f"{family}.jsonl").read_text(encoding="utf-8")
     joined = text.strip().replace("\n", ",")
     found: list[dict[str, Any]] = json.loads(f"[{joined}]")  # one by one they take four times as long
     return found

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from rlds_cli.store.finishing import Description as Description
     from rlds_cli.store.finishing import finish as finish
     from rlds_cli.store.frames import check_frames as check_frames
-    from rlds_cli.store.frames import copy_repeated as copy_repeated
     from rlds_cli.store.frames import decode_frame as decode_frame
     from rlds_cli.store.frames import decode_frames as decode_frames
     from rlds_cli.store.frames import encode_frames as encode_frames
@@ -94,7 +93,6 @@ __all__ = [
     "array_files",
     "blamed_directories",
     "check_frames",
-    "copy_repeated",
     "decode_frame",
     "decode_frames",
     "decode_video",
@@ -115,7 +113,7 @@ lazy(
         "digests": "ContentDigests EpisodeHash FieldHash is_of_rows",
         "derived": "Patched",
         "finishing": "Description finish",
-        "frames": "check_frames copy_repeated decode_frame decode_frames encode_frames",
+        "frames": "check_frames decode_frame decode_frames encode_frames",
         "growing.appender": "Appender",
         "growing.commit_log": "CommitLog",
         "growing.dataset": "GrowingDataset",

@@ -86,17 +86,6 @@ def decode_frames(
     return out
 
 
-def copy_repeated(out: Array, place: IntArray, which: IntArray) -> None:
-    """Copy each distinct frame of ``out`` [n, ...] to the other places where it belongs.
-
-    ``place`` are the places of the distinct frames, and ``which`` [n] says which of them belongs to each place:
-    ``return_index`` and ``return_inverse`` of `numpy.unique`.
-    """
-    again = np.ones(len(out), bool)
-    again[place] = False
-    out[again] = out[place[which.reshape(-1)[again]]]
-
-
 def check_frames(starts: IntArray, ends: IntArray, size: int, name: str) -> None:
     """Refuse encoded frames of ascending rows [n] that overlap, go back, or leave the ``size`` bytes of the file.
 

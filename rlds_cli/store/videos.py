@@ -40,11 +40,11 @@ from rlds_cli.base.files.disk import is_full
 from rlds_cli.base.media import video_files
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.base.media.mp4 import Extent, Track
+from rlds_cli.base.repeated import copy_repeated
 from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage, NoSpace
 from rlds_cli.store import digests, layouts
 from rlds_cli.store.columns import Column
 from rlds_cli.store.encoded import EncodedBytes
-from rlds_cli.store.frames import copy_repeated
 from rlds_cli.store.local import LocalFiles
 from rlds_cli.ted import Field
 

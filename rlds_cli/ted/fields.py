@@ -32,6 +32,10 @@ EPISODE_COLUMNS = frozenset(
 UNFIT = re.compile(r"[@`\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 
 
+_CHANNELS = (1, 3, 4)
+_LEAST, _LEAST_FLAT = 8, 17  # pixels of the shorter side of an image with channels, and without
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """One field of a dataset.
@@ -63,6 +67,28 @@ class Field:
     def row_bytes(self) -> int:
         """Bytes of one decoded row; text counts its code."""
         return 4 if self.kind == "text" else int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+    @property
+    def is_video(self) -> bool:
+        """True for frames in videos."""
+        return self.kind == "frames" and self.codec == VIDEO
+
+    @property
+    def is_image(self) -> bool:
+        """True if rows look like images: of 8 bits, [H, W], [H, W, C] or [C, H, W]."""
+        if self.kind == "frames":
+            return True
+        if self.kind != "array" or self.dtype != "uint8":
+            return False
+        if len(self.shape) == 2:
+            return min(self.shape) > _LEAST_FLAT
+        first = len(self.shape) == 3 and self.shape[0] in _CHANNELS and min(self.shape[1:]) >= _LEAST
+        return first or self.has_channels_last
+
+    @property
+    def has_channels_last(self) -> bool:
+        """True if rows look like images [H, W, C]."""
+        return len(self.shape) == 3 and self.shape[2] in _CHANNELS and min(self.shape[:2]) >= _LEAST
 
     @property
     def is_column(self) -> bool:

@@ -17,7 +17,6 @@ from rlds_cli.base.text import join_name
 from rlds_cli.dataset import MOST_CHANNELS, Dataset, Resize, ToFloat
 from rlds_cli.interop.torchrl.errors import BadArgument
 from rlds_cli.interop.torchrl.transitions import as_leaf, as_list
-from rlds_cli.look import is_image
 
 MASK = ("collector", "mask")
 _NOT_PADDED = ("index", "collector")
@@ -187,7 +186,7 @@ def images(
     """
     if size is None and not to_tensor:
         return None
-    fields = {name for name, f in dataset.schema.items() if is_image(f)}
+    fields = {name for name, f in dataset.schema.items() if f.is_image}
     found = [key for key, name in names.items() if name in fields or name.removeprefix("next/") in fields]
     asked = "totensor=True" if size is None else f"image_size={size}"
     if not found:

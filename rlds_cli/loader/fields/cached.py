@@ -18,6 +18,7 @@ import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.media.mp4 import Track
+from rlds_cli.base.repeated import copy_repeated
 from rlds_cli.base.text import size_of
 from rlds_cli.dataset import Resize
 from rlds_cli.errors import FrameError, NoPermission
@@ -25,7 +26,6 @@ from rlds_cli.loader.fields.columns import BatchColumn, Decoding, decoded_by
 from rlds_cli.loader.fields.frame_names import ImageNames, VideoNames
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.frame_cache import FrameCache
-from rlds_cli.store import copy_repeated
 from rlds_cli.ted import VIDEO, Field
 
 if TYPE_CHECKING:

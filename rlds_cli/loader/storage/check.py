@@ -17,13 +17,12 @@ from rlds_cli.loader.fields import goals
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.blocks import BlockField, RowLayout
 from rlds_cli.loader.storage.parts import PackedPart, parts_of, sources_of
-from rlds_cli.store.sealing import Problem
 
 _ULPS = 16  # sums of another processor may differ by so much
 
 
-def check_packed(dataset: Dataset, homes: Iterable[Path], *, intact: bool) -> dict[Path, Problem]:
-    """Return the problems of a dataset's packed files in these homes, by file.
+def check_packed(dataset: Dataset, homes: Iterable[Path], *, intact: bool) -> dict[Path, str]:
+    """Return what is wrong with a dataset's packed files in these homes, by file.
 
     The content is compared with the dataset's columns if the dataset is ``intact``; else only key and size are checked.
     """
@@ -35,7 +34,7 @@ def check_packed(dataset: Dataset, homes: Iterable[Path], *, intact: bool) -> di
         except (RldsError, OSError, ValueError, KeyError, TypeError, IndexError) as e:
             problem = f"cannot be read: {getattr(e, 'message', e)}"
         if problem:
-            found[file] = Problem(f"packed {file.name}", problem)
+            found[file] = problem
     return found
 
 

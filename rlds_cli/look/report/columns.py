@@ -31,8 +31,6 @@ SAMPLE_STEPS = 1 << 16
 _BLOCK = 512  # neighbouring steps that are read together: single rows of a cold file cost a page each
 _SAMPLE_BYTES = 64 << 20
 MOST_VALUES = 8  # frequent values of a column that are counted
-_LEAST = 8  # pixels of the shorter side of an image
-_CHANNELS = (1, 3, 4)
 BINS = 16
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _ASCII = " .:-=+*%#"
@@ -164,31 +162,11 @@ def _own_column(ds: Dataset, name: str) -> OwnColumn:
 # -- images
 
 
-def is_image(f: Field) -> bool:
-    """True if the rows of a field are images."""
-    if f.kind == "frames":
-        return True
-    if f.kind != "array" or f.dtype != "uint8":
-        return False
-    if len(f.shape) == 2:
-        return min(f.shape) > 16
-    return len(f.shape) == 3 and (channels_last(f.shape) or _channels_first(f.shape))
-
-
 def as_bytes(values: Array) -> Array:
     """Convert pixels to uint8: depth values of 12 or 16 bits lose their lowest bits."""
     if values.dtype == np.uint8:
         return values
     return (values >> (4 if values.max(initial=0) < 1 << 12 else 8)).astype(np.uint8)
-
-
-def channels_last(shape: tuple[int, ...]) -> bool:
-    """True if rows of this shape are [H, W, C]."""
-    return shape[2] in _CHANNELS and min(shape[:2]) >= _LEAST
-
-
-def _channels_first(shape: tuple[int, ...]) -> bool:
-    return shape[0] in _CHANNELS and min(shape[1:]) >= _LEAST
 
 
 # -- histograms, and lines of block characters that show them

@@ -30,7 +30,7 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.dataset import Rows
 from rlds_cli.errors import MissingPackage, RldsError, UnknownField
 from rlds_cli.look.report import rendering
-from rlds_cli.look.report.columns import Histogram, as_bytes, distribution, evenly, is_image, number_of, sampled_steps
+from rlds_cli.look.report.columns import Histogram, as_bytes, distribution, evenly, number_of, sampled_steps
 from rlds_cli.look.report.rendering import tick
 
 if TYPE_CHECKING:
@@ -251,11 +251,11 @@ def image_field(ds: Dataset, name: str | None = None) -> Field:
     RldsError
         The field has no images; no field has any; several have, and no name is given.
     """
-    images = [f for f in ds.schema.values() if is_image(f)]
+    images = [f for f in ds.schema.values() if f.is_image]
     names = ", ".join(f.name for f in images)
     if name is not None:
         f = ds.field(name)
-        if not is_image(f):
+        if not f.is_image:
             raise RldsError(f"{f.name} of {ds.id} holds no images.", hint=names or "no field does")
         return f
     if len(images) != 1:
@@ -400,7 +400,7 @@ def _av() -> Any:
 
 def plot_suffixes(ds: Dataset, what: str) -> tuple[str, ...]:
     """Return the suffixes of files that show a field: of pictures for images, of a chart for others."""
-    return (".png", ".mp4") if what in ds.schema and is_image(ds.schema[what]) else (".svg",)
+    return (".png", ".mp4") if what in ds.schema and ds.schema[what].is_image else (".svg",)
 
 
 def write_plot(ds: Dataset, what: str, file: Path, *, episode: int | None = None) -> int | None:

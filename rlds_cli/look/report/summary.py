@@ -34,7 +34,6 @@ from rlds_cli.look.report.columns import (
     OwnColumn,
     describe_elements,
     distribution,
-    is_image,
     number_of,
     places,
     resample,
@@ -525,7 +524,7 @@ def _field(rows: Rows, f: Field, number: int, elements: bool) -> FieldTrace:
     values = rows.between(f.name, start, start + count)
     if f.kind == "text":
         return replace(traced, texts=_texts(rows.dataset, f, values))
-    if is_image(f) and not elements:
+    if f.is_image and not elements:
         return replace(traced, hidden=math.prod(f.shape), bytes=values.nbytes)
     flat = values.reshape(count, -1)
     shown = flat.shape[1] if elements else min(flat.shape[1], MOST_DIMENSIONS)

@@ -25,7 +25,7 @@ from rlds_cli.places.remote.presence import BLOCK
 from rlds_cli.store import Store
 from rlds_cli.store.columns import Part
 from rlds_cli.store.digests import Digests
-from rlds_cli.ted import VIDEO, Field
+from rlds_cli.ted import Field
 
 _MOST = 64 << 20  # bytes that are in memory until they are proved; longer pieces are read twice
 _STEP = 8 << 20
@@ -198,7 +198,7 @@ class Proof:
             return hashing.episodes(values, (begin - begin[0]) // width, (end - begin) // width)
 
         found = self._column(f, "rows", spans, known, of_rows, width)
-        if f.codec != VIDEO:
+        if not f.is_video:
             return found
         films = store.videos(f.name).spans
         there = films[:, 1] > films[:, 0]  # of others no row of this version has a frame
@@ -223,7 +223,7 @@ class Proof:
 
 
 def _is_image(f: Field) -> bool:
-    return f.kind == "frames" and f.codec != VIDEO
+    return f.kind == "frames" and not f.is_video
 
 
 def _files(place: FilePlace | None, blocks: BlockFiles) -> tuple[tuple[int, int, int], ...]:

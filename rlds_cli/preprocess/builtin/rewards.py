@@ -22,8 +22,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli import registry
 from rlds_cli.base.array_types import Array, BoolArray
+from rlds_cli.base.files.packaged import registry_directory
 from rlds_cli.base.returns import check_returns, sum_from_ends
 from rlds_cli.dataset import Batch, Dataset
 from rlds_cli.errors import InvalidArgument
@@ -305,7 +305,7 @@ def _wanted(episode: Batch, goal: Goal, reached: Array, steps: int, elements: Se
 
 @cache
 def _tasks() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads((registry.directory() / "ogbench_tasks.json").read_text(encoding="utf-8"))
+    found: Mapping[str, Any] = json.loads((registry_directory() / "ogbench_tasks.json").read_text(encoding="utf-8"))
     return found
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.dataset import Rows
 from rlds_cli.errors import RldsError
-from rlds_cli.look.report.columns import Distribution, as_bytes, channels_last, distribution, evenly, is_image, places
+from rlds_cli.look.report.columns import Distribution, as_bytes, distribution, evenly, places
 from rlds_cli.look.report.html.spreads import Spreads, spread
 from rlds_cli.look.report.order import rank
 from rlds_cli.ted import END_NAMES, FLAGS, Field
@@ -241,13 +241,13 @@ def view(
 ) -> Viewing:
     """Read the ``chosen`` episodes (number -> reasons)."""
     schema = sorted(rows.dataset.schema.values(), key=rank)
-    images = [f for f in schema if is_image(f)][:_MOST_IMAGES]
+    images = [f for f in schema if f.is_image][:_MOST_IMAGES]
     texts = [f for f in schema if f.kind == "text"]
     curves = list[tuple[Field, CurveField]]()
     budget = MOST_CURVES
     for f in schema:
         # a curve of the real parts of complex numbers would be another field
-        if f.kind != "array" or f.name in FLAGS or is_image(f) or 0 in f.shape or np.dtype(f.dtype).kind == "c":
+        if f.kind != "array" or f.name in FLAGS or f.is_image or 0 in f.shape or np.dtype(f.dtype).kind == "c":
             continue
         width = int(np.prod(f.shape, dtype=np.int64))
         if taken := min(width, MOST_ELEMENTS, budget):
@@ -361,7 +361,7 @@ def picture(f: Field, frame: Array, *, height: int = HEIGHT) -> tuple[str, int, 
     """
     frame = as_bytes(frame)
     if frame.ndim == 3:
-        last = f.kind == "frames" or channels_last(f.shape)
+        last = f.kind == "frames" or f.has_channels_last
         frame = frame if last else np.moveaxis(frame, 0, -1)
         if frame.shape[2] == 1:
             frame = frame[..., 0]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.bins import in_bins
 from rlds_cli.dataset import Rows
-from rlds_cli.look.report.columns import Histogram, is_image, places
+from rlds_cli.look.report.columns import Histogram, places
 from rlds_cli.ted import Field
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class _Ranges:
     def of(cls, f: Field, stats: Stats) -> _Ranges | None:
         known = {k: np.ravel(np.asarray(getattr(stats, k), np.float64)) for k in ("min", "max", "mean", "std")}
         q01, q99 = (np.ravel(np.asarray(q, np.float64)) for q in (stats.q01, stats.q99))
-        pooled = is_image(f) or known["min"].size != int(np.prod(f.shape, dtype=np.int64))
+        pooled = f.is_image or known["min"].size != int(np.prod(f.shape, dtype=np.int64))
         if pooled:
             known, q01, q99 = _pooled(known), np.fmin.reduce(q01, keepdims=True), np.fmax.reduce(q99, keepdims=True)
         known = {k: v[:MOST_ELEMENTS] for k, v in known.items()}
