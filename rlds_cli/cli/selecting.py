@@ -127,10 +127,10 @@ def facts(given: Sequence[str]) -> dict[str, Any]:
     InvalidArgument
         A dataset has no fact of that name.
     """
-    from rlds_cli.store.facts import check_names
+    from rlds_cli.store import Facts
 
     found = typed(assignments(given))
-    check_names(found)
+    Facts.check_names(found)
     return found
 
 

@@ -35,6 +35,7 @@ from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission, RldsError
 from rlds_cli.home import Home, exclusive
 from rlds_cli.store import (
     Change,
+    Facts,
     History,
     Manifest,
     Patched,
@@ -44,7 +45,6 @@ from rlds_cli.store import (
     open_store,
     references,
 )
-from rlds_cli.store.facts import FACTS, check_names, described_facts, facts_of
 from rlds_cli.ted import TASK, TASK_AT, Scalar
 
 LABEL, COMPACT, RESTORE = "label", "compact", "restore"
@@ -153,11 +153,11 @@ def _label(
     own = {column: _set(ds, column, values) for column, values in columns.items()}
     own = {n: c for n, c in own.items() if not _is_equal(c, _own_column(ds.store, n), count)}
     StoredColumn.check_names([*ds.store.own_columns, *(n for n in columns if n not in ds.store.own_columns)], ds.id)
-    check_names(facts)
-    described_facts(ds.manifest, facts)  # refuses wrong values, also of facts that do not change
-    before = facts_of(ds.manifest)
-    changed = {n: v for n, v in facts.items() if v != before[n]}
-    change = retelling.relabelled(ds.store, Change(own=own, facts=described_facts(ds.manifest, changed)))
+    before = Facts(ds.manifest)
+    before.check_names(facts)
+    before.replaced(facts)  # refuses wrong values, also of facts that do not change
+    changed = {n: v for n, v in facts.items() if v != before.values[n]}
+    change = retelling.relabelled(ds.store, Change(own=own, facts=before.replaced(changed)))
     given = {c: v if isinstance(v, bool | int | float | str | None) else BY_EPISODE for c, v in columns.items()}
     step = {**step_of(ds, LABEL, {**_selection(ds, how), **given, **facts}), "columns": sorted(own)}
     return _apply(ds, change, {**step, "changed": sorted(change.rows), "facts": sorted(changed)}, to)
@@ -222,8 +222,7 @@ def _differences(a: Store, b: Store) -> tuple[list[str], list[str]]:
         for n in {*a.own_columns, *b.own_columns}
         if count != other or not _is_equal(_own_column(a, n), _own_column(b, n), count)
     }
-    before, after = facts_of(a.manifest), facts_of(b.manifest)
-    return sorted(columns), sorted(n for n in FACTS if before[n] != after[n])
+    return sorted(columns), sorted(Facts(a.manifest).differing(Facts(b.manifest)))
 
 
 def _own_column(store: Store, name: str) -> StoredColumn | None:
@@ -306,7 +305,7 @@ def remake(
     with fixed(ds, id, cache_dir) as ds, exclusive(place, id, shown(None)):
         wanted = outcome(ds.store)
         change = Change() if wanted.ranges is None else trimming.change(ds.store, Ranges.of(wanted.ranges))
-        change = replace(change, own=wanted.columns, facts=described_facts(ds.store.manifest, wanted.facts))
+        change = replace(change, own=wanted.columns, facts=Facts(ds.store.manifest).replaced(wanted.facts))
         change = retelling.relabelled(ds.store, change)
         about = {"columns": sorted(wanted.columns), "facts": sorted(wanted.facts)}
         step = {**step_of(ds, _SYNC, {}), "changed": sorted(change.rows), **about}

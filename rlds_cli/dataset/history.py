@@ -15,8 +15,7 @@ from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import Settings
 from rlds_cli.dataset import editing, provenance
 from rlds_cli.places import Address, PushedDataset, open_objects
-from rlds_cli.store import History, StoredDataset, manifest
-from rlds_cli.store.facts import FACTS
+from rlds_cli.store import Facts, History, StoredDataset, manifest
 from rlds_cli.store.history import Made
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+")  # needs no quotes in a shell
@@ -93,7 +92,7 @@ class ProvenanceStep:
         selected = args.pop("selected") if type(args.get("selected")) is int else None
         said = ["select" if "trim" in args else step["function"]]
         said += [f"--{name} {_typed(args.pop(name))}" for name in _OPTIONS if name in args]
-        facts = [n for n in FACTS if n in args and n not in step.get("columns", ())]
+        facts = [n for n in Facts.NAMES if n in args and n not in step.get("columns", ())]
         said += [_assignment(n, v) for n, v in args.items() if n not in facts]
         said += [f"--set {n}={_value(args[n])}" for n in facts]
         return " ".join(said if selected is None else [*said, f"({text.plural(selected, 'episode')})"])

@@ -32,8 +32,7 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, Outcome, ProvenanceStep, remake
 from rlds_cli.errors import DatasetNotFound, InvalidEpisode, RldsError
 from rlds_cli.keep.lock_values import LockValue
-from rlds_cli.store import Manifest, Store, StoredColumn, open_store
-from rlds_cli.store.facts import FACTS, facts_of
+from rlds_cli.store import Facts, Manifest, Store, StoredColumn, open_store
 from rlds_cli.ted import Scalar
 
 _MEMBERS = ("from", "base", "episodes", "columns", "facts")
@@ -93,7 +92,7 @@ def described(
     m = store.manifest
     columns = sorted({name for step in steps for name in step.get("columns", ())})
     facts = sorted({name for step in steps for name in step.get("facts", ())})
-    now = facts_of(m)
+    now = Facts(m).values
     return {
         "from": None if source is None else source.manifest.id,
         "base": steps[0]["source"],
@@ -185,7 +184,7 @@ def check(value: LockValue) -> Mapping[str, Any]:
         if column.value is not None:
             _check_runs(column, count)
     facts = value.member("facts")
-    facts.only(FACTS)
+    facts.only(Facts.NAMES)
     if (fps := facts.optional("fps")) and not _is_rate(fps.value):
         raise fps.wrong("a number of frames a second")
     for name, value_of in facts.members():

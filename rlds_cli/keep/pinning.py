@@ -52,8 +52,7 @@ from rlds_cli.keep.lock_file import Locked, UserFunction
 from rlds_cli.make import DownloadRequest
 from rlds_cli.places import Address, as_url
 from rlds_cli.registry import Entry, File
-from rlds_cli.store import History, Manifest, Store, StoredDataset, manifest, open_store
-from rlds_cli.store.facts import facts_of
+from rlds_cli.store import Facts, History, Manifest, Store, StoredDataset, manifest, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +320,7 @@ def _here(d: Locked, cache_dir: StrPath | None) -> Path | None:
 
 def _has_facts(m: Manifest, d: Locked) -> bool:
     """Return whether a dataset has the facts that were set."""
-    return not d.edits or all(facts_of(m)[name] == v for name, v in d.edits["facts"].items())
+    return not d.edits or all(Facts(m).values[name] == v for name, v in d.edits["facts"].items())
 
 
 def _fingerprint_at(path: Path, version: int) -> str | None:

@@ -7,7 +7,7 @@ A `History` is the versions of a dataset and their tags; it publishes the next o
 
 A dataset is made of a job by `Work`, which writes its parts, and by `finish`; of others, whose files of rows it shares,
 by `join`; or of another one by a `Change`, with `NewRows` where it has other rows. A `StoredColumn` has a label, a
-number or a text for each episode.
+number or a text for each episode; `Facts` are what a user may set of a whole dataset.
 
 A `FieldHash` says how the episodes of a field are hashed; an `EpisodeHash` does it as their rows come, and
 `ContentDigests` make a fingerprint of the results. Images are checked, encoded and decoded here, and videos decoded.
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rlds_cli.store.digests import EpisodeHash as EpisodeHash
     from rlds_cli.store.digests import FieldHash as FieldHash
     from rlds_cli.store.digests import is_of_rows as is_of_rows
+    from rlds_cli.store.facts import Facts as Facts
     from rlds_cli.store.finishing import Description as Description
     from rlds_cli.store.finishing import finish as finish
     from rlds_cli.store.frames import check_frames as check_frames
@@ -77,6 +78,7 @@ __all__ = [
     "ContentDigests",
     "Description",
     "EpisodeHash",
+    "Facts",
     "FieldHash",
     "Files",
     "GrowingDataset",
@@ -112,6 +114,7 @@ lazy(
         "build": "Built",
         "digests": "ContentDigests EpisodeHash FieldHash is_of_rows",
         "derived": "Patched",
+        "facts": "Facts",
         "finishing": "Description finish",
         "frames": "check_frames decode_frame decode_frames encode_frames",
         "growing.appender": "Appender",

@@ -3,38 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.store.manifest import Manifest
 
-FACTS = ("fps", "license", "description")
 
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a manifest says of the facts that a user may set."""
 
-def check_names(facts: Iterable[str]) -> None:
-    """Raise InvalidArgument for a name that is not one of a fact."""
-    unknown = sorted(set(facts) - set(FACTS))
-    if unknown:
-        raise InvalidArgument(f"{unknown[0]} is not a fact of a dataset.", hint=f"facts: {', '.join(FACTS)}")
+    NAMES: ClassVar[tuple[str, ...]] = ("fps", "license", "description")
 
+    manifest: Manifest
 
-def facts_of(m: Manifest) -> dict[str, Any]:
-    """Return the facts of a dataset that a user may set."""
-    return {"fps": m.env.get("fps"), "license": m.facts.get("licence"), "description": m.facts.get("description")}
+    @classmethod
+    def check_names(cls, names: Iterable[str]) -> None:
+        """Raise InvalidArgument for a name that is not one of a fact."""
+        unknown = sorted(set(names) - set(cls.NAMES))
+        if unknown:
+            raise InvalidArgument(f"{unknown[0]} is not a fact of a dataset.", hint=f"facts: {', '.join(cls.NAMES)}")
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """The value of each of them; None if it is not known."""
+        m = self.manifest
+        return {"fps": m.env.get("fps"), "license": m.facts.get("licence"), "description": m.facts.get("description")}
 
-def described_facts(m: Manifest, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members of a manifest that say these facts; one that is None is taken away."""
-    described: dict[str, Any] = {}
-    if "fps" in facts:
-        fps = facts["fps"]
-        if fps is not None and (isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < 1e9):
-            raise InvalidArgument(f"fps={fps!r}: a number of steps a second is needed.")
-        described["env"] = {**m.env, "fps": None if fps is None else float(fps)}
-    wrong = next((n for n, t in facts.items() if n != "fps" and not isinstance(t, str | None)), None)
-    if wrong is not None:
-        raise InvalidArgument(f"{wrong}={facts[wrong]!r}: a text is needed.")
-    texts = {"licence" if n == "license" else n: t for n, t in facts.items() if n != "fps"}
-    if texts:
-        described["facts"] = {n: t for n, t in {**m.facts, **texts}.items() if t is not None}
-    return described
+    def differing(self, other: Facts) -> dict[str, tuple[Any, Any]]:
+        """Return those that differ by name, each with its value here and in ``other``."""
+        there = other.values
+        return {name: (value, there[name]) for name, value in self.values.items() if value != there[name]}
+
+    def replaced(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the members of the manifest that say these values; a fact whose value is None is taken away.
+
+        Raises
+        ------
+        InvalidArgument
+            A value is not one of its fact.
+        """
+        m, members = self.manifest, dict[str, Any]()
+        if "fps" in values:
+            fps = values["fps"]
+            if fps is not None and (isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < 1e9):
+                raise InvalidArgument(f"fps={fps!r}: a number of steps a second is needed.")
+            members["env"] = {**m.env, "fps": None if fps is None else float(fps)}
+        wrong = next((n for n, t in values.items() if n != "fps" and not isinstance(t, str | None)), None)
+        if wrong is not None:
+            raise InvalidArgument(f"{wrong}={values[wrong]!r}: a text is needed.")
+        texts = {"licence" if n == "license" else n: t for n, t in values.items() if n != "fps"}
+        if texts:
+            members["facts"] = {n: t for n, t in {**m.facts, **texts}.items() if t is not None}
+        return members

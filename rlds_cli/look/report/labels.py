@@ -10,8 +10,7 @@ import numpy as np
 
 from rlds_cli.base.array_types import IntArray
 from rlds_cli.dataset import Dataset
-from rlds_cli.store import StoredColumn
-from rlds_cli.store.facts import FACTS, facts_of
+from rlds_cli.store import Facts, StoredColumn
 from rlds_cli.ted import Scalar
 
 FEW = 3  # episodes of which values are listed
@@ -71,8 +70,8 @@ def of_columns(a: Dataset, b: Dataset) -> Iterator[ColumnDifference]:
 
 def of_facts(a: Dataset, b: Dataset) -> Iterator[FactDifference]:
     """Yield the facts that differ."""
-    one, other = (facts_of(ds.manifest) for ds in (a, b))
-    return (FactDifference(n, one[n], other[n]) for n in FACTS if one[n] != other[n])
+    differing = Facts(a.manifest).differing(Facts(b.manifest))
+    return (FactDifference(name, one, other) for name, (one, other) in differing.items())
 
 
 def _matched(a: Dataset, b: Dataset) -> tuple[IntArray, IntArray]:

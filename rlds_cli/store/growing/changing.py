@@ -19,7 +19,7 @@ from rlds_cli.base.text import plural
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.facts import FACTS, facts_of
+from rlds_cli.store.facts import Facts
 from rlds_cli.store.growing import edits, logs
 from rlds_cli.store.growing.edits import Edits
 from rlds_cli.store.growing.places import LogPlaces
@@ -143,8 +143,8 @@ class ChangedByLog(Table):
             new = self.newest()
             places = self._same_episodes(new)
             hidden, shown = new._kept_places.without(places), places.without(new._kept_places)
-            before, after = facts_of(new.manifest), facts_of(self.manifest)
-            facts = {name: after[name] for name in FACTS if after[name] != before[name]}
+            differing = Facts(self.manifest).differing(Facts(new.manifest))
+            facts = {name: value for name, (value, _) in differing.items()}
             columns = self._other_values(new, places)
             if len(hidden) or len(shown) or facts or columns:
                 lines = edits.lines(places, by=step["function"], args=step["args"], columns=columns, facts=facts)

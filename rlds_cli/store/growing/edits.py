@@ -33,8 +33,9 @@ from rlds_cli.base.files import disk
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset, InvalidArgument, InvalidEpisode, NoSpace
-from rlds_cli.store import commits, facts
+from rlds_cli.store import commits
 from rlds_cli.store.commits import Commit
+from rlds_cli.store.facts import Facts
 from rlds_cli.store.growing import logs
 from rlds_cli.store.growing.places import LogPlaces
 from rlds_cli.store.growing.records import Records, counted
@@ -232,9 +233,9 @@ def _edit(line: Any, end: int, head: Manifest) -> Edit:
     for name, values in columns.items():
         if not (_is_column(values, count) if isinstance(values, list) else _is_scalar(values)):
             raise ValueError(f"values of {name} that are not one for each episode")
-    if set(given) - set(facts.FACTS):
+    if set(given) - set(Facts.NAMES):
         raise ValueError("an unknown fact")
-    facts.described_facts(head, given)
+    Facts(head).replaced(given)
     return replace(edit, episodes=[(a, b) for a, b in edit.episodes])
 
 

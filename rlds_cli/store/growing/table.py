@@ -17,12 +17,13 @@ import numpy.typing as npt
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidEpisode
-from rlds_cli.store import commits, digests, episode_table, facts, manifest, sealing
+from rlds_cli.store import commits, digests, episode_table, manifest, sealing
 from rlds_cli.store import files as store_files
 from rlds_cli.store.columns import Column, Part
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.encoded import EncodedBytes
+from rlds_cli.store.facts import Facts
 from rlds_cli.store.growing import logs, retention, segments, snapshots
 from rlds_cli.store.growing.changing import ChangedByLog
 from rlds_cli.store.growing.edits import EditLog, Edits
@@ -105,7 +106,7 @@ class LoggedTable(ChangedByLog):
     def manifest(self) -> Manifest:
         """The manifest at this version; made anew each time, since it refers to this object, which ends at once."""
         of_commit = manifest.of_commit(self.head, self.commit)
-        of_commit = replace(of_commit, **facts.described_facts(self.head, self.edits.facts))
+        of_commit = replace(of_commit, **Facts(self.head).replaced(self.edits.facts))
         return replace(of_commit, stats={}, episode_columns=_LazyColumns(self))
 
     def newest_number(self) -> int:
