@@ -180,7 +180,7 @@ def test_selections_of_selections_lead_to_the_first_table(many: Dataset) -> None
         ds = ds.select(episodes=np.arange(0, len(index), step)).save(name)
         index = index[::step]
         assert own_bytes(ds, many) < PER_EPISODE * len(index) + DOCUMENTS
-        length = lookups.find(ds.path / "episodes/length")
+        length = lookups.Lookup.of(ds.path / "episodes/length")
         assert length is not None and [p.rows for p in length.parts] == [MANY]
     assert ds.episodes["source_episode"].tolist() == list(range(0, 2 * len(index), 2))
     remove([f"{ID}@one", f"{ID}@two", ID])
@@ -223,7 +223,7 @@ def test_the_files_are_described_as_if_they_were_written(few: Dataset) -> None:
     few.label(task=[f"task {k}" * 40 for k in range(FEW)], many=[10**17 + k for k in range(FEW)])
     ds = rlds_cli.open_dataset(ID).select(episodes=np.arange(FEW - 1, 500, -1))
     one, copy = ds.save("one"), ds.save("copy", copy=True)
-    assert not list(copy.path.rglob(lookups.FILE)) and len(list(one.path.rglob(lookups.FILE))) > 10
+    assert not list(copy.path.rglob(lookups.Lookup.FILE)) and len(list(one.path.rglob(lookups.Lookup.FILE))) > 10
     assert one.manifest.files == copy.manifest.files and one.fingerprint == copy.fingerprint
     assert verify(copy.path).ok and verify(one.path).ok
 
@@ -239,7 +239,7 @@ def test_what_is_removed_takes_nothing_with_it(few: Dataset) -> None:
     check(rlds_cli.open_dataset(part.id), first, length)
     assert compact(part.id).changed
     whole = rlds_cli.open_dataset(part.id)
-    assert not list(whole.path.rglob(lookups.FILE)) and whole.num_rows == whole.num_steps + whole.num_episodes
+    assert not list(whole.path.rglob(lookups.Lookup.FILE)) and whole.num_rows == whole.num_steps + whole.num_episodes
     check(whole, first, length)
 
 
@@ -281,7 +281,7 @@ def test_a_pushed_selection_is_whole(few: Dataset, tmp_path: Path) -> None:
     far = rlds_cli.open_dataset(tmp_path / "address", cache_dir=tmp_path / "far")
     assert first_steps(far) == first.tolist() and far.episodes["length"].tolist() == length.tolist()
     got = rlds_cli.download(str(tmp_path / "address"), as_="local/got", cache_dir=tmp_path / "other")
-    assert not list(got.path.rglob(lookups.FILE)) and got.fingerprint == part.fingerprint
+    assert not list(got.path.rglob(lookups.Lookup.FILE)) and got.fingerprint == part.fingerprint
     check(got, first, length)
 
 

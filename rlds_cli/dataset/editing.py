@@ -20,7 +20,6 @@ from rlds_cli.base import ids, settings
 from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.files import disk, trees
 from rlds_cli.base.files import safe as safe_files
-from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import shown
 from rlds_cli.base.settings import StrPath
@@ -43,7 +42,6 @@ from rlds_cli.store import (
     StoredColumn,
     manifest,
     open_store,
-    references,
 )
 from rlds_cli.ted import TASK, TASK_AT, Scalar
 
@@ -470,7 +468,7 @@ def _derive(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target
     place = Home(where.home)
     temporary = ds.path.is_relative_to(place.root / "partial")  # of a growing dataset, and copied where it was to be
     if to.copy and not temporary:
-        disk.check_space(sum(size_on_disk(file) for file in references.files(ds.path).values()), place.root)
+        disk.check_space(ds.store.files.size_with_others(), place.root)
     with exclusive(place, id, shown(None)):
         found = home.path_of(id, where)
         if found is not None and not to.force:

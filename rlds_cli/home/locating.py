@@ -226,10 +226,10 @@ def id_of(path: Path) -> DatasetId:
 
 def holds_dataset(path: Path) -> bool:
     """Return whether a directory holds a dataset of this program, inside a home or elsewhere."""
-    from rlds_cli.store import files, manifest
+    from rlds_cli.store import manifest, read_regular
 
     try:
-        return b'"rlds"' in files.content(path / "zarr.json", manifest.LONGEST)
+        return b'"rlds"' in read_regular(path / "zarr.json", manifest.LONGEST)
     except (OSError, ValueError):
         return False
     except DamagedDataset:  # a link or a pipe is there: opening the dataset reports it

@@ -25,7 +25,7 @@ from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import InvalidId, NameTaken, NoPermission, RldsError
 from rlds_cli.home import Home, is_dataset, writing
-from rlds_cli.store import GrowingDataset
+from rlds_cli.store import GrowingDataset, StoredDataset
 
 Kind = Literal["packed", "frames", "partial", "archive", "versions", "remote"]
 _PART = ".part"
@@ -365,9 +365,7 @@ def _remove_archive(home: Home, g: Garbage, progress: Progress) -> str:
 
 def _damage(home: Home, id: DatasetId, progress: Progress) -> str:
     """Hash the dataset ``id`` again and name its first problem; empty if there is none."""
-    from rlds_cli.store.integrity import verify_directory
-
     if not is_dataset(home.dataset(id)):
         return ""
-    problems = verify_directory(home.dataset(id), progress=progress).problems
+    problems = StoredDataset(home.dataset(id)).verify(progress=progress).problems
     return f"its dataset is damaged: {problems[0]}" if problems else ""

@@ -23,13 +23,12 @@ from rlds_cli.store import (
     Manifest,
     NewRows,
     Store,
-    lookups,
+    check_field,
     manifest,
     open_store,
     sealing,
-    sharing,
+    share_tree,
 )
-from rlds_cli.store.integrity import check_field
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.store.sealing import Problem
 
@@ -140,11 +139,8 @@ def _reencode(store: Store, own: Home, id: DatasetId, to: Encoding, threads: int
 
 def _share_the_rest(store: Store, work: Path) -> None:
     """Link the files that have only one encoding: episode table, digests, texts, metadata, groups."""
-    fields = {store.path / store.table.path_of(name) for name in store.fields}
-    apart = (store.path / sealing.MANIFEST, store.path / sealing.LISTING)
-    for name, file in lookups.files(store.path).items():
-        if fields.isdisjoint((store.path / name).parents) and file not in apart:
-            sharing.share_file(file, work / name)
+    fields = (store.table.path_of(name) for name in store.fields)
+    share_tree(store.path, work, apart={*fields, sealing.MANIFEST, sealing.LISTING})
 
 
 def _known(store: Store) -> dict[str, str]:

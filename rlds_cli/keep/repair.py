@@ -22,8 +22,8 @@ from rlds_cli.keep import origins
 from rlds_cli.keep.verification import verify
 from rlds_cli.make import MERGED, DownloadRequest, deliver, fetch_again, import_files, remembered
 from rlds_cli.registry import File
-from rlds_cli.store import History, manifest, open_store
-from rlds_cli.store.integrity import Verification, verify_directory
+from rlds_cli.store import History, StoredDataset, manifest, open_store
+from rlds_cli.store.integrity import Verification
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def repair(
         _import(id, found.path, jobs, cache_dir, tell)
         damaged = True
     else:
-        damaged = not verify_directory(found.path, progress=tell).ok
+        damaged = not StoredDataset(found.path).verify(progress=tell).ok
         request = _request(id, found.path, place, cache_dir)
         fetched = _convert(request, id, jobs, tell, expected) if damaged else _fetch(request, id, place, tell)
     made = home.dataset(str(id), cache_dir=cache_dir)

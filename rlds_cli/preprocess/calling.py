@@ -27,7 +27,7 @@ from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan
 from rlds_cli.preprocess.sources import is_users
 from rlds_cli.preprocess.stacking import LOOP
 from rlds_cli.preprocess.task import Failure, Task
-from rlds_cli.store.paths import FAILURES
+from rlds_cli.store import FAILURES
 from rlds_cli.ted import Note
 
 if TYPE_CHECKING:

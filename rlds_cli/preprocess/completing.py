@@ -13,7 +13,7 @@ import numpy as np
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.reading import SourceReader
 from rlds_cli.preprocess.task import BLOCK_BYTES
-from rlds_cli.store.paths import assign_paths
+from rlds_cli.store import assign_paths
 from rlds_cli.ted import Chunk, EpisodeTable, Field
 
 

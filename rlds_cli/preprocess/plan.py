@@ -19,7 +19,7 @@ from rlds_cli.dataset import Rows
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.task import Task
-from rlds_cli.store.paths import assign_paths
+from rlds_cli.store import assign_paths
 from rlds_cli.ted import TASK, TASK_AT, VIDEO, Field, Flat, Placement, Scalar, field_of
 
 

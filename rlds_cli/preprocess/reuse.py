@@ -31,8 +31,7 @@ from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.plan import WritePlan
 from rlds_cli.preprocess.reading import runs
 from rlds_cli.preprocess.task import Task
-from rlds_cli.store import Store, manifest, metadata, open_store
-from rlds_cli.store.integrity import verify_directory
+from rlds_cli.store import Store, StoredDataset, manifest, open_store
 from rlds_cli.ted import Chunk, Column, EpisodeTable, Note
 
 # In the metadata of a result, one of them: digests of the episodes that its episodes were made of.
@@ -141,13 +140,13 @@ def find(task: Task, plan: WritePlan, steps: int, target: Path) -> tuple[Reuse |
     name = next((n for n in (DIGESTS, WITH_NUMBERS) if n in m.metadata), "")
     if not why and not name:
         why = "the earlier result does not say of which episodes it was made"
-    if not why and not verify_directory(target, progress=False).ok:
+    if not why and not StoredDataset(target).verify(progress=False).ok:
         why = "the earlier result is damaged"
     if why:
         return None, why
-    by_number = name == WITH_NUMBERS
-    old, new = np.asarray(metadata.read(target)[name]), digests_of(task, numbers=by_number)
-    e, results = task.dataset.episodes, open_store(target).episodes
+    by_number, earlier = name == WITH_NUMBERS, open_store(target)
+    old, new = np.asarray(earlier.table.metadata[name]), digests_of(task, numbers=by_number)
+    e, results = task.dataset.episodes, earlier.episodes
     index = _matched(old, new) if task.unit == "episode" else _common(old, new, e["length"], steps)
     for name in ("length", "num_observed"):  # else it is no result that the plan allows
         index[index >= 0] = np.where(results[name][index[index >= 0]] == e[name][index >= 0], index[index >= 0], -1)

@@ -28,8 +28,7 @@ from rlds_cli.base.text import closest, is_below, join_name
 from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.preprocess import builtin, functions, sources
 from rlds_cli.preprocess.functions import Function
-from rlds_cli.store import Manifest
-from rlds_cli.store.paths import FAILURES
+from rlds_cli.store import FAILURES, Manifest
 from rlds_cli.ted import FLAGS, Note
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from rlds_cli.places import Address, PushedDataset, Versions, open_objects
 from rlds_cli.places.remote.versions import PushedVersion
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.share import pushing
-from rlds_cli.store import paths
+from rlds_cli.store import is_indexed
 
 _PREFIXES = ("objects/", "blocks/", "groups/", "indexes/")
 
@@ -86,7 +86,7 @@ def collect(
         stay = there.kept(last=keep_last, tagged=keep_tags)
         left = {v.index for v in stay.versions}
         stored = {name: size for prefix in _PREFIXES for name, size in objects.names(prefix).items()}
-        listed = {name: size for name, size in stored.items() if paths.INDEXED.fullmatch(name)}
+        listed = {name: size for name, size in stored.items() if is_indexed(name)}
         needed = _needed(objects, stay)
         unneeded = {name: size for name, size in listed.items() if name not in needed}
         if not dry_run:

@@ -13,7 +13,7 @@ from rlds_cli.places.remote.index import Object
 from rlds_cli.share import copies, packing
 from rlds_cli.share.packing import Known, NewObject, Span, Told
 from rlds_cli.share.snapshot import Snapshot
-from rlds_cli.store.snapshots import LocalFile
+from rlds_cli.store import LocalFile
 
 _AT_ONCE = 4  # objects that are read
 _TIMES = 4  # the bytes of a snapshot that are read at most, whatever the indexes there claim

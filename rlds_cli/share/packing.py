@@ -27,8 +27,7 @@ from rlds_cli.places.remote.building import HashedObject
 from rlds_cli.places.remote.index import IndexedFile, Object, Piece
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.share.snapshot import Snapshot
-from rlds_cli.store import GrowingDataset
-from rlds_cli.store.snapshots import LocalFile
+from rlds_cli.store import GrowingDataset, LocalFile
 
 LEAST = 32 << 20  # bytes of an object
 MOST_OBJECTS = 100

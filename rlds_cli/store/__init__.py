@@ -11,7 +11,10 @@ number or a text for each episode; `Facts` are what a user may set of a whole da
 
 A `FieldHash` says how the episodes of a field are hashed; an `EpisodeHash` does it as their rows come, and
 `ContentDigests` make a fingerprint of the results. Images are checked, encoded and decoded here, and videos decoded.
-A `History` is the versions of a dataset and their tags; it publishes the next one.
+
+Files of a dataset are read by `read_regular`, as they may come from a stranger, and shared with other datasets by
+`share_tree`; those that are `Sent` to an address are `LocalFile`. A `Lookup` stands in the place of an array whose rows
+are some of another one's.
 
 `make_growing` makes a `GrowingDataset`, to which each `Appender` commits episodes, and which has a rule that says which
 ones it will `Keep`. Its `CommitLog` says how much of each file a copy needs.
@@ -30,7 +33,10 @@ if TYPE_CHECKING:
     from rlds_cli.store.digests import EpisodeHash as EpisodeHash
     from rlds_cli.store.digests import FieldHash as FieldHash
     from rlds_cli.store.digests import is_of_rows as is_of_rows
+    from rlds_cli.store.episode_table import read_sources as read_sources
     from rlds_cli.store.facts import Facts as Facts
+    from rlds_cli.store.files import note_address as note_address
+    from rlds_cli.store.files import read_regular as read_regular
     from rlds_cli.store.finishing import Description as Description
     from rlds_cli.store.finishing import finish as finish
     from rlds_cli.store.frames import check_frames as check_frames
@@ -47,18 +53,26 @@ if TYPE_CHECKING:
     from rlds_cli.store.history import History as History
     from rlds_cli.store.images import CheckedFrames as CheckedFrames
     from rlds_cli.store.images import decoded_frames as decoded_frames
+    from rlds_cli.store.integrity import check_field as check_field
     from rlds_cli.store.joining import JoinedMember as JoinedMember
     from rlds_cli.store.joining import join as join
     from rlds_cli.store.layouts import array_files as array_files
     from rlds_cli.store.local import Files as Files
+    from rlds_cli.store.lookups import Lookup as Lookup
     from rlds_cli.store.manifest import Manifest as Manifest
     from rlds_cli.store.new_rows import NewRows as NewRows
     from rlds_cli.store.opening import Store as Store
     from rlds_cli.store.own_columns import ColumnKinds as ColumnKinds
     from rlds_cli.store.own_columns import StoredColumn as StoredColumn
     from rlds_cli.store.own_columns import split_columns as split_columns
+    from rlds_cli.store.paths import FAILURES as FAILURES
+    from rlds_cli.store.paths import assign_paths as assign_paths
+    from rlds_cli.store.paths import is_indexed as is_indexed
     from rlds_cli.store.sealing import blamed_directories as blamed_directories
     from rlds_cli.store.sealing import row_files as row_files
+    from rlds_cli.store.sending import Sent as Sent
+    from rlds_cli.store.sharing import share_tree as share_tree
+    from rlds_cli.store.snapshots import LocalFile as LocalFile
     from rlds_cli.store.videos import Video as Video
     from rlds_cli.store.videos import decode_video as decode_video
     from rlds_cli.store.views import Change as Change
@@ -66,14 +80,12 @@ if TYPE_CHECKING:
     from rlds_cli.store.work import Work as Work
 
 __all__ = [
+    "FAILURES",
     "Appender",
-    "Change",
-    "ColumnKinds",
-    "Patched",
-    "StoredColumn",
-    "split_columns",
     "Built",
+    "Change",
     "CheckedFrames",
+    "ColumnKinds",
     "CommitLog",
     "ContentDigests",
     "Description",
@@ -85,15 +97,22 @@ __all__ = [
     "History",
     "JoinedMember",
     "Keep",
+    "LocalFile",
+    "Lookup",
     "Manifest",
     "NewRows",
+    "Patched",
+    "Sent",
     "Shard",
     "Store",
+    "StoredColumn",
     "StoredDataset",
     "Video",
     "Work",
     "array_files",
+    "assign_paths",
     "blamed_directories",
+    "check_field",
     "check_frames",
     "decode_frame",
     "decode_frames",
@@ -101,20 +120,28 @@ __all__ = [
     "decoded_frames",
     "encode_frames",
     "finish",
+    "is_indexed",
     "is_of_rows",
     "join",
     "make_growing",
+    "note_address",
     "open_store",
+    "read_regular",
+    "read_sources",
     "row_files",
+    "share_tree",
+    "split_columns",
 ]
 
 lazy(
     __name__,
     {
         "build": "Built",
-        "digests": "ContentDigests EpisodeHash FieldHash is_of_rows",
         "derived": "Patched",
+        "digests": "ContentDigests EpisodeHash FieldHash is_of_rows",
+        "episode_table": "read_sources",
         "facts": "Facts",
+        "files": "note_address read_regular",
         "finishing": "Description finish",
         "frames": "check_frames decode_frame decode_frames encode_frames",
         "growing.appender": "Appender",
@@ -125,15 +152,21 @@ lazy(
         "growing.retention": "Keep",
         "history": "History",
         "images": "CheckedFrames decoded_frames",
+        "integrity": "check_field",
         "joining": "JoinedMember join",
         "layouts": "array_files",
         "local": "Files",
+        "lookups": "Lookup",
         "manifest": "Manifest",
         "new_rows": "NewRows",
         "opening": "Store",
-        "sealing": "blamed_directories row_files",
-        "videos": "Video decode_video",
         "own_columns": "ColumnKinds StoredColumn split_columns",
+        "paths": "FAILURES assign_paths is_indexed",
+        "sealing": "blamed_directories row_files",
+        "sending": "Sent",
+        "sharing": "share_tree",
+        "snapshots": "LocalFile",
+        "videos": "Video decode_video",
         "views": "Change",
         "work": "Shard Work",
     },

@@ -123,7 +123,7 @@ class Tables:
         if value is not None and not isinstance(value, Patched):
             write_column(self._directory / path, value)
             return
-        there = None if value is not None and value.others != "stored" else lookups.find(self._source.path / path)
+        there = None if value is not None and value.others != "stored" else Lookup.of(self._source.path / path)
         if value is None and self._index is None and (there is None or not self._looks_up):
             sharing.share_tree(self._source.path / path, self._directory / path, within=self._directory)
             self.known |= sealing.below(self._listed, path, path)

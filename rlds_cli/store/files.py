@@ -15,7 +15,7 @@ from pathlib import Path
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset, NoPermission
 
-REMOTE = ".remote"  # in the directory of a dataset whose rows are at an address: that address
+_REMOTE = ".remote"  # in the directory of a dataset whose rows are at an address: that address
 _MOST = 1 << 20  # files and directories of one dataset
 _DEEPEST = 600  # directories inside each other
 
@@ -36,11 +36,17 @@ def open_regular(path: Path) -> io.FileIO:
         raise _foreign(path, path.lstat().st_mode) from e
 
 
+def note_address(dataset: Path, address: str) -> None:
+    """Write the address of the rows of a dataset into its directory, if that has none yet."""
+    if not (dataset / _REMOTE).exists():
+        safe_files.replace_text(dataset / _REMOTE, f"{address}\n")
+
+
 def missing(path: Path) -> DamagedDataset | None:
     """Return the error for a file that is not here because its dataset is at an address; None for any other file."""
     for directory in path.parents:
         try:
-            address = content(directory / REMOTE, 4096).decode(errors="replace").strip()
+            address = read_regular(directory / _REMOTE, 4096).decode(errors="replace").strip()
         except (OSError, ValueError, DamagedDataset):
             continue
         return DamagedDataset(
@@ -50,7 +56,7 @@ def missing(path: Path) -> DamagedDataset | None:
     return None
 
 
-def content(path: Path, longest: int) -> bytes:
+def read_regular(path: Path, longest: int) -> bytes:
     """Read a regular file of at most ``longest`` bytes.
 
     Raises

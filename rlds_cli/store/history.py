@@ -349,7 +349,7 @@ class History:
             safe_files.write_bytes(newer / paths.TAGS, (self.path / paths.TAGS).read_bytes())
         for file in trees.files(self.path):
             name = file.relative_to(self.path).as_posix()
-            if paths.INDEXED.fullmatch(name):
+            if paths.is_indexed(name):
                 (newer / name).parent.mkdir(safe_files.DIRECTORY, exist_ok=True)
                 disk.share(file, newer / name, sealed=True)
 
@@ -377,7 +377,7 @@ class History:
         """
         path = self.path / paths.TAGS
         try:
-            found = documents.loads(files.content(path, _LONGEST_TAGS), longest=_LONGEST_TAGS)
+            found = documents.loads(files.read_regular(path, _LONGEST_TAGS), longest=_LONGEST_TAGS)
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as e:

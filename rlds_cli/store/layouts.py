@@ -300,7 +300,7 @@ def _load(directory: Path) -> dict[str, Any]:
     """The ``zarr.json`` of an array or a group. An array in segments is described by ``shape data_type segments``."""
     path = directory / "zarr.json"
     try:
-        found = documents.loads(files.content(path, documents.LONGEST))
+        found = documents.loads(files.read_regular(path, documents.LONGEST))
     except (OSError, ValueError) as e:
         if references.is_reference(directory):
             return _load(references.place(directory))

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files.arrays import Segment
+from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.base.progress import Progress
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
@@ -122,9 +123,15 @@ class Files:
         """Return the path of a directory below the dataset; the documents of its arrays are fetched first."""
         return self.path / directory
 
-    def size_of(self, *parts: str) -> int | None:
-        """Return the bytes of all files below a directory of the dataset if they are at an address; else None."""
-        return None
+    def size_of(self, *parts: str) -> int:
+        """Return the bytes of all files below a directory of the dataset: on this disk, or at the address."""
+        return size_on_disk(self.path.joinpath(*parts))
+
+    def size_with_others(self, *parts: str) -> int:
+        """Return `size_of` with the files of other datasets that this one refers to."""
+        if not self.refers_to:
+            return self.size_of(*parts)
+        return sum(size_on_disk(file) for file in references.files(self.path.joinpath(*parts)).values())
 
     def admit(self, columns: Iterable[Column], *, check: bool) -> None:
         """Prepare to read columns; ``check`` that their files have the sizes that a version says."""

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -42,7 +42,6 @@ from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import files as store_files
 from rlds_cli.store import layouts, paths, references, validation
 
-FILE, INDICES = paths.LOOKUP, paths.LOOKUPS
 MOST_PARTS = 16  # each is a file that is opened for a column
 Kind = Literal["stored", "numbers", "zeros"]
 Indices = dict[str, "Index"]  # those that were read, by name
@@ -84,6 +83,8 @@ class Lookup:
         Those that are stored are arrays ``0``, ``1``, ... in the directory of the lookup, by their numbers here.
     """
 
+    FILE: ClassVar[str] = paths.LOOKUP  # in the directory of the array
+
     array: str
     index: str
     dtype: np.dtype[Any] | None
@@ -95,33 +96,38 @@ class Lookup:
         """Whether its rows are texts."""
         return self.dtype is None
 
+    @property
+    def numbers(self) -> str:
+        """The array of the numbers of its rows, by its path below the dataset."""
+        return f"{paths.LOOKUPS}/{self.index}"
+
     def write(self, dataset: Path) -> None:
         """Write the document of a lookup of a dataset in a directory."""
         parts = [[p.kind, p.rows] for p in self.parts]
         kind = None if self.dtype is None else self.dtype.name
         values = {"array": self.array, "index": self.index, "data_type": kind, "row": self.row, "parts": parts}
         safe_files.make(dataset / self.array)
-        safe_files.write_bytes(dataset / self.array / FILE, json.dumps(values).encode())
+        safe_files.write_bytes(dataset / self.array / self.FILE, json.dumps(values).encode())
 
+    @classmethod
+    def of(cls, directory: Path) -> Lookup | None:
+        """Return the lookup in a directory; None if there is none.
 
-def find(directory: Path) -> Lookup | None:
-    """Return the lookup in a directory; None if there is none.
-
-    Raises
-    ------
-    DamagedDataset
-        Its document cannot be read, or is that of another array.
-    """
-    path = directory / FILE
-    if not os.path.exists(path):  # noqa: PTH110  (asked for every column)
-        return None
-    try:
-        found = _parsed(documents.loads(store_files.content(path, _LONGEST)))
-    except (OSError, KeyError, TypeError, ValueError) as e:
-        raise DamagedDataset(f"{path} does not describe a lookup ({type(e).__name__}: {e}).", hint=_HINT) from e
-    if directory.parts[-len(Path(found.array).parts) :] != Path(found.array).parts:
-        raise DamagedDataset(f"{path} is that of {found.array}.", hint=_HINT)
-    return found
+        Raises
+        ------
+        DamagedDataset
+            Its document cannot be read, or is that of another array.
+        """
+        path = directory / cls.FILE
+        if not os.path.exists(path):  # noqa: PTH110  (asked for every column)
+            return None
+        try:
+            found = _parsed(documents.loads(store_files.read_regular(path, _LONGEST)))
+        except (OSError, KeyError, TypeError, ValueError) as e:
+            raise DamagedDataset(f"{path} does not describe a lookup ({type(e).__name__}: {e}).", hint=_HINT) from e
+        if directory.parts[-len(Path(found.array).parts) :] != Path(found.array).parts:
+            raise DamagedDataset(f"{path} is that of {found.array}.", hint=_HINT)
+        return found
 
 
 def _parsed(values: Mapping[str, Any]) -> Lookup:
@@ -274,7 +280,7 @@ def _index_of(directory: Path, lookup: Lookup, known: Indices) -> IntArray:
 
 def index_in(dataset: Path, name: str) -> Path:
     """Return the directory of numbers of rows."""
-    return dataset / INDICES / name
+    return dataset / paths.LOOKUPS / name
 
 
 def opened(directory: Path, known: Indices) -> LookedUp | Array | None:
@@ -286,7 +292,7 @@ def opened(directory: Path, known: Indices) -> LookedUp | Array | None:
     ------
     DamagedDataset
     """
-    lookup = find(directory)
+    lookup = Lookup.of(directory)
     if lookup is None:
         return layouts.read(directory) if layouts.is_array(directory) else None
     return None if lookup.texts else LookedUp(directory, lookup, known)
@@ -311,7 +317,7 @@ def pieces(directory: Path) -> Iterator[Array]:
 
 def read_strings(directory: Path) -> list[str]:
     """Return the texts that `arrays.write_strings` wrote, also if they are looked up; raises DamagedDataset."""
-    lookup = find(directory)
+    lookup = Lookup.of(directory)
     if lookup is None:
         return layouts.read_strings(directory)
     if not lookup.texts:
@@ -320,14 +326,14 @@ def read_strings(directory: Path) -> list[str]:
 
 
 def is_array(directory: Path) -> bool:
-    """Return whether a directory holds an array, also one whose rows are looked up; raises as `find`."""
-    lookup = find(directory)
+    """Return whether a directory holds an array, also one whose rows are looked up; raises as `Lookup.of`."""
+    lookup = Lookup.of(directory)
     return layouts.is_array(directory) if lookup is None else not lookup.texts
 
 
 def is_strings(directory: Path) -> bool:
-    """Return whether a directory holds texts, also if they are looked up; raises as `find`."""
-    lookup = find(directory)
+    """Return whether a directory holds texts, also if they are looked up; raises as `Lookup.of`."""
+    lookup = Lookup.of(directory)
     return (directory / "offsets").is_dir() if lookup is None else lookup.texts
 
 
@@ -373,11 +379,11 @@ def files(directory: Path, *, damaged: dict[str, str] | None = None) -> dict[str
     Raises
     ------
     DatasetNotFound, DamagedDataset
-        As `references.files` and `find`.
+        As `references.files` and `Lookup.of`.
     """
     looked_up = {p.parent for p in _documents(directory)}
     known: Indices = {}
-    apart = {*looked_up, directory / INDICES}
+    apart = {*looked_up, directory / paths.LOOKUPS}
     found: dict[str, Path | WholeFile] = {}
     for name, file in references.files(directory).items():
         place = directory / name
@@ -400,7 +406,7 @@ def sha256_of_file(file: Path | WholeFile) -> str:
 
 
 def _documents(directory: Path) -> list[Path]:
-    return [Path(e.path) for e in trees.below(directory) if e.name == FILE and e.is_file(follow_symlinks=False)]
+    return [Path(e.path) for e in trees.below(directory) if e.name == Lookup.FILE and e.is_file(follow_symlinks=False)]
 
 
 def _whole(directory: Path, known: Indices) -> dict[str, WholeFile]:
@@ -410,7 +416,7 @@ def _whole(directory: Path, known: Indices) -> dict[str, WholeFile]:
     ------
     DamagedDataset
     """
-    lookup = find(directory)
+    lookup = Lookup.of(directory)
     assert lookup is not None
     if not lookup.texts:
         rows = LookedUp(directory, lookup, known)

@@ -196,7 +196,7 @@ def read_with_version_id(dataset: Path) -> tuple[Manifest, str]:
     """Return `read` of a dataset, and the sha256 of the file, which are of the same moment."""
     path = dataset / "zarr.json"
     try:
-        text = files.content(path, LONGEST)
+        text = files.read_regular(path, LONGEST)
         attributes = documents.loads(text, longest=LONGEST)["attributes"]["rlds"]
         found = attributes["format"]
         if not isinstance(found, int) or isinstance(found, bool) or found < 1:

@@ -29,7 +29,7 @@ from rlds_cli.base.files import arrays
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import layouts, validation
+from rlds_cli.store import layouts, sharing, validation
 
 DIRECTORY = "metadata"
 _INDEX = "rlds_index"  # the attribute
@@ -134,6 +134,10 @@ class Metadata:
         if not isinstance(found, str):
             raise DamagedDataset(f"{self.where}: {name[:200]!r} is an array; a text expected.", hint=_HINT)
         return found
+
+    def share(self, dataset: Path) -> None:
+        """Share the files with a dataset that is made in a directory."""
+        sharing.share_tree(self.where, dataset / DIRECTORY, within=dataset)
 
 
 def read(dataset: Path) -> Metadata:

@@ -22,8 +22,7 @@ _PLAIN = frozenset(string.ascii_letters + string.digits + "-_.+=@,~")
 _MAX_BYTES = 200
 _MOST_LEVELS, _LONGEST = 64, 1500  # of a path that is written: systems take 1,024 to 4,096 bytes, with the home's
 _MOST_READ, _LONGEST_READ = 512, 4096
-# Files of an index that `rlds index` writes beside a dataset's own.
-INDEXED = re.compile(r"rlds\.json|(objects|blocks|groups|indexes)/[0-9a-f]{64}")
+_INDEXED = re.compile(r"rlds\.json|(objects|blocks|groups|indexes)/[0-9a-f]{64}")
 _COMPONENT = re.compile(
     r"(?!\.|__|zarr\.json$|reference\.json$|lookup\.json$)[A-Za-z0-9\-_.+=@,~%]{1,250}", re.IGNORECASE
 )
@@ -89,6 +88,11 @@ def _numbered(parts: list[str], taken: Set[str]) -> list[str]:
         n += 1
         path = [*parts[:-1], f"{parts[-1]}~{n}"]
     return path
+
+
+def is_indexed(name: str) -> bool:
+    """Return whether a file beside a dataset's own is one that `rlds index` writes."""
+    return _INDEXED.fullmatch(name) is not None
 
 
 def is_field_path(path: str) -> bool:

@@ -172,7 +172,7 @@ def _read(directory: Path) -> _Reference | None:
     """Return the reference in a directory, if there is one."""
     path = directory / FILE
     try:
-        text = store_files.content(path, _LONGEST)
+        text = store_files.read_regular(path, _LONGEST)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as e:
@@ -205,7 +205,7 @@ def _version_id(directory: Path) -> str | None:
 @lru_cache(maxsize=256)
 def _hashed(file: Path, *_: int) -> str:
     """Return the sha256 of a file, which is hashed again when its inode, time or size changes."""
-    return hashlib.sha256(store_files.content(file, manifest.LONGEST)).hexdigest()
+    return hashlib.sha256(store_files.read_regular(file, manifest.LONGEST)).hexdigest()
 
 
 # -- writing
@@ -247,6 +247,6 @@ def _is_group(directory: Path) -> bool:
     """Return whether a directory holds the document of a group; arrays in segments are groups, too."""
     path = directory / _DOCUMENT
     try:
-        return bool(documents.loads(store_files.content(path, documents.LONGEST))["node_type"] == "group")
+        return bool(documents.loads(store_files.read_regular(path, documents.LONGEST))["node_type"] == "group")
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise DamagedDataset(f"{path} cannot be read: {e}", hint=_HINT) from e

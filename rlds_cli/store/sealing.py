@@ -80,7 +80,7 @@ def write_document(directory: Path, values: Mapping[str, Any]) -> None:
 def listed(directory: Path) -> dict[str, str]:
     """Return the listed digests of a dataset's files by path; empty without a list."""
     try:
-        text = store_files.content(directory / LISTING, documents.OWN)
+        text = store_files.read_regular(directory / LISTING, documents.OWN)
         found: Any = documents.loads(text, longest=documents.OWN)["attributes"]["files"]
     except (OSError, ValueError, KeyError, TypeError, DamagedDataset):
         return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from operator import itemgetter
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from rlds_cli.base.files import disk, trees
 from rlds_cli.base.files import safe as safe_files
@@ -24,8 +24,10 @@ class Shared:
     name: str
 
 
-def share_tree(source: Path, target: Path, *, sealed: bool = True, within: Path | None = None) -> disk.How:
-    """Share all files below ``source``, and return the weakest way that a file needed: link, reflink or copy.
+def share_tree(
+    source: Path, target: Path, *, sealed: bool = True, within: Path | None = None, apart: Collection[str] = ()
+) -> disk.How:
+    """Share the files below ``source``, and return the weakest way that a file needed: link, reflink or copy.
 
     So do files of other datasets that ``source`` refers to: the result is whole.
 
@@ -35,6 +37,8 @@ def share_tree(source: Path, target: Path, *, sealed: bool = True, within: Path 
         The copies will be made read-only: a file that may be written now is copied, not linked.
     within : Path, optional
         A directory that the caller has made. What is at ``target`` already is removed only where it lies in there.
+    apart : collection of str
+        Files and directories below ``source`` that are not shared.
 
     Raises
     ------
@@ -48,7 +52,8 @@ def share_tree(source: Path, target: Path, *, sealed: bool = True, within: Path 
         _check_target(target, within)
         trees.discard(target)
     for name, file in sorted(lookups.files(source).items(), key=itemgetter(0)):
-        how = max(how, order.index(share_file(file, target / name, sealed=sealed)))
+        if not apart or {name, *map(str, PurePosixPath(name).parents)}.isdisjoint(apart):
+            how = max(how, order.index(share_file(file, target / name, sealed=sealed)))
     return order[how]
 
 

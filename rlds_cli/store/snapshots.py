@@ -100,7 +100,7 @@ def of_directory(path: Path, needed: Mapping[Path, IntArray | None]) -> Iterator
             for s in layouts.layout(place).segments:
                 parts.setdefault(s.file, []).extend(_extents(s, spans))  # two segments may be of one file
     for name, file in sorted(lookups.files(path).items(), key=itemgetter(0)):
-        own = name == paths.TAGS or paths.INDEXED.fullmatch(name)
+        own = name == paths.TAGS or paths.is_indexed(name)
         if "/." in f"/{name}" or own:  # of a file system or a desktop; of this directory
             continue
         if isinstance(file, WholeFile):

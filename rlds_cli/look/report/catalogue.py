@@ -189,9 +189,9 @@ def card(ref: str | Dataset, cache_dir: StrPath | None = None) -> Card:
 
 def _card_of(ds: Dataset) -> Card:
     """Return the facts about an open dataset."""
-    size, path, m = ds.store.files.size_of(), ds.path, replace(ds.manifest, fingerprint=ds.store.fingerprint())
+    m = replace(ds.manifest, fingerprint=ds.store.fingerprint())
     address = ds.store.address or None
-    return Card(ds.id, None, Copy(ds.id, path, size_on_disk(path) if size is None else size, m, None, address))
+    return Card(ds.id, None, Copy(ds.id, ds.path, ds.store.files.size_of(), m, None, address))
 
 
 def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:

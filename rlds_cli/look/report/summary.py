@@ -41,9 +41,8 @@ from rlds_cli.look.report.columns import (
 )
 from rlds_cli.look.report.order import rank
 from rlds_cli.registry import Entry
-from rlds_cli.store import Store, references
+from rlds_cli.store import FAILURES
 from rlds_cli.store.manifest import Counts, Stats
-from rlds_cli.store.paths import FAILURES
 from rlds_cli.ted import FLAGS, REWARD, Field, Scalar
 
 _DEFAULT = ("observation", "action", "next/observation", REWARD, *FLAGS)
@@ -194,20 +193,7 @@ def _over_elements(stats: Stats) -> dict[str, Any]:
 
 
 def _bytes(ds: Dataset, f: Field) -> int:
-    return sum(_size_of_field(ds.store, *path.parts) for path in ds.store.table.directories_of(f.name))
-
-
-def _size_of_field(store: Store, *parts: str) -> int:
-    """Return the bytes of the files of a field, in whichever dataset they are."""
-    if not store.files.refers_to:
-        return _size(store, *parts)
-    return sum(size_on_disk(file) for file in references.files(store.path.joinpath(*parts)).values())
-
-
-def _size(store: Store, *parts: str) -> int:
-    """Return the bytes of a directory of a dataset: on this disk, or at its address."""
-    there = store.files.size_of(*parts)
-    return size_on_disk(store.path.joinpath(*parts)) if there is None else there
+    return sum(ds.store.files.size_with_others(*path.parts) for path in ds.store.table.directories_of(f.name))
 
 
 def _distinct(ds: Dataset, f: Field) -> int | None:
@@ -241,7 +227,7 @@ def summarise(
         id=ds.id,
         path=ds.path,
         fingerprint=ds.fingerprint,
-        bytes=_size(ds.store),
+        bytes=ds.store.files.size_of(),
         encoding=m.encoding,
         created=m.created,
         rlds_version=m.rlds_version,

@@ -13,7 +13,7 @@ from rlds_cli.dataset import Dataset, append_step, is_published
 from rlds_cli.errors import InvalidArgument, NameTaken
 from rlds_cli.home import Home
 from rlds_cli.make.convert import merging
-from rlds_cli.store import History, Store, manifest, metadata, sealing, sharing
+from rlds_cli.store import History, Store, manifest, sealing
 
 _MOST_NAMES = 3  # of files that the log of versions names
 _OF_THE_RESULT: tuple[str, ...] = ("format", "fields", "counts", "fingerprint", "created", "rlds_version", "stats")
@@ -69,7 +69,7 @@ def extend(there: Dataset, made: Dataset, files: Sequence[Path], place: Home, te
 
     def publish(built: Path) -> None:
         if m.metadata:
-            sharing.share_tree(there.path / metadata.DIRECTORY, built / metadata.DIRECTORY, within=built)
+            there.store.table.metadata.share(built)
         joined = manifest.read(built)
         changed = {name: getattr(joined, name) for name in _OF_THE_RESULT}
         notes, provenance = (*m.reader_notes, *made.manifest.reader_notes), (*m.provenance, step)

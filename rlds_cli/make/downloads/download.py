@@ -33,7 +33,7 @@ from rlds_cli.home import Home
 from rlds_cli.make.downloads.request import DownloadRequest, Encoding, bytes_left, credentials_asked, recorded
 from rlds_cli.places import Address
 from rlds_cli.registry import Entry
-from rlds_cli.store import History, manifest, sharing
+from rlds_cli.store import History, StoredDataset, manifest, share_tree
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -536,16 +536,14 @@ def adopt(source: str, id: DatasetId, place: Home, progress: Progress) -> None:
         Its content does not match its fingerprint, or it was not made of the files in the registry; nothing is
         published.
     """
-    from rlds_cli.store import integrity
-
     found = _find(source, id)
     assert found is not None
     work = place.partial(id, "staging")
     safe_files.work_directory(work, place.root)
     copy = work / "dataset"
     try:
-        sharing.share_tree(found, copy, within=work)
-        report = integrity.verify_directory(copy)
+        share_tree(found, copy, within=work)
+        report = StoredDataset(copy).verify()
         problem = next(chain(map(str, report.problems), _unpublished(copy)), None)
         if problem:
             raise DamagedDataset(f"{found}: {problem}. Nothing was copied.", hint=f"rlds verify {id}")

@@ -20,6 +20,7 @@ from rlds_cli.places.remote.decoding import Encoded
 from rlds_cli.places.remote.leases import Lease
 from rlds_cli.places.remote.presence import BlockFile, Room
 from rlds_cli.places.sources.addresses import Address
+from rlds_cli.store import note_address
 from rlds_cli.store.table import Reopened, Table
 
 MEMORY = 64 << 20  # bytes of blocks that are not held and stay all the same, without a cache
@@ -71,7 +72,7 @@ class Access:
             root = content.temporary_root()
             content.remove_with(self, root)
             safe_files.directory(root / content.DATASET, root)
-            safe_files.replace_text(root / content.DATASET / content.MARK, f"{connection.address}\n")
+            note_address(root / content.DATASET, str(connection.address))
         else:
             own = Home(where.home).remote
             self.root = root = own / self.name

@@ -51,10 +51,8 @@ from rlds_cli.places.sources.objects import POLICY, Objects
 from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Units
-from rlds_cli.store import files as store_files
 
 DATASET, INDEX, LISTS = "dataset", "index.json", "lists"
-MARK = store_files.REMOTE
 _EDGES = 512  # blocks of objects of which a part was used, kept in memory
 _RANGE = 2 << 20  # bytes of a request
 _AT_ONCE = 16  # requests for small files

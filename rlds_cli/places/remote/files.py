@@ -22,8 +22,7 @@ from rlds_cli.places.remote.blocks import BLOCK
 from rlds_cli.places.remote.cache import BlockFiles
 from rlds_cli.places.remote.columns import FilePlace, RemoteColumn
 from rlds_cli.places.remote.decoding import Encoded
-from rlds_cli.store import Files
-from rlds_cli.store import files as store_files
+from rlds_cli.store import Files, read_regular
 from rlds_cli.store.columns import Column
 from rlds_cli.store.layouts import ArrayLayout
 
@@ -137,7 +136,7 @@ class PushedFiles(FetchedFiles):
         if self.access.is_proved or not self.access.content.below(file.as_posix()):
             return None
         self.access.content.need_one(file.as_posix())
-        return store_files.content(self.path / file, _LONGEST_TABLE)
+        return read_regular(self.path / file, _LONGEST_TABLE)
 
     def size_of(self, *parts: str) -> int:
         """Return the bytes of all files below a directory of the dataset, at the address; of all without parts."""

@@ -16,7 +16,7 @@ from rlds_cli.errors import DamagedDataset, DatasetNotFound, Offline, RldsError
 from rlds_cli.home import Home
 from rlds_cli.places.remote import leases
 from rlds_cli.places.remote.cache import TransferStats
-from rlds_cli.places.remote.content import DATASET, INDEX, MARK, Connection, Pinned
+from rlds_cli.places.remote.content import DATASET, INDEX, Connection, Pinned
 from rlds_cli.places.remote.index import Index
 from rlds_cli.places.remote.leases import Lease
 from rlds_cli.places.remote.plain import Plain, read_plain
@@ -24,6 +24,7 @@ from rlds_cli.places.remote.reading import PushedDataset
 from rlds_cli.places.remote.versions import Versions
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import Objects
+from rlds_cli.store import note_address
 
 HASHES, ADDRESSES, BOOT = "hashes", "addresses.json", "boot"
 PROVED = "-proved"  # in the name of a directory: its blocks were proved by a fingerprint
@@ -162,5 +163,4 @@ def save(lease: Lease, pinned: Pinned, address: Address) -> None:
         others = [a for a in before if a != str(address)][-_MOST_ADDRESSES:]
         documents.save_own(root / ADDRESSES, {"addresses": [*others, str(address)]})
     safe_files.directory(root / DATASET, root)
-    if not (root / DATASET / MARK).exists():
-        safe_files.replace_text(root / DATASET / MARK, f"{address}\n")
+    note_address(root / DATASET, str(address))

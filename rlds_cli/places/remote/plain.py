@@ -32,16 +32,14 @@ from rlds_cli.places.sources.transfer import Stream
 from rlds_cli.store import (
     CommitLog,
     GrowingDataset,
+    Lookup,
     Manifest,
     array_files,
     blamed_directories,
-    lookups,
     manifest,
-    paths,
     row_files,
     sealing,
 )
-from rlds_cli.store.lookups import Lookup
 from rlds_cli.store.sealing import Problem
 
 _AT_ONCE = 8  # files
@@ -284,10 +282,10 @@ def _lookups(objects: Objects, dataset: Path, missing: Collection[str]) -> list[
     """Fetch the lookups in the place of arrays whose files are ``missing``; raises as `_describe`."""
     found = []
     for array in sorted(path.removesuffix("/zarr.json") for path in missing if path.endswith("/zarr.json")):
-        if (document := objects.read(f"{array}/{lookups.FILE}", longest=documents.LONGEST)) is not None:
+        if (document := objects.read(f"{array}/{Lookup.FILE}", longest=documents.LONGEST)) is not None:
             safe_files.make(dataset / array)
-            safe_files.write_bytes(dataset / array / lookups.FILE, document.data)
-            lookup = lookups.find(dataset / array)
+            safe_files.write_bytes(dataset / array / Lookup.FILE, document.data)
+            lookup = Lookup.of(dataset / array)
             assert lookup is not None
             found.append(lookup)
     return found
@@ -301,7 +299,7 @@ def _parts(objects: Objects, dataset: Path, lookup: Lookup) -> dict[str, int | N
     else:
         groups = []
     files = dict[str, int | None]()
-    for place in (*groups, *stored, f"{paths.LOOKUPS}/{lookup.index}"):
+    for place in (*groups, *stored, lookup.numbers):
         document = objects.read(f"{place}/{sealing.MANIFEST}", longest=documents.LONGEST)
         if document is None:
             raise DamagedDataset(f"{objects.address}/{place}/{sealing.MANIFEST} is missing.", hint=HINT)

@@ -40,7 +40,7 @@ from rlds_cli.places.remote.leases import Lease, RemoteDirectory
 from rlds_cli.places.remote.presence import BlockFile, Room
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.transfer import Stream
-from rlds_cli.store import Files, Store, episode_table, open_store
+from rlds_cli.store import Files, Store, open_store, read_sources
 from rlds_cli.store.columns import Column
 from rlds_cli.store.table import Reopened, Table
 
@@ -234,7 +234,7 @@ class PublishedFiles(FetchedFiles):
 
     def _films(self, c: Column) -> tuple[BlockFile, _Films]:
         spans, hashes = self._table_of_films(c, "spans"), self._table_of_films(c, "sha256")
-        files = {s["sha256"]: str(s["file"]) for s in episode_table.read_sources(self.path / "sources")}
+        files = {s["sha256"]: str(s["file"]) for s in read_sources(self.path / "sources")}
         try:
             names = tuple(files[bytes(h).hex()] for h in hashes)
         except KeyError as e:

@@ -40,7 +40,7 @@ def of_version(
     fields = {array.directory for array in found}
     for file in sorted(trees.files(path)):
         if file.name == "zarr.json" and file.parent not in fields:
-            yield _made(file.relative_to(path).as_posix(), store_files.content(file, manifest.LONGEST))
+            yield _made(file.relative_to(path).as_posix(), store_files.read_regular(file, manifest.LONGEST))
     width = max(array.width for array in layout.by_row)
     for array in found:
         described, (spans, end) = array.directory / "zarr.json", used(array)
