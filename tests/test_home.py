@@ -49,10 +49,10 @@ def test_found_in_own_home_first_then_in_the_shared_ones(tmp_path: Path, monkeyp
     monkeypatch.setenv("RLDS_HOME", str(own))
     monkeypatch.setenv("RLDS_PATH", str(shared))
     there = put(shared, "d4rl/pen")
-    assert homes.locate("d4rl/pen") == there
+    assert homes.locate("d4rl/pen", settings.read()) == there
     here = put(own, "d4rl/pen")
-    assert homes.locate("d4rl/pen") == here
-    assert homes.locate("d4rl/pen", cache_dir=shared) == there
+    assert homes.locate("d4rl/pen", settings.read()) == here
+    assert homes.locate("d4rl/pen", settings.read(shared)) == there
 
 
 def test_found_whatever_the_case_of_the_letters(home: Path) -> None:
@@ -62,30 +62,30 @@ def test_found_whatever_the_case_of_the_letters(home: Path) -> None:
 
 def test_a_path_is_a_path(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path / "elsewhere", "d4rl/pen")
-    assert homes.locate(path) == path
-    assert homes.locate(str(path)) == path
+    assert homes.locate(path, settings.read()) == path
+    assert homes.locate(str(path), settings.read()) == path
     monkeypatch.chdir(path.parent)
-    assert homes.locate("./pen") == Path("pen")
+    assert homes.locate("./pen", settings.read()) == Path("pen")
     with pytest.raises(DatasetNotFound, match=r"is not a dataset \(no zarr.json there\)"):
-        homes.locate(tmp_path)
+        homes.locate(tmp_path, settings.read())
 
 
 @pytest.mark.thorough
 def test_what_is_not_here_is_named_with_the_homes_and_what_to_do(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLDS_PATH", "/shared/rlds")
     with pytest.raises(DatasetNotFound) as caught:
-        homes.locate("sample/pendulum-d4rl")
+        homes.locate("sample/pendulum-d4rl", settings.read())
     assert str(home) in caught.value.message
     assert "/shared/rlds" in caught.value.message
     assert caught.value.hint == "rlds download sample/pendulum-d4rl"
     with pytest.raises(DatasetNotFound, match="did you mean sample/pendulum-d4rl"):
-        homes.locate("sample/pendlum-d4rl")
+        homes.locate("sample/pendlum-d4rl", settings.read())
     with pytest.raises(DatasetNotFound, match="--as norm"):
-        homes.locate("d4rl/pen@norm")
+        homes.locate("d4rl/pen@norm", settings.read())
     with pytest.raises(DatasetNotFound, match="rlds import"):
-        homes.locate("local/pen")
+        homes.locate("local/pen", settings.read())
     with pytest.raises(InvalidId):
-        homes.locate("d4rl/../../etc")
+        homes.locate("d4rl/../../etc", settings.read())
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

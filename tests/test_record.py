@@ -78,7 +78,7 @@ def recorded(ds: Dataset) -> list[dict[str, Any]]:
         assert ds.column("observation/image", gaps=True)[rows, 2, 1, 0].tolist() == [n % 256 for n in seen]
         assert ds.gather("observation/word", rows).tolist() == [f"w{n}" for n in seen]
         assert batch["next/reward"].ravel().tolist() == [n / 2 for n in seen[1:]]
-        options = ds.store.episode_strings("options")[k]
+        options = ds.store.table.episode_strings("options")[k]
         found.append(
             {
                 "seed": seeds[k] if has[k] else None,

@@ -11,7 +11,7 @@ import pytest
 from hub_server import Hub
 from test_remote_blocks import Store, blocks, opened, read
 from test_remote_proofs import compare
-from test_remote_published import PLACE, hub, same_batches, whole  # noqa: F401
+from test_remote_published import PLACE, files, hub, same_batches, whole  # noqa: F401
 from test_remote_store import MAKERS, large
 
 import rlds_cli
@@ -136,10 +136,10 @@ def test_blocks_that_are_being_removed_take_no_room(tmp_path: Path, monkeypatch:
 def test_two_that_remove_one_directory_both_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     remote = tmp_path / "remote"
     remote.mkdir()
-    files = opened(remote, Store())
-    with files.hold([(0, blocks(1))]):
+    held = opened(remote, Store())
+    with held.hold([(0, blocks(1))]):
         assert collect(tmp_path) == (), "it is being read"
-    del files
+    del held
     depth = 0
 
     def again() -> None:

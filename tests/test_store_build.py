@@ -103,7 +103,7 @@ def check(built: Built) -> str:
             )
         start = stop + 1
     assert m.counts.rows == start
-    assert store.episode_strings("group") == [e.group for e in want]
+    assert store.table.episode_strings("group") == [e.group for e in want]
     assert store.episodes["seed"].tolist() == [e.seed for e in want]
     assert m.notes == ({"code": "seen", "text": "episodes", "count": 10, "where": ""},)
     return m.fingerprint

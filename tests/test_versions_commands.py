@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import rlds_cli
 from rlds_cli.cli import main, selecting
 from rlds_cli.cli.commands import app
-from rlds_cli.dataset import Dataset, editing
+from rlds_cli.dataset import Dataset
 from rlds_cli.errors import (
     DatasetNotFound,
     InvalidArgument,
@@ -26,6 +26,7 @@ from rlds_cli.errors import (
 from rlds_cli.keep import compacting
 from rlds_cli.keep.verification import verify
 from rlds_cli.share.pushing import push
+from rlds_cli.store import Change
 
 assert main
 
@@ -367,7 +368,7 @@ def test_a_dataset_in_the_home_of_another_is_changed_by_a_name(arm: Dataset, mon
     def refused(*args: Any, **how: Any) -> None:
         raise NoPermission("/data/partial may not be written.", hint="another home")
 
-    monkeypatch.setattr(editing.views, "write", refused)
+    monkeypatch.setattr(Change, "write", refused)
     with pytest.raises(NoPermission, match=r"local/arm is as it was.") as e:
         arm.label(q=1)
     assert "--as NAME" in str(e.value.hint)

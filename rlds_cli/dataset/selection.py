@@ -102,7 +102,7 @@ class EpisodeColumns(Mapping[str, Array]):
     def __getitem__(self, name: str) -> Array:
         stored = self._store.episodes
         if name in _TEXT:
-            column: Array = np.array(self._store.episode_strings(name), object)
+            column: Array = np.array(self._store.table.episode_strings(name), object)
         elif name in self._store.own_columns:
             own = self._store.own_column(name)
             return (own if self._index is None else own.take(self._index)).shown()

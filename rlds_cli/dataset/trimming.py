@@ -85,7 +85,7 @@ def change(store: Store, ranges: Ranges) -> Change:
     }
     for name in {"seed", "has_seed"} & set(e):
         columns[name] = np.where(at_start, e[name][of], 0).astype(e[name].dtype)
-    if any(options := store.episode_strings("options")):
+    if any(options := store.table.episode_strings("options")):
         columns["options"] = [
             options[k] if first else "" for k, first in zip(of.tolist(), at_start.tolist(), strict=True)
         ]

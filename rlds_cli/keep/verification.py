@@ -294,7 +294,7 @@ def _kept(ds: Dataset, source: Mapping[str, Any]) -> Iterator[Path]:
 
 def _places(ds: Dataset, steps: int, seed: int) -> list[TransitionSource]:
     """Return the places in the archive of some steps; raises RldsError if there are none."""
-    groups, index = ds.store.episode_strings("group"), ds.episodes.index
+    groups, index = ds.store.table.episode_strings("group"), ds.episodes.index
     read = [None if s.get("recorded") else ReadAs.of(ds.manifest, s) for s in ds.sources]
     if not read:
         raise RldsError(f"{ds.id} has no archive: it was created from values in Python.")

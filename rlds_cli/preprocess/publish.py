@@ -187,7 +187,7 @@ def publish(
         built,
         described,
         metadata=metadata,
-        shared={} if plan.joined else store.shared(taken),
+        shared={} if plan.joined else store.table.shared(taken),
         linked=linked,
         locate=locate,
         threads=threads,

@@ -45,7 +45,7 @@ def digests_of(task: Task, *, numbers: bool) -> Digests:
     """Return the digests of the episodes of a task, whose dataset grows; with their ``numbers`` or without."""
     store = task.dataset.store
     own = {name: store.own_column(name).scalars() for name in sorted(store.own_columns)}
-    e, groups = store.episodes, store.episode_strings("group")
+    e, groups = store.episodes, store.table.episode_strings("group")
 
     def digest(k: int) -> bytes:
         columns = {name: values[k] for name, values in own.items() if values[k] is not None}

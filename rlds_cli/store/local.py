@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rlds_cli.base.array_types import Array, IntArray
+from rlds_cli.base.files import disk
 from rlds_cli.base.files.arrays import Segment
 from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.media.mp4 import Extent
@@ -247,6 +249,13 @@ class Files:
         """Return the files of a column of plain rows that never change, in order; none for other ones."""
         return ()
 
+    def can_link(self, home: Path) -> bool:
+        """Return whether the rows can get second names in a home: plain files, of this disk and this user.
+
+        The disk must have hard links.
+        """
+        return False
+
     def reopened(self, version_id: str) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
         """Return how to open the same version in another process; None if path and number say it."""
         return None
@@ -315,6 +324,14 @@ class LocalFiles(Files):
             else:
                 if self._places() == places:
                     return found
+
+    def can_link(self, home: Path) -> bool:
+        """Return whether the rows can get second names in a home; see `Files.can_link`."""
+        if self.refers_to or any(c.compressed for c in self._admitted):
+            return False
+        status = self.path.stat()
+        own = status.st_dev == disk.existing(home).stat().st_dev and status.st_uid == os.geteuid()
+        return own and disk.takes_links(home)
 
     def check_readable(self) -> None:
         """Refuse a version that was removed or replaced since it was opened; raises as `guarded`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -12,16 +11,14 @@ from typing import Any, final
 import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
-from rlds_cli.base.files import disk
 from rlds_cli.errors import DamagedDataset, FrameError
 from rlds_cli.store import statistics
 from rlds_cli.store.columns import Part
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.encoded import EncodedBytes, Frames
-from rlds_cli.store.manifest import Manifest, Stats
+from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.own_columns import StoredColumn
 from rlds_cli.store.renaming import RenamedTable
-from rlds_cli.store.sharing import Shared
 from rlds_cli.store.statistics import LazyStats
 from rlds_cli.store.table import Table
 from rlds_cli.store.videos import Videos
@@ -81,10 +78,6 @@ class Store:
     def episodes(self) -> Mapping[str, Array]:
         """Columns of the episode table, without texts and without the user's own, see `own_column`."""
         return self.table.episodes
-
-    def episode_strings(self, column: str) -> list[str]:
-        """Return a text column of the episode table (``group``, ``options``); empty strings if it is not stored."""
-        return self.table.episode_strings(column)
 
     def episode_table(self, index: IntArray | None = None) -> EpisodeTable:
         """Return the table of the episodes ``index`` [n], or of all; a copy."""
@@ -164,25 +157,6 @@ class Store:
 
     def _of(self, table: Table) -> Store:
         return self if table is self.table else Store(table)
-
-    # -- files that other datasets have, too
-
-    def can_link(self, home: Path) -> bool:
-        """Return whether the rows can get second names in a home: plain files, of this disk and this user.
-
-        The disk must have hard links.
-        """
-        if self.address or self.files.refers_to or self.manifest.encoding != "memmap":
-            return False
-        status = self.path.stat()
-        own = status.st_dev == disk.existing(home).stat().st_dev and status.st_uid == os.geteuid()
-        return own and disk.takes_links(home)
-
-    def shared(self, names: Mapping[str, str]) -> dict[str, Shared]:
-        """Return fields for a dataset that has the same rows of them; ``names`` are theirs there, and here."""
-        fields = {f.name: f for f in self.manifest.fields}
-        stats = {n: Stats(**s) for n, s in self.manifest.stats.items()}
-        return {new: Shared(self.path, fields[old], stats.get(old), new) for new, old in names.items()}
 
     # -- rows
 

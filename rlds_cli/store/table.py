@@ -22,11 +22,12 @@ from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.episode_table import Columns
 from rlds_cli.store.history import History
 from rlds_cli.store.local import Files, LocalFiles, replaced, version_removed
-from rlds_cli.store.manifest import Manifest, StoredField
+from rlds_cli.store.manifest import Manifest, Stats, StoredField
 from rlds_cli.store.metadata import Metadata
 from rlds_cli.store.own_columns import StoredColumn
 from rlds_cli.store.paths import component
 from rlds_cli.store.rows import stored_row
+from rlds_cli.store.sharing import Shared
 from rlds_cli.store.snapshots import LocalFile
 from rlds_cli.store.videos import DIRECTORY, Videos
 from rlds_cli.ted import VIDEO, EpisodeTable, Field
@@ -159,6 +160,12 @@ class Table(ABC):
     def name_of(self, k: int) -> str:
         """Return what names episode ``k`` in every version of the dataset; empty if its number does."""
         return ""
+
+    def shared(self, names: Mapping[str, str]) -> dict[str, Shared]:
+        """Return fields for a dataset that has the same rows of them; ``names`` are theirs there, and here."""
+        fields = {f.name: f for f in self.manifest.fields}
+        stats = {n: Stats(**s) for n, s in self.manifest.stats.items()}
+        return {new: Shared(self.files.path, fields[old], stats.get(old), new) for new, old in names.items()}
 
     def episode_table(self, index: IntArray | None = None) -> EpisodeTable:
         """Return the table of the episodes ``index`` [n], or of all; a copy."""

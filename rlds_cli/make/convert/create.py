@@ -571,7 +571,7 @@ def original(
     of.id = e["id"][k].tobytes()
     of.both = filled | {n for n, f in store.fields.items() if f.placement == "both"}
     of.seed = int(e["seed"][k]) if "seed" in e and e["has_seed"][k] else None
-    of.options = store.episode_strings("options")[k] or None
+    of.options = store.table.episode_strings("options")[k] or None
     for name, f in store.fields.items():
         wanted = schema.get(name)
         array = wanted is not None and wanted.kind == "array"
