@@ -358,9 +358,13 @@ def change(site, family, id, **changes):
 
 
 def test_installed_registry_lies_in_the_package(installed):
-    out = run(
-        installed, "from rlds_cli import registry as r; print(r.directory()); print(r.get('d4rl/pen-human-v1').id)"
-    )
+    code = """
+from rlds_cli import registry
+from rlds_cli.base.files.packaged import registry_directory
+print(registry_directory())
+print(registry.get("d4rl/pen-human-v1").id)
+"""
+    out = run(installed, code)
     assert out.splitlines() == [str(installed / "rlds_cli" / "_registry"), "d4rl/pen-human-v1"]
 
 

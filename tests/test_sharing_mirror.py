@@ -60,7 +60,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
             {"id": "lab/two", "urls": [f"{url}/two.hdf5"], "licence": "not stated"},
             {"id": "lab/sim", "tree": ["hf://datasets/lab/sim/run"]},
         )  # fmt: skip
-        monkeypatch.setattr(package, "directory", lambda: folder)
+        monkeypatch.setattr(package, "registry_directory", lambda: folder)
         forget()
         yield Lab(server, contents, pages)
     forget()
@@ -314,7 +314,7 @@ import sys
 sys.path[:0] = [sys.argv[1]]
 from pathlib import Path
 from rlds_cli.registry import package
-package.directory = lambda: Path(sys.argv[2])
+package.registry_directory = lambda: Path(sys.argv[2])
 import rlds_cli
 rlds_cli.mirror("lab/*", sys.argv[3])
 """

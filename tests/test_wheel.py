@@ -103,6 +103,10 @@ def test_rlds_info_in_a_clean_environment(clean):
     assert "145.7 MiB to download" in rlds(clean, "info", "d4rl/hopper-medium-v2")
     assert rlds(clean, "--version").startswith("rlds ")
     assert " -O3 " in rlds(clean, "--version", "--verbose")  # how the kernel in the wheel was compiled
-    where = [clean / "bin" / "python", "-c", "import rlds_cli.registry as r; print(r.directory())"]
+    where = [
+        clean / "bin" / "python",
+        "-c",
+        "from rlds_cli.base.files.packaged import registry_directory; print(registry_directory())",
+    ]
     found = subprocess.run(where, capture_output=True, text=True, check=True, cwd=clean).stdout.strip()
     assert found.startswith(str(clean)) and found.endswith("rlds_cli/_registry")

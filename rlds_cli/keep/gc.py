@@ -25,7 +25,7 @@ from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import InvalidId, NameTaken, NoPermission, RldsError
 from rlds_cli.home import Home, is_dataset, writing
-from rlds_cli.store import GrowingDataset, StoredDataset
+from rlds_cli.store import GrowingDataset
 
 Kind = Literal["packed", "frames", "partial", "archive", "versions", "remote"]
 _PART = ".part"
@@ -367,5 +367,7 @@ def _damage(home: Home, id: DatasetId, progress: Progress) -> str:
     """Hash the dataset ``id`` again and name its first problem; empty if there is none."""
     if not is_dataset(home.dataset(id)):
         return ""
+    from rlds_cli.store import StoredDataset  # imports NumPy, which `rlds du` does without
+
     problems = StoredDataset(home.dataset(id)).verify(progress=progress).problems
     return f"its dataset is damaged: {problems[0]}" if problems else ""
