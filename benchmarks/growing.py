@@ -31,8 +31,8 @@ import rlds_cli
 from rlds_cli.base import ids
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.home import Home
+from rlds_cli.store import Manifest, make_growing
 from rlds_cli.store import commits as log_of_commits
-from rlds_cli.store import make_growing, manifest
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.growing import logs, segments
 from rlds_cli.ted import FLAGS, REWARD, TRUNCATED, Field
@@ -81,7 +81,7 @@ def sparse(id: str, episodes: int, *, length: int = LENGTH, commits: int = 1, nu
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     make_growing(work, id, FIELDS)
-    head = manifest.read(work)
+    head = Manifest.read(work)
     e = np.zeros(episodes, logs.episode(0))
     e["start"], e["length"] = np.arange(episodes) * (length + 1), length
     e["num_observed"], e["num_transitions"], e["end"], e["num_done"] = length + 1, length, TRUNCATED, 1

@@ -309,7 +309,7 @@ def test_verify_knows_what_the_registry_knows(home: Path, tmp_path: Path) -> Non
 def _published_otherwise(home: Path) -> Callable[[None], None]:
     """Publish the sample under its id, saying that it was made of another file; later, of none."""
     from rlds_cli.base.files import arrays
-    from rlds_cli.store import layouts, manifest, sealing
+    from rlds_cli.store import Manifest, layouts, sealing
 
     path = rlds_cli.download(ID).path
     sources = layouts.read_strings(path / "sources")
@@ -322,7 +322,7 @@ def _published_otherwise(home: Path) -> Callable[[None], None]:
             arrays.write_strings(path / "sources", lines)
         for p in (path, *path.rglob("zarr.json")):
             p.chmod(0o755 if p.is_dir() else 0o644)
-        sealing.seal(path, manifest.read(path))  # as somebody does who means it
+        sealing.seal(path, Manifest.read(path))  # as somebody does who means it
 
     write_sources([json.dumps({**json.loads(s), "sha256": "0" * 64}) for s in sources])
     return lambda _: write_sources([])

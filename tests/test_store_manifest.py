@@ -9,7 +9,6 @@ import pytest
 
 from rlds_cli.base.files import arrays
 from rlds_cli.errors import DamagedDataset, NewerFormat
-from rlds_cli.store import manifest
 from rlds_cli.store.manifest import Counts, Manifest, StoredField
 
 SAMPLE = Manifest(
@@ -48,7 +47,7 @@ def write(directory: Path, m: Manifest, **more: object) -> None:
 
 def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
     write(tmp_path, SAMPLE)
-    read = manifest.read(tmp_path)
+    read = Manifest.read(tmp_path)
     assert replace(read, stats={}) == replace(SAMPLE, stats={})
     found = read.stats["next/reward"]
     assert math.isnan(found["mean"])
@@ -66,13 +65,13 @@ def test_the_document_is_strict_json(tmp_path: Path) -> None:
 
 def test_what_a_later_version_adds_is_left_alone(tmp_path: Path) -> None:
     write(tmp_path, SAMPLE, colour="blue")
-    assert manifest.read(tmp_path).id == "local/x"
+    assert Manifest.read(tmp_path).id == "local/x"
 
 
 def test_a_newer_format_is_refused_with_its_writer(tmp_path: Path) -> None:
     write(tmp_path, SAMPLE, format=3, rlds_version="9.1")
     with pytest.raises(NewerFormat, match=r"format 3, written by rlds 9\.1") as caught:
-        manifest.read(tmp_path)
+        Manifest.read(tmp_path)
     assert "--upgrade" in str(caught.value.hint)
 
 
@@ -81,7 +80,7 @@ def test_a_newer_format_is_refused_with_its_writer(tmp_path: Path) -> None:
 def test_what_is_no_manifest_is_damage(tmp_path: Path, text: str) -> None:
     (tmp_path / "zarr.json").write_text(text)
     with pytest.raises(DamagedDataset, match="is not the manifest of a dataset"):
-        manifest.read(tmp_path)
+        Manifest.read(tmp_path)
 
 
 @pytest.mark.sampled(2)
@@ -91,9 +90,9 @@ def test_a_manifest_that_lacks_something_is_damage(tmp_path: Path, lost: str) ->
     del document[lost]
     arrays.write_group(tmp_path, {"rlds": document})
     with pytest.raises(DamagedDataset, match='lacks "'):
-        manifest.read(tmp_path)
+        Manifest.read(tmp_path)
 
 
 def test_no_manifest(tmp_path: Path) -> None:
     with pytest.raises(DamagedDataset, match="FileNotFoundError"):
-        manifest.read(tmp_path)
+        Manifest.read(tmp_path)

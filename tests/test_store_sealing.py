@@ -20,7 +20,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.keep.reencoding import reencode
 from rlds_cli.make.importing import import_files
-from rlds_cli.store import Description, Work, finish, manifest, sealing
+from rlds_cli.store import Description, Manifest, Work, finish, sealing
 from rlds_cli.store.integrity import verify_directory
 
 
@@ -92,11 +92,11 @@ KINDS = ["memmap", "zarr", "videos", "derived"]
 def test_every_file_is_named_in_which_a_bit_is_flipped(kind: str, tmp_path: Path) -> None:
     directory, rng = made(kind, tmp_path / "work"), np.random.default_rng(0)
     assert verify_directory(directory).problems == ()
-    fields = {f.path: f.name for f in manifest.read(directory).fields}
+    fields = {f.path: f.name for f in Manifest.read(directory).fields}
     names = {file.relative_to(directory).as_posix(): file for file in files(directory)}
-    rows = set(names) - set(sealing.listed(directory)) - {sealing.MANIFEST, sealing.LISTING}
+    rows = set(names) - set(Manifest.listed(directory)) - {Manifest.FILE, Manifest.LISTING}
     assert rows or kind == "zarr"
-    for some in (sorted(rows), sorted(sealing.listed(directory))):
+    for some in (sorted(rows), sorted(Manifest.listed(directory))):
         good = {name: flip_counted(names[name], rng) if name in rows else flip_any(names[name], rng) for name in some}
         found = {p.where for p in verify_directory(directory).problems}
         for name in some:
@@ -113,7 +113,7 @@ def test_every_file_is_named_in_which_a_bit_is_flipped(kind: str, tmp_path: Path
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_bit_of_one_file_is_enough(kind: str, tmp_path: Path) -> None:
     directory, rng = made(kind, tmp_path / "work"), np.random.default_rng(1)
-    others = {*sealing.listed(directory), sealing.MANIFEST, sealing.LISTING}
+    others = {*Manifest.listed(directory), Manifest.FILE, Manifest.LISTING}
     for file in files(directory):
         of_rows = file.relative_to(directory).as_posix() not in others
         good = flip_counted(file, rng) if of_rows else flip_any(file, rng)
@@ -122,10 +122,10 @@ def test_one_bit_of_one_file_is_enough(kind: str, tmp_path: Path) -> None:
 
 
 def check(directory: Path) -> tuple[sealing.Problem, ...]:
-    return sealing.check(directory, manifest.read(directory), 1)
+    return sealing.check(directory, Manifest.read(directory), 1)
 
 
-@pytest.mark.parametrize("name", [sealing.MANIFEST, sealing.LISTING])
+@pytest.mark.parametrize("name", [Manifest.FILE, Manifest.LISTING])
 def test_the_manifest_and_the_list_anywhere(name: str, tmp_path: Path) -> None:
     directory = everything(tmp_path, "memmap")
     file, rng = directory / name, np.random.default_rng(2)
@@ -187,10 +187,10 @@ def test_a_column_that_is_added_or_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("store", ["memmap", pytest.param("zarr", marks=pytest.mark.thorough)])
 def test_statistics_follow_from_the_rows(store: str, tmp_path: Path) -> None:
     directory = everything(tmp_path, store)
-    m = manifest.read(directory)
+    m = Manifest.read(directory)
     for key in ("mean", "std", "min", "max", "q01", "q99", "count", "nonfinite", "histogram", "low", "high"):
         other = (np.asarray(m.stats["action"][key]) + 1).tolist()
-        sealing.write_manifest(directory, replace(m, stats=m.stats | {"action": {**m.stats["action"], key: other}}))
+        replace(m, stats=m.stats | {"action": {**m.stats["action"], key: other}}).write(directory)
         assert [str(p) for p in verify_directory(directory).problems] == [
             f"statistics of action: {key} are not those of its rows"
         ]
@@ -199,15 +199,15 @@ def test_statistics_follow_from_the_rows(store: str, tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_the_other_encoding_keeps_digests(tmp_path: Path) -> None:
     ds = rlds_cli.create("local/x", [{"observation": np.arange(4.0), "action": np.arange(3)}])
-    before = sealing.listed(ds.path)
+    before = Manifest.listed(ds.path)
     reencode("local/x", to="zarr")
-    after = sealing.listed(ds.path)
+    after = Manifest.listed(ds.path)
     assert {n for n in after if n.startswith("action/c/")}
     assert {n: d for n, d in after.items() if n.startswith(("episodes/", "digests/"))} == {
         n: d for n, d in before.items() if n.startswith(("episodes/", "digests/"))
     }
     reencode("local/x", to="memmap")
-    assert sealing.listed(ds.path) == before
+    assert Manifest.listed(ds.path) == before
 
 
 @pytest.mark.thorough

@@ -19,7 +19,7 @@ from rlds_cli.base.files import arrays
 from rlds_cli.dataset import open_dataset
 from rlds_cli.errors import DamagedDataset, NewerFormat
 from rlds_cli.keep.verification import verify
-from rlds_cli.store import files, layouts, manifest, open_store
+from rlds_cli.store import Manifest, files, layouts, open_store
 from rlds_cli.store.paths import is_field_path
 
 Change = Callable[[dict[str, Any]], object]
@@ -118,7 +118,7 @@ def test_paths_that_no_field_has(path: str) -> None:
 def test_a_manifest_that_no_dataset_has(dataset: Path, change: Change, message: str) -> None:
     edit(dataset, change)
     with pytest.raises(DamagedDataset, match=message):
-        manifest.read(dataset)
+        Manifest.read(dataset)
 
 
 def test_a_field_with_a_clock_is_of_a_later_version(dataset: Path) -> None:
@@ -126,14 +126,14 @@ def test_a_field_with_a_clock_is_of_a_later_version(dataset: Path) -> None:
     with pytest.raises(
         NewerFormat, match=r"fields\[\d+\]: clock: only a later version of rlds reads fields with a clock"
     ):
-        manifest.read(dataset)
+        Manifest.read(dataset)
 
 
 def test_a_manifest_nested_without_end(dataset: Path) -> None:
     text = '{"attributes": {"rlds": {"format": 1, "facts": ' + "[" * 500 + "]" * 500 + "}}}"
     (dataset / "zarr.json").write_text(text)
     with pytest.raises(DamagedDataset, match="nested"):
-        manifest.read(dataset)
+        Manifest.read(dataset)
 
 
 def test_a_stranger_cannot_have_a_directory_removed(dataset: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.errors import ArchiveError, DamagedDataset, InvalidArgument, NoEnvironment
 from rlds_cli.keep import reencoding
 from rlds_cli.preprocess.builtin.fields import dtype_of
-from rlds_cli.store import manifest, open_store
+from rlds_cli.store import Manifest, open_store
 from rlds_cli.ted import Space
 
 CARTPOLE = "sample/cartpole-minari"
@@ -53,9 +53,9 @@ def test_a_range_of_episodes_that_is_none() -> None:
     for episodes in ([None, None], [5, 2], [3, 3]):
         say(path, lambda m, e=episodes: m.update(options={"portion": {"episodes": e}}))  # type: ignore[misc]
         with pytest.raises(DamagedDataset, match="options: portion: episodes"):
-            manifest.read(path)
+            Manifest.read(path)
     say(path, lambda m: m.update(options={"portion": {"episodes": [5, None]}}))
-    assert manifest.read(path).options == {"portion": {"episodes": [5, None]}}
+    assert Manifest.read(path).options == {"portion": {"episodes": [5, None]}}
 
 
 def test_a_tree_that_is_too_deep() -> None:

@@ -22,7 +22,7 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.home import Home
 from rlds_cli.store import sealing
-from rlds_cli.store.manifest import FORMAT, Counts, Manifest, StoredField
+from rlds_cli.store.manifest import Counts, Manifest, StoredField
 from rlds_cli.store.statistics import Accumulator
 from rlds_cli.ted import FLAGS, REWARD, TRUNCATED, Field
 
@@ -217,7 +217,7 @@ def _written(
     _write_episodes(directory / "episodes", episodes, length)
     steps = episodes * length
     manifest = Manifest(
-        format=FORMAT,
+        format=Manifest.FORMAT,
         id=id,
         encoding="memmap",
         fields=tuple(

@@ -40,7 +40,6 @@ from rlds_cli.store import (
     Patched,
     Store,
     StoredColumn,
-    manifest,
     open_store,
 )
 from rlds_cli.ted import TASK, TASK_AT, Scalar
@@ -449,7 +448,7 @@ def _publish(ds: OpenDataset, change: Change, step: Mapping[str, Any]) -> Path:
     id = ids.parse(ds.id)
     place = _home_of(ds.path, id)
     with exclusive(place, id, shown(None)):
-        newest, open_ = manifest.read(place.dataset(id)), ds.manifest
+        newest, open_ = Manifest.read(place.dataset(id)), ds.manifest
         if newest.version != open_.version or newest.fingerprint != open_.fingerprint:
             raise NotNewest(id, open_.version, newest.version)
         if change.index is None and not (change.own or change.facts or change.rows or change.columns):

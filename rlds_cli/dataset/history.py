@@ -15,7 +15,7 @@ from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import Settings
 from rlds_cli.dataset import editing, provenance
 from rlds_cli.places import Address, PushedDataset, open_objects
-from rlds_cli.store import Facts, History, StoredDataset, manifest
+from rlds_cli.store import Facts, History, Manifest, StoredDataset
 from rlds_cli.store.history import Made
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+")  # needs no quotes in a shell
@@ -103,7 +103,7 @@ def versions_of(path: Path, until: Ref | None = None) -> Sequence[Version]:
 
     The last one is that which ``until`` names; DatasetNotFound is raised if it is not here.
     """
-    id, named, last = manifest.read(path).id, History(path).tags, StoredDataset(path).number_of(until)
+    id, named, last = Manifest.read(path).id, History(path).tags, StoredDataset(path).number_of(until)
     return [_version(made, id, named) for made in StoredDataset(path).made() if last is None or made.number <= last]
 
 

@@ -219,17 +219,17 @@ def version_or_file(ref: StrPath, *, cache_dir: StrPath | None = None) -> tuple[
 
 def id_of(path: Path) -> DatasetId:
     """Return the id of a dataset from its manifest."""
-    from rlds_cli.store import manifest  # a twentieth of `rlds list`, which reads none
+    from rlds_cli.store import Manifest  # a twentieth of `rlds list`, which reads none
 
-    return ids.parse(manifest.read(path).id)
+    return ids.parse(Manifest.read(path).id)
 
 
 def holds_dataset(path: Path) -> bool:
     """Return whether a directory holds a dataset of this program, inside a home or elsewhere."""
-    from rlds_cli.store import manifest, read_regular
+    from rlds_cli.store import Manifest, read_regular
 
     try:
-        return b'"rlds"' in read_regular(path / "zarr.json", manifest.LONGEST)
+        return b'"rlds"' in read_regular(path / "zarr.json", Manifest.LONGEST)
     except (OSError, ValueError):
         return False
     except DamagedDataset:  # a link or a pipe is there: opening the dataset reports it

@@ -10,7 +10,7 @@ from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset
 from rlds_cli.keep import referring
-from rlds_cli.store import GrowingDataset, manifest, open_store
+from rlds_cli.store import GrowingDataset, Manifest, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,5 +103,5 @@ def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, cache
     """
     path = home.dataset(ref, cache_dir=cache_dir, why="episodes leave the newest version")
     growing = GrowingDataset.of(path)
-    id, done = manifest.read(path).id, growing.clear(protected=protected, dry_run=dry_run)
+    id, done = Manifest.read(path).id, growing.clear(protected=protected, dry_run=dry_run)
     return Cleared(id, path, done.version, done.left, done.kept, dry_run=dry_run)

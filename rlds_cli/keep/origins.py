@@ -19,7 +19,7 @@ from rlds_cli.home import Home, is_dataset
 from rlds_cli.make import MERGED
 from rlds_cli.places import FileRecord, Origins, as_url
 from rlds_cli.registry import Entry
-from rlds_cli.store import History, Manifest, StoredDataset, manifest, open_store
+from rlds_cli.store import History, Manifest, StoredDataset, open_store
 from rlds_cli.store.sealing import Problem
 
 Found = tuple[list[str], list[Problem]]
@@ -28,7 +28,7 @@ Found = tuple[list[str], list[Problem]]
 def compare(path: Path, fingerprint: str | None, *, cache_dir: StrPath | None = None) -> Found:
     """Compare the dataset in ``path`` with its origins; returns remarks and problems."""
     try:
-        m = manifest.read(path)
+        m = Manifest.read(path)
         sources = open_store(path, check=False).sources
     except (RldsError, OSError, ValueError, KeyError):
         return [], []  # the check of the dataset itself reports it
@@ -59,7 +59,7 @@ def downloadable(id: str) -> bool:
 def described(path: Path) -> Entry | None:
     """Return the entry in the manifest of the dataset in ``path``; None if the package's registry has its family."""
     try:
-        m = manifest.read(path)
+        m = Manifest.read(path)
         line = None if m.provenance else m.options.get("entry")
     except (RldsError, OSError, ValueError):
         return None
@@ -69,7 +69,7 @@ def described(path: Path) -> Entry | None:
 def contradicted(path: Path) -> bool:
     """Return whether the dataset in ``path`` names other files than the registry."""
     try:
-        m = manifest.read(path)
+        m = Manifest.read(path)
         entry = None if m.provenance else registry.listed(m.id)
         return entry is not None and any(entry.contradictions(open_store(path, check=False).sources))
     except (RldsError, OSError, ValueError, KeyError):
@@ -80,9 +80,9 @@ def mendable(id: str, path: Path) -> bool:
     """Return whether ``rlds verify --fix`` may repair it: from its source, its archive, or the user's own files."""
     try:
         found = ids.parse(id)
-        if manifest.read(path).reader in (MERGED, ""):  # made of no files of its own
+        if Manifest.read(path).reader in (MERGED, ""):  # made of no files of its own
             return False
-        if contradicted(path) or (found.variant and manifest.read(path).provenance):
+        if contradicted(path) or (found.variant and Manifest.read(path).provenance):
             return False
         if described(path) is not None:
             return True
@@ -96,7 +96,7 @@ def mendable(id: str, path: Path) -> bool:
 def fetch_again(path: Path) -> str | None:
     """Return the hint for a damaged dataset that is at an address, too; None for others."""
     try:
-        m = manifest.read(path)
+        m = Manifest.read(path)
         origin = Origins(path).of_version()
     except (RldsError, OSError, ValueError):
         return None

@@ -52,7 +52,7 @@ from rlds_cli.keep.lock_file import Locked, UserFunction
 from rlds_cli.make import DownloadRequest
 from rlds_cli.places import Address, as_url
 from rlds_cli.registry import Entry, File
-from rlds_cli.store import Facts, History, Manifest, Store, StoredDataset, manifest, open_store
+from rlds_cli.store import Facts, History, Manifest, Store, StoredDataset, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ def sync(
     for d in locked:
         made = _sync(d, done, jobs, force, cache_dir, shown(progress))
         newest = History.of(made.path).newest
-        number = d.version if d.recorded else manifest.read(made.path).version
+        number = d.version if d.recorded else Manifest.read(made.path).version
         done[d.id] = replace(made, version=newest if number is None else number, newest=newest)
     return tuple(done.values())
 
@@ -364,14 +364,14 @@ def _sync(
         path = _made(d, done[d.source].path, jobs, force, cache_dir, tell)
     else:
         path = _downloaded(d, jobs, force, cache_dir, tell)
-    if manifest.read(path).fingerprint != d.fingerprint:
+    if Manifest.read(path).fingerprint != d.fingerprint:
         raise _differs(d, path, hint=f"rlds rm {d.id} removes it; it stays until then")
     return Synced(d.id, d.fingerprint, "made" if d.made_by else "downloaded", path)
 
 
 def _precedes(path: Path, d: Locked) -> bool:
     """Return whether the dataset in ``path`` is the one that the edits of the lock make a later version of."""
-    m = manifest.read(path)
+    m = Manifest.read(path)
     return d.in_place and m.version < (d.version or 0) and m.fingerprint == _unedited(d).fingerprint
 
 
@@ -380,7 +380,7 @@ def _succeeds(path: Path, d: Locked, cache_dir: StrPath | None) -> bool:
 
     That version itself is not there, and the dataset is in the user's own home.
     """
-    m = manifest.read(path)
+    m = Manifest.read(path)
     if m.growing or not path.is_relative_to(settings.read(cache_dir).home):
         return False
     numbers = {step["source"]: step.get("version") for step in m.provenance if step["id"] == m.id}
@@ -494,7 +494,7 @@ def _reader(d: Locked) -> str:
 
 
 def _check(d: Locked, made: Path) -> None:
-    if manifest.read(made).fingerprint != d.fingerprint:
+    if Manifest.read(made).fingerprint != d.fingerprint:
         as_is = "makes the current one"
         how = (
             f"The lock does not fit {d.id}"

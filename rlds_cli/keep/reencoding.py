@@ -24,7 +24,6 @@ from rlds_cli.store import (
     NewRows,
     Store,
     check_field,
-    manifest,
     open_store,
     sealing,
     share_tree,
@@ -82,7 +81,7 @@ def reencode(
     """
     tell = shown(progress)
     path = home.dataset(ref, cache_dir=cache_dir, why="the storage of the newest version is changed")
-    m = manifest.read(path)
+    m = Manifest.read(path)
     if m.growing and to == "zarr":
         raise RldsError(
             f"{m.id} grows: its rows are memory-mapped.",
@@ -93,7 +92,7 @@ def reencode(
     id, own = ids.parse(m.id), _place(path, cache_dir)
     with exclusive(own, id, tell):
         path = home.dataset(ref, cache_dir=cache_dir)
-        m = manifest.read(path)
+        m = Manifest.read(path)
         if m.encoding == to:  # another process was faster
             return _unchanged(path, m)
         before = size_on_disk(path)
@@ -114,7 +113,7 @@ def _place(path: Path, cache_dir: StrPath | None) -> Home:
 
 
 def _reencode(store: Store, own: Home, id: DatasetId, to: Encoding, threads: int, tell: Progress) -> Path:
-    sealing.check_listing(store.path, store.manifest)  # new digests would hide damage
+    store.manifest.check_listing(store.path)  # new digests would hide damage
     place, target = own.partial(id, f"encoding-{to}"), own.dataset(id)
     work = place / "dataset"
     safe_files.work_directory(place, own.root)
@@ -140,13 +139,13 @@ def _reencode(store: Store, own: Home, id: DatasetId, to: Encoding, threads: int
 def _share_the_rest(store: Store, work: Path) -> None:
     """Link the files that have only one encoding: episode table, digests, texts, metadata, groups."""
     fields = (store.table.path_of(name) for name in store.fields)
-    share_tree(store.path, work, apart={*fields, sealing.MANIFEST, sealing.LISTING})
+    share_tree(store.path, work, apart={*fields, Manifest.FILE, Manifest.LISTING})
 
 
 def _known(store: Store) -> dict[str, str]:
     """Return the original digests of the shared files, so that damage stays visible."""
     fields = tuple(f"{f.path}/" for f in store.manifest.fields)
-    return {name: digest for name, digest in sealing.listed(store.path).items() if not name.startswith(fields)}
+    return {name: digest for name, digest in Manifest.listed(store.path).items() if not name.startswith(fields)}
 
 
 def _field(store: Store, work: Path, f: StoredField, to: Encoding) -> None:

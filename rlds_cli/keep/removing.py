@@ -20,7 +20,7 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.keep import origins, referring
 from rlds_cli.make import MERGED
 from rlds_cli.places import Origins
-from rlds_cli.store import History, Manifest, StoredDataset, manifest, open_store
+from rlds_cli.store import History, Manifest, StoredDataset, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrP
         Datasets that are removed at the same time.
     """
     try:
-        m = manifest.read(path)
+        m = Manifest.read(path)
         if Origins(path).of_version() is not None:
             return ""
         if not m.reader and not m.provenance:

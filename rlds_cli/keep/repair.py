@@ -22,7 +22,7 @@ from rlds_cli.keep import origins
 from rlds_cli.keep.verification import verify
 from rlds_cli.make import MERGED, DownloadRequest, deliver, fetch_again, import_files, remembered
 from rlds_cli.registry import File
-from rlds_cli.store import History, StoredDataset, manifest, open_store
+from rlds_cli.store import History, Manifest, StoredDataset, open_store
 from rlds_cli.store.integrity import Verification
 
 
@@ -146,7 +146,7 @@ def _hopeless(id: DatasetId | None, path: Path) -> str:
     if id is None:
         return "it is not in your own home"
     try:
-        m = manifest.read(path)
+        m = Manifest.read(path)
     except RldsError:
         return "its manifest, which says how it was made, cannot be read" if id.variant else _unknown(id)
     if not m.reader and not m.provenance:
@@ -180,7 +180,7 @@ def _lost(path: Path) -> str:
 
 def _import(id: DatasetId, path: Path, jobs: int | None, cache_dir: StrPath | None, tell: Progress) -> None:
     """Repeat an import with the same files and options."""
-    m = manifest.read(path)
+    m = Manifest.read(path)
     known = ("fields", "episodes_by", "skip_bad", "last_step", "rewards", "topics", "hz", "nearest", "frames")
     asked = {k: v for k, v in m.options.items() if k in known}
     import_files(
@@ -207,7 +207,7 @@ def _unknown(id: DatasetId) -> str:
 def _request(id: DatasetId, path: Path, place: Home, cache_dir: StrPath | None) -> DownloadRequest:
     """Return the request for the same dataset, from exactly the same files."""
     try:
-        m = manifest.read(path)
+        m = Manifest.read(path)
         encoding, options = m.encoding, m.options
     except RldsError:
         encoding, options = "memmap", {}
@@ -266,7 +266,7 @@ def _convert(
     """Fetch missing or changed files of the archive, and convert it again."""
 
     def check(made: Path) -> None:
-        now = manifest.read(made).fingerprint
+        now = Manifest.read(made).fingerprint
         if expected not in (None, now):
             raise WrongFingerprint(
                 f"{id} would have the fingerprint {now}; it was {expected}. The damaged dataset stays as it is.",
@@ -286,6 +286,6 @@ def _is(file: Path, sha256: str | None) -> bool:
 def _expected(found: Verification) -> str | None:
     """Return the fingerprint in the manifest, if that can be read."""
     try:
-        return manifest.read(found.path).fingerprint
+        return Manifest.read(found.path).fingerprint
     except RldsError:
         return None

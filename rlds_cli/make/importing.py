@@ -33,7 +33,7 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.make.convert import given, reading
 from rlds_cli.make.convert.archive import Conversion, check_plan, convert, identities
 from rlds_cli.make.convert.create import rate, texts
-from rlds_cli.store import Manifest, StoredDataset, manifest
+from rlds_cli.store import Manifest, StoredDataset
 from rlds_cli.ted import Field
 
 KEYS = ("fields", "episodes_by", "rewards")
@@ -332,7 +332,7 @@ def _is_done(
 ) -> bool:
     """Return whether the same import was made before; raises NameTaken for another one."""
     there = home.path_of(id, where)
-    if there and not _same(manifest.read(there), made_by, options, sources):
+    if there and not _same(Manifest.read(there), made_by, options, sources):
         raise NameTaken(
             f"{id} exists, made from other files, with other options or by another reader.",
             hint=f"another name; --force to replace it; rlds append {id} FILES appends to it",

@@ -26,7 +26,7 @@ from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan, r
 from rlds_cli.preprocess.reuse import Reuse
 from rlds_cli.preprocess.task import Task
 from rlds_cli.preprocess.workers import WorkerPool
-from rlds_cli.store import Built, Description, History, JoinedMember, Work, finish, manifest
+from rlds_cli.store import Built, Description, History, JoinedMember, Manifest, Work, finish
 
 _LONG = 20.0  # seconds
 
@@ -149,7 +149,7 @@ def is_made(t: Task, where: Settings) -> bool:
     path = home.path_of(t.id, where)
     if path is None:
         return False
-    m = manifest.read(path)
+    m = Manifest.read(path)
     if t.continues(m.provenance[-1] if m.provenance else {}) and m.provenance[-1].get("key") != t.key:
         return False
     t.check_name(m)

@@ -31,7 +31,7 @@ from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.plan import WritePlan
 from rlds_cli.preprocess.reading import runs
 from rlds_cli.preprocess.task import Task
-from rlds_cli.store import Store, StoredDataset, manifest, open_store
+from rlds_cli.store import Manifest, Store, StoredDataset, open_store
 from rlds_cli.ted import Chunk, Column, EpisodeTable, Note
 
 # In the metadata of a result, one of them: digests of the episodes that its episodes were made of.
@@ -129,7 +129,7 @@ def find(task: Task, plan: WritePlan, steps: int, target: Path) -> tuple[Reuse |
     """
     if not target.exists():
         return None, ""
-    m = manifest.read(target)
+    m = Manifest.read(target)
     if not task.continues(m.provenance[-1] if m.provenance else {}):
         return None, ""
     why = _hindrance(task, plan)

@@ -15,7 +15,7 @@ from rlds_cli.errors import DamagedDataset, NameTaken, RldsError, UploadFailed
 from rlds_cli.look import CollectionEntry, is_catalogue, rank, render_collection
 from rlds_cli.places import Address, Index, Overtaken, PushedDataset, Versions, open_objects
 from rlds_cli.places.sources.objects import Objects
-from rlds_cli.store import GrowingDataset, manifest
+from rlds_cli.store import GrowingDataset, Manifest
 
 PAGE = "index.html"
 _AT_ONCE = 8  # datasets that are read
@@ -90,7 +90,7 @@ def _listed(store: Objects, where: Settings, name: str, names: Mapping[str, int]
     )
 
 
-def _manifest(there: PushedDataset, index: Index) -> manifest.Manifest:
+def _manifest(there: PushedDataset, index: Index) -> Manifest:
     hashes = there.groups(index)
     wanted = [Index.MANIFEST, *([GrowingDataset.LOG] if index.grows else [])]
     with tempfile.TemporaryDirectory() as directory:
@@ -99,7 +99,7 @@ def _manifest(there: PushedDataset, index: Index) -> manifest.Manifest:
             if path == Index.MANIFEST and hashlib.sha256(content).hexdigest() != index.manifest:
                 raise DamagedDataset(f"{there.objects.address} has another manifest than its index says.")
             Path(directory, path).write_bytes(content)
-        return manifest.read(Path(directory))
+        return Manifest.read(Path(directory))
 
 
 def _write(objects: Objects, page: bytes) -> None:

@@ -11,7 +11,7 @@ from rlds_cli.base.refs import Ref
 from rlds_cli.dataset import versions_of
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.places import Index
-from rlds_cli.store import GrowingDataset, History, LocalFile, Sent, Store, manifest, open_store, read_regular
+from rlds_cli.store import GrowingDataset, History, LocalFile, Manifest, Sent, Store, open_store, read_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def take(ref: Ref) -> Snapshot:
     store = open_store(Path(ref.place), ref)
 
     def read() -> tuple[Sent, bytes]:
-        return Sent.of(store), read_regular(store.path / Index.MANIFEST, manifest.LONGEST)
+        return Sent.of(store), read_regular(store.path / Index.MANIFEST, Manifest.LONGEST)
 
     sent, head = store.files.guarded(read)
     strange = next((f.path for f in sent.files if not Index.is_path(f.path)), None)

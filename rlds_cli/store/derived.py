@@ -18,6 +18,7 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays, trees
 from rlds_cli.store import layouts, lookups, sealing, sharing
 from rlds_cli.store.lookups import Kind, Lookup, Part
+from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 
 FEWEST = 1024  # episodes of a dataset that looks values up: those of fewer take no more than their files would
@@ -97,7 +98,7 @@ class Tables:
         self._source, self._directory, self._index, self._parts = source, directory, index, parts
         count = source.manifest.counts.episodes if index is None else len(index)
         self._looks_up = looks_up and count >= FEWEST
-        self._listed = sealing.listed(source.path)
+        self._listed = Manifest.listed(source.path)
         self._indices: dict[tuple[str, tuple[int, ...], int], _Index] = {}
         self._read: dict[str, IntArray] = {}
         self.known: dict[str, str] = {}

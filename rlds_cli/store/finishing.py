@@ -35,7 +35,7 @@ from rlds_cli.store import (
 from rlds_cli.store import metadata as data_not_per_row
 from rlds_cli.store.build import Built
 from rlds_cli.store.digests import FieldHash
-from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField, read, summarise_sources
+from rlds_cli.store.manifest import Counts, Manifest, Stats, StoredField, summarise_sources
 from rlds_cli.store.paths import assign_paths, component
 from rlds_cli.store.sharing import Shared
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, EpisodeTable, Field, Note
@@ -214,7 +214,7 @@ def complete(
     arrays.write(directory / "episodes" / "id", digests.ids(table, of_episodes))
     own_columns.write_own(directory / "episodes", of_user)
     manifest = Manifest(
-        format=FORMAT,
+        format=Manifest.FORMAT,
         id=about.id,
         encoding=about.encoding,
         fields=c.fields,
@@ -241,7 +241,7 @@ def complete(
     )
     layouts.write_groups(directory)
     sealed = sealing.seal(directory, manifest, known=c.known, threads=threads)
-    read(directory)  # do not publish a manifest that would be refused on opening
+    Manifest.read(directory)  # do not publish a manifest that would be refused on opening
     return sealed
 
 
@@ -333,7 +333,7 @@ def _share(directory: Path, s: Shared) -> _Finished:
 
 def _known(shared: Mapping[str, Shared], finished: Iterable[_Finished]) -> dict[str, str]:
     """Return the digests that another dataset recorded for its shared files, so that damage since then still shows."""
-    lists = {s.dataset: sealing.listed(s.dataset) for s in shared.values()}
+    lists = {s.dataset: Manifest.listed(s.dataset) for s in shared.values()}
     known: dict[str, str] = {}
     for f in (x.field for x in finished if x.field.name in shared):
         s = shared[f.name]

@@ -34,7 +34,8 @@ from rlds_cli.base.files.locks import flock
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.text import plural
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidId, NameTaken, NoPermission, RldsError
-from rlds_cli.store import commits, files, manifest, paths, references
+from rlds_cli.store import commits, files, paths, references
+from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.references import ReferencedVersion
 
 _MOVING = ".moving"  # beside the earlier versions of a dataset, while the newest one moves to them
@@ -88,14 +89,14 @@ class History:
         """Numbers of the earlier versions on this disk, in order. Higher ones belong to a dataset before it."""
         try:
             numbers = sorted(int(p.name) for p in self.beside.iterdir() if p.name.isdecimal())
-            return [n for n in numbers if n < manifest.read(self.path).version]
+            return [n for n in numbers if n < Manifest.read(self.path).version]
         except (OSError, IndexError, DamagedDataset):
             return []
 
     @property
     def newest(self) -> int:
         """Number of the newest version."""
-        return commits.last(self.path).number if self._grows else manifest.read(self.path).version
+        return commits.last(self.path).number if self._grows else Manifest.read(self.path).version
 
     @property
     def directories(self) -> list[Path]:
@@ -110,7 +111,7 @@ class History:
         DatasetNotFound
             It is not here; the message names those that are.
         """
-        if number == manifest.read(self.path).version:
+        if number == Manifest.read(self.path).version:
             return self.path
         if number in self.earlier:
             return self.beside / str(number)
@@ -128,7 +129,7 @@ class History:
                 m.counts.steps,
                 m.fingerprint,
             )
-            for m in map(manifest.read, reversed(self.directories))
+            for m in map(Manifest.read, reversed(self.directories))
         ]
 
     def resolve(self, ref: Ref, fingerprint: Callable[[Path, int], str]) -> int:
@@ -176,7 +177,7 @@ class History:
         """Return the numbers of all versions, the newest first."""
         if self._grows:
             return range(commits.last(self.path).number, -1, -1)
-        return [manifest.read(self.path).version, *reversed(self.earlier)]
+        return [Manifest.read(self.path).version, *reversed(self.earlier)]
 
     # -- rows in other datasets
 
@@ -213,7 +214,7 @@ class History:
         for other in others:
             for place in History(other).directories:
                 if any(path in s.datasets(place / "zarr.json") for s in references.sources(place)):
-                    id = manifest.read(other).id
+                    id = Manifest.read(other).id
                     raise NameTaken(
                         f"{path} has the rows of {id}, since its disk has no hard links. Nothing was replaced.",
                         hint=f"rlds compact {id} writes rows of its own for it",
@@ -255,7 +256,7 @@ class History:
 
         Its files get second names there; where they cannot, its directory moves there.
         """
-        m, version_id = manifest.read_with_version_id(version)
+        m, version_id = Manifest.read_with_version_id(version)
         place = self.beside / str(m.version)
         if not _holds(place, version_id):
             aside = place.with_name(f".{place.name}.new")
@@ -302,7 +303,7 @@ class History:
             As `replace`.
         """
         there = (self.path / "zarr.json").exists() and not self._grows
-        if there and manifest.read(self.path).version < manifest.read(built).version:
+        if there and Manifest.read(self.path).version < Manifest.read(built).version:
             self.publish(built)
         else:
             self.replace(built)
@@ -316,7 +317,7 @@ class History:
         """
         named = self.tags_shown
         if named:
-            id = manifest.read(self.path).id
+            id = Manifest.read(self.path).id
             count = plural(len(self._numbers()), "version")
             raise NameTaken(
                 f"{id} has tags: {named}. Replacing it would remove them, and {count}. Nothing was replaced.",
@@ -357,9 +358,9 @@ class History:
         """Return whether ``built`` has the content and the number of the dataset, or repairs its manifest."""
         if not (self.path / "zarr.json").exists():
             return False
-        new = manifest.read(built)
+        new = Manifest.read(built)
         try:
-            old = manifest.read(self.path)
+            old = Manifest.read(self.path)
         except RldsError:
             return True
         return (new.fingerprint, new.version) == (old.fingerprint, old.version)
@@ -462,6 +463,6 @@ class History:
 def _holds(place: Path, version_id: str) -> bool:
     """Return whether a version is stored in ``place``."""
     try:
-        return manifest.read_with_version_id(place)[1] == version_id
+        return Manifest.read_with_version_id(place)[1] == version_id
     except (RldsError, OSError):
         return False

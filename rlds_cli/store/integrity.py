@@ -29,7 +29,6 @@ from rlds_cli.store import (
     files,
     layouts,
     lookups,
-    manifest,
     metadata,
     references,
     sealing,
@@ -82,7 +81,7 @@ class Verification:
 def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress | bool | None = None) -> Verification:
     """Check a directory by itself, without its archive or source dataset."""
     try:
-        m = manifest.read(path)
+        m = Manifest.read(path)
         for source in references.sources(path):
             files.check_tree(source.place(m.id, path))
         _check_rows(path, m)

@@ -175,7 +175,7 @@ def _sources(members: Sequence[JoinedMember]) -> dict[str, _Source]:
         if m.store.version_id not in found:
             m.store.table.check_recorded()  # new digests would hide damage
             placed = _place(m.store.table.row_runs(), base)
-            found[m.store.version_id] = _Source(m.store, placed, sealing.listed(m.store.path), m.refer, m.copies)
+            found[m.store.version_id] = _Source(m.store, placed, Manifest.listed(m.store.path), m.refer, m.copies)
             base = _behind(placed[-1].end)
     return found
 

@@ -17,7 +17,7 @@ from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.base.progress import Progress
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
-from rlds_cli.store import compression, layouts, manifest, references
+from rlds_cli.store import compression, layouts, references
 from rlds_cli.store import files as store_files
 from rlds_cli.store.columns import Column
 from rlds_cli.store.history import History
@@ -349,10 +349,10 @@ class LocalFiles(Files):
             now = identify(self._path)
             if now == self._seen:
                 return self._path
-            place, (newest, version_id) = self._path, manifest.read_with_version_id(self._path)
+            place, (newest, version_id) = self._path, Manifest.read_with_version_id(self._path)
             if version_id != self._version_id and newest.version > self._version:
                 place = History(self._path).at(self._version)
-                now, (_, version_id) = identify(place), manifest.read_with_version_id(place)
+                now, (_, version_id) = identify(place), Manifest.read_with_version_id(place)
         except (OSError, DamagedDataset, DatasetNotFound):
             raise self._removed() from None
         if version_id != self._version_id:

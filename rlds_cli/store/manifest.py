@@ -8,18 +8,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rlds_cli.base.files import json as documents
+from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.errors import DamagedDataset, NewerFormat
 from rlds_cli.store import commits, files, validation
 
 if TYPE_CHECKING:
     from rlds_cli.ted import Field, Kind, Placement
 
-FORMAT = 1
-GROWING_FORMAT = 2  # of growing datasets, which format 1 does not know
-LONGEST = 64 << 20  # bytes of zarr.json, written or read
+_OWN = "rlds_sha256"  # of the manifest's file, in it
+_KEY = f'"{_OWN}": "'
+_NO_DIGEST = "0" * 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,12 @@ class Counts:
 class Manifest:
     """Everything about a dataset that does not grow with its data."""
 
+    FILE: ClassVar = "zarr.json"
+    LISTING: ClassVar = "digests/zarr.json"  # the list of the digests of files, see `sealing`
+    FORMAT: ClassVar = 1
+    GROWING_FORMAT: ClassVar = 2  # of growing datasets, which format 1 does not know
+    LONGEST: ClassVar = 64 << 20  # bytes of the file, written or read
+
     format: int
     id: str
     encoding: str
@@ -147,6 +154,115 @@ class Manifest:
                 del result[name]  # most datasets have none
         return result
 
+    # -- its file
+
+    @classmethod
+    def read(cls, dataset: Path) -> Manifest:
+        """Read and check the manifest of a dataset's directory, which may come from a stranger.
+
+        Growing datasets: the counts are those of the newest version, and the fingerprint is empty: a store computes it.
+
+        Raises
+        ------
+        DamagedDataset
+            ``zarr.json`` cannot be read, is not of a dataset, or says what no dataset of this program says.
+        NewerFormat
+            A later version wrote it.
+        """
+        return cls.read_with_version_id(dataset)[0]
+
+    @classmethod
+    def read_with_version_id(cls, dataset: Path) -> tuple[Manifest, str]:
+        """Return `read` of a dataset, and the sha256 of the file, which are of the same moment."""
+        path = dataset / cls.FILE
+        try:
+            text = cls.document(dataset)
+            attributes = documents.loads(text, longest=cls.LONGEST)["attributes"]["rlds"]
+            found = attributes["format"]
+            if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+                raise ValueError(f"format {str(found)[:40]!r}")
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            raise DamagedDataset(f"{path} is not the manifest of a dataset ({type(e).__name__}: {e}).") from e
+        if found > cls.GROWING_FORMAT:
+            writer = str(attributes.get("rlds_version", "a later version"))[:40]
+            raise NewerFormat(
+                f"{dataset} has format {str(found)[:40]}, written by rlds {writer};"
+                f" this version reads up to {cls.GROWING_FORMAT}.",
+                hint="pip install --upgrade rlds-cli",
+            )
+        try:
+            validation.check(attributes)
+            if bool(attributes.get("growing")) != (found == cls.GROWING_FORMAT):
+                kind = "grows" if found == cls.FORMAT else "does not grow"
+                raise ValueError(f"format {found} of a dataset that {kind}")
+            m = from_json(attributes)
+            if bool(m.fingerprint) == bool(m.growing):
+                raise ValueError("a fingerprint of a growing dataset, or none of one that does not")
+            m = m.at(commits.last(dataset)) if m.growing else m
+            return m, hashlib.sha256(text).hexdigest()
+        except ValueError as e:
+            raise DamagedDataset(f"{path}: {e}.", hint="--force makes the dataset again") from e
+
+    @classmethod
+    def document(cls, dataset: Path) -> bytes:
+        """Return the file of the manifest in a dataset's directory; raises as `store.files.content`."""
+        return files.read_regular(dataset / cls.FILE, cls.LONGEST)
+
+    def write(self, dataset: Path) -> None:
+        """Write the file, with its own digest."""
+        _write(dataset, self.to_json())
+
+    @classmethod
+    def rename(cls, dataset: Path, id: str) -> None:
+        """Give the dataset in a directory another id, unless it has that one."""
+        m = cls.read(dataset)
+        if m.id == id:
+            return
+        if m.growing:  # whose file has the counts of the first version
+            values = documents.loads(cls.document(dataset), longest=cls.LONGEST)["attributes"]["rlds"]
+            _write(dataset, {**values, "id": id})
+        else:
+            replace(m, id=id).write(dataset)
+
+    @classmethod
+    def has_own_digest(cls, dataset: Path) -> bool:
+        """Return whether the file in a dataset's directory has the digest that it states."""
+        text = (dataset / cls.FILE).read_bytes().decode("utf-8", "surrogateescape")
+        plain = _with_digest(text, _NO_DIGEST)
+        return hashlib.sha256(plain.encode("utf-8", "surrogateescape")).hexdigest() == text.rpartition(_KEY)[2][:64]
+
+    # -- the list of digests
+
+    @classmethod
+    def listed(cls, dataset: Path) -> dict[str, str]:
+        """Return the listed digests of a dataset's files by path; empty without a list. See `sealing`."""
+        try:
+            text = files.read_regular(dataset / cls.LISTING, documents.OWN)
+            found: Any = documents.loads(text, longest=documents.OWN)["attributes"]["files"]
+        except (OSError, ValueError, KeyError, TypeError, DamagedDataset):
+            return {}
+        return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+
+    def check_listing(self, dataset: Path) -> None:
+        """Refuse a dataset whose list of digests differs from the one that the manifest names.
+
+        Raises
+        ------
+        DamagedDataset
+        """
+        try:
+            intact = self.files == sha256_of(dataset / self.LISTING)
+        except OSError:
+            intact = False
+        if not intact:
+            raise DamagedDataset(
+                f"{dataset / self.LISTING} is not what the manifest says.", hint=f"rlds verify {self.id}"
+            )
+
+    def at(self, g: commits.Commit) -> Manifest:
+        """Return the manifest of a growing dataset as it is at a version."""
+        return replace(self, counts=Counts(**commits.counts_of(g)))
+
 
 def summarise_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return number, size and one sha256 of the archive files.
@@ -177,55 +293,18 @@ def from_json(d: Mapping[str, Any]) -> Manifest:
     return Manifest(fields=stored, counts=counts, **{**d, "stats": _decode(d["stats"])})
 
 
-def read(dataset: Path) -> Manifest:
-    """Read and check the manifest of a dataset's directory, which may come from a stranger.
+def _write(dataset: Path, values: Mapping[str, Any]) -> None:
+    """Write the file of a manifest, given as the values of its JSON text, with its own digest."""
+    from rlds_cli.base.files import arrays  # imports NumPy
 
-    Growing datasets: the counts are those of the newest version, and the fingerprint is empty: a store computes it.
-
-    Raises
-    ------
-    DamagedDataset
-        ``zarr.json`` cannot be read, is not of a dataset, or says what no dataset of this program says.
-    NewerFormat
-        A later version wrote it.
-    """
-    return read_with_version_id(dataset)[0]
+    arrays.write_group(dataset, {"rlds": values, _OWN: _NO_DIGEST})
+    text = (dataset / Manifest.FILE).read_text()
+    (dataset / Manifest.FILE).write_text(_with_digest(text, hashlib.sha256(text.encode()).hexdigest()))
 
 
-def read_with_version_id(dataset: Path) -> tuple[Manifest, str]:
-    """Return `read` of a dataset, and the sha256 of the file, which are of the same moment."""
-    path = dataset / "zarr.json"
-    try:
-        text = files.read_regular(path, LONGEST)
-        attributes = documents.loads(text, longest=LONGEST)["attributes"]["rlds"]
-        found = attributes["format"]
-        if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-            raise ValueError(f"format {str(found)[:40]!r}")
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise DamagedDataset(f"{path} is not the manifest of a dataset ({type(e).__name__}: {e}).") from e
-    if found > GROWING_FORMAT:
-        writer = str(attributes.get("rlds_version", "a later version"))[:40]
-        raise NewerFormat(
-            f"{dataset} has format {str(found)[:40]}, written by rlds {writer};"
-            f" this version reads up to {GROWING_FORMAT}.",
-            hint="pip install --upgrade rlds-cli",
-        )
-    try:
-        validation.check(attributes)
-        if bool(attributes.get("growing")) != (found == GROWING_FORMAT):
-            raise ValueError(f"format {found} of a dataset that {'grows' if found == FORMAT else 'does not grow'}")
-        m = from_json(attributes)
-        if bool(m.fingerprint) == bool(m.growing):
-            raise ValueError("a fingerprint of a growing dataset, or none of one that does not")
-        m = of_commit(m, commits.last(dataset)) if m.growing else m
-        return m, hashlib.sha256(text).hexdigest()
-    except ValueError as e:
-        raise DamagedDataset(f"{path}: {e}.", hint="--force makes the dataset again") from e
-
-
-def of_commit(m: Manifest, g: commits.Commit) -> Manifest:
-    """Return the manifest of a growing dataset as it is at a version."""
-    return replace(m, counts=Counts(**commits.counts_of(g)))
+def _with_digest(text: str, digest: str) -> str:
+    head, key, tail = text.rpartition(_KEY)
+    return head + key + digest + tail[64:]
 
 
 def _encode(value: Any) -> Any:

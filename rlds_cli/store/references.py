@@ -29,7 +29,8 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import trees
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
 from rlds_cli.store import files as store_files
-from rlds_cli.store import manifest, paths
+from rlds_cli.store import paths
+from rlds_cli.store.manifest import Manifest
 
 FILE = paths.REFERENCE
 _DOCUMENT = "zarr.json"
@@ -205,7 +206,7 @@ def _version_id(directory: Path) -> str | None:
 @lru_cache(maxsize=256)
 def _hashed(file: Path, *_: int) -> str:
     """Return the sha256 of a file, which is hashed again when its inode, time or size changes."""
-    return hashlib.sha256(store_files.read_regular(file, manifest.LONGEST)).hexdigest()
+    return hashlib.sha256(store_files.read_regular(file, Manifest.LONGEST)).hexdigest()
 
 
 # -- writing

@@ -8,26 +8,17 @@ all files can be hashed anew: that takes a fingerprint, a lock file or a sha256 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rlds_cli.base.files import arrays
-from rlds_cli.base.files import json as documents
 from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import digests, lookups, paths, rows, videos
-from rlds_cli.store import files as store_files
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import VIDEO
-
-MANIFEST, LISTING = "zarr.json", "digests/zarr.json"
-_OWN = "rlds_sha256"  # of the manifest's file, in it
-_KEY = f'"{_OWN}": "'
-_NONE = "0" * 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,53 +44,16 @@ def seal(directory: Path, m: Manifest, *, known: Mapping[str, str] = {}, threads
     ``known`` holds digests of files by path: those that another dataset recorded for shared files.
     """
     there = lookups.files(directory)
-    names = there.keys() - {MANIFEST, LISTING, paths.TAGS}
+    names = there.keys() - {m.FILE, m.LISTING, paths.TAGS}
     files = sorted(names - _rows(names, m))
     with ThreadPoolExecutor(max(1, threads)) as pool:
         hashes = pool.map(lambda name: known.get(name) or lookups.sha256_of_file(there[name]), files)
         listed = dict(zip(files, hashes, strict=True))
-    (directory / LISTING).unlink(missing_ok=True)  # it may be a link to another dataset's
+    (directory / m.LISTING).unlink(missing_ok=True)  # it may be a link to another dataset's
     arrays.write_group(directory / "digests", {"files": listed})
-    m = replace(m, files=sha256_of(directory / LISTING))
-    write_manifest(directory, m)
+    m = replace(m, files=sha256_of(directory / m.LISTING))
+    m.write(directory)
     return m
-
-
-def write_manifest(directory: Path, m: Manifest) -> None:
-    """Write the manifest with its own digest."""
-    write_document(directory, m.to_json())
-
-
-def write_document(directory: Path, values: Mapping[str, Any]) -> None:
-    """Write the file of a manifest, given as the values of its JSON text, with its own digest."""
-    arrays.write_group(directory, {"rlds": values, _OWN: _NONE})
-    text = (directory / MANIFEST).read_text()
-    (directory / MANIFEST).write_text(_with(text, hashlib.sha256(text.encode()).hexdigest()))
-
-
-def listed(directory: Path) -> dict[str, str]:
-    """Return the listed digests of a dataset's files by path; empty without a list."""
-    try:
-        text = store_files.read_regular(directory / LISTING, documents.OWN)
-        found: Any = documents.loads(text, longest=documents.OWN)["attributes"]["files"]
-    except (OSError, ValueError, KeyError, TypeError, DamagedDataset):
-        return {}
-    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
-
-
-def check_listing(directory: Path, m: Manifest) -> None:
-    """Refuse a dataset whose list of digests differs from the one that its manifest names.
-
-    Raises
-    ------
-    DamagedDataset
-    """
-    try:
-        intact = m.files == sha256_of(directory / LISTING)
-    except OSError:
-        intact = False
-    if not intact:
-        raise DamagedDataset(f"{directory / LISTING} is not what the manifest says.", hint=f"rlds verify {m.id}")
 
 
 def below(files: Mapping[str, str], old: str, new: str) -> dict[str, str]:
@@ -109,14 +63,14 @@ def below(files: Mapping[str, str], old: str, new: str) -> dict[str, str]:
 
 def check(directory: Path, m: Manifest, threads: int) -> tuple[Problem, ...]:
     """Compare the manifest and every listed file with their digests."""
-    problems = [] if has_own_digest(directory) else [Problem("manifest", "its digest is not that of zarr.json")]
+    problems = [] if m.has_own_digest(directory) else [Problem("manifest", "its digest is not that of zarr.json")]
     try:
-        intact = m.files == sha256_of(directory / LISTING)
+        intact = m.files == sha256_of(directory / m.LISTING)
     except OSError as e:
-        return (*problems, Problem(LISTING, f"cannot be read: {e.strerror}"))
+        return (*problems, Problem(m.LISTING, f"cannot be read: {e.strerror}"))
     if not intact:
-        return (*problems, Problem(LISTING, "is not what the manifest says: the digests of files"))
-    damaged, files = dict[str, str](), listed(directory)
+        return (*problems, Problem(m.LISTING, "is not what the manifest says: the digests of files"))
+    damaged, files = dict[str, str](), m.listed(directory)
     there = lookups.files(directory, damaged=damaged)
     problems += [Problem(name, what) for name, what in sorted(damaged.items())]
     names = sorted(name for name in files if not name.startswith(tuple(f"{lookup}/" for lookup in damaged)))
@@ -124,19 +78,6 @@ def check(directory: Path, m: Manifest, threads: int) -> tuple[Problem, ...]:
         problems += filter(None, pool.map(lambda name: _compare(there.get(name), name, files[name]), names))
     added = sorted(n for n in there.keys() - set(files) if n.startswith("episodes/") and "/." not in n)
     return (*problems, *(Problem(n, "is not of this dataset") for n in added))
-
-
-def has_own_digest(directory: Path) -> bool:
-    """Return whether the manifest's file has the digest that it states."""
-    text = (directory / MANIFEST).read_bytes().decode("utf-8", "surrogateescape")
-    head, key, tail = text.rpartition(_KEY)
-    plain = head + key + _NONE + tail[64:]
-    return hashlib.sha256(plain.encode("utf-8", "surrogateescape")).hexdigest() == tail[:64]
-
-
-def _with(text: str, digest: str) -> str:
-    head, key, tail = text.rpartition(_KEY)
-    return head + key + digest + tail[64:]
 
 
 def _compare(file: Path | lookups.WholeFile | None, name: str, digest: str) -> Problem | None:

@@ -15,7 +15,7 @@ import numpy as np
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument
-from rlds_cli.store import digests, episode_table, layouts, lookups, manifest, metadata, own_columns, sealing
+from rlds_cli.store import digests, episode_table, layouts, lookups, metadata, own_columns
 from rlds_cli.store.columns import Column, Part
 from rlds_cli.store.digests import Digests, FieldHash
 from rlds_cli.store.encoded import EncodedBytes
@@ -426,7 +426,7 @@ class FixedTable(Table):
     def __init__(self, files: Files, *, check: bool = True) -> None:
         files.beside("zarr.json")
         files.beside("episodes")
-        self._manifest, self.version_id = manifest.read_with_version_id(files.path)
+        self._manifest, self.version_id = Manifest.read_with_version_id(files.path)
         m, self.version, self._checks = self._manifest, self._manifest.version, check
         files.reads(m, self.version_id)
         super().__init__(files, m.fields)
@@ -595,7 +595,7 @@ class FixedTable(Table):
         ------
         DamagedDataset
         """
-        sealing.check_listing(self.files.path, self.manifest)
+        self.manifest.check_listing(self.files.path)
 
     def _reduced(self) -> Reopened:
         return _reopened, (self.files.path, self.version_id, self.version)

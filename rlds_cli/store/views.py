@@ -20,7 +20,7 @@ from rlds_cli.base.array_types import IntArray
 from rlds_cli.store import derived, digests, layouts, lookups, metadata, own_columns, sealing, sharing, videos
 from rlds_cli.store.derived import Column, Patched, Tables, WrittenTable
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.manifest import Counts, Manifest, StoredField, read
+from rlds_cli.store.manifest import Counts, Manifest, StoredField
 from rlds_cli.store.new_rows import NewRows
 from rlds_cli.store.opening import Store
 from rlds_cli.store.own_columns import StoredColumn
@@ -101,9 +101,9 @@ class Change:
         DatasetNotFound
             Rows that it refers to are not there.
         """
-        sealing.check_listing(source.path, source.manifest)  # new digests would hide damage
+        source.manifest.check_listing(source.path)  # new digests would hide damage
         known: dict[str, str] = {}
-        listed = sealing.listed(source.path)
+        listed = Manifest.listed(source.path)
         for f in source.manifest.fields:
             if f.name in self.rows:
                 self.rows[f.name](NewRows(source, f.name, directory))
@@ -119,7 +119,7 @@ class Change:
         layouts.write_groups(directory)
         m = _described(source, directory, self, own, id, version, provenance)
         sealing.seal(directory, m, known=known | tables.known)
-        read(directory)  # refuse now what would be refused on opening
+        Manifest.read(directory)  # refuse now what would be refused on opening
 
 
 def _share(source: Store, target: Path, name: str, listed: Mapping[str, str], change: Change) -> dict[str, str]:

@@ -21,7 +21,7 @@ from rlds_cli.home import Home, writing
 from rlds_cli.look.checks import ages, episodes, frames, source, values
 from rlds_cli.look.checks.findings import CheckReport, Finding, as_note, number, of_note, ranked
 from rlds_cli.look.checks.subject import Skipped, Subject
-from rlds_cli.store import Manifest, open_store, sealing
+from rlds_cli.store import Manifest, open_store
 
 Check = Callable[[Subject], Iterator[Finding]]
 # The names of the checks, in the order in which they run. `defects` is last: it names only defects that no other
@@ -199,5 +199,5 @@ def record_findings(directory: Path) -> Manifest:
     better = [located.get((f.code, f.field)) for f in found]
     notes = tuple(as_note(those.pop(0) if those else f) for f, those in zip(found, better, strict=True))
     manifest = replace(ds.manifest, notes=(*ds.manifest.notes, *notes))
-    sealing.write_manifest(directory, manifest)
+    manifest.write(directory)
     return manifest

@@ -304,9 +304,8 @@ def _copy(id: str | None, path: Path, ref: Ref | None = None) -> Copy:
 
 def _manifest(path: Path, ref: Ref | None) -> tuple[Path, Manifest]:
     """Return the directory of a version and its manifest; of a growing dataset with its fingerprint, with NumPy."""
-    from rlds_cli.store import manifest
 
-    if (ref is None or ref.selector is None) and (m := manifest.read(path)).fingerprint:
+    if (ref is None or ref.selector is None) and (m := Manifest.read(path)).fingerprint:
         return path, m
     from rlds_cli.store import open_store
 

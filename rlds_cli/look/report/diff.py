@@ -225,7 +225,7 @@ def _side(ds: Dataset) -> Side:
 
 
 def _counts(a: Counts, b: Counts) -> list[CountDifference]:
-    return [CountDifference(f.name, getattr(a, f.name), getattr(b, f.name)) for f in fields(Counts)]
+    return [CountDifference(f.name, getattr(a, f.name), getattr(b, f.name)) for f in fields(a)]
 
 
 def _returns(ds: Dataset) -> Distribution | None:

@@ -33,7 +33,6 @@ from rlds_cli.look import record_findings
 from rlds_cli.make.convert import reading
 from rlds_cli.make.convert.decoding import decoded_field, is_raw_frame
 from rlds_cli.store import Built, Description, History, Manifest, finish
-from rlds_cli.store.manifest import FORMAT
 from rlds_cli.ted import VIDEO, Note
 
 Identity = tuple[int, int, int, int]  # of a file: device, inode, size, time of its last change in nanoseconds
@@ -274,7 +273,7 @@ def _name(plan: Plan, file: Path) -> str:
 def _key(c: Conversion, plan: Plan) -> str:
     """Return a key of the work: archive, reader, plan and options, but neither workers nor paths."""
     described = {
-        "format": FORMAT,
+        "format": Manifest.FORMAT,
         "id": str(c.id),
         "reader": [ReaderName(plan.reader).recorded, plan.version, *filter(None, [c.reader_source])],
         "sources": [*map(dict, c.sources), *map(_named, () if c.sources else (*plan.archive.files, *c.beside))],

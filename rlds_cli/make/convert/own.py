@@ -13,7 +13,7 @@ from rlds_cli.base import ids, settings
 from rlds_cli.errors import ArchiveError
 from rlds_cli.home import Home, holds_dataset
 from rlds_cli.places import Versions
-from rlds_cli.store import manifest
+from rlds_cli.store import Manifest
 
 _MANIFEST, _SHOWN = "zarr.json", 3
 _HOME = "the home of rlds"
@@ -68,7 +68,7 @@ def nothing_else(given: object, made: Iterable[Path]) -> ArchiveError:
 
 
 def _is_dataset(place: Path) -> ArchiveError:
-    id = manifest.read(place).id
+    id = Manifest.read(place).id
     own = Home(settings.read().home).dataset(ids.parse(id))
     hint = f'open_dataset("{place}") and rlds inspect {place} read it where it is'
     copied = "" if own.exists() else f"; mkdir -p {own.parent} && cp -r {place} {own} makes it {id} here"

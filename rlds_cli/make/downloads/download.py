@@ -33,7 +33,7 @@ from rlds_cli.home import Home
 from rlds_cli.make.downloads.request import DownloadRequest, Encoding, bytes_left, credentials_asked, recorded
 from rlds_cli.places import Address
 from rlds_cli.registry import Entry
-from rlds_cli.store import History, StoredDataset, manifest, share_tree
+from rlds_cli.store import History, Manifest, StoredDataset, share_tree
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -409,7 +409,7 @@ def _planned(request: DownloadRequest, guess: bool, progress: Progress) -> Deliv
         return Delivery(str(remote.id), None, remote.files, remote.size, 0, 0, {"fetch": remote.files})
     here = None if request.force else _present(request, where)
     if here is not None:
-        found, encoding = str(_id_of(request, where)), manifest.read(here).encoding
+        found, encoding = str(_id_of(request, where)), Manifest.read(here).encoding
         other = f"{encoding}-encoded; rlds convert {found} --to {request.store}" if encoding != request.store else ""
         return Delivery(found, here, note=other)
     id, entry = _resolve(request, where)
@@ -472,7 +472,7 @@ def _present(request: DownloadRequest, where: Settings) -> Path | None:
 def _found(id: DatasetId, request: DownloadRequest, where: Settings) -> Path | None:
     found = home.path_of(id, where)
     if found and request.portion:
-        there = manifest.read(found).options.get("portion") or {}
+        there = Manifest.read(found).options.get("portion") or {}
         if Subset.from_facts(there) != request.portion:
             raise NameTaken(f"{id} exists, and is another part of the archive.", hint="--force replaces it")
     if found and request.url is not None:
@@ -520,7 +520,7 @@ def _find(source: str, id: DatasetId) -> Path | None:
     root = settings.expanded(source.removeprefix("file://"))
     for path in (root, Home(root).dataset(id)):
         try:
-            if manifest.read(path).id.lower() == str(id).lower():
+            if Manifest.read(path).id.lower() == str(id).lower():
                 return path
         except RldsError:
             continue
@@ -557,7 +557,7 @@ def _unpublished(dataset: Path) -> Iterator[str]:
     """Yield evidence that a dataset was not made of the files in the registry; none of a derived one."""
     from rlds_cli.store import open_store
 
-    m = manifest.read(dataset)
+    m = Manifest.read(dataset)
     if not (m.provenance and ids.parse(m.id).variant):
         entry = registry.listed(m.id)
         yield from (f"sources: {what}" for what in (entry.unpublished(open_store(dataset).sources) if entry else ()))

@@ -25,7 +25,7 @@ from rlds_cli.base.text import natural
 from rlds_cli.errors import DatasetNotFound, InvalidArgument, InvalidId, NameTaken, RldsError
 from rlds_cli.make.downloads.request import DownloadRequest
 from rlds_cli.places import Address, RemoteFile
-from rlds_cli.store import manifest, open_store
+from rlds_cli.store import Manifest, open_store
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _VERSION = re.compile(r"#(v\d+$|rlds)")  # see `refs`; a mistyped fingerprint is an error, not an archive
@@ -86,7 +86,7 @@ def check_same(request: DownloadRequest, here: Path) -> None:
     NameTaken
         It was made of something else, or is read in another way.
     """
-    line, m = request.line or {}, manifest.read(here)
+    line, m = request.line or {}, Manifest.read(here)
     given = [visible.shown(u) for u in (str(request.url), *request.also)]
     id, asked_for = str(line.get("id")), " and ".join(given)
     before = m.options.get("entry")
@@ -147,7 +147,7 @@ def _described(request: DownloadRequest, here: Path | None) -> Mapping[str, Any]
     if here is None or request.force:
         return None
     try:
-        found = manifest.read(here).options.get("entry")
+        found = Manifest.read(here).options.get("entry")
     except RldsError:
         return None
     return found if isinstance(found, Mapping) else None

@@ -27,7 +27,7 @@ from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import InvalidId, NoPermission, RldsError
 from rlds_cli.home import Home
 from rlds_cli.places.sources.addresses import Address
-from rlds_cli.store import StoredDataset, manifest, open_store
+from rlds_cli.store import Manifest, StoredDataset, open_store
 
 _DIRECTORY = "origins"
 _MOST = 1000  # records of a dataset
@@ -154,7 +154,7 @@ class Origins:
     def _is_about(self, origin: Origin, version_id: str | None = None) -> bool:
         if StoredDataset(self.directory).grows:
             return (version_id or StoredDataset(self.directory).version_id) == origin.version_id
-        return manifest.read(self.directory).fingerprint == origin.fingerprint
+        return Manifest.read(self.directory).fingerprint == origin.fingerprint
 
 
 def _origin(values: Mapping[str, Any]) -> Origin | None:

@@ -36,9 +36,7 @@ from rlds_cli.store import (
     Manifest,
     array_files,
     blamed_directories,
-    manifest,
     row_files,
-    sealing,
 )
 from rlds_cli.store.sealing import Problem
 
@@ -102,23 +100,23 @@ def read_plain(objects: Objects) -> Plain | None:
         The address pins other content.
     NewerFormat, DownloadFailed
     """
-    found = objects.read(sealing.MANIFEST, longest=manifest.LONGEST)
+    found = objects.read(Manifest.FILE, longest=Manifest.LONGEST)
     if found is None or b'"rlds"' not in found.data:
         return None
     where, log = objects.address, _log(objects)
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
-        safe_files.write_bytes(directory / sealing.MANIFEST, found.data)
+        safe_files.write_bytes(directory / Manifest.FILE, found.data)
         safe_files.write_bytes(directory / GrowingDataset.LOG, b"" if log is None else log.content)
         try:
-            m = manifest.read(directory)
+            m = Manifest.read(directory)
         except NewerFormat:
             raise
         except RldsError as e:
             what = e.message.replace(f"{directory}/", "").rstrip(".")
-            raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not the manifest of a dataset: {what}.") from e
-        if not sealing.has_own_digest(directory):
-            raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not as it was written.", hint=HINT)
+            raise DamagedDataset(f"{where}/{Manifest.FILE} is not the manifest of a dataset: {what}.") from e
+        if not Manifest.has_own_digest(directory):
+            raise DamagedDataset(f"{where}/{Manifest.FILE} is not as it was written.", hint=HINT)
     check_version(where, m.version if log is None else log.newest.number)
     if m.growing and log is not None:
         for name, size in log.logs(m.fields).items():
@@ -178,7 +176,7 @@ def fetch(objects: Objects, plain: Plain, work: Path, id: str, tell: Progress) -
     dataset.mkdir(safe_files.DIRECTORY, exist_ok=True)
     publishing.unseal(dataset)  # a download that was killed while it was published
     sizes = _describe(objects, plain, dataset)
-    listed = sealing.listed(dataset)
+    listed = Manifest.listed(dataset)
     lock, done, total = threading.Lock(), 0, sum(sizes.values())
     here = sum(file.stat().st_size for file in trees.files(dataset))
     disk.check_space(total - here, dataset, kept="What has arrived is kept.")
@@ -253,7 +251,7 @@ def _describe(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int]:
         A file is missing or too short, or what should name the others is damaged.
     DownloadFailed
     """
-    safe_files.write_bytes(dataset / sealing.MANIFEST, plain.document)
+    safe_files.write_bytes(dataset / Manifest.FILE, plain.document)
     known = _ordinary(objects, plain, dataset) if plain.log is None else _growing(objects, plain, plain.log, dataset)
     found = _sizes(objects, known)
     looked_up = [] if plain.grows else _lookups(objects, dataset, [path for path in known if found[path] is None])
@@ -300,11 +298,11 @@ def _parts(objects: Objects, dataset: Path, lookup: Lookup) -> dict[str, int | N
         groups = []
     files = dict[str, int | None]()
     for place in (*groups, *stored, lookup.numbers):
-        document = objects.read(f"{place}/{sealing.MANIFEST}", longest=documents.LONGEST)
+        document = objects.read(f"{place}/{Manifest.FILE}", longest=documents.LONGEST)
         if document is None:
-            raise DamagedDataset(f"{objects.address}/{place}/{sealing.MANIFEST} is missing.", hint=HINT)
+            raise DamagedDataset(f"{objects.address}/{place}/{Manifest.FILE} is missing.", hint=HINT)
         safe_files.make(dataset / place)
-        safe_files.write_bytes(dataset / place / sealing.MANIFEST, document.data)
+        safe_files.write_bytes(dataset / place / Manifest.FILE, document.data)
         if place not in groups:
             files |= array_files(dataset, place)
     return files
@@ -312,16 +310,16 @@ def _parts(objects: Objects, dataset: Path, lookup: Lookup) -> dict[str, int | N
 
 def _ordinary(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | None]:
     """Return the files of an ordinary dataset, with sizes where its manifest tells them."""
-    found = objects.read(sealing.LISTING, longest=documents.OWN)
+    found = objects.read(Manifest.LISTING, longest=documents.OWN)
     if found is None or hashlib.sha256(found.data).hexdigest() != plain.manifest.files:
         what = "is missing" if found is None else "is not what the manifest says"
-        raise DamagedDataset(f"{objects.address}/{sealing.LISTING} {what}.", hint=HINT)
-    (dataset / sealing.LISTING).parent.mkdir(safe_files.DIRECTORY, exist_ok=True)
-    safe_files.write_bytes(dataset / sealing.LISTING, found.data)
-    listed = sealing.listed(dataset)
+        raise DamagedDataset(f"{objects.address}/{Manifest.LISTING} {what}.", hint=HINT)
+    (dataset / Manifest.LISTING).parent.mkdir(safe_files.DIRECTORY, exist_ok=True)
+    safe_files.write_bytes(dataset / Manifest.LISTING, found.data)
+    listed = Manifest.listed(dataset)
     strange = next((path for path in listed if not Index.is_path(path)), None)
     if strange is not None:
-        raise DamagedDataset(f"{objects.address}/{sealing.LISTING} names {strange[:80]!r}, which is not a path.")
+        raise DamagedDataset(f"{objects.address}/{Manifest.LISTING} names {strange[:80]!r}, which is not a path.")
     return {**dict.fromkeys(listed), **_row_files(plain.manifest, listed)}
 
 

@@ -12,13 +12,12 @@ content must have the fingerprint of the index. Only then does it get its name.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlds_cli import home
@@ -46,7 +45,7 @@ from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.place import Chunk
 from rlds_cli.places.sources.transfer import Pending, Sink, Wrong
-from rlds_cli.store import History, StoredDataset, manifest, sealing
+from rlds_cli.store import History, Manifest, StoredDataset
 
 _AT_ONCE = 8  # requests
 _RANGE = 8  # groups of blocks in a request
@@ -207,7 +206,7 @@ def _check_replaceable(
         raise NameTaken(f"{id} is in {here}, another home, with other content.", hint="another name: --as local/NAME")
     if force:
         with suppress(DamagedDataset):  # its manifest: it is fetched again
-            if manifest.read(here).fingerprint != index.fingerprint:
+            if Manifest.read(here).fingerprint != index.fingerprint:
                 History(here).check_replaceable()
         return
     known = Origins(here).latest
@@ -234,7 +233,7 @@ def _fetch_and_publish(
     if not index.grows:  # refuse now what would be refused later
         (work / "head").mkdir(safe_files.DIRECTORY, exist_ok=True)
         safe_files.write_bytes(work / "head" / Index.MANIFEST, head)
-        manifest.read(work / "head")
+        Manifest.read(work / "head")
     _Arriving(objects, index, hashes, work, str(id), tell).run(here)
     _publish(objects, index, head, work, id, place, tell)
 
@@ -270,24 +269,12 @@ def _publish(
 ) -> None:
     """Verify the dataset in a work directory, whose manifest is ``head``, and give it its name."""
     dataset, growing = work / "dataset", index.grows
-    _identify(dataset, head, id, growing=growing)
+    safe_files.write_bytes(dataset / Index.MANIFEST, head)
+    Manifest.rename(dataset, str(id))  # the id that the dataset has here
     _check(dataset, index, objects, expect, tell)
     safe_files.directory(place.dataset(id).parent, place.root)
     History(place.dataset(id)).replace(dataset, growing=growing)
     trees.discard(work)
-
-
-def _identify(dataset: Path, head: bytes, id: DatasetId, *, growing: bool) -> None:
-    """Write the manifest, with the id that the dataset has here."""
-    safe_files.write_bytes(dataset / Index.MANIFEST, head)
-    m = manifest.read(dataset)
-    if m.id == str(id):
-        return
-    if growing:
-        head_of = json.loads(head)["attributes"]["rlds"]
-        sealing.write_document(dataset, {**head_of, "id": str(id)})
-    else:
-        sealing.write_manifest(dataset, replace(m, id=str(id)))
 
 
 def _check(dataset: Path, index: Index | Plain, objects: Objects, expect: str | None, tell: Progress) -> None:

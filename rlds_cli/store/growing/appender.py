@@ -22,7 +22,7 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import disk
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import NameTaken, NoSpace, RldsError
-from rlds_cli.store import commits, layouts, manifest
+from rlds_cli.store import commits, layouts
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.growing import edits, films, logs, moving, retention
@@ -36,6 +36,7 @@ from rlds_cli.store.growing.retention import Added
 from rlds_cli.store.growing.row_files import RowFiles
 from rlds_cli.store.growing.segments import Layout
 from rlds_cli.store.growing.standing import Standing
+from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.own_columns import joint_kind, kind_of
 from rlds_cli.store.videos import Locate
 from rlds_cli.ted import Chunk, Column, EncodedFrames, EpisodeTable, Scalar, VideoFrames
@@ -101,7 +102,7 @@ class Appender:
         self._syncing = ThreadPoolExecutor(_SYNCS, "sync")  # starts threads when there is something to do
         self.unsure: OSError | None = None  # the disk did not confirm a commit that readers see
         try:
-            head = manifest.read(path)
+            head = Manifest.read(path)
             self.schema = tuple(sorted((f.field for f in head.fields), key=lambda f: f.name))
             self.layout = Layout.of(path, head)
             self._edit_log = EditLog(path, head)

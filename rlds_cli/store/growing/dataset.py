@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rlds_cli.base.files import disk
 from rlds_cli.errors import NameTaken
-from rlds_cli.store import commits, manifest
+from rlds_cli.store import commits
+from rlds_cli.store.manifest import Manifest
 
 if TYPE_CHECKING:
     from rlds_cli.store.growing.appender import Appender
@@ -120,7 +121,7 @@ class GrowingDataset:
         waiting = logs.read_departed(self.path, g.departed, done)
         if not len(waiting):
             return 0, 0
-        first, fields = int(waiting.min()), manifest.read(self.path).fields
+        first, fields = int(waiting.min()), Manifest.read(self.path).fields
         e = logs.read_episodes(self.path, first, int(waiting.max()) + 1, len(logs.encoded(fields)))[waiting - first]
         count, width = max(0, held.departed - done), _row_bytes(fields)
         now, later = (np.sort(part, order="start") for part in (e[:count], e[count:]))
@@ -149,7 +150,7 @@ class GrowingDataset:
         from rlds_cli.store.growing import logs
         from rlds_cli.store.growing.segments import Layout
 
-        stored = Layout.of(self.path, manifest.read(self.path)).all
+        stored = Layout.of(self.path, Manifest.read(self.path)).all
         heads = (*(f"{a.directory.relative_to(self.path).as_posix()}/c/" for a in stored), f"{digests.ROWS}/")
         small = (f for f in files if not f.startswith(heads) or f.endswith("/zarr.json"))
         return [f for f in small if f != logs.DIGESTS]

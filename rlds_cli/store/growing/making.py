@@ -15,11 +15,11 @@ import numpy as np
 from rlds_cli import __version__
 from rlds_cli.base.files import arrays, disk
 from rlds_cli.base.files import safe as safe_files
-from rlds_cli.store import commits, digests, layouts, manifest, sealing, statistics
+from rlds_cli.store import commits, digests, layouts, statistics
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.growing import logs, retention, segments
 from rlds_cli.store.growing.retention import Keep
-from rlds_cli.store.manifest import GROWING_FORMAT, Counts, Manifest, StoredField
+from rlds_cli.store.manifest import Counts, Manifest, StoredField
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.ted import VIDEO, Field
 
@@ -46,7 +46,7 @@ def make_growing(
     if keep:
         growing["keep"] = retention.to_json(keep)
     head = Manifest(
-        format=GROWING_FORMAT,
+        format=Manifest.GROWING_FORMAT,
         id=id,
         encoding="memmap",
         fields=tuple(_stored(f, paths[f.name]) for f in sorted(schema, key=lambda f: f.name)),
@@ -68,8 +68,8 @@ def make_growing(
         safe_files.write_bytes(directory / name, b"")
     safe_files.write_bytes(directory / logs.FREED, bytes(16))
     safe_files.write_bytes(directory / commits.FILE, Commit(time=time.time()).packed())
-    sealing.write_manifest(directory, head)
-    manifest.read(directory)  # refuse now what would be refused on opening
+    head.write(directory)
+    Manifest.read(directory)  # refuse now what would be refused on opening
     for path in [directory, *(p for p in directory.rglob("*") if p.is_dir())]:
         disk.sync_directory(path)
 

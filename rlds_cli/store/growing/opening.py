@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_cli.base.progress import Progress
 from rlds_cli.base.refs import Ref
 from rlds_cli.errors import DatasetNotFound, NameTaken, RldsError
-from rlds_cli.store import commits, manifest
+from rlds_cli.store import commits
 from rlds_cli.store.history import History, Made
 from rlds_cli.store.local import Files, LocalFiles
 from rlds_cli.store.manifest import Manifest
@@ -62,11 +62,11 @@ class StoredDataset:
     @property
     def version_id(self) -> str:
         """The id of the newest version, which is not opened; see `Table.version_id`."""
-        return commits.last(self.path).version_id if self.grows else manifest.read_with_version_id(self.path)[1]
+        return commits.last(self.path).version_id if self.grows else Manifest.read_with_version_id(self.path)[1]
 
     def fingerprint(self) -> str:
         """Return the fingerprint of the newest version: computed of one that grows."""
-        return _growing(self.path).fingerprint() if self.grows else manifest.read(self.path).fingerprint
+        return _growing(self.path).fingerprint() if self.grows else Manifest.read(self.path).fingerprint
 
     def verify(
         self, ref: Ref | None = None, *, jobs: int | None = None, progress: Progress | bool | None = None
@@ -136,7 +136,7 @@ class StoredDataset:
         there = [
             (m, p)
             for p in History(self.path).directories
-            if (m := manifest.read(p)).fingerprint == fingerprint and fits(m)
+            if (m := Manifest.read(p)).fingerprint == fingerprint and fits(m)
         ]
         first = next((p for m, p in there if m.version == number), there[0][1] if there else None)
         return None if first is None else _fixed(first, check=False)
@@ -148,7 +148,7 @@ class StoredDataset:
         from rlds_cli.store.growing import edits
 
         found = commits.all_until(self.path, commits.last(self.path).number)
-        lines = edits.read(self.path, 0, found[-1].edits, manifest.read(self.path))
+        lines = edits.read(self.path, 0, found[-1].edits, Manifest.read(self.path))
         steps = {bisect_left(found, line.end, key=lambda c: c.edits): _step(line) for line in lines if line.by}
         by = {c.number: "compact" for before, c in pairwise(found) if c.moved > before.moved} | {0: "created"}
 
@@ -199,7 +199,7 @@ def check_grows(path: Path) -> None:
     NameTaken
     """
     if not _grows(path):
-        id = manifest.read(path).id
+        id = Manifest.read(path).id
         raise NameTaken(
             f"{id} exists, and does not grow: no writer adds episodes to it, and none leaves.",
             hint=f"another name; rlds append {id} FILES makes a version with more episodes; rlds rm {id}",

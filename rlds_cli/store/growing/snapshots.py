@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.files import trees
-from rlds_cli.store import commits, manifest
+from rlds_cli.store import commits
 from rlds_cli.store import files as store_files
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.growing import logs
@@ -40,7 +40,7 @@ def of_version(
     fields = {array.directory for array in found}
     for file in sorted(trees.files(path)):
         if file.name == "zarr.json" and file.parent not in fields:
-            yield _made(file.relative_to(path).as_posix(), store_files.read_regular(file, manifest.LONGEST))
+            yield _made(file.relative_to(path).as_posix(), store_files.read_regular(file, Manifest.LONGEST))
     width = max(array.width for array in layout.by_row)
     for array in found:
         described, (spans, end) = array.directory / "zarr.json", used(array)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidEpisode
-from rlds_cli.store import commits, digests, episode_table, manifest, sealing
+from rlds_cli.store import commits, digests, episode_table
 from rlds_cli.store import files as store_files
 from rlds_cli.store.columns import Column, Part
 from rlds_cli.store.commits import Commit
@@ -76,7 +76,7 @@ class LoggedTable(ChangedByLog):
             store_files.check_tree(path, changing=True)
         self.commit, self.lease = _held(path, version)
         if before is None:
-            head = manifest.read(path)
+            head = Manifest.read(path)
             logs.check_there(path, self.commit.episodes, len(logs.encoded(head.fields)))
         else:
             head = before.head
@@ -105,7 +105,7 @@ class LoggedTable(ChangedByLog):
     @property
     def manifest(self) -> Manifest:
         """The manifest at this version; made anew each time, since it refers to this object, which ends at once."""
-        of_commit = manifest.of_commit(self.head, self.commit)
+        of_commit = self.head.at(self.commit)
         of_commit = replace(of_commit, **Facts(self.head).replaced(self.edits.facts))
         return replace(of_commit, stats={}, episode_columns=_LazyColumns(self))
 
@@ -348,7 +348,7 @@ class LoggedTable(ChangedByLog):
 
     def check_recorded(self) -> None:
         """Refuse a dataset whose logs are not those that were written; see `Table.check_recorded`."""
-        if self.broken() is not None or not sealing.has_own_digest(self.files.path):
+        if self.broken() is not None or not Manifest.has_own_digest(self.files.path):
             raise DamagedDataset(f"The logs of {self.files.path} are not those that were written.", hint=logs.HINT)
 
     def broken(self) -> int | None:

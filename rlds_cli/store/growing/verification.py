@@ -15,11 +15,12 @@ from rlds_cli.base.files import arrays
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.errors import DamagedDataset, RldsError
-from rlds_cli.store import commits, digests, files, layouts, sealing
+from rlds_cli.store import commits, digests, files, layouts
 from rlds_cli.store.growing import edits, logs
 from rlds_cli.store.growing.records import digests_of
 from rlds_cli.store.growing.table import LoggedTable
 from rlds_cli.store.integrity import Verification
+from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, EpisodeTable, VideoFrames
@@ -61,7 +62,7 @@ def _why(e: Exception) -> str:
 
 def _manifest(path: Path) -> Iterator[Problem]:
     """Compare the manifest with its own digest."""
-    if not sealing.has_own_digest(path):
+    if not Manifest.has_own_digest(path):
         yield Problem("manifest", "its digest is not that of zarr.json")
 
 
