@@ -26,6 +26,7 @@ RldsError
 ├── FrameError              image fields that cannot be decoded or do not fit
 ├── LoaderError             samples that cannot be drawn
 │   ├── InvalidArgument     a value that no loader takes (also a ValueError)
+│   │   └── NotNewest       a version to be changed that is not the newest
 │   ├── EmptyWindow
 │   ├── BatchSize
 │   ├── WrongState
@@ -245,6 +246,18 @@ class LoaderError(RldsError):
 
 class InvalidArgument(LoaderError, ValueError):
     """A value that a loader, sampler, window or transform does not take."""
+
+
+class NotNewest(InvalidArgument):
+    """The ``version`` of a dataset that would be changed is not the newest one."""
+
+    def __init__(self, id: object, version: int, newest: int) -> None:
+        super().__init__(
+            f"{id}#v{version} is not the newest version: that is v{newest}. Nothing was changed.",
+            hint=f"without #v{version}, or opened again, the newest is changed; rlds restore {id}#v{version} makes a "
+            "version with its content; --as NAME (name=) makes another dataset",
+        )
+        self.version = version
 
 
 class EmptyWindow(LoaderError):

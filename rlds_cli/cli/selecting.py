@@ -57,7 +57,7 @@ def on_newest(ref: str, change: Callable[[], tuple[Dataset, Dataset]]) -> tuple[
         The version that ``ref`` names is not the newest.
     """
     from rlds_cli.base import refs
-    from rlds_cli.dataset import NotNewest
+    from rlds_cli.errors import NotNewest
 
     tried: set[int] = set()
     while True:

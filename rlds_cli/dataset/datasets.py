@@ -28,8 +28,7 @@ from rlds_cli.dataset.selection import EpisodeColumns, StoredStats, no_field
 from rlds_cli.dataset.shortcuts import Shortcuts
 from rlds_cli.dataset.tasks import Tasks
 from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
-from rlds_cli.store import History, Manifest, Store, open_store
-from rlds_cli.store.manifest import Stats
+from rlds_cli.store import History, Manifest, Stats, Store, open_store
 from rlds_cli.ted import FLAGS, REWARD, TASK, Field
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from rlds_cli.dataset.provenance import APPEND, UNIT
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.dataset.tasks import StepTasks
 from rlds_cli.dataset.trimming import Ranges
-from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission, RldsError
+from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission, NotNewest, RldsError
 from rlds_cli.home import Home, exclusive
 from rlds_cli.store import (
     Change,
@@ -49,18 +49,6 @@ _SELECT, _TRIM, _DROP, _SYNC = "select", "trim", "drop", "sync"
 FROM_FILE = "from"  # the name of a file that names the episodes and their labels
 BY_EPISODE = "(by episode)"  # what the log of versions says where the values of a column differ
 _LONGEST = 60  # characters of the numbers of episodes that the log of versions names
-
-
-class NotNewest(InvalidArgument):
-    """The ``version`` of a dataset that would be changed is not the newest one."""
-
-    def __init__(self, id: DatasetId, version: int, newest: int) -> None:
-        super().__init__(
-            f"{id}#v{version} is not the newest version: that is v{newest}. Nothing was changed.",
-            hint=f"without #v{version}, or opened again, the newest is changed; rlds restore {id}#v{version} makes a "
-            "version with its content; --as NAME (name=) makes another dataset",
-        )
-        self.version = version
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.text import did_you_mean, plural
 from rlds_cli.dataset import html
 from rlds_cli.errors import MissingPackage, RldsError, UnknownField
-from rlds_cli.store.manifest import Stats
+from rlds_cli.store import Stats
 from rlds_cli.ted import END_NAMES
 
 if TYPE_CHECKING:

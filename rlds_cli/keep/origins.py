@@ -19,8 +19,7 @@ from rlds_cli.home import Home, is_dataset
 from rlds_cli.make import MERGED
 from rlds_cli.places import FileRecord, Origins, as_url
 from rlds_cli.registry import Entry
-from rlds_cli.store import History, Manifest, StoredDataset, open_store
-from rlds_cli.store.sealing import Problem
+from rlds_cli.store import History, Manifest, Problem, StoredDataset, open_store
 
 Found = tuple[list[str], list[Problem]]
 

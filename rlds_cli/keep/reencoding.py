@@ -22,14 +22,14 @@ from rlds_cli.store import (
     History,
     Manifest,
     NewRows,
+    Problem,
     Store,
     check_field,
     open_store,
-    sealing,
+    seal,
     share_tree,
 )
 from rlds_cli.store.manifest import StoredField
-from rlds_cli.store.sealing import Problem
 
 Encoding = Literal["memmap", "zarr"]
 
@@ -129,7 +129,7 @@ def _reencode(store: Store, own: Home, id: DatasetId, to: Encoding, threads: int
                 tell(Event(str(id), "convert", "", done, len(store.fields), "arrays"))
         # Fields are no longer shared with another dataset.
         known = _known(store)
-        sealing.seal(work, replace(store.manifest, encoding=to, shared={}), known=known, threads=threads)
+        seal(work, replace(store.manifest, encoding=to, shared={}), known=known, threads=threads)
         History(target).replace(work)
     finally:
         trees.discard(place)

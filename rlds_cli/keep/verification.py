@@ -27,9 +27,8 @@ from rlds_cli.dataset.provenance import TransitionSource
 from rlds_cli.errors import ReaderError, RldsError
 from rlds_cli.home import Home
 from rlds_cli.keep import origins
-from rlds_cli.store import StoredDataset, open_store
+from rlds_cli.store import Problem, StoredDataset, open_store
 from rlds_cli.store.integrity import Verification
-from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import CUT, FLAGS, TASK, TASK_AT, VIDEO
 
 _REST = "in Python ds.select(episodes=...) opens the others; rlds_cli.merge([that], ...) copies them into a new dataset"

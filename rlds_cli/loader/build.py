@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from rlds_cli.loader.storage.remote import stays
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Transition, Window
 from rlds_cli.ted import CUT, FLAGS, REWARD
-
-if TYPE_CHECKING:
-    from rlds_cli.dataset import Dataset
 
 
 @dataclass(frozen=True, slots=True)

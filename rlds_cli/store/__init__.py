@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from rlds_cli.store.local import Files as Files
     from rlds_cli.store.lookups import Lookup as Lookup
     from rlds_cli.store.manifest import Manifest as Manifest
+    from rlds_cli.store.manifest import Stats as Stats
     from rlds_cli.store.new_rows import NewRows as NewRows
     from rlds_cli.store.opening import Store as Store
     from rlds_cli.store.own_columns import ColumnKinds as ColumnKinds
@@ -68,8 +69,10 @@ if TYPE_CHECKING:
     from rlds_cli.store.paths import FAILURES as FAILURES
     from rlds_cli.store.paths import assign_paths as assign_paths
     from rlds_cli.store.paths import is_indexed as is_indexed
+    from rlds_cli.store.sealing import Problem as Problem
     from rlds_cli.store.sealing import blamed_directories as blamed_directories
     from rlds_cli.store.sealing import row_files as row_files
+    from rlds_cli.store.sealing import seal as seal
     from rlds_cli.store.sending import Sent as Sent
     from rlds_cli.store.sharing import share_tree as share_tree
     from rlds_cli.store.snapshots import LocalFile as LocalFile
@@ -80,7 +83,6 @@ if TYPE_CHECKING:
     from rlds_cli.store.work import Work as Work
 
 __all__ = [
-    "FAILURES",
     "Appender",
     "Built",
     "Change",
@@ -90,6 +92,7 @@ __all__ = [
     "ContentDigests",
     "Description",
     "EpisodeHash",
+    "FAILURES",
     "Facts",
     "FieldHash",
     "Files",
@@ -102,8 +105,10 @@ __all__ = [
     "Manifest",
     "NewRows",
     "Patched",
+    "Problem",
     "Sent",
     "Shard",
+    "Stats",
     "Store",
     "StoredColumn",
     "StoredDataset",
@@ -129,6 +134,7 @@ __all__ = [
     "read_regular",
     "read_sources",
     "row_files",
+    "seal",
     "share_tree",
     "split_columns",
 ]
@@ -157,12 +163,12 @@ lazy(
         "layouts": "array_files",
         "local": "Files",
         "lookups": "Lookup",
-        "manifest": "Manifest",
+        "manifest": "Manifest Stats",
         "new_rows": "NewRows",
         "opening": "Store",
         "own_columns": "ColumnKinds StoredColumn split_columns",
         "paths": "FAILURES assign_paths is_indexed",
-        "sealing": "blamed_directories row_files",
+        "sealing": "Problem blamed_directories row_files seal",
         "sending": "Sent",
         "sharing": "share_tree",
         "snapshots": "LocalFile",

@@ -304,6 +304,7 @@ def _copy(id: str | None, path: Path, ref: Ref | None = None) -> Copy:
 
 def _manifest(path: Path, ref: Ref | None) -> tuple[Path, Manifest]:
     """Return the directory of a version and its manifest; of a growing dataset with its fingerprint, with NumPy."""
+    from rlds_cli.store import Manifest
 
     if (ref is None or ref.selector is None) and (m := Manifest.read(path)).fingerprint:
         return path, m

@@ -25,7 +25,7 @@ from rlds_cli.ted import Field
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
-    from rlds_cli.store.manifest import Stats
+    from rlds_cli.store import Stats
 
 SAMPLE_STEPS = 1 << 16
 _BLOCK = 512  # neighbouring steps that are read together: single rows of a cold file cost a page each

@@ -13,7 +13,7 @@ from rlds_cli.dataset import Dataset, append_step, is_published
 from rlds_cli.errors import InvalidArgument, NameTaken
 from rlds_cli.home import Home
 from rlds_cli.make.convert import merging
-from rlds_cli.store import History, Manifest, Store, sealing
+from rlds_cli.store import History, Manifest, Store, seal
 
 _MOST_NAMES = 3  # of files that the log of versions names
 _OF_THE_RESULT: tuple[str, ...] = ("format", "fields", "counts", "fingerprint", "created", "rlds_version", "stats")
@@ -74,7 +74,7 @@ def extend(there: Dataset, made: Dataset, files: Sequence[Path], place: Home, te
         changed = {name: getattr(joined, name) for name in _OF_THE_RESULT}
         notes, provenance = (*m.reader_notes, *made.manifest.reader_notes), (*m.provenance, step)
         described = replace(m, **changed, version=m.version + 1, notes=notes, provenance=provenance)
-        sealing.seal(built, described, known=Manifest.listed(built))
+        seal(built, described, known=Manifest.listed(built))
         History(target).publish(built)
 
     todo = merging.MergeJob(id, [there, made], None, None, place, shares=m.encoding == "memmap")

@@ -34,11 +34,11 @@ from rlds_cli.store import (
     GrowingDataset,
     Lookup,
     Manifest,
+    Problem,
     array_files,
     blamed_directories,
     row_files,
 )
-from rlds_cli.store.sealing import Problem
 
 _AT_ONCE = 8  # files
 HINT = "rlds verify the original, and copy it again"

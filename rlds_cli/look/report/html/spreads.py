@@ -19,7 +19,7 @@ from rlds_cli.look.report.columns import Histogram, places
 from rlds_cli.ted import Field
 
 if TYPE_CHECKING:
-    from rlds_cli.store.manifest import Stats
+    from rlds_cli.store import Stats
 
 BINS = 32
 MOST_ELEMENTS = 64  # of one field
