@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.base.array_types import Array
+from rlds_cli.base.files import disk
 from rlds_cli.base.files import safe as safe_files
 
 INNER_BYTES = 1 << 20
@@ -155,12 +155,8 @@ def raw(values: Array) -> memoryview:
 
 def write_at(fd: int, offset: int, values: Array) -> None:
     """Write ``values`` at ``offset`` with ``pwrite``: a full disk would be a SIGBUS in a mapped file."""
-    if values.size == 0:
-        return
-    view = raw(values)
-    while view:
-        done = os.pwrite(fd, view, offset)
-        view, offset = view[done:], offset + done
+    if values.size:
+        disk.write_at(fd, offset, raw(values))
 
 
 @dataclass(frozen=True, slots=True)
