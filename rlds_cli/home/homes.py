@@ -92,6 +92,11 @@ class Home:
         return [*(self.root / name for name in self.DIRECTORIES), *self._remotes()]
 
     @property
+    def versions(self) -> Path:
+        """The directory of the earlier versions of datasets."""
+        return self.root / _VERSIONS
+
+    @property
     def remote(self) -> Path:
         """The directory of the user's own datasets at addresses: in the user's home if this one may not be written."""
         first = self.root / _REMOTE
@@ -168,7 +173,7 @@ def path_of(id: DatasetId, where: Settings) -> Path | None:
 
 def _is_back(home: Home, id: DatasetId) -> bool:
     """Return whether a dataset is in its place again that a killed process has moved to its earlier versions."""
-    if not (home.root / _VERSIONS / id.family / id.component).is_dir():
+    if not (home.versions / id.family / id.component).is_dir():
         return False
     from rlds_cli.store import History  # `rlds list` asks for many datasets, few of which were changed
 

@@ -183,7 +183,7 @@ def _aside(home: Home) -> Iterator[Garbage]:
                 if going := _GOING.fullmatch(path.name):
                     id = _id(family.name, going["name"])
                     yield Garbage("partial", path, 0, id, _foreign(path, stat.S_ISDIR, known=id is not None))
-    for family in _children(home.root / "versions"):  # what a removal or a change that was killed has left
+    for family in _children(home.versions):  # what a removal or a change that was killed has left
         for path in _children(family):
             id = _id(family.name, path.name)
             gone = id is None or not home.dataset(ids.parse(id)).exists()
@@ -197,9 +197,9 @@ def _versions(home: Home) -> Iterator[Garbage]:
         if _led_away(home, directory):
             continue
         why = _foreign(directory, stat.S_ISDIR)
-        growing = GrowingDataset.find(directory)
+        growing = None if why else GrowingDataset.find(directory)
         try:
-            free, held = growing.unfreed() if growing and not why else (0, 0)
+            free, held = growing.unfreed() if growing else (0, 0)
         except RldsError:
             continue  # rlds verify names the damage
         if free or held:
