@@ -102,7 +102,7 @@ def fixed(ds: OpenDataset, id: DatasetId, cache_dir: StrPath | None, *, copy: bo
     work = place.partial(id, f"fixed-{secrets.token_hex(4)}")
     try:
         with writing(place):
-            if copy and not ds.store.files.can_link(place.root):
+            if copy and not ds.store.files.can_link(ds.store.table.columns(), place.root):
                 disk.check_space(_bytes(ds.store), place.root)
             safe_files.work_directory(work, place.root)
             store = _written(ds, work, copy=copy)

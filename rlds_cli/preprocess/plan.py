@@ -251,7 +251,7 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
     untouched -= _crowded(frozenset(schema) - untouched - (frozenset(carried) & frozenset(source)), untouched, task)
     if joined:
         written = [f for n, f in schema.items() if n not in untouched | frozenset(carried)]
-        linked = _has_places(rows, written) and store.files.can_link(settings.read(None).home)
+        linked = _has_places(rows, written) and store.files.can_link(store.table.columns(), settings.read(None).home)
     if not linked and task.unit == "episode":
         # Written anyway: untouched only matters for frames, which stay encoded, and for fields with a space.
         untouched &= {n for n, f in schema.items() if f.kind == "frames" or _has_space(n)}

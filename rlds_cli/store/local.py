@@ -249,8 +249,8 @@ class Files:
         """Return the files of a column of plain rows that never change, in order; none for other ones."""
         return ()
 
-    def can_link(self, home: Path) -> bool:
-        """Return whether the rows can get second names in a home: plain files, of this disk and this user.
+    def can_link(self, columns: Iterable[Column], home: Path) -> bool:
+        """Return whether rows of columns can get second names in a home: plain files, of this disk and this user.
 
         The disk must have hard links.
         """
@@ -278,7 +278,6 @@ class LocalFiles(Files):
         self._seen = identify(path) if moves and (path / "zarr.json").exists() else (0, 0)
         self._id, self._version, self._version_id = "", 0, ""
         self._admitted: tuple[Column, ...] = ()
-        self._compressed = False
 
     @property
     def path(self) -> Path:
@@ -326,9 +325,9 @@ class LocalFiles(Files):
                 if self._places() == places:
                     return found
 
-    def can_link(self, home: Path) -> bool:
+    def can_link(self, columns: Iterable[Column], home: Path) -> bool:
         """Return whether the rows can get second names in a home; see `Files.can_link`."""
-        if self.refers_to or self._compressed:
+        if self.refers_to or any(c.compressed for c in columns):
             return False
         status = self.path.stat()
         own = status.st_dev == disk.existing(home).stat().st_dev and status.st_uid == os.geteuid()
@@ -376,9 +375,7 @@ class LocalFiles(Files):
     def admit(self, columns: Iterable[Column], *, check: bool) -> None:
         """Refuse files of other sizes than a version says, now and where it moves to."""
         self._check_references()
-        columns = tuple(columns)
-        self._compressed = any(c.compressed for c in columns)
-        self._admitted = columns if check else ()
+        self._admitted = tuple(columns) if check else ()
         self._check_sizes(self._admitted)
 
     def _check_references(self) -> None:

@@ -382,7 +382,9 @@ class MergeJob:
     def apart(self) -> frozenset[int]:
         """Numbers of the members whose files cannot be linked in the home: of another disk or user."""
         home = self._place.root
-        return frozenset(k for k, ds in enumerate(self._members) if not ds.store.files.can_link(home))
+        return frozenset(
+            k for k, ds in enumerate(self._members) if not ds.store.files.can_link(ds.store.table.columns(), home)
+        )
 
     def joined(self, copied: Store | None) -> list[JoinedMember]:
         """Return the members; those that are copied are in the dataset ``copied``, one after the other."""
