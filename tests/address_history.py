@@ -35,13 +35,11 @@ from versions_kills import run
 from versions_model import Episode, check, check_batches
 
 import rlds_cli
-from rlds_cli.base import settings
 from rlds_cli.base.files import child
-from rlds_cli.dataset import pushed
+from rlds_cli.dataset import named_versions
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, RldsError, UploadFailed, WrongHash
 from rlds_cli.keep import gc as garbage
 from rlds_cli.keep.verification import verify
-from rlds_cli.places import Address
 from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.share import collecting
 
@@ -263,7 +261,7 @@ class Addresses:
 
         def work() -> dict[int, str]:
             try:
-                found = pushed(Address.parse(to), settings.read())
+                found = named_versions(to)
             except DatasetNotFound:
                 return {}
             return {v.number: v.fingerprint for v in found}

@@ -21,7 +21,6 @@ from rlds_cli.base.files import arrays, trees
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, FrameError, InvalidArgument
-from rlds_cli.home import Home
 from rlds_cli.keep import gc
 from rlds_cli.loader import Loader, Mixture, Offsets, Resize, Shuffled, Slice, ToFloat, Transition
 from rlds_cli.loader.storage.frame_cache import FrameCache, discard_frames
@@ -429,7 +428,7 @@ def test_a_step_without_a_frame_is_named(filmed: Filmed) -> None:
 def test_threads_that_add_and_look_up_lose_no_frame(home: Path) -> None:
     threads, each = 6, 60
     switch = sys.getswitchinterval()
-    cache = FrameCache(Home(home), {}, (2, 3), 1 << 20)
+    cache = FrameCache(home, {}, (2, 3), 1 << 20)
     names = np.random.default_rng(0).integers(0, 1 << 63, (threads * each, 2), np.uint64)
     frames = names[:, :1].view(np.uint8).reshape(-1, 8)[:, :6].reshape(-1, 2, 3)
 
@@ -444,7 +443,7 @@ def test_threads_that_add_and_look_up_lose_no_frame(home: Path) -> None:
             list(pool.map(add, range(0, threads * each, each)))
     finally:
         sys.setswitchinterval(switch)
-    for reader in (cache, FrameCache(Home(home), {}, (2, 3), 1 << 20)):
+    for reader in (cache, FrameCache(home, {}, (2, 3), 1 << 20)):
         places, into = reader.find(names), np.zeros((2, 3), np.uint8)
         assert sorted(places.tolist()) == list(range(threads * each))
         for k, place in enumerate(places.tolist()):
@@ -456,7 +455,7 @@ def test_frames_that_are_removed_while_another_process_joins(home: Path, monkeyp
     """A lock is the first file of a directory to leave; who joins then must not lose what it adds."""
 
     def joined() -> FrameCache:
-        return FrameCache(Home(home), {"field": "x"}, (2, 2, 3), 1 << 20)
+        return FrameCache(home, {"field": "x"}, (2, 2, 3), 1 << 20)
 
     names, frames_of = np.arange(4, dtype="<u8").reshape(2, 2), np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3)
     first = joined()

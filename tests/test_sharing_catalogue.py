@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ import rlds_cli
 from rlds_cli.base import settings
 from rlds_cli.cli import main
 from rlds_cli.errors import NameTaken
-from rlds_cli.look.report.beside import pages_beside
+from rlds_cli.look import pages_beside
 from rlds_cli.look.report.html import is_report
-from rlds_cli.places import Address, PushedDataset
+from rlds_cli.places import Address, Index, PushedDataset
 from rlds_cli.places.sources import opening
 from rlds_cli.places.sources.place import Body
 from rlds_cli.share.cataloguing import catalogue
@@ -81,6 +82,13 @@ def forty(width: int = 8) -> rlds_cli.Dataset:
     return rlds_cli.create("local/forty", episodes, force=True)
 
 
+def pages_of(path: Path, index: Index, **how: Any) -> Mapping[str, bytes]:
+    """Return the pages to be written where there are none yet."""
+    size = sum(o.size for o in index.objects)
+    stored = index.stored_files
+    return pages_beside(path, stored, lambda _: None, size=size, version=index.version, address=None, url=None, **how)
+
+
 @pytest.mark.thorough
 def test_the_report_is_small_beside_what_is_sent(tmp_path: Path) -> None:
     ds = forty()
@@ -90,18 +98,18 @@ def test_the_report_is_small_beside_what_is_sent(tmp_path: Path) -> None:
         size = sum(o.size for o in index.objects)
         for page in ("README.md", "croissant.json", "report.html"):
             (tmp_path / "arm" / page).unlink()
-        whole = pages_beside(ds.path, index, objects)["report.html"]
-        scaled = pages_beside(ds.path, index, objects, sent=size)["report.html"]
+        whole = pages_of(ds.path, index)["report.html"]
+        scaled = pages_of(ds.path, index, sent=size)["report.html"]
         assert whole == scaled and 60_000 < len(scaled) < 200_000  # of a megabyte
-        assert "report.html" not in pages_beside(ds.path, index, objects, sent=size - 1)
-        always = pages_beside(ds.path, index, objects, sent=0, always=True)["report.html"]
+        assert "report.html" not in pages_of(ds.path, index, sent=size - 1)
+        always = pages_of(ds.path, index, sent=0, always=True)["report.html"]
         assert Document(always.decode()).wrong == []
     large = forty(400)  # 38 MB
     push(large, str(tmp_path / "large"))
     with opening.open_objects(Address.parse(tmp_path / "large"), settings.read()) as objects:
         index = PushedDataset(objects).named_index()
         (tmp_path / "large/report.html").unlink()
-        part = pages_beside(large.path, index, objects, sent=20_000_000)["report.html"]
+        part = pages_of(large.path, index, sent=20_000_000)["report.html"]
         assert 100_000 < len(part) < 600_000
 
 

@@ -18,8 +18,9 @@ from rlds_cli.base.citing import licence_identifier
 from rlds_cli.base.ids import local_name
 from rlds_cli.look.report import Summary, summarise
 from rlds_cli.look.report.card import card, plain, size_category
-from rlds_cli.look.report.croissant import StoredFile, croissant
-from rlds_cli.look.report.html.collection import CollectionEntry, is_catalogue, render_collection
+from rlds_cli.look.report.croissant import croissant
+from rlds_cli.look.report.html.collection import CollectionEntry, CollectionPage
+from rlds_cli.places.remote.index import StoredFile
 
 SCRIPT = "</script><script>globalThis.hurt=1</script><img src=x onerror=globalThis.hurt=2>"
 # Texts that mean something in Markdown, HTML, YAML or on the hub.
@@ -267,10 +268,10 @@ MINE = CollectionEntry("mine", "local/mine", "rlds1:" + "c3d4" * 16, 17, 3, 20, 
 
 
 def test_the_page_of_a_store() -> None:
-    page = render_collection([MINE, HOPPER], address="s3://lab/data")
+    page = CollectionPage([MINE, HOPPER], "s3://lab/data").render()
     document = Document(page)
     assert document.wrong == []
-    assert is_catalogue(page.encode())
+    assert CollectionPage.recognises(page.encode())
     rows = [t for t in document.texts["code"] if t.startswith("rlds download")]
     assert rows == [
         "rlds download s3://lab/data/hopper --as local/hopper-medium-v2",
@@ -284,11 +285,11 @@ def test_the_page_of_a_store() -> None:
 
 
 def test_the_page_of_a_directory_names_no_path() -> None:
-    assert "rlds download ADDRESS/mine --as local/mine" in render_collection([MINE])
+    assert "rlds download ADDRESS/mine --as local/mine" in CollectionPage([MINE]).render()
 
 
 def test_a_dataset_that_cannot_be_read_is_on_the_page() -> None:
-    document = Document(render_collection([HOPPER, CollectionEntry("bad", problem="rlds.json is not an index")]))
+    document = Document(CollectionPage([HOPPER, CollectionEntry("bad", problem="rlds.json is not an index")]).render())
     assert "rlds.json is not an index" in document.texts["td"]
     assert document.texts["strong"][0] == "2"
 
@@ -296,15 +297,19 @@ def test_a_dataset_that_cannot_be_read_is_on_the_page() -> None:
 @pytest.mark.parametrize("hostile", TEXTS)
 def test_names_of_strangers_cannot_break_the_page(hostile: str) -> None:
     document = Document(
-        render_collection([CollectionEntry(hostile, "local/x", hostile, None, 1, 1, 1, (hostile,), True, hostile)])
+        CollectionPage(
+            [CollectionEntry(hostile, "local/x", hostile, None, 1, 1, 1, (hostile,), True, hostile)]
+        ).render()
     )
     assert document.wrong == []
-    plain = Document(render_collection([CollectionEntry("x", "local/x", "y", None, 1, 1, 1, ("z",), True, "w")]))
+    plain = Document(CollectionPage([CollectionEntry("x", "local/x", "y", None, 1, 1, 1, ("z",), True, "w")]).render())
     assert [e for e, _ in document.elements] == [e for e, _ in plain.elements]
     (link,) = document.all("a")
     assert (link["href"] or "").startswith("./") and (link["href"] or "").endswith("/report.html")
 
 
 def test_the_page_runs_no_script() -> None:
-    (policy,) = [m["content"] or "" for m in Document(render_collection([HOPPER])).all("meta") if m.get("http-equiv")]
+    (policy,) = [
+        m["content"] or "" for m in Document(CollectionPage([HOPPER]).render()).all("meta") if m.get("http-equiv")
+    ]
     assert "script-src 'none'" in policy and "default-src 'none'" in policy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,6 @@ from rlds_cli.cli.commands import app
 from rlds_cli.errors import RldsError, UnknownLayout
 
 if TYPE_CHECKING:
-    from rlds_cli.archives import Entry
     from rlds_cli.make.importing import ImportPlan
 
 
@@ -53,7 +52,7 @@ def import_(
     # The process that reads the files starts while this one imports what it needs.
     module = "rlds_cli.archives.planning" if dry_run else "rlds_cli.make.convert.reading"
     with out.progress() as progress, child.reading(module, id=as_, progress=progress):
-        from rlds_cli import archives, make
+        from rlds_cli import look, make
         from rlds_cli.cli import selecting
 
         mapped = mapping(map or [], episodes_by, rewards)
@@ -81,11 +80,11 @@ def import_(
         del planned  # with millions of episodes it is large
         ds = make.import_files(path, as_, **what, **how, **about, cache_dir=cache_dir, progress=progress)
     out.new_dataset(ds)
-    entries = tuple(archives.Entry.of_json(e) for e in ds.manifest.account)
-    tell_account(entries, f"rlds inspect {ds.id} --source lists all")
+    if ds.manifest.account:
+        tell_account(look.describe_source(ds).account, f"rlds inspect {ds.id} --source lists all")
 
 
-def tell_account(entries: tuple[Entry, ...], more: str) -> None:
+def tell_account(entries: Sequence[Any], more: str) -> None:
     """Print the account of an archive; ``more`` says where all of it is listed."""
     from rlds_cli import look
 

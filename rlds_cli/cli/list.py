@@ -8,13 +8,12 @@ from typing import Annotated
 import typer
 
 from rlds_cli import look, registry
-from rlds_cli.base import ids, refs, settings, visible
+from rlds_cli.base import ids, refs, visible
 from rlds_cli.base.files.hashing import short
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 from rlds_cli.cli.out import short_path
 from rlds_cli.look.report.catalogue import FamilyRow, HomeRow, Overview, Row
-from rlds_cli.places import Address
 
 
 @app.command("list")
@@ -65,16 +64,16 @@ def _tell_problems() -> None:
 
 def _show_address(ref: str, cache_dir: Path | None) -> None:
     """Print the datasets at an address."""
-    from rlds_cli.places import datasets_at
+    from rlds_cli.dataset import listed_at
 
-    found = datasets_at(Address.parse(ref), settings.read(cache_dir))
+    found = listed_at(ref, cache_dir=cache_dir)
     header = ("ID", "VERSIONS", "SIZE", "FINGERPRINT", "TAGS", "ADDRESS")
     rows = [
         (d.id, f"{d.versions:,}", out.size(d.size), short(d.fingerprint), " ".join(d.tags), d.address)
         for d in found.datasets
     ]
     out.result(found.datasets, out.table(header, rows, right="VERSIONS SIZE"))
-    remote.tell_bytes(found.fetched, found.requests, str(Address.parse(ref)))
+    remote.tell_bytes(found.fetched, found.requests, found.address)
 
 
 def _families(o: Overview) -> str:

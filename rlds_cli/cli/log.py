@@ -35,16 +35,9 @@ def log(
     Example: rlds log local/day1
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import home
-    from rlds_cli.base import refs, settings
-    from rlds_cli.dataset import address_of, pushed, versions_of
+    from rlds_cli.dataset import named_versions
 
-    named = refs.parse(id)
-    address = address_of(named)
-    if address is not None:
-        found = pushed(address, settings.read(cache_dir))
-    else:
-        found = versions_of(home.dataset(named.place, cache_dir=cache_dir), named)
+    found = named_versions(id, cache_dir=cache_dir)
     out.result(found, visible.lines(_line(v) for v in reversed(found)))
 
 

@@ -89,17 +89,17 @@ def registry(
             removed = own.remove(str(place))
             out.result({"removed": removed.place}, f"{visible.shown(removed.place)} removed; datasets stay")
         case Action.add:
-            from rlds_cli.archives import reader_names
+            from rlds_cli.keep import installed_readers
 
             found = own.add(str(place), prefix=prefix)
             out.result(_row(found), _added(found))
             for e in found.entries:
-                if e.format and e.format not in reader_names():
+                if e.format and e.format not in installed_readers():
                     out.note(f'{e.id} needs the reader "{e.format}": install its package before a download')
         case Action.check:
-            from rlds_cli.archives import reader_names
+            from rlds_cli.keep import installed_readers
 
-            _check(own.examine(str(place), prefix=prefix, readers=tuple(reader_names())))
+            _check(own.examine(str(place), prefix=prefix, readers=installed_readers()))
 
 
 def _check(found: Registry) -> None:

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from rlds_cli.dataset.expressions import expression_of as expression_of
     from rlds_cli.dataset.history import ProvenanceStep as ProvenanceStep
     from rlds_cli.dataset.history import Version as Version
-    from rlds_cli.dataset.history import pushed as pushed
+    from rlds_cli.dataset.history import named_versions as named_versions
     from rlds_cli.dataset.history import versions_of as versions_of
     from rlds_cli.dataset.layouts import d4rl_fields as d4rl_fields
     from rlds_cli.dataset.layouts import d4rl_steps as d4rl_steps
-    from rlds_cli.dataset.opening import address_of as address_of
+    from rlds_cli.dataset.opening import listed_at as listed_at
     from rlds_cli.dataset.opening import remote_address as remote_address
     from rlds_cli.dataset.provenance import EpisodeOrigins as EpisodeOrigins
     from rlds_cli.dataset.provenance import ReadAs as ReadAs
@@ -79,7 +79,6 @@ __all__ = [
     "Tasks",
     "ToFloat",
     "Version",
-    "address_of",
     "append_step",
     "compact",
     "d4rl_fields",
@@ -87,11 +86,12 @@ __all__ = [
     "expression_of",
     "is_published",
     "known_spaces",
+    "listed_at",
     "make_env",
     "matching",
+    "named_versions",
     "open_dataset",
     "other_rewards",
-    "pushed",
     "reference_scores",
     "register",
     "remake",
@@ -112,9 +112,9 @@ lazy(
         "editing": "FROM_FILE Outcome append_step is_published remake",
         "environments": "known_spaces make_env reference_scores time_limit",
         "expressions": "expression_of",
-        "history": "ProvenanceStep Version pushed versions_of",
+        "history": "ProvenanceStep Version named_versions versions_of",
         "layouts": "d4rl_fields d4rl_steps",
-        "opening": "address_of remote_address",
+        "opening": "listed_at remote_address",
         "provenance": "EpisodeOrigins ReadAs source_of_step sources_for_another",
         "rewards": "other_rewards",
         "rows": "Rows",

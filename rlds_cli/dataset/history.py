@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlds_cli.base import text
+from rlds_cli import home
+from rlds_cli.base import refs, settings, text
 from rlds_cli.base.refs import Ref
-from rlds_cli.base.settings import Settings
+from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.dataset import editing, provenance
+from rlds_cli.dataset.opening import address_of
 from rlds_cli.places import Address, PushedDataset, open_objects
 from rlds_cli.store import Facts, History, Manifest, StoredDataset
 from rlds_cli.store.history import Made
@@ -98,6 +100,22 @@ class ProvenanceStep:
         return " ".join(said if selected is None else [*said, f"({text.plural(selected, 'episode')})"])
 
 
+def named_versions(ref: StrPath, *, cache_dir: StrPath | None = None) -> Sequence[Version]:
+    """Return the versions of what a reference names, here or at an address, until the one that it names, oldest first.
+
+    Raises
+    ------
+    DatasetNotFound, UnknownDataset
+        It is neither here nor there, or has no such version.
+    DamagedDataset, NewerFormat, DownloadFailed, Offline
+    """
+    named = refs.parse(ref)
+    address = address_of(named)
+    if address is not None:
+        return _pushed(address, settings.read(cache_dir))
+    return versions_of(home.dataset(named.place, cache_dir=cache_dir), named)
+
+
 def versions_of(path: Path, until: Ref | None = None) -> Sequence[Version]:
     """Return the versions of the dataset in ``path`` on this disk, oldest first.
 
@@ -107,7 +125,7 @@ def versions_of(path: Path, until: Ref | None = None) -> Sequence[Version]:
     return [_version(made, id, named) for made in StoredDataset(path).made() if last is None or made.number <= last]
 
 
-def pushed(address: Address, where: Settings) -> Sequence[Version]:
+def _pushed(address: Address, where: Settings) -> Sequence[Version]:
     """Return the versions at an address until the one that it names, the newest last.
 
     Raises

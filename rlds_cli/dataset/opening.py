@@ -14,6 +14,7 @@ from rlds_cli.store import Store, open_store
 
 if TYPE_CHECKING:
     from rlds_cli.places import Published
+    from rlds_cli.places.remote.listing import Listing
 
 
 def open_at(
@@ -37,6 +38,13 @@ def open_at(
         return rlds_cli.published.prepare(address, cache_dir=where.home)
 
     return open_remote(str(ref), where, cache=cache, timeout=timeout, fill=fill, prepare=prepare)
+
+
+def listed_at(ref: StrPath, *, cache_dir: StrPath | None = None) -> Listing:
+    """List the dataset at an address, else those in directories directly below it; raises as `places.datasets_at`."""
+    from rlds_cli.places import datasets_at  # slow to import
+
+    return datasets_at(Address.parse(ref), settings.read(cache_dir))
 
 
 def remote_address(ref: Ref) -> Address | None:

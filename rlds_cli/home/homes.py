@@ -74,18 +74,10 @@ class Home:
         """Return the lock file of a dataset."""
         return self.root / "locks" / f"{id.family}+{id.component}.lock"
 
-    def packed(self, name: str) -> Path:
-        """Return the path of the packed rows ``<source>-<hash>.<kind>``."""
-        return self.root / "packed" / name
-
     @property
     def frames(self) -> Path:
         """The directory of cached frames."""
         return self.root / "frames"
-
-    def packed_lock(self, name: str) -> Path:
-        """Return the lock file for building packed rows; all that is packed of a source shares it."""
-        return self.root / "locks" / f"packed-{name.partition('-')[0]}.lock"
 
     def directories(self) -> list[Path]:
         """Return the directories that a home may have, those of remote datasets of other users included."""

@@ -4,7 +4,7 @@
 `repair_all` makes damaged ones again. `lock` writes how datasets are made, `sync` makes them, and `unallowed` says what
 it needs permission for. `compact` and `clear` let earlier versions and episodes go, `remove` datasets (`plan_removal`
 says which cannot be made again), `collect` what `find_garbage` lists. `reencode` changes the encoding of a dataset, and
-`diagnose` looks at the installation.
+`diagnose` looks at the installation, and `installed_readers` are those that it has.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
     from rlds_cli.keep.compacting import clear, compact
-    from rlds_cli.keep.doctor import diagnose
+    from rlds_cli.keep.doctor import diagnose, installed_readers
     from rlds_cli.keep.gc import collect, find_garbage
     from rlds_cli.keep.pinning import lock, sync, unallowed
     from rlds_cli.keep.reencoding import reencode
@@ -29,6 +29,7 @@ __all__ = [
     "compact",
     "diagnose",
     "find_garbage",
+    "installed_readers",
     "lock",
     "plan_removal",
     "reencode",
@@ -45,7 +46,7 @@ lazy(
     __name__,
     {
         "compacting": "clear compact",
-        "doctor": "diagnose",
+        "doctor": "diagnose installed_readers",
         "gc": "collect find_garbage",
         "pinning": "lock sync unallowed",
         "reencoding": "reencode",

@@ -53,6 +53,13 @@ class Diagnosis:
     problems: tuple[str, ...]
 
 
+def installed_readers() -> tuple[str, ...]:
+    """Return the names of the readers of archives: those of rlds, and those of packages that are installed."""
+    from rlds_cli.archives import reader_names  # slow to start
+
+    return tuple(reader_names())
+
+
 def diagnose(*, cache_dir: StrPath | None = None) -> Diagnosis:
     """Examine the installation and the home, and ask nothing of the network.
 

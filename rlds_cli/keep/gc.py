@@ -273,7 +273,9 @@ def _locks(home: Home, g: Garbage) -> list[Path]:
         return []  # a process that has mapped a file keeps its content; the others have locks of their own
     locks = []
     if g.path.parent == home.root / "packed":
-        locks.append(home.packed_lock(g.path.name.removeprefix(".")))
+        from rlds_cli.loader import lock_of_packed  # slow to import
+
+        locks.append(lock_of_packed(g.path.with_name(g.path.name.removeprefix("."))))
     elif g.path.parent == home.root / "partial":
         locks.append(home.root / "locks" / f"{g.path.name.rpartition('.')[0]}.lock")
         locks += sorted((g.path / "running").glob("*.lock"))  # locks of the shards of a preprocess job

@@ -4,8 +4,8 @@
 >>> loader = Loader("d4rl/hopper-medium-v2", 64, window=Slice(20, after=19))  # doctest: +SKIP
 
 Windows and samplers are read from text by `parse_window` and `parse_sampler`. `reader` reads transitions by number,
-without drawing. `blocks_of` are those of a dataset at an address. `check_packed` and `discard_frames` look after what
-loaders leave in a home: packed rows and cached frames.
+without drawing. `blocks_of` are those of a dataset at an address. `check_packed`, `lock_of_packed` and
+`discard_frames` look after what loaders leave in a home: packed rows and cached frames.
 """
 
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rlds_cli.loader.stats import LoaderStats as LoaderStats
     from rlds_cli.loader.storage.check import check_packed as check_packed
     from rlds_cli.loader.storage.frame_cache import discard_frames as discard_frames
+    from rlds_cli.loader.storage.packed import lock_of_packed as lock_of_packed
     from rlds_cli.loader.storage.remote import blocks_of as blocks_of
     from rlds_cli.loader.texts import parse_sampler as parse_sampler
     from rlds_cli.loader.texts import parse_window as parse_window
@@ -78,6 +79,7 @@ __all__ = [
     "blocks_of",
     "check_packed",
     "discard_frames",
+    "lock_of_packed",
     "parse_sampler",
     "parse_window",
     "reader",
@@ -100,6 +102,7 @@ lazy(
         "stats": "LoaderStats",
         "storage.check": "check_packed",
         "storage.frame_cache": "discard_frames",
+        "storage.packed": "lock_of_packed",
         "storage.remote": "blocks_of",
         "texts": "parse_sampler parse_window",
         "waiting": "Live",

@@ -8,7 +8,7 @@ a file, `compare` two datasets, `inspect` any of them; `summarise_derived` what 
 
 Pages: `page` draws a record on a terminal, and `account_lines` the account of an archive; fields are sorted by `rank`.
 `write_page` writes the HTML report, `write_plot` a chart or pictures (`plot_suffixes`), `plot` a chart. `pages_beside`
-makes the pages beside a pushed dataset, and `render_collection` that of several (`CollectionEntry`, `is_catalogue`).
+makes the pages beside a pushed dataset, and a `CollectionPage` is that of several (`CollectionEntry`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rlds_cli.look.report.diff import compare
     from rlds_cli.look.report.files import describe_file
     from rlds_cli.look.report.html import write_page
-    from rlds_cli.look.report.html.collection import CollectionEntry, is_catalogue, render_collection
+    from rlds_cli.look.report.html.collection import CollectionEntry, CollectionPage
     from rlds_cli.look.report.inspecting import inspect
     from rlds_cli.look.report.order import rank
     from rlds_cli.look.report.plots import plot, plot_suffixes, write_plot
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CODES",
     "CollectionEntry",
+    "CollectionPage",
     "account_lines",
     "card",
     "check",
@@ -50,7 +51,6 @@ __all__ = [
     "episodes_of",
     "fingerprint",
     "inspect",
-    "is_catalogue",
     "listing",
     "measure",
     "nearest",
@@ -61,7 +61,6 @@ __all__ = [
     "plot_suffixes",
     "rank",
     "record_findings",
-    "render_collection",
     "summarise",
     "summarise_derived",
     "write_page",
@@ -81,7 +80,7 @@ lazy(
         "report.diff": "compare",
         "report.files": "describe_file",
         "report.html": "write_page",
-        "report.html.collection": "CollectionEntry is_catalogue render_collection",
+        "report.html.collection": "CollectionEntry CollectionPage",
         "report.inspecting": "inspect",
         "report.order": "rank",
         "report.plots": "plot plot_suffixes write_plot",

@@ -3,7 +3,8 @@
 `create` takes episodes, and `writer` opens a `Writer`, for `Frames` and `Video`, too. `import_files` and `append` read
 files of a user; `plan_import` and `plan_append` say what would come of them. `merge` joins datasets, which are `MERGED`
 then. `download` fetches what the registry or an address names, and `load` only what is not here; `deliver` does it by a
-`DownloadRequest`, after `plan_download`. `plan_transfer`, `fetch_into` and `fetch_again` fetch files of archives alone.
+`DownloadRequest`, after `plan_download`. A `RegisteredArchive`
+and `fetch_again` fetch files of archives alone.
 """
 
 from __future__ import annotations
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
     from rlds_cli.make.convert.writer import Writer as Writer
     from rlds_cli.make.convert.writer import fields_like as fields_like
     from rlds_cli.make.convert.writer import writer as writer
+    from rlds_cli.make.downloads.again import RegisteredArchive as RegisteredArchive
     from rlds_cli.make.downloads.again import fetch_again as fetch_again
-    from rlds_cli.make.downloads.again import fetch_into as fetch_into
-    from rlds_cli.make.downloads.archive import plan_transfer as plan_transfer
     from rlds_cli.make.downloads.download import deliver as deliver
     from rlds_cli.make.downloads.download import download as download
     from rlds_cli.make.downloads.download import expand_refs as expand_refs
@@ -45,6 +45,7 @@ __all__ = [
     "DownloadRequest",
     "Frames",
     "MERGED",
+    "RegisteredArchive",
     "Video",
     "Writer",
     "append",
@@ -53,7 +54,6 @@ __all__ = [
     "download",
     "expand_refs",
     "fetch_again",
-    "fetch_into",
     "fields_like",
     "files_to_import",
     "import_files",
@@ -64,7 +64,6 @@ __all__ = [
     "plan_download",
     "plan_import",
     "plan_merge",
-    "plan_transfer",
     "read_mapping",
     "reading_options",
     "remembered",
@@ -80,8 +79,7 @@ lazy(
         "convert.given": "files_to_import",
         "convert.merging": "MERGED merge plan_merge",
         "convert.writer": "Writer fields_like writer",
-        "downloads.again": "fetch_again fetch_into",
-        "downloads.archive": "plan_transfer",
+        "downloads.again": "RegisteredArchive fetch_again",
         "downloads.download": "deliver download expand_refs plan_download reading_options",
         "downloads.fetch.planning": "remembered",
         "downloads.loading": "load",

@@ -12,7 +12,7 @@ from pathlib import Path
 from rlds_cli.base import settings, visible
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import DamagedDataset, NameTaken, RldsError, UploadFailed
-from rlds_cli.look import CollectionEntry, is_catalogue, rank, render_collection
+from rlds_cli.look import CollectionEntry, CollectionPage, rank
 from rlds_cli.places import Address, Index, Overtaken, PushedDataset, Versions, open_objects
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.store import GrowingDataset, Manifest
@@ -57,12 +57,11 @@ def catalogue(store: StrPath, *, dry_run: bool = False, cache_dir: StrPath | Non
         found = sorted(name.removesuffix(ends) for name in names if name.endswith(ends))
         with ThreadPoolExecutor(_AT_ONCE, "catalogue") as pool:
             listed = tuple(pool.map(lambda name: _listed(objects, where, name, names), found))
-        page = render_collection(listed, address=None if address.scheme == "file" else str(address)).encode(
-            "utf-8", "replace"
-        )
+        page = CollectionPage(listed, None if address.scheme == "file" else str(address)).render()
+        content = page.encode("utf-8", "replace")
         if not dry_run:
-            _write(objects, page)
-    return Catalogued(f"{str(address).rstrip('/')}/{PAGE}", len(page), listed)
+            _write(objects, content)
+    return Catalogued(f"{str(address).rstrip('/')}/{PAGE}", len(content), listed)
 
 
 def _listed(store: Objects, where: Settings, name: str, names: Mapping[str, int]) -> CollectionEntry:
@@ -105,7 +104,7 @@ def _manifest(there: PushedDataset, index: Index) -> Manifest:
 def _write(objects: Objects, page: bytes) -> None:
     for _ in range(_ATTEMPTS):
         there = objects.read(PAGE)
-        if there is not None and not is_catalogue(there.data):
+        if there is not None and not CollectionPage.recognises(there.data):
             raise NameTaken(
                 f"{objects.address}/{PAGE} exists, and rlds did not write it.",
                 hint="remove it, or push the datasets below a directory of their own",

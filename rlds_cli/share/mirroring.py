@@ -21,22 +21,15 @@ from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
-from rlds_cli import registry
 from rlds_cli.base import ids, settings, text
 from rlds_cli.base.citing import licence_identifier
 from rlds_cli.base.files import hashing, names, trees
 from rlds_cli.base.files import safe as safe_files
-from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import Settings, StrPath
-from rlds_cli.errors import ArchiveError, DownloadFailed, RldsError, TransferError, UploadFailed
+from rlds_cli.errors import ArchiveError, RldsError, TransferError, UploadFailed
 from rlds_cli.home import Home, exclusive
-from rlds_cli.make import (
-    DownloadRequest,
-    expand_refs,
-    fetch_into,
-    plan_transfer,
-)
+from rlds_cli.make import RegisteredArchive
 from rlds_cli.make.downloads.fetch.planning import FetchStep
 from rlds_cli.places import (
     Address,
@@ -48,7 +41,6 @@ from rlds_cli.places import (
     open_objects,
 )
 from rlds_cli.places.sources.objects import Objects
-from rlds_cli.registry import Entry
 
 SUMS = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
@@ -178,22 +170,22 @@ def mirror(
         The store did not take a file; no other is tried.
     """
     where, tell = settings.read(cache_dir), shown(progress)
-    entries = [registry.get(id) for id in expand_refs([refs] if isinstance(refs, str) else refs)]
+    archives = RegisteredArchive.named([refs] if isinstance(refs, str) else refs)
     with open_objects(Address.parse(to), where, progress=tell) as objects:
         target = _Target(objects)
         target.read()
         found, failed = list[MirroredArchive](), dict[str, RldsError]()
-        for entry in entries:
+        for archive in archives:
             try:
-                found.append((_planned if dry_run else _mirrored)(target, where, tell, entry))
+                found.append((_planned if dry_run else _mirrored)(target, where, tell, archive))
             except (TransferError, ArchiveError) as e:
                 if isinstance(e, UploadFailed):
                     raise
-                failed[entry.id] = e
-                found.append(MirroredArchive(entry.id, (), (), problem=e.message))
-                tell(Event(entry.id, "note", note=e.message))
+                failed[archive.id] = e
+                found.append(MirroredArchive(archive.id, (), (), problem=e.message))
+                tell(Event(archive.id, "note", note=e.message))
     if failed and not dry_run:
-        raise _unfinished(failed, len(entries), str(objects.address))
+        raise _unfinished(failed, len(archives), str(objects.address))
     return Mirrored(str(objects.address), tuple(found), not dry_run)
 
 
@@ -210,43 +202,44 @@ def _unfinished(failed: Mapping[str, RldsError], of: int, to: str) -> RldsError:
     )
 
 
-def _planned(target: _Target, where: Settings, tell: Progress, entry: Entry) -> MirroredArchive:
-    wanted = _wanted(target, where, tell, entry, trust=True)
-    return _result(entry, wanted, {w.name: w.there for w in wanted if w.there})
+def _planned(target: _Target, where: Settings, tell: Progress, archive: RegisteredArchive) -> MirroredArchive:
+    wanted = _wanted(target, where, tell, archive, trust=True)
+    return _result(archive, wanted, {w.name: w.there for w in wanted if w.there})
 
 
-def _mirrored(target: _Target, where: Settings, tell: Progress, entry: Entry) -> MirroredArchive:
-    id, place = ids.parse(entry.id), Home(where.home)
+def _mirrored(target: _Target, where: Settings, tell: Progress, archive: RegisteredArchive) -> MirroredArchive:
+    id, place = ids.parse(archive.id), Home(where.home)
     with exclusive(place, id, tell):
-        wanted = _wanted(target, where, tell, entry, trust=False)
+        wanted = _wanted(target, where, tell, archive, trust=False)
         known = {w.name: w.there for w in wanted if w.there}
         target.add(known)  # of files that came by other means
         work = safe_files.work_directory(place.partial(id, _TAG), place.root)
         for group in _groups([w for w in wanted if not w.there]):
-            known |= _send(group, work, target, where, tell, id)
+            known |= _send(group, work, target, where, tell, archive)
         trees.discard(work)  # after an error it stays, for the next attempt
-    tell(Event(entry.id, "ready", note=f"at {target.objects.address}"))
-    return _result(entry, wanted, known)
+    tell(Event(archive.id, "ready", note=f"at {target.objects.address}"))
+    return _result(archive, wanted, known)
 
 
-def _result(entry: Entry, wanted: Sequence[_Wanted], known: Mapping[str, str]) -> MirroredArchive:
+def _result(archive: RegisteredArchive, wanted: Sequence[_Wanted], known: Mapping[str, str]) -> MirroredArchive:
     files = tuple(
         MirroredFile(w.name, w.file.size, known.get(w.name, w.file.sha256), w.file.hashed, bool(w.there), bool(w.local))
         for w in wanted
     )
-    return MirroredArchive(entry.id, files, tuple(_warnings(entry, files)))
+    return MirroredArchive(archive.id, files, tuple(_warnings(archive, files)))
 
 
-def _warnings(entry: Entry, files: Sequence[MirroredFile]) -> Iterator[str]:
-    if licence_identifier(entry.licence) in (None, "unknown"):
+def _warnings(archive: RegisteredArchive, files: Sequence[MirroredFile]) -> Iterator[str]:
+    licence = archive.entry.licence
+    if licence_identifier(licence) in (None, "unknown"):
         yield (
-            f"the licence of {entry.id} ({entry.licence or 'not stated'}) may not allow to pass the archive on: "
+            f"the licence of {archive.id} ({licence or 'not stated'}) may not allow to pass the archive on: "
             "ask its authors before others can read the mirror"
         )
     unhashed = sum(not f.published for f in files)
     if unhashed:
         yield (
-            f"{text.plural(unhashed, 'file')} of {entry.id} have no published hash: the mirror records the sha256 of "
+            f"{text.plural(unhashed, 'file')} of {archive.id} have no published hash: the mirror records the sha256 of "
             "what arrived"
         )
 
@@ -254,14 +247,12 @@ def _warnings(entry: Entry, files: Sequence[MirroredFile]) -> Iterator[str]:
 # -- what is wanted, and where it is
 
 
-def _wanted(target: _Target, where: Settings, tell: Progress, entry: Entry, *, trust: bool) -> list[_Wanted]:
+def _wanted(
+    target: _Target, where: Settings, tell: Progress, archive: RegisteredArchive, *, trust: bool
+) -> list[_Wanted]:
     """List the files of an archive; with ``trust``, sums of the mirror hold without reading its files."""
-    id = ids.parse(entry.id)
-    if not entry.files and not entry.tree:
-        raise DownloadFailed(f"No source is known for {entry.id}.")
-    transfer = plan_transfer(DownloadRequest(entry.id, cache_dir=where.home), id, entry, where, tell)
-    steps = {s.file.path: s for s in transfer.plan.steps}
-    places = _places(entry, [s.file for s in steps.values()])
+    steps = {s.file.path: s for s in archive.plan(where, tell)}
+    places = _places(archive, [s.file for s in steps.values()])
     present = target.objects.names(_common(places.values()))
     return [
         _Wanted(step.file, places[path], _local(step), _there(step.file, places[path], present, target, trust=trust))
@@ -269,15 +260,15 @@ def _wanted(target: _Target, where: Settings, tell: Progress, entry: Entry, *, t
     ]
 
 
-def _places(entry: Entry, files: Iterable[RemoteFile]) -> dict[str, str]:
+def _places(archive: RegisteredArchive, files: Iterable[RemoteFile]) -> dict[str, str]:
     """Return the name of each file at the mirror: its path at the source, host, bucket or repository first."""
-    at = {f.path: as_url(f.urls[0]) for f in entry.files}
+    at = {path: as_url(url) for path, url in archive.urls.items()}
     registered = {path: url.key for path, url in at.items() if url.local_path is None}
     found = {f.path: registered.get(f.path) or f.key for f in files}
     odd = next((path for path, key in found.items() if not key or key.startswith("/")), None)
     if odd is not None:
         raise RldsError(
-            f"{entry.id} cannot be mirrored: {odd} is known by a path of this machine only.",
+            f"{archive.id} cannot be mirrored: {odd} is known by a path of this machine only.",
             hint="the archives of sample/ come with rlds; rlds download ID --force asks the source of others",
         )
     names.all_safe(found.values())
@@ -333,13 +324,13 @@ def _groups(wanted: Sequence[_Wanted]) -> Iterator[list[_Wanted]]:
 
 
 def _send(
-    group: Sequence[_Wanted], work: Path, target: _Target, where: Settings, tell: Progress, id: DatasetId
+    group: Sequence[_Wanted], work: Path, target: _Target, where: Settings, tell: Progress, archive: RegisteredArchive
 ) -> dict[str, str]:
     """Send files, fetched before if this machine lacks them; return their sums, which the mirror lists then."""
     ready = {w.name: (w.local, sum) for w in group if w.local and (sum := _sum_of(w.file, w.local, _recorded(w.local)))}
     missing = [w for w in group if w.name not in ready]
     if missing:
-        brought = fetch_into(work, [w.file for w in missing], where, id=str(id), progress=tell)
+        brought = archive.fetch([w.file for w in missing], work, where, tell)
         ready |= {w.name: (b.path, b.record.sha256) for w, b in zip(missing, brought, strict=True)}
     sent: dict[str, str] = {}
 
@@ -348,7 +339,7 @@ def _send(
         size = path.stat().st_size
         target.objects.put(name, Body(size, partial(_opened, path)))
         sent[name] = sum
-        tell(Event(str(id), "send", name, size, size))
+        tell(Event(archive.id, "send", name, size, size))
 
     try:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="rlds-mirror") as pool:

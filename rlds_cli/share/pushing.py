@@ -186,7 +186,24 @@ def push_from(
     def beside(plan: PushPlan, objects: Objects) -> Mapping[str, bytes]:
         if pages is False:
             return {}
-        return pages_beside(path, plan.index, objects, sent=plan.to_send, always=pages is True, progress=progress)
+
+        def read(name: str) -> bytes | None:
+            there = objects.read(name)
+            return None if there is None else there.data
+
+        index, at = plan.index, objects.address
+        return pages_beside(
+            path,
+            index.stored_files,
+            read,
+            size=sum(o.size for o in index.objects),
+            version=index.version,
+            address=None if at.scheme == "file" else str(at),
+            url=at.page(objects.where.hub),
+            sent=plan.to_send,
+            always=pages is True,
+            progress=progress,
+        )
 
     how: dict[str, Any] = {"dry_run": dry_run, "force": force, "verify": verify, "documents": beside}
     done = send(taken, address, where, **how, progress=progress)

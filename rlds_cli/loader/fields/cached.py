@@ -191,7 +191,7 @@ def _opened(dataset: Dataset, name: str, shape: tuple[int, ...], limit: int) -> 
     key = {"dataset": dataset.id.partition("@")[0], "field": name, "filter": _FILTER, "seen": seen}
     for home in packed.homes(dataset):
         try:
-            known = home.root, *key.values(), shape, limit
+            known = home, *key.values(), shape, limit
             if (cache := _open.get(known)) is None:
                 cache = _open[known] = FrameCache(home, key, shape, limit)
             return cache, f"cached in {cache.directory} (of {size_of(limit)} for all)"

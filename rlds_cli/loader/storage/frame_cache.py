@@ -36,9 +36,9 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import NoPermission
-from rlds_cli.home import Home
 
 FORMAT = 2
+_DIRECTORY = "frames"  # of a home
 ABOUT, INDEX, ROWS, LOCK = "about.json", "index", "rows", "lock"
 RECORD = np.dtype([("name", "<u8", 2), ("crc", "<u8"), ("check", "<u8")])
 _MOST, _PIECE = 1 << 26, 1 << 20  # records that are read at all, and at once
@@ -51,7 +51,7 @@ class FrameCache:
 
     Parameters
     ----------
-    home : Home
+    home : Path
     key : mapping
         All that a frame's values depend on beside what it is decoded from, as JSON.
     shape : tuple of int
@@ -70,11 +70,11 @@ class FrameCache:
         The home does not take the files.
     """
 
-    def __init__(self, home: Home, key: Mapping[str, Any], shape: tuple[int, ...], limit: int) -> None:
+    def __init__(self, home: Path, key: Mapping[str, Any], shape: tuple[int, ...], limit: int) -> None:
         self.limit, self.full = limit, False
         self.frame_bytes = arrays.row_bytes((0, *shape), "uint8")
         about = json.dumps({"format": FORMAT, **key, "shape": shape}, sort_keys=True)
-        self.directory = home.frames / hashlib.sha256(about.encode()).hexdigest()[:16]
+        self.directory = home / _DIRECTORY / hashlib.sha256(about.encode()).hexdigest()[:16]
         self._own(_joined(self.directory, home, about))
         self._index, self._rows = (self._own(_opened(self.directory / name)) for name in (INDEX, ROWS))
         nothing = _places(np.zeros(0, RECORD), 0)
@@ -178,10 +178,10 @@ class FrameCache:
         return used
 
 
-def _joined(directory: Path, home: Home, about: str) -> int:
+def _joined(directory: Path, home: Path, about: str) -> int:
     """Take part in the lock of a directory of frames, which is made if it does not exist; return its descriptor."""
     while True:
-        safe_files.directory(directory, home.root)
+        safe_files.directory(directory, home)
         with suppress(FileNotFoundError):  # another process removes the directory at this moment
             lock = _opened(directory / LOCK)
             try:

@@ -122,7 +122,7 @@ class GrownRows:
             self._used.append((weakref.ref(view), frozenset(units_needed)))
             self._let_go()
             count = len(self._files.intersection(units_needed))
-        places = [f"{count} files in {packed.homes(dataset)[0].root / 'packed'}"] if count else []
+        places = [f"{count} files in {packed.homes(dataset)[0] / 'packed'}"] if count else []
         places += [f"{text.size_of(size)} of private memory{f': {reason}' if reason else ''}"] if inside else []
         content: Array = np.frombuffer(view, np.uint8)
         a, b = ((row - self._first * self._unit) * self._row_bytes for row in (g.first_row, g.rows))
@@ -181,7 +181,7 @@ class GrownRows:
     def _remove_old(self, dataset: Dataset, units: frozenset[int]) -> None:
         """Remove the files of units of which no row is kept; a process that has mapped one keeps it."""
         for home in packed.homes(dataset):
-            for file in packed.files(home.root, [self._source]):
+            for file in packed.files(home, [self._source]):
                 with suppress(OSError, RldsError, ValueError), safe_files.reading(file) as f:
                     known = packed.read(file, f.fileno())
                     if known is not None and known[0].get("unit") in units:

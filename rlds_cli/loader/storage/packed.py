@@ -38,12 +38,12 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.locks import LockHeld, file_lock
 from rlds_cli.base.files.mapping import Addresses
 from rlds_cli.errors import NoPermission
-from rlds_cli.home import Home
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 FORMAT = 2
+_DIRECTORY = "packed"  # of a home
 MOST_BYTES = 8 << 30  # of the files that are written at once
 SHARE_OF_FREE = 10  # which take at most a tenth of what is free
 PATIENCE = 600.0  # seconds to wait for the process that builds
@@ -85,10 +85,10 @@ class WantedContent:
     parts: Parts
     place: tuple[Addresses, int] | None = None
 
-    def file(self, home: Home, kind: str) -> _File:
+    def file(self, home: Path, kind: str) -> _File:
         """Return the file in a home, which need not exist."""
         about = json.dumps({"format": FORMAT, **self.key}, sort_keys=True).encode()
-        return _File(home.packed(f"{prefix(self.source)}-{_hash(about)}.{kind}"), self.nbytes, about, self.place)
+        return _File(home / _DIRECTORY / f"{prefix(self.source)}-{_hash(about)}.{kind}", self.nbytes, about, self.place)
 
     def in_memory(self) -> Array:
         """Build the content in the memory of this process."""
@@ -214,7 +214,7 @@ def version_of(dataset: Dataset) -> str:
 def files(home: Path, sources: Iterable[str]) -> list[Path]:
     """Return the files in a home that are made of any of these sources, sorted by name."""
     known = {prefix(source) for source in sources}
-    return sorted(f for f in (home / "packed").glob("*-*") if f.name.partition("-")[0] in known and f.is_file())
+    return sorted(f for f in (home / _DIRECTORY).glob("*-*") if f.name.partition("-")[0] in known and f.is_file())
 
 
 def _end(fd: int) -> tuple[int, int, bytes]:
@@ -238,16 +238,21 @@ def _hash(about: bytes) -> str:
     return hashlib.sha256(about).hexdigest()[:16]
 
 
+def lock_of_packed(file: Path) -> Path:
+    """Return the lock that is held while a file is built; all that is packed of a source shares it."""
+    return file.parents[1] / "locks" / f"packed-{file.name.partition('-')[0]}.lock"
+
+
 def prefix(source: str) -> str:
     """Return the prefix of the names of all files that are made of a source."""
     return hashlib.sha256(source.encode()).hexdigest()[:12]
 
 
-def homes(dataset: Dataset) -> list[Home]:
+def homes(dataset: Dataset) -> list[Path]:
     """Return the dataset's home, and the user's own."""
     own, parents = settings.read().home, dataset.path.absolute().parents
     roots = [parents[2], own] if len(parents) > 2 and parents[1].name in ("datasets", "remote") else [own]
-    return [Home(root) for root in dict.fromkeys(roots)]
+    return list(dict.fromkeys(roots))
 
 
 class _Refused(Exception):
@@ -357,18 +362,16 @@ def _pieces(parts: Iterable[Array]) -> Iterator[Array]:
 
 def _built(file: _File, parts: Parts, missing: int) -> Array:
     """Build the file, one of several of ``missing`` bytes, under the lock, unless another process has."""
-    home = Home(file.path.parents[1])
+    home = file.path.parents[1]
     with _refusals(file.path):
-        most = min(MOST_BYTES, disk.free(home.root) // SHARE_OF_FREE)
+        most = min(MOST_BYTES, disk.free(home) // SHARE_OF_FREE)
     if missing > most:
-        raise _Refused(
-            f"{text.size_of(missing)} are too large to be packed in {home.root} (at most {text.size_of(most)})"
-        )
-    with _lock(home.packed_lock(file.path.name)):
+        raise _Refused(f"{text.size_of(missing)} are too large to be packed in {home} (at most {text.size_of(most)})")
+    with _lock(lock_of_packed(file.path)):
         found = file.map()
         if found is None:
             with _refusals(file.path):
-                safe_files.directory(file.path.parent, home.root)
+                safe_files.directory(file.path.parent, home)
             file.write(parts)
             found = file.map()
     if found is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from rlds_cli.base.progress import Progress, silent
@@ -11,8 +11,6 @@ from rlds_cli.look.report.card import MARK, card
 from rlds_cli.look.report.croissant import StoredFile, croissant
 from rlds_cli.look.report.html import GENERATOR, read_content, render
 from rlds_cli.look.report.summary import summarise
-from rlds_cli.places import Address, Index
-from rlds_cli.places.sources.objects import Objects
 
 CARD, METADATA, REPORT = "README.md", "croissant.json", "report.html"
 _HEAD = 1024  # bytes at the start of a report that hold its generator
@@ -24,9 +22,13 @@ _LEAST = 1 / 64  # of the usual numbers of episodes and values
 
 def pages_beside(
     path: Path,
-    index: Index,
-    objects: Objects,
+    stored: Iterable[StoredFile],
+    read: Callable[[str], bytes | None],
     *,
+    size: int,
+    version: int,
+    address: str | None,
+    url: str | None,
     sent: int | None = None,
     always: bool = False,
     progress: Progress = silent,
@@ -41,19 +43,25 @@ def pages_beside(
     ----------
     path : Path
         The dataset.
-    index : Index
-        As it is pushed; of a growing dataset, the version that it names.
-    objects : Objects
-        What is at the address.
+    stored : iterable of StoredFile
+        The files of the version at the address.
+    read : callable
+        Returns the content of a file at the address by its name; None if there is none.
+    size : int
+        Bytes of the version at the address.
+    version : int
+        Of the dataset, as it is pushed.
+    address : str, optional
+        Where it is pushed to; None for a directory, which others will see under an address of their own.
+    url : str, optional
+        The web page of the address.
     sent : int, optional
         Bytes of objects that this push sends; all unless given.
     always : bool
         Write the report whatever is sent.
     """
-    size = sum(o.size for o in index.objects)
     some = not always and sent is not None and sent < size
-    ds = open_dataset(f"{path}#v{index.version}")
-    shown = None if objects.address.scheme == "file" else str(objects.address)
+    ds = open_dataset(f"{path}#v{version}")
     made = {}
     summary = None
     if not some or (sent or 0) * _MOST >= _SMALLEST:
@@ -63,31 +71,14 @@ def pages_beside(
         if not some or len(report) <= (sent or 0) * _MOST:
             made[REPORT] = report
     summary = summary or summarise(ds)
-    made[CARD] = card(summary, address=shown, size=size).encode()
-    made[METADATA] = croissant(summary, _files(index), url=_page(objects.address, objects.where.hub)).encode()
-    return {name: page for name, page in made.items() if _is_to_be_written(name, page, objects)}
+    made[CARD] = card(summary, address=address, size=size).encode()
+    made[METADATA] = croissant(summary, stored, url=url).encode()
+    return {name: page for name, page in made.items() if _is_to_be_written(name, page, read(name))}
 
 
-def _files(index: Index) -> list[StoredFile]:
-    return [
-        StoredFile(f"indexes/{index.sha256}", len(index.to_bytes()), index.sha256),
-        StoredFile(index.groups_name, index.groups.size, index.groups.sha256),
-        *(StoredFile(o.name, o.size, o.sha256) for o in index.objects),
-    ]
-
-
-def _page(address: Address, hub: str) -> str | None:
-    """Return the web page of a dataset on the hub."""
-    if address.scheme != "hf":
-        return None
-    below = f"/tree/{address.revision or 'main'}/{address.path}" if address.path or address.revision else ""
-    return f"{hub}/datasets/{address.root}{below.rstrip('/')}"
-
-
-def _is_to_be_written(name: str, page: bytes, objects: Objects) -> bool:
+def _is_to_be_written(name: str, page: bytes, there: bytes | None) -> bool:
     """Return whether a page is another than the one at the address, which is missing or one of rlds."""
-    there = objects.read(name)
     if there is None or name == METADATA:
-        return there is None or there.data != page
-    ours = MARK.encode() in there.data if name == CARD else GENERATOR.encode() in there.data[:_HEAD]
-    return ours and there.data != page
+        return there != page
+    ours = MARK.encode() in there if name == CARD else GENERATOR.encode() in there[:_HEAD]
+    return ours and there != page

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from rlds_cli.base import text
@@ -65,12 +65,20 @@ _SPDX = {
 _IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}  # pages embed JSON-LD in a script element
 
 
-class StoredFile(NamedTuple):
-    """A file at the address: its name relative to it, its bytes and its sha256."""
+class StoredFile(Protocol):
+    """A file at the address of a dataset."""
 
-    name: str
-    size: int
-    sha256: str
+    @property
+    def name(self) -> str:
+        """Its name, relative to the address."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+
+    @property
+    def sha256(self) -> str:
+        """The sha256 of its content."""
 
 
 def croissant(s: Summary, files: Iterable[StoredFile], *, url: str | None = None) -> str:

@@ -102,6 +102,15 @@ class Object:
         return ({} if self.path else {self.name: self.size}) | dict([self.list])
 
 
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file at an address: its name below it, its bytes and its sha256."""
+
+    name: str
+    size: int
+    sha256: str
+
+
 @dataclass(frozen=True)
 class Index:
     """The content of an index."""
@@ -197,6 +206,15 @@ class Index:
     def groups_name(self) -> str:
         """Name of the object with the hashes of groups."""
         return f"groups/{self.groups.sha256}"
+
+    @property
+    def stored_files(self) -> tuple[StoredFile, ...]:
+        """The files at the address that hold the version: the index, the hashes of groups, and the objects."""
+        return (
+            StoredFile(self.name, len(self.to_bytes()), self.sha256),
+            StoredFile(self.groups_name, self.groups.size, self.groups.sha256),
+            *(StoredFile(o.name, o.size, o.sha256) for o in self.objects),
+        )
 
     @property
     def size(self) -> int:

@@ -36,6 +36,7 @@ class Listed:
 class Listing:
     """Datasets at an address, and the bytes and requests that it took to list them."""
 
+    address: str
     datasets: tuple[Listed, ...]
     fetched: int
     requests: int
@@ -53,7 +54,7 @@ def datasets_at(address: Address, where: Settings) -> Listing:
     with open_objects(address, where) as objects:
         own, size = _listed(objects)
     if own is not None:
-        return Listing((own,), size, 1)
+        return Listing(str(address), (own,), size, 1)
     below = replace(address.unpinned, path=f"{address.path}/_" if address.path else "_")
     with open_objects(below, where) as objects:
         places = list(objects.siblings())
@@ -67,7 +68,7 @@ def datasets_at(address: Address, where: Settings) -> Listing:
             if address.scheme in ("http", "https")
             else f"rlds push ID {address} pushes one",
         )
-    return Listing(datasets, size + sum(n for _, n in found), 1 + len(found))
+    return Listing(str(address), datasets, size + sum(n for _, n in found), 1 + len(found))
 
 
 def _tried(objects: Objects) -> tuple[Listed | None, int]:

@@ -25,7 +25,6 @@ from rlds_cli.places.remote.presence import BLOCK
 from rlds_cli.store import Store
 from rlds_cli.store.columns import Part
 from rlds_cli.store.digests import Digests
-from rlds_cli.ted import Field
 
 _MOST = 64 << 20  # bytes that are in memory until they are proved; longer pieces are read twice
 _STEP = 8 << 20
@@ -73,15 +72,14 @@ class Proof:
         self._fields: dict[int, str] = {}  # of the files of rows
         self._known: dict[str, dict[int, _Column]] = {}
         self._files: dict[tuple[str, Part], tuple[tuple[int, int, int], ...]] = {}
+        images = [name for name, f in store.fields.items() if f.kind == "frames" and not f.is_video]
         for c in store.table.columns():
-            if c.part != "rows" or not _is_image(store.fields[c.field]):  # offsets follow from what they point at
+            if c.part != "rows" or c.field not in images:  # offsets follow from what they point at
                 key = c.field, c.part
                 self._files[key] = _files(store.files.place(c), store.files.blocks)
                 self._fields |= dict.fromkeys((file for file, _, _ in self._files[key]), c.field)
-        for f in store.fields.values():
-            if _is_image(f):  # not while blocks are waited for: offsets lie in blocks
-                self._columns(f.name)
-
+        for name in images:  # not while blocks are waited for: offsets lie in blocks
+            self._columns(name)
         _proofs.add(self)
 
     def _after_fork(self) -> None:
@@ -158,56 +156,57 @@ class Proof:
         """Return the columns of a field by their files."""
         with self._lock:
             if name not in self._known:
-                found = self._of(self._store.fields[name])
+                found = self._of(name)
                 self._known[name] = {file: c for c in found for file, _, _ in c.files}
             return self._known[name]
 
-    def _of(self, f: Field) -> list[_Column]:
+    def _of(self, name: str) -> list[_Column]:
         """Return the columns of a field; none of a field without bytes."""
         store = self._store
+        f = store.fields[name]
         chosen = np.argsort(store.episodes["start"], kind="stable")
         start = store.episodes["start"][chosen]
-        hashing, rows = store.table.hashing(f.name), store.table.column(f.name)
+        hashing, rows = store.table.hashing(name), store.table.column(name)
         count = hashing.counted(store.episodes["length"][chosen], store.episodes["num_observed"][chosen])
-        known = store.digests(f.name)[chosen]
+        known = store.digests(name)[chosen]
         width = rows.width
         if hashing.has_rows:
             every = np.repeat(start - np.cumsum(count) + count, count) + np.arange(count.sum())
-            own = np.asarray(store.row_digests(f.name))
+            own = np.asarray(store.row_digests(name))
             if (hashing.episodes(own, start, count) != known).any():
-                raise WrongHash(f"The digests of rows of {f.name} at {store.address} are not right.", hint=_HINT)
+                raise WrongHash(f"The digests of rows of {name} at {store.address} are not right.", hint=_HINT)
             places = np.unique(every)  # one may be the last of an episode and the first of the next
             if f.kind == "frames":
-                begin, end = store.frames(f.name).spans(places)
+                begin, end = store.frames(name).spans(places)
                 other = (np.diff(begin) != 0) | (np.diff(end) != 0) | (begin[1:] == end[1:])
                 new = np.append(True, other)[: len(places)]
                 of = own[places[new]]
                 if (own[places] != of[np.cumsum(new) - 1]).any():
-                    raise WrongHash(f"Rows of {f.name} at {store.address} share an image, not its hash.", hint=_HINT)
-                return self._column(f, "frames", (begin[new], end[new]), of, _of_bytes)
-            return self._column(f, "rows", (places * width, (places + 1) * width), own[places], _of_bytes)
+                    raise WrongHash(f"Rows of {name} at {store.address} share an image, not its hash.", hint=_HINT)
+                return self._column(name, "frames", (begin[new], end[new]), of, _of_bytes)
+            return self._column(name, "rows", (places * width, (places + 1) * width), own[places], _of_bytes)
         spans = start * width, (start + count) * width
         if f.kind == "array":
-            return self._column(f, "rows", spans, known, _of_bytes, width)
+            return self._column(name, "rows", spans, known, _of_bytes, width)
 
         def of_rows(data: memoryview, begin: IntArray, end: IntArray) -> Digests:
             values = np.frombuffer(data[begin[0] : end[-1]], "<i4").reshape(-1, *rows.shape)
             if not hashing.fits(values):
                 said = "codes of no text" if f.kind == "text" else "numbers of no video"
-                raise DamagedDataset(f"{f.name} at {store.address} has {said}.", hint=_HINT)
+                raise DamagedDataset(f"{name} at {store.address} has {said}.", hint=_HINT)
             return hashing.episodes(values, (begin - begin[0]) // width, (end - begin) // width)
 
-        found = self._column(f, "rows", spans, known, of_rows, width)
+        found = self._column(name, "rows", spans, known, of_rows, width)
         if not f.is_video:
             return found
-        films = store.videos(f.name).spans
+        films = store.videos(name).spans
         there = films[:, 1] > films[:, 0]  # of others no row of this version has a frame
         spans_of = films[there, 0], films[there, 1]
-        return self._column(f, "films", spans_of, hashing.videos[there], _of_bytes) + found
+        return self._column(name, "films", spans_of, hashing.videos[there], _of_bytes) + found
 
     def _column(
         self,
-        f: Field,
+        name: str,
         part: Part,
         spans: tuple[IntArray, IntArray],
         of: Digests,
@@ -218,12 +217,8 @@ class Proof:
         begin, end = (np.asarray(edges) for edges in spans)
         backwards = (begin > end).any() or (np.diff(begin) < 0).any() or (np.diff(end) < 0).any()
         if backwards or (end[:-1] - begin[1:] > shared).any():
-            raise DamagedDataset(f"{f.name} at {self._store.address} has rows that overlap.", hint=_HINT)
-        return [_Column(f.name, self._files[f.name, part], begin, end, of, hashed, np.zeros(len(begin), bool))]
-
-
-def _is_image(f: Field) -> bool:
-    return f.kind == "frames" and not f.is_video
+            raise DamagedDataset(f"{name} at {self._store.address} has rows that overlap.", hint=_HINT)
+        return [_Column(name, self._files[name, part], begin, end, of, hashed, np.zeros(len(begin), bool))]
 
 
 def _files(place: FilePlace | None, blocks: BlockFiles) -> tuple[tuple[int, int, int], ...]:

@@ -101,6 +101,13 @@ class Address:
                 return f"{self.scheme}://{self.root}{quote(below)}/"
         return f"{self.scheme}://{self.root}{below}"
 
+    def page(self, hub: str) -> str | None:
+        """Return the web page of a dataset on the ``hub``, whose URL is given; None elsewhere."""
+        if self.scheme != "hf":
+            return None
+        below = f"/tree/{self.revision or 'main'}/{self.path}" if self.path or self.revision else ""
+        return f"{hub}/datasets/{self.root}{below.rstrip('/')}"
+
     @property
     def pinned(self) -> str:
         """The address with the version that it names, if it names one."""

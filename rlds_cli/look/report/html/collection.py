@@ -10,7 +10,7 @@ from rlds_cli.base import text, visible
 from rlds_cli.look.report import rendering
 from rlds_cli.look.report.card import download_command
 
-GENERATOR = "rlds-catalogue"  # the content of the meta tag by which `is_catalogue` recognises a page
+GENERATOR = "rlds-catalogue"  # the content of the meta tag by which a page is recognised
 _HEAD = 1024  # bytes at the start of a page that contain its generator
 
 
@@ -35,30 +35,37 @@ class CollectionEntry:
     problem: str | None = None
 
 
-def render_collection(datasets: Sequence[CollectionEntry], *, address: str | None = None) -> str:
-    """Return the page of the datasets of a store.
+@dataclass(frozen=True, slots=True)
+class CollectionPage:
+    """The page of the datasets of a store.
 
-    Parameters
+    Attributes
     ----------
     datasets : sequence of CollectionEntry
         In any order; the page sorts them by name.
     address : str, optional
         The store's; None for a directory, which others will see under an address of their own.
     """
-    shown = visible.shown(address).rstrip("/") if address else None
-    return rendering.render(
-        "catalogue.html",
-        title=shown or "Datasets",
-        generator=GENERATOR,
-        scripted=False,
-        address=shown,
-        datasets=sorted(datasets, key=lambda d: text.natural(d.name)),
-        # `./` keeps a name with a colon from being an address of its own
-        report_address=lambda d: f"./{quote(d.name, errors='replace')}/report.html",
-        command=lambda d: download_command(d.id, f"{shown or 'ADDRESS'}/{d.name}"),
-    )
 
+    datasets: Sequence[CollectionEntry]
+    address: str | None = None
 
-def is_catalogue(page: bytes) -> bool:
-    """Recognise a page by its generator tag."""
-    return f'<meta name="generator" content="{GENERATOR}'.encode() in page[:_HEAD]
+    def render(self) -> str:
+        """Return the page."""
+        shown = visible.shown(self.address).rstrip("/") if self.address else None
+        return rendering.render(
+            "catalogue.html",
+            title=shown or "Datasets",
+            generator=GENERATOR,
+            scripted=False,
+            address=shown,
+            datasets=sorted(self.datasets, key=lambda d: text.natural(d.name)),
+            # `./` keeps a name with a colon from being an address of its own
+            report_address=lambda d: f"./{quote(d.name, errors='replace')}/report.html",
+            command=lambda d: download_command(d.id, f"{shown or 'ADDRESS'}/{d.name}"),
+        )
+
+    @staticmethod
+    def recognises(page: bytes) -> bool:
+        """Return whether rlds wrote a page, as its generator tag says."""
+        return f'<meta name="generator" content="{GENERATOR}'.encode() in page[:_HEAD]
