@@ -29,7 +29,7 @@ from rlds_cli.loader.windows.windows import Transition, Window
 from rlds_cli.ted import CUT, FLAGS, REWARD
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """The arguments of a `Loader` that its source depends on."""
 

@@ -279,8 +279,6 @@ def check(dataset: Dataset, request: Request) -> None:
         raise InvalidArgument(
             f"live=True with {sampler}: its epochs have a fixed number of samples.", hint="Uniform(), or live=False"
         )
-    if request.resident:
-        raise InvalidArgument('live=True with memory="device": rows on the device do not grow.', hint="memory=None")
     given = getattr(request.sampler, "weight", None), getattr(request.sampler, "priority", None)
     if any(isinstance(x, np.ndarray) for x in given):
         raise InvalidArgument(

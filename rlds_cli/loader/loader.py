@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Never, NoReturn
 from weakref import WeakSet
 
@@ -14,15 +14,14 @@ from rlds_cli.base.libraries import counterparts
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Batch, Dataset, register
 from rlds_cli.errors import BatchSize, InvalidArgument
-from rlds_cli.loader import build, state, waiting
+from rlds_cli.loader import build, opening, state
 from rlds_cli.loader.arrays import frameworks
 from rlds_cli.loader.arrays.frameworks import Backend
 from rlds_cli.loader.build import Transform
 from rlds_cli.loader.describe import describe
 from rlds_cli.loader.fields.fields import Chosen
 from rlds_cli.loader.live import KEY as VERSIONS
-from rlds_cli.loader.live import Agreement, LiveDataset, LiveVersions, VersionLog, Versions
-from rlds_cli.loader.mixture.live import LiveMixture
+from rlds_cli.loader.live import LiveVersions
 from rlds_cli.loader.mixture.live import growing as grown
 from rlds_cli.loader.mixture.mixture import Mixture, content_of
 from rlds_cli.loader.mixture.sources import MixtureSource
@@ -140,7 +139,7 @@ class Loader:
         rank: int | None = None,
         world_size: int | None = None,
         memory: str | int | None = None,
-        live: bool | Live | Mapping[str, Any] | Sequence[tuple[int, ...]] = False,
+        live: opening.LiveArgument = False,
         warm_up: WarmUp | None = None,
         prefetch: int | None = None,
         **unknown: Never,
@@ -148,7 +147,7 @@ class Loader:
         if unknown:
             known = ("batch_size", *(Loader.__init__.__kwdefaults__ or ()))
             counterparts.unexpected("Loader", unknown, known, counterparts.LOADER_ARGUMENTS)
-        opened = build.opened(dataset)
+        data = build.opened(dataset)
         sampler = build.warmed(sampler, warm_up)
         self.window, self.sampler = window, sampler
         self.batch_size = integer("batch_size", batch_size, 1, BatchSize)
@@ -161,56 +160,33 @@ class Loader:
         build.check_kinds(self.window, self.sampler)
         made, transforms = frameworks.make(backend, dtype, device), build.transforms_of(transform)
         resident = memory == "device"
-        is_live = live is not False
-        allowed = None if resident else memory
-        request = build.Request(window, sampler, fields, allowed, resident, is_live)
-        patience = live if isinstance(live, Live) else Live()
-        log: VersionLog | None = None
-        agreement: Agreement | None = None
-        first: Versions | None = None
-        if is_live:
-            width = len(grown(opened)) if isinstance(opened, Mixture) else 1
-            log = None if live is True or isinstance(live, Live) else VersionLog.read(live, width)
-            agreement = Agreement.of(self.ranks, log)
-            first = log.at(0) if log is not None else None
-            if agreement is not None and not agreement.leads:
-                first, patience = agreement.first(patience.wait), Live()
-        if resident and isinstance(opened, Mixture):
-            raise InvalidArgument('memory="device" is for one dataset, not for a Mixture.', hint="memory=None")
-        mixed = partial(
-            MixtureSource,
-            request=request,
+        wanted = opening.Wanted(
+            request=build.Request(
+                window=window,
+                sampler=sampler,
+                fields=fields,
+                memory=None if resident else memory,
+                resident=resident,
+                live=live is not False,
+            ),
             transforms=transforms,
-            arrays=frameworks.make(backend, dtype, None),
+            arrays=made,
+            arrays_of_members=frameworks.make(backend, dtype, None),
             batch_size=self.batch_size,
             seed=self.seed,
         )
-
-        def sourced(data: Dataset | Mixture) -> tuple[LiveDataset | LiveMixture | None, DatasetSource | MixtureSource]:
-            if isinstance(data, Mixture):
-                mixture = LiveMixture(data, request, mixed, first) if is_live else None
-                return mixture, mixed(data) if mixture is None else mixture.source
-            if is_live:
-                dataset = LiveDataset(data, request, transforms, made, first)
-                return dataset, dataset.source
-            return None, build.dataset_source(data, request, transforms, made)[1]
-
-        try:
-            growing, source = waiting.first(patience, opened, sourced)
-        except BaseException:
-            if agreement is not None and agreement.leads:
-                agreement.lead(())
-            raise
-        if agreement is not None and agreement.leads and growing is not None:
-            agreement.lead(growing.versions)
+        opened = opening.opened(data, wanted, live, self.ranks)
+        source = opened.source
         for text in source.warnings:
             warnings.warn(text, UserWarning, stacklevel=2)
         self._reader = BatchReader(source, self.ranks, transforms, made)
         self._live: LiveVersions | None = None
         self._peers = None if self._stateful is None else Peers(self.ranks, "Prioritized")
         self.prefetch = self._gathers_ahead(prefetch)
-        if growing is not None:
-            self._live = LiveVersions(growing, self._reader, ahead=self.prefetch, replayed=log, agreement=agreement)
+        if opened.live is not None:
+            self._live = LiveVersions(
+                opened.live, self._reader, ahead=self.prefetch, replayed=opened.log, agreement=opened.agreement
+            )
         windows = None if sampler.endless or isinstance(source, MixtureSource) else source.locator.pool.prefix.total
         self.schedule = build.schedule(windows, sampler, self.batch_size, self.steps)
         self._position, self._sought = Position(0, 0), False
