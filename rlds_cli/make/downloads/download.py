@@ -10,28 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlds_cli import home, registry
-from rlds_cli.base import ids, refs, settings, subset, text
+from rlds_cli.base import ids, refs, text
 from rlds_cli.base.files import disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Event, Progress, shown, silent
-from rlds_cli.base.settings import Settings, StrPath
+from rlds_cli.base.settings import StrPath
 from rlds_cli.base.subset import Subset
 from rlds_cli.errors import (
     DamagedDataset,
-    DatasetNotFound,
-    DownloadFailed,
     InvalidArgument,
-    InvalidId,
-    NameTaken,
     NoSpace,
     Offline,
-    RldsError,
     TransferError,
 )
 from rlds_cli.home import Home
+from rlds_cli.make.downloads.meant import Here, Pushed, ToMake, existing, meant
 from rlds_cli.make.downloads.request import DownloadRequest, Encoding, bytes_left, credentials_asked, recorded
-from rlds_cli.places import Address
 from rlds_cli.registry import Entry
 from rlds_cli.store import History, Manifest, StoredDataset, share_tree
 
@@ -218,35 +213,27 @@ def deliver(
 
     ``planned`` is the result of `plan_download` for the request: the source is not asked again for its files.
     """
-    where = request.where
     from rlds_cli.dataset import open_dataset
 
-    request = planned.request if planned and planned.request else located(request)
-    if refs.is_address(request.ref):
-        return open_dataset(_pull(request, where, progress))
-    if request.as_ is not None:
-        raise InvalidArgument(
-            f"{request.ref} has its own id: only a dataset at an address takes another one ({request.as_}).",
-            hint=f"rlds download {request.ref}",
-        )
-    here = None if request.force else _present(request, where)
-    if here is not None:
-        return open_dataset(here)
+    what = meant(planned.request if planned and planned.request else request)
+    request, where = what.request, what.request.where
+    match what:
+        case Pushed():
+            return open_dataset(_pull(what, progress))
+        case Here():
+            return open_dataset(what.path)
     from rlds_cli.home import exclusive
     from rlds_cli.make.downloads import archive
 
-    id, entry = _resolve(request, where)
-    place = Home(where.home)
+    id, place, transfer = what.id, Home(where.home), planned.transfer if planned else None
     with exclusive(place, id, progress):
-        here = None if request.force else _found(id, request, where)
-        if here is None:
-            if request.source is not None and is_dataset(request.source, id):
-                adopt(request.source, id, place, progress)
-            else:
-                with recorded(request, id, place), credentials_asked(request):
-                    archive.make(
-                        request, id, entry, where, jobs, progress, check, transfer=planned.transfer if planned else None
-                    )
+        if not request.force and existing(id, request, where) is not None:
+            pass  # another process has made it meanwhile
+        elif what.copied is not None:
+            adopt(what.copied, id, place, progress)
+        else:
+            with recorded(request, id, place), credentials_asked(request):
+                archive.make(request, id, what.entry, where, jobs, progress, check, transfer=transfer)
     return open_dataset(str(id), cache_dir=request.cache_dir)
 
 
@@ -279,76 +266,15 @@ def reading_options(
     return {name: value for name, value in given.items() if value}
 
 
-def located(request: DownloadRequest) -> DownloadRequest:
-    """Return the request for what is at the address of a request: an archive gets its id and line, others stay."""
-    if request.line is not None:
-        return request
-    if not refs.is_address(request.ref) and not request.also:
-        _check_known(request)
-        return request
-    path = settings.expanded(str(request.ref).removeprefix("file://"))
-    if path.is_file() and path.name != "rlds.json":
-        raise DatasetNotFound(
-            f"{path} is a file on this machine: no dataset was pushed there.",
-            hint=f"rlds import {path} --as {request.as_ or 'local/NAME'}",
-        )
-    _check_id(request)
-    from rlds_cli.make.downloads import urls
-
-    here = None if request.as_ is None else home.path_of(ids.parse(request.as_), request.where)
-    return urls.as_archive(request, request.where, here=here) or request
-
-
-def _check_known(request: DownloadRequest) -> None:
-    """Refuse options of archives at a URL for a dataset of the registry, which says how it is read."""
-    given = ["--sha256"] if request.sha256 else []
-    given += [{"fields": "--map", "format": "--reader"}.get(k, f"--{k.replace('_', '-')}") for k in request.reading]
-    if given:
-        raise InvalidArgument(
-            f"The registry says how {request.ref} is read: {given[0]} is for an archive at a URL.",
-            hint=f"rlds download {request.ref}; rlds import FILES --as local/NAME reads files in another way",
-        )
-
-
-def _pull(request: DownloadRequest, where: Settings, progress: Progress) -> Path:
+def _pull(pushed: Pushed, progress: Progress) -> Path:
     """Bring a pushed dataset here. The request stays on record while bytes of it have arrived."""
     from rlds_cli.places import Pull
 
-    _check_options(request)
-    _check_id(request)
-    address = Address.parse(request.ref)
-    id = Pull(address, where, as_=request.as_).id()
+    request, where = pushed.request, pushed.request.where
+    id = Pull(pushed.address, where, as_=request.as_).id()
     with recorded(request, id, Home(where.home)):
-        return Pull(address, where, as_=str(id)).run(force=request.force, blocks=request.blocks, progress=progress)
-
-
-def _check_id(request: DownloadRequest) -> None:
-    """Refuse an id for an address that the registry may use."""
-    if request.as_ is not None and ids.parse(request.as_).family != ids.LOCAL:
-        raise InvalidId(
-            f"A dataset at an address cannot become {request.as_}: such ids are the registry's. Nothing was written.",
-            hint=f"--as {ids.LOCAL}/NAME",
-        )
-
-
-def _check_options(request: DownloadRequest) -> None:
-    """Refuse options of archives for a dataset that was pushed: it comes as it is."""
-    plain = DownloadRequest(request.ref)
-    for name, option in (
-        ("source", "--from"),
-        ("store", "--storage"),
-        ("frames", "--frames"),
-        ("keep_archive", "--no-keep-archive"),
-        ("skip_bad", "--skip-bad"),
-        ("portion", "--include, --exclude, --split or --episodes"),
-        ("sha256", "--sha256"),
-        ("reading", "--reader, --map, --episodes-by, --last-step or --rewards"),
-    ):
-        if getattr(request, name) != getattr(plain, name):
-            raise InvalidArgument(
-                f"{Address.parse(request.ref)} holds a dataset and no archive: {option} does not apply.",
-                hint="rlds convert changes the storage of a dataset on this disk",
-            )
+        pull = Pull(pushed.address, where, as_=str(id))
+        return pull.run(force=request.force, blocks=request.blocks, progress=progress)
 
 
 def expand_refs(refs: Sequence[str]) -> list[str]:
@@ -392,28 +318,27 @@ def plan_download(
 
 
 def _plan(request: DownloadRequest, guess: bool, progress: Progress) -> Delivery:
-    request = located(request)
-    return replace(_planned(request, guess, progress), request=request)
+    what = meant(request)
+    return replace(_planned(what, guess, progress), request=what.request)
 
 
-def _planned(request: DownloadRequest, guess: bool, progress: Progress) -> Delivery:
-    where = request.where
-    if refs.is_address(request.ref):
-        from rlds_cli.places import Pull
+def _planned(what: Pushed | Here | ToMake, guess: bool, progress: Progress) -> Delivery:
+    request, where = what.request, what.request.where
+    match what:
+        case Pushed():
+            from rlds_cli.places import Pull
 
-        _check_options(request)
-        _check_id(request)
-        remote = Pull(Address.parse(request.ref), where, as_=request.as_).look_up()
-        if remote.here is not None:
-            return Delivery(str(remote.id), remote.here)
-        return Delivery(str(remote.id), None, remote.files, remote.size, 0, 0, {"fetch": remote.files})
-    here = None if request.force else _present(request, where)
-    if here is not None:
-        found, encoding = str(_id_of(request, where)), Manifest.read(here).encoding
-        other = f"{encoding}-encoded; rlds convert {found} --to {request.store}" if encoding != request.store else ""
-        return Delivery(found, here, note=other)
-    id, entry = _resolve(request, where)
-    if request.source is not None and is_dataset(request.source, id):
+            remote = Pull(what.address, where, as_=request.as_).look_up()
+            if remote.here is not None:
+                return Delivery(str(remote.id), remote.here)
+            return Delivery(str(remote.id), None, remote.files, remote.size, 0, 0, {"fetch": remote.files})
+        case Here():
+            found, encoding = str(what.id), Manifest.read(what.path).encoding
+            is_other = encoding != request.store
+            note = f"{encoding}-encoded; rlds convert {found} --to {request.store}" if is_other else ""
+            return Delivery(found, what.path, note=note)
+    id, entry = what.id, what.entry
+    if what.copied is not None:
         return Delivery(str(id), None, actions={"copy": 1})
     from rlds_cli.make.downloads import archive
 
@@ -451,84 +376,8 @@ def _unlisted(id: DatasetId, entry: Entry) -> Delivery:
     return Delivery(str(id), None, count, 0, count, entry.store_size, note=f"{place} must be asked for its files")
 
 
-def _id_of(request: DownloadRequest, where: Settings) -> DatasetId:
-    id = home.meant(request.ref, where)
-    variant = request.variant
-    if variant and id.variant not in (None, variant):
-        asked = f"--frames {request.frames}" if not request.portion else str(request.portion)
-        raise InvalidId(f"{id} is a variant; {asked} is of {id.base}.", hint=f"rlds download {id.base}")
-    return id.with_variant(variant) if variant else id
-
-
-def _present(request: DownloadRequest, where: Settings) -> Path | None:
-    """Return the directory of the dataset if it exists. Reads the registry only for ids that are not complete."""
-    try:
-        id = _id_of(request, where)
-    except InvalidId:
-        return None  # `_resolve` says which ids are near
-    return _found(id, request, where)
-
-
-def _found(id: DatasetId, request: DownloadRequest, where: Settings) -> Path | None:
-    found = home.path_of(id, where)
-    if found and request.portion:
-        there = Manifest.read(found).options.get("portion") or {}
-        if Subset.from_facts(there) != request.portion:
-            raise NameTaken(f"{id} exists, and is another part of the archive.", hint="--force replaces it")
-    if found and request.url is not None:
-        from rlds_cli.make.downloads import urls
-
-        urls.check_same(request, found)
-    return found
-
-
-def _resolve(request: DownloadRequest, where: Settings) -> tuple[DatasetId, Entry]:
-    """Return the id and its registry entry; refuses datasets that cannot be downloaded."""
-    if request.line is not None:
-        return _id_of(request, where), _described(request.line)
-    entry = registry.get(request.ref)
-    id = _id_of(replace(request, ref=entry.id + request.ref[len(request.ref.partition("@")[0]) :]), where)
-    if id.variant and id.variant != request.variant:
-        raise DatasetNotFound(
-            f"{id} is not in {where.home}, and variants are created locally, not downloaded.",
-            hint=subset.command(id),
-        )
-    if not entry.files and not entry.tree:
-        raise DownloadFailed(f"No source is known for {id}.", hint=f"rlds import PATH --as {id}")
-    if entry.status == "closed" and request.source is None and not where.mirrors and not request.files:
-        raise DownloadFailed(
-            f"The source of {id} is closed: {entry.notes or entry.host}.",
-            hint=f"--from a local copy{f', or {entry.replaced_by}' if entry.replaced_by else ''}",
-        )
-    return id, entry
-
-
-def _described(line: Mapping[str, Any]) -> Entry:
-    """Return the entry of a line that came with the request; refuses ids of the package's registry."""
-    entry = registry.described(str(line["id"]), line)
-    if entry is None:
-        raise InvalidId(f"Only the registry says what {line['id']} is.")
-    return entry
-
-
-def is_dataset(source: str, id: DatasetId) -> bool:
-    """Return whether ``source`` is the directory of the dataset ``id``, or a home that holds it."""
-    return _find(source, id) is not None
-
-
-def _find(source: str, id: DatasetId) -> Path | None:
-    root = settings.expanded(source.removeprefix("file://"))
-    for path in (root, Home(root).dataset(id)):
-        try:
-            if Manifest.read(path).id.lower() == str(id).lower():
-                return path
-        except RldsError:
-            continue
-    return None
-
-
-def adopt(source: str, id: DatasetId, place: Home, progress: Progress) -> None:
-    """Copy the dataset into ``place``. The caller holds the lock of its id.
+def adopt(found: Path, id: DatasetId, place: Home, progress: Progress) -> None:
+    """Copy the dataset in ``found`` into ``place``. The caller holds the lock of its id.
 
     Raises
     ------
@@ -536,8 +385,6 @@ def adopt(source: str, id: DatasetId, place: Home, progress: Progress) -> None:
         Its content does not match its fingerprint, or it was not made of the files in the registry; nothing is
         published.
     """
-    found = _find(source, id)
-    assert found is not None
     work = place.partial(id, "staging")
     safe_files.work_directory(work, place.root)
     copy = work / "dataset"
