@@ -1,4 +1,4 @@
-"""Write the rows of a task and publish them as a dataset."""
+"""Publish what a task has made: whether it is there already, and how the dataset is completed and named."""
 
 from __future__ import annotations
 
@@ -9,133 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import home
-from rlds_cli.base import text
 from rlds_cli.base.array_types import Array
-from rlds_cli.base.files import safe as safe_files
-from rlds_cli.base.files import trees
 from rlds_cli.base.media.mp4 import Extent
-from rlds_cli.base.progress import Event, Progress
 from rlds_cli.base.settings import Settings
-from rlds_cli.base.workers import Executor
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import PreprocessError
-from rlds_cli.preprocess import completing, job, reuse, task
+from rlds_cli.preprocess import job, reuse, task
 from rlds_cli.preprocess.builtin.video_encoding import MADE
-from rlds_cli.preprocess.job import PreprocessJob
-from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan, removal
-from rlds_cli.preprocess.reuse import Reuse
+from rlds_cli.preprocess.plan import WritePlan
 from rlds_cli.preprocess.task import Task
-from rlds_cli.preprocess.workers import WorkerPool
-from rlds_cli.store import Built, Description, History, JoinedMember, Manifest, Work, finish
-
-_LONG = 20.0  # seconds
-
-
-def run_task(
-    pool: WorkerPool,
-    work: Path,
-    target: Path,
-    *,
-    again: bool = False,
-    checks: Iterable[Callable[[Dataset], None]] = (),
-) -> None:
-    """Run a task and publish its result as ``target``.
-
-    Parameters
-    ----------
-    work : Path
-        Working directory; an interrupted run of the same task continues from it. Removed at the end.
-    again : bool
-        Run the function on all episodes, also where ``target`` has results of an earlier version of the source.
-    checks : iterable of callables
-        Called with the result before it is published; if one raises, nothing is published.
-
-    Raises
-    ------
-    PreprocessError
-        The function failed; finished chunks are kept.
-    """
-    assumptions = _recall(work)
-    t = job.with_state(pool.task, work, pool)
-    broken: PreprocessJob | None = None  # the job of a plan that an episode has contradicted
-    while True:
-        plan, seconds = job.planned(t, assumptions)
-        if note := removal(t, plan):
-            pool.progress(Event(str(t.id), "note", note=note))
-        known = None if again else _taken_over(t, plan, target, pool.progress)
-        todo = job.divided(t, plan, job.decided(work, seconds, t.dataset.num_steps), known)
-        if broken is not None:
-            _replan(broken, todo, work, assumptions, pool.progress)
-        new = t.dataset.episodes["length"] if known is None else t.dataset.episodes["length"][known.index < 0]
-        executor = pool.executor(seconds * int(new.sum()), len(todo.parts))
-        _tell_long(todo, seconds * int(new.sum()), executor, pool.progress)
-        try:
-            built = Work(todo, work).run(executor=executor, progress=pool.progress)
-        except AssumptionBroken as e:
-            broken, assumptions = todo, assumptions | e.assumptions
-            pool.progress(Event(str(t.id), "note", note=e.assumptions.describe()))
-            continue
-        except PreprocessError as e:
-            raise _with_what_is_kept(e, Work(todo, work)) from e.__cause__
-        except KeyboardInterrupt:
-            kept = f"{Work(todo, work).count_journaled()} of {len(todo.parts)} chunks are kept"
-            pool.progress(Event(str(t.id), "note", note=f"{kept}; the same command continues from there"))
-            raise
-        publish(built, t, plan, target, threads=pool.threads, checks=checks)
-        trees.discard(work)
-        return
-
-
-def _taken_over(t: Task, plan: WritePlan, target: Path, tell: Progress) -> Reuse | None:
-    """Return results of an earlier version that are taken over, and say so; or why there are none."""
-    steps = min(job.at_once(t, job.made_bytes(plan)), task.PART_ROWS)
-    found, why = reuse.find(t, plan, steps, target)
-    count = len(t.dataset.episodes)
-    if found is not None:
-        new = text.plural(count - found.count, "new episode")
-        note = f"{new}; {found.count:,} of {count:,} are taken from the result of version {found.version:,}"
-        tell(Event(str(t.id), "note", note=note))
-    elif why:
-        tell(Event(str(t.id), "note", note=f"all {count:,} episodes are processed: {why}"))
-    return found
-
-
-def _recall(work: Path) -> Assumptions:
-    """Return the assumptions of an earlier run that was interrupted."""
-    try:
-        return Assumptions.from_json((work / "known.json").read_text())
-    except OSError:
-        return Assumptions()
-
-
-def _replan(before: PreprocessJob, now: PreprocessJob, work: Path, assumptions: Assumptions, tell: Progress) -> None:
-    """Keep the finished chunks of the plan ``before`` if they can be completed, and record why there is another one."""
-    if completing.can_complete(before, now):
-        kept = Work(now, work).carry_over(before, completing.source_rows(now))
-        tell(Event(now.id, "note", note=f"{text.plural(kept, 'finished chunk')} of {len(now.parts)} kept"))
-    else:
-        for path in work.iterdir():
-            if path.name not in (job.JOURNAL, job.FILE):
-                trees.remove(path) if path.is_dir() else path.unlink()
-        tell(Event(now.id, "note", note="all episodes are processed again"))
-    safe_files.replace_text(work / "known.json", assumptions.to_json())
-
-
-def _tell_long(todo: PreprocessJob, seconds: float, executor: Executor | None, tell: Progress) -> None:
-    """Announce how long the work takes, if that is long, and that it can be stopped."""
-    workers = getattr(executor, "count", 1)
-    if seconds / workers > _LONG:
-        takes = f"about {text.duration(seconds / workers)} with {text.plural(workers, 'worker')}"
-        kept = f"{text.plural(len(todo.parts), 'chunk')}, each kept when it is finished"
-        tell(Event(todo.id, "note", note=f"{takes}, {kept}: after Ctrl-C the same command continues from there"))
-
-
-def _with_what_is_kept(e: PreprocessError, work: Work) -> PreprocessError:
-    parts = len(work.job.parts)
-    tail = f" {work.count_journaled()} of {parts} chunks are kept." if parts > 1 else ""
-    told = PreprocessError(f"{e.message.rstrip('.')}. Nothing was published.{tail}", hint=e.hint)
-    told.episode, told.step = e.episode, e.step
-    return told
+from rlds_cli.store import Built, Description, History, JoinedMember, Manifest, finish
 
 
 def is_made(t: Task, where: Settings) -> bool:

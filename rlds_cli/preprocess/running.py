@@ -1,29 +1,37 @@
-"""Run a function on a dataset: the entry point `run`, which makes the result or finds it already made."""
+"""Run a function on a dataset: `run` describes the task, and plans, runs and publishes it unless that was done.
+
+`task` describes, `plan` plans from a few episodes, `job` divides the work, `workers` do it: processes of this machine,
+or the nodes of a cluster, which run the same parts. `publish` completes the dataset.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli.base import settings
+from rlds_cli.base import settings, text
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import trees
 from rlds_cli.base.progress import Event, Progress, shown
-from rlds_cli.base.settings import StrPath
+from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.base.workers import Executor
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError, RldsError, WrongFingerprint
 from rlds_cli.home import Home, exclusive
-from rlds_cli.preprocess import publish, shards, workers
+from rlds_cli.preprocess import completing, job, publish, reuse, shards, task, workers
+from rlds_cli.preprocess.job import PreprocessJob
+from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan, removal
+from rlds_cli.preprocess.reuse import Reuse
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.preprocess.workers import WorkerPool
-from rlds_cli.store import History
+from rlds_cli.store import History, Work
 
 EXECUTORS = ("local", "ray")
+_LONG = 20.0  # seconds
 
 
 def run(
@@ -115,7 +123,9 @@ def run(
     how["depends_on"] = depends_on
     with _described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
         tell = t.dataset.store.files.watched(shown(progress))
-        _ResultMaker(t, cache_dir, jobs, force, _executor_of(executor, address), tell).run()
+        cluster = _cluster_of(executor, address)
+        where = settings.read(cache_dir)
+        _make(t, _Making(where=where, jobs=jobs, force=force, progress=tell, cluster=cluster))
     return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
@@ -133,7 +143,8 @@ def run_checked(
 ) -> Dataset:
     """Run as `run` does, but discard the result if ``check`` of it raises WrongFingerprint."""
     with _described(source, fn, name, cache_dir=cache_dir, **how) as t:
-        _ResultMaker(t, cache_dir, jobs, force, None, progress, (check,)).run()
+        where = settings.read(cache_dir)
+        _make(t, _Making(where=where, jobs=jobs, force=force, progress=progress, checks=(check,)))
     return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
@@ -145,7 +156,7 @@ def _described(
     return described(dataset, fn, name, **how)
 
 
-def _executor_of(executor: str, address: str | None) -> Callable[..., AbstractContextManager[Executor]] | None:
+def _cluster_of(executor: str, address: str | None) -> Callable[..., AbstractContextManager[Executor]] | None:
     """Return a function that connects to the cluster; None for the local executor."""
     if executor not in EXECUTORS:
         raise PreprocessError(f'There is no executor "{executor}".', hint=f"one of {', '.join(EXECUTORS)}")
@@ -156,53 +167,137 @@ def _executor_of(executor: str, address: str | None) -> Callable[..., AbstractCo
     return lambda home, mark, **how: workers.connect(home, mark, address, **how)
 
 
-@dataclass(frozen=True, slots=True)
-class _ResultMaker:
-    """Makes the result of a task, unless it exists already."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Making:
+    """How a result is made: where, by whom, and what is called with it before it is published.
 
-    task: Task
-    cache_dir: StrPath | None
+    With ``force``, it is made even if it exists, and the function runs on all episodes.
+    """
+
+    where: Settings
     jobs: int | None
     force: bool
-    executor: Callable[..., AbstractContextManager[Executor]] | None
     progress: Progress
+    cluster: Callable[..., AbstractContextManager[Executor]] | None = None
     checks: tuple[Callable[[Dataset], None], ...] = ()
 
-    def run(self) -> None:
-        """Make the result, unless it exists."""
-        t, where = self.task, settings.read(self.cache_dir)
-        place = Home(where.home)
-        if not self.force and publish.is_made(t, where):
-            self._say("already exists, made from the same source, function and arguments")
-            return
-        with exclusive(place, t.id, self.progress):
-            if not self.force and publish.is_made(t, where):
-                return  # made by the process that held the lock
-            History(place.dataset(t.id)).check_replaceable()
-            work = place.partial(t.id, t.key[:16])
-            _forget_others(place, t, None if self.force else work)
-            safe_files.work_directory(work, place.root)
-            with _source_stays(t.dataset):
-                if self.executor is None:
-                    self._make_here(work, place)
-                    return
-                mark = place.lock(t.id).with_suffix(".seen")
-                with self.executor(place, mark, jobs=self.jobs, tell=self._say) as nodes:
-                    self._make(replace(t, function=workers.portable(t.function)), nodes, work, place)
 
-    def _make_here(self, work: Path, place: Home) -> None:
+def _make(t: Task, how: _Making) -> None:
+    """Make the result of a task, unless it exists: plan it, run the function, publish."""
+    place = Home(how.where.home)
+
+    def tell(note: str) -> None:
+        how.progress(Event(str(t.id), "note", note=note))
+
+    if not how.force and publish.is_made(t, how.where):
+        return tell("already exists, made from the same source, function and arguments")
+    with exclusive(place, t.id, how.progress):
+        if not how.force and publish.is_made(t, how.where):
+            return None  # made by the process that held the lock
+        History(place.dataset(t.id)).check_replaceable()
+        work = place.partial(t.id, t.key[:16])
+        _forget_others(place, t, None if how.force else work)
+        safe_files.work_directory(work, place.root)
+        with _source_stays(t.dataset), ExitStack() as stack:
+            nodes = None
+            if how.cluster is not None:
+                mark = place.lock(t.id).with_suffix(".seen")
+                nodes = stack.enter_context(how.cluster(place, mark, jobs=how.jobs, tell=tell))
+                t = replace(t, function=workers.portable(t.function))
+            _run(WorkerPool(t, how.jobs, how.progress, nodes), work, place.dataset(t.id), how)
+    return None
+
+
+def _run(pool: WorkerPool, work: Path, target: Path, how: _Making) -> None:
+    """Plan the rows, write them and publish ``target``; with a weaker plan where an episode contradicts the first one.
+
+    An interrupted run of the same task continues from what is in ``work``, which is removed at the end.
+    """
+    assumptions = _recall(work)
+    t = job.with_state(pool.task, work, pool)
+    broken: PreprocessJob | None = None  # the job of a plan that an episode has contradicted
+    while True:
+        plan, seconds = job.planned(t, assumptions)
+        if note := removal(t, plan):
+            pool.progress(Event(str(t.id), "note", note=note))
+        known = None if how.force else _taken_over(t, plan, target, pool.progress)
+        todo = job.divided(t, plan, job.decided(work, seconds, t.dataset.num_steps), known)
+        if broken is not None:
+            _replan(broken, todo, work, assumptions, pool.progress)
+        new = t.dataset.episodes["length"] if known is None else t.dataset.episodes["length"][known.index < 0]
+        executor = pool.executor(seconds * int(new.sum()), len(todo.parts))
+        _tell_long(todo, seconds * int(new.sum()), executor, pool.progress)
         try:
-            self._make(self.task, None, work, place)
+            built = Work(todo, work).run(executor=executor, progress=pool.progress)
+        except AssumptionBroken as e:
+            broken, assumptions = todo, assumptions | e.assumptions
+            pool.progress(Event(str(t.id), "note", note=e.assumptions.describe()))
+            continue
+        except PreprocessError as e:
+            raise _with_what_is_kept(e, Work(todo, work)) from e.__cause__
+        except KeyboardInterrupt:
+            kept = f"{Work(todo, work).count_journaled()} of {len(todo.parts)} chunks are kept"
+            pool.progress(Event(str(t.id), "note", note=f"{kept}; the same command continues from there"))
+            raise
+        try:
+            publish.publish(built, t, plan, target, threads=pool.threads, checks=how.checks)
         except WrongFingerprint:
             trees.discard(work)
             raise
+        trees.discard(work)
+        return
 
-    def _make(self, t: Task, nodes: Executor | None, work: Path, place: Home) -> None:
-        pool = WorkerPool(t, self.jobs, self.progress, nodes)
-        publish.run_task(pool, work, place.dataset(t.id), again=self.force, checks=self.checks)
 
-    def _say(self, note: str) -> None:
-        self.progress(Event(str(self.task.id), "note", note=note))
+def _taken_over(t: Task, plan: WritePlan, target: Path, tell: Progress) -> Reuse | None:
+    """Return results of an earlier version that are taken over, and say so; or why there are none."""
+    steps = min(job.at_once(t, job.made_bytes(plan)), task.PART_ROWS)
+    found, why = reuse.find(t, plan, steps, target)
+    count = len(t.dataset.episodes)
+    if found is not None:
+        new = text.plural(count - found.count, "new episode")
+        note = f"{new}; {found.count:,} of {count:,} are taken from the result of version {found.version:,}"
+        tell(Event(str(t.id), "note", note=note))
+    elif why:
+        tell(Event(str(t.id), "note", note=f"all {count:,} episodes are processed: {why}"))
+    return found
+
+
+def _recall(work: Path) -> Assumptions:
+    """Return the assumptions of an earlier run that was interrupted."""
+    try:
+        return Assumptions.from_json((work / "known.json").read_text())
+    except OSError:
+        return Assumptions()
+
+
+def _replan(before: PreprocessJob, now: PreprocessJob, work: Path, assumptions: Assumptions, tell: Progress) -> None:
+    """Keep the finished chunks of the plan ``before`` if they can be completed, and record why there is another one."""
+    if completing.can_complete(before, now):
+        kept = Work(now, work).carry_over(before, completing.source_rows(now))
+        tell(Event(now.id, "note", note=f"{text.plural(kept, 'finished chunk')} of {len(now.parts)} kept"))
+    else:
+        for path in work.iterdir():
+            if path.name not in (job.JOURNAL, job.FILE):
+                trees.remove(path) if path.is_dir() else path.unlink()
+        tell(Event(now.id, "note", note="all episodes are processed again"))
+    safe_files.replace_text(work / "known.json", assumptions.to_json())
+
+
+def _tell_long(todo: PreprocessJob, seconds: float, executor: Executor | None, tell: Progress) -> None:
+    """Announce how long the work takes, if that is long, and that it can be stopped."""
+    workers = getattr(executor, "count", 1)
+    if seconds / workers > _LONG:
+        takes = f"about {text.duration(seconds / workers)} with {text.plural(workers, 'worker')}"
+        kept = f"{text.plural(len(todo.parts), 'chunk')}, each kept when it is finished"
+        tell(Event(todo.id, "note", note=f"{takes}, {kept}: after Ctrl-C the same command continues from there"))
+
+
+def _with_what_is_kept(e: PreprocessError, work: Work) -> PreprocessError:
+    parts = len(work.job.parts)
+    tail = f" {work.count_journaled()} of {parts} chunks are kept." if parts > 1 else ""
+    told = PreprocessError(f"{e.message.rstrip('.')}. Nothing was published.{tail}", hint=e.hint)
+    told.episode, told.step = e.episode, e.step
+    return told
 
 
 @contextmanager
