@@ -34,7 +34,7 @@ from rlds_cli.places import (
 from rlds_cli.places.remote.index import Object
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.place import Document
-from rlds_cli.share import copies, mending, packing, snapshot
+from rlds_cli.share import mending, packing, snapshot
 from rlds_cli.share.packing import Known, NewObject, PushPlan
 from rlds_cli.share.snapshot import Snapshot
 from rlds_cli.store import History
@@ -460,10 +460,10 @@ class _NotCopied(Exception):
 def _send_objects(plan: PushPlan, objects: Objects, there: Mapping[str, int], id: str, tell: Progress) -> None:
     """Copy and send what is not there, one object after the other: a push that is killed repeats one at most."""
     for known, o in plan.copied:
-        blocks = copies.check(known, o, plan.index)
+        blocks = mending.blocks_of_proved(known, o, plan.index)
         if blocks is None or not objects.copy(known.objects, o.name):  # also over one that another push left
             raise _NotCopied(str(known.objects.address))
-        if not (copies.is_list(known, o, blocks) and objects.copy(known.objects, o.list[0])):
+        if not (mending.is_list(known, o, blocks) and objects.copy(known.objects, o.list[0])):
             objects.put(o.list[0], Body.of(blocks))
     todo = [*plan.mended, *(made for made in plan.new if not is_there(made.object, there))]
     told = _Told(id, "send", sum(made.object.size for made in todo if not made.object.path), tell)
