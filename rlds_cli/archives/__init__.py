@@ -4,6 +4,12 @@
 becomes a `Plan`, and the plan chunks; ``READERS`` lists them, and `reader` returns one of them behind a boundary.
 `plan_files`, `account_of`, `look_up` and `describe` ask another process, since files of strangers may do anything;
 `planner` keeps it for several questions. An `Entry` of an account is the fate of a file or of something in it.
+
+A family is a module or folder of its name: `d4rl`, `minari`, `lerobot`, ... Most declare what an engine reads: `flat`
+rows of many episodes end to end, `grouped` an HDF5 group for each episode, `recordings` topics at rates of their own.
+`plain` reads files of a user, and finds their columns, episodes and cameras. `formats` opens files, and knows no
+reinforcement learning. `planning` recognises and plans in the process that `asking` talks to, `readers` and `plugins`
+find readers, `account` and `beside` say the fate of everything, `describing` what other files hold.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 `verify` compares a dataset with its fingerprint, `verify_all` several, and `trace` compares values with the archive;
 `repair_all` makes damaged ones again. `lock` writes how datasets are made, `sync` makes them, and `unallowed` says what
 it needs permission for. `compact` and `clear` let earlier versions and episodes go, `remove` datasets (`plan_removal`
-says which cannot be made again), `collect` what `find_garbage` lists. `reencode` changes the encoding of a dataset, and
-`diagnose` looks at the installation, and `installed_readers` are those that it has.
+says which cannot be made again), `collect` what `find_garbage` lists. `reencode` changes the encoding of a dataset.
+`diagnose` looks at the installation, whose readers are the `installed_readers`.
 """
 
 from __future__ import annotations

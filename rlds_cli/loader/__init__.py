@@ -6,6 +6,12 @@
 Windows and samplers are read from text by `parse_window` and `parse_sampler`. `reader` reads transitions by number,
 without drawing. `blocks_of` are those of a dataset at an address. `check_packed`, `lock_of_packed` and
 `discard_frames` look after what loaders leave in a home: packed rows and cached frames.
+
+`opening` says what a loader draws from, and `build` makes its source; `schedule` and `order` number the samples,
+`samplers` draw windows, `windows` and `index` say which rows these are, `fields` which columns. `read` leads through a
+batch: `kernel` gathers rows, which `storage` maps, packs, caches, or holds at an address or on a device; `arrays` makes
+tensors. `mixture` joins several datasets, `live` takes up new versions, `waiting` waits for the first, `state` and
+`stats` are what is kept and counted, `numbered` reads without drawing.
 """
 
 from typing import TYPE_CHECKING

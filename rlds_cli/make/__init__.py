@@ -3,8 +3,7 @@
 `create` takes episodes, and `writer` opens a `Writer`, for `Frames` and `Video`, too. `import_files` and `append` read
 files of a user; `plan_import` and `plan_append` say what would come of them. `merge` joins datasets, which are `MERGED`
 then. `download` fetches what the registry or an address names, and `load` only what is not here; `deliver` does it by a
-`DownloadRequest`, after `plan_download`. A `RegisteredArchive`
-and `fetch_again` fetch files of archives alone.
+`DownloadRequest`, after `plan_download`. A `RegisteredArchive` and `fetch_again` fetch files of archives alone.
 """
 
 from __future__ import annotations

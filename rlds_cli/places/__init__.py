@@ -14,6 +14,12 @@ of a home came from or was pushed to. A `RemoteDirectory` holds in a home what w
 
 What was pushed is a format: `Versions` of a dataset, an `Index` of each, and objects whose parts of `BLOCK` and `GROUP`
 bytes have hashes. A `PushedDataset` reads it; a `Hasher` and an `IndexBuilder` make it.
+
+`sources` has a class for each kind of place, the engine `transfer` that brings bytes from it, and `objects`, which
+tries again; `urls` a class for each kind of URL. `files` brings one file of an archive to the disk, with connections
+side by side; `http` makes requests with deadlines and limits. `remote` has datasets at an address: the format
+(`index`, `versions`, `blocks`, `building`), reading it (`store`, `files`, `cache`, `flights`, `filling`, `proving`),
+bringing all of it (`pulling`), and what of it is on this disk (`leases`, `origins`, `presence`).
 """
 
 from __future__ import annotations

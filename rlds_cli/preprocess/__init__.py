@@ -10,6 +10,11 @@ job is, and `attempt` what a function would change. `find_function` is that of a
 
 The built-in functions can be passed by name, as in ``preprocess.run(ds, "normalise")``, or as functions, and be called;
 `catalogue` lists them.
+
+`running` and `shards` lead through a run: `task` describes it, `plan` plans the fields, `job` divides it, `workers` do
+the parts, `completing` keeps those of an earlier plan, `publish` ends it, and `reuse` takes over earlier results. A
+function is found by `functions`, hashed with what it reads by `sources`, called by `calling`, on whole `episodes` or on
+`steps`; `reading`, `lazy`, `forms` and `stacking` make its arguments and take its results. `builtin` has ours.
 """
 
 from typing import TYPE_CHECKING

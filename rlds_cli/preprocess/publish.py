@@ -1,4 +1,4 @@
-"""Publish what a task has made: whether it is there already, and how the dataset is completed and named."""
+"""Publish what a task has made: complete the dataset, and move it to its place, unless the result exists already."""
 
 from __future__ import annotations
 

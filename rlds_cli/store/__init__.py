@@ -18,6 +18,13 @@ are some of another one's.
 
 `make_growing` makes a `GrowingDataset`, to which each `Appender` commits episodes, and which has a rule that says which
 ones it will `Keep`. Its `CommitLog` says how much of each file a copy needs.
+
+A version is open by `opening`: a `table` of what it holds, and `local` files; `columns`, `layouts` and `lookups` say
+how an array lies on disk, `encoded`, `frames` and `videos` what is in one of pictures. A dataset is written by
+`work`, `build`, `rows` and `parts`, completed by `finishing`, `statistics`, `digests` and `sealing`, described by
+`manifest`, `validation`, `episode_table` and `own_columns`. Another version comes of `views`, `new_rows`, `joining`
+or `derived`, with files shared by `sharing` and `references`, and becomes the newest by `history`. `growing` has all
+of that for logs and segments.
 """
 
 from __future__ import annotations

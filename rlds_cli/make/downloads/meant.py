@@ -1,4 +1,4 @@
-"""Which dataset a request to download means: one that is here, one that was pushed to an address, or one to be made."""
+"""Which dataset a request to download means: one on this disk, one that was pushed to an address, or one to be made."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def meant(request: DownloadRequest) -> Pushed | Here | ToMake:
     """Decide which dataset a request means.
 
     The request of the result is that of the archive where it named the URLs of one: with its id and line. The registry
-    is read only for what is not here.
+    is read only for what is not on this disk.
 
     Raises
     ------
     UnknownDataset, InvalidId
-        It is no id that there is, or none that the request may have.
+        There is no such id, or the request may not have it.
     NameTaken
         The id exists, and was made of something else.
     InvalidArgument
