@@ -14,9 +14,9 @@ upward arrows        Pairs of packages of which the first imports the second aga
 import floors        Files on the longest chain of imports at import, every circle counted as one.
 class names          Names of classes that are defined in more than one file, private ones included.
 relative clauses     Docstrings that start with a free relative clause, such as "What ..." or "Those that ...".
-modules, switches    Traced with ``sys.setprofile`` in all threads of this process, after a first run that imports what
-                     is needed: files of ``rlds_cli`` of which a function runs, and calls and returns at which the file
-                     that runs is another than the one before. Only public names are called.
+walks                Traced with ``sys.setprofile`` in all threads of a process in which everything is imported:
+                     functions of ``rlds_cli`` that run in a first call of a public name, their files, and calls at
+                     which the file is another than that of the call before. Other processes are left out.
 touched by errands   Core files that a stateful sampler, a URL scheme and a change of a download touch: counted by hand.
 """
 
@@ -24,23 +24,27 @@ from __future__ import annotations
 
 import ast
 import gc
+import importlib
 import json
 import os
+import pkgutil
 import re
+import subprocess
 import sys
 import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from inspect import CO_NEWLOCALS
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "rlds_cli"
+WALKS = ("a download", "a first batch", "a preprocess", "a label", "a push")
 
 # What each part of a room may import, besides itself. The parts of a room are packages below its own.
 _GROUND = "base base.files base.media"
@@ -292,28 +296,26 @@ def relative_docstrings(modules: Mapping[str, Module]) -> list[str]:
 
 
 class Trace:
-    """Counts the files that run, and the switches between them."""
+    """Counts the functions that run, their files, and the switches between these."""
 
     def __init__(self) -> None:
-        self.modules: set[str] = set()
+        self.functions: set[tuple[str, str]] = set()
         self.switches = 0
         self._last = threading.local()
         self._below = str(ROOT / NAME) + os.sep
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> None:
-        """Take note of a call or a return."""
-        here: FrameType | None = frame if event == "call" else frame.f_back if event == "return" else None
-        if here is None or not here.f_code.co_filename.startswith(self._below):
+        """Take note of a call."""
+        code = frame.f_code
+        named = code.co_name != "<module>" and code.co_flags & CO_NEWLOCALS
+        if event != "call" or not named or not code.co_filename.startswith(self._below):
             return
-        file = here.f_code.co_filename
-        if event == "call":
-            self.modules.add(file)
-        if file != getattr(self._last, "file", file):
-            self.switches += 1
-        self._last.file = file
+        self.functions.add((code.co_filename, code.co_qualname))
+        self.switches += code.co_filename != getattr(self._last, "file", code.co_filename)
+        self._last.file = code.co_filename
 
     def of(self, task: Callable[[], object]) -> dict[str, int]:
-        """Run ``task``: its modules and switches."""
+        """Run ``task``: its functions, modules and switches."""
         threading.setprofile(self)
         sys.setprofile(self)
         try:
@@ -321,76 +323,52 @@ class Trace:
         finally:
             sys.setprofile(None)
             threading.setprofile(None)  # type: ignore[arg-type]  # None is allowed
-        return {"modules": len(self.modules), "switches": self.switches}
+        modules = {file for file, _ in self.functions}
+        return {"functions": len(self.functions), "modules": len(modules), "switches": self.switches}
 
 
-def _dataset(ref: str) -> Any:
-    import numpy as np
+def _scaled(episode: dict[str, Any]) -> dict[str, Any]:
+    return {**episode, "action": episode["action"] * 2}
 
+
+def walk(name: str) -> dict[str, int]:
+    """Trace one of `WALKS` in this process, in a fresh home; every module was imported before."""
     import rlds_cli
+    from rlds_cli.errors import MissingPackage
 
-    rng = np.random.default_rng(0)
-    episodes = [
-        {
-            "observation": rng.standard_normal((n + 1, 3)).astype(np.float32),
-            "action": rng.standard_normal((n, 2)).astype(np.float32),
-            "next": {"reward": np.ones(n, np.float32), "terminated": True},
-        }
-        for n in (40, 60, 50)
-    ]
-    return rlds_cli.create(ref, episodes, force=True)
-
-
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-def traced() -> dict[str, dict[str, int]]:
-    """Modules and switches of `Loader(...)`, a first batch, a download over HTTP and a preprocess run."""
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        os.environ |= {"RLDS_HOME": str(directory / "home"), "HOME": str(directory / "user")}
-        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(ROOT / NAME / "samples")))
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            return _tasks(directory, f"http://127.0.0.1:{server.server_port}/pendulum-d4rl.hdf5")
-        finally:
-            server.shutdown()
+    for module in pkgutil.walk_packages(rlds_cli.__path__, "rlds_cli.", onerror=lambda _: None):
+        with suppress(ImportError, MissingPackage):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    sample = "sample/pendulum-d4rl"
+    if name == "a download":
+        return Trace().of(lambda: rlds_cli.download(sample))
+    rlds_cli.download(sample)
+    batches: Iterator[Any] = iter(())
+    if name == "a first batch":
+        batches = iter(rlds_cli.Loader(sample, 256, backend="numpy"))
+    tasks: dict[str, Callable[[], object]] = {
+        "a first batch": lambda: next(batches),
+        "a preprocess": lambda: rlds_cli.preprocess.run(sample, _scaled, "scaled", jobs=0),
+        "a label": lambda: rlds_cli.load(sample).label(quality="good", where="episode in [3, 7]", name="labelled"),
+        "a push": lambda: rlds_cli.push(sample, f"{os.environ['RLDS_HOME']}/pushed"),
+    }
+    return Trace().of(tasks[name])
 
 
-def _tasks(directory: Path, url: str) -> dict[str, dict[str, int]]:
-    import rlds_cli
-    from rlds_cli import preprocess
-    from rlds_cli.loader import Loader
-
-    ds = _dataset("local/house")
-    (directory / "own.py").write_text(
-        "def f(episode):\n    episode['action'] = -episode['action']\n    return episode\n"
-    )
-    fn, loaders = f"{directory / 'own.py'}:f", []
-    made = iter(range(1000))
-
-    def load() -> None:
-        loaders.append(Loader(ds, 32, backend="numpy"))
-
-    def batch() -> None:
-        next(iter(loaders[-1]))
-
-    def download() -> None:
-        home = directory / f"home{next(made)}"
-        rlds_cli.download("sample/pendulum-d4rl", source=url, cache_dir=home, jobs=0, progress=False)
-
-    def process() -> None:
-        preprocess.run(ds, fn, f"v{next(made)}", jobs=0, progress=False)
-
-    tasks = {"Loader(...)": load, "first batch": batch, "download": download, "preprocess": process}
+def walks() -> dict[str, dict[str, int]]:
+    """Trace each of `WALKS` in a process of its own."""
     found = {}
-    for name, task in tasks.items():
-        task()  # imports, and what is kept from one to the next
-        if name == "first batch":
-            load()
-        found[name] = Trace().of(task)
+    for name in WALKS:
+        with tempfile.TemporaryDirectory() as home:
+            told = subprocess.run(
+                [sys.executable, __file__, "--walk", name],
+                env={**os.environ, "RLDS_HOME": home, "PYTHONPATH": str(ROOT)},
+                stdout=subprocess.PIPE,
+                check=True,
+                text=True,
+            )
+        found[name] = json.loads(told.stdout)
     return found
 
 
@@ -407,7 +385,7 @@ def figures(trace: bool = True) -> dict[str, Any]:
         "class names defined more than once": repeated_classes(modules),
         "docstrings that start with a relative clause": len(relative_docstrings(modules)),
         "core files touched by errands": "counted by hand: a stateful sampler; a URL scheme; a change of a download",
-        **({"modules and switches of": traced()} if trace else {}),
+        **({"walks": walks()} if trace else {}),
     }
 
 
@@ -420,5 +398,8 @@ def _line(name: str, value: Any) -> str:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
+    if "--walk" in sys.argv:
+        print(json.dumps(walk(sys.argv[-1])))
+        sys.exit()
     found = figures(trace="--no-trace" not in sys.argv)
     print(json.dumps(found, indent=1) if "--json" in sys.argv else "\n".join(_line(k, v) for k, v in found.items()))
