@@ -20,6 +20,7 @@ Uses in annotations alone are told apart: types of results are no doors. A room'
 from __future__ import annotations
 
 import ast
+import gc
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -34,6 +35,7 @@ ROOMS = (
 PARTS = {"interop": "bridges"}  # folders that lie elsewhere, and the rooms that they belong to
 _HANDED_ON = "*"
 
+_Nodes = list[tuple[ast.AST, bool]]  # and whether each is inside of an annotation
 Name = tuple[str, ...]  # below the package: names of modules, then that of what is in the last one
 
 
@@ -80,13 +82,19 @@ def room_of(name: Name) -> str:
 
 def doors(root: Path = ROOT) -> Doors:
     """Read all files below ``root``; nothing is imported."""
-    package = _Package(root)
-    found = Doors(faces={room: package.listed((room,)) for room in ROOMS if package.is_module((room,))})
-    for use in package.uses():
-        found.users[use.name].add(use.user)
-        if not use.annotation:
-            found.used[use.name].add(use.user)
-    return found
+    collected = gc.isenabled()
+    gc.disable()  # which would look at the growing trees again and again: it takes three times as long
+    try:
+        package = _Package(root)
+        found = Doors(faces={room: package.listed((room,)) for room in ROOMS if package.is_module((room,))})
+        for use in package.uses():
+            found.users[use.name].add(use.user)
+            if not use.annotation:
+                found.used[use.name].add(use.user)
+        return found
+    finally:
+        if collected:
+            gc.enable()
 
 
 class _Package:
@@ -160,18 +168,19 @@ class _Package:
             user = room_of(module)
             if not user:
                 continue
-            local = self._imported(module, tree)
+            nodes = _nodes(tree)
+            local = self._imported(module, nodes)
             for name in local.pop(_HANDED_ON, ()):  # names that star imports bring
                 if room_of(name) not in ("", user):
                     yield Use(user=user, room=room_of(name), name=name, annotation=False)
-            for name, annotation in self._used(tree, {k: v[0] for k, v in local.items()}):
+            for name, annotation in self._used(nodes, {k: v[0] for k, v in local.items()}):
                 if room_of(name) not in ("", user):
                     yield Use(user=user, room=room_of(name), name=name, annotation=annotation)
 
-    def _imported(self, module: Name, tree: ast.Module) -> dict[str, list[Name]]:
+    def _imported(self, module: Name, nodes: _Nodes) -> dict[str, list[Name]]:
         """Names here, and what they are below the package; those of star imports under `*`."""
         package, local = self.root.name, defaultdict[str, list[Name]](list)
-        for node in ast.walk(tree):
+        for node, _ in nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     top, *below = alias.name.split(".")
@@ -193,11 +202,11 @@ class _Package:
                         local[alias.asname or alias.name] = [(*base, alias.name)]
         return local
 
-    def _used(self, tree: ast.Module, local: Mapping[str, Name]) -> Iterator[tuple[Name, bool]]:
+    def _used(self, nodes: _Nodes, local: Mapping[str, Name]) -> Iterator[tuple[Name, bool]]:
         """(name, whether in an annotation) of every use of an imported name."""
-        annotations, inner = _annotations(tree), set[ast.AST]()
-        for node in ast.walk(tree):  # an attribute comes before what it is an attribute of
-            if node in inner or not isinstance(node, ast.Name | ast.Attribute):
+        inner = set[ast.AST]()
+        for node, annotation in nodes:  # an attribute comes before what it is an attribute of
+            if not isinstance(node, ast.Name | ast.Attribute) or node in inner:
                 continue
             if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
                 continue  # another thing of that name, such as a field of a class
@@ -218,20 +227,21 @@ class _Package:
                 name = (*name, _HANDED_ON)
             elif chain and self.is_module(name[:-1]) and self.bundles(name):
                 name = (*name, chain[0])
-            yield name, node in annotations
+            yield name, annotation
 
 
-def _annotations(tree: ast.Module) -> set[ast.AST]:
-    """All nodes inside of annotations."""
-    found: set[ast.AST] = set()
-    for node in ast.walk(tree):
-        at: ast.expr | None = None
-        if isinstance(node, ast.arg | ast.AnnAssign):
-            at = node.annotation
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            at = node.returns
-        if at is not None:
-            found.update(ast.walk(at))
+def _nodes(tree: ast.Module) -> _Nodes:
+    """All nodes of a file but contexts, outer ones first, and whether each is inside of an annotation."""
+    found: _Nodes = [(tree, False)]
+    for node, annotation in found:  # which grows meanwhile
+        for name in node._fields:
+            if name == "ctx":
+                continue
+            value, within = getattr(node, name), annotation or name in ("annotation", "returns")
+            if isinstance(value, list):
+                found += [(x, within) for x in value if isinstance(x, ast.AST)]
+            elif isinstance(value, ast.AST):
+                found.append((value, within))
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import io
 import os
 import resource
@@ -18,12 +20,16 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import typer.main
 from hypothesis import HealthCheck, settings
 
 DATA = Path(__file__).parent / "data"
 
 # As many processes as cores run tests; threads of their own would wait for each other. Before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Typer builds the commands anew for each call: a process makes one call, the tests make hundreds.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 # A shell has what it runs in the background ignore Ctrl-C, and so would the processes that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -74,6 +80,13 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[
         return None
     marks = [*collector.iter_markers(), *(getattr(obj, "pytestmark", None) or ())]
     return [] if any(mark.name in ("slow", "thorough") for mark in marks) else None
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector pass over modules and collected tests, which stay, and look less often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000)
 
 
 @pytest.fixture
