@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,7 @@ from golden import EXPECTED, HERE, SECTIONS, expected, samples, sandbox, stores
 from loader_data import create, varied
 
 import rlds_cli
+from rlds_cli.base.files import child
 from rlds_cli.loader import Loader, Sequential, Slice
 
 Made = Callable[..., dict[str, Any]]
@@ -27,12 +29,13 @@ IN_PARTS = ("conversions", "preprocessing", "samples")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """A section, made once for all its cases."""
+    """A section, made once for all its cases; one process reads the archives of those that are quick."""
 
     @cache
     def make(section: str, **how: Any) -> dict[str, Any]:
         directory = tmp_path_factory.mktemp(section)
-        with sandbox(directory):
+        quick = how.get("quick") or section in WHOLE
+        with sandbox(directory), child.reading() if quick else nullcontext():
             found = import_module(f"golden.{section}").collect(directory, **how)
         result: dict[str, Any] = json.loads(json.dumps(found))  # as a file holds it
         return result
