@@ -101,6 +101,7 @@ def test_lerobot_leaves_episodes_of_damaged_files_out(tmp_path: Path, what: str)
     assert note["count"] == 1 and files[1].name in note["text"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("how", ["missing", "damaged"])
 @pytest.mark.parametrize("lost", [(0,), (1,), (3,), (1, 2), (0, 3, 4)])
 def test_lerobot_leaves_an_episode_of_a_data_file_of_several_out(

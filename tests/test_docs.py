@@ -416,6 +416,7 @@ def test_the_archive_of_every_sample_is_known() -> None:
     assert sorted(e.id for e in lookup.entries("sample")) == sorted(SAMPLE_ARCHIVES)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sample", SAMPLE_ARCHIVES)
 def test_numpy_alone_computes_the_fingerprint(desk: Path, sample: str) -> None:
     script = load(ROOT / "docs" / "read_with_numpy.py")

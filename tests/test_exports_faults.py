@@ -70,7 +70,7 @@ def test_a_killed_export_goes_on(home: Path, tmp_path: Path, to: str) -> None:
     ds = rlds_cli.create("local/some", given())
     rlds_cli.export(ds, to, tmp_path / "whole" / "some", lossy=True, jobs=1)
     whole, resumed = content(tmp_path / "whole"), 0
-    for kill_at in (1, 4, 12, 40):  # calls of fsync: a unit has one, and so has each line of the journal
+    for kill_at in (1, 12, 40):  # calls of fsync: a unit has one, and so has each line of the journal
         target = tmp_path / str(kill_at) / "some"
         child = os.fork()
         if child == 0:
@@ -223,6 +223,7 @@ def test_no_episodes_are_no_export(home: Path, tmp_path: Path) -> None:
 # -- other kinds of datasets
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("to", HDF5)
 def test_a_growing_dataset_is_exported_at_one_version(home: Path, tmp_path: Path, to: str) -> None:
     with rlds_cli.writer("local/grows", keep=rlds_cli.Fifo(episodes=12)) as w:

@@ -95,7 +95,10 @@ def lists(episodes: list[int], *, seed: int = 0, **fields: Any) -> rlds_cli.Data
 # -- the document
 
 
-@pytest.fixture(scope="module", params=[*SAMPLES, "pictures", "hostile"])
+@pytest.fixture(
+    scope="module",
+    params=[SAMPLES[0], "hostile", "pictures", *(pytest.param(s, marks=pytest.mark.thorough) for s in SAMPLES[1:])],
+)
 def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RLDS_HOME", str(tmp_path_factory.mktemp("home")))
