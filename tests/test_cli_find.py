@@ -196,17 +196,24 @@ def test_closed_sources_are_hidden_unless_asked_for(tmp_path):
     first, *rest = path.read_text().splitlines()
     closed = {**json.loads(first), "status": "closed", "notes": "the bucket answers 403"}
     path.write_text("\n".join([json.dumps(closed), *rest]) + "\n")
-    run = [sys.executable, "-c", "from rlds_cli.cli import main; main()"]
-
-    def rlds(*args):
-        return subprocess.run([*run, *args], cwd=site, capture_output=True, text=True, check=True).stdout
-
-    assert "RoboHive simulated manipulation: DAPG hand, FK1 kitchen (1 of a closed source)" in rlds("list")
-    assert len(rlds("list", "-f", "roboset").splitlines()) == 20
-    shown = rlds("list", "-f", "roboset", "--all").splitlines()
-    assert len(shown) == 21
-    assert shown[1].endswith("closed")
-    card = rlds("info", closed["id"]).splitlines()
+    commands = ["list", "list -f roboset", "list -f roboset --all", f"info {closed['id']}"]
+    code = f"""
+import sys
+from rlds_cli.cli import main
+for command in {commands!r}:
+    sys.argv = ["rlds", *command.split()]
+    try:
+        main()
+    except SystemExit as e:
+        assert not e.code
+    print(end="\\0")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=site, capture_output=True, text=True, check=True)
+    families, few, every, card, _ = (text.splitlines() for text in done.stdout.split("\0"))
+    assert any("RoboHive simulated manipulation: DAPG hand, FK1 kitchen (1 of a closed source)" in x for x in families)
+    assert len(few) == 20
+    assert len(every) == 21
+    assert every[1].endswith("closed")
     assert card[0].endswith("not here; the source is closed")
     assert card[-1].split(None, 1) == ["notes", "the bucket answers 403"]
 

@@ -194,7 +194,7 @@ class Growing(RuleBasedStateMachine):
 
 
 TestGrowing = Growing.TestCase
-TestGrowing.settings = settings(max_examples=15, stateful_step_count=25)
+TestGrowing.settings = settings(max_examples=10, stateful_step_count=25)
 
 
 @pytest.mark.slow

@@ -69,11 +69,11 @@ def test_the_source_of_a_selection_is_that_of_its_own_transitions():
 )
 def test_every_sample_is_as_in_its_archive_and_one_wrong_element_is_seen(name):
     ds = rlds_cli.download(f"sample/{name}")
-    found = trace(ds, 150)
-    assert found.ok and 100 < found.steps <= 150
+    found = trace(ds, 60)
+    assert found.ok and 40 < found.steps <= 60
     assert {"observation", "action", "next/reward", "next/terminated"} <= set(found.fields)
     damage(ds, "observation", (ds.episodes["start"], 0), 77.0)
-    wrong = trace(f"sample/{name}", 150).differences
+    wrong = trace(f"sample/{name}", 60).differences
     assert len(wrong) > 3 and {(d.step, d.field) for d in wrong} == {(0, "observation")}
     assert "7" in wrong[0].stored and "[" in wrong[0].key
 
@@ -119,7 +119,7 @@ def test_what_functions_left_alone_is_followed_and_what_they_moved_is_not(pendul
         return episode
 
     made = preprocess.run(pendulum, shift)
-    found = trace(made)
+    found = trace(made, 40)
     assert found.ok and "next/reward" in found.others and "observation" in found.fields
     assert made.source_of(4321).row == 4321
 

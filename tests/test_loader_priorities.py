@@ -96,9 +96,9 @@ def test_random_draws_pass_a_chi_square_test(some):
     priorities = some(5000)
     errors = np.repeat(np.linspace(0, 3, 50), 100)
     update(priorities, np.arange(5000), errors)
-    found = find(priorities, np.random.default_rng(5).random(200_000))
+    found = find(priorities, np.random.default_rng(5).random(50_000))
     mass = ((errors + 1e-6) ** 0.6).reshape(50, 100).sum(1)
-    expected = 200_000 * mass / mass.sum()
+    expected = 50_000 * mass / mass.sum()
     seen = np.bincount(found // 100, minlength=50)
     assert ((seen - expected) ** 2 / expected).sum() < 103  # 49 degrees of freedom: 1e-5
 

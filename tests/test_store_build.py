@@ -109,9 +109,10 @@ def check(built: Built) -> str:
     return m.fingerprint
 
 
-@pytest.fixture
-def undisturbed(tmp_path: Path) -> str:
-    return check(Work(Job(), tmp_path / "undisturbed").run(progress=silent))
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The fingerprint of what one process writes without an interruption."""
+    return check(Work(Job(), tmp_path_factory.mktemp("undisturbed") / "w").run(progress=silent))
 
 
 def test_workers_and_segments_change_nothing(tmp_path: Path, undisturbed: str) -> None:

@@ -21,6 +21,7 @@ from loader_data import create, episode
 
 from rlds_cli.base import settings
 from rlds_cli.base.settings import Settings
+from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError, WrongHash
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.places import Address, Pull, RemoteFile
@@ -275,9 +276,20 @@ class Outcome:
     requests: int
 
 
-def ask(way: str, lie: Lie, where: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+@pytest.fixture(scope="module")
+def pushed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, Path]:
+    """A dataset and where it was pushed to, in a home of the module."""
+    directory = tmp_path_factory.mktemp("pushed")
+    with pytest.MonkeyPatch.context() as env:
+        env.setenv("RLDS_HOME", str(directory / "home"))
+        ds = create([episode(k, 40) for k in range(3)])
+        push(ds.id, directory / "store", pages=False)
+    return ds, directory / "store"
+
+
+def ask(way: str, lie: Lie, where: Settings, pushed: tuple[Dataset, Path], monkeypatch: pytest.MonkeyPatch) -> Outcome:
     if way == "pull":
-        return ask_by_pull(lie, where, tmp_path, monkeypatch)
+        return ask_by_pull(lie, where, pushed, monkeypatch)
     ways = {**WAYS, "archive": lambda server, where: archive(server, where, sha256=SHA256)}
     with server_of(lambda talk: lie(talk, CONTENT), monkeypatch) as server:
         try:
@@ -287,11 +299,10 @@ def ask(way: str, lie: Lie, where: Settings, tmp_path: Path, monkeypatch: pytest
         return Outcome(result, len(server.requests))
 
 
-def ask_by_pull(lie: Lie, where: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+def ask_by_pull(lie: Lie, where: Settings, pushed: tuple[Dataset, Path], monkeypatch: pytest.MonkeyPatch) -> Outcome:
     """Download a dataset of which the server misbehaves with the largest object alone."""
-    ds = create([episode(k, 40) for k in range(3)])
-    push(ds.id, tmp_path / "store", pages=False)
-    files = {p.relative_to(tmp_path / "store").as_posix(): p for p in (tmp_path / "store").rglob("*") if p.is_file()}
+    ds, store = pushed
+    files = {p.relative_to(store).as_posix(): p for p in store.rglob("*") if p.is_file()}
     objects = {name: file for name, file in files.items() if name.startswith("objects/")}
     largest = max(objects, key=lambda name: objects[name].stat().st_size)
     lied = list[int]()
@@ -319,22 +330,20 @@ def ask_by_pull(lie: Lie, where: Settings, tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("way", COLUMNS)
 @pytest.mark.parametrize("server", SERVERS)
 def test_every_way_makes_the_same_of_a_server(
-    server: str, way: str, where: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: str, way: str, where: Settings, pushed: tuple[Dataset, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcome = ask(way, SERVERS[server], where, tmp_path, monkeypatch)
+    outcome = ask(way, SERVERS[server], where, pushed, monkeypatch)
     assert outcome == Outcome(*ANSWERS[server][COLUMNS.index(way)])
 
 
 @pytest.mark.parametrize("indexed", [True, False], ids=["pushed", "copied"])
 @pytest.mark.parametrize("lie", LIES)
 def test_a_pull_takes_no_more_than_its_files_have(
-    lie: str, indexed: bool, tmp_path: Path, where: Settings, monkeypatch: pytest.MonkeyPatch
+    lie: str, indexed: bool, pushed: tuple[Dataset, Path], where: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The small files come as they are; of the rows, a range of more than a byte is answered by the lie."""
-    ds = create([episode(k, 40) for k in range(3)])
-    top = tmp_path / "store" if indexed else ds.path
-    if indexed:
-        push(ds.id, top, pages=False)
+    ds, store = pushed
+    top = store if indexed else ds.path
     files = {p.relative_to(top).as_posix(): p.read_bytes() for p in top.rglob("*") if p.is_file()}
 
     lied = list[str]()
