@@ -59,6 +59,7 @@ def test_values_come_one_by_one() -> None:
         assert child.ask(functions.process, names=()) != os.getpid()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS])
 def test_a_crash_is_damage_of_the_file(number: int) -> None:
     with child.reading():

@@ -83,7 +83,11 @@ def nested(name: str = "local/nested", reward: bool = True) -> None:
     ],
 )
 def test_a_few_steps(name: str, id: str, capsys: pytest.CaptureFixture[str]) -> None:
-    curve = load(f"examples/{name}.py").train(id, steps=8, eval_every=4)
+    module = load(f"examples/{name}.py")
+    if id == PENDULUM:  # episodes of 200 steps, of which a third say the same
+        plain = module.evaluate
+        module.evaluate = lambda env, act, seed, episodes=10: plain(env, act, seed, episodes // 3)
+    curve = module.train(id, steps=8, eval_every=4)
     assert [point[0] for point in curve] == [4, 8]
     assert all(math.isfinite(x) for point in curve for x in point)
     output = capsys.readouterr().out

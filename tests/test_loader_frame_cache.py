@@ -7,9 +7,9 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache as kept
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +40,20 @@ def pictures(k: int, count: int = STEPS) -> np.ndarray:
     return np.stack([np.roll(coarse, 3 * t, 1) for t in range(count)])
 
 
-def video(path: Path, k: int, group: int = 8, **options: str) -> Path:
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=30, options={"g": str(group), **options})
+@kept
+def encoded(k: int, group: int, *options: tuple[str, str]) -> bytes:
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=30, options={"g": str(group), **dict(options)})
         stream.height, stream.width, stream.pix_fmt = SHAPE[0], SHAPE[1], "yuv420p"
         for picture in pictures(k):
             container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         container.mux(stream.encode())
+    return file.getvalue()
+
+
+def video(path: Path, k: int, group: int = 8, **options: str) -> Path:
+    path.write_bytes(encoded(k, group, *options.items()))
     return path
 
 
@@ -65,8 +72,15 @@ def small(frames: Any) -> np.ndarray:
 
 def shown(path: Path) -> np.ndarray:
     """All frames of a video, decoded by PyAV from the beginning."""
-    with av.open(str(path)) as container:
-        return np.stack([f.to_ndarray(format="rgb24") for f in container.decode(video=0)])
+    return decoded(path.read_bytes())
+
+
+@kept
+def decoded(file: bytes) -> np.ndarray:
+    with av.open(io.BytesIO(file)) as container:
+        frames = np.stack([f.to_ndarray(format="rgb24") for f in container.decode(video=0)])
+    frames.flags.writeable = False
+    return frames
 
 
 def episode(camera: Any, first: int) -> dict[str, Any]:
@@ -268,23 +282,31 @@ def test_a_home_that_takes_no_frames(filmed: Filmed, home: Path) -> None:
 
 # -- processes that are killed, and machines that restart
 
-READER = """
-from rlds_cli.loader import Loader, Resize, Shuffled, Transition
-transform = Resize("observation/camera", (12, 16), cache="1GiB")
-how = dict(window=Transition(anchors="steps"), sampler=Shuffled(), backend="numpy", prefetch=0)
-loader = Loader("local/filmed", 1, transform=transform, fields=["observation/camera"], seed=1, **how)
-for _ in range(20):
-    for k, batch in enumerate(loader):
-        print(k, flush=True)
-"""
+
+def read_on(told: int) -> None:
+    """Read epochs batch by batch, and write a byte after each batch."""
+    how: dict[str, Any] = {**EACH_STEP, "sampler": Shuffled(), "prefetch": 0, "seed": 1}
+    loader = Loader("local/filmed", 1, transform=Resize(CAMERA, SIZE, cache="1GiB"), **how)
+    for _ in range(20):
+        for _ in loader:
+            os.write(told, b".")
 
 
 def test_processes_share_the_frames_and_may_be_killed(tmp_path: Path, home: Path) -> None:
     filmed = Filmed("local/filmed", tmp_path, "video")
-    with subprocess.Popen([sys.executable, "-c", READER], stdout=subprocess.PIPE, text=True) as reader:
-        assert reader.stdout is not None and reader.stdout.readline() == "0\n"
-        check(filmed)
-        reader.send_signal(signal.SIGKILL)
+    said, told = os.pipe()
+    reader = os.fork()
+    if reader == 0:
+        try:
+            read_on(told)
+        finally:
+            os._exit(0)
+    os.close(told)
+    assert os.read(said, 1) == b"."
+    check(filmed)
+    os.kill(reader, signal.SIGKILL)
+    os.waitpid(reader, 0)
+    os.close(said)
     check(filmed)
     assert stored(home) <= 2 * STEPS * 12 * 16 * 3  # no frame is there twice
 

@@ -51,10 +51,21 @@ def is_segmented(ds: Dataset) -> bool:
     return any(layouts.is_segmented(ds.path / c.directory) for c in columns)
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Episode], list[Episode]]:
+    """A home with two datasets, and their episodes."""
+    home, a, b = tmp_path_factory.mktemp("built") / "home", episodes(0, 5), episodes(1, 4)
+    with pytest.MonkeyPatch.context() as env:
+        env.setenv("RLDS_HOME", str(home))
+        build("local/a", a), build("local/b", b)
+    return home, a, b
+
+
 @pytest.fixture
-def two() -> tuple[list[Episode], list[Episode]]:
-    a, b = episodes(0, 5), episodes(1, 4)
-    build("local/a", a), build("local/b", b)
+def two(home: Path, built: tuple[Path, list[Episode], list[Episode]]) -> tuple[list[Episode], list[Episode]]:
+    """The same two datasets in the home of the test."""
+    there, a, b = built
+    shutil.copytree(there, home)
     return a, b
 
 
