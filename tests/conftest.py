@@ -18,6 +18,7 @@ from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import h5py
+import made_once
 import numpy as np
 import pytest
 import typer.main
@@ -87,6 +88,12 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def room_of_datasets(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Datasets that many tests begin with lie here."""
+    made_once.room = tmp_path_factory.mktemp("made")
 
 
 @pytest.fixture

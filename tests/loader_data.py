@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from made_once import made_once
 from reference import windows
 
 import rlds_cli
@@ -81,7 +82,11 @@ def create(
     episodes: list[Known], *, reward: bool = True, store: str = "memmap", ref: str = "local/known"
 ) -> rlds_cli.Dataset:
     """Write them, in place of what a test wrote under the same id before."""
-    return rlds_cli.create(ref, (e.plain(reward=reward) for e in episodes), store=store, force=True)
+
+    def make() -> rlds_cli.Dataset:
+        return rlds_cli.create(ref, (e.plain(reward=reward) for e in episodes), store=store, force=True)
+
+    return made_once(ref, make, episodes, reward, store)
 
 
 @st.composite

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import DATA
+from made_once import sample_dataset
 
 import rlds_cli
 from rlds_cli import create
@@ -715,7 +716,7 @@ def test_everything_is_json() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("sample", ["pendulum-d4rl", "cartpole-minari", "mountaincar-robohive"])
 def test_the_samples_are_in_order(sample: str) -> None:
-    report = checks.check(rlds_cli.download(f"sample/{sample}"))
+    report = checks.check(sample_dataset(sample))
     assert (report.errors, report.warnings) == (0, 0)
 
 

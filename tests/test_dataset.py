@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_once import sample_dataset
 
 import rlds_cli
 from rlds_cli import Dataset, create, open_dataset
@@ -355,7 +356,7 @@ def test_scores_need_references(four: Dataset) -> None:
 
 @pytest.mark.thorough
 def test_scores() -> None:
-    ds = rlds_cli.download("sample/cartpole-minari")
+    ds = sample_dataset("cartpole-minari")
     # The registry's reference scores: 22 is 0, 500 is 1.
     assert np.allclose(ds.normalized_score([22, 500, 261]), [0, 1, 0.5])
     assert ds.normalized_score(500) == 1

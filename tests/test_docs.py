@@ -29,6 +29,7 @@ import tfds_files
 import torchrl_dumps
 from conftest import run_rlds
 from lerobot_archives import Content, write_v3
+from made_once import sample_dataset
 
 import rlds_cli
 from rlds_cli import preprocess, registry
@@ -628,16 +629,16 @@ def test_the_cycle_of_the_readme_runs_on_two_homes(desk: Path, monkeypatch: pyte
 
 
 def test_the_code_of_the_format_runs(desk: Path) -> None:
-    rlds_cli.download("sample/pendulum-d4rl")
+    sample_dataset("pendulum-d4rl")
     with h5py.File(SAMPLES / "pendulum-d4rl.hdf5") as f:
         np.testing.assert_array_equal(run_code("docs/format.md")["observation"][:200], f["observations"][:200])
 
 
 def test_the_page_about_exports_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("minari")
-    rlds_cli.download("sample/cartpole-minari")
-    rlds_cli.download("sample/pendulum-d4rl")
-    rlds_cli.download("sample/mountaincar-robohive")
+    sample_dataset("cartpole-minari")
+    sample_dataset("pendulum-d4rl")
+    sample_dataset("mountaincar-robohive")
     ran = run_in_order("docs/export.md", monkeypatch)
     assert ran["rows"]["observation"].to_pylist()[1] == ran["ds"].episode(0)["observation"][1].tolist()
     assert ran["done"].fingerprint == ran["ds"].fingerprint == ran["again"].fingerprint
@@ -863,7 +864,7 @@ def test_the_code_about_datasets_runs(desk: Path) -> None:
 
 
 def test_the_code_about_reports_and_environments_runs(desk: Path) -> None:
-    rlds_cli.download("sample/cartpole-minari")
+    sample_dataset("cartpole-minari")
     assert run_code("docs/report.md")["written"].bytes > 10_000 and Path("report.html").exists()
     ran = run_code("docs/examples.md")
     assert ran["observation"].shape == (4,) and ran["env"].spec.id == "CartPole-v1"
@@ -883,7 +884,7 @@ def test_the_code_about_preprocessing_runs(desk: Path) -> None:
 @pytest.mark.slow
 def test_the_array_of_the_slurm_script_runs(desk: Path) -> None:
     """Its tasks, all at once, and what its last command wraps."""
-    rlds_cli.download("sample/pendulum-d4rl")
+    sample_dataset("pendulum-d4rl")
     script = next(b for b in blocks("docs/preprocess.md", "sh") if "#SBATCH --array=1-4" in b)
     finish = re.search(r'--wrap \\\n *"(.*)"', blocks("docs/preprocess.md", "bash")[0])
     assert finish is not None
@@ -992,8 +993,8 @@ APART = {*ELSEWHERE, *GUIDES, *LATER}
 def test_commands_run(page: str, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     if page == "docs/preprocess.md":
-        rlds_cli.download("sample/pendulum-d4rl")
-        rlds_cli.download("sample/cartpole-minari")
+        sample_dataset("pendulum-d4rl")
+        sample_dataset("cartpole-minari")
     if page == "docs/bring-your-own-data.md":  # its code writes the files that its commands import
         run_in_order(page, monkeypatch)
     if page == "docs/writing-a-reader.md":
@@ -1003,7 +1004,7 @@ def test_commands_run(page: str, desk: Path, monkeypatch: pytest.MonkeyPatch) ->
         write_v3(desk / "my_arm", Content(video=("top",)))
     if page == "docs/inspect.md":
         for sample in ("pendulum-d4rl", "cartpole-minari", "mountaincar-robohive"):
-            rlds_cli.download(f"sample/{sample}")
+            sample_dataset(sample)
         assert run_code(page)["report"].errors == 0
     for command in commands(page):
         shown = stand_in(command)
@@ -1015,7 +1016,7 @@ def test_commands_run(page: str, desk: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("page", [*GUIDES[:-1], pytest.param(GUIDES[-1], marks=pytest.mark.thorough)])
 def test_the_guides_run(page: str, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for sample in ("pendulum-d4rl", "cartpole-minari"):
-        rlds_cli.download(f"sample/{sample}")
+        sample_dataset(sample)
     ran = run_in_order(page, monkeypatch)
     if page == "docs/start.md":
         assert ran["long"].num_episodes == 8 and ran["loss"].item() < 0.7

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from lerobot_archives import FPS
+from made_once import sample_dataset
 from test_exports import episodes
 
 import rlds_cli
@@ -152,7 +153,7 @@ def test_names_and_shapes_that_lerobot_means_otherwise_come_back(home: Path, tmp
 
 @pytest.mark.parametrize("version", ["lerobot", "lerobot2.1"])
 def test_seeds_and_options_are_columns_of_episodes(home: Path, tmp_path: Path, version: str) -> None:
-    ds = rlds_cli.download("sample/cartpole-minari").select(episodes=[4, 2])
+    ds = sample_dataset("cartpole-minari").select(episodes=[4, 2])
     planned = plan_export(ds, version, tmp_path / "out")
     assert [loss.kind for loss in planned.losses] == ["final", "metadata"]
     done = rlds_cli.export(ds, version, tmp_path / "out", lossy=True)

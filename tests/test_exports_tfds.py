@@ -13,6 +13,7 @@ import lerobot_archives
 import numpy as np
 import pytest
 import tfds_files
+from made_once import sample_dataset
 from test_exports import episodes
 
 import rlds_cli
@@ -193,7 +194,7 @@ def test_splits_and_seeds(home: Path, tmp_path: Path) -> None:
     rlds_cli.export(ds, "tfds", tmp_path / "out", lossy=True)
     info = json.loads((tmp_path / "out" / "dataset_info.json").read_text())
     assert [(s["name"], s["shardLengths"]) for s in info["splits"]] == [("train", ["2"]), ("val", ["1"])]
-    poles = rlds_cli.download("sample/cartpole-minari").select(episodes=[1, 0])
+    poles = sample_dataset("cartpole-minari").select(episodes=[1, 0])
     done = rlds_cli.export(poles, "tfds", tmp_path / "poles", lossy=True)
     assert [loss.kind for loss in done.losses] == ["metadata"] and done.proved
     seeds = [r["episode_metadata/seed"] for r in records(tmp_path / "poles" / "poles-train.tfrecord-00000-of-00001")]

@@ -13,6 +13,7 @@ from conftest import DATA, write_d4rl
 from d4rl_files import flags, ramp, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_once import sample_dataset
 
 import rlds_cli
 from rlds_cli.errors import InvalidEpisode, NoReward, Offline, RldsError, UnknownDataset, UnknownField
@@ -323,7 +324,7 @@ def test_terminals_inside_an_episode(tmp_path: Path) -> None:
 
 def test_ids_paths_and_datasets_are_one() -> None:
     expected = slow_transitions(columns_of(PENDULUM), None, False)
-    ds = rlds_cli.download("sample/pendulum-d4rl")
+    ds = sample_dataset("pendulum-d4rl")
     for source in ("sample/pendulum-d4rl", ds, ds.path, str(ds.path)):
         check_same(d4rl.qlearning_dataset(source), expected)
         check_same(d4rl.qlearning_dataset(Env(5), source), expected)

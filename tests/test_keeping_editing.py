@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_once import sample_dataset
 
 import rlds_cli
 from rlds_cli import preprocess
@@ -25,7 +26,7 @@ def elsewhere(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sample() -> Dataset:
-    return rlds_cli.download(SAMPLE)
+    return sample_dataset(SAMPLE.removeprefix("sample/"))
 
 
 def locked(tmp_path: Path, *refs: str) -> Path:

@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import preprocess_functions as functions
 import pytest
+from made_once import sample_dataset
 
 import rlds_cli
 from rlds_cli import preprocess
@@ -33,7 +34,7 @@ def locked(tmp_path, *refs):
 
 @pytest.mark.thorough
 def test_what_was_downloaded_and_made_is_so_elsewhere(tmp_path, elsewhere):
-    ds = rlds_cli.download("sample/pendulum-d4rl")
+    ds = sample_dataset("pendulum-d4rl")
     one = preprocess.run(ds, functions.normalise)
     two = preprocess.run(one, "preprocess_functions:normalise_step", "two", unit="step")
     last = preprocess.run(two, preprocess.return_to_go, "last", args={"gamma": 0.5})
@@ -52,7 +53,7 @@ def test_what_was_downloaded_and_made_is_so_elsewhere(tmp_path, elsewhere):
 def test_other_content_is_named_and_stays(tmp_path, elsewhere):
     rng = np.random.default_rng(0)
     episode = {"observation": rng.normal(size=(5, 2)), "action": np.zeros((4, 1)), "next": {"truncated": True}}
-    rlds_cli.download("sample/pendulum-d4rl")
+    sample_dataset("pendulum-d4rl")
     file = locked(tmp_path, "sample/pendulum-d4rl")
     other = rlds_cli.create("sample/pendulum-d4rl", [episode], cache_dir=elsewhere)
     with pytest.raises(WrongFingerprint) as e:
@@ -64,7 +65,7 @@ def test_other_content_is_named_and_stays(tmp_path, elsewhere):
 
 
 def test_what_would_be_made_otherwise_leaves_what_is_there(tmp_path, elsewhere):
-    rlds_cli.download("sample/pendulum-d4rl")
+    sample_dataset("pendulum-d4rl")
     preprocess.run("sample/pendulum-d4rl", "scale_reward", "x", args={"scale": 2})
     file = locked(tmp_path, "sample/pendulum-d4rl@x")
     content = json.loads(file.read_text())
@@ -81,7 +82,7 @@ def test_what_would_be_made_otherwise_leaves_what_is_there(tmp_path, elsewhere):
 
 @pytest.mark.thorough
 def test_an_archive_that_is_another_now_is_refused(tmp_path, elsewhere):
-    rlds_cli.download("sample/pendulum-d4rl")
+    sample_dataset("pendulum-d4rl")
     file = locked(tmp_path, "sample/pendulum-d4rl")
     content = json.loads(file.read_text())
     content["datasets"][0]["files"][0]["sha256"] = "0" * 64
@@ -96,7 +97,7 @@ def test_a_function_that_is_another_now_is_named(tmp_path, elsewhere, monkeypatc
     module = tmp_path / "prep.py"
     module.write_text("def f(episode):\n    episode['action'] += 1\n    return episode\n")
     monkeypatch.chdir(tmp_path)
-    rlds_cli.download("sample/pendulum-d4rl")
+    sample_dataset("pendulum-d4rl")
     preprocess.run("sample/pendulum-d4rl", "prep.py:f")
     file = locked(tmp_path, "sample/pendulum-d4rl@f")
     module.write_text("def f(episode):\n    episode['action'] += 2\n    return episode\n")
@@ -130,7 +131,7 @@ def test_what_is_no_lock_file(tmp_path, text):
 
 @pytest.mark.thorough
 def test_the_commands(tmp_path, elsewhere):
-    rlds_cli.download("sample/pendulum-d4rl")
+    sample_dataset("pendulum-d4rl")
 
     def rlds(*words):
         code = "from rlds_cli.cli import main; main()"

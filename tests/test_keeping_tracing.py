@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 from d4rl_files import flags, ramp, write
+from made_once import sample_dataset
 
 import rlds_cli
 from rlds_cli import preprocess
@@ -24,7 +25,7 @@ DATA = Path(__file__).parent / "data"
 
 @pytest.fixture
 def pendulum():
-    return rlds_cli.download("sample/pendulum-d4rl")
+    return sample_dataset("pendulum-d4rl")
 
 
 def damage(ds, field, row, value):
@@ -54,7 +55,7 @@ def test_the_source_of_a_transition_is_where_its_values_stand(pendulum):
 
 @pytest.mark.thorough
 def test_the_source_of_a_selection_is_that_of_its_own_transitions():
-    cartpole = rlds_cli.download("sample/cartpole-minari")
+    cartpole = sample_dataset("cartpole-minari")
     some = cartpole.select(episodes=[7, 2])
     at = some.source_of(3)
     assert (at.group, at.row, at.episode, at.step) == ("episode_7", 3, 7, 3)
@@ -68,7 +69,7 @@ def test_the_source_of_a_selection_is_that_of_its_own_transitions():
     "name", ["pendulum-d4rl", "cartpole-minari", pytest.param("mountaincar-robohive", marks=pytest.mark.slow)]
 )
 def test_every_sample_is_as_in_its_archive_and_one_wrong_element_is_seen(name):
-    ds = rlds_cli.download(f"sample/{name}")
+    ds = sample_dataset(name)
     found = trace(ds, 60)
     assert found.ok and 40 < found.steps <= 60
     assert {"observation", "action", "next/reward", "next/terminated"} <= set(found.fields)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import write_d4rl
+from made_once import sample_dataset
 
 import rlds_cli
 from rlds_cli import create, preprocess
@@ -65,7 +66,7 @@ def test_every_file_counts_once(home: Path) -> None:
 
 @pytest.mark.thorough
 def test_archives_with_and_without_their_datasets(home: Path) -> None:
-    rlds_cli.download("sample/pendulum-d4rl")
+    sample_dataset("pendulum-d4rl")
     archive = home / "archives/sample/pendulum-d4rl"
     gone = home / "archives/minari/a+b-v0"
     gone.mkdir(parents=True)
@@ -138,7 +139,7 @@ def test_what_others_share_is_not_freed() -> None:
 
 @pytest.mark.thorough
 def test_the_archive_stays(home: Path) -> None:
-    rlds_cli.download("sample/pendulum-d4rl")
+    sample_dataset("pendulum-d4rl")
     archive = home / "archives/sample/pendulum-d4rl"
     (done,) = remove(["sample/pendulum-d4rl"])
     assert done.archive == on_disk(archive) > 0
@@ -156,7 +157,7 @@ def half(episode: Any) -> Any:
 def test_what_nothing_can_make_again(tmp_path: Path) -> None:
     make("local/a", 10)
     assert lost("local/a") == ["it was created from values in Python"]
-    rlds_cli.download("sample/pendulum-d4rl")
+    sample_dataset("pendulum-d4rl")
     assert lost("sample/pendulum-d4rl") == [""]
     write_d4rl(tmp_path / "own.hdf5", [5, 7])
     import_files(tmp_path / "own.hdf5", "local/own")
@@ -175,7 +176,7 @@ def test_derived_datasets_that_nothing_can_make_again() -> None:
     assert lost("local/a", "local/a@half") == [created, f"local/a, which it was made of, is removed too: {created}"]
     remove(["local/a"])
     assert lost("local/a@half") == ["local/a, which it was made of, is not here"]
-    preprocess.run(rlds_cli.download("sample/pendulum-d4rl"), half, "half", jobs=0)
+    preprocess.run(sample_dataset("pendulum-d4rl"), half, "half", jobs=0)
     remove(["sample/pendulum-d4rl"])
     assert lost("sample/pendulum-d4rl@half") == [""]
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from made_once import sample_dataset
 
 import rlds_cli
 from rlds_cli.cli import main
@@ -17,7 +18,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 @pytest.fixture
 def pendulum():
-    return rlds_cli.download("sample/pendulum-d4rl")
+    return sample_dataset("pendulum-d4rl")
 
 
 @pytest.fixture

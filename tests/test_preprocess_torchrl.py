@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from made_once import sample_dataset
 from minari.data_collector import EpisodeBuffer
 from tensordict import TensorDict
 
@@ -154,7 +155,7 @@ def test_the_norm_of_roboset_observations(unit):
     def func(data):
         return data.set("obs_norm", data.get("observation").norm(dim=-1))
 
-    ds = rlds_cli.download("sample/mountaincar-robohive")
+    ds = sample_dataset("mountaincar-robohive")
     made = preprocess.run(ds, func, "norm", unit=unit, arrays="tensordict")
     with h5py.File(SAMPLES / "mountaincar-robohive.h5") as f:
         trials = sorted(f, key=lambda name: int(name.removeprefix("Trial")))

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_once import sample_dataset
 
-import rlds_cli
 from rlds_cli import create, preprocess
 from rlds_cli.cli import out
 from rlds_cli.errors import RldsError
@@ -147,7 +147,7 @@ def keep_long(batch: Any) -> Any:
 
 
 def test_episodes_of_one_archive_are_told_by_their_origin() -> None:
-    ds = rlds_cli.download("sample/cartpole-minari")
+    ds = sample_dataset("cartpole-minari")
     lengths = ds.episodes["length"]
     d = compare(ds, preprocess.run(ds, keep_long, "long", jobs=0))
     e = d.episodes

@@ -19,6 +19,7 @@ import page_data
 import pytest
 from conftest import run_rlds
 from frames_data import decoded, film
+from made_once import sample_dataset
 from PIL import Image
 
 import rlds_cli
@@ -402,7 +403,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_a_report_without_a_name_is_named_after_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rlds_cli.download("sample/pendulum-d4rl")
+    sample_dataset("pendulum-d4rl")
     monkeypatch.chdir(tmp_path)
     for words in (["--html"], ["--html", "--force"]):
         run = run_rlds("inspect", "sample/pendulum-d4rl", *words)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from conftest import run_rlds
 from frames_data import decoded, film
+from made_once import sample_dataset
 from PIL import Image
 
 import rlds_cli
@@ -280,8 +281,8 @@ def test_no_line_of_the_page_is_too_long(ds: rlds_cli.Dataset) -> None:
 
     pages = (
         SummaryPage(summarise(ds)),
-        SummaryPage(summarise(rlds_cli.download("sample/cartpole-minari"), elements=True)),
-        SummaryPage(summarise(rlds_cli.download("sample/mountaincar-robohive"))),
+        SummaryPage(summarise(sample_dataset("cartpole-minari"), elements=True)),
+        SummaryPage(summarise(sample_dataset("mountaincar-robohive"))),
         EpisodePage(describe_episode(ds, 3)),
         CheckPage(check(ds)),
     )
@@ -294,7 +295,7 @@ def test_no_line_of_the_page_is_too_long(ds: rlds_cli.Dataset) -> None:
 
 @pytest.mark.slow
 def test_pipes_have_no_colour_and_break_no_line(ds: rlds_cli.Dataset) -> None:
-    rlds_cli.download("sample/pendulum-d4rl")
+    sample_dataset("pendulum-d4rl")
     for command in (("inspect", "local/x"), ("check", "local/x"), ("diff", "local/x", "sample/pendulum-d4rl")):
         shown = rlds(*command).stdout
         assert "\x1b" not in shown and shown

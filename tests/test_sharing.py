@@ -25,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lerobot_archives import Content, write_v3
 from loader_data import create, episode
+from made_once import made_once, sample_dataset
 from object_store import KEY, SECRET, Fault, ObjectStore
 from server import Server
 
@@ -104,11 +105,8 @@ def large(rows: int = 30_000, *, ref: str = "local/large", seed: int = 0) -> Dat
     """A dataset of some MiB, so that it has more than one block."""
     rng = np.random.default_rng(seed)
     values = rng.integers(0, 256, (rows + 1, 64), np.uint8)
-    return rlds_cli.create(
-        ref,
-        [{"observation": values, "action": np.arange(rows, dtype=np.int64), "next/reward": np.arange(rows) / 7}],
-        force=True,
-    )
+    item = {"observation": values, "action": np.arange(rows, dtype=np.int64), "next/reward": np.arange(rows) / 7}
+    return made_once(ref, lambda: rlds_cli.create(ref, [item], force=True), rows, seed)
 
 
 # -- every kind of dataset
@@ -140,7 +138,7 @@ def test_a_dataset_arrives_as_it_was(kind: str, tmp_path: Path, store: Path, oth
         "derived": derived,
         "frames": lambda: film([4, 3]),
         "videos": lambda: videos(tmp_path),
-        "imported": lambda: rlds_cli.download("sample/pendulum-d4rl"),
+        "imported": lambda: sample_dataset("pendulum-d4rl"),
     }
     ds = makers[kind]()
     done = push(ds.id, store / kind)
@@ -885,7 +883,7 @@ def test_a_download_that_is_killed_goes_on(other: Path, tmp_path: Path, monkeypa
 
 
 def test_an_id_of_the_registry_is_not_taken_from_an_address(store: Path, other: Path) -> None:
-    push(rlds_cli.download("sample/pendulum-d4rl").id, store)
+    push(sample_dataset("pendulum-d4rl").id, store)
     with pytest.raises(InvalidId, match="only the registry says") as e:
         bring(store, other)
     assert "--as local/NAME" in str(e.value.hint)
@@ -998,7 +996,7 @@ def test_a_lock_names_the_address(store: Path, other: Path, tmp_path: Path) -> N
 
 @pytest.mark.thorough
 def test_a_lock_takes_an_archive_where_the_store_is_gone(store: Path, other: Path, tmp_path: Path) -> None:
-    rlds_cli.download("sample/pendulum-d4rl")
+    sample_dataset("pendulum-d4rl")
     file = tmp_path / "rlds.lock"
     push("sample/pendulum-d4rl", store)
     file.write_text(pinning.lock(["sample/pendulum-d4rl"]))
@@ -1190,7 +1188,7 @@ def test_the_command_that_a_push_prints_works(id: str, store: Path, other: Path)
     if id == "local/large":
         large(400)
     else:
-        rlds_cli.download("sample/pendulum-d4rl")
+        sample_dataset("pendulum-d4rl")
     if id.endswith("@half"):
         preprocess.run("sample/pendulum-d4rl", "scale_reward", "half", args={"scale": 0.5})
     said = run_rlds("push", id, str(store))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import page_data
 import pytest
+from made_once import sample_dataset
 from markdown_it import MarkdownIt
 from test_report_page import Document
 
@@ -57,7 +58,7 @@ def words(document: Document, *elements: str) -> str:
 def pendulum(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RLDS_HOME", str(tmp_path_factory.mktemp("home")))
-        return summarise(rlds_cli.download("sample/pendulum-d4rl"))
+        return summarise(sample_dataset("pendulum-d4rl"))
 
 
 def described(**about: Any) -> Summary:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_once import sample_dataset
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
@@ -330,7 +331,7 @@ w.add(np.ones(2), 0, reward=1)
 
 @pytest.mark.thorough
 def test_episodes_of_another_dataset_keep_what_is_known_of_them() -> None:
-    demos = rlds_cli.download("sample/cartpole-minari")
+    demos = sample_dataset("cartpole-minari")
     with rlds_cli.writer("local/run", like=demos) as w:
         assert w.add_episodes((demos.episode(k) for k in range(3)), protected=True) == 3
     ds = w.dataset()
