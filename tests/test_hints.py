@@ -44,11 +44,13 @@ def texts(node: ast.expr) -> Iterator[str]:
                     yield left + right
 
 
+@cache
 def hints() -> list[tuple[str, str]]:
     """All hints of the package: where each stands, and its text."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        source = path.read_text()
+        for node in ast.walk(ast.parse(source)) if "hint" in source.lower() else ():
             named = node.targets if isinstance(node, ast.Assign) else []
             if (isinstance(node, ast.keyword) and node.arg == "hint") or any(map(_is_hint, named)):
                 where = f"{path.relative_to(PACKAGE)}:{node.lineno}"
