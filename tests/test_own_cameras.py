@@ -153,8 +153,14 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize("codec", ["jpeg", "png"])
-@pytest.mark.parametrize("write", LAYOUTS)
+@pytest.mark.parametrize(
+    ("write", "codec"),
+    [
+        *((write, "jpeg") for write in LAYOUTS),
+        (hdf5_padded, "png"),
+        *(pytest.param(write, "png", marks=pytest.mark.thorough) for write in LAYOUTS[1:]),
+    ],
+)
 def test_images_are_kept_as_they_are(tmp_path: Path, write: Callable[[Path, list[bytes]], Path], codec: str) -> None:
     images = [image(seed, codec) for seed in range(sum(LENGTHS))]
     ds = import_files(write(tmp_path, images), "local/filmed", progress=False)
@@ -288,6 +294,7 @@ def film(path: Path, count: int, fps: int = 10, codec: str = "libx264", **option
     return decoded(path)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["ep_{k}_cam.mp4", "ep_{k}/cam.mp4", "cam/ep_{k}.mp4", "videos/cam/ep_{k}.mp4"])
 def test_a_video_for_each_episode(tmp_path: Path, name: str) -> None:
     films = []
@@ -373,6 +380,7 @@ def cut(data: bytes) -> bytes:
     return data[: len(data) // 2]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", [hdf5_padded, npz_texts, parquet_struct, hdf5_groups])
 def test_a_jpeg_that_is_cut_short_is_refused_by_row(tmp_path: Path, write: Callable[[Path, list[bytes]], Path]) -> None:
     images = [image(k) for k in range(sum(LENGTHS))]
@@ -469,6 +477,7 @@ def test_a_folder_whose_name_holds_that_of_a_table(tmp_path: Path) -> None:
 # -- files beside a table are sources
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("write", [a_folder_each, named_in_a_column])
 def test_other_images_are_another_import(tmp_path: Path, write: Callable[[Path, list[bytes]], Path]) -> None:
     images = [image(seed) for seed in range(sum(LENGTHS))]

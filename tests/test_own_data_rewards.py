@@ -62,7 +62,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_reward_without_an_action_is_refused_until_its_step_is_named(tmp_path: Path, layout: str) -> None:
     path = LAYOUTS[layout](tmp_path, LOG)
@@ -237,6 +237,7 @@ def test_commands_import_and_append_rewards_that_arrive(tmp_path: Path, monkeypa
     assert trace(ds, 10).ok
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("suffix", [".npz", ".h5", ".parquet"])
 def test_step_types_without_rewards_in_first_rows_are_refused_with_both_options(tmp_path: Path, suffix: str) -> None:
     log = {"observation": [[0.0], [1.0], [2.0]], "action": [[0.5], [0.7], [0.0]], "reward": [0.0, 6.0, 9.0]}
@@ -268,6 +269,7 @@ def assumed(notes: Any) -> list[str]:
     return [text for text in (n if isinstance(n, str) else n["text"] for n in notes) if text.startswith(ASSUMED)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_an_order_of_rewards_that_nothing_shows_is_said(tmp_path: Path, layout: str) -> None:
     path = LAYOUTS[layout](tmp_path, DREAMER)
