@@ -216,6 +216,7 @@ def test_loaders_with_workers_and_packed_rows(
     check_batches(few, [five[2], five[0]], 0)
 
 
+@pytest.mark.sampled(1)
 def test_a_source_that_is_gone_is_named(there: Elsewhere, source: Dataset, five: list[Episode]) -> None:
     few = part(source)
     aside = there.root.with_name(f"{there.root.name}.aside")
@@ -252,6 +253,7 @@ def test_another_dataset_in_the_place_of_the_source_is_refused(
         few.store.rows("observation/state")
 
 
+@pytest.mark.sampled(1)
 def test_rm_and_compact_know_the_datasets_that_refer_to_one(
     there: Elsewhere, source: Dataset, five: list[Episode], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +294,7 @@ def test_a_dataset_is_the_same_version_wherever_its_rows_are(source: Dataset, tm
     assert ds.store.version_id == few.store.version_id and verify(whole).ok
 
 
+@pytest.mark.sampled(1)
 def test_pushed_datasets_are_whole(there: Elsewhere, source: Dataset, five: list[Episode], tmp_path: Path) -> None:
     few, wanted, address = part(source), [five[2], five[0]], tmp_path / "address"
     rlds_cli.push(few.id, address)
@@ -368,6 +371,7 @@ def test_references_that_lead_anywhere_else_are_refused(source: Dataset, wrong: 
     assert not verify(few.path).ok
 
 
+@pytest.mark.sampled(1)
 def test_a_reference_to_a_reference_is_refused(source: Dataset) -> None:
     few = part(source)
     file = few.path / "observation/state/reference.json"
@@ -388,6 +392,7 @@ def test_links_in_the_source_are_refused(there: Elsewhere, source: Dataset, tmp_
         rlds_cli.open_dataset(few.id)
 
 
+@pytest.mark.sampled(1)
 def test_other_zarr_readers_see_the_fields_that_are_here(source: Dataset) -> None:
     short = source.trim({0: (0, 2)}, "short")
     group = zarr.open_group(str(short.path), mode="r")
@@ -403,6 +408,7 @@ def test_numpy_alone_follows_references(there: Elsewhere, source: Dataset, monke
     assert script["Dataset"](merged.path).fingerprint() == merged.fingerprint
 
 
+@pytest.mark.sampled(1)
 def test_commands_say_where_the_rows_are(source: Dataset) -> None:
     where = str(source.store.files.identity)
     out = run("select", "local/five", "--episodes", "2,0", "--as", "part")
