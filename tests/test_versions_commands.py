@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,22 @@ from rlds_cli.store import Change
 assert main
 
 
-@pytest.fixture
-def arm() -> Dataset:
+@pytest.fixture(scope="module")
+def home_with_arm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("arm")
     episodes = [
         {"observation": np.full((t + 1, 2), t, np.float32), "action": np.zeros((t, 1), np.float32),
          "next": {"reward": np.ones(t, np.float32), "terminated": True}, "episode": {"take": t, "success": t % 2 == 0}}
         for t in (3, 4, 5, 6)
     ]  # fmt: skip
-    return rlds_cli.create("local/arm", episodes)
+    rlds_cli.create("local/arm", episodes, cache_dir=home)
+    return home
+
+
+@pytest.fixture
+def arm(home_with_arm: Path, home: Path) -> Dataset:
+    shutil.copytree(home_with_arm, home)
+    return rlds_cli.open_dataset("local/arm")
 
 
 def run(*arguments: str) -> str:
@@ -78,17 +87,21 @@ def test_texts_stay_texts_and_numbers_numbers(arm: Dataset, tmp_path: Path) -> N
         run("label", "local/arm", "--set", "license=MIT", "--set", "license=BSD")
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [("episode,q\n1,a,b\n", "more values"), ("episode,q\n1\n", "fewer values"), ("episode,q\n9,a\n", "no episode 9"),
-     ("episode,q\n1,a\n1,b\n", "twice"), ("q\na\n", "needs a column"), ("id,q\n00,a\n", "no episode of the id"),
-     (",episode,q\n0,1,a\n", "column 1 has no name"), ("episode,q\n", "no line below"),
-     ("episode,q,q\n1,a,b\n", "two columns 'q'")],
-)  # fmt: skip
-def test_a_file_of_labels_that_is_wrong(arm: Dataset, tmp_path: Path, text: str, why: str) -> None:
-    (tmp_path / "labels.csv").write_text(text)
-    with pytest.raises(RldsError, match=why):
-        run("label", "local/arm", "--from", str(tmp_path / "labels.csv"))
+def test_a_file_of_labels_that_is_wrong(arm: Dataset, tmp_path: Path) -> None:
+    for text, why in (
+        ("episode,q\n1,a,b\n", "more values"),
+        ("episode,q\n1\n", "fewer values"),
+        ("episode,q\n9,a\n", "no episode 9"),
+        ("episode,q\n1,a\n1,b\n", "twice"),
+        ("q\na\n", "needs a column"),
+        ("id,q\n00,a\n", "no episode of the id"),
+        (",episode,q\n0,1,a\n", "column 1 has no name"),
+        ("episode,q\n", "no line below"),
+        ("episode,q,q\n1,a,b\n", "two columns 'q'"),
+    ):
+        (tmp_path / "labels.csv").write_text(text)
+        with pytest.raises(RldsError, match=why):
+            run("label", "local/arm", "--from", str(tmp_path / "labels.csv"))
     assert rlds_cli.open_dataset("local/arm").version == 1
 
 
@@ -247,12 +260,10 @@ def test_the_log_says_what_was_typed(arm: Dataset, tmp_path: Path) -> None:
     assert changes("local/arm@late") == ['select --where "take > 4" (2 episodes)']
 
 
-@pytest.mark.parametrize(
-    ("numbers", "why"), [("-1", "not the number of an episode"), ("2,4", "no episode 4"), ("3-1", "ends before")]
-)
-def test_numbers_of_episodes_that_are_wrong(arm: Dataset, numbers: str, why: str) -> None:
-    with pytest.raises(InvalidArgument, match=why):
-        run("drop", "local/arm", "--episodes", numbers)
+def test_numbers_of_episodes_that_are_wrong(arm: Dataset) -> None:
+    for numbers, why in (("-1", "not the number of an episode"), ("2,4", "no episode 4"), ("3-1", "ends before")):
+        with pytest.raises(InvalidArgument, match=why):
+            run("drop", "local/arm", "--episodes", numbers)
 
 
 def test_a_dataset_with_tags_is_not_replaced(arm: Dataset, tmp_path: Path) -> None:
