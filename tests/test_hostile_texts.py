@@ -8,6 +8,7 @@ import os
 import struct
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,13 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLDS_READ_MEMORY", "1GiB")
 
 
+@pytest.fixture
+def here() -> Iterator[None]:
+    """What is refused by its numbers is refused by the process that reads, which is this one then."""
+    with child.here():
+        yield
+
+
 def refused(path: Path, error: type[ArchiveError], match: str) -> None:
     with pytest.raises(error, match=match):
         import_files(path, "local/hostile")
@@ -35,6 +43,7 @@ def refused(path: Path, error: type[ArchiveError], match: str) -> None:
 ROW = '{"observation": [0.5, 1.5], "action": 1, "done": true'
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "deep",
     ["[" * 200_000 + "]" * 200_000, '{"a":' * 200_000 + "1" + "}" * 200_000],
@@ -45,7 +54,7 @@ def test_values_that_are_nested_deeply_end_the_process_that_reads(tmp_path: Path
     refused(tmp_path / "a.jsonl", ArchiveError, "a.jsonl")
 
 
-def test_brackets_in_texts_are_no_nesting(tmp_path: Path) -> None:
+def test_brackets_in_texts_are_no_nesting(here: None, tmp_path: Path) -> None:
     lines = [f'{ROW}, "note": "{"[" * 500} \\" {"{" * 500}"}}' for _ in range(3)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
     assert import_files(tmp_path / "a.jsonl", "local/fine").num_episodes == 3
@@ -58,30 +67,30 @@ def test_json_lines_each_with_a_column_of_its_own(count: int, tmp_path: Path) ->
     refused(tmp_path / "a.jsonl", UnsafeArchive, "columns or more; at most 4,096|takes more than 1.0 GiB")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("nested", [False, True])
-def test_json_lines_of_very_many_keys(nested: bool, tmp_path: Path) -> None:
-    keys = ", ".join(f'"x{k}": {{"v": 1}}' if nested else f'"x{k}": 1' for k in range(20_000))
+def test_json_lines_of_very_many_keys(nested: bool, here: None, tmp_path: Path) -> None:
+    keys = ", ".join(f'"x{k}": {{"v": 1}}' if nested else f'"x{k}": 1' for k in range(6_000))
     (tmp_path / "a.jsonl").write_text(f"{ROW}, {keys}}}\n")
-    refused(tmp_path / "a.jsonl", UnsafeArchive, "20,003 columns")
+    refused(tmp_path / "a.jsonl", UnsafeArchive, "6,003 columns")
 
 
-def test_a_table_of_very_many_columns(tmp_path: Path) -> None:
+def test_a_table_of_very_many_columns(here: None, tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", observations=np.zeros((5, 2)), **{f"x{k}": np.zeros(5) for k in range(5_000)})
     refused(tmp_path / "a.npz", UnsafeArchive, "5,001 columns")
 
 
-def test_a_csv_of_very_many_columns(tmp_path: Path) -> None:
-    names = [f"x{k}" for k in range(200_000)]
+def test_a_csv_of_very_many_columns(here: None, tmp_path: Path) -> None:
+    names = [f"x{k}" for k in range(20_000)]
     (tmp_path / "a.csv").write_text(",".join([*names, names[-1]]) + "\n")
-    refused(tmp_path / "a.csv", UnsafeArchive, "200,001 columns")
+    refused(tmp_path / "a.csv", UnsafeArchive, "20,001 columns")
 
 
-def test_a_line_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_without_an_end(here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_tables, "MAX_LINE", 1 << 20)
     monkeypatch.setattr(text_tables, "BLOCK_BYTES", 1 << 18)
     (tmp_path / "a.jsonl").write_text(f'{ROW}}}\n{ROW}, "x": "{"y" * (2 << 20)}"}}\n')
-    with child.here():
-        refused(tmp_path / "a.jsonl", UnsafeArchive, "a line of more than")
+    refused(tmp_path / "a.jsonl", UnsafeArchive, "a line of more than")
 
 
 # -- tar
