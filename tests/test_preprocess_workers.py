@@ -142,7 +142,7 @@ def test_a_script_without_a_guard_that_converts(tmp_path):
     assert found.episodes["length"].tolist() == [600] * 8
 
 
-@pytest.mark.parametrize("name", ["main.py", "console-script"])
+@pytest.mark.parametrize("name", ["main.py", pytest.param("console-script", marks=pytest.mark.thorough)])
 def test_a_script_without_a_guard_works_alone(tmp_path, name):
     """Its text names ``__name__``, and that is no guard."""
     _episodes(tmp_path / "home")
@@ -151,6 +151,7 @@ def test_a_script_without_a_guard_works_alone(tmp_path, name):
     assert (done.returncode, done.stdout) == (0, "4\n"), done.stderr
 
 
+@pytest.mark.thorough
 def test_a_script_that_calls_under_its_guard(tmp_path):
     _episodes(tmp_path / "home")
     (tmp_path / "main.py").write_text(f'{_SCRIPT}if __name__ == "__main__":\n    process()\n')
