@@ -88,6 +88,7 @@ def test_a_directory_that_is_there_is_not_replaced_unasked(home: Path, tmp_path:
     assert (tmp_path / "there" / "mine.txt").read_text() == "mine"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("to", [*FORMATS])
 def test_force_replaces_an_export_of_any_format(to: str, home: Path, tmp_path: Path) -> None:
     ds = rlds_cli.create("local/three", episodes())

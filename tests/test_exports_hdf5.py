@@ -320,7 +320,7 @@ def hard() -> dict[str, list[Episode]]:
     }
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", list(hard()))
 def test_every_export_proves_itself_after_its_losses(home: Path, tmp_path: Path, name: str) -> None:
     ds = rlds_cli.create("local/hard", hard()[name])

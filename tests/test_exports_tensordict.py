@@ -184,6 +184,7 @@ def test_compact_forms_are_what_torchrl_writes(form: str, home: Path, tmp_path: 
         assert (tmp_path / "ours" / file).read_bytes() == (tmp_path / "theirs" / file).read_bytes(), file
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("episodes", [WHOLE, ROUGH], ids=["whole", "rough"])
 def test_a_dump_of_a_buffer(episodes: list[Any], divided: None, home: Path, tmp_path: Path) -> None:
     made = [e | {"mission": [f"go {k}"] * len(e["action"])} for k, e in enumerate(episodes)]
@@ -257,6 +258,7 @@ def test_texts(home: Path, tmp_path: Path) -> None:
     rlds_cli.export(ds, "tensordict", tmp_path / "flat", form="flat", lossy=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", ["memmap", "buffer", "flat", "h5"])
 def test_images_are_decoded(form: str, home: Path, tmp_path: Path) -> None:
     film = frames_data.film([3, 2])
@@ -331,6 +333,15 @@ def test_without_its_description_it_is_read_like_any_tensordict(home: Path, tmp_
     assert again.episodes["end"].tolist() == ds.episodes["end"].tolist()
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export, which is copied before it is changed."""
+    directory = tmp_path_factory.mktemp("written")
+    ds = rlds_cli.create("local/x", WHOLE, cache_dir=directory / "home")
+    rlds_cli.export(ds, "tensordict", directory / "out", verify=False)
+    return directory / "out"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -351,15 +362,16 @@ def test_without_its_description_it_is_read_like_any_tensordict(home: Path, tmp_
     ],
 )
 def test_descriptions_that_do_not_fit_are_refused(
-    change: dict[str, Any], message: str, home: Path, tmp_path: Path
+    change: dict[str, Any], message: str, written: Path, home: Path, tmp_path: Path
 ) -> None:
-    rlds_cli.export(rlds_cli.create("local/x", WHOLE), "tensordict", tmp_path / "out", verify=False)
+    shutil.copytree(written, tmp_path / "out")
     file = tmp_path / "out" / SIDECAR
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(CorruptArchive, match=message):
         import_files(tmp_path / "out", "local/again")
 
 
+@pytest.mark.sampled(1)
 def test_an_export_goes_on(home: Path, tmp_path: Path, divided: None, monkeypatch: pytest.MonkeyPatch) -> None:
     ds = rlds_cli.create("local/x", ROUGH)
     for form in ("memmap", "buffer", *COMPACT):

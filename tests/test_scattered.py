@@ -123,7 +123,7 @@ def content(file: Path) -> Any:
     return found
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("to", sorted(FORMATS))
 def test_exports(both: Pair, numbers: Pair, tmp_path: Path, to: str) -> None:
     for pair in (both, numbers):
