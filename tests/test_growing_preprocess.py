@@ -158,6 +158,7 @@ def test_episodes_that_left_are_gone_from_the_result_and_others_are_taken_over(t
     assert files(made.path) == of_scratch(home, noisy, tmp_path)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("fn", "how"), [(of_batch, {"unit": "batch"}), (of_step, {"unit": "step"})])
 def test_calls_of_several_episodes_are_taken_over_as_far_as_they_are_the_same(tmp_path, monkeypatch, fn, how):
     from rlds_cli.preprocess import job
@@ -174,6 +175,7 @@ def test_calls_of_several_episodes_are_taken_over_as_far_as_they_are_the_same(tm
     assert files(made.path) == of_scratch(home, fn, tmp_path, **how)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("fn", "why"), [(shorter, "it changes the lengths of episodes"), (of_dataset, "it receives the whole dataset")]
 )

@@ -29,6 +29,7 @@ def sha(path):
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "args", [{"model": "model.npy"}, {"model": Path("model.npy")}, {"more": {"all": ["x", "model.npy"]}}]
 )
@@ -95,7 +96,8 @@ def test_a_lock_says_which_files_and_sync_refuses_others(ds):
     assert "model.npy" in e.value.message and before in e.value.message
 
 
-@pytest.mark.parametrize("made", ["created", "lambda", "selection", "partial"])
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("made", ["lambda", "partial", "selection", "created"])
 def test_what_no_other_machine_can_make_is_refused_or_marked(ds, made):
     from rlds_cli.keep import pinning
     from rlds_cli.keep.removing import remove
