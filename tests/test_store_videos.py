@@ -22,7 +22,7 @@ from PIL import Image
 from test_mp4 import CODECS, pictures
 
 import rlds_cli
-from rlds_cli.base.files import arrays
+from rlds_cli.base.files import arrays, child
 from rlds_cli.base.media import mp4
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage
@@ -43,9 +43,19 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_v3(tmp_path_factory.mktemp("videos") / "a", CONTENT)
 
 
+@pytest.fixture(scope="module")
+def imported(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with the dataset."""
+    home = tmp_path_factory.mktemp("imported")
+    with child.here():
+        import_files(archive, "local/film", cache_dir=home)
+    return home
+
+
 @pytest.fixture
-def ds(archive: Path) -> Dataset:
-    return import_files(archive, "local/film")
+def ds(imported: Path, home: Path) -> Dataset:
+    shutil.copytree(imported, home)
+    return rlds_cli.open_dataset("local/film")
 
 
 def seen(archive: Path) -> np.ndarray:
