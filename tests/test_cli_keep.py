@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import pty
@@ -82,6 +83,13 @@ def on_a_terminal(*args: str, columns: int = 200, answer: str = "", script: str 
     process.wait()
     os.close(parent)
     return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).replace("\r\n", "\n")
+
+
+class Answer(io.StringIO):
+    """What somebody types at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 _RUN = "import sys; from rlds_cli.cli import main; sys.argv[0] = 'rlds'; main()"
@@ -414,7 +422,9 @@ def test_gc(rlds: Rlds, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "packed rows (2)  16.0 KiB" in err
     assert "--yes" in err
     assert (home / "packed").exists()
-    assert "Nothing was removed" in on_a_terminal("gc", answer="n\n")
+    monkeypatch.setattr(sys, "stdin", Answer("n\n"))
+    assert "Nothing was removed" in "".join(rlds("gc")[1:])
+    assert (home / "packed").exists()
     shown = on_a_terminal("gc", answer="y\n")
     assert "Remove 24.0 KiB?" in shown
     assert "partial/local+x@v.0123  8.0 KiB  interrupted work" in shown
