@@ -64,7 +64,7 @@ SPACES = {
 }
 
 
-@pytest.mark.sampled(23)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("name", SPACES)
 def test_every_space_as_observation_and_as_action(

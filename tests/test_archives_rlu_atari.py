@@ -97,6 +97,7 @@ def test_steps_are_traced_back_to_the_records(tmp_path: Path, rule: str) -> None
     assert trace("local/a", 100).ok
 
 
+@pytest.mark.thorough
 def test_files_in_parallel_are_the_same(tmp_path: Path) -> None:
     path = run_of(tmp_path / "Alien", *[[episode(4, i), episode(3, 10 + i)] for i in range(3)])
     a, b = import_files(path, "local/a"), import_files(path, "local/b", jobs=2)

@@ -93,7 +93,7 @@ def test_genuine_dumps(name: str, dumps: Path, truth: dict[str, np.ndarray]) -> 
     assert {*found.schema} == {*PLAIN, "next/reward", "next/terminated", "next/truncated"}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "name",
     [

@@ -48,6 +48,7 @@ def own(frames: list[bytes]) -> EncodedFrames:
 # -- what is stored
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "given",
     [

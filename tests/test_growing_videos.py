@@ -487,6 +487,7 @@ def test_a_frame_at_an_address_fetches_no_more_than_two_groups_of_pictures(
     assert verify(copied.path).ok and not list(copied.path.rglob("tables/*"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("table", [b"", b"{}\n", b"[]\n" + bytes(31), b"\xff\n" + bytes(32)])
 def test_a_table_that_is_none_is_refused(
     film: Dataset, tmp_path: Path, table: bytes, monkeypatch: pytest.MonkeyPatch

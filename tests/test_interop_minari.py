@@ -82,7 +82,7 @@ def press(**changes: Any) -> rlds_cli.Dataset:
 # -- as Minari
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", GENUINE)
 def test_real_datasets_are_what_minari_gives(name: str) -> None:
     ours, theirs = check_against_minari(DATA / "minari" / name / "data")
