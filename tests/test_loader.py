@@ -402,6 +402,7 @@ def test_repr_says_where_the_ranks_come_from(ds):
     assert "local/known" in repr(load(ds)) and "Transition" in repr(load(ds))
 
 
+@pytest.mark.thorough
 def test_numpy_needs_no_torch(ds):
     code = f"""
 import sys

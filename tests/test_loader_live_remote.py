@@ -118,8 +118,8 @@ def test_each_version_is_filled(tmp_path: Path, other: Path) -> None:
     rng, loader = np.random.default_rng(0), None
     with rlds_cli.writer("local/online") as w:
         for _ in range(2):
-            rows = rng.integers(0, 256, (5, 40_001, 64), np.uint8)
-            w.add_episodes([{"observation": x, "action": np.zeros(40_000)} for x in rows])
+            rows = rng.integers(0, 256, (5, 20_001, 64), np.uint8)
+            w.add_episodes([{"observation": x, "action": np.zeros(20_000)} for x in rows])
             w.commit()
             version = push(tmp_path / "store")
             if loader is None:

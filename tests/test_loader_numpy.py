@@ -31,7 +31,7 @@ transform = [Normalize(ds), Reward(2.0), Clip("observation", 3.0), lambda batch:
 seen = 0
 for sampler, window in itertools.product(samplers, windows):
     how = {"sampler": sampler, "window": window, "fields": fields, "transform": transform}
-    loader = Loader(ds, 4, **how, backend="numpy", steps=6)
+    loader = Loader(ds, 4, **how, backend="numpy", steps=3)
     for batch in loader:
         assert all(isinstance(x, np.ndarray) for _, x in batch.leaves())
         batch.clone().numpy().sarsd()
@@ -40,11 +40,11 @@ for sampler, window in itertools.product(samplers, windows):
         seen += 1
     loader.load_state_dict(loader.state_dict())
     loader.describe()
-for batch in Loader(Mixture({"a": ds, "b": ds}), 4, backend="numpy", steps=6):
+for batch in Loader(Mixture({"a": ds, "b": ds}), 4, backend="numpy", steps=3):
     seen += 1
-for batch in Loader(shots, 4, backend="numpy", prefetch=2, steps=6, sampler=Shuffled()):
+for batch in Loader(shots, 4, backend="numpy", prefetch=2, steps=3, sampler=Shuffled()):
     seen += 1
-assert seen == 6 * (len(samplers) * len(windows) + 2), seen
+assert seen == 3 * (len(samplers) * len(windows) + 2), seen
 imported = {"torch", "jax", "tensordict"} & set(sys.modules)
 assert not imported, imported
 """

@@ -337,7 +337,7 @@ def test_weights_are_divided_by_their_sum():
 # -- ranks
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("world", [2, 3, 8])
 @pytest.mark.parametrize(
     "weights",
