@@ -44,6 +44,7 @@ def move_on(hub: Server, tmp_path: Path) -> None:
     hub.add_repository("alice/pick", files(write_v3(tmp_path / "now", NOW)), revision="v3.0", commit=LATER)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("episodes", [None, "1:2"])
 def test_a_repository_that_has_moved_on(hub: Server, tmp_path: Path, episodes: str | None) -> None:
     ds = rlds_cli.download(ID, episodes=episodes)

@@ -227,6 +227,7 @@ def test_opening_fetches_the_manifest_and_the_episode_table(store: Path, other: 
     assert got.store.files.stats.fetched - before == GROUP
 
 
+@pytest.mark.thorough
 def test_what_is_here_is_not_fetched_again(store: Path, other: Path) -> None:
     ds = large()
     push(ds.id, store)

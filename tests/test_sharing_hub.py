@@ -181,7 +181,7 @@ CALLS = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("fault", "part"),
     [

@@ -119,6 +119,7 @@ def test_every_version_opens_and_downloads(address: str, other: Path) -> None:
     same(rlds_cli.open_dataset(address, cache_dir=other), versions[2])
 
 
+@pytest.mark.sampled(1)
 def test_a_version_that_is_not_there(address: str, other: Path) -> None:
     three_versions(address)
     for act in (lambda ref: rlds_cli.open_dataset(ref, cache_dir=other), lambda ref: bring(ref, other, "x")):
@@ -262,6 +263,7 @@ def test_versions_are_removed(address: str, other: Path) -> None:
     assert collecting.collect(address).objects == 0
 
 
+@pytest.mark.sampled(1)
 def test_the_last_versions_stay(address: str) -> None:
     three_versions(address)
     assert [v.number for v in collecting.collect(address, keep_last=2).kept] == [2, 3]
