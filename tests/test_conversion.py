@@ -255,7 +255,8 @@ def test_a_disk_that_is_full_when_columns_are_compressed(tmp_path: Path, monkeyp
     np.testing.assert_array_equal(np.sort(ds.column("action"), 0)[-1], np.sort(columns["actions"], 0)[-1])
 
 
-@pytest.mark.parametrize(("store", "fits"), [("memmap", True), ("zarr", False)])
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("store", "fits"), [("zarr", False), ("memmap", True)])
 def test_zarr_asks_for_the_room_of_rows_and_their_compressed_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, fits: bool
 ) -> None:

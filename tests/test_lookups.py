@@ -208,7 +208,7 @@ def test_selections_of_selections_lead_to_the_first_table(many: Dataset) -> None
 
 def test_trims_of_trims(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """More of them than parts may be in a lookup."""
-    monkeypatch.setattr(lookups, "MOST_PARTS", 4)
+    monkeypatch.setattr(lookups, "MOST_PARTS", 2)
     first, length, ds = starts(FEW), lengths_of(FEW), few
     rng = np.random.default_rng(0)
     for k in range(lookups.MOST_PARTS + 3):

@@ -172,6 +172,7 @@ def test_everything_is_json() -> None:
     json.dumps(out.plain(describe_episode("local/x", 1)), allow_nan=False)
 
 
+@pytest.mark.thorough
 def test_a_summary_needs_no_other_library() -> None:
     make()
     script = textwrap.dedent("""

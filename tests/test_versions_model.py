@@ -139,6 +139,7 @@ def test_large_numbers_that_leave_take_their_type_along(five: list[Episode]) -> 
     check(ds.select(episodes=[2]).drop(), [*new[:2], *new[3:]])
 
 
+@pytest.mark.thorough
 def test_a_version_without_episodes(five: list[Episode]) -> None:
     build("local/a", five[:2])
     build("local/b", five[2:])
