@@ -138,7 +138,7 @@ def test_sizes_of_pax_records(tmp_path: Path, size: str) -> None:
 # -- npz
 
 
-def test_an_npz_of_rows_without_values(tmp_path: Path) -> None:
+def test_an_npz_of_rows_without_values(here: None, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as z:
         for name in ("observations", "actions", "rewards"):
             file = io.BytesIO()
