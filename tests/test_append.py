@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import h5py
@@ -13,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import rlds_cli
+from rlds_cli.base.files import child
 from rlds_cli.cli import app
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, RldsError, UnknownField, UnknownLayout
 from rlds_cli.keep import gc, pinning
@@ -246,10 +248,20 @@ def test_commands_append_and_merge_and_say_what_they_would_do(tmp_path, files, m
 # -- merging
 
 
+@pytest.fixture(scope="module")
+def home_with_members(tmp_path_factory):
+    home, folder = (tmp_path_factory.mktemp(name) for name in ("members", "archives"))
+    write(folder / "a.hdf5", [3, 5], 0)
+    write(folder / "b.hdf5", [4, 2, 6], 100)
+    with child.here():
+        rlds_cli.append("local/grown", folder / "a.hdf5", cache_dir=home)
+        rlds_cli.make.importing.import_files(folder / "b.hdf5", "local/plain", cache_dir=home)
+    return home
+
+
 @pytest.fixture
-def members(tmp_path, files):
-    rlds_cli.append("local/grown", files / "a.hdf5", cache_dir=tmp_path)
-    rlds_cli.make.importing.import_files(files / "b.hdf5", "local/plain", cache_dir=tmp_path)
+def members(tmp_path, home_with_members):
+    shutil.copytree(home_with_members, tmp_path, dirs_exist_ok=True)
     return ["local/grown", "local/plain"]
 
 
@@ -360,6 +372,7 @@ def test_names_and_columns_that_are_taken_are_errors(tmp_path, members, files):
 # -- archives of all kinds
 
 
+@pytest.mark.thorough
 def test_encoded_frames_and_texts_of_an_archive_are_kept(tmp_path):
     content = lerobot_archives.Content(lengths=(4, 6, 3), image=("front",))
     lerobot_archives.write_v3(tmp_path / "robot", content)
