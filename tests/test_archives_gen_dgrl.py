@@ -76,6 +76,7 @@ def test_an_episode_without_a_done_keeps_its_last_frame(tmp_path: Path) -> None:
     assert codes(ds)["terminated-inside"] >= 1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("mode", "dtype"), [("w", "f4"), ("w:gz", "u1"), ("w:xz", "f8"), ("w:xz", "i8")])
 def test_any_packing_and_dtype(tmp_path: Path, mode: str, dtype: str) -> None:
     made = [dgrl_episode(6, k, dtype=dtype) for k in range(2)]
@@ -188,6 +189,7 @@ def test_a_damaged_episode_is_left_out_when_asked(tmp_path: Path) -> None:
     check(import_files(tmp_path / "x.tar", "local/x", skip_bad=True), [made[0], made[2]])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.7, 0.999])
 def test_what_breaks_off_is_truncated(tmp_path: Path, share: float) -> None:
     path = tmp_path / "bigfish.tar.xz"

@@ -157,7 +157,7 @@ def test_values_given_in_python_have_no_archive():
             call()
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("format", ["hdf5", "arrow", "parquet"])
 @pytest.mark.parametrize("name", ["hopper/random", "pointmaze/umaze", "taxi/random", "breakout/random"])
 def test_minari_in_every_format(name, format):

@@ -80,7 +80,7 @@ def check(batch: Any, numbers: Any) -> None:
     assert np.allclose(batch["episode/total_reward"], (lengths * (lengths - 1) / 2)[..., None])
 
 
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("window", WINDOWS, ids=repr)
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 def test_every_sampler_and_window_gives_the_values_of_the_episode(ds, sampler, window):

@@ -466,6 +466,7 @@ def test_a_loader_made_afterwards_of_what_was_open_is_refused(home, gone, store)
         assert load("local/known").dataset.num_episodes == 4
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("gone", [remove, replace])
 @pytest.mark.parametrize("store", ["memmap", "zarr"])
 def test_what_another_loader_has_read_already_is_refused_or_as_it_was(home, gone, store):

@@ -60,6 +60,7 @@ def test_both_windows_are_in_one_batch(ds: Dataset) -> None:
             assert batch["observation"][i, side].tolist() == [[k, first + j] for j in range(LENGTH)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("by", ["task", None, "level", "score"])
 def test_every_pair_has_the_chance_of_the_reference(ds: Dataset, by: str | None) -> None:
     known = {"task": TASKS, None: [0] * 9, "level": [k % 2 for k in range(9)]}

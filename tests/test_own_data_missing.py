@@ -131,6 +131,7 @@ def aloha(directory: Path, *, empty: tuple[int, ...]) -> Path:
     return directory
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("empty", [(0, 1), (0,), (1,)])
 def test_an_empty_camera_is_named_and_can_be_left_out(tmp_path: Path, empty: tuple[int, ...]) -> None:
     path = aloha(tmp_path / "d", empty=empty)

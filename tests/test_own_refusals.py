@@ -108,6 +108,7 @@ def refused(path: Path, **how: Any) -> ArchiveError:
 JUNK = ["_SUCCESS", "Thumbs.db", "desktop.ini", "convert.py", "ep_0.npz.md5", "SHA256SUMS", "README.md", ".DS_Store"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", JUNK)
 def test_a_file_without_data_is_left_out_and_said(data: Path, name: str) -> None:
     table(data / "ep_0.npz", success=True)

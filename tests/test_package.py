@@ -126,6 +126,9 @@ def test_a_module_with_two_names_is_one_module(code: str, same: str) -> None:
     """A second copy would have other classes: those of one would not be instances of the other."""
     for order in (f"{code}; {same}", f"{same}; {code}"):
         subprocess.run([sys.executable, "-c", f"{order}; assert a is b"], check=True)
+
+
+def test_a_module_that_has_neither_name_is_missing() -> None:
     gone = subprocess.run([sys.executable, "-c", "import rlds_cli.report.nothing"], capture_output=True, text=True)
     assert gone.stderr.splitlines()[-1].startswith("ModuleNotFoundError: ")
 

@@ -72,7 +72,7 @@ def deeply_copied(data):
 FORMS = [doubled, splatted, updated, comprehended, copied, deeply_copied]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("arrays", ["numpy", "torch"])
 @pytest.mark.parametrize("unit", ["episode", "batch", "step"])
 @pytest.mark.parametrize("form", FORMS)

@@ -193,8 +193,11 @@ def test_layouts_of_frames(shape: tuple[int, ...], where: object) -> None:
     found = plots.pictures(Rows(ds), plots.image_field(ds), np.arange(3))
     grey = o if where is ... else o[where]  # type: ignore[index]
     np.testing.assert_array_equal(found, np.repeat(grey[..., None], 3, -1))
+
+
+def test_frames_of_three_channels_before_rows_and_columns() -> None:
     rgb = np.random.default_rng(0).integers(0, 255, (3, 3, 20, 24), np.uint8)
-    ds = create("local/j", [{"observation": rgb, "action": np.zeros((2, 1))}], force=True)
+    ds = create("local/j", [{"observation": rgb, "action": np.zeros((2, 1))}])
     np.testing.assert_array_equal(
         plots.pictures(Rows(ds), plots.image_field(ds), np.arange(3)), rgb.transpose(0, 2, 3, 1)
     )
