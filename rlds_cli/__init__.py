@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
     from rlds_cli import archives as archives
     from rlds_cli import errors as errors
-    from rlds_cli import interop as interop
     from rlds_cli import loader as loader
     from rlds_cli import preprocess as preprocess
     from rlds_cli import ted as ted
     from rlds_cli.archives import formats as formats
     from rlds_cli.base.media import mp4 as mp4
+    from rlds_cli.bridges import dropins as interop  # noqa: F401
     from rlds_cli.bridges import exports as exports
     from rlds_cli.bridges.exports.exporting import export as export
+    from rlds_cli.bridges.record import Record as Record
     from rlds_cli.dataset import Dataset as Dataset
     from rlds_cli.dataset import batch as batch
     from rlds_cli.dataset import open_dataset as open_dataset
     from rlds_cli.home import find as find
-    from rlds_cli.interop.record import Record as Record
     from rlds_cli.keep import lock as lock
     from rlds_cli.keep import sync as sync
     from rlds_cli.keep import verify as verify
@@ -96,7 +96,7 @@ _HOMES = {
     "Fifo": "rlds_cli.store.growing.retention",
     "Frames": "rlds_cli.make.convert.cameras",
     "Loader": "rlds_cli.loader.loader",
-    "Record": "rlds_cli.interop.record",
+    "Record": "rlds_cli.bridges.record",
     "Reservoir": "rlds_cli.store.growing.retention",
     "Top": "rlds_cli.store.growing.retention",
     "Video": "rlds_cli.make.convert.cameras",
@@ -135,7 +135,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *MODULES, "__version__", "__doc__"})
+    return sorted({*__all__, *(name for name in MODULES if "." not in name), "__version__", "__doc__"})
 
 
 Aliases.install()

@@ -9,6 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
+    from typing import Any
 
 # Each is at hand without an import of its own, and can be imported by this name, with the modules below it.
 MODULES = {
@@ -19,7 +20,12 @@ MODULES = {
     "exports": "rlds_cli.bridges.exports",
     "formats": "rlds_cli.archives.formats",
     "importing": "rlds_cli.make.importing",
-    "interop": "rlds_cli.interop",
+    "interop": "rlds_cli.bridges.dropins",
+    "interop.d3rlpy": "rlds_cli.bridges.d3rlpy.dropin",
+    "interop.d4rl": "rlds_cli.bridges.d4rl.dropin",
+    "interop.minari": "rlds_cli.bridges.minari.dropin",
+    "interop.record": "rlds_cli.bridges.record",
+    "interop.torchrl": "rlds_cli.bridges.torchrl.dropin",
     "loader": "rlds_cli.loader",
     "mp4": "rlds_cli.base.media.mp4",
     "preprocess": "rlds_cli.preprocess",
@@ -75,3 +81,20 @@ class _Loader:
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self.spec  # the import has given it that of the alias
+
+    def is_package(self, name: str) -> bool:
+        """Return whether other modules are below it, for `python -m`."""
+        return self._found().submodule_search_locations is not None
+
+    def get_code(self, name: str) -> Any:
+        """Return its code, for `python -m`."""
+        found = self._found()
+        return found.loader.get_code(found.name)  # type: ignore[union-attr]
+
+    def _found(self) -> ModuleSpec:
+        from importlib.util import find_spec
+
+        found = find_spec(self.real)
+        if found is None:
+            raise ModuleNotFoundError(f"No module named {self.real!r}")
+        return found

@@ -32,7 +32,7 @@ ROOMS = (
     *("cli", "keep", "bridges", "share", "preprocess", "loader", "look", "make"),
     *("dataset", "archives", "places", "store", "registry", "home", "ted"),
 )
-PARTS = {"interop": "bridges"}  # folders that lie elsewhere, and the rooms that they belong to
+PARTS: dict[str, str] = {}  # folders that lie elsewhere, and the rooms that they belong to
 _HANDED_ON = "*"
 
 _Nodes = list[tuple[ast.AST, bool]]  # and whether each is inside of an annotation

@@ -77,8 +77,8 @@ _BELOW = {
     "share": f"{_STORED} dataset make.convert make.downloads look.report",
     "keep": f"{_STORED} dataset archives look.checks make.convert make.downloads loader preprocess share",
     "look.bench": f"{_STORED} dataset loader",
-    "interop": f"{_STORED} dataset archives make.convert make.downloads loader keep look.report",
     "bridges.exports": f"{_STORED} dataset archives make.convert",
+    "bridges": f"{_STORED} dataset archives bridges.exports make.convert make.downloads loader keep look.report",
 }
 ARROWS: Mapping[str, frozenset[str]] = {name: frozenset(of.split()) for name, of in _BELOW.items()} | {
     "cli": frozenset(_BELOW),  # and nobody imports cli
@@ -89,7 +89,8 @@ _PARTS = {
     "base": "base errors",
     "make.convert": "make.importing",
     "cli": "__main__",
-    "top": "aliases look make places bridges",  # rooms whose `__init__` imports nothing
+    "bridges.exports": "bridges.libraries",
+    "top": "aliases look make places",  # rooms whose `__init__` imports nothing
 }
 PLACES = {module: part for part, modules in _PARTS.items() for module in modules.split()}
 AT_IMPORT, IN_FUNCTION, FOR_TYPES = range(3)

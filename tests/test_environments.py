@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from rlds_cli.interop import minari
 
 import rlds_cli
 from rlds_cli import preprocess, registry
@@ -20,7 +21,6 @@ from rlds_cli.base.files.packaged import registry_directory
 from rlds_cli.dataset import Dataset, environments
 from rlds_cli.dataset.environments import Recipe
 from rlds_cli.errors import MissingPackage, NoEnvironment, RldsError
-from rlds_cli.interop import minari
 from rlds_cli.make.importing import import_files
 from rlds_cli.registry import lookup
 from rlds_cli.store.manifest import Manifest

@@ -106,7 +106,7 @@ def test_units_that_are_finished_are_not_written_again(
         if event.stage == "export" and event.done > 60:
             raise KeyboardInterrupt
 
-    from rlds_cli.bridges.exports.minari import Minari
+    from rlds_cli.bridges.minari.write import Minari
 
     plain = Minari.write
     monkeypatch.setattr(Minari, "write", lambda self, unit, d: (written.append(unit.name), plain(self, unit, d))[1])
@@ -185,7 +185,7 @@ def test_one_export_at_a_time_writes_to_a_directory(home: Path, tmp_path: Path) 
 def test_files_that_hold_something_else_are_not_published(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rlds_cli.bridges.exports.minari import Minari
+    from rlds_cli.bridges.minari.write import Minari
 
     ds = rlds_cli.create("local/some", given())
     plain: Callable[..., Any] = Minari.write

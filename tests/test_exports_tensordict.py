@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli.bridges.exports import tensordict as form_of
 from rlds_cli.bridges.exports.content import Content
 from rlds_cli.bridges.exports.exporting import plan_export
 from rlds_cli.bridges.exports.format import Unit
+from rlds_cli.bridges.torchrl import write as form_of
 from rlds_cli.errors import CorruptArchive, ExportError, InvalidArgument, LossyExport
 from rlds_cli.make.importing import import_files
 

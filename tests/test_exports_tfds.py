@@ -19,7 +19,7 @@ from test_exports import episodes
 import rlds_cli
 from rlds_cli.bridges.exports.exporting import plan_export
 from rlds_cli.bridges.exports.format import Unit
-from rlds_cli.bridges.exports.tfds import Tfds
+from rlds_cli.bridges.tfds.write import Tfds
 from rlds_cli.errors import CorruptArchive, ExportError, InvalidArgument, LossyExport
 from rlds_cli.make.importing import import_files
 

@@ -18,10 +18,10 @@ import h5py
 import numpy as np
 import pytest
 from conftest import write_d4rl
+from rlds_cli.interop import d3rlpy
 
 import rlds_cli
 from rlds_cli.errors import InvalidArgument, MissingPackage, NoReward, RldsError, UnknownField
-from rlds_cli.interop import d3rlpy
 from rlds_cli.make.importing import import_files
 
 

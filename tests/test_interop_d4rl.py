@@ -14,10 +14,10 @@ from d4rl_files import flags, ramp, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_once import sample_dataset
+from rlds_cli.interop import d4rl
 
 import rlds_cli
 from rlds_cli.errors import InvalidEpisode, NoReward, Offline, RldsError, UnknownDataset, UnknownField
-from rlds_cli.interop import d4rl
 from rlds_cli.make.importing import import_files
 from rlds_cli.registry import lookup
 

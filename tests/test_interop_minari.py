@@ -18,10 +18,10 @@ import torch
 from conftest import DATA, write_d4rl
 from gymnasium import spaces as g
 from minari_archives import buffer, by_hand, plain_episode, sampled, write
+from rlds_cli.interop import minari
 
 import rlds_cli
 from rlds_cli.errors import DatasetNotFound, MissingPackage, NoEnvironment, NoReward, RldsError, UnknownField
-from rlds_cli.interop import minari
 from rlds_cli.make.importing import import_files
 
 SAMPLE = Path(__file__).parents[1] / "rlds_cli/samples/cartpole-minari"

@@ -34,12 +34,11 @@ torch = pytest.importorskip("torch")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own, at import
     data = pytest.importorskip("torchrl.data")
+    from rlds_cli.interop import torchrl
+    from rlds_cli.interop.torchrl import DatasetStorage, ReadOnly, RldsExperienceReplay, __main__
     from tensordict import TensorDict
     from torchrl.data import datasets
     from torchrl.data.replay_buffers import samplers
-
-    from rlds_cli.interop import torchrl
-    from rlds_cli.interop.torchrl import DatasetStorage, ReadOnly, RldsExperienceReplay, __main__
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Got conflicting batch_sizes")
 

@@ -24,11 +24,10 @@ torch = pytest.importorskip("torch")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own, at import
     pytest.importorskip("torchrl.data")
+    from rlds_cli.interop.torchrl import RldsExperienceReplay, __main__
     from torchrl.data import datasets
     from torchrl.data.replay_buffers import samplers
     from torchrl.envs.transforms import Compose, ToTensorImage
-
-    from rlds_cli.interop.torchrl import RldsExperienceReplay, __main__
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Got conflicting batch_sizes")
 

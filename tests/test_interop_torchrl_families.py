@@ -24,9 +24,8 @@ torch = pytest.importorskip("torch")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own, at import
     pytest.importorskip("torchrl.data")
-    from torchrl.data import SliceSampler, datasets
-
     from rlds_cli.interop.torchrl import RldsExperienceReplay, __main__
+    from torchrl.data import SliceSampler, datasets
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Got conflicting batch_sizes")
 

@@ -59,7 +59,7 @@ def test_an_export_with_a_small_cache(to: str, times: int, bucket: ObjectStore, 
 def test_an_export_goes_on_when_the_store_is_back(
     bucket: ObjectStore, far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlds_cli.bridges.exports.minari.UNIT", 1 << 20, raising=False)
+    monkeypatch.setattr("rlds_cli.bridges.minari.write.UNIT", 1 << 20, raising=False)
     ds = large(15_000, width=512)
     push(ds.id, "s3://lab/large", pages=False)
     there = rlds_cli.open_dataset("s3://lab/large", cache_dir=far, timeout=2)

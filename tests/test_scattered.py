@@ -13,12 +13,12 @@ import h5py
 import numpy as np
 import pytest
 import scattered
+from rlds_cli.interop import d4rl, minari
 
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.bridges.exports import FORMATS
 from rlds_cli.dataset import Dataset
-from rlds_cli.interop import d4rl, minari
 from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Goals, Loader, ReturnToGo, Slice, Transition
 from rlds_cli.look.checks.run import check

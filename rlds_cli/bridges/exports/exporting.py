@@ -33,17 +33,14 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.base.workers import Processes, check_started, run_items
 from rlds_cli.bridges.exports.content import Content, Loss
 from rlds_cli.bridges.exports.format import Format, Unit
+from rlds_cli.bridges.libraries import LIBRARIES
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import ExportError, InvalidArgument, LossyExport, NameTaken, NoPermission, NoSpace, RldsError
 
 FORMATS = {  # name on the command line: (module, class)
-    "minari": ("rlds_cli.bridges.exports.minari", "Minari"),
-    "d4rl": ("rlds_cli.bridges.exports.d4rl", "D4RL"),
-    "lerobot": ("rlds_cli.bridges.exports.lerobot", "LeRobot3"),
-    "lerobot2.1": ("rlds_cli.bridges.exports.lerobot", "LeRobot21"),
-    "tfds": ("rlds_cli.bridges.exports.tfds", "Tfds"),
-    "robomimic": ("rlds_cli.bridges.exports.robomimic", "Robomimic"),
-    "tensordict": ("rlds_cli.bridges.exports.tensordict", "TensorDict"),
+    name: (f"rlds_cli.bridges.{library}.write", cls)
+    for library, has in LIBRARIES.items()
+    for name, cls in has.formats.items()
 }
 MARK = ".rlds-export.json"
 _PUBLISHED = "#published"  # a line of the journal; units have other names

@@ -30,11 +30,11 @@ from rlds_cli.base.libraries import EXPORTED
 from rlds_cli.base.libraries.tfds import FEATURES, INFO
 from rlds_cli.base.repeated import Repeated
 from rlds_cli.base.text import is_below
-from rlds_cli.bridges.exports import tfrecord_writing as records
 from rlds_cli.bridges.exports.content import Loss
 from rlds_cli.bridges.exports.format import Format, Unit, absent_images, sync, units_of
 from rlds_cli.bridges.exports.instructions import Instructions
-from rlds_cli.bridges.exports.tfrecord_writing import ListOfValues
+from rlds_cli.bridges.tfds import tfrecords as records
+from rlds_cli.bridges.tfds.tfrecords import ListOfValues
 from rlds_cli.errors import ExportError
 from rlds_cli.ted import CUT, FLAGS, REWARD, TASK, VIDEO, Field
 

@@ -14,9 +14,9 @@ from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement, Slic
 from torchrl.envs.transforms import ToTensorImage
 
 from rlds_cli.base.text import join_name
+from rlds_cli.bridges.torchrl.dropin.errors import BadArgument
+from rlds_cli.bridges.torchrl.dropin.transitions import as_leaf, as_list
 from rlds_cli.dataset import MOST_CHANNELS, Dataset, Resize, ToFloat
-from rlds_cli.interop.torchrl.errors import BadArgument
-from rlds_cli.interop.torchrl.transitions import as_leaf, as_list
 
 MASK = ("collector", "mask")
 _NOT_PADDED = ("index", "collector")

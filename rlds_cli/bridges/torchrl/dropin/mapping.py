@@ -22,9 +22,9 @@ from torchrl.data.utils import CloudpickleWrapper
 
 from rlds_cli.base.progress import silent
 from rlds_cli.base.workers import Died, Processes, run_items
-from rlds_cli.interop.torchrl.errors import BadArgument, BadResult, Unfinished
-from rlds_cli.interop.torchrl.trajectories import Trajectories
-from rlds_cli.interop.torchrl.transitions import Transitions
+from rlds_cli.bridges.torchrl.dropin.errors import BadArgument, BadResult, Unfinished
+from rlds_cli.bridges.torchrl.dropin.trajectories import Trajectories
+from rlds_cli.bridges.torchrl.dropin.transitions import Transitions
 
 CHUNK_ROWS, CHUNK_BYTES = 65_536, 64 << 20
 Chunk = tuple[int, int | None]

@@ -15,10 +15,10 @@ import torch
 from tensordict import NonTensorStack, TensorDict, is_non_tensor, is_tensor_collection
 
 from rlds_cli.base.array_types import IntArray
+from rlds_cli.bridges.torchrl.dropin.errors import ReadOnly
+from rlds_cli.bridges.torchrl.dropin.trajectories import Trajectories
+from rlds_cli.bridges.torchrl.dropin.transitions import CPU, Transitions, Tree, as_numbers, in_shape
 from rlds_cli.dataset import Dataset
-from rlds_cli.interop.torchrl.errors import ReadOnly
-from rlds_cli.interop.torchrl.trajectories import Trajectories
-from rlds_cli.interop.torchrl.transitions import CPU, Transitions, Tree, as_numbers, in_shape
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict
 
 from rlds_cli.base.array_types import IntArray
-from rlds_cli.interop.torchrl.transitions import Transitions, Tree, as_leaf, as_list
+from rlds_cli.bridges.torchrl.dropin.transitions import Transitions, Tree, as_leaf, as_list
 
 MASK, TRAJ_IDS = "mask", "traj_ids"
 

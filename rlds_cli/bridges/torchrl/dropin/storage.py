@@ -14,12 +14,12 @@ from torchrl.data.replay_buffers.checkpointers import TensorStorageCheckpointer
 from torchrl.data.replay_buffers.storages import TensorStorage
 
 from rlds_cli.base.settings import StrPath
+from rlds_cli.bridges.torchrl.dropin.contents import Contents, SelectedContents, read_only
+from rlds_cli.bridges.torchrl.dropin.errors import NoSuchDataset, NotHere, OtherDataset
+from rlds_cli.bridges.torchrl.dropin.trajectories import Trajectories
+from rlds_cli.bridges.torchrl.dropin.transitions import Transitions, as_numbers, in_shape
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import DatasetNotFound, UnknownDataset
-from rlds_cli.interop.torchrl.contents import Contents, SelectedContents, read_only
-from rlds_cli.interop.torchrl.errors import NoSuchDataset, NotHere, OtherDataset
-from rlds_cli.interop.torchrl.trajectories import Trajectories
-from rlds_cli.interop.torchrl.transitions import Transitions, as_numbers, in_shape
 from rlds_cli.loader.fields.fields import Names
 from rlds_cli.loader.windows.windows import Anchors
 from rlds_cli.make import download

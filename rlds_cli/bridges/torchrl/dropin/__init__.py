@@ -1,6 +1,6 @@
 """Datasets as TorchRL's own: ``load_dataset("rlds:d4rl/hopper-medium-v2")``, a replay buffer and a storage.
 
->>> import rlds_cli.interop.torchrl  # doctest: +SKIP
+>>> import rlds_cli.bridges.torchrl.dropin  # doctest: +SKIP
 >>> from torchrl.data.datasets import load_dataset  # doctest: +SKIP
 >>> rb = load_dataset("rlds:d4rl/hopper-medium-v2", batch_size=256)  # doctest: +SKIP
 >>> rb.sample()["next", "reward"].shape  # doctest: +SKIP
@@ -18,10 +18,10 @@ except ModuleNotFoundError as e:
         raise
     raise MissingPackage(f"{e.name} is not installed.", hint="pip install torchrl==0.14.1") from e
 
-from rlds_cli.interop.torchrl.contents import Contents
-from rlds_cli.interop.torchrl.errors import ReadOnly
-from rlds_cli.interop.torchrl.replay import RldsExperienceReplay
-from rlds_cli.interop.torchrl.storage import DatasetStorage
+from rlds_cli.bridges.torchrl.dropin.contents import Contents
+from rlds_cli.bridges.torchrl.dropin.errors import ReadOnly
+from rlds_cli.bridges.torchrl.dropin.replay import RldsExperienceReplay
+from rlds_cli.bridges.torchrl.dropin.storage import DatasetStorage
 
 __all__ = ["Contents", "DatasetStorage", "ReadOnly", "RldsExperienceReplay"]
 

@@ -17,9 +17,9 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from rlds_cli.base.array_types import Array, IntArray
+from rlds_cli.bridges.torchrl.dropin.errors import BadArgument
+from rlds_cli.bridges.torchrl.dropin.families import placed
 from rlds_cli.dataset import ROOT_FLAGS, Dataset
-from rlds_cli.interop.torchrl.errors import BadArgument
-from rlds_cli.interop.torchrl.families import placed
 from rlds_cli.loader import reader
 from rlds_cli.loader.fields.columns import BatchColumn
 from rlds_cli.loader.fields.fields import Names

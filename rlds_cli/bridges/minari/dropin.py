@@ -26,9 +26,9 @@ from rlds_cli.base.integers import within
 from rlds_cli.base.libraries import counterparts
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below
+from rlds_cli.bridges.following import require_rows_that_follow
 from rlds_cli.dataset import ArrayLike, Dataset, make_env, open_dataset
 from rlds_cli.errors import MissingPackage, NoEnvironment, UnknownField
-from rlds_cli.interop.following import require_rows_that_follow
 from rlds_cli.make import download as fetch
 from rlds_cli.ted import FLAGS, REWARD, Field, Space
 

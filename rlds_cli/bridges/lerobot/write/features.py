@@ -21,7 +21,7 @@ from rlds_cli.base.libraries.lerobot import COUNTED, LANGUAGE, TASK
 from rlds_cli.base.packages import pyarrow
 from rlds_cli.bridges.exports.content import Content
 from rlds_cli.bridges.exports.instructions import Instructions
-from rlds_cli.bridges.exports.lerobot import statistics
+from rlds_cli.bridges.lerobot.write import statistics
 from rlds_cli.ted import VIDEO, Field
 
 TIME, DONE = "timestamp", "next.done"

@@ -33,10 +33,10 @@ from rlds_cli.base.packages import pyarrow
 from rlds_cli.base.repeated import Repeated
 from rlds_cli.bridges.exports.content import Content, Loss
 from rlds_cli.bridges.exports.format import Format, Unit, absent_images, sync
-from rlds_cli.bridges.exports.lerobot import features, statistics
-from rlds_cli.bridges.exports.lerobot.features import DONE, FACTS, TIME, ExportColumn, FeatureColumns, StepGroup
-from rlds_cli.bridges.exports.lerobot.statistics import EpisodeStatistics, Statistics
-from rlds_cli.bridges.exports.lerobot.videos import Camera
+from rlds_cli.bridges.lerobot.write import features, statistics
+from rlds_cli.bridges.lerobot.write.features import DONE, FACTS, TIME, ExportColumn, FeatureColumns, StepGroup
+from rlds_cli.bridges.lerobot.write.statistics import EpisodeStatistics, Statistics
+from rlds_cli.bridges.lerobot.write.videos import Camera
 from rlds_cli.ted import CUT, FLAGS, TASK, VIDEO
 
 FILES = 1000  # in a chunk, as lerobot has it

@@ -17,7 +17,7 @@ from typing import Any
 
 from torchrl.data import datasets
 
-from rlds_cli.interop.torchrl import PREFIX, RldsExperienceReplay
+from rlds_cli.bridges.torchrl.dropin import PREFIX, RldsExperienceReplay
 
 MODULES = {
     "atari_dqn": "AtariDQNExperienceReplay",

@@ -20,9 +20,9 @@ from rlds_cli.base.array_types import Array
 from rlds_cli.base.integers import within
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below
+from rlds_cli.bridges.following import require_rows_that_follow
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import InvalidArgument, MissingPackage, RldsError
-from rlds_cli.interop.following import require_rows_that_follow
 from rlds_cli.make import download
 from rlds_cli.ted import FLAGS, REWARD, Field
 

@@ -19,14 +19,14 @@ from torchrl.envs.utils import _classproperty
 from rlds_cli import keep, registry
 from rlds_cli.base import settings
 from rlds_cli.base.settings import StrPath
+from rlds_cli.bridges.torchrl.dropin import mapping, sampling, specs
+from rlds_cli.bridges.torchrl.dropin.contents import read_only
+from rlds_cli.bridges.torchrl.dropin.errors import BadArgument
+from rlds_cli.bridges.torchrl.dropin.sampling import Draws
+from rlds_cli.bridges.torchrl.dropin.storage import DatasetStorage, opened
+from rlds_cli.bridges.torchrl.dropin.transitions import Transitions
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
-from rlds_cli.interop.torchrl import mapping, sampling, specs
-from rlds_cli.interop.torchrl.contents import read_only
-from rlds_cli.interop.torchrl.errors import BadArgument
-from rlds_cli.interop.torchrl.sampling import Draws
-from rlds_cli.interop.torchrl.storage import DatasetStorage, opened
-from rlds_cli.interop.torchrl.transitions import Transitions
 from rlds_cli.loader.fields.fields import Names
 from rlds_cli.loader.windows.windows import Anchors
 

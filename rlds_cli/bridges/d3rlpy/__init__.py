@@ -1,0 +1,1 @@
+"""d3rlpy: its replay buffers."""

@@ -1,0 +1,1 @@
+"""D4RL: its HDF5 files, and its functions."""

@@ -1,0 +1,1 @@
+"""Minari: its datasets on disk, and its functions."""

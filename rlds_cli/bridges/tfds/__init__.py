@@ -1,0 +1,1 @@
+"""TensorFlow Datasets: RLDS datasets on disk."""

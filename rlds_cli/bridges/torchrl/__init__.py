@@ -1,0 +1,1 @@
+"""TorchRL: TensorDicts on disk, and its replay buffers and datasets."""
