@@ -87,20 +87,19 @@ def sparse(id: str, episodes: int, *, length: int = LENGTH, commits: int = 1, nu
     e["num_observed"], e["num_transitions"], e["end"], e["num_done"] = length + 1, length, TRUNCATED, 1
     e["row"] = np.arange(episodes)
     (work / logs.EPISODES).write_bytes(e.tobytes())
-    layout, rows = segments.Layout.of(work, head), episodes * (length + 1)
+    rows = episodes * (length + 1)
     first = (episodes - numbers) * (length + 1)
-    for stored in head.fields:
-        f, array = stored.field, layout.rows[stored.name]
-        segment_rows = array.segment_rows
-        for k in range(-(-rows // segment_rows)):
-            file = array.file(k)
+    fields = {stored.name: stored.field for stored in head.fields}
+    for c in segments.columns_of(head):
+        for k in range(-(-rows // c.segment_rows) if c.part == "rows" else 0):
+            file = work / c.file(k)
             file.parent.mkdir(parents=True, exist_ok=True)
-            a, b = max(first, k * segment_rows), min(rows, (k + 1) * segment_rows)
+            a, b = max(first, k * c.segment_rows), min(rows, (k + 1) * c.segment_rows)
             with file.open("wb") as out:
-                out.truncate(array.size)
+                out.truncate(c.size)
                 if a < b:
-                    out.seek((a - k * segment_rows) * array.width)
-                    out.write(noise(f, b - a))
+                    out.seek((a - k * c.segment_rows) * c.width)
+                    out.write(noise(fields[c.field], b - a))
     with (work / logs.DIGESTS).open("wb") as digests:
         digests.truncate(episodes * len(FIELDS) * logs.DIGEST)
     last = Commit(time=time.time())

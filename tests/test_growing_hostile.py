@@ -21,10 +21,11 @@ from growing_hostile import FAR
 
 import rlds_cli
 from rlds_cli.errors import DamagedDataset, RldsError
-from rlds_cli.store import commits, files
+from rlds_cli.store import commits, files, layouts
+from rlds_cli.store.columns import Column
 from rlds_cli.store.growing import logs, segments, table
-from rlds_cli.store.growing.segments import SegmentedArray
 from rlds_cli.store.growing.verification import verify_directory
+from rlds_cli.store.segment_map import SegmentMap
 
 LOGS = ("episodes.log", "departed.log", "about.log", "strings.log", "sources.log")
 
@@ -235,7 +236,16 @@ def test_no_segment_is_mapped_outside_of_its_addresses(dataset: Path, number: in
     """Rows [12288, 20480) in segments of 4,096: the addresses of segments 3 to 4, and of those to come."""
     if number >= 5:  # as if all of them were there
         (dataset / "action" / "c" / str(number)).write_bytes(bytes(8 * 4096))
-    mapped = SegmentedArray(dataset / "action", np.dtype("i8"), (), 4096).mapped(12288, 20480)
+    rows = Column(
+        field="action",
+        part="rows",
+        directory=Path("action"),
+        dtype=np.dtype("i8"),
+        first=12288,
+        stop=20480,
+        segment_rows=4096,
+    )
+    mapped = SegmentMap(rows, lambda k: layouts.descriptor(dataset / rows.file(k), rows.size))
     mapped._capacity = 2
     with pytest.raises(DamagedDataset, match=rf"segment {number:,} is none of 3 to 4"):
         mapped.rows(12288, 20480, [number])

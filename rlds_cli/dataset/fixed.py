@@ -115,8 +115,8 @@ def fixed(ds: OpenDataset, id: DatasetId, cache_dir: StrPath | None, *, copy: bo
 def _bytes(store: Store) -> int:
     """Return the bytes of the rows that have files."""
     table = store.table
-    names = (c.directory.as_posix() for c in (*table.columns(), *table.digest_columns()))
-    segments = (s for name in names for run in table.runs(name) for s in run.segments)
+    columns = (*table.columns(), *table.digest_columns())
+    segments = (s for c in columns for run in table.runs(c.field, c.part) for s in run.segments)
     return sum(s.rows * arrays.row_bytes(s.shape, s.dtype) for s in segments)
 
 

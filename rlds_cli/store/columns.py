@@ -1,4 +1,4 @@
-"""What a version has of an array: which entries, and in which segments. Where the segments are is not said here."""
+"""The arrays of fields, and what a version has of one: which entries, in which segments. Files are not read here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Part = Literal["rows", "frames", "films", "digests"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """An array of a version: entries [first, stop) of those that its files hold.
+    """An array of a field: entries [first, stop) of those that its files hold; none where no version is meant.
 
     Attributes
     ----------
@@ -44,10 +44,15 @@ class Column:
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
     first: int = 0
-    stop: int
+    stop: int = 0
     segment_rows: int = 0
     needed: tuple[int, ...] = ()
     compressed: bool = False
+
+    @property
+    def by_row(self) -> bool:
+        """Whether it has an entry for each row; else its entries are bytes of images or videos."""
+        return self.part in ("rows", "digests")
 
     @property
     def width(self) -> int:
@@ -68,6 +73,11 @@ class Column:
     def nbytes(self) -> int:
         """Bytes of all entries."""
         return math.prod(self.whole) * self.dtype.itemsize
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The ``zarr.json`` of an array that a writer adds to."""
+        return arrays.chunk_document((self.stop, *self.shape), self.dtype, self.segment_rows)
 
     def file(self, number: int) -> Path:
         """Return the file of a segment that a writer adds to, below the dataset."""

@@ -31,14 +31,15 @@ from rlds_cli.base.files import arrays, disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import digests, layouts, sealing, sharing, videos
+from rlds_cli.store.columns import Column
 from rlds_cli.store.finishing import Description, FinishedContent, Linked, complete, stored
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.opening import Store
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import NO_TEXT, stored_row
-from rlds_cli.store.table import Run
+from rlds_cli.store.table import Run, arrays_of
 from rlds_cli.store.videos import Tables
-from rlds_cli.ted import TASK, VIDEO, EpisodeTable, Field
+from rlds_cli.ted import TASK, EpisodeTable, Field
 
 _BLOCK = 1 << 20  # rows that are written at once
 _COPIED = 4 << 20  # bytes that are copied at once
@@ -257,32 +258,27 @@ class _Result:
         if f.kind == "text":
             self._write_texts(name, path)
             return
-        of = [s.store.table.path_of(name) for s in self._sources]
-        dtype, shape = stored_row(f)
-        if f.codec == VIDEO:
-            self._write_videos(name, path, of)
-        elif f.kind == "frames":
-            placed = self._link(f"{path}/bytes", [f"{p}/bytes" for p in of], np.dtype(np.uint8), (), by_row=False)
-            self._write_offsets(name, path, placed)
-        else:
-            self._link(path, of, dtype, shape)
-        if digests.has_row_digests(f):
-            self._link(f"{digests.ROWS}/{path}", [f"{digests.ROWS}/{p}" for p in of], np.dtype(np.uint8), (32,))
+        of_frames = f.kind == "frames"  # whose rows are numbers of bytes or of videos: other ones then
+        columns = (c for c in arrays_of(stored(f, path, "")) if c.part != "rows" or not of_frames)
+        linked = {c.part: self._link(c, name) for c in columns}
+        if "films" in linked:
+            self._write_videos(name, path, linked["films"])
+        elif "frames" in linked:
+            self._write_offsets(name, path, linked["frames"])
 
-    def _link(
-        self, to: str, of: Sequence[str], dtype: np.dtype[np.generic], shape: tuple[int, ...], *, by_row: bool = True
-    ) -> list[tuple[_Placed, ...]]:
-        """Make one array of those at the paths ``of``, and return where the rows of each go.
+    def _link(self, to: Column, name: str) -> list[tuple[_Placed, ...]]:
+        """Make one array of those that the datasets have, and return where the entries of each go.
 
-        Unless it has an entry for each row of the datasets, they lie one behind the other.
+        Unless it has an entry for each row, they lie one behind the other.
         """
         found, after = list[tuple[_Placed, ...]](), 0
         segments = list[tuple[_Source, str, arrays.Segment, int]]()  # of which array, and from which row on
-        for source, path in zip(self._sources, of, strict=True):
-            runs, segmented = source.store.table.runs(path), layouts.is_segmented(source.store.path / path)
-            placed = source.placed if by_row else _place(runs, after)
+        for source in self._sources:
+            path = source.store.table.column(name, to.part).directory.as_posix()
+            runs, segmented = source.store.table.runs(name, to.part), layouts.is_segmented(source.store.path / path)
+            placed = source.placed if to.by_row else _place(runs, after)
             parts = [s for run in runs for s in run.segments]
-            fits = all((s.shape[1:], s.dtype) == (shape, dtype) for s in parts)
+            fits = all((s.shape[1:], s.dtype) == (to.shape, to.dtype) for s in parts)
             if not fits or [(p.first, p.stop) for p in placed] != [(run.first, run.stop) for run in runs]:
                 raise DamagedDataset(f"{path} of {source.store.manifest.id} has other rows.", hint="rlds verify ID")
             for run, p in zip(runs, placed, strict=True):
@@ -290,12 +286,13 @@ class _Result:
                     segments.append((source, f"{path}/{k}" if segmented else path, s, p.at - run.lead + s.start))
             found.append(placed)
             after = _behind(placed[-1].end)
-        target, total = self._directory / to, found[-1][-1].end
+        target, total = to.directory.as_posix(), found[-1][-1].end
         whole = len(segments) == 1 and not segments[0][2].chunk and not segments[0][3]
-        for k, (source, name, segment, _) in enumerate(segments):
-            self._share(source, name, segment, to if whole else f"{to}/{k}")
+        for k, (source, path, segment, _) in enumerate(segments):
+            self._share(source, path, segment, target if whole else f"{target}/{k}")
         if not whole:
-            layouts.write_segmented(target, (total, *shape), dtype, [at for *_, at in segments])
+            starts = [at for *_, at in segments]
+            layouts.write_segmented(self._directory / target, (total, *to.shape), to.dtype, starts)
         return found
 
     def _share(self, source: _Source, name: str, segment: arrays.Segment, to: str) -> None:
@@ -350,11 +347,8 @@ class _Result:
         self._write(path, np.dtype(np.int32), (self.rows,), pieces())
         arrays.write_strings(self._directory / "text" / path, list(known) or [""])  # rows of no episode have code 0
 
-    def _write_videos(self, name: str, path: str, of: Sequence[str]) -> None:
+    def _write_videos(self, name: str, path: str, of_bytes: Sequence[Sequence[_Placed]]) -> None:
         """Write the numbers of videos and frames, and the tables of all videos."""
-        films = f"{videos.DIRECTORY}/{path}"
-        below = [f"{videos.DIRECTORY}/{p}/bytes" for p in of]
-        of_bytes = self._link(f"{films}/bytes", below, np.dtype(np.uint8), (), by_row=False)
         used = [_videos_used(s, name) for s in self._sources]
         tables = [s.store.videos(name).tables(n) for s, n in zip(self._sources, used, strict=True)]
         Tables(
@@ -362,7 +356,7 @@ class _Result:
             [p for t in tables for p in t.packets],
             [x for t in tables for x in t.tracks],
             np.concatenate([t.files for t in tables]),
-        ).write(self._directory / films)
+        ).write(self._directory / videos.DIRECTORY / path)
 
         def pieces() -> Iterator[tuple[int, Array]]:
             before = 0

@@ -198,7 +198,7 @@ class Files:
         """Return entries of an array that a writer adds to, by their numbers since the first that was ever written."""
         found = self._maps.get(c.directory)
         if found is None or not found.fits(c.first, c.stop):
-            found = self._maps[c.directory] = SegmentMap(c, c.first, c.stop, self._opener(c))
+            found = self._maps[c.directory] = SegmentMap(c, self._opener(c))
         return found.rows(start, stop, c.needed, keep)
 
     def _opener(self, c: Column) -> Callable[[int], int]:

@@ -97,9 +97,9 @@ class RenamedTable(Table):
         """Return the rows that have files."""
         return self._of.row_runs()
 
-    def runs(self, path: str) -> tuple[Run, ...]:
+    def runs(self, name: str, part: Part = "rows") -> tuple[Run, ...]:
         """Return the files of plain rows of an array."""
-        return self._of.runs(path)
+        return self._of.runs(self._theirs[name], part)
 
     def strings(self, name: str) -> Array:
         """Return the string table of a text field."""

@@ -6,80 +6,44 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files.mapping import Addresses
 from rlds_cli.errors import DamagedDataset
+from rlds_cli.store.columns import Column
 
 HINT = "rlds verify ID shows all damage"
 _ROOM, _ROOM_BYTES = 1 << 24, 1 << 40  # rows to come, and bytes of them, for which addresses are reserved
-
-
-class Segmented(Protocol):
-    """What is known of an array in segments of equal length."""
-
-    @property
-    def directory(self) -> Path:
-        """Where its files are."""
-        ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of entries."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of entries."""
-        ...
-
-    @property
-    def segment_rows(self) -> int:
-        """Entries of a segment."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """Bytes of an entry."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Bytes of a segment."""
-        ...
 
 
 Opened = Callable[[int], int]  # number of a segment: a new descriptor of its file
 
 
 class SegmentMap:
-    """The mapped segments of one field, from row ``first`` on; it stays valid while arrays of it are used.
+    """The mapped segments of a column, from its first entry on; it stays valid while arrays of it are used.
 
     Parameters
     ----------
-    array : Segmented
-    first : int
-        A row of the first segment that is mapped.
-    rows : int
-        Rows that there are; addresses are reserved for more.
+    column : Column
+        Addresses are reserved for its entries, and for more to come.
     opened : callable
         Opens a segment by its number.
     """
 
-    def __init__(self, array: Segmented, first: int, rows: int, opened: Opened) -> None:
+    def __init__(self, column: Column, opened: Opened) -> None:
         self._opened = opened
-        self._array, self._segment_rows = array, array.segment_rows
-        self._first = first // self._segment_rows
-        room = min(max(_ROOM, rows - first), max(self._segment_rows, _ROOM_BYTES // max(1, array.width)))
-        self._capacity = max(2, -(-(rows + room) // self._segment_rows) - self._first)  # segments
+        self._column, self._segment_rows = column, column.segment_rows
+        self._first = column.first // self._segment_rows
+        count, most = column.stop - column.first, max(self._segment_rows, _ROOM_BYTES // max(1, column.width))
+        room = min(max(_ROOM, count), most)
+        self._capacity = max(2, -(-(column.stop + room) // self._segment_rows) - self._first)  # segments
         self._mapped: set[int] = set()
         self._used: list[tuple[weakref.ref[Any], frozenset[int]]] = []  # arrays in use, and the segments that they need
         self._lock = threading.Lock()
-        self._size = self._capacity * array.size
+        self._size = self._capacity * column.size
         if self._size:
             self._addresses = Addresses(self._size)
 
@@ -98,7 +62,7 @@ class SegmentMap:
             A segment is missing, or its file has another size.
         """
         if not self._size:
-            empty: Array = np.zeros((rows - first, *self._array.shape), self._array.dtype)
+            empty: Array = np.zeros((rows - first, *self._column.shape), self._column.dtype)
             empty.flags.writeable = False
             return empty
         count = self._capacity * self._segment_rows
@@ -111,7 +75,7 @@ class SegmentMap:
             self._used.append((weakref.ref(view), frozenset(needed)))
             for number in self._mapped.difference(*(numbers for _, numbers in self._used)):
                 self._unmap(number)
-        whole: Array = np.frombuffer(view, self._array.dtype).reshape(count, *self._array.shape)
+        whole: Array = np.frombuffer(view, self._column.dtype).reshape(count, *self._column.shape)
         part = whole[first - self._first * self._segment_rows :][: rows - first]
         part.flags.writeable = False
         return part
@@ -121,9 +85,9 @@ class SegmentMap:
         if not self._first <= number < self._first + self._capacity:
             last = self._first + self._capacity - 1
             raise DamagedDataset(
-                f"{self._array.directory}: segment {number:,} is none of {self._first:,} to {last:,}.", hint=HINT
+                f"{self._column.directory}: segment {number:,} is none of {self._first:,} to {last:,}.", hint=HINT
             )
-        size = self._array.size
+        size = self._column.size
         descriptor = self._opened(number)
         try:
             self._addresses.map((number - self._first) * size, size, descriptor)
@@ -133,6 +97,6 @@ class SegmentMap:
 
     def _unmap(self, number: int) -> None:
         """Let go of a segment that no array needs."""
-        size = self._array.size
+        size = self._column.size
         self._addresses.unmap((number - self._first) * size, size)
         self._mapped.discard(number)

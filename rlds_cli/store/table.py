@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,20 @@ class Run:
     stop: int
     lead: int = 0
     segments: tuple[arrays.Segment, ...] = ()
+
+
+def arrays_of(f: StoredField) -> Iterator[Column]:
+    """Yield the arrays of a field: of its rows, of their digests, and of the bytes of its images or videos."""
+    path, byte = Path(f.path), np.dtype(np.uint8)
+    images = f.kind == "frames" and f.codec != VIDEO
+    dtype, shape = (np.dtype(np.int64), (2,)) if images else stored_row(f)
+    yield Column(field=f.name, part="rows", directory=path / "offsets" if images else path, dtype=dtype, shape=shape)
+    if digests.has_row_digests(f):
+        yield Column(field=f.name, part="digests", directory=digests.ROWS / path, dtype=byte, shape=(32,))
+    if images:
+        yield Column(field=f.name, part="frames", directory=path / "bytes", dtype=byte)
+    elif f.codec == VIDEO:
+        yield Column(field=f.name, part="films", directory=DIRECTORY / path / "bytes", dtype=byte)
 
 
 class Table(ABC):
@@ -242,8 +256,8 @@ class Table(ABC):
         """Return the rows that have files."""
 
     @abstractmethod
-    def runs(self, path: str) -> tuple[Run, ...]:
-        """Return the files of plain rows of the array at ``path`` below the dataset.
+    def runs(self, name: str, part: Part = "rows") -> tuple[Run, ...]:
+        """Return the files of plain rows of an array.
 
         Raises
         ------
@@ -430,6 +444,7 @@ class FixedTable(Table):
         m, self.version, self._checks = self._manifest, self._manifest.version, check
         files.reads(m, self.version_id)
         super().__init__(files, m.fields)
+        self._arrays = {(c.field, c.part): c for f in m.fields for c in arrays_of(f)}
         self._episode_strings: dict[str, list[str]] = {}
         if files.claimed not in ("", m.fingerprint):
             raise DamagedDataset(
@@ -501,41 +516,31 @@ class FixedTable(Table):
         return self.files.guarded(read)
 
     def _describe(self, name: str, part: Part) -> Column:
-        f, m, path = self.fields[name], self.manifest, Path(self._stored[name].path)
-        rows, compressed = m.counts.rows, m.encoding == "zarr"
-        if part == "digests":
-            directory = digests.ROWS / path
-            return Column(field=name, part=part, directory=directory, dtype=np.dtype("u1"), shape=(32,), stop=rows)
-        if part == "rows":
-            dtype, shape = stored_row(f)
-            if f.kind == "frames" and f.codec != VIDEO:
-                path, dtype, shape = path / "offsets", np.dtype("int64"), (2,)
-            return Column(
-                field=name, part=part, directory=path, dtype=dtype, shape=shape, stop=rows, compressed=compressed
-            )
-        directory, compressed = (
-            (path / "bytes", compressed) if part == "frames" else (DIRECTORY / path / "bytes", False)
-        )
-        shape, dtype = layouts.open_document(self.files.documents(directory))
-        if len(shape) != 1 or dtype != np.uint8:
-            raise DamagedDataset(f"{self.files.path / directory} is not an array of bytes.", hint="rlds verify ID")
-        return Column(field=name, part=part, directory=directory, dtype=dtype, stop=shape[0], compressed=compressed)
+        c, m = self._arrays[name, part], self.manifest
+        compressed = m.encoding == "zarr" and part in ("rows", "frames")
+        if c.by_row:
+            return replace(c, stop=m.counts.rows, compressed=compressed)
+        shape, dtype = layouts.open_document(self.files.documents(c.directory))
+        if (shape[1:], dtype) != (c.shape, c.dtype):
+            raise DamagedDataset(f"{self.files.path / c.directory} is not an array of bytes.", hint="rlds verify ID")
+        return replace(c, stop=shape[0], compressed=compressed)
 
     def row_runs(self) -> tuple[Run, ...]:
         """Return the rows that have files: all of them, unless the dataset grows."""
         return (Run(0, self.manifest.counts.rows),)
 
-    def runs(self, path: str) -> tuple[Run, ...]:
-        """Return the files of plain rows of the array at ``path`` below the dataset.
+    def runs(self, name: str, part: Part = "rows") -> tuple[Run, ...]:
+        """Return the files of plain rows of an array.
 
         Raises
         ------
         DamagedDataset
             It is compressed, or its document cannot be read.
         """
-        found = layouts.layout(self.files.path / path)
+        directory = self.files.path / self._arrays[name, part].directory
+        found = layouts.layout(directory)
         if found.compressed:
-            raise DamagedDataset(f"{self.files.path / path} is compressed.", hint="rlds verify ID")
+            raise DamagedDataset(f"{directory} is compressed.", hint="rlds verify ID")
         return (Run(0, found.shape[0], 0, found.segments),)
 
     def strings(self, name: str) -> Array:

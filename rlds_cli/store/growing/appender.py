@@ -34,7 +34,6 @@ from rlds_cli.store.growing.places import LogPlaces
 from rlds_cli.store.growing.records import Records, about, counted, digests_of, of_chunk
 from rlds_cli.store.growing.retention import Added
 from rlds_cli.store.growing.row_files import RowFiles
-from rlds_cli.store.growing.segments import Layout
 from rlds_cli.store.growing.standing import Standing
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.own_columns import joint_kind, kind_of
@@ -104,10 +103,10 @@ class Appender:
         try:
             head = Manifest.read(path)
             self.schema = tuple(sorted((f.field for f in head.fields), key=lambda f: f.name))
-            self.layout = Layout.of(path, head)
             self._edit_log = EditLog(path, head)
             self.keep = retention.from_json(head.growing.get("keep", {}))
-            self._rows = RowFiles(self.layout, durable=durable)
+            self._rows = RowFiles(path, head, durable=durable)
+            self._frames = list(self._rows.of_bytes)  # fields of encoded frames
             with logs.committing(path):
                 self._stale = False
                 self._state = self._read()
@@ -151,7 +150,7 @@ class Appender:
         """Read the state of the newest version."""
         g = commits.last(self.path)
         done = min(logs.freed(self.path)[1], g.departed)
-        logs.check_there(self.path, g.episodes, len(self.layout.bytes))
+        logs.check_there(self.path, g.episodes, len(self._frames))
         waiting = logs.read_departed(self.path, g.departed, done, episodes=g.episodes)
         first = min([g.first_episode, *waiting.tolist()])
         self._rows.reset()
@@ -185,11 +184,11 @@ class Appender:
     def _ends(self, g: Commit) -> list[int]:
         """Return the rows, and the bytes of the frames of each field, that a version has in all."""
         last = self._records(g.episodes - 1, g.episodes)["frames"] if g.episodes else None
-        return [g.rows, *([0] * len(self.layout.bytes) if last is None else last[0, :, 1].tolist())]
+        return [g.rows, *([0] * len(self._frames) if last is None else last[0, :, 1].tolist())]
 
     def _records(self, first: int, stop: int) -> Records:
         """Read the records of episodes [first, stop)."""
-        return logs.read_episodes(self.path, first, stop, len(self.layout.bytes))
+        return logs.read_episodes(self.path, first, stop, len(self._frames))
 
     def _blocks(self, first: int, stop: int, begin: tuple[int, int]) -> Iterator[tuple[int, Records]]:
         """Read the records of episodes [first, stop), a few at a time; ``begin`` as `logs.check_episodes` has it."""
@@ -218,7 +217,7 @@ class Appender:
             known[text] = len(known)
 
     def _count_films(self, s: _State, first: int, stop: int) -> None:
-        s.films.update(logs.read_videos(self.path, first, stop, len(self.layout.bytes))["field"].tolist())
+        s.films.update(logs.read_videos(self.path, first, stop, len(self._frames))["field"].tolist())
 
     def _values(self, e: Records) -> list[float]:
         """Return the numbers by which `Top` keeps episodes."""
@@ -346,7 +345,7 @@ class Appender:
         strings = bytearray()
         start, observed = table.start, table.num_observed
         hashed = np.empty((len(table), len(self.schema), logs.DIGEST), np.uint8)
-        frames = np.zeros((len(table), len(self.layout.bytes), 2), np.int64)
+        frames = np.zeros((len(table), len(self._frames), 2), np.int64)
         videos = [np.zeros(0, logs.VIDEO_RECORD)]
         for i, f in enumerate(self.schema):
             column = values = chunk.columns[f.name]
@@ -354,12 +353,12 @@ class Appender:
             if f.kind == "text":
                 values = self._encoded(f.name, column, strings)
             elif isinstance(column, EncodedFrames):
-                k = list(self.layout.bytes).index(f.name)
+                k = self._frames.index(f.name)
                 values = self._rows.write_frames(f.name, column, ends[k], start)
                 frames[:, k] = np.stack([values[start, 0], values[start + table.length, 1]], 1)
             elif isinstance(column, VideoFrames):
                 assert locate is not None
-                k, to = list(self.layout.bytes).index(f.name), self._film_writer(f.name, ends)
+                k, to = self._frames.index(f.name), self._film_writer(f.name, ends)
                 values, frames[:, k], files = films.write(to, column, start, partial(locate, f.name))
                 videos.append(to.records())
             assert isinstance(values, np.ndarray)
@@ -490,7 +489,7 @@ class Appender:
 
     def _film_writer(self, name: str, ends: Sequence[int]) -> FilmWriter:
         """Return what writes the videos of a field, from the first free byte of its area on, one of ``ends``."""
-        s, k = self._state, list(self.layout.bytes).index(name)
+        s, k = self._state, self._frames.index(name)
         last = s.commit.episodes - 1
         if last >= 0 and s.standing[last] != Standing.FREED:
             first = int(self._records(last, last + 1)["frames"][0, k, 0])
@@ -591,7 +590,7 @@ class Appender:
 
     def _records_of(self, numbers: Sequence[int]) -> Records:
         if not numbers:
-            return np.zeros(0, logs.episode(len(self.layout.bytes)))
+            return np.zeros(0, logs.episode(len(self._frames)))
         first, last = min(numbers), max(numbers)
         if last - first < 4 * len(numbers) + 64:
             found: Records = self._records(first, last + 1)[np.array(numbers) - first]

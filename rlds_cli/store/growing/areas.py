@@ -41,7 +41,7 @@ class Area:
 
     def __init__(self, writers: Sequence[SegmentWriter]) -> None:
         self.writers = writers
-        self.segment_rows = writers[0].array.segment_rows
+        self.segment_rows = writers[0].column.segment_rows
         self.reset()
 
     def reset(self) -> None:
@@ -70,7 +70,7 @@ class Area:
     def begin(self, end: int) -> int:
         """Return where the next rows begin: at ``end``, or in a new segment where other datasets share the last one."""
         number, within = divmod(end, self.segment_rows)
-        shared = within and any(w.array.names(number) > 1 for w in self.writers)
+        shared = within and any(w.names(number) > 1 for w in self.writers)
         return (number + 1) * self.segment_rows if shared else end
 
     def punch(self, first: int, stop: int) -> None:
@@ -95,6 +95,6 @@ class Area:
     def sweep(self, end: int) -> None:
         """Remove segments that a writer left behind that was killed: of no episode, or of a commit without a record."""
         for writer in self.writers:
-            for number in writer.array.existing():
+            for number in writer.existing():
                 if number != end // self.segment_rows and number not in self._live:
                     writer.remove(number)

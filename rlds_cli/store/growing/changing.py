@@ -23,7 +23,6 @@ from rlds_cli.store.facts import Facts
 from rlds_cli.store.growing import edits, logs
 from rlds_cli.store.growing.edits import Edits
 from rlds_cli.store.growing.places import LogPlaces
-from rlds_cli.store.growing.segments import Layout
 from rlds_cli.store.own_columns import StoredColumn
 from rlds_cli.store.table import Table
 from rlds_cli.ted import Scalar
@@ -38,11 +37,12 @@ class ChangedByLog(Table):
     Attributes
     ----------
     commit : Commit
-    layout : Layout
+    encoded : sequence of str
+        Names of the fields of encoded frames, sorted.
     """
 
     commit: Commit
-    layout: Layout
+    encoded: Sequence[str]
 
     @property
     @abstractmethod
@@ -127,7 +127,7 @@ class ChangedByLog(Table):
         return True
 
     def _commit(self, lines: Sequence[Mapping[str, Any]], hidden: LogPlaces, shown: LogPlaces) -> None:
-        edits.commit(self.files.path, self.commit, len(self.layout.bytes), lines, hidden=hidden, shown=shown)
+        edits.commit(self.files.path, self.commit, len(self.encoded), lines, hidden=hidden, shown=shown)
 
     def commit_restored(self, step: Mapping[str, Any]) -> bool:
         """Commit the content of this version; nothing if the newest has it already.

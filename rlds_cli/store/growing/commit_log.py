@@ -67,15 +67,12 @@ class CommitLog:
         for name, data in logs.made(self.newest).items():
             safe_files.write_bytes(dataset / name, data)
         table = LoggedTable.open(dataset, check=False)
-        stored = [array for name in table.fields for array in table.layout.of_field(name)]
-        needed = [table.needed(array) for array in stored]
         found = dict[str, int]()
-        for array, numbers in zip(stored, needed, strict=True):
-            for group in reversed(array.directory.relative_to(dataset).parents[:-1]):
+        for c in table.all_columns():
+            directory = dataset / c.directory
+            for group in reversed(c.directory.parents[:-1]):
                 arrays.write_group(dataset / group)
-            array.directory.mkdir(safe_files.DIRECTORY, exist_ok=True)
-            described = json.dumps(array.document(table.end_of(array))).encode()
-            safe_files.write_bytes(array.directory / "zarr.json", described)
-            for number in numbers if array.width else ():
-                found[array.file(number).relative_to(dataset).as_posix()] = array.size
+            directory.mkdir(safe_files.DIRECTORY, exist_ok=True)
+            safe_files.write_bytes(directory / "zarr.json", json.dumps(c.document).encode())
+            found |= {c.file(number).as_posix(): c.size for number in (c.needed if c.width else ())}
         return found

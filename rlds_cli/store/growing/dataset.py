@@ -20,8 +20,6 @@ from rlds_cli.store.manifest import Manifest
 if TYPE_CHECKING:
     from rlds_cli.store.growing.appender import Appender
     from rlds_cli.store.growing.records import Records
-    from rlds_cli.store.manifest import StoredField
-    from rlds_cli.ted import Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ class GrowingDataset:
         with self._writing(shared=False) as opened:
             old = opened.newest
             if old.kept < old.episodes - old.first_episode:  # others left, or are dropped
-                rows = (old.steps + old.kept) * _row_bytes(opened.schema)
+                rows = (old.steps + old.kept) * _row_bytes(Manifest.read(self.path))
                 disk.check_space(rows + opened.bytes_of_frames(), self.path)
             g = opened.compact()
             return Compaction(g.number != old.number, g.departed - logs.freed(self.path)[1])
@@ -121,9 +119,10 @@ class GrowingDataset:
         waiting = logs.read_departed(self.path, g.departed, done)
         if not len(waiting):
             return 0, 0
-        first, fields = int(waiting.min()), Manifest.read(self.path).fields
-        e = logs.read_episodes(self.path, first, int(waiting.max()) + 1, len(logs.encoded(fields)))[waiting - first]
-        count, width = max(0, held.departed - done), _row_bytes(fields)
+        first, head = int(waiting.min()), Manifest.read(self.path)
+        frames = len(logs.encoded(head.fields))
+        e = logs.read_episodes(self.path, first, int(waiting.max()) + 1, frames)[waiting - first]
+        count, width = max(0, held.departed - done), _row_bytes(head)
         now, later = (np.sort(part, order="start") for part in (e[:count], e[count:]))
         return _bytes(now, width), _bytes(later, width)
 
@@ -148,10 +147,10 @@ class GrowingDataset:
         """
         from rlds_cli.store import digests
         from rlds_cli.store.growing import logs
-        from rlds_cli.store.growing.segments import Layout
+        from rlds_cli.store.growing.segments import columns_of
 
-        stored = Layout.of(self.path, Manifest.read(self.path)).all
-        heads = (*(f"{a.directory.relative_to(self.path).as_posix()}/c/" for a in stored), f"{digests.ROWS}/")
+        columns = columns_of(Manifest.read(self.path))
+        heads = (*(f"{c.directory.as_posix()}/c/" for c in columns), f"{digests.ROWS}/")
         small = (f for f in files if not f.startswith(heads) or f.endswith("/zarr.json"))
         return [f for f in small if f != logs.DIGESTS]
 
@@ -190,9 +189,8 @@ def _bytes(e: Records, width: int) -> int:
     return int((e["length"] + 1).sum()) * width + frame_bytes(e)
 
 
-def _row_bytes(fields: Iterable[Field | StoredField]) -> int:
+def _row_bytes(head: Manifest) -> int:
     """Return the bytes of a row of all fields, without encoded frames."""
-    from rlds_cli.base.files.arrays import row_bytes
-    from rlds_cli.store.growing.segments import stored_row
+    from rlds_cli.store.growing.segments import columns_of
 
-    return sum(row_bytes((0, *shape), dtype) for dtype, shape in map(stored_row, fields))
+    return sum(c.width for c in columns_of(head) if c.part == "rows")

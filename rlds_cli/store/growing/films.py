@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,8 @@ from rlds_cli.store import digests
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.growing import logs
-from rlds_cli.store.growing.segments import SegmentedArray, SegmentWriter
+from rlds_cli.store.growing.segments import SegmentWriter
+from rlds_cli.store.local import LocalFiles
 from rlds_cli.store.videos import Tables, Videos, from_table, of_tracks, table_path
 from rlds_cli.ted import VideoFrames
 
@@ -75,7 +76,7 @@ class FilmWriter:
     """
 
     def __init__(self, field: int, writer: SegmentWriter, count: int, end: int, known: dict[str, Film]) -> None:
-        self._field, self._writer, self._count, self._known = field, writer, count, known
+        self._field, self.writer, self._count, self._known = field, writer, count, known
         self._before = self._end = end
         self._new: list[Film] = []
 
@@ -91,7 +92,7 @@ class FilmWriter:
         h, start = hashlib.sha256(), self._end
         for piece in extent.pieces():
             h.update(piece)
-            self._writer.write(self._end, np.frombuffer(piece, np.uint8))
+            self.writer.write(self._end, np.frombuffer(piece, np.uint8))
             self._end += len(piece)
         self._new.append(Film(self._count + len(self._new), start, self._end, h.digest()))
         return self._new[-1]
@@ -142,15 +143,13 @@ def write(
     return renumbered(frames.index, _numbers(films)[place]), spans, found
 
 
-def move(to: FilmWriter, of: SegmentedArray, records: Records, rows: Sequence[Array]) -> tuple[IntArray, IntArray]:
+def move(to: FilmWriter, records: Records, rows: Sequence[Array]) -> tuple[IntArray, IntArray]:
     """Store the videos of kept episodes once more, whose ``rows`` are [n, 2] for each.
 
     Parameters
     ----------
-    of : SegmentedArray
-        The bytes of the videos.
     records : array
-        All of the field.
+        Of all videos of the field.
 
     Returns
     -------
@@ -168,8 +167,9 @@ def move(to: FilmWriter, of: SegmentedArray, records: Records, rows: Sequence[Ar
     flat = np.concatenate([np.zeros(0, np.int64), *held])
     used = referred(flat)
     if len(used) and used.max() >= len(records):
-        raise DamagedDataset(f"{of.directory}: video {used.max():,} of {len(records):,}.", hint=logs.HINT)
-    extents = {str(n): extent_of(of, *records["span"][n].tolist()) for n in used.tolist()}
+        where = to.writer.directory
+        raise DamagedDataset(f"{where}: video {used.max():,} of {len(records):,}.", hint=logs.HINT)
+    extents = {str(n): _extent(to.writer, *records["span"][n].tolist()) for n in used.tolist()}
     films = to.write(list(extents), extents.__getitem__)
     place = np.full(len(records) + 1, -1, np.int64)
     place[used] = np.arange(len(used))
@@ -193,14 +193,11 @@ def referred(numbers: Array) -> IntArray:
     return np.asarray(ordered[ordered >= 0], np.int64)
 
 
-def extent_of(array: SegmentedArray, start: int, stop: int) -> Extent:
-    """Return the extent of bytes [start, stop) of an array of bytes."""
-    size, parts = array.segment_rows, list[tuple[Path, int, int]]()
-    while start < stop:
-        number, within = divmod(start, size)
-        parts.append((array.file(number), within, min(stop, (number + 1) * size) - start))
-        start += parts[-1][2]
-    return Extent(tuple(parts) or ((array.directory, 0, 0),))
+def _extent(of: SegmentWriter, start: int, stop: int) -> Extent:
+    """Return the extent of bytes [start, stop) of the array of a writer."""
+    size = of.column.segment_rows
+    column = replace(of.column, needed=tuple(range(start // size, -(-stop // size))))
+    return LocalFiles(of.dataset, moves=False).extent(column, start, stop, [])
 
 
 # -- reading

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import __version__
-from rlds_cli.base.files import arrays, disk
+from rlds_cli.base.files import disk
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.store import commits, digests, layouts, statistics
 from rlds_cli.store.commits import Commit
@@ -21,6 +21,7 @@ from rlds_cli.store.growing import logs, retention, segments
 from rlds_cli.store.growing.retention import Keep
 from rlds_cli.store.manifest import Counts, Manifest, StoredField
 from rlds_cli.store.paths import assign_paths
+from rlds_cli.store.table import arrays_of
 from rlds_cli.ted import VIDEO, Field
 
 
@@ -33,11 +34,11 @@ def make_growing(
     about: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a growing dataset, without episodes, into an empty directory. ``about`` are members of the manifest."""
-    width = sum(arrays.row_bytes((0, *shape), dtype) for dtype, shape in map(segments.stored_row, schema))
-    width += logs.DIGEST * sum(map(digests.has_row_digests, schema))
+    paths = assign_paths(f.name for f in schema)
+    fields = tuple(_stored(f, paths[f.name]) for f in sorted(schema, key=lambda f: f.name))
+    width = sum(c.width for f in fields for c in arrays_of(f) if c.by_row)
     limit = keep.steps if isinstance(keep, retention.Fifo) else None
     most = None if limit is None else max(layouts.PAGE_ROWS, limit // 8)
-    paths = assign_paths(f.name for f in schema)
     growing: dict[str, Any] = {"segment_rows": segments.rows_of_segment(width, most)}
     if frames := [math.prod(f.shape) for f in schema if f.kind == "frames"]:
         if any(f.codec == VIDEO for f in schema):  # a video has frames of many steps
@@ -49,7 +50,7 @@ def make_growing(
         format=Manifest.GROWING_FORMAT,
         id=id,
         encoding="memmap",
-        fields=tuple(_stored(f, paths[f.name]) for f in sorted(schema, key=lambda f: f.name)),
+        fields=fields,
         counts=Counts(**commits.counts_of(Commit())),
         fingerprint="",
         created=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
@@ -58,11 +59,11 @@ def make_growing(
         growing=growing,
         **dict(about or {}),
     )
-    layout = segments.Layout.of(directory, head)
-    for array in layout.all:
-        safe_files.make(array.directory.parent)
-        array.directory.mkdir(safe_files.DIRECTORY)
-        safe_files.write_bytes(array.directory / "zarr.json", json.dumps(array.document(0)).encode())
+    for c in segments.columns_of(head):
+        of_array = directory / c.directory
+        safe_files.make(of_array.parent)
+        of_array.mkdir(safe_files.DIRECTORY)
+        safe_files.write_bytes(of_array / "zarr.json", json.dumps(c.document).encode())
     layouts.write_groups(directory)
     for name in (*logs.ALL, logs.READERS, logs.WRITERS, logs.COMMIT):
         safe_files.write_bytes(directory / name, b"")

@@ -6,7 +6,7 @@ They get segments of their own, so that all others are removed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,8 @@ from rlds_cli.store.growing.areas import Spans, spans_of
 from rlds_cli.store.growing.films import FilmWriter
 from rlds_cli.store.growing.records import Records
 from rlds_cli.store.growing.row_files import RowFiles
-from rlds_cli.store.growing.segments import SegmentedArray, SegmentWriter
+from rlds_cli.store.growing.segments import SegmentWriter
+from rlds_cli.store.local import LocalFiles
 
 _BYTES = 16 << 20  # of a field that are copied at once
 _Change = Callable[[Array, int], Array]  # rows of an episode of a number as they are written
@@ -61,12 +62,12 @@ def move(
     changes: dict[str, _Change] = {}
     videos = [np.zeros(0, logs.VIDEO_RECORD)]
     for k, (name, writer) in enumerate(files.of_bytes.items()):
-        if name in files.layout.videos:
+        if writer.column.part == "films":
             known = logs.read_videos(dataset, 0, g.videos, len(files.of_bytes))
             to = FilmWriter(k, writer, known_films[k], int(bases[1 + k]), {})
-            rows, row = _mapped(files.layout.rows[name], before[:, 0])
+            rows, row = _mapped(files.of_rows[name], before[:, 0])
             of = [rows[a - row : b - row] for a, b in before[:, 0].tolist()]
-            e["frames"][:, k], numbers = films.move(to, files.layout.bytes[name], known[known["field"] == k], of)
+            e["frames"][:, k], numbers = films.move(to, known[known["field"] == k], of)
             videos.append(to.records())
             changes[name] = partial(_renumbered, numbers)
         else:
@@ -90,8 +91,8 @@ def _abouts(dataset: Path, e: Records) -> bytes:
 
 def _copy_rows(writer: SegmentWriter, spans: Spans, to: int, change: _Change | None = None) -> None:
     """Copy the rows of episodes [episodes, 2] end to end, from row ``to`` on; nothing is freed meanwhile."""
-    rows, first = _mapped(writer.array, spans)
-    step = max(1, _BYTES // max(1, writer.array.width))
+    rows, first = _mapped(writer, spans)
+    step = max(1, _BYTES // max(1, writer.column.width))
     for k, (a, b) in enumerate(spans.tolist()):
         for at in range(a, b, step):
             part = rows[at - first : min(at + step, b) - first]
@@ -99,11 +100,12 @@ def _copy_rows(writer: SegmentWriter, spans: Spans, to: int, change: _Change | N
             to += len(part)
 
 
-def _mapped(array: SegmentedArray, spans: Spans) -> tuple[Array, int]:
+def _mapped(of: SegmentWriter, spans: Spans) -> tuple[Array, int]:
     """Return the rows of an array from the first of some episodes [episodes, 2] on, and the number of that row."""
     first, stop = (int(spans[0, 0]), int(spans[-1, 1])) if len(spans) else (0, 0)
-    needed = np.flatnonzero(segments.episodes_in(spans[:, 0], spans[:, 1], array.segment_rows)).tolist()
-    return array.mapped(first, stop).rows(first, stop, sorted(needed)), first
+    needed = np.flatnonzero(segments.episodes_in(spans[:, 0], spans[:, 1], of.column.segment_rows)).tolist()
+    column = replace(of.column, first=first, stop=stop, needed=tuple(needed))
+    return LocalFiles(of.dataset, moves=False).array(column), first
 
 
 def _shifted(shifts: IntArray, rows: Array, k: int) -> Array:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import safe as safe_files
+from rlds_cli.store.columns import Part
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.frames import laid_out
 from rlds_cli.store.growing.areas import Area, spans_of
 from rlds_cli.store.growing.records import Records
-from rlds_cli.store.growing.segments import Layout, SegmentWriter
+from rlds_cli.store.growing.segments import SegmentWriter, columns_of
+from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import EncodedFrames
 
 
@@ -22,16 +26,17 @@ class RowFiles:
 
     Attributes
     ----------
-    layout : Layout
     of_rows, of_digests, of_bytes : dict
-        Writers by field: of an entry for each row, of the digests of rows, of the bytes of encoded frames.
+        Writers by field: of an entry for each row, of the digests of rows, of the bytes of encoded frames, sorted.
     """
 
-    def __init__(self, layout: Layout, *, durable: bool) -> None:
-        self.layout = layout
-        self.of_rows = {n: SegmentWriter(a, durable=durable) for n, a in layout.rows.items()}
-        self.of_digests = {n: SegmentWriter(a, durable=durable) for n, a in layout.digests.items()}
-        self.of_bytes = {n: SegmentWriter(a, durable=durable) for n, a in layout.bytes.items()}
+    def __init__(self, dataset: Path, head: Manifest, *, durable: bool) -> None:
+        def writers(*parts: Part) -> dict[str, SegmentWriter]:
+            return {c.field: SegmentWriter(dataset, c, durable=durable) for c in columns if c.part in parts}
+
+        columns = columns_of(head)
+        self.of_rows, self.of_digests = writers("rows"), writers("digests")
+        self.of_bytes = dict(sorted(writers("frames", "films").items()))
         by_row = [*self.of_rows.values(), *self.of_digests.values()]
         self._areas = [Area(by_row), *(Area([w]) for w in self.of_bytes.values())]
 
@@ -71,8 +76,8 @@ class RowFiles:
         """Write how many rows there are, for other Zarr readers."""
         for area, end in zip(self._areas, ends, strict=True):
             for writer in area.writers:
-                document = json.dumps(writer.array.document(end))
-                safe_files.replace_text(writer.array.directory / "zarr.json", document)
+                document = json.dumps(replace(writer.column, stop=end).document)
+                safe_files.replace_text(writer.directory / "zarr.json", document)
 
     def close(self) -> None:
         """Close all files."""

@@ -21,10 +21,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -32,13 +30,11 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays, disk
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import digests, layouts
-from rlds_cli.store import rows as stored_rows
-from rlds_cli.store.growing.logs import HINT, encoded, sync
-from rlds_cli.store.manifest import Manifest, StoredField
-from rlds_cli.store.segment_map import SegmentMap as SegmentMap
-from rlds_cli.store.videos import DIRECTORY
-from rlds_cli.ted import VIDEO, Field
+from rlds_cli.store import layouts
+from rlds_cli.store.columns import Column
+from rlds_cli.store.growing.logs import HINT, sync
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.table import arrays_of
 
 _SEGMENT_BYTES = 128 << 20  # of one row of all fields
 _FRAME_BYTES = 64 << 20, 64 << 10  # of a segment of encoded frames: at most, and at least, a multiple of any page
@@ -59,127 +55,10 @@ def bytes_of_segment(frame_bytes: int, most: int | None = None) -> int:
     return max(least, min(largest, 1 << max(0, wanted.bit_length() - 1)))
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentedArray:
-    """An array in segments.
-
-    Attributes
-    ----------
-    directory : Path
-    dtype, shape
-        Of a row.
-    segment_rows : int
-    """
-
-    directory: Path
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    segment_rows: int
-
-    @property
-    def width(self) -> int:
-        """Bytes of a row."""
-        return arrays.row_bytes((0, *self.shape), self.dtype)
-
-    @property
-    def size(self) -> int:
-        """Bytes of a segment."""
-        return self.segment_rows * self.width
-
-    def file(self, number: int) -> Path:
-        """Return the file of a segment, a chunk of a Zarr array."""
-        return arrays.data_file(self.directory, 1 + len(self.shape), number)
-
-    def mapped(self, first: int, stop: int) -> SegmentMap:
-        """Return a map of the files on this disk from row ``first`` on."""
-        return SegmentMap(self, first, stop, lambda number: layouts.descriptor(self.file(number), self.size))
-
-    def names(self, number: int) -> int:
-        """Return how many names the file of a segment has: a second one is that of a dataset that shares it."""
-        try:
-            return self.file(number).stat().st_nlink
-        except FileNotFoundError:
-            return 0
-
-    def document(self, rows: int) -> dict[str, Any]:
-        """Return the ``zarr.json`` of the array."""
-        return arrays.chunk_document((rows, *self.shape), self.dtype, self.segment_rows)
-
-    def check(self, needed: Iterable[int]) -> None:
-        """Raise DamagedDataset unless segments have their full length."""
-        for number in needed if self.size else ():
-            layouts.check_size(self.file(number), self.size)
-
-    def existing(self) -> list[int]:
-        """Return the numbers of the segments that exist."""
-        try:
-            return sorted(int(e.name) for e in os.scandir(self.directory / "c") if e.name.isdecimal())
-        except FileNotFoundError:
-            return []
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The arrays of a growing dataset.
-
-    Attributes
-    ----------
-    rows : dict
-        For each field, the array with one entry for each row: values, codes of texts, the bytes of images, or video and
-        frame.
-    digests : dict
-        For each field whose rows have digests, the array of these.
-    bytes : dict
-        For each field of encoded frames, sorted by name, the array of the bytes of images or videos.
-    videos : frozenset of str
-        The fields of videos.
-    """
-
-    rows: dict[str, SegmentedArray]
-    digests: dict[str, SegmentedArray]
-    bytes: dict[str, SegmentedArray]
-    videos: frozenset[str]
-
-    @classmethod
-    def of(cls, dataset: Path, m: Manifest) -> Layout:
-        """Return the layout of the dataset in a directory."""
-        count, size, byte = m.growing["segment_rows"], int(m.growing.get("segment_bytes", 0)), np.dtype(np.uint8)
-        places = {f.name: dataset / (DIRECTORY if f.codec == VIDEO else "") / f.path / "bytes" for f in m.fields}
-        return cls(
-            {f.name: _row_array(dataset / f.path, f, count) for f in m.fields},
-            {
-                f.name: SegmentedArray(dataset / digests.ROWS / f.path, byte, (32,), count)
-                for f in m.fields
-                if digests.has_row_digests(f)
-            },
-            {n: SegmentedArray(places[n], byte, (), size) for n in encoded(m.fields)},
-            frozenset(f.name for f in m.fields if f.codec == VIDEO),
-        )
-
-    @property
-    def by_row(self) -> list[SegmentedArray]:
-        """The arrays with an entry for each row."""
-        return [*self.rows.values(), *self.digests.values()]
-
-    @property
-    def all(self) -> list[SegmentedArray]:
-        """All arrays."""
-        return [*self.by_row, *self.bytes.values()]
-
-    def of_field(self, name: str) -> list[SegmentedArray]:
-        """Return the arrays of a field: of its rows, of their digests, and of the bytes of encoded frames."""
-        return [of[name] for of in (self.rows, self.digests, self.bytes) if name in of]
-
-
-def _row_array(directory: Path, f: StoredField, segment_rows: int) -> SegmentedArray:
-    dtype, shape = stored_row(f)
-    images = f.kind == "frames" and f.codec != VIDEO
-    return SegmentedArray(directory / "offsets" if images else directory, dtype, shape, segment_rows)
-
-
-def stored_row(f: Field | StoredField) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return dtype and shape of the entry of a row: as in `store.rows`, or two numbers of bytes for images."""
-    return (np.dtype(np.int64), (2,)) if f.kind == "frames" and f.codec != VIDEO else stored_rows.stored_row(f)
+def columns_of(m: Manifest) -> list[Column]:
+    """Return the arrays of a growing dataset, as they are before its first version has entries."""
+    rows, size = int(m.growing["segment_rows"]), int(m.growing.get("segment_bytes", 0))
+    return [replace(c, segment_rows=rows if c.by_row else size) for f in m.fields for c in arrays_of(f)]
 
 
 def episodes_in(first: IntArray, stop: IntArray, segment_rows: int) -> IntArray:
@@ -211,19 +90,19 @@ def episodes_in(first: IntArray, stop: IntArray, segment_rows: int) -> IntArray:
 
 
 class SegmentWriter:
-    """Writes the rows of one array from a given row on. ``durable`` as of an `Appender`."""
+    """Writes the rows of one array of a dataset from a given row on. ``durable`` as of an `Appender`."""
 
-    def __init__(self, array: SegmentedArray, *, durable: bool = True) -> None:
-        self.array, self._durable = array, durable
-        self._segment_rows, self._width = array.segment_rows, array.width
+    def __init__(self, dataset: Path, column: Column, *, durable: bool = True) -> None:
+        self.dataset, self.column, self._durable = dataset, column, durable
+        self._segment_rows, self._width = column.segment_rows, column.width
         self._open: dict[int, int] = {}  # descriptors by segment
         self._dirty: set[int] = set()
 
     def write(self, row: int, values: Array) -> None:
         """Write rows; those after them are not committed yet, or not there."""
-        dtype, shape = self.array.dtype, self.array.shape
+        dtype, shape = self.column.dtype, self.column.shape
         if values.dtype != dtype or values.shape[1:] != shape:
-            raise ValueError(f"{self.array.directory}: {values.dtype} {values.shape[1:]} instead of {dtype} {shape}")
+            raise ValueError(f"{self.directory}: {values.dtype} {values.shape[1:]} instead of {dtype} {shape}")
         done = 0
         while self._width and done < len(values):
             number, within = divmod(row + done, self._segment_rows)
@@ -233,17 +112,39 @@ class SegmentWriter:
             self._dirty.add(number)
             done += count
 
+    @property
+    def directory(self) -> Path:
+        """The directory of the array."""
+        return self.dataset / self.column.directory
+
+    def _file(self, number: int) -> Path:
+        return self.dataset / self.column.file(number)
+
+    def names(self, number: int) -> int:
+        """Return how many names the file of a segment has: a second one is that of a dataset that shares it."""
+        try:
+            return self._file(number).stat().st_nlink
+        except FileNotFoundError:
+            return 0
+
+    def existing(self) -> list[int]:
+        """Return the numbers of the segments that exist."""
+        try:
+            return sorted(int(e.name) for e in os.scandir(self.directory / "c") if e.name.isdecimal())
+        except FileNotFoundError:
+            return []
+
     def _descriptor(self, number: int) -> int:
         if number in self._open and os.fstat(self._open[number]).st_nlink:
             return self._open[number]
         for old in [n for n in self._open if n < number - 1 or n == number]:
             self._close(old)
-        file = self.array.file(number)
+        file = self._file(number)
         safe_files.make(file.parent)
         descriptor = self._open[number] = safe_files.open_own(file, os.O_RDWR | os.O_CREAT)
-        if os.fstat(descriptor).st_size != self.array.size:
-            os.ftruncate(descriptor, self.array.size)
-            for made in list(file.parents)[: 2 + len(self.array.shape)] if self._durable else ():
+        if os.fstat(descriptor).st_size != self.column.size:
+            os.ftruncate(descriptor, self.column.size)
+            for made in list(file.parents)[: 2 + len(self.column.shape)] if self._durable else ():
                 disk.sync_directory(made)
         return descriptor
 
@@ -273,13 +174,13 @@ class SegmentWriter:
             base = number * self._segment_rows
             a = -(-(max(first, base) - base) * self._width // page) * page
             b = (min(stop, base + self._segment_rows) - base) * self._width // page * page
-            if b > a and self.array.names(number) == 1:
+            if b > a and self.names(number) == 1:
                 _punch(self._descriptor(number), a, b - a)
 
     def drop(self, row: int) -> None:
         """Give the disk back that rows from ``row`` on take, which are not committed."""
         number, within = divmod(row, self._segment_rows)
-        for later in self.array.existing():
+        for later in self.existing():
             if later > number or (later == number and not within):
                 self.remove(later)
         if within:
@@ -290,9 +191,9 @@ class SegmentWriter:
         self._dirty.discard(number)
         if number in self._open:
             self._close(number)
-        file = self.array.file(number)
+        file = self._file(number)
         file.unlink(missing_ok=True)
-        for parent in list(file.parents)[: len(self.array.shape)]:
+        for parent in list(file.parents)[: len(self.column.shape)]:
             if parent.name != "c" and parent.is_dir():
                 parent.rmdir()
 

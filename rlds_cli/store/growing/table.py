@@ -31,7 +31,6 @@ from rlds_cli.store.growing.episode_log import EpisodeLog, LoggedEpisodes
 from rlds_cli.store.growing.films import GrowingVideos
 from rlds_cli.store.growing.logs import freed
 from rlds_cli.store.growing.places import LogPlaces
-from rlds_cli.store.growing.segments import Layout, SegmentedArray
 from rlds_cli.store.local import Files, LocalFiles
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.own_columns import StoredColumn
@@ -66,6 +65,8 @@ class LoggedTable(ChangedByLog):
     commit : Commit
     head : Manifest
         The manifest with what does not change.
+    encoded : list of str
+        Names of the fields of encoded frames, sorted.
     """
 
     def __init__(
@@ -78,17 +79,18 @@ class LoggedTable(ChangedByLog):
         if before is None:
             head = Manifest.read(path)
             logs.check_there(path, self.commit.episodes, len(logs.encoded(head.fields)))
+            self._arrays = {(c.field, c.part): c for c in segments.columns_of(head)}
         else:
-            head = before.head
+            head, self._arrays = before.head, before._arrays
         known = before if before is not None and before.commit.moved == self.commit.moved else None
         super().__init__(files if known is None else known.files, head.fields)  # with what it has mapped
         self.head: Manifest = head
-        self.layout: Layout = Layout.of(path, head)
+        self.encoded: list[str] = logs.encoded(head.fields)
         self.version = self.pinned_version = self.commit.number
         self.version_id = self.commit.version_id
         self.dropped, self.segment_rows = self.commit.dropped, int(head.growing["segment_rows"])
         self.keeps: Mapping[str, Any] = head.growing.get("keep", {})
-        self._log: EpisodeLog = EpisodeLog(path, len(self.layout.bytes)) if known is None else known._log
+        self._log: EpisodeLog = EpisodeLog(path, len(self.encoded)) if known is None else known._log
         self._edit_log: EditLog = EditLog(path, head) if before is None else before._edit_log
         self._before = None if known is None else (known.commit, known._needed)  # segments that it needs
         self._fingerprint: str | None = None
@@ -141,27 +143,20 @@ class LoggedTable(ChangedByLog):
         known = {} if self._before is None else self._before[1]
 
         def unknown() -> Iterator[Column]:
-            for c in (*self.columns(), *self.digest_columns()):
-                has = known.get("" if c.part in ("rows", "digests") else c.field, ())
+            for c in self.all_columns():
+                has = known.get(_area(c), ())
                 yield replace(c, needed=tuple(n for n in c.needed if n not in has)) if has else c
 
         self.files.admit(unknown(), check=self._checks)
 
     def _describe(self, name: str, part: Part) -> Column:
-        of = {"rows": self.layout.rows, "digests": self.layout.digests}.get(part, self.layout.bytes)[name]
-        has_rows = part in ("rows", "digests")
-        first, stop = (self.commit.first_row, self.commit.rows) if has_rows else self._bytes[name]
-        return Column(
-            field=name,
-            part=part,
-            directory=of.directory.relative_to(self.files.path),
-            dtype=of.dtype,
-            shape=of.shape,
-            first=first,
-            stop=stop,
-            segment_rows=of.segment_rows,
-            needed=tuple(self._needed["" if has_rows else name]),
-        )
+        c = self._arrays[name, part]
+        first, stop = (self.commit.first_row, self.commit.rows) if c.by_row else self._bytes[name]
+        return replace(c, first=first, stop=stop, needed=tuple(self._needed[_area(c)]))
+
+    def all_columns(self) -> Iterator[Column]:
+        """Yield all arrays, of each field those of rows, digests, and images or videos."""
+        return (self.column(*key) for key in self._arrays)
 
     # -- episodes
 
@@ -196,33 +191,20 @@ class LoggedTable(ChangedByLog):
 
     def units_needed(self, unit: int) -> list[int]:
         """Return which units of so many rows, by their numbers, have rows of episodes that are kept or dropped."""
-        g, (first, behind) = self.commit, self.spans_of(next(iter(self.layout.rows.values()))).T
+        g, (first, behind) = self.commit, self._spans_of(self.column(next(iter(self.fields)))).T
         numbers = np.arange(g.first_row // unit, -(-g.rows // unit))
         last = np.searchsorted(first, (numbers + 1) * unit) - 1  # that begins before the end of the unit
         there = (last >= 0) & (behind[last] > numbers * unit) if len(first) else np.zeros(len(numbers), bool)
         found: list[int] = numbers[there].tolist()
         return found
 
-    def needed(self, array: SegmentedArray) -> list[int]:
-        """Return the numbers of the segments of an array that hold rows of kept or dropped episodes."""
-        return self._needed[self._frames_in(array)]
-
-    def spans_of(self, array: SegmentedArray) -> IntArray:
-        """Return the rows of an array [first, stop) in which the kept and dropped episodes lie [episodes, 2]."""
-        name, of = self._frames_in(array), self._stored_places
-        if name:
-            return self._read.frames_at(of)[:, list(self.layout.bytes).index(name)]
+    def _spans_of(self, c: Column) -> IntArray:
+        """Return the entries of an array [first, stop) in which the kept and dropped episodes lie [episodes, 2]."""
+        of = self._stored_places
+        if not c.by_row:
+            return self._read.frames_at(of)[:, self.encoded.index(c.field)]
         start = self._logged("start", of) + self.commit.first_row
         return np.stack([start, start + self._logged("length", of) + 1], 1)
-
-    def end_of(self, array: SegmentedArray) -> int:
-        """Return how many rows an array has in this version, with those of episodes that left."""
-        name = self._frames_in(array)
-        return self._bytes[name][1] if name else self.commit.rows
-
-    def _frames_in(self, array: SegmentedArray) -> str:
-        """Return the field whose encoded frames an array holds; an empty string for arrays of rows."""
-        return next((name for name, of_bytes in self.layout.bytes.items() if of_bytes == array), "")
 
     @cached_property
     def _needed(self) -> dict[str, list[int]]:
@@ -234,9 +216,9 @@ class LoggedTable(ChangedByLog):
         self._before = None
         start, frames = self._logged("start", of) + g.first_row, self._read.frames_at(of)
         found = {"": segments.episodes_in(start, start + self._logged("length", of) + 1, self.segment_rows)}
-        for i, (name, array) in enumerate(self.layout.bytes.items()):
+        for i, name in enumerate(self.encoded):
             first, stop = frames[:, i].T
-            found[name] = segments.episodes_in(first, stop, array.segment_rows)
+            found[name] = segments.episodes_in(first, stop, self.head.growing["segment_bytes"])
         return {name: sorted({*np.flatnonzero(n).tolist(), *known.get(name, ())}) for name, n in found.items()}
 
     @cached_property
@@ -279,7 +261,7 @@ class LoggedTable(ChangedByLog):
     def protected(self) -> BoolArray:
         """Return which episodes no policy lets leave [episodes]."""
         g = self.commit
-        records = logs.read_episodes(self.files.path, g.first_episode, g.episodes, len(self.layout.bytes))
+        records = logs.read_episodes(self.files.path, g.first_episode, g.episodes, len(self.encoded))
         return self._kept_places.pick(records, g.first_episode)["protected"]
 
     @cached_property
@@ -300,9 +282,9 @@ class LoggedTable(ChangedByLog):
         """The first byte of the frames of each field that this version has, and the byte behind them."""
         frames = self._read.frames
         if not len(frames):
-            return dict.fromkeys(self.layout.bytes, (0, 0))
+            return dict.fromkeys(self.encoded, (0, 0))
         edges = zip(frames[:, :, 0].min(0).tolist(), frames[:, :, 1].max(0).tolist(), strict=True)
-        return dict(zip(self.layout.bytes, edges, strict=True))
+        return dict(zip(self.encoded, edges, strict=True))
 
     def covered(self, start: int, stop: int) -> BoolArray:
         """Return which of rows [start, stop) are of episodes; other ones have no frames."""
@@ -319,10 +301,10 @@ class LoggedTable(ChangedByLog):
     @cached_property
     def _films(self) -> npt.NDArray[np.void]:
         """Records of all videos."""
-        return logs.read_videos(self.files.path, 0, self.commit.videos, len(self.layout.bytes))
+        return logs.read_videos(self.files.path, 0, self.commit.videos, len(self.encoded))
 
     def _films_of(self, name: str) -> npt.NDArray[np.void]:
-        found: npt.NDArray[np.void] = self._films[self._films["field"] == list(self.layout.bytes).index(name)]
+        found: npt.NDArray[np.void] = self._films[self._films["field"] == self.encoded.index(name)]
         return found
 
     def films(self, name: str, of: EncodedBytes) -> Videos:
@@ -357,34 +339,26 @@ class LoggedTable(ChangedByLog):
 
     def row_runs(self) -> tuple[Run, ...]:
         """Return the rows of the segments that are needed; see `Table.row_runs`."""
-        return self._runs(next(iter(self.layout.rows.values())))
+        return self.runs(next(iter(self.fields)))
 
-    def runs(self, path: str) -> tuple[Run, ...]:
+    def runs(self, name: str, part: Part = "rows") -> tuple[Run, ...]:
         """Return the segments that are needed, where they lie side by side; see `Table.runs`."""
-        return self._runs(next(a for a in self.layout.all if a.directory == self.files.path / path))
-
-    def _runs(self, array: SegmentedArray) -> tuple[Run, ...]:
-        name, size, numbers = self._frames_in(array), array.segment_rows, np.array(self.needed(array), np.int64)
-        begin, end = self._bytes[name] if name else (self.commit.first_row, self.commit.rows)
-        found = []
+        c, found = self.column(name, part), list[Run]()
+        size, numbers = c.segment_rows, np.array(c.needed, np.int64)
         for beside in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else ():
-            at, behind = int(beside[0]) * size, min(end, (int(beside[-1]) + 1) * size)
+            at, behind = int(beside[0]) * size, min(c.stop, (int(beside[-1]) + 1) * size)
             counts = [min(size, behind - n * size) for n in beside.tolist()]
             segments = tuple(
-                arrays.Segment(k * size, array.directory, (count, *array.shape), array.dtype, size, n)
+                arrays.Segment(k * size, self.files.path / c.directory, (count, *c.shape), c.dtype, size, n)
                 for k, (n, count) in enumerate(zip(beside.tolist(), counts, strict=True))
             )
-            first = max(at, begin)
-            found.append(Run(first - begin, behind - begin, first - at, segments))
+            first = max(at, c.first)
+            found.append(Run(first - c.first, behind - c.first, first - at, segments))
         return tuple(found) or (Run(0, 0),)
 
     def snapshot(self) -> Iterator[LocalFile]:
         """Yield the files of this version, see `snapshots.of_version`."""
-
-        def used(array: SegmentedArray) -> tuple[IntArray, int]:
-            return self.spans_of(array), self.end_of(array)
-
-        return snapshots.of_version(self.files.path, self.commit, self.head, self.layout, used)
+        return snapshots.of_version(self.files.path, self.commit, self.head, tuple(self.all_columns()), self._spans_of)
 
     # -- digests
 
@@ -470,6 +444,11 @@ class _Columns(Mapping[str, Array]):
             self._known[name] = self._read.at(name, self._places) if made is None else made
             self._known[name].flags.writeable = False
         return self._known[name]
+
+
+def _area(c: Column) -> str:
+    """Return what tells the arrays whose entries are numbered alike from others: "" of rows, else the field."""
+    return "" if c.by_row else c.field
 
 
 def _reopened(path: Path, number: int, version_id: str) -> LoggedTable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rlds_cli.base.files import json as documents
 from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.store import commits, digests, files, layouts
-from rlds_cli.store.growing import edits, logs
+from rlds_cli.store.growing import edits, logs, segments
 from rlds_cli.store.growing.records import digests_of
 from rlds_cli.store.growing.table import LoggedTable
 from rlds_cli.store.integrity import Verification
@@ -117,29 +118,27 @@ def _logs(table: LoggedTable) -> Iterator[Problem]:
             yield Problem(logs.DEPARTED, "names an episode that is not there")
         elif len(np.unique(left)) != len(left):
             yield Problem(logs.DEPARTED, "names an episode twice")
-        records = logs.read_episodes(path, g.first_episode, g.episodes, len(table.layout.bytes))
+        records = logs.read_episodes(path, g.first_episode, g.episodes, len(table.encoded))
         logs.check_episodes(records, (g.first_row, 0), g.rows, len(table.sources), path)
-        logs.read_videos(path, 0, g.videos, len(table.layout.bytes))
+        logs.read_videos(path, 0, g.videos, len(table.encoded))
     except RldsError as e:
         yield Problem("episodes", _why(e))
 
 
 def _arrays(table: LoggedTable) -> Iterator[Problem]:
     """Check the segments of each field, and the document that describes them to other readers."""
-    for name, array in ((f, array) for f in table.fields for array in table.layout.of_field(f)):
+    for c in segments.columns_of(table.head):
+        with suppress(RldsError):  # `_logs` has said why
+            c = table.column(c.field, c.part)
         try:
-            needed = table.needed(array)
-        except RldsError:  # `_logs` has said why
-            needed = []
-        try:
-            shape, dtype = layouts.open_document(array.directory)
-            if shape[1:] != array.shape or dtype != array.dtype:
-                yield Problem(
-                    name, f"zarr.json says {dtype} {list(shape[1:])} of a row, not {array.dtype} {list(array.shape)}"
-                )
-            array.check(needed)
+            shape, dtype = layouts.open_document(table.files.path / c.directory)
+            if shape[1:] != c.shape or dtype != c.dtype:
+                said = f"zarr.json says {dtype} {list(shape[1:])} of a row, not {c.dtype} {list(c.shape)}"
+                yield Problem(c.field, said)
+            for s in table.files.segments(c):
+                layouts.check_size(s.file, s.size)
         except (RldsError, OSError, ValueError, KeyError) as e:
-            yield Problem(name, _why(e))
+            yield Problem(c.field, _why(e))
 
 
 def _episodes(version: LoggedTable, tell: Progress) -> tuple[str, int, list[Problem]]:
