@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +13,7 @@ import numpy as np
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.store import Store, open_store
+from rlds_cli.store.blocks import BytePlace
 from rlds_cli.store.columns import Column
 from rlds_cli.store.local import LocalFiles
 
@@ -58,7 +58,7 @@ class LateBlocks:
             self._state.append(np.zeros(count, np.uint8))
             self._pins.append(np.zeros(count, np.int64))
             self.came.append(np.zeros(count, np.int64))
-        place = LatePlace(np.arange(first, len(self._true)), size, skip, self.block)
+        place = LatePlace(np.arange(first, len(self._true)), self.block, size, skip)
         return shown[skip:].view(values.dtype).reshape(values.shape), place
 
     def state(self, file: int) -> np.ndarray:
@@ -149,15 +149,8 @@ class LateHold:
         self.release()
 
 
-@dataclass
-class LatePlace:
-    """As `rlds_cli.places.remote.columns.FilePlace`, of one file or of several, for blocks of any size."""
-
-    files: np.ndarray
-    file_bytes: int
-    skip: int
-    block: int
-    first = None
+class LatePlace(BytePlace):
+    """A place whose blocks are found byte by byte."""
 
     def wanted(self, starts, stops):
         found = {}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.media.mp4 import Extent
+from rlds_cli.store.blocks import Hold
 from rlds_cli.store.columns import Column
 from rlds_cli.store.frames import check_frames, decode_frames
 from rlds_cli.store.local import Files
@@ -24,7 +24,7 @@ class EncodedBytes:
     column: Column
     data: Array
 
-    def extent(self, start: int, stop: int, keep: list[Any]) -> Extent:
+    def extent(self, start: int, stop: int, keep: list[Hold]) -> Extent:
         """Return the files with a range of the bytes; ``keep`` gets what holds them."""
         return self.files.extent(self.column, start + self.column.first, stop + self.column.first, keep)
 

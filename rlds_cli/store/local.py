@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import disk
 from rlds_cli.base.files.arrays import Segment
@@ -19,6 +21,7 @@ from rlds_cli.base.progress import Progress
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
 from rlds_cli.store import compression, layouts, references
 from rlds_cli.store import files as store_files
+from rlds_cli.store.blocks import Blocks, BytePlace, Hold
 from rlds_cli.store.columns import Column
 from rlds_cli.store.history import History
 from rlds_cli.store.manifest import Manifest
@@ -50,7 +53,7 @@ class Files:
         Where the rows are fetched from, without credentials; empty if they are in files of this disk.
     claimed : str
         The fingerprint that the address names; empty for files of this disk.
-    blocks : BlockFiles or None
+    blocks : Blocks or None
         The files of rows, by blocks, if they are at an address.
     elsewhere : object or None
         Where newer versions of a growing dataset are looked for; None for its own directory.
@@ -61,7 +64,7 @@ class Files:
     """
 
     address = claimed = why_fixed = ""
-    blocks: Any = None
+    blocks: Blocks | None = None
     elsewhere: Any = None
     refers_to: tuple[references.ReferencedVersion, ...] = ()
 
@@ -215,9 +218,26 @@ class Files:
         """Return a column as it is mapped, for the loader: of blocks that are not held, its values are anything."""
         return self.array(c, keep)
 
-    def place(self, c: Column) -> Any:
+    def place(self, c: Column) -> BytePlace | None:
         """Return where the bytes of a column lie in `blocks`; None for one without bytes, or on this disk."""
-        return None
+        blocks = self.blocks
+        if blocks is None or not c.nbytes:
+            return None
+        if c.compressed:
+            return BytePlace(np.array([blocks.number(c.directory)]), blocks.block)
+        if c.segment_rows:
+            first = c.first // c.segment_rows
+            files = np.full(-(-c.stop // c.segment_rows) - first, -1, np.int64)
+            for number in c.needed:
+                files[number - first] = blocks.number(c.file(number))
+            return BytePlace(files, blocks.block, c.size, (c.first - first * c.segment_rows) * c.width)
+        segments = self.segments(c)
+        files = np.array([blocks.number(s.file.relative_to(self.path)) for s in segments])
+        if len(segments) == 1 and not segments[0].start:
+            return BytePlace(files, blocks.block)
+        begin = np.array([s.start * c.width // blocks.block for s in segments])
+        count = np.array([-(-s.rows * c.width // blocks.block) for s in segments])
+        return BytePlace(files, blocks.block, first=begin, count=count)
 
     def hold(self, data: Array, starts: IntArray, stops: IntArray) -> AbstractContextManager[Any]:
         """Have ranges of entries [n] of an array of `array` here while a block of code runs."""
@@ -228,7 +248,7 @@ class Files:
         found: Array = data[start:stop]
         return found
 
-    def extent(self, c: Column, start: int, stop: int, keep: list[Any]) -> Extent:
+    def extent(self, c: Column, start: int, stop: int, keep: list[Hold]) -> Extent:
         """Return the files with bytes [start, stop) of a column, as files count; ``keep`` gets what holds them."""
         parts = list[tuple[Path, int, int]]()
         for s in self.segments(c):

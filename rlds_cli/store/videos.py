@@ -43,6 +43,7 @@ from rlds_cli.base.media.mp4 import Extent, Track
 from rlds_cli.base.repeated import copy_repeated
 from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage, NoSpace
 from rlds_cli.store import digests, layouts
+from rlds_cli.store.blocks import Hold
 from rlds_cli.store.columns import Column
 from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.local import LocalFiles
@@ -74,7 +75,7 @@ class Videos:
         self._of = of or _bytes_in(directory)
         self._opened: dict[int, Video] = {}
         self._held = 0  # packets of the opened videos
-        self._extents: list[Any] = []
+        self._extents: list[Hold] = []
         self._read_tables()
 
     def _read_tables(self) -> None:

@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -35,139 +35,19 @@ from rlds_cli.loader.kernel import BlockRange, Bound, Plan, Touches, address
 from rlds_cli.ted import VIDEO
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rlds_cli.dataset import Dataset
+    from rlds_cli.store.blocks import BackgroundFill, Blocks, BytePlace, Hold, Wanted
     from rlds_cli.store.columns import Part
     from rlds_cli.store.encoded import Frames
 
-Wanted = list[tuple[int, IntArray]]  # number of a file, ascending numbers of its blocks
 MOST_RUNS_AHEAD = 64  # runs that are announced before they are read
 MISSING_AHEAD = 256  # groups of blocks on their way at which no further run is announced
 TRIES = 64  # runs without a missing block, after which it is asked whether everything is here
 
 
-class Hold(Protocol):
-    """Blocks that stay until they are released."""
-
-    @property
-    def is_here(self) -> bool:
-        """True if all blocks are cached."""
-        ...
-
-    def wait(self) -> None:
-        """Wait until all blocks are cached; raises DownloadFailed naming the block."""
-        ...
-
-    def release(self) -> None:
-        """Let the blocks go."""
-        ...
-
-
-class BlockCounts(Protocol):
-    """Counts of the blocks of one dataset in this process."""
-
-    requests: int
-    fetched: int
-    evicted: int
-    filled: int
-
-
-class BackgroundFill(Protocol):
-    """The wish that blocks arrive in the background; it ends when this object is forgotten."""
-
-    @property
-    def state(self) -> str:
-        """How the filling stands, in words; empty once all blocks are cached."""
-        ...
-
-    @property
-    def goes_on(self) -> bool:
-        """True while the rest arrives, in this process or another one."""
-        ...
-
-
-class Blocks(Protocol):
-    """The blocks of a remote dataset's files of rows, see `rlds_cli.places.remote.cache.BlockFiles`."""
-
-    @property
-    def stats(self) -> BlockCounts:
-        """Return the figures of what was fetched so far."""
-        ...
-
-    @property
-    def block(self) -> int:
-        """Bytes of a block."""
-        ...
-
-    @property
-    def group(self) -> int:
-        """Bytes of a group of blocks."""
-        ...
-
-    @property
-    def stay(self) -> bool:
-        """True if cached blocks are never evicted."""
-        ...
-
-    fills: bool  # whether blocks may arrive in the background
-
-    def number(self, path: Path) -> int:
-        """Return the number of a file."""
-        ...
-
-    def state(self, file: int) -> Array:
-        """Return the state of each block of a file: nonzero where it is cached."""
-        ...
-
-    def announce(self, wanted: Wanted, scattered: Collection[int] = ()) -> Hold:
-        """Hold blocks, and begin to fetch those that are missing.
-
-        Files that are ``scattered`` are read in no order.
-        """
-        ...
-
-    def fill(self, ranges: Sequence[tuple[int, int, int]]) -> BackgroundFill:
-        """Have blocks [start, stop) of files arrive in the background, after all that is announced."""
-        ...
-
-
 def blocks_of(dataset: Dataset) -> Blocks | None:
     """Return the blocks of a remote dataset; None for one that lies on this machine."""
-    found: Blocks | None = dataset.store.files.blocks
-    return found
-
-
-class BytePlace(Protocol):
-    """Place of the bytes of an array in files of rows: see `rlds_cli.places.remote.columns.FilePlace`."""
-
-    @property
-    def files(self) -> IntArray:
-        """Numbers of files, which lie end to end or are segments; -1 for one that nothing is read from."""
-        ...
-
-    @property
-    def file_bytes(self) -> int:
-        """Bytes of each file but the last."""
-        ...
-
-    @property
-    def skip(self) -> int:
-        """Bytes of the first file before the array."""
-        ...
-
-    @property
-    def first(self) -> IntArray | None:
-        """First block of each file, if they are segments that begin at whole blocks."""
-        ...
-
-    def by_file(self, blocks: IntArray) -> Wanted:
-        """Return blocks of an array in segments by file."""
-        ...
-
-    def wanted(self, starts: IntArray, stops: IntArray) -> Wanted:
-        """Return the blocks that hold ranges of bytes [n] of the array."""
-        ...
+    return dataset.store.files.blocks
 
 
 def stays(dataset: Dataset, names: Iterable[str]) -> bool:
@@ -195,8 +75,7 @@ def mapped(dataset: Dataset, name: str, part: Part = "rows") -> Array:
 
 def place_of(dataset: Dataset, name: str, part: Part = "rows") -> BytePlace | None:
     """Return where the bytes of an array lie in the files of rows; None for an array without bytes."""
-    found: BytePlace | None = dataset.store.files.place(dataset.store.table.column(name, part))
-    return found
+    return dataset.store.files.place(dataset.store.table.column(name, part))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -429,8 +308,9 @@ class RemoteReads:
     def __init__(
         self, dataset: Dataset, plan: Plan, *, sums: bool, encoded: Sequence[tuple[EncodedRows, int]] = ()
     ) -> None:
-        self.blocks, self._sums, self._encoded = dataset.store.files.blocks, sums, encoded
-        block = self.blocks.block
+        blocks = blocks_of(dataset)
+        assert blocks is not None
+        self.blocks, self._sums, self._encoded, block = blocks, sums, encoded, blocks.block
         self._arrays = placed_arrays(dataset)
         self._touches = Touches(plan, [a.range(block) for a in self._arrays], block)
         read = [(a.place, a.content.nbytes) for a in (self._arrays[i] for i in self._touches.files)]

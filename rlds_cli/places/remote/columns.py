@@ -6,7 +6,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,82 +15,11 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.errors import NeedsMemory
 from rlds_cli.places.remote.cache import BlockFiles, BlockHold
-from rlds_cli.places.remote.presence import BLOCK, GROUP
+from rlds_cli.places.remote.presence import GROUP
+from rlds_cli.store.blocks import BytePlace
 
 _AT_A_TIME = 32  # groups of blocks that are read together
 _AHEAD = 2  # times as many that arrive meanwhile
-_FAR = 1 << 62
-
-Wanted = list[tuple[int, IntArray]]
-
-
-@dataclass(frozen=True, slots=True)
-class FilePlace:
-    """Place of the bytes of an array in files of rows.
-
-    Files of equal size lie end to end: byte p of the array is byte ``(p + skip) % file_bytes`` of file
-    ``files[(p + skip) // file_bytes]``. Segments begin at whole blocks, with anything between them: file k then has the
-    blocks ``first[k]`` to ``first[k] + count[k]`` of the array.
-
-    Attributes
-    ----------
-    files : int array
-        Numbers of files; -1 for one that nothing is read from.
-    file_bytes : int
-        Bytes of each file but the last.
-    skip : int
-        Bytes of the first file before the array.
-    first, count : int array, optional
-        First block and number of blocks of each file, if they are segments.
-    block : int
-        Bytes of a block.
-    """
-
-    files: IntArray
-    file_bytes: int = _FAR
-    skip: int = 0
-    first: IntArray | None = None
-    count: IntArray | None = None
-    block: int = BLOCK
-
-    def by_file(self, blocks: IntArray) -> Wanted:
-        """Return ascending blocks of the array by file; those between segments are left out."""
-        assert self.first is not None and self.count is not None
-        edges = np.searchsorted(blocks, np.stack([self.first, self.first + self.count], 1))
-        found = zip(self.files.tolist(), self.first.tolist(), edges.tolist(), strict=True)
-        return [(file, blocks[a:b] - first) for file, first, (a, b) in found if b > a]
-
-    def wanted(self, starts: IntArray, stops: IntArray) -> Wanted:
-        """Return the blocks that hold ranges of bytes [n] of the array."""
-        starts, stops = starts + self.skip, stops + self.skip
-        found: Wanted = []
-        if not len(starts):
-            return found
-        if self.first is not None:
-            some = stops > starts
-            if some.any():
-                found = self.by_file(_union(starts[some] // self.block, (stops[some] - 1) // self.block))
-            return found
-        for k in range(int(starts.min() // self.file_bytes), int((stops.max() - 1) // self.file_bytes) + 1):
-            base = k * self.file_bytes
-            inside = (starts < base + self.file_bytes) & (stops > base) & (stops > starts)
-            if not inside.any() or self.files[k] < 0:
-                continue
-            first = (np.maximum(starts[inside], base) - base) // self.block
-            last = (np.minimum(stops[inside], base + self.file_bytes) - base - 1) // self.block
-            found.append((int(self.files[k]), _union(first, last)))
-        return found
-
-
-def _union(first: IntArray, last: IntArray) -> IntArray:
-    """Return the numbers of all blocks in ranges, distinct and ascending."""
-    if (first == last).all():
-        return np.unique(first)
-    low = int(first.min())
-    marks = np.zeros(int(last.max()) - low + 2, np.int64)
-    np.add.at(marks, first - low, 1)
-    np.add.at(marks, last - low + 1, -1)
-    return np.flatnonzero(np.cumsum(marks)[:-1] > 0) + low
 
 
 class RemoteColumn(NDArrayOperatorsMixin):
@@ -104,12 +33,12 @@ class RemoteColumn(NDArrayOperatorsMixin):
     raw : array [n, ...]
         The rows as they are mapped: of blocks that are not held, they are anything.
     blocks : BlockFiles
-    place : FilePlace
+    place : BytePlace
     """
 
     __array_priority__ = 1.0
 
-    def __init__(self, raw: Array, blocks: BlockFiles, place: FilePlace) -> None:
+    def __init__(self, raw: Array, blocks: BlockFiles, place: BytePlace) -> None:
         self._raw, self._blocks, self._place = raw, blocks, place
         self.dtype, self.shape, self.ndim = raw.dtype, raw.shape, raw.ndim
         self._width = math.prod(raw.shape[1:]) * raw.dtype.itemsize

@@ -18,11 +18,11 @@ from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.base.progress import Progress
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.places.remote import waiting
-from rlds_cli.places.remote.blocks import BLOCK
 from rlds_cli.places.remote.cache import BlockFiles
-from rlds_cli.places.remote.columns import FilePlace, RemoteColumn
+from rlds_cli.places.remote.columns import RemoteColumn
 from rlds_cli.places.remote.decoding import Encoded
 from rlds_cli.store import Files, read_regular
+from rlds_cli.store.blocks import Hold
 from rlds_cli.store.columns import Column
 from rlds_cli.store.layouts import ArrayLayout
 
@@ -94,7 +94,7 @@ class FetchedFiles(Files):
         found: Array = there
         return found
 
-    def extent(self, c: Column, start: int, stop: int, keep: list[Any]) -> Extent:
+    def extent(self, c: Column, start: int, stop: int, keep: list[Hold]) -> Extent:
         """Return the files with bytes [start, stop) of a column, cached as long as what ``keep`` gets exists."""
         of, place = super().extent(c, start, stop, keep), self.place(c)
         if place is None:
@@ -208,25 +208,6 @@ class PushedFiles(FetchedFiles):
         raw = self.blocks.mapped(int(place.files[0]))[: c.nbytes]
         found: Array = raw.view(c.dtype.newbyteorder("<")).reshape(c.whole)
         return found
-
-    def place(self, c: Column) -> FilePlace | None:
-        """Return where the bytes of a column lie in `blocks`; None for one without bytes."""
-        if not c.nbytes:
-            return None
-        if c.compressed:
-            return FilePlace(np.array([self.blocks.number(c.directory)]))
-        if c.segment_rows:
-            first = c.first // c.segment_rows
-            files = np.full(-(-c.stop // c.segment_rows) - first, -1, np.int64)
-            for number in c.needed:
-                files[number - first] = self.blocks.number(c.file(number))
-            return FilePlace(files, c.size, (c.first - first * c.segment_rows) * c.width)
-        segments = self.segments(c)
-        files = np.array([self.blocks.number(self._name(s)) for s in segments])
-        if len(segments) == 1 and not segments[0].start:
-            return FilePlace(files)
-        begin = np.array([s.start * c.width // BLOCK for s in segments])
-        return FilePlace(files, first=begin, count=np.array([-(-s.rows * c.width // BLOCK) for s in segments]))
 
     def _segmented(self, c: Column) -> Array:
         """Map the segments of a column side by side."""

@@ -20,9 +20,8 @@ from rlds_cli.base.array_types import BoolArray, IntArray
 from rlds_cli.base.files import sha256
 from rlds_cli.errors import DamagedDataset, WrongFingerprint, WrongHash
 from rlds_cli.places.remote.cache import BlockFiles, Source, Take
-from rlds_cli.places.remote.columns import FilePlace
-from rlds_cli.places.remote.presence import BLOCK
 from rlds_cli.store import Store
+from rlds_cli.store.blocks import BytePlace
 from rlds_cli.store.columns import Part
 from rlds_cli.store.digests import Digests
 
@@ -51,6 +50,8 @@ class Proof:
     ----------
     store : Store
         The dataset, of which no row was read yet. The offsets of its images are.
+    blocks : BlockFiles
+        Of its files.
     pinned : str
         The fingerprint that its digests and its episode table must have.
 
@@ -60,7 +61,7 @@ class Proof:
         They are not those of the pinned dataset.
     """
 
-    def __init__(self, store: Store, pinned: str) -> None:
+    def __init__(self, store: Store, blocks: BlockFiles, pinned: str) -> None:
         fingerprint = store.fingerprint(store.table.numbers)
         if fingerprint != pinned:
             raise WrongFingerprint(
@@ -76,7 +77,7 @@ class Proof:
         for c in store.table.columns():
             if c.part != "rows" or c.field not in images:  # offsets follow from what they point at
                 key = c.field, c.part
-                self._files[key] = _files(store.files.place(c), store.files.blocks)
+                self._files[key] = _files(store.files.place(c), blocks)
                 self._fields |= dict.fromkeys((file for file, _, _ in self._files[key]), c.field)
         for name in images:  # not while blocks are waited for: offsets lie in blocks
             self._columns(name)
@@ -221,12 +222,12 @@ class Proof:
         return [_Column(name, self._files[name, part], begin, end, of, hashed, np.zeros(len(begin), bool))]
 
 
-def _files(place: FilePlace | None, blocks: BlockFiles) -> tuple[tuple[int, int, int], ...]:
+def _files(place: BytePlace | None, blocks: BlockFiles) -> tuple[tuple[int, int, int], ...]:
     """Return the numbers of the files of an array, and the bytes of it [first, stop) that each has room for."""
     found = []
     for k, file in enumerate([] if place is None else place.files.tolist()):
         assert place is not None
-        first = k * place.file_bytes - place.skip if place.first is None else int(place.first[k]) * BLOCK
+        first = k * place.file_bytes - place.skip if place.first is None else int(place.first[k]) * place.block
         if file >= 0:
             found.append((file, first, first + blocks.files[file].size))
     return tuple(found)

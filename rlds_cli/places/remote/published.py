@@ -33,7 +33,6 @@ from rlds_cli.home import Home
 from rlds_cli.places.remote import leases, presence
 from rlds_cli.places.remote.access import MEMORY, AccessOptions, parse_size
 from rlds_cli.places.remote.cache import TIMEOUT, BlockFiles, Source, Take, TransferStats
-from rlds_cli.places.remote.columns import FilePlace
 from rlds_cli.places.remote.content import Connection
 from rlds_cli.places.remote.files import FetchedFiles
 from rlds_cli.places.remote.leases import Lease, RemoteDirectory
@@ -41,6 +40,7 @@ from rlds_cli.places.remote.presence import BlockFile, Room
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.transfer import Stream
 from rlds_cli.store import Files, Store, open_store, read_sources
+from rlds_cli.store.blocks import BytePlace
 from rlds_cli.store.columns import Column
 from rlds_cli.store.table import Reopened, Table
 
@@ -248,8 +248,6 @@ class PublishedFiles(FetchedFiles):
             return self.blocks.mapped(self.blocks.number(c.file(0)))
         return Files.array(self, c, keep)
 
-    def place(self, c: Column) -> FilePlace | None:
+    def place(self, c: Column) -> BytePlace | None:
         """Return where the bytes of videos lie in `blocks`; None for everything else, which is on this disk."""
-        if c.part != "films" or not c.nbytes:
-            return None
-        return FilePlace(np.array([self.blocks.number(c.file(0))]), block=_BLOCK)
+        return super().place(c) if c.part == "films" else None

@@ -82,9 +82,10 @@ def _open_pushed(address: Address, where: Settings, options: AccessOptions) -> S
     connection = Connection(address, where, options.timeout)
     pinned = finding.find(address, where, connection, stats)
     access = Access(connection, pinned, where, options, stats, _reopened)
-    found = _open_version(access)
+    files = PushedFiles(access)
+    found = _open_version(files)
     if access.is_proved:
-        found.files.blocks.prove(Proof(found, pinned.index.fingerprint).read)
+        files.blocks.prove(Proof(found, files.blocks, pinned.index.fingerprint).read)
     connection.wait_longer()
     return found
 
@@ -112,9 +113,9 @@ def _reopened(ref: Address, home: Path, how: AccessOptions, version_id: str) -> 
     return store.table
 
 
-def _open_version(access: Access, first: Elsewhere | None = None) -> Store:
+def _open_version(files: PushedFiles, first: Elsewhere | None = None) -> Store:
     """Open the version that is pinned."""
-    files, of, index = PushedFiles(access), access.content, access.pinned.index
+    access, of, index = files.access, files.access.content, files.access.pinned.index
     if not index.grows:
         return open_store(files)
     of.need("zarr.json", GrowingDataset.LOG)
@@ -197,7 +198,7 @@ class Elsewhere:
         if pinned.index.sha256 == known:
             return None
         access = Access(connection, pinned, self._where, self._options, self._stats, _reopened)
-        found = _open_version(access, self._first or self) if pinned.index.grows else None
+        found = _open_version(PushedFiles(access), self._first or self) if pinned.index.grows else None
         if found is None or not self._has_grown_to(found, address):
             raise DamagedDataset(f"{address.unpinned} holds another dataset by now.", hint="open it again")
         connection.wait_longer()

@@ -25,7 +25,6 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +34,7 @@ from rlds_cli.base.media import video_files
 from rlds_cli.base.media.mp4 import Extent, Track
 from rlds_cli.errors import CorruptArchive, DamagedDataset, UnknownLayout
 from rlds_cli.store import digests
+from rlds_cli.store.blocks import Hold
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.growing import logs
@@ -226,7 +226,7 @@ class GrowingVideos(Videos):
 
     def _read_track(self, number: int, data: Array) -> Track:
         """Read the track of a video: from its table, if one was sent beside it, else from its bytes."""
-        held: list[Any] = []
+        held: list[Hold] = []
         start, stop = self.spans[number].tolist()
         table = self._of.files.table_of(table_path(self._of.column.directory.parent, bytes(self.files[number])))
         try:
