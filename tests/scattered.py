@@ -82,7 +82,7 @@ def scatter(ds: Dataset, path: Path, *, seed: int = 0, repeats: bool = False) ->
         write = _frames if f.kind == "frames" and f.codec != VIDEO else _array
         write(store, f, directory, runs, total)
         if digests.has_row_digests(f):
-            of_rows, values = store.row_digests(f.name), np.zeros((total, 32), np.uint8)
+            of_rows, values = store.table.row_digests(f.name), np.zeros((total, 32), np.uint8)
             for a, b, to in runs:
                 values[to : to + b - a] = of_rows[a:b]
             _replace(path / digests.ROWS / store.table.path_of(f.name), values)

@@ -204,7 +204,7 @@ def _digests(rows: Rows, f: Field, cut: BoolArray) -> Digests:
     """Return the digests of the episodes of a field [episodes, 32]."""
     store, found, count = rows.store, np.empty((len(rows.start), 32), np.uint8), rows.count(f)
     hashing = store.table.hashing(f.name)
-    of_rows = store.row_digests(f.name) if hashing.has_rows else None
+    of_rows = store.table.row_digests(f.name) if hashing.has_rows else None
     width = 32 if of_rows is not None else arrays.row_bytes((0, *f.shape), f.dtype) if f.kind == "array" else 8
     for a, b in _groups(rows, width):
         places, some = rows.stored(rows.start[a:b]), count[a:b]

@@ -42,6 +42,8 @@ class Frames:
 
     Attributes
     ----------
+    column : Column
+        That of the bytes.
     data : uint8 array
         The encoded images, end to end.
     first : int
@@ -50,11 +52,12 @@ class Frames:
 
     def __init__(self, f: Field, offsets: Array, of: EncodedBytes) -> None:
         self._field, self._offsets, self._of = f, offsets, of
-        self.data, self.first = of.data, of.column.first
+        self.column, self.data, self.first = of.column, of.data, of.column.first
 
-    def over(self, offsets: Array, data: Array) -> Frames:
-        """Return the same images, read by these arrays: as they are mapped, where blocks are held."""
-        return Frames(self._field, offsets, replace(self._of, data=data))
+    def mapped(self, lease: object) -> Frames:
+        """Return the same images, of which only those are decoded whose `ranges` the caller holds."""
+        data = self._of.files.mapped(self.column, lease)
+        return Frames(self._field, self._offsets, replace(self._of, data=data))
 
     def spans(self, rows: IntArray) -> tuple[IntArray, IntArray]:
         """Return the first byte of the images at ``rows`` [n], and the byte behind each, in `data`."""
@@ -66,9 +69,9 @@ class Frames:
         found: IntArray = self._offsets[start:stop] - self.first
         return found
 
-    def ranges(self, offsets: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the ranges of bytes in `data` that decoding the images with these offsets [n, 2] takes."""
-        starts, stops = (offsets - self.first).T
+    def ranges(self, entries: Array) -> tuple[IntArray, IntArray]:
+        """Return the ranges of bytes in `data` that decoding the images of entries [n, 2] of rows takes."""
+        starts, stops = (entries - self.first).T
         there = (starts >= 0) & (starts < stops) & (stops <= len(self.data))  # decoding refuses others
         return starts[there], stops[there]
 
@@ -90,10 +93,8 @@ class Frames:
         """Return the encoded image of a row; empty for a row without one."""
         return self.encoded(np.array([row])).data.tobytes()
 
-    def gather(self, rows: IntArray, absent: Callable[[Field, IntArray], None]) -> Array:
-        """Decode the images at ``rows`` [n] to [n, *shape]; see `decode_frames`."""
-        spans = self.spans(rows)
-        if self._of.files.blocks is None:
-            return decode_frames(self.data, spans, rows, self._field, absent)
-        with self._of.files.hold(self.data, *spans):
-            return decode_frames(self.data, spans, rows, self._field, absent)
+    def decoded(self, f: Field, entries: Array, rows: IntArray, absent: Callable[[Field, IntArray], None]) -> Array:
+        """Decode the images of ``rows`` [n] with these entries [n, 2] to [n, *shape]; see `decode_frames`."""
+        starts, stops = (entries - self.first).T
+        with self._of.files.hold(self.data, starts, stops):
+            return decode_frames(self.data, (starts, stops), rows, f, absent)

@@ -96,7 +96,7 @@ class NewRows:
 
     def write_row_digests(self, stored: IntArray) -> None:
         """Write the digests of rows that are those at ``stored`` [n] of the source."""
-        of_rows = self._source.row_digests(self.field.name)[stored]
+        of_rows = self._source.table.row_digests(self.field.name)[stored]
         arrays.write(self._dataset / digests.ROWS / self._path, np.asarray(of_rows))
 
     def _compress(self) -> None:

@@ -187,6 +187,10 @@ class Store:
         found: Array = texts[codes]
         return found
 
+    def media(self, name: str) -> Frames | Videos:
+        """Return the images or the videos of a field, which decode the entries of its rows."""
+        return self.videos(name) if self.fields[name].codec == VIDEO else self.frames(name)
+
     def frames(self, name: str) -> Frames:
         """Return the images of a field, each of which is encoded on its own."""
         if name not in self._frames:
@@ -205,21 +209,12 @@ class Store:
         of = EncodedBytes(self.files, self.table.column(name, "films"), self._arrays.open(name, "films"))
         return self.table.films(name, of)
 
-    def row_digests(self, name: str) -> Digests:
-        """Return the sha256 of each row of a field that has them [rows, 32]; see `store.digests`."""
-        return self.files.guarded(lambda: self.files.small(self.table.column(name, "digests"), self.table.lease))
-
     def gather(self, name: str, rows: IntArray) -> Array:
         """Read the values of a field at ``rows`` [n] -> [n, ...]: frames decoded, text as strings or None."""
-        f = self.fields[name]
-        if f.codec == VIDEO:
-            index = self.rows(name)[rows]
-            self.check_absent(f, rows[index[:, 0] < 0])
-            return self.videos(name).gather(f, index)
+        f, entries = self.fields[name], self.rows(name)[rows]
         if f.kind == "frames":
-            return self.frames(name).gather(rows, self.check_absent)
-        values = self.rows(name)[rows]
-        return self.texts(name, values) if f.kind == "text" else values
+            return self.media(name).decoded(f, entries, rows, self.check_absent)
+        return self.texts(name, entries) if f.kind == "text" else entries
 
     def check_absent(self, f: Field, rows: IntArray) -> None:
         """Refuse ``rows`` without a frame, but for last rows of a field that is not placed ``both``: these are fillers.

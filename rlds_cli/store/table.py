@@ -287,6 +287,10 @@ class Table(ABC):
     def digests(self, name: str) -> Digests:
         """Return the digests of the episodes of a field [episodes, 32]; see `store.digests`."""
 
+    def row_digests(self, name: str) -> Digests:
+        """Return the sha256 of each row of a field that has them [rows, 32]; see `store.digests`."""
+        return self.files.guarded(lambda: self.files.small(self.column(name, "digests"), self.lease))
+
     @abstractmethod
     def field_digest(self, name: str) -> str:
         """Return the digest of a field over all episodes."""

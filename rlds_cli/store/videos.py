@@ -68,11 +68,15 @@ Locate = Callable[[str, str], Extent]  # (name of the field, name of the video i
 
 
 class Videos:
-    """The videos of one field, with tables in ``directory``; each is opened on first use."""
+    """The videos of one field, with tables in ``directory``; each is opened on first use.
+
+    ``column`` is that of their bytes.
+    """
 
     def __init__(self, directory: Path, of: EncodedBytes | None = None) -> None:
         self.directory = directory
         self._of = of or _bytes_in(directory)
+        self.column = self._of.column
         self._opened: dict[int, Video] = {}
         self._held = 0  # packets of the opened videos
         self._extents: list[Hold] = []
@@ -159,6 +163,10 @@ class Videos:
         start, stop = self.spans[number]
         return self._of.extent(int(start), int(stop), self._extents)
 
+    def mapped(self, lease: object) -> Videos:
+        """Return the videos as they are: a decoder also reads packets beyond `ranges`, which are fetched then."""
+        return self
+
     def ranges(self, index: Array) -> tuple[IntArray, IntArray]:
         """Return the ranges of bytes of all videos, end to end, that decoding the frames of an index [n, 2] takes."""
         starts, stops = [], []
@@ -171,6 +179,11 @@ class Videos:
                 starts.append(base + int(track.start[first : packet + 1].min()))
                 stops.append(base + int((track.start + track.size)[first : packet + 1].max()))
         return np.array(starts, np.int64), np.array(stops, np.int64)
+
+    def decoded(self, f: Field, entries: Array, rows: IntArray, absent: Callable[[Field, IntArray], None]) -> Array:
+        """Decode the frames of ``rows`` [n] with these entries [n, 2] to [n, *shape]; ``absent`` gets those without."""
+        absent(f, rows[entries[:, 0] < 0])
+        return self.gather(f, entries)
 
     def gather(self, f: Field, index: Array) -> Array:
         """Decode the frames of an index [n, 2] to [n, *shape] in the field's dtype; see `decode_video`."""

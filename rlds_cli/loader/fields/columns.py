@@ -343,11 +343,10 @@ class Decoding:
         return () if self.encoded is None else self.encoded.tables
 
     def _gather(self, rows: IntArray) -> Array:
-        frames = None if self.encoded is None else self.encoded.frames
-        if frames is None:
+        if self.encoded is None or self.encoded.media is None:
             values = self.dataset.gather(self.name, rows.reshape(-1))
         else:  # their blocks are held
-            values = frames.gather(rows.reshape(-1), self.dataset.store.check_absent)
+            values = self.encoded.gather(rows.reshape(-1))
         return values.reshape(*rows.shape, *values.shape[1:])
 
 

@@ -29,7 +29,7 @@ class ImageNames:
 
     def __init__(self, store: Store, name: str) -> None:
         self._store, self._name = store, name
-        self._digests = store.row_digests(name)
+        self._digests = store.table.row_digests(name)
 
     def of(self, rows: IntArray) -> Array:
         """Return the names of the images at ``rows`` [n], uint64 [n, 2]."""

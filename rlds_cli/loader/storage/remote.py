@@ -32,13 +32,12 @@ import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.loader.kernel import BlockRange, Bound, Plan, Touches, address
-from rlds_cli.ted import VIDEO
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
     from rlds_cli.store.blocks import BackgroundFill, Blocks, BytePlace, Hold, Wanted
-    from rlds_cli.store.columns import Part
     from rlds_cli.store.encoded import Frames
+    from rlds_cli.store.videos import Videos
 
 MOST_RUNS_AHEAD = 64  # runs that are announced before they are read
 MISSING_AHEAD = 256  # groups of blocks on their way at which no further run is announced
@@ -65,17 +64,17 @@ def stays(dataset: Dataset, names: Iterable[str]) -> bool:
     return all(blocks.state(file)[found].all() for parts in wanted for file, found in parts)
 
 
-def mapped(dataset: Dataset, name: str, part: Part = "rows") -> Array:
-    """Return an array of a remote dataset as it is mapped: only blocks that are held have true values."""
+def mapped(dataset: Dataset, name: str) -> Array:
+    """Return the rows of a field of a remote dataset as they are mapped: only blocks that are held have true values."""
     table = dataset.store.table
-    content = table.files.mapped(table.column(name, part), table.lease)
+    content = table.files.mapped(table.column(name), table.lease)
     assert content.flags.c_contiguous and content.flags.aligned, name  # else the kernel would read a copy
     return content
 
 
-def place_of(dataset: Dataset, name: str, part: Part = "rows") -> BytePlace | None:
-    """Return where the bytes of an array lie in the files of rows; None for an array without bytes."""
-    return dataset.store.files.place(dataset.store.table.column(name, part))
+def place_of(dataset: Dataset, name: str) -> BytePlace | None:
+    """Return where the rows of a field lie in the files of rows; None for rows without bytes."""
+    return dataset.store.files.place(dataset.store.table.column(name))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,8 +115,8 @@ class EncodedRows:
     ----------
     tables : tuple of arrays [rows, ...]
         What is read of each row to find its value.
-    frames : Frames, optional
-        The images, of which those are read whose blocks are held.
+    media : Frames or Videos, optional
+        What decodes frames whose blocks are held.
     place : BytePlace, optional
         Of the encoded frames or videos, if there are any bytes.
     nbytes : int
@@ -125,22 +124,23 @@ class EncodedRows:
     """
 
     def __init__(self, dataset: Dataset, name: str) -> None:
-        f, self._store, self._name = dataset.schema[name], dataset.store, name
+        self._field, self._store = dataset.schema[name], dataset.store
         self.tables: tuple[Array, ...] = (mapped(dataset, name),)
-        self.frames: Frames | None = None
+        self.media: Frames | Videos | None = None
         self.place: BytePlace | None = None
-        if f.kind == "frames":
-            part: Part = "films" if f.codec == VIDEO else "frames"
-            data = mapped(dataset, name, part)
-            self.place, self.nbytes = place_of(dataset, name, part), data.nbytes
-            if part == "frames":
-                self.frames = self._store.frames(name).over(self.tables[0], data)
+        if self._field.kind == "frames":
+            self.media = self._store.media(name).mapped(self._store.table.lease)
+            self.place, self.nbytes = self._store.files.place(self.media.column), self.media.column.nbytes
 
     def wanted(self, rows: IntArray) -> Wanted:
         """Return the blocks of the frames of rows [n], whose tables are cached."""
-        assert self.place is not None
-        media = self.frames or self._store.videos(self._name)
-        return self.place.wanted(*media.ranges(self.tables[0][rows]))
+        assert self.place is not None and self.media is not None
+        return self.place.wanted(*self.media.ranges(self.tables[0][rows]))
+
+    def gather(self, rows: IntArray) -> Array:
+        """Decode the frames of rows [n], whose tables and frames are held."""
+        assert self.media is not None
+        return self.media.decoded(self._field, self.tables[0][rows], rows, self._store.check_absent)
 
 
 class Clock:

@@ -173,7 +173,7 @@ class Proof:
         width = rows.width
         if hashing.has_rows:
             every = np.repeat(start - np.cumsum(count) + count, count) + np.arange(count.sum())
-            own = np.asarray(store.row_digests(name))
+            own = np.asarray(store.table.row_digests(name))
             if (hashing.episodes(own, start, count) != known).any():
                 raise WrongHash(f"The digests of rows of {name} at {store.address} are not right.", hint=_HINT)
             places = np.unique(every)  # one may be the last of an episode and the first of the next

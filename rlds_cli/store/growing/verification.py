@@ -169,7 +169,7 @@ def _episodes(version: LoggedTable, tell: Progress) -> tuple[str, int, list[Prob
             found[f.name][k] = of_episode[0]
             if not np.array_equal(found[f.name][k], recorded[f.name][k]):
                 problems.append(Problem(f.name, "is not as it was written", (k, k + 1)))
-            elif of_rows is not None and not np.array_equal(of_rows, store.row_digests(f.name)[numbers]):
+            elif of_rows is not None and not np.array_equal(of_rows, store.table.row_digests(f.name)[numbers]):
                 problems.append(Problem(f"{digests.ROWS}/{f.name}", "are not the digests of its rows", (k, k + 1)))
         if not problems and (wrong := _wrong_columns(columns, k, rows, int(length[0]))):
             problems.append(Problem(f"episodes/{wrong}", "is not that of the rows", (k, k + 1)))
