@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_once import made_once
 
 import rlds_cli
 from rlds_cli import cli, create, open_dataset
@@ -56,7 +57,7 @@ def make(ref: str = "local/x") -> Path:
         }
         for k in range(5)
     ]
-    return create(ref, episodes).path
+    return made_once(ref, lambda: create(ref, episodes), __name__).path
 
 
 def on_a_terminal(*args: str, columns: int = 200, answer: str = "", script: str = "") -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import write_d4rl
+from made_once import made_once
 from test_store_build import Job
 
 import rlds_cli
@@ -40,7 +41,7 @@ def make(ref: str = "local/x", **more: Any) -> Dataset:
                 "info": {"word": ["ab", None, "c"] * (t // 3) + ["ab"] * (t % 3)},
             }
 
-    return create(ref, episodes(), **more)
+    return made_once(ref, lambda: create(ref, episodes(), **more), __name__, more)
 
 
 def write(file: Path, at: int, data: bytes) -> None:

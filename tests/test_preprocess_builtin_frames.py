@@ -5,6 +5,7 @@ import io
 import av
 import numpy as np
 import pytest
+from made_once import made_once
 from PIL import Image
 
 import rlds_cli
@@ -31,17 +32,15 @@ def images():
 
 @pytest.fixture
 def ds(images):
-    return rlds_cli.create(
-        "local/film",
-        (
-            {
-                "observation": {**frames, "state": np.full((t + 1, 2), i, np.float32)},
-                "action": np.full((t, 1), i, np.float32),
-                "next": {"terminated": True},
-            }
-            for i, (t, frames) in enumerate(zip(LENGTHS, images, strict=True))
-        ),
-    )
+    episodes = [
+        {
+            "observation": {**frames, "state": np.full((t + 1, 2), i, np.float32)},
+            "action": np.full((t, 1), i, np.float32),
+            "next": {"terminated": True},
+        }
+        for i, (t, frames) in enumerate(zip(LENGTHS, images, strict=True))
+    ]
+    return made_once("local/film", lambda: rlds_cli.create("local/film", episodes), __name__)
 
 
 def rows(ds, name):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_once import made_once
 from test_growing_compacting import episode as recorded
 
 import rlds_cli
@@ -23,18 +24,16 @@ ABOUT: list[dict[str, Any]] = [
 
 @pytest.fixture
 def ds() -> Dataset:
-    return create(
-        "local/x",
-        (
-            {
-                "observation": np.full((t + 1, 2), k, np.float32),
-                "action": np.full((t, 1), k, np.float32),
-                "next": {"reward": np.arange(t, dtype=np.float32), "terminated": True},
-                "episode": about,
-            }
-            for k, (t, about) in enumerate(zip(LENGTHS, ABOUT, strict=True))
-        ),
-    )
+    episodes = [
+        {
+            "observation": np.full((t + 1, 2), k, np.float32),
+            "action": np.full((t, 1), k, np.float32),
+            "next": {"reward": np.arange(t, dtype=np.float32), "terminated": True},
+            "episode": about,
+        }
+        for k, (t, about) in enumerate(zip(LENGTHS, ABOUT, strict=True))
+    ]
+    return made_once("local/x", lambda: create("local/x", episodes), __name__)
 
 
 def own(ds: Dataset) -> dict[str, list[Any]]:

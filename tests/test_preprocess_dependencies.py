@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_once import sample_dataset
 
 import rlds_cli
 from rlds_cli import preprocess
@@ -81,7 +82,7 @@ def test_a_lock_says_which_files_and_sync_refuses_others(ds):
     from rlds_cli.keep import pinning
 
     Path("prep.py").write_text("import numpy\ndef f(e, model):\n    e['action'] *= numpy.load(model)\n    return e\n")
-    source = rlds_cli.download("sample/pendulum-d4rl")
+    source = sample_dataset("pendulum-d4rl")
     preprocess.run(source, "prep.py:f", args={"model": "model.npy"}, jobs=0)
     Path("lock").write_text(pinning.lock(["sample/pendulum-d4rl@f"]))
     locked = json.loads(Path("lock").read_text())["datasets"][-1]
@@ -102,7 +103,7 @@ def test_what_no_other_machine_can_make_is_refused_or_marked(ds, made):
     from rlds_cli.keep import pinning
     from rlds_cli.keep.removing import remove
 
-    source = rlds_cli.download("sample/pendulum-d4rl")
+    source = sample_dataset("pendulum-d4rl")
     id, why = {
         "created": ("local/ds", "created from values in Python"),
         "lambda": ("sample/pendulum-d4rl@x", "its function <lambda> is in no module"),
@@ -137,6 +138,6 @@ def test_what_no_other_machine_can_make_is_refused_or_marked(ds, made):
 def test_what_can_be_made_again_has_no_mark(fn, args):
     from rlds_cli.keep import pinning
 
-    preprocess.run(rlds_cli.download("sample/pendulum-d4rl"), fn, "x", args=args, jobs=0)
+    preprocess.run(sample_dataset("pendulum-d4rl"), fn, "x", args=args, jobs=0)
     for d in json.loads(pinning.lock(["sample/pendulum-d4rl@x"]))["datasets"]:
         assert "reproducible" not in d and "why" not in d

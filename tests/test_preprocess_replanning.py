@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_once import made_once
 
 import rlds_cli
 from rlds_cli import preprocess
@@ -82,7 +83,7 @@ def png(i, k):
 
 @pytest.fixture
 def ds(truth):
-    return rlds_cli.create("local/ds", truth)
+    return made_once("local/ds", lambda: rlds_cli.create("local/ds", truth), __name__)
 
 
 @pytest.fixture(autouse=True)

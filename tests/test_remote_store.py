@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from forged_address import forge, index_of, values_of
 from frames_data import film
 from lerobot_archives import Content, write_v3
 from loader_data import create, episode
+from made_once import made_once
 from object_store import Fault, ObjectStore
 
 import rlds_cli
@@ -75,7 +77,7 @@ def large(rows: int = 30_000, *, width: int = 64, seed: int = 0, **more: Any) ->
     """A dataset of some blocks; values tell nothing of their place, so that a wrong row is seen."""
     rng = np.random.default_rng(seed)
     at = 0
-    episodes = []
+    episodes: list[dict[str, Any]] = []
     while at < rows:
         length = int(rng.integers(50, 900))
         episodes.append(
@@ -86,7 +88,8 @@ def large(rows: int = 30_000, *, width: int = 64, seed: int = 0, **more: Any) ->
             }
         )
         at += length
-    return rlds_cli.create("local/large", episodes, force=True, **more)
+    make = partial(rlds_cli.create, "local/large", episodes, force=True, **more)
+    return made_once("local/large", make, __name__, rows, width, seed, more)
 
 
 def grown(path: Path | None = None) -> Dataset:

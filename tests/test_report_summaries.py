@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_once import sample_dataset
 
 import rlds_cli
 from rlds_cli import create
@@ -104,7 +105,7 @@ def test_saturation() -> None:
 
 
 def test_saturation_by_the_bounds_of_the_space() -> None:
-    rlds_cli.download("sample/pendulum-d4rl")
+    sample_dataset("pendulum-d4rl")
     ds = rlds_cli.open_dataset("sample/pendulum-d4rl")
     document = json.loads((ds.path / "zarr.json").read_text())
     space = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-2.0], "high": [2.0]}
@@ -126,7 +127,7 @@ def test_saturation_by_the_bounds_of_the_space() -> None:
 
 
 def test_scores_where_references_are_known() -> None:
-    ds = rlds_cli.download("sample/cartpole-minari")
+    ds = sample_dataset("cartpole-minari")
     s = summarise(ds)
     assert s.scores is not None
     assert s.returns is not None
@@ -231,7 +232,7 @@ def test_images_are_not_shown_pixel_by_pixel_unless_asked_for() -> None:
 
 
 def test_where_an_episode_came_from() -> None:
-    rlds_cli.download("sample/cartpole-minari")
+    sample_dataset("cartpole-minari")
     e = describe_episode("sample/cartpole-minari", 10)
     assert e.source == {"file": "main_data.hdf5", "group": "episode_10", "row": 0}
     assert e.score is not None

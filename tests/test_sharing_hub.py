@@ -15,12 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hub_server import TOKEN, Hub
+from made_once import made_once
 from object_store import Fault
 
 import rlds_cli
@@ -67,7 +69,8 @@ def arm(name: str = "arm", *, episodes: int = 4, seed: int = 0, scale: float = 1
         }
         for k in range(episodes)
     ]
-    return rlds_cli.create(f"local/{name}", made, force=True)
+    make = partial(rlds_cli.create, f"local/{name}", made, force=True)
+    return made_once(f"local/{name}", make, __name__, episodes, seed, scale)
 
 
 def push(ds: rlds_cli.Dataset, to: str = PLACE, **options: Any) -> Pushed:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_once import sample_dataset
 
 import rlds_cli
 from rlds_cli.base.files.safe import temporary_name
@@ -34,7 +35,7 @@ def say(dataset: Path, change: Callable[[dict[str, Any]], object]) -> Path:
 
 
 def test_settings_of_an_environment_that_it_does_not_take() -> None:
-    ds = rlds_cli.download(CARTPOLE)
+    ds = sample_dataset("cartpole-minari")
     for settings in ({"id": "x"}, {"nope": 1}, {"max_episode_steps": 3}):
         spec = {"id": "CartPole-v1", "kwargs": settings}
         say(ds.path, lambda m, spec=spec: m.update(env={"spec": spec}))  # type: ignore[misc]
@@ -50,7 +51,7 @@ def test_spaces_that_would_take_the_memory() -> None:
 
 
 def test_a_range_of_episodes_that_is_none() -> None:
-    path = rlds_cli.download(CARTPOLE).path
+    path = sample_dataset("cartpole-minari").path
     for episodes in ([None, None], [5, 2], [3, 3]):
         say(path, lambda m, e=episodes: m.update(options={"portion": {"episodes": e}}))  # type: ignore[misc]
         with pytest.raises(DamagedDataset, match="options: portion: episodes"):
@@ -60,7 +61,7 @@ def test_a_range_of_episodes_that_is_none() -> None:
 
 
 def test_a_tree_that_is_too_deep() -> None:
-    path = rlds_cli.download(CARTPOLE).path
+    path = sample_dataset("cartpole-minari").path
     before = size_on_disk(path)
     descriptor = os.open(path, os.O_RDONLY)
     for _ in range(1200):
@@ -76,7 +77,7 @@ def test_a_tree_that_is_too_deep() -> None:
 
 
 def test_a_damaged_list_of_digests_is_not_made_right() -> None:
-    path = rlds_cli.download(CARTPOLE).path
+    path = sample_dataset("cartpole-minari").path
     listing = path / "digests" / "zarr.json"
     listing.chmod(0o644)
     listing.write_text(listing.read_text() + " ")

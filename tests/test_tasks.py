@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from conftest import run_rlds
+from made_once import made_once
 
 import rlds_cli
 from rlds_cli import create, merge, open_dataset
@@ -38,12 +39,15 @@ def episode(k: int, steps: int, **more: Any) -> dict[str, Any]:
 def one(name: str = "local/one") -> Dataset:
     """Episodes with a text each; the last one has none."""
     texts = [{"task": "pick"}, {"task": "place"}, {}]
-    return create(name, [episode(k, 3, episode=text) for k, text in enumerate(texts)])
+    return made_once(
+        name, lambda: create(name, [episode(k, 3, episode=text) for k, text in enumerate(texts)]), __name__, "one"
+    )
 
 
 def several(name: str = "local/several") -> Dataset:
     """The first episode has two texts, one after the other."""
-    return create(name, [episode(5, 3, task=["open", "shut", "shut"]), episode(6, 2, task=["push", "push"])])
+    episodes = [episode(5, 3, task=["open", "shut", "shut"]), episode(6, 2, task=["push", "push"])]
+    return made_once(name, lambda: create(name, episodes), __name__, "several")
 
 
 def tasks(ds: Dataset) -> list[list[str | None]]:

@@ -11,6 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from made_once import made_once
 from typer.testing import CliRunner
 
 import rlds_cli
@@ -46,7 +47,7 @@ def episode(k: int) -> dict[str, Any]:
 
 
 def made() -> Dataset:
-    return rlds_cli.create(ID, [episode(k) for k in range(6)])
+    return made_once(ID, lambda: rlds_cli.create(ID, [episode(k) for k in range(6)]), __name__)
 
 
 def numbers(ds: Dataset) -> list[float]:

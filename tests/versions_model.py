@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from made_once import made_once
 from PIL import Image
 from reference import windows
 
@@ -195,11 +196,15 @@ def _frames(files: list[bytes]) -> EncodedFrames:
 
 def build(id: str, episodes: Sequence[Episode], store: str = "memmap") -> Dataset:
     """Write episodes as a dataset of the home."""
-    home = Path(os.environ["RLDS_HOME"])
-    built = Work(_Job(id, episodes), home / "partial" / secrets.token_hex(4)).run(progress=lambda event: None)
-    finish(built, Description(id, store))
-    publishing.publish(built.directory, Home(home).dataset(parse(id)))
-    return rlds_cli.open_dataset(id)
+
+    def make() -> Dataset:
+        home = Path(os.environ["RLDS_HOME"])
+        built = Work(_Job(id, episodes), home / "partial" / secrets.token_hex(4)).run(progress=lambda event: None)
+        finish(built, Description(id, store))
+        publishing.publish(built.directory, Home(home).dataset(parse(id)))
+        return rlds_cli.open_dataset(id)
+
+    return made_once(id, make, *([e.rows, e.end, e.seed, e.options, e.splits, e.about] for e in episodes), store)
 
 
 # -- what a dataset must hold
