@@ -123,8 +123,8 @@ class Home:
         path = self.dataset(id)
         if path.exists():
             return None
-        names = [e.name for e in _entries(path.parent) if e.name.lower() == path.name.lower() and is_dataset(e)]
-        return ids.from_component(id.family, names[0]) if names else None
+        found = next(_in_any_case(path), None)
+        return ids.from_component(id.family, found.name) if found else None
 
     def archives(self) -> Iterator[tuple[DatasetId, Path]]:
         """Yield all directories of archives, sorted."""
@@ -143,6 +143,16 @@ def _entries(directory: Path) -> list[Path]:
         return []
 
 
+def _in_any_case(path: Path) -> Iterator[Path]:
+    """Yield the datasets beside a path whose names differ from its name at most in case, sorted."""
+    try:
+        names = [e.name for e in os.scandir(path.parent)]  # a Path for each of thousands would take long
+    except OSError:
+        return
+    alike = (path.with_name(name) for name in sorted(names) if name.lower() == path.name.lower())
+    yield from (found for found in alike if is_dataset(found))
+
+
 def is_dataset(path: Path) -> bool:
     """Return whether a path is a dataset that this user can read."""
     try:
@@ -157,9 +167,8 @@ def path_of(id: DatasetId, where: Settings) -> Path | None:
         path = Home(root).dataset(id)
         if is_dataset(path) or _is_back(Home(root), id):
             return path
-        for entry in _entries(path.parent):
-            if entry.name.lower() == path.name.lower() and is_dataset(entry):
-                return entry
+        if found := next(_in_any_case(path), None):
+            return found
     return None
 
 

@@ -20,6 +20,7 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.repeated import Repeated
+from rlds_cli.base.threads import each
 from rlds_cli.store import (
     compression,
     digests,
@@ -41,6 +42,7 @@ from rlds_cli.store.sharing import Shared
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, EpisodeTable, Field, Note
 
 _MOVED_BYTES = 16 << 20  # that are copied at once
+_FEW_BYTES = 4 << 20  # of rows: they are read before threads have started
 
 # -- fields
 
@@ -250,18 +252,24 @@ def _finish_fields(
 ) -> list[_Finished]:
     """Complete the arrays of all fields, sorted by name.
 
-    Threads read the blocks of each field, while the system already writes the rows to the disk.
+    Threads read the blocks of each field, while the system already writes the rows to the disk; there are none where
+    little was written.
     """
+    files = [file for f in built.schema for file in rows.files(built.directory, f, built.paths[f.name]).values()]
+    size = sum(file.stat().st_size for file in files if file.exists())  # an array without bytes has no file
+    if size < _FEW_BYTES and all(f.codec != VIDEO for f in built.schema):
+        found = [_finish_field(built, f, encoding, locate, None) for f in built.schema]
+        each(lambda s: found.append(_share(built.directory, s)), shared.values(), threads)
+        return sorted(found, key=lambda x: x.field.name)
     with (
         ThreadPoolExecutor(1) as disk,
         ThreadPoolExecutor(max(1, threads)) as pool,
         ThreadPoolExecutor(max(1, threads)) as blocks,
     ):
-        files = [file for f in built.schema for file in rows.files(built.directory, f, built.paths[f.name]).values()]
         synced = disk.submit(_sync, files if encoding == "memmap" else ())
-        own = [pool.submit(_finish_field, built, f, encoding, locate, blocks) for f in built.schema]
-        linked = [pool.submit(_share, built.directory, s) for s in shared.values()]
-        finished = sorted((f.result() for f in [*own, *linked]), key=lambda x: x.field.name)
+        tasks = [pool.submit(_finish_field, built, f, encoding, locate, blocks) for f in built.schema]
+        tasks += [pool.submit(_share, built.directory, s) for s in shared.values()]
+        finished = sorted((task.result() for task in tasks), key=lambda x: x.field.name)
         synced.result()
     return finished
 
@@ -269,11 +277,13 @@ def _finish_fields(
 def _sync(files: Iterable[Path]) -> None:
     """Start writing rows to the disk, so that publishing has less to wait for."""
     for file in files:
-        with suppress(FileNotFoundError), file.open("rb") as f:  # an array without bytes has no file
+        with suppress(FileNotFoundError), file.open("rb") as f:
             os.fsync(f.fileno())
 
 
-def _finish_field(built: Built, f: Field, encoding: str, locate: videos.Locate | None, blocks: Executor) -> _Finished:
+def _finish_field(
+    built: Built, f: Field, encoding: str, locate: videos.Locate | None, blocks: Executor | None
+) -> _Finished:
     path, total = built.paths[f.name], built.end.rows
     directory = built.directory / path
     count = digests.counted(f, built.episodes.length, built.episodes.num_observed)

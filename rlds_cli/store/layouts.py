@@ -371,10 +371,15 @@ def check_offsets(directory: Path, offsets: Array, data: Array) -> None:
 
 def write_groups(directory: Path) -> None:
     """Write the ``zarr.json`` of a Zarr group into every directory above arrays that has none."""
-    for entry in directory.iterdir():
-        if not entry.is_dir() or references.is_reference(entry) or (entry / paths.LOOKUP).exists():
+    with os.scandir(directory) as entries:
+        below = [Path(entry.path) for entry in entries if entry.is_dir()]
+    for path in below:
+        with os.scandir(path) as entries:
+            names = {entry.name for entry in entries}
+        if not names.isdisjoint((paths.REFERENCE, paths.LOOKUP)):
             continue
-        if not (entry / "zarr.json").exists():
-            arrays.write_group(entry)
-        if not is_array(entry):
-            write_groups(entry)
+        if "zarr.json" not in names:
+            arrays.write_group(path)
+        elif is_array(path):
+            continue
+        write_groups(path)

@@ -33,7 +33,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
-from rlds_cli.base.files import arrays, mapping, trees
+from rlds_cli.base.files import arrays, mapping
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.arrays import Segment
@@ -381,32 +381,24 @@ def files(directory: Path, *, damaged: dict[str, str] | None = None) -> dict[str
     DatasetNotFound, DamagedDataset
         As `references.files` and `Lookup.of`.
     """
-    looked_up = {p.parent for p in _documents(directory)}
-    known: Indices = {}
-    apart = {*looked_up, directory / paths.LOOKUPS}
-    found: dict[str, Path | WholeFile] = {}
-    for name, file in references.files(directory).items():
-        place = directory / name
-        if apart.isdisjoint((place, *place.parents)):
-            found[name] = file
-    for place in looked_up:
-        above = place.relative_to(directory)
+    there, known = references.files(directory), dict[str, Index]()
+    found_here = [n for n in there if n.rpartition("/")[2] == Lookup.FILE and there[n] == directory / n]
+    looked_up = [name.removesuffix(Lookup.FILE) for name in found_here]  # each with a slash at its end
+    apart = (*looked_up, f"{paths.LOOKUPS}/")
+    found: dict[str, Path | WholeFile] = {n: file for n, file in there.items() if not f"{n}/".startswith(apart)}
+    for above in looked_up:
         try:
-            found |= {(above / name).as_posix(): file for name, file in _whole(place, known).items()}
+            found |= {above + name: file for name, file in _whole(directory / above, known).items()}
         except DamagedDataset as e:
             if damaged is None:
                 raise
-            damaged[above.as_posix()] = e.message
+            damaged[Path(above).as_posix()] = e.message
     return found
 
 
 def sha256_of_file(file: Path | WholeFile) -> str:
     """Return the sha256 of a file of `files`."""
     return file.sha256() if isinstance(file, WholeFile) else sha256_of(file)
-
-
-def _documents(directory: Path) -> list[Path]:
-    return [Path(e.path) for e in trees.below(directory) if e.name == Lookup.FILE and e.is_file(follow_symlinks=False)]
 
 
 def _whole(directory: Path, known: Indices) -> dict[str, WholeFile]:

@@ -141,19 +141,21 @@ def files(directory: Path) -> dict[str, Path]:
         As `place`; or something that is referred to is not a regular file.
     """
     found: dict[str, Path] = {}
-    for file in _regular(directory):
-        name = file.relative_to(directory)
-        if file.name != FILE:
-            found[name.as_posix()] = file
+    for name, file in _regular(directory):
+        above, _, last = name.rpartition("/")
+        if last != FILE:
+            found[name] = file
             continue
         array = place(file.parent)
         store_files.check_tree(array)
-        found |= {(name.parent / f.relative_to(array)).as_posix(): f for f in _regular(array)}
+        found |= {f"{above}/{below}" if above else below: f for below, f in _regular(array)}
     return found
 
 
-def _regular(directory: Path) -> Iterator[Path]:
-    return (Path(e.path) for e in trees.below(directory) if e.is_file(follow_symlinks=False))
+def _regular(directory: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the regular files below a directory, with their names there."""
+    above = len(os.path.join(directory, ""))  # noqa: PTH118  (a Path has no slash at its end)
+    return ((e.path[above:], Path(e.path)) for e in trees.below(directory) if e.is_file(follow_symlinks=False))
 
 
 def sources(dataset: Path) -> tuple[ReferencedVersion, ...]:

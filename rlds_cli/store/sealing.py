@@ -9,12 +9,12 @@ all files can be hashed anew: that takes a fingerprint, a lock file or a sha256 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlds_cli.base.files import arrays
 from rlds_cli.base.files.hashing import sha256_of
+from rlds_cli.base.threads import each
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import digests, lookups, paths, rows, videos
 from rlds_cli.store.manifest import Manifest
@@ -45,10 +45,12 @@ def seal(directory: Path, m: Manifest, *, known: Mapping[str, str] = {}, threads
     """
     there = lookups.files(directory)
     names = there.keys() - {m.FILE, m.LISTING, paths.TAGS}
-    files = sorted(names - _rows(names, m))
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        hashes = pool.map(lambda name: known.get(name) or lookups.sha256_of_file(there[name]), files)
-        listed = dict(zip(files, hashes, strict=True))
+    listed = dict.fromkeys(sorted(names - _rows(names, m)), "")
+
+    def add(name: str) -> None:
+        listed[name] = known.get(name) or lookups.sha256_of_file(there[name])
+
+    each(add, listed, threads)
     (directory / m.LISTING).unlink(missing_ok=True)  # it may be a link to another dataset's
     arrays.write_group(directory / "digests", {"files": listed})
     m = replace(m, files=sha256_of(directory / m.LISTING))
@@ -74,8 +76,13 @@ def check(directory: Path, m: Manifest, threads: int) -> tuple[Problem, ...]:
     there = lookups.files(directory, damaged=damaged)
     problems += [Problem(name, what) for name, what in sorted(damaged.items())]
     names = sorted(name for name in files if not name.startswith(tuple(f"{lookup}/" for lookup in damaged)))
-    with ThreadPoolExecutor(threads) as pool:
-        problems += filter(None, pool.map(lambda name: _compare(there.get(name), name, files[name]), names))
+    compared = dict[str, Problem | None].fromkeys(names)
+
+    def compare(name: str) -> None:
+        compared[name] = _compare(there.get(name), name, files[name])
+
+    each(compare, names, threads)
+    problems += filter(None, compared.values())
     added = sorted(n for n in there.keys() - set(files) if n.startswith("episodes/") and "/." not in n)
     return (*problems, *(Problem(n, "is not of this dataset") for n in added))
 

@@ -311,8 +311,8 @@ class Scanned:
     stats: Stats | None  # None for fields of other values than numbers
 
 
-def scan(values: Array, f: Field, table: EpisodeTable, threads: Executor) -> Scanned:
-    """Hash the episodes of a field and compute its statistics.
+def scan(values: Array, f: Field, table: EpisodeTable, threads: Executor | None) -> Scanned:
+    """Hash the episodes of a field and compute its statistics, in this thread if there are no other ``threads``.
 
     Parameters
     ----------
@@ -345,7 +345,8 @@ def scan(values: Array, f: Field, table: EpisodeTable, threads: Executor) -> Sca
         stop = int(start[end - 1] + count[end - 1]) if end > e else a
         return digests.of_episodes(values[a : max(a, stop)], start[e:end] - a, count[e:end])
 
-    looked_at = threads.map(look, [(a, work) for a in blocks(len(values)) for work in works])
+    tasks = [(a, work) for a in blocks(len(values)) for work in works]
+    looked_at = threads.map(look, tasks) if threads else map(look, tasks)
     sample = values[_sampled(len(values), last_rows, _width(f.shape))] if accumulator else None
     hashes = [np.zeros((0, 32), np.uint8)]
     for some, found in looked_at:

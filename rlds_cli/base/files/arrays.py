@@ -136,11 +136,14 @@ def tail(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bytes:
 def write(directory: Path, values: Array) -> None:
     """Write a whole array."""
     values = little_endian(values)
-    file = data_file(directory, values.ndim)
-    if values.size:
-        safe_files.make(file.parent)
-        safe_files.write_bytes(file, raw(values))
-    finish(directory, values.shape, values.dtype)
+    shape, dtype = values.shape, values.dtype
+    if not values.size:
+        finish(directory, shape, dtype)
+        return
+    file = data_file(directory, len(shape))
+    safe_files.make(file.parent)
+    safe_files.write_bytes(file, raw(values), tail(shape, dtype))
+    safe_files.write_bytes(directory / "zarr.json", json.dumps(document(shape, dtype)).encode())
 
 
 def little_endian(values: Array) -> Array:

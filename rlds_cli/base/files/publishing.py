@@ -5,10 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from rlds_cli.base import threads
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import trees
 from rlds_cli.base.files.disk import sync_directory
@@ -24,7 +23,7 @@ def publish(built: Path, target: Path, *, growing: bool = False) -> None:
     A crash at any moment leaves either the old dataset or the new one, complete. The files of a dataset that is
     ``growing`` stay writable.
     """
-    seal(built, sync_file if growing else _seal_file)
+    seal(built, growing=growing)
     safe_files.make(target.parent)
     if target.is_symlink():
         raise safe_files.refused(target, "is a symbolic link, and no dataset")
@@ -61,15 +60,17 @@ def _aside(directory: Path, what: str) -> Path:
     return directory.with_name(f".{directory.name}.{os.urandom(8).hex()}.{what}")
 
 
-def seal(directory: Path, of_file: Callable[[Path], None] | None = None) -> None:
-    """Sync every file and directory, and make files read-only, or do what ``of_file`` does."""
-    below = list(trees.below(directory))
-    directories = [directory, *(Path(e.path) for e in below if e.is_dir(follow_symlinks=False))]
-    with ThreadPoolExecutor(_SYNCED_AT_ONCE) as pool:
-        for _ in pool.map(of_file or _seal_file, (Path(e.path) for e in below if not e.is_dir(follow_symlinks=False))):
-            pass
-        for _ in pool.map(_seal_directory, reversed(directories)):
-            pass
+def seal(directory: Path, *, growing: bool = False) -> None:
+    """Sync every file and directory, and make files read-only, unless they are of a ``growing`` dataset."""
+    files, directories = list[os.DirEntry[str]](), [directory]
+    for entry in trees.below(directory):
+        if entry.is_dir(follow_symlinks=False):
+            directories.append(Path(entry.path))
+        else:
+            files.append(entry)
+    files.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_size)
+    threads.each(_sync_entry if growing else _seal_file, files, _SYNCED_AT_ONCE)
+    threads.each(_seal_directory, reversed(directories), _SYNCED_AT_ONCE)
 
 
 def _seal_directory(directory: Path) -> None:
@@ -88,16 +89,20 @@ def sync_file(file: Path) -> None:
         os.close(descriptor)
 
 
-def _seal_file(file: Path) -> None:
+def _sync_entry(file: os.DirEntry[str]) -> None:
+    sync_file(Path(file.path))
+
+
+def _seal_file(file: os.DirEntry[str]) -> None:
     """Sync a file and make it read-only.
 
     A file that is read-only already may be shared with other datasets. One with several names belongs to a growing
     dataset, too, which has synced it.
     """
-    status = file.lstat()
+    status = file.stat(follow_symlinks=False)
     if not status.st_mode & 0o222 or status.st_nlink > 1:
         return
-    descriptor = safe_files.open_own(file, os.O_RDONLY)
+    descriptor = safe_files.open_own(Path(file.path), os.O_RDONLY)
     try:
         os.fsync(descriptor)
         os.fchmod(descriptor, os.fstat(descriptor).st_mode & ~0o222)

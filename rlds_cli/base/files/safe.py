@@ -97,11 +97,12 @@ def updating(path: Path) -> BinaryIO:
     return os.fdopen(open_own(path, os.O_RDWR), "r+b")
 
 
-def write_bytes(path: Path, data: bytes | memoryview) -> None:
-    """Write a new file, or an existing one in place; raises as `open_own`."""
+def write_bytes(path: Path, *data: bytes | memoryview) -> None:
+    """Write a new file, or an existing one in place: pieces end to end. Raises as `open_own`."""
     with os.fdopen(open_own(path, os.O_WRONLY | os.O_CREAT), "wb") as file:
         file.truncate(0)
-        file.write(data)
+        for piece in data:
+            file.write(piece)
 
 
 @contextmanager

@@ -1,0 +1,40 @@
+"""Give items of work to threads: to none where all of it is done before threads have started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+from typing import TypeVar
+
+T = TypeVar("T")
+_ALONE = 0.005  # seconds: starting threads takes one or two
+
+
+def each(work: Callable[[T], object], items: Iterable[T], threads: int) -> None:
+    """Call ``work`` with each item.
+
+    The calling thread begins alone, so large items do not come first. What it has not done within some milliseconds,
+    ``threads`` threads do, each of which takes the next item when it is done with one. After an error of ``work``,
+    which is raised, none takes another one.
+    """
+    left = iter(list(items))  # that of a list may be advanced by several threads
+    began = perf_counter()
+    for item in left:
+        work(item)
+        if perf_counter() - began > _ALONE:
+            break
+    else:
+        return
+
+    def take() -> None:
+        for item in left:
+            work(item)
+
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        try:
+            for future in [pool.submit(take) for _ in range(max(1, threads))]:
+                future.result()
+        finally:
+            for _ in left:
+                pass
