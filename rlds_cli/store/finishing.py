@@ -290,21 +290,21 @@ def _finish_field(
     start, of_rows, stats = built.episodes.start, None, None
     if f.codec == VIDEO:
         assert locate is not None
-        arrays.finish(directory, (total, 2), "int32")
+        places = layouts.finish(directory, (total, 2), "int32")
         extents = [locate(f.name, key) for key in built.end.strings.get(f.name, [])]
         files = videos.write(built.directory / videos.DIRECTORY / path, extents)
-        of_episodes = FieldHash(f, videos=files).episodes(layouts.read(directory), start, count)
+        of_episodes = FieldHash(f, videos=files).episodes(places, start, count)
     elif f.kind == "frames":
         of_rows = _finish_frames(directory, total, built.end.frame_bytes.get(f.name, 0))
         of_episodes = digests.of_episodes(of_rows, start, count)
     elif f.kind == "text":
         strings = built.end.strings.get(f.name, [])
-        arrays.finish(directory, (total,), "int32")
+        codes = layouts.finish(directory, (total,), "int32")
         arrays.write_strings(built.directory / "text" / path, strings)
-        of_episodes = FieldHash(f, texts=[*strings, None]).episodes(layouts.read(directory), start, count)
+        of_episodes = FieldHash(f, texts=[*strings, None]).episodes(codes, start, count)
     else:
-        arrays.finish(directory, (total, *f.shape), f.dtype)
-        scanned = statistics.scan(layouts.read(directory), f, built.episodes, blocks)
+        values = layouts.finish(directory, (total, *f.shape), f.dtype)
+        scanned = statistics.scan(values, f, built.episodes, blocks)
         of_episodes, of_rows, stats = scanned.episodes, scanned.rows, scanned.stats
     if encoding == "zarr":
         compression.compress(directory, f)

@@ -157,7 +157,12 @@ def layout(directory: Path) -> ArrayLayout:
         The file cannot be read, or describes an array in another form.
     """
     directory = references.place(directory)
-    d, shape, dtype = _described(directory)
+    return _layout(directory, _load(directory))
+
+
+def _layout(directory: Path, d: dict[str, Any]) -> ArrayLayout:
+    """Return the layout of an array in its place, of which ``d`` is the document; raises as `layout`."""
+    shape, dtype = _typed(directory, d)
     try:
         if "segments" in d:
             segments, whole = _segments(directory, d["segments"], shape, dtype), max(1, shape[0])
@@ -240,6 +245,11 @@ def check_files(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -
 def _described(directory: Path) -> tuple[dict[str, Any], tuple[int, ...], np.dtype[Any]]:
     """Read the ``zarr.json`` of an array, and its shape and dtype; of one in segments, what is said of all of them."""
     d = _load(directory)
+    return d, *_typed(directory, d)
+
+
+def _typed(directory: Path, d: dict[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return shape and dtype of an array by its document; raises DamagedDataset if that is not one of an array."""
     try:
         kind = d["data_type"]
         if d["zarr_format"] != 3 or d["node_type"] != "array" or kind not in validation.NUMERIC:
@@ -252,7 +262,7 @@ def _described(directory: Path) -> tuple[dict[str, Any], tuple[int, ...], np.dty
     except (KeyError, TypeError, ValueError) as e:
         why = f"lacks {e}" if isinstance(e, KeyError) else f"{e}"[:200]
         raise DamagedDataset(f"{directory / 'zarr.json'} cannot be read: {why}.", hint=_HINT) from e
-    return d, shape, np.dtype(kind)
+    return shape, np.dtype(kind)
 
 
 def _compressed(shape: tuple[int, ...], dtype: np.dtype[Any], grid: Any, codecs: Any) -> ArrayLayout:
@@ -340,7 +350,27 @@ def check_group(directory: Path) -> None:
 
 def read(directory: Path) -> Array:
     """Map the array in ``directory``, as its ``zarr.json`` describes it; raises DamagedDataset."""
-    found = layout(directory)
+    return _mapped(directory, layout(directory))
+
+
+def find(directory: Path) -> Array | None:
+    """Map the array in ``directory``, as `read` does; None if there is a group, or nothing that can be read."""
+    try:
+        place = references.place(directory)
+        d = _load(place)
+    except DamagedDataset:
+        return None
+    return _mapped(directory, _layout(place, d)) if d.get("node_type") == "array" else None
+
+
+def finish(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """Turn a file of raw rows into an array, as `arrays.finish` does, and map it."""
+    arrays.finish(directory, shape, dtype)
+    kind, whole = np.dtype(dtype), max(1, shape[0])
+    return _map(ArrayLayout(shape, kind, False, whole, whole, (Segment(0, directory, shape, kind),)))
+
+
+def _mapped(directory: Path, found: ArrayLayout) -> Array:
     if found.compressed:
         raise DamagedDataset(f"{directory} is compressed; an array that can be mapped is expected.", hint=_HINT)
     return _map(found)

@@ -294,7 +294,7 @@ def opened(directory: Path, known: Indices) -> LookedUp | Array | None:
     """
     lookup = Lookup.of(directory)
     if lookup is None:
-        return layouts.read(directory) if layouts.is_array(directory) else None
+        return layouts.find(directory)
     return None if lookup.texts else LookedUp(directory, lookup, known)
 
 

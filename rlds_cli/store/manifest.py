@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rlds_cli.base.files import json as documents
+from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.errors import DamagedDataset, NewerFormat
 from rlds_cli.store import commits, files, validation
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _OWN = "rlds_sha256"  # of the manifest's file, in it
 _KEY = f'"{_OWN}": "'
 _NO_DIGEST = "0" * 64
+_AS_IT_IS = {str, int, bool, type(None)}  # of JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,9 +299,10 @@ def _write(dataset: Path, values: Mapping[str, Any]) -> None:
     """Write the file of a manifest, given as the values of its JSON text, with its own digest."""
     from rlds_cli.base.files import arrays  # imports NumPy
 
-    arrays.write_group(dataset, {"rlds": values, _OWN: _NO_DIGEST})
-    text = (dataset / Manifest.FILE).read_text()
-    (dataset / Manifest.FILE).write_text(_with_digest(text, hashlib.sha256(text.encode()).hexdigest()))
+    plain = arrays.group_document({"rlds": values, _OWN: _NO_DIGEST})
+    text = _with_digest(plain.decode(), hashlib.sha256(plain).hexdigest())
+    safe_files.make(dataset)
+    safe_files.write_bytes(dataset / Manifest.FILE, text.encode())
 
 
 def _with_digest(text: str, digest: str) -> str:
@@ -308,6 +311,8 @@ def _with_digest(text: str, digest: str) -> str:
 
 
 def _encode(value: Any) -> Any:
+    if type(value) in _AS_IT_IS:
+        return value
     if is_dataclass(value):
         return {f.name: _encode(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -56,20 +57,24 @@ def file_size(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
 
 
 def document(shape: tuple[int, ...], dtype: npt.DTypeLike, attributes: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The ``zarr.json`` of an array of ``shape`` [rows, ...]."""
-    kind = np.dtype(dtype)
+    """The ``zarr.json`` of an array of ``shape`` [rows, ...]. What is in it is not to be changed."""
+    return {**_document(shape, np.dtype(dtype)), "attributes": attributes or {}}
+
+
+@lru_cache(maxsize=256)  # a dataset has many arrays of one shape
+def _document(shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, Any]:
     inner = inner_rows(shape, dtype)
     chunks = max(1, -(-shape[0] // inner))
     tail = [max(1, d) for d in shape[1:]]
     data_codec: dict[str, Any] = {"name": "bytes"}
-    if kind.itemsize > 1:
+    if dtype.itemsize > 1:
         data_codec["configuration"] = {"endian": "little"}
-    fill: Any = False if kind.kind == "b" else 0.0 if kind.kind == "f" else [0.0, 0.0] if kind.kind == "c" else 0
+    fill: Any = False if dtype.kind == "b" else 0.0 if dtype.kind == "f" else [0.0, 0.0] if dtype.kind == "c" else 0
     return {
         "zarr_format": 3,
         "node_type": "array",
         "shape": list(shape),
-        "data_type": kind.name,
+        "data_type": dtype.name,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [chunks * inner, *tail]}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": fill,
@@ -84,7 +89,6 @@ def document(shape: tuple[int, ...], dtype: npt.DTypeLike, attributes: dict[str,
                 },
             }
         ],
-        "attributes": attributes or {},
     }
 
 
