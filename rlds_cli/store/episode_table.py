@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -98,7 +99,9 @@ def read_columns(directory: Path, m: Manifest) -> Columns:
 
 
 def _arrays(directory: Path, known: lookups.Indices) -> dict[str, LookedUp | Array]:
-    found = {unquote(p.name): lookups.opened(p, known) for p in directory.iterdir() if p.is_dir()}
+    with os.scandir(directory) as entries:
+        below = {unquote(entry.name): Path(entry.path) for entry in entries if entry.is_dir()}
+    found = {name: lookups.opened(path, known) for name, path in below.items()}
     return {name: column for name, column in found.items() if column is not None}
 
 

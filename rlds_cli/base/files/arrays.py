@@ -33,7 +33,7 @@ INNER_BYTES = 1 << 20
 
 def data_file(directory: Path, ndim: int, number: int = 0) -> Path:
     """Return the file of a shard of an array, the only one by default."""
-    return directory.joinpath("c", str(number), *["0"] * (ndim - 1))
+    return directory / f"c/{number}{'/0' * (ndim - 1)}"
 
 
 def row_bytes(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:

@@ -59,8 +59,8 @@ def open_own(path: Path, flags: int, mode: int = FILE) -> int:
     OSError
         The file system refuses.
     """
-    descriptor = open_shared(path, flags, mode)
-    status, why = os.fstat(descriptor), ""
+    descriptor, status = _opened(path, flags, mode)
+    why = ""
     if status.st_nlink > 1:
         why = f"is a file with {status.st_nlink} names, and all of them would change"
     elif status.st_uid != os.geteuid() and status.st_mode & stat.S_IWOTH:
@@ -73,6 +73,10 @@ def open_own(path: Path, flags: int, mode: int = FILE) -> int:
 
 def open_shared(path: Path, flags: int, mode: int = FILE) -> int:
     """Open a regular file with any number of names; otherwise as `open_own`."""
+    return _opened(path, flags, mode)[0]
+
+
+def _opened(path: Path, flags: int, mode: int) -> tuple[int, os.stat_result]:
     try:
         descriptor = os.open(path, flags | _CAREFUL, mode)
     except OSError as exc:
@@ -81,10 +85,11 @@ def open_shared(path: Path, flags: int, mode: int = FILE) -> int:
         if exc.errno in (errno.ENXIO, errno.EISDIR):
             raise refused(path, "is not a regular file") from None
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise refused(path, "is not a regular file")
-    return descriptor
+    return descriptor, status
 
 
 def reading(path: Path) -> BinaryIO:
@@ -99,10 +104,15 @@ def updating(path: Path) -> BinaryIO:
 
 def write_bytes(path: Path, *data: bytes | memoryview) -> None:
     """Write a new file, or an existing one in place: pieces end to end. Raises as `open_own`."""
-    with os.fdopen(open_own(path, os.O_WRONLY | os.O_CREAT), "wb") as file:
-        file.truncate(0)
+    descriptor = open_own(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        os.ftruncate(descriptor, 0)
         for piece in data:
-            file.write(piece)
+            left = memoryview(piece)
+            while left:  # a disk that fills up takes a part first
+                left = left[os.write(descriptor, left) :]
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
