@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -165,14 +166,15 @@ def _check_episodes(path: Path, sound: set[str], threads: int) -> tuple[dict[str
 
 def _check_others(path: Path, m: Manifest) -> Iterator[Problem]:
     """Yield problems of all other parts: metadata, sources, string tables, the documents of groups."""
-    fields = {path / f.path for f in m.fields}
+    fields, is_segmented = {path / f.path for f in m.fields}, cache(layouts.is_segmented)
     there = lookups.files(path, damaged={})  # lookups are compared with their digests as they would be written
     for document in sorted(n for n, file in there.items() if n.endswith("/zarr.json") and isinstance(file, Path)):
         array = (path / document).parent
-        if not fields.isdisjoint((array, *array.parents)) or layouts.is_segmented(array.parent):
+        if not fields.isdisjoint((array, *array.parents)) or is_segmented(array.parent):
             continue
         try:
-            layouts.read(array) if layouts.is_array(array) else layouts.check_group(array)
+            if layouts.find(array) is None:
+                layouts.check_group(array)
         except RldsError as e:
             yield Problem(array.relative_to(path).as_posix(), e.message)
     if m.archive and not (path / "sources").exists():

@@ -118,9 +118,9 @@ class Lookup:
         DamagedDataset
             Its document cannot be read, or is that of another array.
         """
-        path = directory / cls.FILE
-        if not os.path.exists(path):  # noqa: PTH110  (asked for every column)
+        if not os.path.exists(f"{directory}/{cls.FILE}"):  # noqa: PTH110  (asked for every column)
             return None
+        path = directory / cls.FILE
         try:
             found = _parsed(documents.loads(store_files.read_regular(path, _LONGEST)))
         except (OSError, KeyError, TypeError, ValueError) as e:
