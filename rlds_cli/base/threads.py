@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
@@ -28,13 +29,15 @@ def each(work: Callable[[T], object], items: Iterable[T], threads: int) -> None:
         return
 
     def take() -> None:
-        for item in left:
-            work(item)
+        try:
+            for item in left:
+                work(item)
+        finally:
+            deque(left, 0)  # after an error, which leaves items for nobody
 
     with ThreadPoolExecutor(max(1, threads)) as pool:
         try:
             for future in [pool.submit(take) for _ in range(max(1, threads))]:
                 future.result()
         finally:
-            for _ in left:
-                pass
+            deque(left, 0)  # where the user interrupts
