@@ -70,7 +70,7 @@ test-all: $(READY)
 
 test-ray: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
-	$(BIN)/python -m pytest tests/test_preprocess_ray.py
+	$(BIN)/python -m pytest tests/preprocess/test_preprocess_ray.py
 
 test-native: $(READY)
 	$(BIN)/python scripts/test_native.py $(TESTS)
@@ -172,7 +172,7 @@ soak: $(READY)
 
 fuzz: $(READY)
 	$(BIN)/python scripts/fuzz.py --minutes $(or $(MINUTES),5)
-	RLDS_HISTORIES=$$(($(or $(MINUTES),5) * 20)) RLDS_KILLS_EVERY=20 $(BIN)/python -m pytest -q tests/test_versions_model.py
+	RLDS_HISTORIES=$$(($(or $(MINUTES),5) * 20)) RLDS_KILLS_EVERY=20 $(BIN)/python -m pytest -q tests/contract/test_versions_model.py
 
 attack: $(READY)
 	$(BIN)/python scripts/attack $(ATTACK)

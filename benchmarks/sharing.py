@@ -157,7 +157,7 @@ def serving(kind: str) -> Iterator[dict[str, str]]:
 
 
 def serve(kind: str) -> None:
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    sys.path.extend(str(Path(__file__).parents[1] / "tests" / name) for name in ("support", "contract"))
     if kind == "s3":
         from object_store import ObjectStore
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / "tests" / name) for name in ("support", "contract"))
 
 import manifest_mutants
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / "tests" / name) for name in ("support", "contract"))
 
 import hostile_listings
 import manifest_mutants

@@ -1,6 +1,6 @@
 """Change one operator or constant of a source file at a time, run tests, and name the changes that no test notices.
 
-    python scripts/mutate.py rlds_cli/loader/schedule.py --tests tests/test_loader_reference.py tests/test_golden.py
+    python scripts/mutate.py rlds_cli/loader/schedule.py --tests tests/contract/test_loader_reference.py tests/loader
 
 Mutants are sampled: `--sample 40 --seed 0` by default. The tests run on a copy of the checkout, which is compiled anew
 for a mutant of a C file. The exit status is 0, whatever survives: a mutant may be equivalent to its original.

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("*.md", "docs/**/*.md", "examples/*.md", "benchmarks/*.md", "tests/golden/*.md")
+PAGES = ("*.md", "docs/**/*.md", "examples/*.md", "benchmarks/*.md", "tests/contract/golden/*.md")
 MODULES = ("rlds_cli/**/*.py",)
 
 # What is found, and what to write instead.

@@ -16,7 +16,7 @@ from pathlib import Path
 from PIL import Image
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.extend(str(ROOT / "tests" / name) for name in ("support", "contract"))
 
 import chromium  # noqa: E402
 import page_data  # noqa: E402

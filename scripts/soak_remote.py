@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.extend(str(Path(__file__).parents[1] / "tests" / name) for name in ("support", "contract"))
 
 import frames_data
 import growing_model

@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.extend(str(Path(__file__).parents[1] / "tests" / name) for name in ("support", "contract"))
 
 import numpy as np
 from object_store import ObjectStore

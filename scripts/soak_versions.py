@@ -2,8 +2,8 @@
 
 Usage: python scripts/soak_versions.py [--minutes 10] [--seed 0]
 
-Each history is a process of its own, of a seed that is printed if it fails; see `tests/versions_history.py` and
-`tests/address_history.py`, which run one by its seed.
+Each history is a process of its own, of a seed that is printed if it fails; `tests/contract/versions_history.py` and
+`tests/contract/address_history.py` run one by its seed.
 """
 
 from __future__ import annotations
@@ -42,8 +42,15 @@ def main() -> int:
     for seed in count(given.seed):
         for program, *arguments in histories(seed):
             with tempfile.TemporaryDirectory() as directory:
-                command = [sys.executable, str(ROOT / "tests" / program), arguments[0], directory, *arguments[1:]]
-                run = subprocess.run(command, capture_output=True, text=True, check=False)
+                command = [
+                    sys.executable,
+                    str(ROOT / "tests" / "contract" / program),
+                    arguments[0],
+                    directory,
+                    *arguments[1:],
+                ]
+                environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "support")}
+                run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
             if run.returncode:
                 print(run.stdout[-2000:], run.stderr[-4000:], f"failed: {' '.join(command)}", sep="\n")
                 return 1

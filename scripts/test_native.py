@@ -54,7 +54,7 @@ def main(tests: list[str]) -> int:
         chosen = tests or sorted(
             str(p)
             for name in ("test_loader_*.py", "test_sha256.py")
-            for p in (ROOT / "tests").glob(name)
+            for p in (ROOT / "tests").rglob(name)
             if p.name != "test_loader_jax.py"  # exceptions in jaxlib end a process with these libraries
         )
         command = [

@@ -3,7 +3,7 @@
  * Nothing here allocates, keeps state or starts a thread. Every number is 64 bits wide, so that a struct has one
  * layout everywhere. kernel.py makes the structs, owns what they point to, and checks every table once: rows of an
  * episode lie in [start, start + steps], and columns have at least so many rows. What cannot be known then is checked
- * here, sample by sample. Slow references in plain Python: tests/kernel_reference.py.
+ * here, sample by sample. Slow references in plain Python: tests/support/kernel_reference.py.
  */
 #include <math.h>
 #include <stdint.h>

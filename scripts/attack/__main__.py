@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[2] / "tests" / name) for name in ("support", "contract"))
 
 import addresses
 import archives

@@ -1,0 +1,150 @@
+"""The public face: what is exported, and what importing it costs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rlds_cli
+
+HEAVY = {"torch", "jinja2", "zarr", "h5py", "requests", "numpy", "pyarrow", "gymnasium", "PIL", "minari", "tensordict"}
+
+
+def test_what_is_exported() -> None:
+    growing = ["Fifo", "Record", "Reservoir", "Top", "Writer", "append", "merge", "writer"]
+    sharing = ["export", "index", "mirror", "push"]
+    making = ["Dataset", "Loader", "create", "download", "find", "import_files", "load", "open_dataset"]
+    cameras = ["Frames", "Video"]
+    looking = ["check", "inspect", "lock", "sync", "verify"]
+    assert rlds_cli.__all__ == sorted([*making, *cameras, *looking, *growing, *sharing])
+    for name in rlds_cli.__all__:
+        assert callable(getattr(rlds_cli, name))
+    assert set(rlds_cli.__all__) <= set(dir(rlds_cli))
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        _ = rlds_cli.nothing_like_it
+
+
+AT_HAND = [
+    "preprocess.run",
+    "preprocess.reward_from_goal",
+    "loader.Loader",
+    "importing.import_files",
+    "checks.check",
+    "report.write_page",
+    "errors.RldsError",
+    "batch.Batch",
+    "interop.d4rl.qlearning_dataset",
+    "exports.plan_export",
+    "ted.lay_out",
+    "archives.Archive",
+    "formats",
+    "archives.hdf5",
+    "mp4.read",
+    "published.prepare",
+]
+
+
+@pytest.mark.slow
+def test_modules_are_at_hand() -> None:
+    """Each without an import of its own, in a process of its own: an import of another must not be what helps."""
+    code = f"""
+import os, rlds_cli
+for name in {AT_HAND}:
+    child = os.fork()
+    if not child:
+        try:
+            value = rlds_cli
+            for part in name.split("."):
+                value = getattr(value, part)
+        except BaseException as e:
+            print(name, e, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (run.stdout, run.stderr) == ("", "")
+
+
+def test_every_documented_module_is_at_hand() -> None:
+    docs = Path(__file__).parents[2]
+    said = {
+        name
+        for page in (docs / "README.md", *(docs / "docs").glob("*.md"))
+        for name in re.findall(r"\brlds_cli\.([a-z][a-z0-9_]*)", page.read_text())
+    } - {"readers"}  # a group of entry points
+    assert said - {name.partition(".")[0] for name in AT_HAND} <= set(rlds_cli.__all__)
+    assert said <= set(dir(rlds_cli))
+
+
+def test_no_function_shares_its_name_with_a_module() -> None:
+    import pkgutil
+
+    modules = {m.name for m in pkgutil.iter_modules(rlds_cli.__path__)}
+    assert not modules & set(rlds_cli.__all__)
+
+
+def modules_after(code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint(' '.join(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(run.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import rlds_cli",
+        "from rlds_cli.cli import app",
+        "import rlds_cli; rlds_cli.find('hopper')",
+        "sys.argv = ['rlds', '--help']\nfrom rlds_cli.cli import main\ntry: main()\nexcept SystemExit: pass",
+        "sys.argv = ['rlds', 'download', '-h']\nfrom rlds_cli.cli import main\ntry: main()\nexcept SystemExit: pass",
+        "sys.argv = ['rlds', 'list']\nfrom rlds_cli.cli import main\ntry: main()\nexcept SystemExit: pass",
+    ],
+)
+def test_starting_imports_nothing_heavy(code: str) -> None:
+    assert not modules_after(code) & HEAVY
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("module", ["dataset", "preprocess", "loader", "make.convert.create", "look.report"])
+def test_torch_is_imported_where_tensors_are(module: str) -> None:
+    assert "torch" not in modules_after(f"import rlds_cli.{module}")
+
+
+@pytest.mark.parametrize(
+    ("code", "same"),
+    [
+        ("from rlds_cli.formats.tables import Table as a", "from rlds_cli.archives.formats.tables import Table as b"),
+        ("import rlds_cli.report as a", "import rlds_cli.look.report as b"),
+        ("import rlds_cli; a = rlds_cli.exports", "from rlds_cli.bridges import exports as b"),
+    ],
+)
+def test_a_module_with_two_names_is_one_module(code: str, same: str) -> None:
+    """A second copy would have other classes: those of one would not be instances of the other."""
+    for order in (f"{code}; {same}", f"{same}; {code}"):
+        subprocess.run([sys.executable, "-c", f"{order}; assert a is b"], check=True)
+
+
+def test_a_module_that_has_neither_name_is_missing() -> None:
+    gone = subprocess.run([sys.executable, "-c", "import rlds_cli.report.nothing"], capture_output=True, text=True)
+    assert gone.stderr.splitlines()[-1].startswith("ModuleNotFoundError: ")
+
+
+def test_exit_codes() -> None:
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "rlds_cli", *args], capture_output=True, text=True)
+
+    assert run("--version").stdout == f"rlds {rlds_cli.__version__}\n"
+    version, kernel = run("--version", "--verbose").stdout.splitlines()
+    assert version == f"rlds {rlds_cli.__version__}" and kernel.startswith("kernel: ") and " -O3 " in kernel
+    assert "\nGet:\n" in run("--help").stdout and "rlds import" in run().stdout
+    unknown = run("info", "d4rl/hoper-medium-v2")
+    assert unknown.returncode == 1
+    assert "hopper-medium-v2" in unknown.stderr
+    assert unknown.stdout == ""
+    assert run("nonsense").returncode == 2
+    assert run("download").returncode == 2
+    assert run("info", "../x").returncode == 1
