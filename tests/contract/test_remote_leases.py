@@ -11,7 +11,7 @@ import pytest
 from hub_server import Hub
 from test_remote_blocks import Store, blocks, opened, read
 from test_remote_proofs import compare
-from test_remote_published import PLACE, files, hub, same_batches, whole  # noqa: F401
+from test_remote_published import PLACE, files, hub, imported, same_batches, whole  # noqa: F401
 from test_remote_store import MAKERS, large
 
 import rlds_cli
