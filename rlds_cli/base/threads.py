@@ -19,25 +19,27 @@ def each(work: Callable[[T], object], items: Iterable[T], threads: int) -> None:
     ``threads`` threads do, each of which takes the next item when it is done with one. After an error of ``work``,
     which is raised, none takes another one.
     """
-    left = iter(list(items))  # that of a list may be advanced by several threads
+    left = deque(items)  # threads take from it without a lock; they may not share an iterator
     began = perf_counter()
-    for item in left:
-        work(item)
-        if perf_counter() - began > _ALONE:
-            break
-    else:
+    while left and perf_counter() - began <= _ALONE:
+        work(left.popleft())
+    if not left:
         return
 
     def take() -> None:
         try:
-            for item in left:
+            while True:
+                try:
+                    item = left.popleft()
+                except IndexError:
+                    return
                 work(item)
         finally:
-            deque(left, 0)  # after an error, which leaves items for nobody
+            left.clear()  # after an error, which leaves items for nobody
 
     with ThreadPoolExecutor(max(1, threads)) as pool:
         try:
             for future in [pool.submit(take) for _ in range(max(1, threads))]:
                 future.result()
         finally:
-            deque(left, 0)  # where the user interrupts
+            left.clear()  # where the user interrupts

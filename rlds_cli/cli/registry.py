@@ -91,10 +91,10 @@ def registry(
         case Action.add:
             from rlds_cli.keep import installed_readers
 
-            found = own.add(str(place), prefix=prefix)
+            found, readers = own.add(str(place), prefix=prefix), installed_readers()
             out.result(_row(found), _added(found))
             for e in found.entries:
-                if e.format and e.format not in installed_readers():
+                if e.format and e.format not in readers:
                     out.note(f'{e.id} needs the reader "{e.format}": install its package before a download')
         case Action.check:
             from rlds_cli.keep import installed_readers
