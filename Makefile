@@ -7,11 +7,12 @@ READY  := $(VENV)/.ready $(KERNEL)
 PEERS  := PYTHONPATH=. .bench-data/peers/bin/python
 TORCHRL := 0.14.0
 
-.PHONY: help docs demo test test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-video bench-preprocess bench-grow bench-share bench-versions bench-remote test-export learn soak fuzz attack screenshots clean
+.PHONY: help docs demo test test-docs test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-video bench-preprocess bench-grow bench-share bench-versions bench-remote test-export learn soak fuzz attack screenshots clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
-	@echo "make test      the tests"
+	@echo "make test      the tests, but for those of the documentation"
+	@echo "make test-docs the tests of the documentation: its code, its commands and the examples run"
 	@echo "make test-all  all tests: those that take long, and more cases of what the others run through"
 	@echo "make test-ray  preprocess on a Ray cluster of two nodes on this machine; installs Ray, 80 MB"
 	@echo "make test-native  the loader's tests with a kernel that checks its memory accesses and arithmetic (gcc or clang, Linux)"
@@ -58,15 +59,21 @@ WORKERS = $$($(BIN)/python -c 'import os; print(os.cpu_count() + 1)')
 # takes longer than all else that it does.
 COMPILED = $(BIN)/python -m compileall -q rlds_cli tests
 
+QUICK = not slow and not thorough
+RUN = $(BIN)/python -m pytest -n $(WORKERS)
+
 # Each worker would rewrite the assertions of all modules, which takes a tenth of the time; those that fail run again.
 test: $(READY)
 	$(COMPILED)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not slow and not thorough' --assert=plain \
-		|| { $(BIN)/python -m pytest --last-failed -m 'not slow and not thorough'; exit 1; }
+	$(RUN) --dist loadfile -m '$(QUICK) and not docs' --assert=plain \
+		|| { $(BIN)/python -m pytest --last-failed -m '$(QUICK) and not docs'; exit 1; }
+
+test-docs: $(READY)
+	$(RUN) -m '$(QUICK) and docs' --assert=plain $$(grep -rl --include='test_*.py' 'mark\.docs' tests)
 
 test-all: $(READY)
 	$(COMPILED)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --hypothesis-profile=all
+	$(RUN) --dist loadfile --hypothesis-profile=all
 
 test-ray: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'

@@ -16,6 +16,8 @@ import pytest
 import rlds_cli
 from rlds_cli import preprocess
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "rlds_cli" / "samples"
 EXAMPLES = ROOT / "examples"

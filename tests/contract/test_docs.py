@@ -39,6 +39,8 @@ from rlds_cli.loader import Loader
 from rlds_cli.make.importing import import_files
 from rlds_cli.registry import lookup
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "rlds_cli" / "samples"
 PAGES = (

@@ -23,6 +23,8 @@ from rlds_cli.errors import NoReward
 from rlds_cli.loader import Normalize
 from rlds_cli.make import importing
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "rlds_cli" / "samples"
 OGBENCH = Path(__file__).parents[1] / "data" / "ogbench"

@@ -334,6 +334,7 @@ def test_a_broken_list_is_none(home: Path) -> None:
     assert registry.get("hopper-medium-v2").id == "d4rl/hopper-medium-v2"
 
 
+@pytest.mark.docs
 def test_the_example_of_the_documentation(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/own-registry.md, with the server of this test instead of the lab's."""
     page = (Path(__file__).parents[2] / "docs" / "own-registry.md").read_text()
