@@ -35,6 +35,8 @@ from rlds_cli.base.settings import Settings
 from rlds_cli.errors import InvalidId
 
 _REMOTE, _VERSIONS = "remote", "versions"
+_ANY = re.compile(r".*", re.DOTALL)
+_REMOTES = re.compile(rf"{_REMOTE}(\.[0-9]+)?")
 _PATIENCE = 1.0  # seconds in which a version is in its place that is being published
 _log = logging.getLogger(__name__)
 
@@ -104,8 +106,12 @@ class Home:
         """Return the directories of datasets at addresses, the user's own first; those of others are only read."""
         return list(dict.fromkeys([self.remote, *self._remotes()]))
 
+    def has_as_part(self, path: Path) -> bool:
+        """Return whether a path is one of `directories`."""
+        return path.parent == self.root and (path.name in self.DIRECTORIES or bool(_REMOTES.fullmatch(path.name)))
+
     def _remotes(self) -> list[Path]:
-        return [p for p in _entries(self.root) if re.fullmatch(rf"{_REMOTE}(\.[0-9]+)?", p.name)]
+        return _entries(self.root, named=_REMOTES)
 
     def datasets(self) -> Iterator[tuple[DatasetId, Path]]:
         """Yield all published datasets, sorted."""
@@ -136,9 +142,10 @@ class Home:
                     continue
 
 
-def _entries(directory: Path) -> list[Path]:
+def _entries(directory: Path, *, named: re.Pattern[str] = _ANY) -> list[Path]:
+    """Return the directories in one, sorted; none if it cannot be read."""
     try:
-        return sorted(Path(e.path) for e in os.scandir(directory) if e.is_dir())
+        return sorted(Path(e.path) for e in os.scandir(directory) if named.fullmatch(e.name) and e.is_dir())
     except OSError:
         return []
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _OWN = "rlds_sha256"  # of the manifest's file, in it
 _KEY = f'"{_OWN}": "'
 _NO_DIGEST = "0" * 64
+_checked: set[str] = set()  # sha256 of the files of manifests that this process has checked
 _AS_IT_IS = {str, int, bool, type(None)}  # of JSON
 
 
@@ -193,7 +194,10 @@ class Manifest:
                 hint="pip install --upgrade rlds-cli",
             )
         try:
-            validation.check(attributes)
+            digest = hashlib.sha256(text).hexdigest()
+            if digest not in _checked:  # a command reads a manifest several times
+                validation.check(attributes)
+                _checked.add(digest)
             if bool(attributes.get("growing")) != (found == cls.GROWING_FORMAT):
                 kind = "grows" if found == cls.FORMAT else "does not grow"
                 raise ValueError(f"format {found} of a dataset that {kind}")
@@ -201,7 +205,7 @@ class Manifest:
             if bool(m.fingerprint) == bool(m.growing):
                 raise ValueError("a fingerprint of a growing dataset, or none of one that does not")
             m = m.at(commits.last(dataset)) if m.growing else m
-            return m, hashlib.sha256(text).hexdigest()
+            return m, digest
         except ValueError as e:
             raise DamagedDataset(f"{path}: {e}.", hint="--force makes the dataset again") from e
 
@@ -313,16 +317,18 @@ def _with_digest(text: str, digest: str) -> str:
 def _encode(value: Any) -> Any:
     if type(value) in _AS_IT_IS:
         return value
-    if is_dataclass(value):
-        return {f.name: _encode(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(k): _encode(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_encode(v) for v in value]
     if hasattr(value, "tolist"):
         return _encode(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {str(k): _encode(v) for k, v in value.items()}
+    if is_dataclass(value):
+        return {f.name: _encode(getattr(value, f.name)) for f in fields(value)}
     return value
 
 

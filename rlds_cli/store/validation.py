@@ -426,15 +426,15 @@ _MANIFEST = _record(
 
 def _check_depth(value: Any) -> None:
     """Refuse values that are nested too deeply, and numbers too large for a float."""
-    left = [(value, 0)]
-    while left:
-        item, depth = left.pop()
-        if isinstance(item, (dict, list)):
-            if depth > _DEEPEST:
-                raise ValueError(f"the manifest is nested more than {_DEEPEST} levels deep")
-            left += [(inner, depth + 1) for inner in (item.values() if isinstance(item, dict) else item)]
-        elif isinstance(item, int) and abs(item) > _LARGEST:
+    level = [value]  # the values inside of as many others
+    for _ in range(_DEEPEST + 2):
+        if any(isinstance(item, int) and abs(item) > _LARGEST for item in level):
             raise ValueError("the manifest holds a number of more than 300 digits")
+        nested = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
+        level = [value for values in nested for value in values]
+        if not nested:
+            return
+    raise ValueError(f"the manifest is nested more than {_DEEPEST} levels deep")
 
 
 def _check_field(f: Mapping[str, Any]) -> None:

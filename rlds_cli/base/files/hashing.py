@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
+
+_BLOCK, _SMALL = 1 << 20, 1 << 12  # bytes
 
 
 def short(fingerprint: str) -> str:
@@ -66,6 +69,7 @@ class _Crc32c:
 def _feed(digest: Digest, file: Path, told: Callable[[int], None]) -> None:
     done = 0
     with file.open("rb", buffering=0) as stream:
-        while block := stream.read(1 << 20):
+        size = os.fstat(stream.fileno()).st_size  # most files are small, and memory for more takes longer than they do
+        while block := stream.read(min(_BLOCK, max(_SMALL, size + 1))):
             digest.update(block)
             told(done := done + len(block))

@@ -38,7 +38,7 @@ def refuse(paths: Iterable[Path], homes: Sequence[Path]) -> None:
                 hint=f'open_dataset("{place}") reads it where it is; rlds download {place} --as local/NAME fetches it',
             )
         home = Home(place.parent)
-        if place in home.directories() and place.name != "archives" and (home.root in homes or _ids(home)):
+        if home.has_as_part(place) and place.name != "archives" and (home.root in homes or _ids(home)):
             raise ArchiveError(f"{place} belongs to the home {home.root}{_named([home])}.", hint=_INSTEAD)
 
 
