@@ -22,6 +22,7 @@ from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.base.files.arrays import Segment
 from rlds_cli.base.progress import Event, Progress, shown
+from rlds_cli.base.threads import each
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.store import (
     compression,
@@ -47,6 +48,7 @@ from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, Episo
 
 _THREADS = 8
 _MISSING_ROWS = 1 << 24  # more rows than fit: a truncated file is reported, a larger claim refused
+_FEW_BYTES = 4 << 20  # of rows: they are hashed before threads have started
 _PIECE = 1 << 20
 _DECODED = 64 << 20
 _UNREADABLE = b"\0" * 32
@@ -128,10 +130,13 @@ def _check_fields(
     rows = m.counts.rows
     sizes = {f.name: logical_size(path, f, rows) for f in m.fields}
     tell = _HashProgress(m.id, sum(sizes.values()), progress)
-    with ThreadPoolExecutor(threads) as pool:
-        # Largest first, so that the threads end at about the same time.
-        order = sorted(m.fields, key=lambda f: -sizes[f.name])
-        checked = list(pool.map(lambda f: check_field(path, m, f, places, tell), order))
+    if sum(sizes.values()) < _FEW_BYTES:
+        checked = [check_field(path, m, f, places, tell) for f in m.fields]
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            # Largest first, so that the threads end at about the same time.
+            order = sorted(m.fields, key=lambda f: -sizes[f.name])
+            checked = list(pool.map(lambda f: check_field(path, m, f, places, tell), order))
     return sorted(checked, key=lambda c: c.name)
 
 
@@ -156,9 +161,9 @@ def _check_episodes(path: Path, sound: set[str], threads: int) -> tuple[dict[str
         table = store.episode_table()
         problems = check_table(store, table)
         if not problems:
-            with ThreadPoolExecutor(threads) as pool:
-                found = pool.map(lambda name: check_statistics(store, table, name), sorted(sound))
-                problems = [p for some in found for p in some]
+            found: dict[str, list[Problem]] = {name: [] for name in sorted(sound)}
+            each(lambda name: found[name].extend(check_statistics(store, table, name)), list(found), threads)
+            problems = [p for some in found.values() for p in some]
         return digests.of_table(table), problems
     except (RldsError, OSError, ValueError, KeyError, IndexError, TypeError) as e:
         return None, [Problem("episodes", e.message if isinstance(e, RldsError) else f"{type(e).__name__}: {e}")]
