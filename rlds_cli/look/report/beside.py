@@ -8,7 +8,7 @@ from pathlib import Path
 from rlds_cli.base.progress import Progress, silent
 from rlds_cli.dataset import open_dataset
 from rlds_cli.look.report.card import MARK, card
-from rlds_cli.look.report.croissant import StoredFile, croissant
+from rlds_cli.look.report.croissant import DescribedFile, croissant
 from rlds_cli.look.report.html import GENERATOR, read_content, render
 from rlds_cli.look.report.summary import summarise
 
@@ -22,7 +22,7 @@ _LEAST = 1 / 64  # of the usual numbers of episodes and values
 
 def pages_beside(
     path: Path,
-    stored: Iterable[StoredFile],
+    stored: Iterable[DescribedFile],
     read: Callable[[str], bytes | None],
     *,
     size: int,
@@ -43,7 +43,7 @@ def pages_beside(
     ----------
     path : Path
         The dataset.
-    stored : iterable of StoredFile
+    stored : iterable of DescribedFile
         The files of the version at the address.
     read : callable
         Returns the content of a file at the address by its name; None if there is none.

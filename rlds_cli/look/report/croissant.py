@@ -65,7 +65,7 @@ _SPDX = {
 _IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}  # pages embed JSON-LD in a script element
 
 
-class StoredFile(Protocol):
+class DescribedFile(Protocol):
     """A file at the address of a dataset."""
 
     @property
@@ -81,14 +81,14 @@ class StoredFile(Protocol):
         """The sha256 of its content."""
 
 
-def croissant(s: Summary, files: Iterable[StoredFile], *, url: str | None = None) -> str:
+def croissant(s: Summary, files: Iterable[DescribedFile], *, url: str | None = None) -> str:
     """Return the description of a pushed dataset as JSON-LD.
 
     Parameters
     ----------
     s : Summary
         As of `summarise`.
-    files : iterable of StoredFile
+    files : iterable of DescribedFile
         Files that hold the dataset.
     url : str, optional
         The web page of the dataset; the homepage of its source unless given.
@@ -127,7 +127,7 @@ def _description(s: Summary) -> str:
     return f"{told.rstrip('. ')}. {counts}." if told else f"{counts}."
 
 
-def _file(file: StoredFile) -> dict[str, Any]:
+def _file(file: DescribedFile) -> dict[str, Any]:
     return {
         "@type": "cr:FileObject",
         "@id": file.name,
