@@ -4,8 +4,8 @@ Large files are sent first, each as an object of Git LFS: only the bytes that th
 time. Nothing of them is visible until one commit names them together with the index, and that commit is made only on
 the commit whose index was seen. So two pushes do not mix, and one that is killed repeats at most one object.
 
-`huggingface_hub` 2.4 makes the same calls where HF_HUB_DISABLE_XET is set when it is imported, and sends objects as fast
-(256 MiB over the loopback interface in 2.3 and 2.4 s). It is not used: it retries by itself, with waits that
+`huggingface_hub` 2.4 makes the same calls where HF_HUB_DISABLE_XET is set when it is imported, and sends objects as
+fast (256 MiB over the loopback interface in 2.3 and 2.4 s). It is not used: it retries by itself, with waits that
 `http.client.RetryPolicy` does not know, and its warnings print the signed address to which an object is sent.
 
 The calls are described at https://huggingface.co/docs/hub/api and, for large files, by Git LFS:
