@@ -69,7 +69,7 @@ test: $(READY)
 		|| { $(BIN)/python -m pytest --last-failed -m '$(QUICK) and not docs'; exit 1; }
 
 test-docs: $(READY)
-	$(RUN) -m '$(QUICK) and docs' --assert=plain $$(grep -rl --include='test_*.py' 'mark\.docs' tests)
+	$(BIN)/python -m pytest -m '$(QUICK) and docs' --assert=plain $$(grep -rl --include='test_*.py' 'mark\.docs' tests)
 
 test-all: $(READY)
 	$(COMPILED)
