@@ -55,6 +55,20 @@ _NEED_THE_DISK = {"test_bench", "test_links", "test_loader_residency", "test_tra
 # Modules about what a writer commits without being asked.
 _COMMIT_BY_THE_CLOCK = {"test_docs", "test_writer"}
 
+# Modules about chunks of a preprocessing job, which are shorter where a function takes longer.
+_DIVIDE_BY_THE_CLOCK = {"test_preprocess_division"}
+
+# Modules whose archives are read in another process, as everywhere outside the tests. Another one takes a third of a
+# second to start, and knows no monkeypatch.
+_APART = {
+    "test_archives_child",
+    "test_hostile_hdf5",
+    "test_hostile_parquet",
+    "test_hostile_texts",
+    "test_golden",
+    "test_fuzz",
+}
+
 # The tests write some hundred thousand small files: in memory that takes seconds, on a disk minutes.
 _MEMORY = Path("/dev/shm")
 if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30 and "TMPDIR" not in os.environ:
@@ -109,12 +123,21 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.fixture(autouse=True)
-def unsynced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test cuts the power, and disks take long to say that they are done."""
-    if request.module.__name__ not in _NEED_THE_DISK:
-        monkeypatch.setattr(os, "fsync", lambda fd: None)
-        monkeypatch.setattr("rlds_cli.base.files.publishing._SYNCED_AT_ONCE", 1)  # there is nothing to wait for
+@pytest.fixture(scope="module", autouse=True)
+def quick_and_the_same_on_every_machine(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What is slow in tests, or depends on the clock, is left out of the modules that are not about it."""
+    from rlds_cli.base.files import child
+
+    module = request.module.__name__
+    with pytest.MonkeyPatch.context() as patch, nullcontext() if module in _APART else child.here():
+        if module not in _NEED_THE_DISK:  # no test cuts the power, and disks take long to say that they are done
+            patch.setattr(os, "fsync", lambda fd: None)
+            patch.setattr("rlds_cli.base.files.publishing._SYNCED_AT_ONCE", 1)  # there is nothing to wait for
+        if module not in _COMMIT_BY_THE_CLOCK:  # a slow machine makes more versions than a fast one
+            patch.setattr("rlds_cli.make.convert.writer._INTERVAL", 1e6)
+        if module not in _DIVIDE_BY_THE_CLOCK:
+            patch.setattr("rlds_cli.preprocess.job.rows_of_chunk", lambda seconds, steps: 1 << 16)
+        yield
 
 
 @pytest.fixture
@@ -124,13 +147,6 @@ def small_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, (128 << 20, hard))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@pytest.fixture(autouse=True)
-def explicit_commits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer commits where a test says so: by the clock, a slow machine makes more versions than a fast one."""
-    if request.module.__name__ not in _COMMIT_BY_THE_CLOCK:
-        monkeypatch.setattr("rlds_cli.make.convert.writer._INTERVAL", 1e6)
 
 
 @pytest.fixture(autouse=True)
@@ -145,48 +161,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path / "home"
 
 
-# Modules whose archives are read in another process, as everywhere outside the tests.
-_APART = {
-    "test_archives_child",
-    "test_hostile_hdf5",
-    "test_hostile_parquet",
-    "test_hostile_texts",
-    "test_golden",
-    "test_fuzz",
-}
-
-
 @pytest.fixture(autouse=True)
-def read_here(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Archives are read in this process: another one takes a third of a second to start, and knows no monkeypatch."""
-    from rlds_cli.base.files import child
-
-    with nullcontext() if request.module.__name__ in _APART else child.here():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def printed_as_text() -> None:
-    """No test prints as the ``--json``, ``--quiet`` or ``--verbose`` of a command of an earlier test says."""
+def as_in_a_new_process(tmp_path: Path) -> Iterator[None]:
+    """No test finds the ``--json`` or ``--quiet`` of a command of an earlier one, nor modules that it wrote itself."""
     if "rlds_cli.cli.out" in sys.modules:
         sys.modules["rlds_cli.cli.out"].configure()
-
-
-@pytest.fixture(autouse=True)
-def no_modules_left(tmp_path: Path) -> Iterator[None]:
-    """Forget modules that a test imported from files of its own: another may write different ones of that name."""
     before = set(sys.modules)
     yield
     for name in sys.modules.keys() - before:
         if str(getattr(sys.modules[name], "__dict__", {}).get("__file__")).startswith(str(tmp_path)):
             del sys.modules[name]
-
-
-@pytest.fixture(autouse=True)
-def chunks_by_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test depends on how long a function takes: chunks are as long as they may be, but where that is tested."""
-    if request.module.__name__ != "test_preprocess_division":
-        monkeypatch.setattr("rlds_cli.preprocess.job.rows_of_chunk", lambda seconds, steps: 1 << 16)
 
 
 def wait_for(done: Callable[[], bool], seconds: float = 60.0) -> bool:
