@@ -33,8 +33,13 @@ def far(tmp_path: Path) -> Path:
 
 def collect(home: Path | None = None) -> tuple[gc.Garbage, ...]:
     """Have all blocks leave that may; return what left."""
-    python_gc.collect()  # datasets of this process that are read no more
     return gc.collect(gc.find_garbage(remote=True, cache_dir=home)).removed
+
+
+def forget(home: Path | None = None) -> tuple[gc.Garbage, ...]:
+    """`collect`, also of datasets that this process reads no more."""
+    python_gc.collect()
+    return collect(home)
 
 
 def before_each(monkeypatch: pytest.MonkeyPatch, of: Any, name: str, act: Callable[[], object]) -> list[int]:
@@ -60,6 +65,7 @@ def test_a_dataset_that_is_being_opened_stays(
     rlds_cli.push(wanted.id, tmp_path / "store", pages=False)
     ref = f"{tmp_path / 'store'}#{wanted.fingerprint}" if proved else str(tmp_path / "store")
     rlds_cli.open_dataset(ref, cache_dir=far).column("action", gaps=True)[:1]
+    python_gc.collect()
     with monkeypatch.context() as others:
         calls = [
             before_each(others, of, name, lambda: collect(far))
@@ -68,7 +74,7 @@ def test_a_dataset_that_is_being_opened_stays(
         compare(rlds_cli.open_dataset(ref, cache_dir=far), wanted)
     assert all(calls)
     directories = 2 if kind == "compressed" else 1
-    assert len(collect(far)) == directories, "nobody reads it any more"
+    assert len(forget(far)) == directories, "nobody reads it any more"
 
 
 def test_a_dataset_of_the_hub_stays_from_its_preparation_on(
@@ -86,7 +92,7 @@ def test_a_dataset_of_the_hub_stays_from_its_preparation_on(
         assert collect() == (), "it is being read"
         assert same_batches(ds, whole, sampler=Shuffled())
         del ds
-        assert len(collect()) == 1 and not list((home / "remote").glob("published-*"))
+        assert len(forget()) == 1 and not list((home / "remote").glob("published-*"))
 
 
 def test_what_was_prepared_stays_for_those_who_found_it(
