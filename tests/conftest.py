@@ -101,10 +101,14 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[
 
 
 def pytest_collection_finish() -> None:
-    """Have the garbage collector pass over modules and collected tests, which stay, and look less often."""
+    """Have the garbage collector look less often."""
+    gc.set_threshold(10_000)
+
+
+def keep_what_is_loaded() -> None:
+    """Have the garbage collector pass over modules and tests, which stay, here and in forked processes."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -128,6 +132,7 @@ def quick_and_the_same_on_every_machine(request: pytest.FixtureRequest) -> Itera
     """What is slow in tests, or depends on the clock, is left out of the modules that are not about it."""
     from rlds_cli.base.files import child
 
+    keep_what_is_loaded()
     module = request.module.__name__
     with pytest.MonkeyPatch.context() as patch, nullcontext() if module in _APART else child.here():
         if module not in _NEED_THE_DISK:  # no test cuts the power, and disks take long to say that they are done
