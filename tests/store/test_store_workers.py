@@ -8,35 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from worker_functions import dies, fails, imported_from, meets, own_process, pid, power, run
 
 from rlds_cli.base.progress import silent
 from rlds_cli.base.workers import Processes, run_items
 from rlds_cli.errors import RldsError
-
-
-def run(call, items, workers, shared=None, progress=silent):
-    executor = Processes(workers) if workers else None
-    return run_items(call, shared, items, executor, id="local/x", name="item {}".format, progress=progress)
-
-
-def power(exponent, n):
-    return n**exponent
-
-
-def fails(shared, n):
-    if n == 3:
-        raise ValueError("three")
-    return n
-
-
-def dies(shared, n, at, how, mark):
-    """Ends its process at item ``at``, until the file ``mark`` has as many bytes as it may die times."""
-    if n == at:
-        with Path(mark).open("a") as f:
-            f.write("x")
-        if Path(mark).stat().st_size <= 1 or how[0] == "always":
-            os._exit(how[1]) if how[1] >= 0 else os.kill(os.getpid(), -how[1])
-    return n
 
 
 @pytest.mark.sampled(2)
@@ -75,10 +51,6 @@ def test_an_item_whose_process_dies_twice_is_named(tmp_path):
     assert (tmp_path / "mark").read_text() == "xx"
 
 
-def own_process(shared):
-    return os.getpid()
-
-
 def test_a_process_that_dies_between_two_items_is_replaced():
     results, notes = run(own_process, {0: (), 1: ()}, 1, progress=lambda e: notes.append(e.note)), []
     _, first = next(results)
@@ -86,19 +58,6 @@ def test_a_process_that_dies_between_two_items_is_replaced():
     time.sleep(0.5)
     assert next(results)[1] != first
     assert len(notes) == 1 and "item 1 was killed" in notes[0]
-
-
-def meets(shared, n, mark):
-    """Item 0 fails when item 1 is worked at; item 1 ends some time after that."""
-    import time
-
-    if n == 1:
-        Path(mark).touch()
-        time.sleep(0.5)
-        return n
-    while not Path(mark).exists():
-        time.sleep(0.01)
-    raise ValueError("nought")
 
 
 def test_what_others_are_at_is_done_before_a_failure_is_raised(tmp_path):
@@ -113,15 +72,10 @@ def test_what_others_are_at_is_done_before_a_failure_is_raised(tmp_path):
     assert done == [1]
 
 
-def waits(shared, directory):
-    (Path(directory) / str(os.getpid())).touch()
-    time.sleep(600)
-
-
 MAIN = """
 import sys
 sys.path[:0] = sys.argv[2:]
-from test_store_workers import run, waits
+from worker_functions import run, waits
 if __name__ == "__main__":
     list(run(waits, {n: (sys.argv[1],) for n in range(2)}, 2))
 """
@@ -138,10 +92,6 @@ def test_workers_end_when_their_program_is_killed(tmp_path):
         assert len(list(at.iterdir())) == 2
         program.kill()
         program.communicate(timeout=60)  # the workers have its output open for as long as they are there
-
-
-def imported_from(shared, directory):
-    return [name for name, m in sys.modules.items() if str(getattr(m, "__file__", "")).startswith(directory)]
 
 
 def test_processes_import_nothing_of_the_current_directory(tmp_path, monkeypatch):
@@ -163,10 +113,6 @@ def test_the_module_itself_imports_nothing_of_the_current_directory(tmp_path):
         text=True,
     )
     assert done.returncode == 0 and done.stdout.startswith("rlds "), done.stderr
-
-
-def pid(shared, n):
-    return os.getpid()
 
 
 def test_a_process_ends_after_its_items():
