@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rlds_cli.archives import planning
 from rlds_cli.archives.account import Entry
@@ -37,7 +36,7 @@ def plan_files(archive: Archive, format: str | None) -> Recognised:
     """
     while True:
         try:
-            found: Recognised = _ask(planning.plan, archive, format, names=archive.files)
+            found: Recognised = child.ask(planning.plan, archive, format, names=archive.files, types=ANSWERS)
         except ArchiveError as e:
             rest = tuple(f for f in archive.files if str(f) != e.ended_at)
             if not archive.skip_bad or not rest or len(rest) == len(archive.files):
@@ -57,19 +56,19 @@ def _with_left_out(plan: Plan, given: Archive) -> Plan:
 
 def plan_again(reader: str, archive: Archive) -> Plan:
     """Plan to read an archive by a known reader."""
-    plan: Plan = _ask(planning.plan_known, reader, archive, names=archive.files)
+    plan: Plan = child.ask(planning.plan_known, reader, archive, names=archive.files, types=ANSWERS)
     return plan
 
 
 def account_of(plan: Plan, given: Archive) -> tuple[Entry, ...]:
     """Return the fate of all files that a user gave, and of all that they hold, see `planning.account_of`."""
-    entries: tuple[Entry, ...] = _ask(planning.account_of, plan, given, names=given.files)
+    entries: tuple[Entry, ...] = child.ask(planning.account_of, plan, given, names=given.files, types=ANSWERS)
     return entries
 
 
 def look_up(name: str, place: ArchivedStep, files: Sequence[Path]) -> list[ArchivedValue]:
     """Look up the values of one step; without ``name`` by the reader that recognises ``files``."""
-    values: list[ArchivedValue] = _ask(planning.look_up, name, place, files, names=(place.file,))
+    values: list[ArchivedValue] = child.ask(planning.look_up, name, place, files, names=(place.file,), types=ANSWERS)
     return values
 
 
@@ -85,7 +84,3 @@ def describe(path: Path, files: tuple[Path, ...], reader: str | None) -> FileRep
         f"{_DESCRIBING}.describe", path, files, reader, names=files, types=(FileReport, Node, *ANSWERS)
     )
     return report
-
-
-def _ask(function: Callable[..., Any], *arguments: Any, names: Sequence[Path]) -> Any:
-    return child.ask(function, *arguments, names=names, types=ANSWERS)

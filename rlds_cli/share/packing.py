@@ -486,21 +486,20 @@ def _assembled(
     at_home = {o for k in known if k.here for o in k.index.objects if o.sha256 in k.there}
     for of, number in sorted({(m.known, m.piece.object) for found in matches for m in found}):  # as they were
         k, old = known[of], known[of].index.objects[number]
-        if old not in made:
-            if old in at_home:
-                kept.append(old)
-            else:
-                copied.append((k, old))
-            made.add(old, k.hashes.of(number))
+        if not made.add(old, k.hashes.of(number)):
+            continue
+        if old in at_home:
+            kept.append(old)
+        else:
+            copied.append((k, old))
     for file, found in zip(snapshot.files, matches, strict=True):
         for m in found:
             old = known[m.known].index.objects[m.piece.object]
             made.lay(file.path, m.piece.at, m.piece.length, m.piece.sha256, of=old, offset=m.piece.offset)
     fresh = []
     for one in new:
-        if one.object not in made:
+        if made.add(one.object, one.hashed.groups):
             fresh.append(one)
-            made.add(one.object, one.hashed.groups)
         offset = 0
         for span, sha256 in zip(one.spans, one.sha256, strict=True):
             if span.file.path:

@@ -56,7 +56,8 @@ class Conversion:
     portion: Subset = EVERYTHING  # the part of the archive's rows to convert
     account: tuple[Entry, ...] | None = None  # the fate of the archive, if it was planned before
     check: Callable[[Path], None] | None = None  # raises if the finished dataset must not be published
-    seen: tuple[Identity, ...] = ()  # of the archive's files and those beside them, when their hashes were computed
+    # Of the archive's files and those beside them, when their hashes were computed.
+    seen: Mapping[Path, Identity] = field(default_factory=dict)
     reader_source: str = ""  # the code of the reader, see `ReaderName.source`; `convert` fills it in
     # sha256 by name of the videos that stay where they are published: the archive has their tables alone
     elsewhere: Mapping[str, str] = field(default_factory=dict)
@@ -111,27 +112,21 @@ def check_plan(plan: Plan, given: Sequence[Path], reader: str | None) -> None:
         raise UnsafeArchive(f"{given[0]}: the plan to read it names another reader, {plan.reader}.")
 
 
-def identities(files: Sequence[Path], beside: Sequence[Path] = ()) -> tuple[Identity, ...]:
+def identities(files: Sequence[Path], beside: Sequence[Path] = ()) -> dict[Path, Identity]:
     """Return device, inode, size and modification time of files and of those beside them, which differ after a write.
 
     Folders of images follow, which differ if they have more images.
     """
-    return tuple(map(_identity, _watched(files, beside)))
-
-
-def _watched(files: Sequence[Path], beside: Sequence[Path]) -> tuple[Path, ...]:
-    folders = dict.fromkeys(f.parent for f in beside if media_files.is_image(f))
-    return (*files, *beside, *folders)
-
-
-def _identity(file: Path) -> Identity:
-    try:
-        stat = file.stat()
-        if file.is_dir():
-            return stat.st_dev, stat.st_ino, sum(map(media_files.is_image, file.iterdir())), 0
-    except OSError:
-        return (0, 0, 0, 0)
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+    found: dict[Path, Identity] = {}
+    for file in (*files, *beside, *(f.parent for f in filter(media_files.is_image, beside))):
+        try:
+            stat = file.stat()
+            found[file] = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            if file.is_dir():
+                found[file] = (stat.st_dev, stat.st_ino, sum(map(media_files.is_image, file.iterdir())), 0)
+        except OSError:
+            found[file] = (0, 0, 0, 0)
+    return found
 
 
 def _check_unchanged(c: Conversion, work: Path | None = None) -> None:
@@ -139,8 +134,7 @@ def _check_unchanged(c: Conversion, work: Path | None = None) -> None:
     if ReaderName(c.reader).is_file and ReaderName(c.reader).source() != c.reader_source:
         raise ArchiveError(f"{c.reader} changed while it read {c.id}. Nothing is published.", hint="import again")
     now = identities(c.archive.files, c.beside)
-    watched = _watched(c.archive.files, c.beside)
-    changed = [f for f, before, after in zip(watched, c.seen, now, strict=True) if before != after]
+    changed = [file for file, identity in now.items() if c.seen.get(file) != identity]
     if changed:
         if work is not None:
             trees.discard(work)
@@ -153,7 +147,6 @@ def _check_unchanged(c: Conversion, work: Path | None = None) -> None:
 
 def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progress: Progress) -> Manifest | Plan:
     """Convert by a plan; return a better plan if the archive differs from it."""
-    _check_frames(c, plan)
     threads = max(2, jobs)
     _check_room(c, plan, home, threads)
     key = _key(c, plan)
@@ -201,15 +194,15 @@ def _nothing(c: Conversion, built: Built) -> ArchiveError:
     return ArchiveError(f"{c.id.base} has no episodes for {c.portion}. Nothing is published.", hint=there)
 
 
-def _check_frames(c: Conversion, plan: Plan) -> None:
+def _check_room(c: Conversion, plan: Plan, home: Home, threads: int) -> None:
+    """Raise UnsafeArchive for frames too large to decode, and FrameError or NoSpace before the first row.
+
+    NoSpace takes that the number of rows is known.
+    """
     for f in plan.schema:
         if f.kind == "frames" and math.prod(f.shape[:2]) > MAX_PIXELS:
             size = "x".join(map(str, f.shape[:2]))
             raise UnsafeArchive(f"{c.id.base}: {f.name} has frames of {size}, which are too large to decode.")
-
-
-def _check_room(c: Conversion, plan: Plan, home: Home, threads: int) -> None:
-    """Raise NoSpace or FrameError before the first row if the dataset cannot fit and the number of rows is known."""
     known = [p.rows for p in plan.parts]
     schema = [decoded_field(f, c.frames) for f in plan.schema]
     frames = [f for f in schema if f.kind == "array" and f not in plan.schema]

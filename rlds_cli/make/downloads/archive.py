@@ -100,22 +100,23 @@ def _read(where: Settings, destination: Path, policy: RetryPolicy, file: RemoteF
 
 def _pin(files: Iterable[RemoteFile], pinned: Sequence[File]) -> tuple[RemoteFile, ...]:
     """Give files that a lock pins the size and hash of the lock, and its address as the first one."""
-    known = {f.path: f for f in pinned}
-    return tuple(_as_pinned(f, known[f.path]) if f.path in known else f for f in files)
-
-
-def _as_pinned(file: RemoteFile, pin: File) -> RemoteFile:
-    urls = tuple(dict.fromkeys((*pin.urls, *file.urls)))
-    return replace(file, urls=urls, size=pin.size or file.size, sha256=pin.sha256 or file.sha256)
+    pins, found = {f.path: f for f in pinned}, []
+    for file in files:
+        if pin := pins.get(file.path):
+            urls = tuple(dict.fromkeys((*pin.urls, *file.urls)))
+            file = replace(file, urls=urls, size=pin.size or file.size, sha256=pin.sha256 or file.sha256)
+        found.append(file)
+    return tuple(found)
 
 
 def _listed(request: DownloadRequest, entry: Entry, where: Settings, policy: RetryPolicy) -> tuple[RemoteFile, ...]:
     if request.listed:
         return request.listed
-    if request.source and len(entry.files) > 1 and not request.files and listing.names_file(request.source):
-        return _only_file(request, entry, where, policy)
-    if request.files or entry.files:
-        return tuple(_listed_file(request, f, where, policy) for f in request.files or entry.files)
+    named = request.files or entry.files
+    if request.source and len(named) > 1 and not request.files and listing.names_file(request.source):
+        named = (_only_file(request, entry),)
+    if named:
+        return _listed_by_name(request, named, where, policy)
     tree = [*(as_url(url).at_revision(request.revision) for url in entry.tree if request.revision), *entry.tree]
     unique = [*dict.fromkeys(tree)]
     files = listing.list_files(unique, where, source=request.source, suffix=entry.suffix, policy=policy)
@@ -125,8 +126,8 @@ def _listed(request: DownloadRequest, entry: Entry, where: Settings, policy: Ret
     return wanted
 
 
-def _only_file(request: DownloadRequest, entry: Entry, where: Settings, policy: RetryPolicy) -> tuple[RemoteFile, ...]:
-    """Take the single file that ``--from`` names, if the request needs no other file."""
+def _only_file(request: DownloadRequest, entry: Entry) -> File:
+    """Return the single file that ``--from`` names, if the request needs no other file."""
     name = str(request.source).rpartition("/")[2]
     wanted = [f for f in entry.files if not request.portion or request.portion.wants(f.path)]
     if [f.path for f in wanted] != [name]:
@@ -134,16 +135,20 @@ def _only_file(request: DownloadRequest, entry: Entry, where: Settings, policy: 
             f"{entry.id} has {text.plural(len(wanted), 'file')}, and {request.source} is one. Nothing was written.",
             hint="--from takes the directory that they are in",
         )
-    return (_listed_file(request, wanted[0], where, policy),)
+    return wanted[0]
 
 
-def _listed_file(request: DownloadRequest, file: File, where: Settings, policy: RetryPolicy) -> RemoteFile:
-    listed = listing.list_files(
-        file.urls, where, source=request.source, size=file.size, sha256=file.sha256, policy=policy
-    )
-    if len(listed) != 1:
-        raise DownloadFailed(f"{file.path}: {len(listed)} files where one was expected.")
-    return replace(listed[0], path=file.path)
+def _listed_by_name(
+    request: DownloadRequest, named: Sequence[File], where: Settings, policy: RetryPolicy
+) -> tuple[RemoteFile, ...]:
+    """List files whose names are known, each at its own addresses."""
+    files = []
+    for f in named:
+        found = listing.list_files(f.urls, where, source=request.source, size=f.size, sha256=f.sha256, policy=policy)
+        if len(found) != 1:
+            raise DownloadFailed(f"{f.path}: {len(found)} files where one was expected.")
+        files.append(replace(found[0], path=f.path))
+    return tuple(files)
 
 
 def make(
@@ -194,11 +199,15 @@ def make(
 
 def _replaced(request: DownloadRequest, steps: planning.FetchPlan) -> dict[str, str]:
     """Let files without a published hash be fetched again if they must; return the hashes of those on this disk."""
-    found = {s.file.path: (s, FileRecord.read(s.target)) for s in steps.steps if request.force and s.file.placed}
-    for step, _ in found.values():
+    found: dict[str, str] = {}
+    for step in steps.steps if request.force else ():
+        if not step.file.placed:
+            continue
+        if (record := FileRecord.read(step.target)) is not None:
+            found[step.file.path] = record.sha256
         if not step.file.hashed:
             FileRecord.beside(step.target).unlink(missing_ok=True)
-    return {path: record.sha256 for path, (_, record) in found.items() if record is not None}
+    return found
 
 
 def _distrusted(exc: CorruptArchive, id: DatasetId, fetched: Iterable[Fetched]) -> CorruptArchive:

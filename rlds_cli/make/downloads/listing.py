@@ -14,7 +14,6 @@ from rlds_cli.base.files import names
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, Offline, RldsError, TransferError, UnsafeArchive
 from rlds_cli.places import Client, Permanent, RemoteFile, RetryPolicy, Unanswered, as_url
-from rlds_cli.places.urls.url import Url
 
 _FEW = 8  # files; for more, a mirror is probed once, so that each file does not wait for it
 
@@ -108,7 +107,7 @@ def list_files(
         if len(files) == 1:
             others = [u for u in urls if u != url and as_url(u).single_file()]
             files = (replace(files[0], urls=tuple(dict.fromkeys((*files[0].urls, *others)))),)
-        return with_mirrors(_with_promise(files, size, sha256), where)
+        return _with_mirrors(_with_promise(files, size, sha256), where)
     for root in where.mirrors:
         try:
             return _with_promise(list_copy(urls, where, root, policy), size, sha256)
@@ -165,7 +164,7 @@ def _with_promise(files: tuple[RemoteFile, ...], size: int | None, sha256: str |
 # -- mirrors and copies
 
 
-def with_mirrors(files: tuple[RemoteFile, ...], where: Settings) -> tuple[RemoteFile, ...]:
+def _with_mirrors(files: tuple[RemoteFile, ...], where: Settings) -> tuple[RemoteFile, ...]:
     """Put the mirrors of ``RLDS_MIRROR`` before the other places of each file.
 
     A mirror has a file at its whole place at the source (``<root>/<host>/<path>``, ``<root>/<owner>/<repo>/<path>``,
@@ -174,13 +173,14 @@ def with_mirrors(files: tuple[RemoteFile, ...], where: Settings) -> tuple[Remote
     mirrors = [as_url(root) for root in where.mirrors]
     if len(files) > _FEW and not where.offline:
         mirrors = [mirror for mirror in mirrors if mirror.answers(where)]
-    return tuple(replace(f, urls=tuple(dict.fromkeys((*_at_mirrors(f, mirrors), *f.urls)))) for f in files)
-
-
-def _at_mirrors(file: RemoteFile, mirrors: Sequence[Url]) -> Iterator[str]:
-    if as_url(file.urls[0]).local_path is None:
-        for mirror in mirrors:
-            yield from mirror.mirrored(names.tails(file.key))
+    found = []
+    for file in files:
+        urls: list[str] = []
+        if as_url(file.urls[0]).local_path is None:
+            for mirror in mirrors:
+                urls += mirror.mirrored(names.tails(file.key))
+        found.append(replace(file, urls=tuple(dict.fromkeys((*urls, *file.urls)))))
+    return tuple(found)
 
 
 def names_file(source: str) -> bool:

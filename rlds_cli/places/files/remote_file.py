@@ -43,7 +43,10 @@ class RemoteFile:
     @property
     def promise(self) -> tuple[str, str] | None:
         """Kind and value of the strongest hash that the source publishes. It is the one that is checked."""
-        return next(((kind, value) for kind in HASHES if (value := getattr(self, kind))), None)
+        for kind in HASHES:
+            if value := getattr(self, kind):
+                return kind, value
+        return None
 
     @property
     def hashed(self) -> bool:

@@ -329,16 +329,13 @@ class Adapter(HTTPAdapter):
 
 def _watch(manager: Any) -> Any:
     """Make the pools of a manager create connections that belong to exchanges."""
-    pools = manager.pool_classes_by_scheme
-    manager.pool_classes_by_scheme = {scheme: _watched(pool) for scheme, pool in pools.items()}
+    pools = dict(manager.pool_classes_by_scheme)  # urllib3 has one for all managers
+    for scheme, pool in pools.items():
+        if not issubclass(pool.ConnectionCls, _Watched):
+            connection = type(f"Watched{pool.ConnectionCls.__name__}", (_Watched, pool.ConnectionCls), {})
+            pools[scheme] = type(f"Watched{pool.__name__}", (pool,), {"ConnectionCls": connection})
+    manager.pool_classes_by_scheme = pools
     return manager
-
-
-def _watched(pool: Any) -> Any:
-    if issubclass(pool.ConnectionCls, _Watched):
-        return pool
-    connection = type(f"Watched{pool.ConnectionCls.__name__}", (_Watched, pool.ConnectionCls), {})
-    return type(f"Watched{pool.__name__}", (pool,), {"ConnectionCls": connection})
 
 
 class _FinalResponse(HTTPResponse):

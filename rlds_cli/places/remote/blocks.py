@@ -22,7 +22,7 @@ from rlds_cli.base.files import sha256
 BLOCK = 1 << 16
 GROUP = 1 << 20
 HASH = 32  # bytes
-_LIST = GROUP // BLOCK * HASH  # bytes of the list of a whole group
+LIST = GROUP // BLOCK * HASH  # bytes of the list of a whole group
 
 
 def blocks_of(size: int) -> int:
@@ -41,11 +41,6 @@ def hashes_of_blocks(data: bytes | memoryview) -> bytes:
         return hashlib.sha256(data).digest()
     start = np.arange(0, len(data), BLOCK)
     return sha256.of_pieces(data, start, np.minimum(BLOCK, len(data) - start)).tobytes()
-
-
-def hashes_of_groups(blocks: bytes) -> bytes:
-    """Return the hashes of the groups of an object, end to end, from those of its blocks."""
-    return b"".join(hashlib.sha256(blocks[at : at + _LIST]).digest() for at in range(0, len(blocks), _LIST))
 
 
 def hash_of_group(data: bytes | memoryview) -> bytes:
@@ -88,8 +83,8 @@ class GroupHashes:
 
     def list_of(self, number: int, group: int) -> tuple[int, int]:
         """Return first byte and number of bytes of a group's part of the list of its object."""
-        start = group * _LIST
-        return start, min(_LIST, HASH * blocks_of(self._sizes[number]) - start)
+        start = group * LIST
+        return start, min(LIST, HASH * blocks_of(self._sizes[number]) - start)
 
     def span(self, number: int, offset: int, length: int) -> tuple[int, int]:
         """Return first byte and number of bytes of the whole groups that hold a range of an object."""

@@ -6,8 +6,9 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
-from rlds_cli.places.remote.blocks import BLOCK, hashes_of_groups
+from rlds_cli.places.remote.blocks import BLOCK, LIST
 from rlds_cli.places.remote.index import Index, IndexedFile, Object, Piece
 
 
@@ -21,7 +22,8 @@ class HashedObject:
     @property
     def groups(self) -> bytes:
         """The hashes of its groups, end to end."""
-        return hashes_of_groups(self.blocks)
+        of_group = range(0, len(self.blocks), LIST)
+        return b"".join(hashlib.sha256(self.blocks[at : at + LIST]).digest() for at in of_group)
 
 
 class Hasher:
@@ -66,16 +68,14 @@ class IndexBuilder:
         self._groups = list[bytes]()
         self._pieces = defaultdict[str, list[Piece]](list)
 
-    def __contains__(self, o: Object) -> bool:
-        """Return whether an object with this content was added."""
-        return o.sha256 in self._objects
-
-    def add(self, o: Object, groups: bytes) -> None:
-        """Add an object and the hashes of its groups, unless one with its content was added."""
-        if o not in self:
-            self._numbers[o.sha256] = len(self._objects)
-            self._objects[o.sha256] = o
-            self._groups.append(groups)
+    def add(self, o: Object, groups: bytes) -> bool:
+        """Add an object and the hashes of its groups; return False if one with its content was added before."""
+        if o.sha256 in self._objects:
+            return False
+        self._numbers[o.sha256] = len(self._objects)
+        self._objects[o.sha256] = o
+        self._groups.append(groups)
+        return True
 
     def lay(self, path: str, at: int, length: int, sha256: str, *, of: Object, offset: int) -> None:
         """Say that bytes of a file, from ``at`` on, are those of an object that was added, from ``offset`` on."""
@@ -85,7 +85,10 @@ class IndexBuilder:
         self, files: Mapping[str, int], *, id: str, fingerprint: str, version: int, manifest: str
     ) -> tuple[Index, bytes]:
         """Return the index of files, whose sizes are given, and the hashes of the groups of all its objects."""
-        hashes = b"".join(self._groups)
+        hashes, listed = b"".join(self._groups), []
+        for path, size in sorted(files.items()):
+            pieces = sorted(self._pieces[path], key=attrgetter("at"))
+            listed.append(IndexedFile(path, size, tuple(pieces)))
         index = Index(
             id=id,
             fingerprint=fingerprint,
@@ -93,9 +96,6 @@ class IndexBuilder:
             manifest=manifest,
             objects=tuple(self._objects.values()),
             groups=Object(hashlib.sha256(hashes).hexdigest(), len(hashes)),
-            files=tuple(
-                IndexedFile(path, size, tuple(sorted(self._pieces[path], key=lambda p: p.at)))
-                for path, size in sorted(files.items())
-            ),
+            files=tuple(listed),
         )
         return index, hashes

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import ParamSpec, Self, TypeVar
 
-from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DamagedDataset, DownloadFailed, UploadFailed, WrongHash
-from rlds_cli.places.http.client import Client, RetryPolicy
+from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.http.connections import Permanent, Retryable
-from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.place import LONGEST, Body, Document, Meta, Overtaken, Place
 from rlds_cli.places.sources.transfer import ATTEMPTS, Sink, Stream, Wrong, transfer
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 POLICY = RetryPolicy()
@@ -25,10 +24,18 @@ class Objects:
 
     All methods may be called from several threads at a time. Every failure that may pass is tried again here, and
     nowhere else; ``policy.told`` receives a line about each long wait.
+
+    Attributes
+    ----------
+    place : Place
+    address : Address
+    client : Client
+        The connections and the policy of retries; ``client.stop()`` ends all waiting.
+    where : Settings
     """
 
     def __init__(self, place: Place) -> None:
-        self.place = place
+        self.place, self.address, self.client, self.where = place, place.address, place.client, place.where
 
     def __enter__(self) -> Self:
         return self
@@ -39,21 +46,6 @@ class Objects:
     def close(self) -> None:
         """Close all connections."""
         self.client.__exit__(None, None, None)
-
-    @property
-    def address(self) -> Address:
-        """The address."""
-        return self.place.address
-
-    @property
-    def client(self) -> Client:
-        """The connections and the policy of retries; ``client.stop()`` ends all waiting."""
-        return self.place.client
-
-    @property
-    def where(self) -> Settings:
-        """The settings."""
-        return self.place.where
 
     @property
     def commits(self) -> bool:
@@ -98,7 +90,7 @@ class Objects:
 
     def size(self, name: str) -> int | None:
         """Return the size of a file, or None if there is none; raises DownloadFailed."""
-        found = self._reading(name, lambda: self.place.stat(name))
+        found = self._reading(name, self.place.stat, name)
         return None if found is None else found.size
 
     def bring(self, name: str, sink: Sink) -> None:
@@ -145,7 +137,11 @@ class Objects:
 
         Only sources that can be written need it.
         """
-        return self._reading(prefix, lambda: {m.name: m for m in self.place.list(prefix)})
+
+        def attempt() -> dict[str, Meta]:
+            return {m.name: m for m in self.place.list(prefix)}
+
+        return self._reading(prefix, attempt)
 
     def names(self, prefix: str = "") -> dict[str, int]:
         """Return names and sizes of all files below ``prefix``; see `files`."""
@@ -166,7 +162,7 @@ class Objects:
         ------
         UploadFailed
         """
-        return self._writing(name, lambda: self.place.write(name, body))
+        return self._writing(name, self.place.write, name, body)
 
     def replace(self, name: str, data: bytes, seen: str | None, beside: Mapping[str, bytes] = {}) -> None:
         """Write a document if the existing one still has the tag ``seen``; None: if there is none.
@@ -213,7 +209,7 @@ class Objects:
         """Remove files, in one step where the source can; raises UploadFailed."""
         every = list(names)
         for some in [every] if self.commits and every else [[name] for name in every]:
-            self._writing(some[0], lambda some=some: self.place.delete(some))  # type: ignore[misc]
+            self._writing(some[0], self.place.delete, some)
 
     def tidy(self) -> None:
         """Remove what pushes left that were killed, where the source shows it."""
@@ -221,9 +217,9 @@ class Objects:
 
     # -- retries
 
-    def _reading(self, name: str, act: Callable[[], T]) -> T:
+    def _reading(self, name: str, act: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
         try:
-            return self.client.persist(lambda left: act())
+            return self.client.persist(lambda left: act(*args, **more))
         except Permanent as exc:
             if exc.error is not None:  # of what came
                 raise exc.error from exc.__cause__
@@ -233,9 +229,9 @@ class Objects:
         message = f"{self._place(name)} could not be read: {exc.reason}."
         return DownloadFailed(message, hint=self.place.hint(exc) or _CHECK)
 
-    def _writing(self, name: str, act: Callable[[], T]) -> T:
+    def _writing(self, name: str, act: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
         try:
-            return self.client.persist(lambda left: act())
+            return self.client.persist(lambda left: act(*args, **more))
         except Permanent as exc:
             raise UploadFailed(
                 f"{self._place(name)} could not be written: {exc.reason}.",

@@ -56,7 +56,15 @@ class DirectoryUrl(Url):
             base = base.parent
         pattern = path.relative_to(base).as_posix()
         found = names.selected(_below(base, pattern), pattern)
-        listed = [self._file(base / name, short) for name, short in found.items() if not _is_record(base / name)]
+        listed = []
+        for name, short in found.items():
+            file = base / name
+            if _is_record(file):
+                continue
+            url = file.as_uri()
+            if self.url.startswith(_PACKAGE):  # written as this one is
+                url = _PACKAGE + file.relative_to(str(resources("rlds_cli"))).as_posix()
+            listed.append(RemoteFile(path=short, urls=(url,), size=file.stat().st_size, key=file.as_posix()))
         if not listed:
             raise DownloadFailed(f"{self.url} does not exist, or holds no files. Nothing was written.")
         names.all_safe(f.path for f in listed)
@@ -64,12 +72,6 @@ class DirectoryUrl(Url):
 
     def _files(self, client: Client) -> Offer:
         return self.known_files()
-
-    def _file(self, path: Path, name: str) -> RemoteFile:
-        """Return a file, with a URL that is written as this one is."""
-        inside = self.url.startswith(_PACKAGE)
-        url = _PACKAGE + path.relative_to(str(resources("rlds_cli"))).as_posix() if inside else path.as_uri()
-        return RemoteFile(path=name, urls=(url,), size=path.stat().st_size, key=path.as_posix())
 
 
 def _below(base: Path, pattern: str) -> Iterator[str]:

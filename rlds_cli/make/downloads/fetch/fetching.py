@@ -144,32 +144,25 @@ class FileFetcher:
         def say(note: str) -> None:
             self._progress(Event(self._id, "note", asked.file.path, note=note))
 
-        locked = FileDownload.locked(asked.target, self._plan.destination, self.client.check, say)
-        with locked, self.client.occupied():
-            return self._by_any_way(asked)  # another process may have fetched it while this one waited: plan again
-
-    def _by_any_way(self, asked: FetchStep) -> Fetched:
-        failures: list[_SourceFailed] = []
-        rehash = asked.action == "verify"
-        for step in ways(asked.file, self._plan.destination, self.client.where, rehash=rehash):
-            self.client.check()
-            try:
-                return self._by(step, failures)
-            except _SourceFailed as exc:
-                exc.wrong &= step.action == "link"  # a wrong copy of another tool is no fault of the source
-                failures.append(exc)
-        raise _failed(asked, failures) from _cause(failures)
-
-    def _by(self, step: FetchStep, failures: list[_SourceFailed]) -> Fetched:
-        match step.action:
-            case "reuse":
-                return reused(step)
-            case "verify":
-                return self._verify(step)
-            case "fetch":
-                return self._fetch(step, failures)
-            case _:
-                return self._share(step)
+        destination, failures = self._plan.destination, list[_SourceFailed]()
+        with FileDownload.locked(asked.target, destination, self.client.check, say), self.client.occupied():
+            # Another process may have fetched it while this one waited: its ways are planned again.
+            for step in ways(asked.file, destination, self.client.where, rehash=asked.action == "verify"):
+                self.client.check()
+                try:
+                    match step.action:
+                        case "reuse":
+                            return reused(step)
+                        case "verify":
+                            return self._verify(step)
+                        case "fetch":
+                            return self._fetch(step, failures)
+                        case _:
+                            return self._share(step)
+                except _SourceFailed as exc:
+                    exc.wrong &= step.action == "link"  # a wrong copy of another tool is no fault of the source
+                    failures.append(exc)
+            raise _failed(asked, failures) from _cause(failures)
 
     def _verify(self, step: FetchStep) -> Fetched:
         """Compare the hash of a file with the published one, else with the recorded one."""

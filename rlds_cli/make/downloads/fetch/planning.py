@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -181,11 +181,12 @@ def _may_be(copy: Path, file: RemoteFile, target: Path) -> bool:
 
 def listing_of(plan: FetchPlan) -> str:
     """Return the listing as it is saved; raises RldsError if it is too long to be read back."""
-    files = plan.listed or [s.file for s in plan.steps]
-    known = [f.name for f in fields(RemoteFile) if f.name != "placed"]  # which the entry decides, each time
-    listed = ({name: getattr(f, name) for name in known} for f in files)
-    values = {"files": [f | {"urls": [visible.shown(u) for u in f["urls"]]} for f in listed]}
-    return documents.dumps(values, f"the list of {len(files):,} files", lines=False)
+    files, listed = plan.listed or [s.file for s in plan.steps], []
+    for file in files:
+        values = asdict(file) | {"urls": tuple(map(visible.shown, file.urls))}
+        del values["placed"]  # which the entry decides, each time
+        listed.append(values)
+    return documents.dumps({"files": listed}, f"the list of {len(files):,} files", lines=False)
 
 
 def remember(plan: FetchPlan, listing: str) -> None:
