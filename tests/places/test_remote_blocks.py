@@ -18,7 +18,8 @@ import pytest
 from conftest import wait_for
 
 from rlds_cli.errors import DamagedDataset, DownloadFailed, NoSpace
-from rlds_cli.places.remote.cache import BlockFiles, Take
+from rlds_cli.places.remote.cache import BlockFiles
+from rlds_cli.places.remote.fetching import Take
 from rlds_cli.places.remote.presence import BLOCK, GROUP, BlockFile, Room
 
 REPOSITORY = Path(__file__).parents[2]

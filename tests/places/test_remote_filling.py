@@ -25,7 +25,8 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.loader import Loader, Mixture, Prioritized, Sequential, Shuffled, Uniform, Weighted
 from rlds_cli.loader.samplers import Sampler
 from rlds_cli.places.remote import filling, flights
-from rlds_cli.places.remote.cache import BlockFiles, Take
+from rlds_cli.places.remote.cache import BlockFiles
+from rlds_cli.places.remote.fetching import Take
 from rlds_cli.places.remote.presence import FETCHING, GROUP, MANY, Descriptor, lock_bytes
 from rlds_cli.share.pushing import push
 

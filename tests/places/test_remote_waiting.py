@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +16,18 @@ from rlds_cli.base.progress import Bars, Event
 from rlds_cli.bridges.exports import exporting
 from rlds_cli.dataset import Dataset
 from rlds_cli.look import bench, checks
+from rlds_cli.places.remote.fetching import Source, Take
 from rlds_cli.share.pushing import push
 
 
 def late(there: Dataset) -> Dataset:
     """Let every block come 20 ms late."""
-    blocks = there.store.files.blocks
-    source: Callable[..., None] = blocks._source
-    blocks._source = lambda *a: time.sleep(0.02) or source(*a)
+
+    def read(file: int, start: int, length: int, take: Take, source: Source) -> None:
+        time.sleep(0.02)
+        source(file, start, length, take)
+
+    there.store.files.blocks.prove(read)
     return there
 
 

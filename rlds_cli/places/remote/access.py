@@ -14,9 +14,10 @@ from rlds_cli.base.settings import Settings
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.home import Home
 from rlds_cli.places.remote import content, decoding, finding
-from rlds_cli.places.remote.cache import TIMEOUT, BlockFiles, Take, TransferStats
+from rlds_cli.places.remote.cache import TIMEOUT, BlockFiles
 from rlds_cli.places.remote.content import Connection, Pinned, RemoteContent
 from rlds_cli.places.remote.decoding import Encoded
+from rlds_cli.places.remote.fetching import Take, TransferStats
 from rlds_cli.places.remote.leases import Lease
 from rlds_cli.places.remote.presence import BlockFile, Room
 from rlds_cli.places.sources.addresses import Address

@@ -1,8 +1,8 @@
-"""Blocks of the rows of a remote dataset: fetched when they are held, checked, written in place, shared by processes.
+"""Blocks of the rows of a remote dataset: fetched when they are held, and shared by the processes of a home.
 
-`BlockFiles` is one process's view. A block is fetched once: by one thread of the process that has the lock of the
-block, while others wait for it. What is announced arrives while the caller does something else; what is held is cached,
-and stays until the hold is released.
+`BlockFiles` is one process's view. A block is fetched once (see `fetching`), by one thread, while others wait for it.
+What is announced arrives while the caller does something else; what is held is cached, and stays until the hold is
+released.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,75 +23,26 @@ from typing import Self
 import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
-from rlds_cli.base.files import disk
 from rlds_cli.errors import DownloadFailed, RldsError
+from rlds_cli.places.remote.fetching import BlockFetcher, Check, Source, Take, TransferStats
 from rlds_cli.places.remote.filling import Filler, Filling
-from rlds_cli.places.remote.flights import AHEAD, BEHIND, NOW, BlockRequest, Pool
+from rlds_cli.places.remote.flights import AHEAD, BEHIND, LONGEST_RUN, NOW, BlockRequest, Pool, runs
 from rlds_cli.places.remote.leases import Descriptor
 from rlds_cli.places.remote.presence import (
-    FETCHING,
     MANY,
     BlockFile,
     DirectoryGround,
     PinSlot,
     Room,
-    lock_bytes,
     name_of_rows,
     now,
-    unlock_bytes,
 )
 
 AT_ONCE = 64  # requests
 TIMEOUT = 120.0  # seconds without a block that was waited for
 LARGE = 4096  # bytes of a stretch of rows, from which on single blocks are fetched
-_LONGEST_RUN = 8 * MANY  # blocks of one request
-_POLL, _LONGEST_POLL = 0.001, 0.05  # seconds between two looks at what another process fetches
+_LONGEST_POLL = 0.05  # seconds between two looks at what other flights bring
 _SWEEP = 0.5  # seconds between two looks at holds that were dropped
-_AGAIN = 64 << 20  # bytes of blocks that leave when the disk is full
-
-Take = Callable[[bytes | memoryview], object]
-Source = Callable[[int, int, int, Take], None]
-"""``source(file, start, length, take)`` gives bytes [start, start + length) of a file to ``take``, checked, in order.
-
-It raises an RldsError for what cannot be had. ``start`` is the beginning of a block.
-"""
-Check = Callable[[int, int, memoryview], bool]
-"""``check(file, start, data)`` returns whether ``data`` is the block of a file that begins at ``start``."""
-
-
-@dataclass
-class TransferStats:
-    """Counts of one process since it opened the dataset.
-
-    Attributes
-    ----------
-    waited : float
-        Seconds for which a caller waited for blocks.
-    requests : int
-        Ranges that were asked for.
-    fetched : int
-        Bytes that arrived.
-    used : int
-        Bytes of rows that were read out of blocks; readers count them.
-    evicted : int
-        Blocks that were evicted.
-    filled : int
-        Bytes of blocks that arrived in the background, before anybody asked for them.
-    """
-
-    waited: float = 0.0
-    requests: int = 0
-    fetched: int = 0
-    used: int = 0
-    evicted: int = 0
-    filled: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
-
-    def add(self, **more: float) -> None:
-        """Add to counts; several threads may."""
-        with self._lock:
-            for name, value in more.items():
-                setattr(self, name, getattr(self, name) + value)
 
 
 class BlockFiles:
@@ -107,13 +56,13 @@ class BlockFiles:
         Of the dataset in the room.
     files : sequence of BlockFile
     source : callable
-        See `Source`. Up to ``at_once`` threads call it.
+        See `fetching.Source`. Up to ``at_once`` threads call it.
     whole : collection of int
         Files of which ``source`` gives groups of blocks only: of these a group is fetched for each of its blocks.
     exact : bool
         Fetch no block that nobody asked for.
     check : callable, optional
-        See `Check`. Without it, bytes that a killed process or a restart left are fetched again.
+        See `fetching.Check`. Without it, bytes that a killed process or a restart left are fetched again.
     at_once : int
         Requests at a time.
     timeout : float
@@ -159,8 +108,10 @@ class BlockFiles:
         self.block, self.group = self.map.block, MANY * self.map.block
         self.stats = stats or TransferStats()
         self._numbers = {f.path: number for number, f in enumerate(self.files)}
-        self._source, self._check, self.at_once, self._counts = source, check, at_once, counts
-        self._whole, self._exact = frozenset(whole), exact
+        self.at_once, self._whole, self._exact = at_once, frozenset(whole), exact
+        self._fetcher = BlockFetcher(
+            room, self.map, source, check=check, timeout=timeout, where=where, stats=self.stats, counts=counts
+        )
         self._buffers: dict[int, mmap.mmap] = {}
         self._open: dict[int, Descriptor] = {}
         self._begin()
@@ -168,18 +119,17 @@ class BlockFiles:
 
     def prove(self, read: Callable[[int, int, int, Take, Source], None]) -> None:
         """Have what arrives from now on given by ``read``, which is handed the source that gave it until now."""
-        source = self._source
+        source = self._fetcher.source
 
         def proved(file: int, start: int, length: int, take: Take) -> None:
             read(file, start, length, take, source)
 
-        self._source = proved
+        self._fetcher.source = proved
 
     def _begin(self) -> None:
         """Set up what belongs to this process alone."""
         self._lock = threading.Lock()
         self._slot: PinSlot | None = None
-        self._fetching: Descriptor | None = None
         self._flights: dict[int, list[BlockRequest]] = {}  # by the number of a group
         self._pool: Pool | None = None
         self._filler: Filler | None = None
@@ -188,6 +138,7 @@ class BlockFiles:
     def _after_fork(self) -> None:
         """Let go of the parent's pins and locks, without ending them."""
         self.room.after_fork()
+        self._fetcher.begin()
         self._begin()
 
     # -- what there is
@@ -384,9 +335,9 @@ class BlockFiles:
             if self._pool is None and len(around):
                 self._pool = Pool(self.at_once)
                 weakref.finalize(self, self._pool.close).atexit = False
-            many = len(around) if urgency == BEHIND else min(_LONGEST_RUN, len(around) // self.at_once)
+            many = len(around) if urgency == BEHIND else min(LONGEST_RUN, len(around) // self.at_once)
             longest = max(MANY, many)  # a group, unless there are many
-            flights = [BlockRequest(first, blocks, urgency) for first, blocks in self.runs(around, longest)]
+            flights = [BlockRequest(first, blocks, urgency) for first, blocks in runs(around, self.map.first, longest)]
             for flight in flights:
                 for group in flight.groups:
                     self._flights.setdefault(group, []).append(flight)
@@ -404,20 +355,6 @@ class BlockFiles:
             self._pool.put(urgency, weakref.WeakMethod(self._fly), flight)
         return tuple(f for f in (*flying.values(), *flights) if f.brings(missing))
 
-    def runs(self, blocks: IntArray, longest: int = _LONGEST_RUN) -> list[tuple[int, int]]:
-        """Return runs of adjacent blocks of one file as (first, blocks)."""
-        if len(blocks) <= 1:
-            return [(b, 1) for b in blocks.tolist()]
-        files, cuts = self.map.first, list[int]()
-        one = np.searchsorted(files, blocks[0], "right") == np.searchsorted(files, blocks[-1], "right")
-        if not one or blocks[-1] - blocks[0] >= len(blocks):
-            cuts = (np.flatnonzero((blocks[1:] - blocks[:-1] > 1) | np.isin(blocks[1:], files)) + 1).tolist()
-        return [
-            (int(blocks[at]), min(longest, stop - at))
-            for first, stop in pairwise([0, *cuts, len(blocks)])
-            for at in range(first, stop, longest)
-        ]
-
     def _fly(self, flight: BlockRequest) -> None:
         """Bring the blocks of a flight; in a thread of the pool."""
         with self._lock:
@@ -427,7 +364,7 @@ class BlockFiles:
         error: BaseException | None = None
         try:
             missing = flight.first + np.flatnonzero(self.map.state[flight.first : flight.stop] == 0)
-            self._bring(flight)
+            self._fetcher.bring(flight.first, flight.stop)
             if flight.urgency == BEHIND and len(missing):
                 shorter = self.block - self.map.place(int(missing[-1]))[2]
                 self.stats.add(filled=len(missing) * self.block - shorter)
@@ -462,145 +399,6 @@ class BlockFiles:
             else:
                 self._flights.pop(group, None)
         return found
-
-    def _bring(self, flight: BlockRequest) -> None:
-        """Fetch the blocks of a flight that no other process fetches, and wait for those that one does."""
-        left = np.arange(flight.first, flight.stop)
-        left = left[self.map.state[left] == 0]
-        locks = self._locks()
-        pause, until = _POLL, time.monotonic() + self.timeout
-        while len(left):
-            mine = self._locked(locks, left)
-            try:
-                for first, many in mine:
-                    ours = np.arange(first, first + many)
-                    for run in self.runs(ours[self.map.state[ours] == 0]):
-                        self._fetch(*run)
-            finally:
-                for first, many in mine:
-                    unlock_bytes(locks.number, first, many)
-            others = left[self.map.state[left] == 0]
-            if mine or len(others) < len(left):
-                pause, until = _POLL, time.monotonic() + self.timeout
-            elif len(others) and time.monotonic() > until:
-                raise DownloadFailed(
-                    f"{self.describe(int(others[0]))} did not arrive within {self.timeout:g} s: another process "
-                    "fetches it.",
-                    hint="a larger timeout=, or end that process",
-                )
-            else:
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_POLL)
-            left = others
-
-    def _locked(self, locks: Descriptor, blocks: IntArray) -> list[tuple[int, int]]:
-        """Lock blocks, but those that another process has locked; return runs of them."""
-        mine = []
-        for first, many in self.runs(blocks):
-            if lock_bytes(locks.number, first, many):
-                mine.append((first, many))
-            else:
-                mine += [(b, 1) for b in range(first, first + many) if lock_bytes(locks.number, b, 1)]
-        return mine
-
-    def _locks(self) -> Descriptor:
-        with self._lock:
-            if self._fetching is None:
-                self._fetching = Descriptor(self.map.ground.open(FETCHING))
-            return self._fetching
-
-    def _fetch(self, first: int, blocks: int) -> None:
-        """Fetch adjacent blocks of one file, whose locks this process has."""
-        numbers = np.arange(first, first + blocks)
-        if self.map.taken[numbers].any():
-            numbers = self._not_adopted(numbers)
-            if not len(numbers):
-                return
-        self.stats.add(evicted=self.room.reserve(self.map, numbers))
-        for at, many in self.runs(numbers):
-            file, start, _ = self.map.place(at)
-            length = min(many * self.block, self.files[file].size - start)
-            try:
-                descriptor = self.map.open_rows(file)
-            except OSError as e:
-                raise self._failed(disk.disk_error(e, Path(str(self.map.ground))), at, start, start) from e
-            writing = _Writing(self, descriptor, at, start)
-            try:
-                self._source(file, start, length, writing.take)
-                if writing.at != start + length:
-                    raise DownloadFailed(f"{writing.at - start:,} of {length:,} bytes came.")
-            except RldsError as e:
-                raise self._failed(e, at, start, writing.at) from e
-            finally:
-                os.close(descriptor)
-            if self._counts:
-                self.stats.add(requests=1, fetched=length)
-            with self._lock:
-                self.map.note(arrived=length)
-
-    def _failed(self, e: RldsError, first: int, start: int, reached: int) -> RldsError:
-        """Return the error with the block that did not arrive."""
-        error = copy.copy(e)
-        error.message = f"{self.describe(first + (reached - start) // self.block)} did not arrive: {e.message}"
-        error.args = (error.message,)
-        return error
-
-    def _not_adopted(self, blocks: IntArray) -> IntArray:
-        """Return blocks but those whose bytes were left on the disk without being noted: they are checked and noted."""
-        if self._check is None:
-            return blocks
-        left = []
-        for b, taken in zip(blocks.tolist(), self.map.taken[blocks].tolist(), strict=True):
-            file, start, length = self.map.place(b)
-            if taken and self._is_right(file, start, length):
-                self.map.state[b] = 1
-            else:
-                left.append(b)
-        return np.array(left, np.int64)
-
-    def _is_right(self, file: int, start: int, length: int) -> bool:
-        descriptor = self.map.open_rows(file)
-        try:
-            data = os.pread(descriptor, length, start)
-        finally:
-            os.close(descriptor)
-        return len(data) == length and self._check is not None and self._check(file, start, memoryview(data))
-
-    def describe(self, block: int) -> str:
-        """Return a block in words, by its number over all files."""
-        file, start, length = self.map.place(block)
-        number = block - int(self.map.first[file])
-        return f"Block {number:,} of {self.files[file].path} (bytes {start:,}-{start + length - 1:,}) of {self.where}"
-
-
-class _Writing:
-    """Writes what arrives, from the beginning of a block on, and notes each block that is whole."""
-
-    def __init__(self, of: BlockFiles, descriptor: int, block: int, start: int) -> None:
-        self._of, self._descriptor, self._block, self.at = of, descriptor, block, start
-        file, _, _ = of.map.place(block)
-        self._first, self._size = int(of.map.first[file]), of.files[file].size
-        self._unit = of.block
-
-    def take(self, data: bytes | memoryview) -> None:
-        """Write the next bytes."""
-        left = memoryview(data).cast("B")
-        while left:
-            done = self._write(left)
-            self.at, left = self.at + done, left[done:]
-        whole = self._first + (-(-self.at // self._unit) if self.at == self._size else self.at // self._unit)
-        self._of.map.state[self._block : whole] = 1
-        self._block = whole
-
-    def _write(self, data: memoryview) -> int:
-        try:
-            return os.pwrite(self._descriptor, data, self.at)
-        except OSError as e:
-            if disk.is_full(e) and (left := self._of.room.shrink(least=_AGAIN)):
-                self._of.stats.add(evicted=left)
-                return 0
-            root = self._of.room.root or Path("memory")
-            raise disk.disk_error(e, root, kept="Cached blocks stay.") from e
 
 
 class BlockHold:
@@ -666,8 +464,7 @@ class BlockHold:
         finally:
             waited = time.monotonic() - begun
             self._of.stats.add(waited=waited)
-            with self._of._lock:
-                self._of.map.note(waited=waited)
+            self._of._fetcher.note(waited=waited)
         self.flights = ()
 
     def _flown(self, patience: _Patience, earlier: Sequence[BlockRequest]) -> BaseException | None:
@@ -681,7 +478,7 @@ class BlockHold:
 
     def _error(self, error: BaseException | None, block: int) -> BaseException:
         if error is None:
-            return DownloadFailed(f"{self._of.describe(block)} did not arrive.")
+            return DownloadFailed(f"{self._of._fetcher.describe(block)} did not arrive.")
         if isinstance(error, RldsError):
             again = copy.copy(error)
             again.__cause__ = error.__cause__
@@ -732,7 +529,7 @@ class _Patience:
             elif time.monotonic() - self._since >= self._timeout:
                 missing = self._blocks[state == 0]
                 raise _Late(
-                    f"{self._of.describe(int(missing[0]) if len(missing) else flight.first)} "
+                    f"{self._of._fetcher.describe(int(missing[0]) if len(missing) else flight.first)} "
                     f"did not arrive within {self._timeout:g} s.",
                     hint="a larger timeout=, if the store is slow",
                 )

@@ -40,7 +40,8 @@ from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DamagedDataset, DownloadFailed, RldsError, WrongHash
 from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.remote.blocks import BLOCK, GROUP, HASH, hashes_of_blocks
-from rlds_cli.places.remote.cache import TIMEOUT, Take, TransferStats
+from rlds_cli.places.remote.cache import TIMEOUT
+from rlds_cli.places.remote.fetching import Take, TransferStats
 from rlds_cli.places.remote.index import Index, IndexedFile
 from rlds_cli.places.remote.limits import SmallFiles, groups
 from rlds_cli.places.remote.lists import BlockLists

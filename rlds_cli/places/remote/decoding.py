@@ -18,7 +18,8 @@ import numpy as np
 from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.files import arrays, zstandard
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.places.remote.cache import BlockFiles, Take, TransferStats
+from rlds_cli.places.remote.cache import BlockFiles
+from rlds_cli.places.remote.fetching import Take, TransferStats
 from rlds_cli.places.remote.presence import BlockFile, Room
 from rlds_cli.store.layouts import ArrayLayout
 

@@ -18,15 +18,14 @@ from typing import Protocol
 
 import numpy as np
 
-from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.files import disk
 from rlds_cli.base.text import size_of
 from rlds_cli.errors import RldsError
+from rlds_cli.places.remote.flights import LONGEST_RUN, runs
 from rlds_cli.places.remote.leases import Descriptor
-from rlds_cli.places.remote.presence import FETCHING, MANY, BlockMap, Room, lock_bytes
+from rlds_cli.places.remote.presence import FETCHING, BlockMap, Room, lock_bytes
 
 _PART = 4  # filling takes at most a quarter of the requests at a time
-_RUN = 8 * MANY  # blocks of a request
 _LOOK = 0.1  # seconds between two looks whether blocks are still wanted
 _ELSEWHERE = 2.0  # seconds between two looks whether another process still fills
 _PAUSES = (1.0, 4.0, 16.0, 64.0)  # seconds after failures without a block between them; one more ends the filling
@@ -64,10 +63,6 @@ class Files(Protocol):
     map: BlockMap
     room: Room
     at_once: int  # requests
-
-    def runs(self, blocks: IntArray, longest: int) -> list[tuple[int, int]]:
-        """Return runs (first, blocks) of adjacent blocks of one file, of at most so many."""
-        ...
 
     def bring(self, first: int, blocks: int) -> HeldBlocks:
         """Begin to fetch a run of blocks, after all that is announced."""
@@ -247,10 +242,12 @@ def _most(files: Files) -> int:
 
 def _in_turn(files: Files, ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield runs (first, blocks) of the blocks that are missing, the beginnings of all ranges first."""
-    parts = [(at, min(at + _RUN, b), (at - a) / (b - a)) for a, b in sorted(ranges) for at in range(a, b, _RUN)]
+    parts = []
+    for a, b in sorted(ranges):
+        parts += [(at, min(at + LONGEST_RUN, b), (at - a) / (b - a)) for at in range(a, b, LONGEST_RUN)]
     for first, stop, _ in sorted(parts, key=itemgetter(2)):
         missing = first + np.flatnonzero(files.map.state[first:stop] == 0)
-        yield from files.runs(missing, _RUN)
+        yield from runs(missing, files.map.first, LONGEST_RUN)
 
 
 def _no_room(files: Files, ranges: Iterable[tuple[int, int]]) -> str:

@@ -15,8 +15,8 @@ from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, Offline, RldsError
 from rlds_cli.home import Home
 from rlds_cli.places.remote import leases
-from rlds_cli.places.remote.cache import TransferStats
 from rlds_cli.places.remote.content import DATASET, INDEX, Connection, Pinned
+from rlds_cli.places.remote.fetching import TransferStats
 from rlds_cli.places.remote.index import Index
 from rlds_cli.places.remote.leases import Lease
 from rlds_cli.places.remote.plain import Plain, read_plain

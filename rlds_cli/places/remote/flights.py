@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from itertools import count
+from itertools import count, pairwise
 from queue import PriorityQueue
 from typing import Any
 
@@ -18,7 +18,23 @@ from rlds_cli.errors import DownloadFailed
 from rlds_cli.places.remote.presence import MANY
 
 _AT_EXIT, NOW, AHEAD, BEHIND, _END = range(5)  # what is done first
+LONGEST_RUN = 8 * MANY  # blocks of one request
 _EXIT_TIMEOUT = 5.0  # seconds in which requests that are on their way may end with the process
+
+
+def runs(blocks: IntArray, starts: IntArray, longest: int = LONGEST_RUN) -> list[tuple[int, int]]:
+    """Return runs of adjacent blocks of one file as (first, blocks); ``starts`` are the first blocks of all files."""
+    if len(blocks) <= 1:
+        return [(b, 1) for b in blocks.tolist()]
+    cuts = list[int]()
+    one = np.searchsorted(starts, blocks[0], "right") == np.searchsorted(starts, blocks[-1], "right")
+    if not one or blocks[-1] - blocks[0] >= len(blocks):
+        cuts = (np.flatnonzero((blocks[1:] - blocks[:-1] > 1) | np.isin(blocks[1:], starts)) + 1).tolist()
+    return [
+        (int(blocks[at]), min(longest, stop - at))
+        for first, stop in pairwise([0, *cuts, len(blocks)])
+        for at in range(first, stop, longest)
+    ]
 
 
 class BlockRequest:

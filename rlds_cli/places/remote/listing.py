@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DatasetNotFound, RldsError
-from rlds_cli.places.remote.cache import TransferStats
+from rlds_cli.places.remote.fetching import TransferStats
 from rlds_cli.places.remote.finding import read_there
 from rlds_cli.places.remote.plain import Plain, measure
 from rlds_cli.places.remote.reading import PushedDataset

@@ -19,7 +19,8 @@ import numpy as np
 from rlds_cli.base.array_types import BoolArray, IntArray
 from rlds_cli.base.files import sha256
 from rlds_cli.errors import DamagedDataset, WrongFingerprint, WrongHash
-from rlds_cli.places.remote.cache import BlockFiles, Source, Take
+from rlds_cli.places.remote.cache import BlockFiles
+from rlds_cli.places.remote.fetching import Source, Take
 from rlds_cli.store import Store
 from rlds_cli.store.blocks import BytePlace
 from rlds_cli.store.columns import Part

@@ -32,8 +32,9 @@ from rlds_cli.errors import DamagedDataset, DatasetNotFound, WrongFingerprint
 from rlds_cli.home import Home
 from rlds_cli.places.remote import leases, presence
 from rlds_cli.places.remote.access import MEMORY, AccessOptions, parse_size
-from rlds_cli.places.remote.cache import TIMEOUT, BlockFiles, Source, Take, TransferStats
+from rlds_cli.places.remote.cache import TIMEOUT, BlockFiles
 from rlds_cli.places.remote.content import Connection
+from rlds_cli.places.remote.fetching import Source, Take, TransferStats
 from rlds_cli.places.remote.files import FetchedFiles
 from rlds_cli.places.remote.leases import Lease, RemoteDirectory
 from rlds_cli.places.remote.presence import BlockFile, Room

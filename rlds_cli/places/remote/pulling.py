@@ -34,7 +34,7 @@ from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.http.connections import is_private
 from rlds_cli.places.remote import completing, plain
 from rlds_cli.places.remote.blocks import GROUP, GroupHashes, groups_of
-from rlds_cli.places.remote.cache import TransferStats
+from rlds_cli.places.remote.fetching import TransferStats
 from rlds_cli.places.remote.finding import read_there
 from rlds_cli.places.remote.index import Index, IndexedFile, Object, Piece
 from rlds_cli.places.remote.origins import Origins

@@ -13,8 +13,8 @@ from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, DownloadFailed, InvalidArgument, Offline, WrongHash
 from rlds_cli.places.remote import finding, presence
 from rlds_cli.places.remote.access import Access, AccessOptions, CacheSize, parse_size
-from rlds_cli.places.remote.cache import TransferStats
 from rlds_cli.places.remote.content import Connection
+from rlds_cli.places.remote.fetching import TransferStats
 from rlds_cli.places.remote.files import PushedFiles
 from rlds_cli.places.remote.proving import Proof
 from rlds_cli.places.remote.published import Published
