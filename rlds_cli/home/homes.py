@@ -129,7 +129,7 @@ class Home:
         path = self.dataset(id)
         if path.exists():
             return None
-        found = next(_in_any_case(path), None)
+        found = _in_any_case(path)
         return ids.from_component(id.family, found.name) if found else None
 
     def archives(self) -> Iterator[tuple[DatasetId, Path]]:
@@ -150,14 +150,16 @@ def _entries(directory: Path, *, named: re.Pattern[str] = _ANY) -> list[Path]:
         return []
 
 
-def _in_any_case(path: Path) -> Iterator[Path]:
-    """Yield the datasets beside a path whose names differ from its name at most in case, sorted."""
+def _in_any_case(path: Path) -> Path | None:
+    """Return the first dataset beside a path whose name differs from its name at most in case, or None."""
     try:
-        names = [e.name for e in os.scandir(path.parent)]  # a Path for each of thousands would take long
+        names = sorted(e.name for e in os.scandir(path.parent))  # a Path for each of thousands would take long
     except OSError:
-        return
-    alike = (path.with_name(name) for name in sorted(names) if name.lower() == path.name.lower())
-    yield from (found for found in alike if is_dataset(found))
+        return None
+    for name in names:
+        if name.lower() == path.name.lower() and is_dataset(path.with_name(name)):
+            return path.with_name(name)
+    return None
 
 
 def is_dataset(path: Path) -> bool:
@@ -174,7 +176,7 @@ def path_of(id: DatasetId, where: Settings) -> Path | None:
         path = Home(root).dataset(id)
         if is_dataset(path) or _is_back(Home(root), id):
             return path
-        if found := next(_in_any_case(path), None):
+        if found := _in_any_case(path):
             return found
     return None
 

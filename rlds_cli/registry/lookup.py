@@ -107,22 +107,17 @@ def _problem(name: str) -> str:
     return "".join(f": {p}" for p in [*lines, *unread][:1])
 
 
-def known(ref: str) -> Entry | None:
-    """Return the entry as `get` does, or None."""
-    return _lookup(_name(ref), unlisted=True)
-
-
 def listed(ref: str) -> Entry | None:
     """Return the entry as `get` does, or None for a dataset without a line of its own in the registry."""
-    return _lookup(_name(ref), unlisted=False)
+    return known(ref, unlisted=False)
 
 
-def _name(ref: str) -> str:
-    return ref.strip().partition("@")[0].rstrip("/")
+def known(ref: str, *, unlisted: bool = True) -> Entry | None:
+    """Return the entry as `get` does, or None; those that no line describes only if ``unlisted``.
 
-
-def _lookup(name: str, *, unlisted: bool) -> Entry | None:
-    """Find an entry. An id costs reading the file of its family, a user's own dataset none, an alias all of them."""
+    An id costs reading the file of its family, a user's own dataset none, an alias all of them.
+    """
+    name = _name(ref)
     key = name.lower()
     family = key.partition("/")[0]
     if family == ids.LOCAL:
@@ -133,6 +128,10 @@ def _lookup(name: str, *, unlisted: bool) -> Entry | None:
         package.by_name().get(key) or (package.unlisted(name) if unlisted else None) or package.by_name_alone().get(key)
     )
     return found or (_own_index().get(key) if family not in package.facts_of_families() else None)
+
+
+def _name(ref: str) -> str:
+    return ref.strip().partition("@")[0].rstrip("/")
 
 
 def _own_index() -> Mapping[str, Entry]:

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, BinaryIO, cast
 
 from rlds_cli.base import settings
@@ -155,13 +155,14 @@ def plan(
     """
     hasher = _Ranges(told)
     with ThreadPoolExecutor(max(1, min(8, settings.cores()))) as pool:
-        matches = list(pool.map(lambda f: _matches(f, snapshot, known, hasher), snapshot.files))
+        found = partial(_matches, snapshot=snapshot, known=known, ranges=hasher)
+        matches = list(pool.map(found, snapshot.files))
         matches = _worthwhile(matches, known, snapshot)
         spans = [s for f, found in zip(snapshot.files, matches, strict=True) for s in _rest(f, found)]
         stay, spans = [s for s in spans if s.file.path in in_place], [s for s in spans if s.file.path not in in_place]
         packed = _packed(sorted(spans, key=_order), snapshot.size)
-        new = tuple(pool.map(lambda parts: hashed(parts, told), packed))
-        new += tuple(pool.map(lambda span: _placed(span, told), (part for span in stay for part in _parts(span))))
+        new = tuple(pool.map(partial(hashed, told=told), packed))
+        new += tuple(pool.map(partial(_placed, told=told), (part for span in stay for part in _parts(span))))
     return _assembled(snapshot, known, matches, new)
 
 

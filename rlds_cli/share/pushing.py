@@ -35,7 +35,7 @@ from rlds_cli.places.remote.index import Object
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.place import Document
 from rlds_cli.share import mending, packing, snapshot
-from rlds_cli.share.packing import Known, NewObject, PushPlan
+from rlds_cli.share.packing import Known, PushPlan
 from rlds_cli.share.snapshot import Snapshot
 from rlds_cli.store import History
 
@@ -228,9 +228,7 @@ def send(
     """Push a snapshot; see `push`, and `packing.plan`. ``documents`` are written beside the index, for people."""
     check_writable(address)
     with open_objects(address, where, policy=policy, progress=progress) as objects:
-        found = _versions_there(objects)
-        if not force:
-            check_same(found, taken.id, address)
+        found = _versions_there(objects, taken.id, force=force)
         there = stored(objects)
         known = _known(objects, _indexes_there(found, taken, objects, every=verify), there, in_place)
         if verify:
@@ -302,24 +300,22 @@ def _pushed(
     )
 
 
-def _versions_there(objects: Objects) -> tuple[Versions, Document] | None:
+def _versions_there(objects: Objects, id: str, *, force: bool) -> tuple[Versions, Document] | None:
+    """Return the versions at an address; without ``force``, those of a dataset with another id are a NameTaken."""
     try:
-        return PushedDataset(objects).find_versions()
+        found = PushedDataset(objects).find_versions()
     except (DamagedDataset, NewerFormat) as e:
         raise type(e)(
             f"{e.message.removesuffix(' Nothing was written.')} Nothing was sent.",
             hint=f"push to another address, or remove {objects.address}/{Versions.NAME}",
         ) from e
-
-
-def check_same(found: tuple[Versions, Document] | None, id: str, address: Address) -> None:
-    """Raise NameTaken if the versions that were found at an address are those of a dataset with another id."""
-    if found is not None and found[0].id.lower() != id.lower():
+    if found is not None and found[0].id.lower() != id.lower() and not force:
         raise NameTaken(
-            f"{address} holds {found[0].id} ({short(found[0].newest.fingerprint)}), not {id}: its versions and tags "
-            "would no longer be found there. Nothing was sent.",
+            f"{objects.address} holds {found[0].id} ({short(found[0].newest.fingerprint)}), not {id}: "
+            "its versions and tags would no longer be found there. Nothing was sent.",
             hint=f"push {id} to an address of its own; or --force (force=True) replaces {found[0].id} there",
         )
+    return found
 
 
 def check_writable(address: Address) -> None:
@@ -338,9 +334,11 @@ def stored(objects: Objects) -> dict[str, int]:
 
     An object is left out if the store says that it has another sha256 than its name.
     """
-    found = objects.files("objects/") | objects.files("blocks/")
-    wrong = {name for name, m in found.items() if m.sha256 and name.startswith("objects/") and m.sha256 != name[8:]}
-    return {name: m.size or 0 for name, m in found.items() if name not in wrong}
+    found: dict[str, int] = {}
+    for name, meta in (objects.files("objects/") | objects.files("blocks/")).items():
+        if not (name.startswith("objects/") and meta.sha256 and meta.sha256 != name[8:]):
+            found[name] = meta.size or 0
+    return found
 
 
 def is_there(o: Object, there: Mapping[str, int]) -> bool:
@@ -355,12 +353,13 @@ def _known(
     objects: Objects, indexes: Sequence[Index], there: Mapping[str, int], in_place: Collection[str]
 ) -> list[Known]:
     """Return indexes at the address with those of their objects that exist."""
-
-    def usable(o: Object) -> bool:
-        return is_there(o, there) and (not o.path or o.path in in_place)
-
-    known = [Known(objects, index, True, frozenset(o.sha256 for o in index.objects if usable(o))) for index in indexes]
-    return [k for k in known if _has_hashes(k)]
+    found = []
+    for index in indexes:
+        usable = (o for o in index.objects if is_there(o, there) and (not o.path or o.path in in_place))
+        known = Known(objects, index, True, frozenset(o.sha256 for o in usable))
+        if _has_hashes(known):
+            found.append(known)
+    return found
 
 
 def _plan(
@@ -468,14 +467,9 @@ def _send_objects(plan: PushPlan, objects: Objects, there: Mapping[str, int], id
     todo = [*plan.mended, *(made for made in plan.new if not is_there(made.object, there))]
     told = _Told(id, "send", sum(made.object.size for made in todo if not made.object.path), tell)
     for made in todo:
-        put_object(objects, made, told)
-
-
-def put_object(objects: Objects, made: NewObject, told: Callable[[int], None] = lambda done: None) -> None:
-    """Send an object, after the list of the hashes of its blocks; raises UploadFailed."""
-    objects.put(made.object.list[0], Body.of(made.hashed.blocks))
-    if not made.object.path:
-        objects.put(made.object.name, made.body(told))
+        objects.put(made.object.list[0], Body.of(made.hashed.blocks))
+        if not made.object.path:
+            objects.put(made.object.name, made.body(told))
 
 
 def _write_index(
@@ -516,10 +510,10 @@ def replace_versions(objects: Objects, content: bytes, seen: Document | None, be
 def _record(path: Path, taken: Snapshot, address: Address, index: str) -> None:
     """Note in the home that a dataset is at an address, unless it came from another one."""
     with suppress(RldsError):
-        known = Origins(path).of_content(taken.fingerprint)
+        origins, version = Origins(path), taken.store.table.pinned_version
+        known = origins.of_content(taken.fingerprint)
         if not (known and known.pulled):
-            version = taken.store.table.pinned_version
-            Origins(path).record(
+            origins.record(
                 address=str(address),
                 fingerprint=taken.fingerprint,
                 version=version,

@@ -121,11 +121,11 @@ def _with_line(request: DownloadRequest) -> DownloadRequest:
 
 def _check_known(request: DownloadRequest) -> None:
     """Refuse options of archives at a URL for a dataset of the registry, which says how it is read."""
-    given = ["--sha256"] if request.sha256 else []
-    given += [{"fields": "--map", "format": "--reader"}.get(k, f"--{k.replace('_', '-')}") for k in request.reading]
+    given = [*(["sha256"] if request.sha256 else []), *request.reading]
     if given:
+        option = {"fields": "map", "format": "reader"}.get(given[0], given[0].replace("_", "-"))
         raise InvalidArgument(
-            f"The registry says how {request.ref} is read: {given[0]} is for an archive at a URL.",
+            f"The registry says how {request.ref} is read: --{option} is for an archive at a URL.",
             hint=f"rlds download {request.ref}; rlds import FILES --as local/NAME reads files in another way",
         )
 

@@ -180,7 +180,7 @@ class Index:
     def is_path(path: str) -> bool:
         """Return whether a file of a dataset can have this path: relative, canonical, of plain characters."""
         parts = path.split("/") if len(path) <= _LONGEST_PATH else [""]
-        return len(parts) <= _DEEPEST and all(_PART.fullmatch(part) for part in parts)
+        return len(parts) <= _DEEPEST and all(map(_PART.fullmatch, parts))
 
     @cached_property
     def stored(self) -> tuple[IndexedFile, ...]:
@@ -237,11 +237,11 @@ class Index:
             "groups": [self.groups.sha256, self.groups.size],
             "objects": [[o.sha256, o.size, *((o.path, o.at) if o.path else ())] for o in self.objects],
         }
-        files = (
-            [f.path, f.size, [[p.at, p.object, p.offset, p.length, p.sha256] for p in f.pieces]] for f in self.files
-        )
-        lines = ",\n".join(json.dumps(f, separators=(",", ":")) for f in files)
-        return (json.dumps(content, indent=0)[:-2] + ',\n"files": [\n' + lines + "\n]\n}\n").encode()
+        lines = []
+        for f in self.files:
+            pieces = [[p.at, p.object, p.offset, p.length, p.sha256] for p in f.pieces]
+            lines.append(json.dumps([f.path, f.size, pieces], separators=(",", ":")))
+        return (json.dumps(content, indent=0)[:-2] + ',\n"files": [\n' + ",\n".join(lines) + "\n]\n}\n").encode()
 
 
 def _file(value: Any, objects: Sequence[Object], *, grows: bool) -> IndexedFile:

@@ -21,7 +21,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, Final, Self
 
-from rlds_cli.base.settings import Settings
 from rlds_cli.places.http.client import Client
 from rlds_cli.places.http.connections import Permanent
 from rlds_cli.places.http.ranges import RangeRequest, Reply
@@ -92,6 +91,8 @@ class Place(ABC):
     address : Address
     client : Client
         Its policy of retries holds for every kind of source; ``client.stop()`` ends all waiting.
+    where : Settings
+        Endpoints and credentials.
     commits : bool
         True of a source that makes all writes visible in one step, with the next write on a condition.
     compares : bool
@@ -101,13 +102,8 @@ class Place(ABC):
     commits = False
 
     def __init__(self, address: Address, client: Client) -> None:
-        self.address, self.client = address, client
+        self.address, self.client, self.where = address, client, client.where
         self.compares = True
-
-    @property
-    def where(self) -> Settings:
-        """The settings: endpoints and credentials."""
-        return self.client.where
 
     def beside(self, address: Address) -> Self:
         """Return the source of the same kind at another address, with connections of its own."""
