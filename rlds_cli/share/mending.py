@@ -48,9 +48,12 @@ def missing(known: Sequence[Known]) -> dict[str, Object]:
 
 def made_again(known: Sequence[Known], snapshot: Snapshot, told: Told) -> tuple[NewObject, ...]:
     """Return those missing objects that the files of a snapshot hold: byte for byte, so that every version has them."""
-    lost, files = missing(known), {f.path: f for f in snapshot.files}
+    lost = missing(known)
+    if not lost:
+        return ()
+    files = {f.path: f for f in snapshot.files}
     parts: dict[str, set[_Part]] = {sha256: set() for sha256 in lost}
-    for k in known if lost else ():
+    for k in known:
         for f in k.index.files:
             for p in f.pieces:
                 sha256 = k.index.objects[p.object].sha256

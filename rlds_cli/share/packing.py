@@ -23,7 +23,6 @@ from rlds_cli.base import settings
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.places import BLOCK, GROUP, Body, Hasher, Index, IndexBuilder, PushedDataset
 from rlds_cli.places.remote.blocks import GroupHashes
-from rlds_cli.places.remote.building import HashedObject
 from rlds_cli.places.remote.index import IndexedFile, Object, Piece
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.share.snapshot import Snapshot
@@ -92,18 +91,15 @@ class Span:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewObject:
-    """An object to be sent: its spans end to end, and their sha256."""
+    """An object to be sent: its spans end to end, and their sha256; hashes of its blocks and groups, end to end."""
 
-    hashed: HashedObject
+    object: Object  # as the index names it
+    blocks: bytes
+    groups: bytes
     spans: tuple[Span, ...]
     sha256: tuple[str, ...]
-
-    @property
-    def object(self) -> Object:
-        """The object as the index names it."""
-        return self.hashed.object
 
     def body(self, told: Told) -> Body:
         """Return the content; ``told`` is called with the bytes of each part that was read."""
@@ -409,7 +405,13 @@ def hashed(spans: tuple[Span, ...], told: Told = lambda done: None, *, path: str
         if own is not None:
             each.append(own.hexdigest())
     made = whole.result(path, at)
-    return NewObject(made, spans, tuple(each or [made.object.sha256]))
+    return NewObject(
+        object=made.object,
+        blocks=made.blocks,
+        groups=made.groups,
+        spans=spans,
+        sha256=tuple(each or [made.object.sha256]),
+    )
 
 
 def _chunks(span: Span) -> Iterator[bytes]:
@@ -499,7 +501,7 @@ def _assembled(
             made.lay(file.path, m.piece.at, m.piece.length, m.piece.sha256, of=old, offset=m.piece.offset)
     fresh = []
     for one in new:
-        if made.add(one.object, one.hashed.groups):
+        if made.add(one.object, one.groups):
             fresh.append(one)
         offset = 0
         for span, sha256 in zip(one.spans, one.sha256, strict=True):

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from rlds_cli import home
 from rlds_cli.base import settings, text
@@ -153,9 +153,21 @@ def push(
     1
     """
     named = _version_of(ref) if isinstance(ref, Dataset) else home.version(ref, cache_dir=cache_dir)
-    address, where = Address.parse(to), settings.read(cache_dir)
-    how: dict[str, Any] = {"dry_run": dry_run, "pages": pages, "force": force, "verify": verify}
-    return push_from(named, address, where, **how, progress=shown(progress))
+    address, where, tell = Address.parse(to), settings.read(cache_dir), shown(progress)
+    path, taken = Path(named.place), snapshot.take(named)
+    done = send(
+        taken,
+        address,
+        where,
+        dry_run=dry_run,
+        force=force,
+        verify=verify,
+        documents=partial(_pages, path=path, pages=pages, progress=tell),
+        progress=tell,
+    )
+    if not dry_run:
+        _record(path, taken, address, done.index)
+    return done
 
 
 def _version_of(dataset: Dataset) -> Ref:
@@ -169,47 +181,30 @@ def _version_of(dataset: Dataset) -> Ref:
     return Ref(History.of(dataset.path).path, version=dataset.version)
 
 
-def push_from(
-    ref: Ref,
-    address: Address,
-    where: Settings,
-    *,
-    dry_run: bool = False,
-    pages: bool | None = None,
-    force: bool = False,
-    verify: bool = False,
-    progress: Progress,
-) -> Pushed:
-    """Push a version of the dataset in a directory; see `push`."""
-    path, taken = Path(ref.place), snapshot.take(ref)
+def _pages(
+    plan: PushPlan, objects: Objects, *, path: Path, pages: bool | None, progress: Progress
+) -> Mapping[str, bytes]:
+    """Return what is written beside the index for people: the pages of the dataset in ``path``; see `push`."""
+    if pages is False:
+        return {}
 
-    def beside(plan: PushPlan, objects: Objects) -> Mapping[str, bytes]:
-        if pages is False:
-            return {}
+    def read(name: str) -> bytes | None:
+        there = objects.read(name)
+        return None if there is None else there.data
 
-        def read(name: str) -> bytes | None:
-            there = objects.read(name)
-            return None if there is None else there.data
-
-        index, at = plan.index, objects.address
-        return pages_beside(
-            path,
-            index.stored_files,
-            read,
-            size=sum(o.size for o in index.objects),
-            version=index.version,
-            address=None if at.scheme == "file" else str(at),
-            url=at.page(objects.where.hub),
-            sent=plan.to_send,
-            always=pages is True,
-            progress=progress,
-        )
-
-    how: dict[str, Any] = {"dry_run": dry_run, "force": force, "verify": verify, "documents": beside}
-    done = send(taken, address, where, **how, progress=progress)
-    if not dry_run:
-        _record(path, taken, address, done.index)
-    return done
+    index, at = plan.index, objects.address
+    return pages_beside(
+        path,
+        index.stored_files,
+        read,
+        size=sum(o.size for o in index.objects),
+        version=index.version,
+        address=None if at.scheme == "file" else str(at),
+        url=at.page(objects.where.hub),
+        sent=plan.to_send,
+        always=pages is True,
+        progress=progress,
+    )
 
 
 def send(
@@ -467,7 +462,7 @@ def _send_objects(plan: PushPlan, objects: Objects, there: Mapping[str, int], id
     todo = [*plan.mended, *(made for made in plan.new if not is_there(made.object, there))]
     told = _Told(id, "send", sum(made.object.size for made in todo if not made.object.path), tell)
     for made in todo:
-        objects.put(made.object.list[0], Body.of(made.hashed.blocks))
+        objects.put(made.object.list[0], Body.of(made.blocks))
         if not made.object.path:
             objects.put(made.object.name, made.body(told))
 

@@ -209,7 +209,7 @@ def test_faults_of_the_hub_are_retried(hub: Hub, tmp_path: Path, fault: Fault, p
 def test_a_push_says_what_it_waits_for(hub: Hub) -> None:
     said = list[Event]()
     hub.faults = [Fault("503", "PUT", wait=2.0)]
-    pushing.push_from(Ref(arm().path), Address.parse(PLACE), settings.read(), progress=said.append)
+    pushing.push(arm(), PLACE, progress=said.append)
     notes = [(e.id, e.note) for e in said if "trying again" in e.note]
     assert notes == [(PLACE, "HTTP 503 Service Unavailable: trying again in 2 s")]
 

@@ -148,8 +148,9 @@ class Origins:
     def _read(self) -> list[Origin]:
         """Return the records, the latest first."""
         listed = None if self._file is None else (documents.load_own(self._file) or {}).get("origins")
-        values = [v for v in listed if isinstance(v, dict)] if isinstance(listed, list) else []
-        return [origin for v in values if (origin := _origin(v)) is not None]
+        if not isinstance(listed, list):
+            return []
+        return [origin for v in listed if isinstance(v, dict) and (origin := _origin(v)) is not None]
 
     def _is_about(self, origin: Origin, version_id: str | None = None) -> bool:
         if StoredDataset(self.directory).grows:
