@@ -27,7 +27,8 @@ from rlds_cli.loader.samplers import Sampler
 from rlds_cli.places.remote import filling, flights
 from rlds_cli.places.remote.cache import BlockFiles
 from rlds_cli.places.remote.fetching import Take
-from rlds_cli.places.remote.presence import FETCHING, GROUP, MANY, Descriptor, lock_bytes
+from rlds_cli.places.remote.grounds import lock_bytes
+from rlds_cli.places.remote.presence import FETCHING, GROUP, MANY, Descriptor
 from rlds_cli.share.pushing import push
 
 __all__ = ["bucket"]  # a fixture

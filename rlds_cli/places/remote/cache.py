@@ -27,11 +27,11 @@ from rlds_cli.errors import DownloadFailed, RldsError
 from rlds_cli.places.remote.fetching import BlockFetcher, Check, Source, Take, TransferStats
 from rlds_cli.places.remote.filling import Filler, Filling
 from rlds_cli.places.remote.flights import AHEAD, BEHIND, LONGEST_RUN, NOW, BlockRequest, Pool, runs
+from rlds_cli.places.remote.grounds import DirectoryGround
 from rlds_cli.places.remote.leases import Descriptor
 from rlds_cli.places.remote.presence import (
     MANY,
     BlockFile,
-    DirectoryGround,
     PinSlot,
     Room,
     name_of_rows,

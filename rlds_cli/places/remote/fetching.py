@@ -20,8 +20,9 @@ from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.files import disk
 from rlds_cli.errors import DownloadFailed, RldsError
 from rlds_cli.places.remote.flights import runs
+from rlds_cli.places.remote.grounds import lock_bytes, unlock_bytes
 from rlds_cli.places.remote.leases import Descriptor
-from rlds_cli.places.remote.presence import FETCHING, BlockMap, Room, lock_bytes, unlock_bytes
+from rlds_cli.places.remote.presence import FETCHING, BlockMap, Room
 
 _POLL, _LONGEST_POLL = 0.001, 0.05  # seconds between two looks at what another process fetches
 _AGAIN = 64 << 20  # bytes of blocks that leave when the disk is full

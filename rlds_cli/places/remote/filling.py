@@ -22,8 +22,9 @@ from rlds_cli.base.files import disk
 from rlds_cli.base.text import size_of
 from rlds_cli.errors import RldsError
 from rlds_cli.places.remote.flights import LONGEST_RUN, runs
+from rlds_cli.places.remote.grounds import lock_bytes
 from rlds_cli.places.remote.leases import Descriptor
-from rlds_cli.places.remote.presence import FETCHING, BlockMap, Room, lock_bytes
+from rlds_cli.places.remote.presence import FETCHING, BlockMap, Room
 
 _PART = 4  # filling takes at most a quarter of the requests at a time
 _LOOK = 0.1  # seconds between two looks whether blocks are still wanted

@@ -27,14 +27,11 @@ anonymous memory.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import math
 import mmap
 import os
-import struct
-import sys
 import threading
 import time
 import weakref
@@ -43,7 +40,7 @@ from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +54,7 @@ from rlds_cli.errors import DamagedDataset, NoSpace, RldsError
 from rlds_cli.places.remote import leases
 from rlds_cli.places.remote.blocks import BLOCK as BLOCK
 from rlds_cli.places.remote.blocks import GROUP as GROUP
+from rlds_cli.places.remote.grounds import DirectoryGround, Ground, MemoryGround, is_locked, lock_bytes, punch
 from rlds_cli.places.remote.leases import Descriptor, Lease
 
 MAP, PINS, FETCHING, FILES, ROWS = "map", "pins", "fetching", "files.json", "rows"
@@ -68,105 +66,19 @@ _SLOTS = 1024
 _MOST_BLOCKS = 1 << 29  # 32 TiB of rows, as much as an index has hashes for
 _MAP_BYTES, _FREE = 2.5, 8  # bytes of a map for each block; a map takes at most one part in 8 of the free disk
 _COUNT = np.dtype("<u2")
-_FLOCK = struct.Struct("hhqqi4x")
-_SET, _GET = getattr(fcntl, "F_OFD_SETLK", None), getattr(fcntl, "F_OFD_GETLK", None)
 _LONGEST_FILES = 64 << 20
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate(2)
 _LOOK = 1.0  # seconds between two looks for datasets of others
 _SPARE = 32  # an eviction makes room for a share of 1/32 of the limit more than is needed
-_libc = ctypes.CDLL(None, use_errno=True)
 
 Bytes = npt.NDArray[np.uint8]
 
 
-def check_system() -> None:
-    """Raise RldsError where the system lacks the locks and files that remote datasets need."""
-    if _SET is None or sys.platform != "linux":
-        raise RldsError(
-            "Remote datasets are read on Linux only, whose locks and sparse files they need.",
-            hint="rlds download ADDRESS --as local/NAME",
-        )
-
-
-# -- files in a directory, or in memory
-
-
-class Ground(Protocol):
-    """A place for the files of one remote dataset."""
-
-    def open(self, name: str, size: int | None = None) -> int:
-        """Return a new descriptor of a file, which is made if it is not there, with ``size`` bytes."""
-        ...
-
-    def allocate(self, descriptor: int, at: int, size: int) -> None:
-        """Have the disk give room to a part of a file that will be written through a map; raises OSError."""
-        ...
-
-
-class DirectoryGround:
-    """Files in a directory, which stays while this object has its ``lease``."""
-
-    def __init__(self, root: Path, lease: Lease | None = None) -> None:
-        self.root, self.lease = root, lease
-
-    def open(self, name: str, size: int | None = None) -> int:
-        """Return a new descriptor of a file; raises NoPermission and OSError."""
-        path = self.root / name
-        descriptor = safe_files.open_own(path, os.O_RDWR | os.O_CREAT)
-        try:
-            if size is not None and os.fstat(descriptor).st_size < size:
-                os.ftruncate(descriptor, size)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
-
-    def allocate(self, descriptor: int, at: int, size: int) -> None:
-        """Have the disk give room to a part of a file; raises OSError."""
-        os.posix_fallocate(descriptor, at, size)
-
-    def __str__(self) -> str:
-        return str(self.root)
-
-
-class MemoryGround:
-    """Anonymous files, which end with the last process that has them; forked processes share them."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, int] = {}
-        self._lock = threading.Lock()
-        self._owned: list[int] = []
-
-    def __del__(self) -> None:
-        for descriptor in self._owned:
-            with suppress(OSError):
-                os.close(descriptor)
-
-    def open(self, name: str, size: int | None = None) -> int:
-        """Return a new descriptor of a file."""
-        with self._lock:
-            if name not in self._files:
-                made = os.memfd_create(f"rlds {name}")
-                self._files[name] = made
-                self._owned.append(made)
-            own = self._files[name]
-            if size is not None and os.fstat(own).st_size < size:
-                os.ftruncate(own, size)
-            return os.open(f"/proc/self/fd/{own}", os.O_RDWR | os.O_CLOEXEC)  # with locks of its own
-
-    def allocate(self, descriptor: int, at: int, size: int) -> None:
-        """Nothing: memory has no disk that is full."""
-
-    def __str__(self) -> str:
-        return "memory"
+# -- the map of one dataset
 
 
 def name_of_rows(ground: Ground, file: int) -> str:
     """Return the name of a file of rows by its number."""
     return f"{ROWS}/{file}" if isinstance(ground, DirectoryGround) else str(file)
-
-
-# -- the map of one dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -576,39 +488,6 @@ def _punch(of: BlockMap, blocks: IntArray) -> None:
                     ) from e
         finally:
             os.close(descriptor)
-
-
-def punch(descriptor: int, at: int, size: int) -> None:
-    """Give the disk back that a range of a file takes, which reads as zeros then; raises OSError."""
-    if _libc.fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, ctypes.c_longlong(at), ctypes.c_longlong(size)):
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-
-
-# -- locks on bytes
-
-
-def lock_bytes(descriptor: int, first: int, count: int) -> bool:
-    """Lock bytes of a file for this open file; return False if another one has a lock on some of them."""
-    assert _SET is not None
-    try:
-        fcntl.fcntl(descriptor, _SET, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, count, 0))
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
-
-
-def unlock_bytes(descriptor: int, first: int, count: int) -> None:
-    """End the locks of this open file on bytes."""
-    assert _SET is not None
-    fcntl.fcntl(descriptor, _SET, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, first, count, 0))
-
-
-def is_locked(descriptor: int, first: int, count: int) -> bool:
-    """Return whether another open file has a lock on some of the bytes."""
-    assert _GET is not None
-    answer = fcntl.fcntl(descriptor, _GET, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, count, 0))
-    return bool(_FLOCK.unpack(answer[: _FLOCK.size])[0] != fcntl.F_UNLCK)
 
 
 # -- the list of the files of rows

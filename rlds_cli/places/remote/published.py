@@ -30,7 +30,7 @@ from rlds_cli.base.files.locks import file_lock
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, WrongFingerprint
 from rlds_cli.home import Home
-from rlds_cli.places.remote import leases, presence
+from rlds_cli.places.remote import grounds, leases
 from rlds_cli.places.remote.access import MEMORY, AccessOptions, parse_size
 from rlds_cli.places.remote.cache import TIMEOUT, BlockFiles
 from rlds_cli.places.remote.content import Connection
@@ -118,7 +118,7 @@ class Published:
             It has other content than the address pins.
         DamagedDataset, NoSpace
         """
-        presence.check_system()
+        grounds.check_system()
         address = self.address
         if address.version is not None or address.tag is not None:
             raise DatasetNotFound(

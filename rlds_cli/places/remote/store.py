@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, DownloadFailed, InvalidArgument, Offline, WrongHash
-from rlds_cli.places.remote import finding, presence
+from rlds_cli.places.remote import finding, grounds
 from rlds_cli.places.remote.access import Access, AccessOptions, CacheSize, parse_size
 from rlds_cli.places.remote.content import Connection
 from rlds_cli.places.remote.fetching import TransferStats
@@ -62,7 +62,7 @@ def open_remote(
         So it turns out when rows are read.
     DamagedDataset, NewerFormat, DownloadFailed, WrongHash, Offline, MissingPackage, NoSpace
     """
-    presence.check_system()
+    grounds.check_system()
     address = ref if isinstance(ref, Address) else Address.parse(ref)
     parse_size(cache)
     if timeout is not None and not timeout > 0:
