@@ -118,7 +118,8 @@ def identities(files: Sequence[Path], beside: Sequence[Path] = ()) -> dict[Path,
     Folders of images follow, which differ if they have more images.
     """
     found: dict[Path, Identity] = {}
-    for file in (*files, *beside, *(f.parent for f in filter(media_files.is_image, beside))):
+    folders = dict.fromkeys(f.parent for f in beside if media_files.is_image(f))
+    for file in (*files, *beside, *folders):
         try:
             stat = file.stat()
             found[file] = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
