@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from block_store import Store, blocks, opened, read
 from hub_server import Hub
-from test_remote_blocks import Store, blocks, opened, read
 from test_remote_proofs import compare
 from test_remote_published import PLACE, files, hub, imported, same_batches, whole  # noqa: F401
 from test_remote_store import MAKERS, large

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from block_store import Store, blocks, opened, read
 from conftest import run_rlds
 from hub_server import Hub
 from object_store import Fault, ObjectStore
-from test_remote_blocks import Store, blocks, opened, read
 from test_remote_store import HASTY, large
 from test_remote_training import same
 

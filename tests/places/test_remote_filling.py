@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from block_store import FILES, Store, blocks, check, content, opened
 from conftest import wait_for
 from object_store import Fault, ObjectStore
-from test_remote_blocks import FILES, Store, blocks, check, content, opened
 from test_remote_store import large
 from test_remote_training import bucket, same
 

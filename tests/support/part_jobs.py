@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rlds_cli.archives import Part
 from rlds_cli.base.progress import Stage
-from rlds_cli.ted import TERMINATED, Chunk, EncodedFrames, EpisodeData, Field, Note, lay_out
+from rlds_cli.ted import TERMINATED, Chunk, EncodedFrames, EpisodeData, Field, Note, Part, lay_out
 
 SCHEMA = (
     Field("action", "int16", (2,)),
