@@ -58,16 +58,10 @@ _COMMIT_BY_THE_CLOCK = {"test_docs", "test_writer"}
 # Modules about chunks of a preprocessing job, which are shorter where a function takes longer.
 _DIVIDE_BY_THE_CLOCK = {"test_preprocess_division"}
 
-# Modules whose archives are read in another process, as everywhere outside the tests. Another one takes a third of a
-# second to start, and knows no monkeypatch.
-_APART = {
-    "test_archives_child",
-    "test_hostile_hdf5",
-    "test_hostile_parquet",
-    "test_hostile_texts",
-    "test_golden",
-    "test_fuzz",
-}
+# Modules whose archives are read in other processes, as everywhere outside the tests; or in one for all of their tests,
+# while it lives. Another process takes a third of a second to start, and knows no monkeypatch.
+_APART = {"test_archives_child", "test_golden", "test_fuzz"}
+_IN_ONE_CHILD = {"test_hostile_hdf5", "test_hostile_parquet", "test_hostile_texts"}
 
 # The tests write some hundred thousand small files: in memory that takes seconds, on a disk minutes.
 _MEMORY = Path("/dev/shm")
@@ -134,7 +128,8 @@ def quick_and_the_same_on_every_machine(request: pytest.FixtureRequest) -> Itera
 
     keep_what_is_loaded()
     module = request.module.__name__
-    with pytest.MonkeyPatch.context() as patch, nullcontext() if module in _APART else child.here():
+    where = nullcontext if module in _APART else child.reading if module in _IN_ONE_CHILD else child.here
+    with pytest.MonkeyPatch.context() as patch, where():
         if module not in _NEED_THE_DISK:  # no test cuts the power, and disks take long to say that they are done
             patch.setattr(os, "fsync", lambda fd: None)
             patch.setattr("rlds_cli.base.files.publishing._SYNCED_AT_ONCE", 1)  # there is nothing to wait for
