@@ -123,14 +123,14 @@ while sys.argv[1:]:
     ref, home, root = sys.argv.pop(1), sys.argv.pop(1) or None, sys.argv.pop(1)
     print(held()[1])
     before = mappings()
-    for _ in range(30):
+    for _ in range(12):
         opened()
     print(mappings() - before)
 """
 
 
 def test_stores_let_go_of_their_files_without_the_garbage_collector(tmp_path: Path) -> None:
-    """30 of them would have mapped 30 files more, and reserved as many addresses for rows to come."""
+    """12 of them would have mapped 12 files more, and reserved as many addresses for rows to come."""
     stores = list[str]()
     for kind in MAKERS:
         own = tmp_path / kind
@@ -141,7 +141,7 @@ def test_stores_let_go_of_their_files_without_the_garbage_collector(tmp_path: Pa
     told = subprocess.run(run, check=True, capture_output=True, text=True, env=dict(os.environ)).stdout.split()
     assert len(told) == 2 * len(MAKERS)
     for one, more in zip(map(int, told[::2]), map(int, told[1::2]), strict=True):
-        assert one > 0 and more < 10
+        assert one > 0 and more < 6
 
 
 def test_versions_that_are_dropped_are_freed(tmp_path: Path) -> None:
