@@ -48,7 +48,7 @@ def record(checkout: Path) -> dict[str, str]:
 
 
 def test_a_kernel_that_loads_and_a_record_of_how_it_was_made(checkout: Path) -> None:
-    """Of small sources: those of the package were compiled where it is installed, and the tests of loaders call them."""
+    """Of small sources: those of the package are compiled where it is installed, and the tests of loaders call them."""
     done = compiling(checkout, os.environ["PATH"])
     assert done.returncode == 0, done.stderr
     about = record(checkout)
