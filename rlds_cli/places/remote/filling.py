@@ -27,6 +27,7 @@ from rlds_cli.places.remote.leases import Descriptor
 from rlds_cli.places.remote.presence import FETCHING, BlockMap, Room
 
 _PART = 4  # filling takes at most a quarter of the requests at a time
+_RUN = LONGEST_RUN  # blocks of a request
 _LOOK = 0.1  # seconds between two looks whether blocks are still wanted
 _ELSEWHERE = 2.0  # seconds between two looks whether another process still fills
 _PAUSES = (1.0, 4.0, 16.0, 64.0)  # seconds after failures without a block between them; one more ends the filling
@@ -243,12 +244,10 @@ def _most(files: Files) -> int:
 
 def _in_turn(files: Files, ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield runs (first, blocks) of the blocks that are missing, the beginnings of all ranges first."""
-    parts = []
-    for a, b in sorted(ranges):
-        parts += [(at, min(at + LONGEST_RUN, b), (at - a) / (b - a)) for at in range(a, b, LONGEST_RUN)]
+    parts = [(at, min(at + _RUN, b), (at - a) / (b - a)) for a, b in sorted(ranges) for at in range(a, b, _RUN)]
     for first, stop, _ in sorted(parts, key=itemgetter(2)):
         missing = first + np.flatnonzero(files.map.state[first:stop] == 0)
-        yield from runs(missing, files.map.first, LONGEST_RUN)
+        yield from runs(missing, files.map.first, _RUN)
 
 
 def _no_room(files: Files, ranges: Iterable[tuple[int, int]]) -> str:
