@@ -22,7 +22,9 @@ from rlds_cli.archives.formats import git_lfs, hdf5, unfit
 from rlds_cli.archives.formats.arrow_tables import ArrowFile
 from rlds_cli.archives.formats.tables import IN_WORDS, container_of, open_flat
 from rlds_cli.archives.formats.tfrecord import is_tfrecord
+from rlds_cli.archives.formats.zarr_stores import contents_of, is_zarr
 from rlds_cli.archives.readers import Archive, Part, recognise
+from rlds_cli.base.files import bundles
 from rlds_cli.base.text import natural
 from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout
 
@@ -110,7 +112,7 @@ def describe(given: Path, files: tuple[Path, ...], reader: str | None) -> FileRe
 
 def _size(file: Path) -> int:
     try:
-        return file.stat().st_size
+        return bundles.size_of(file)
     except OSError:  # it has vanished since
         return 0
 
@@ -278,6 +280,12 @@ def tree(file: Path) -> FileTree:
         The file may not be read.
     """
     git_lfs.check([file])
+    if is_zarr(file):
+        arrays = contents_of(file).arrays.values()
+        nodes = (
+            Node(a.name, a.shape, a.why or a.image or ("text" if a.dtype.kind == "O" else str(a.dtype))) for a in arrays
+        )
+        return FileTree("zarr", "a Zarr store", tuple(sorted(nodes, key=lambda n: natural(n.name))))
     head = unfit.check(file)
     if hdf5.is_hdf5(file):
         return _hdf5(file)

@@ -30,7 +30,7 @@ from rlds_cli.archives.readers import (
     skipped_file,
     without_bad_files,
 )
-from rlds_cli.base.files import child
+from rlds_cli.base.files import bundles, child
 from rlds_cli.errors import ArchiveError, InvalidArgument, ReaderError, UnknownLayout
 from rlds_cli.ted import FLAGS, Field, Note, Part
 
@@ -149,10 +149,9 @@ def _without_pointers(archive: Archive) -> Archive:
 
 def _state(file: Path) -> tuple[int, int, int]:
     try:
-        stat = file.stat()
+        return bundles.state_of(file)
     except OSError:
         return (0, 0, 0)
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def look_up(name: str, place: ArchivedStep, files: Sequence[Path]) -> list[ArchivedValue]:

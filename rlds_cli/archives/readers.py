@@ -25,6 +25,7 @@ from rlds_cli.archives.account import BAD_FILES, Account, Entry
 from rlds_cli.archives.formats.text_tables import MAX_COLUMNS
 from rlds_cli.base import text
 from rlds_cli.base.array_types import Array, IntArray
+from rlds_cli.base.files import bundles
 from rlds_cli.base.files.disk import is_full
 from rlds_cli.errors import (
     ArchiveError,
@@ -65,10 +66,12 @@ READERS = (
     "lerobot",
     "openml",
     "recordings",
+    "zarr_replay_buffer",
     "plain",
 )
 # Readers that stop at the first damaged file.
-STOP_AT_DAMAGE = ("d3rlpy", "d4rl", "gen_dgrl", "ogbench", "robomimic", "roboset", "vd4rl")
+STOP_AT_DAMAGE = ("d3rlpy", "d4rl", "gen_dgrl", "ogbench", "robomimic", "roboset", "vd4rl", "zarr_replay_buffer")
+OF_BUNDLES = ("zarr_replay_buffer", "plain")  # readers of directories that are one file, see `base.files.bundles`
 REWARDS = (ACTION, ARRIVE) = ("action", "arrive")  # the step that the reward of a row belongs to
 LACKING = (FILL, DROP, REFUSE) = ("fill", "drop", "refuse")  # the fate of fields that some rows do not have
 _SHOWN_FILES = 5  # of the files that were left out, in a note
@@ -224,7 +227,7 @@ def _retold(account: Account | None, name: str, becomes: Sequence[str]) -> Accou
 
 
 def _stored(plan: Plan) -> int:
-    return sum(path.stat().st_size for path in plan.archive.files)
+    return sum(map(bundles.size_of, plan.archive.files))
 
 
 def _within(chunks: Iterator[Chunk], plan: Plan, what: Callable[[], str]) -> Iterator[Chunk]:
@@ -616,7 +619,10 @@ def choose(
 
 def recognise(paths: Sequence[Path]) -> tuple[str, str] | None:
     """Find the first reader that knows the files by their content: its name, and its description of them."""
+    bundled = any(path.is_dir() for path in paths)
     for name in reader_names():
+        if bundled and name in READERS and name not in OF_BUNDLES:
+            continue
         found = reader(name).recognise(paths)
         if found:
             return name, found

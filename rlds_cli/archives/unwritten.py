@@ -1,4 +1,4 @@
-"""Chunks of HDF5 files that were never written: they are read as the fill value, and nobody notices."""
+"""Chunks of HDF5 and Zarr that were never written: they are read as the fill value, and nobody notices."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ _SHOWN = 4  # datasets in a note
 
 
 def notes(files: Iterable[tuple[str, Path]]) -> Sequence[Note]:
-    """Make one note of the HDF5 files, by name, with chunks that were never written; read no values."""
+    """Make one note of the files, by name, with chunks that were never written; read no values."""
     from rlds_cli.archives.formats.hdf5 import is_hdf5  # imports h5py, which other formats do not need
+    from rlds_cli.archives.formats.zarr_stores import contents_of, is_zarr
 
-    found = [
-        (f"{name} ({missing:,} of {total:,} chunks) of {file}", missing)
-        for file, path in files
-        if is_hdf5(path)
-        for name, missing, total in _unwritten(path)
-    ]
+    found: list[tuple[str, int]] = []
+    for file, path in files:
+        if is_zarr(path):
+            lacking = [(a.name, a.missing, a.chunks) for a in contents_of(path).arrays.values() if a.missing]
+        else:
+            lacking = [*_unwritten(path)] if is_hdf5(path) else []
+        found += [(f"{name} ({missing:,} of {total:,} chunks) of {file}", missing) for name, missing, total in lacking]
     if not found:
         return ()
     more = f"; and {len(found) - _SHOWN:,} more datasets" if len(found) > _SHOWN else ""

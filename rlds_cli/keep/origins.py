@@ -9,8 +9,7 @@ from typing import Any
 
 from rlds_cli import home, registry
 from rlds_cli.base import ids, settings
-from rlds_cli.base.files import trees
-from rlds_cli.base.files.hashing import sha256_of
+from rlds_cli.base.files import bundles, trees
 from rlds_cli.base.files.names import is_unfinished
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import StrPath
@@ -43,7 +42,7 @@ def altered(path: Path, archive: Path) -> set[str]:
     """Return the files of an archive that differ from those that the dataset in ``path`` was made of."""
     made_of = [s for s in open_store(path, check=False).sources if s.get("sha256")]
     there = [(s, archive / str(s.get("file"))) for s in made_of]
-    return {str(s.get("file")) for s, file in there if file.is_file() and _changed(s, file) is not None}
+    return {str(s.get("file")) for s, file in there if bundles.is_file(file) and _changed(s, file) is not None}
 
 
 def downloadable(id: str) -> bool:
@@ -135,7 +134,7 @@ def _archive(path: Path, m: Manifest, sources: Sequence[Mapping[str, Any]]) -> F
     root = path.parents[2] if len(path.parents) > 2 else path
     directory = Home(root).archive(ids.parse(m.id))
     kept = [(s, directory / str(s.get("file"))) for s in sources]
-    kept = [(s, file) for s, file in kept if s.get("sha256") and file.is_file()]
+    kept = [(s, file) for s, file in kept if s.get("sha256") and bundles.is_file(file)]
     problems = [p for s, file in kept if (p := _changed(s, file)) is not None]
     known = _published(m, sources)
     remarks = [known] if known else []
@@ -148,7 +147,7 @@ def _archive(path: Path, m: Manifest, sources: Sequence[Mapping[str, Any]]) -> F
 
 def _changed(source: Mapping[str, Any], file: Path) -> Problem | None:
     try:
-        now = sha256_of(file)
+        now = bundles.sha256_of(file)
     except OSError as e:
         return Problem(f"archive {file.name}", f"cannot be read: {e.strerror}")
     if now == source["sha256"]:

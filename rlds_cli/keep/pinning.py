@@ -30,6 +30,7 @@ from urllib.parse import unquote, urlsplit
 
 from rlds_cli import home, registry
 from rlds_cli.base import ids, settings
+from rlds_cli.base.files import bundles
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.progress import Event, Progress, shown
@@ -508,7 +509,7 @@ def _check(d: Locked, made: Path) -> None:
 
 def _is_reachable(file: File) -> bool:
     """Return whether a file has a remote address, or a local one that exists."""
-    return any(path is None or path.is_file() for path in (as_url(u).local_path for u in file.urls))
+    return any(path is None or bundles.is_file(path) for path in (as_url(u).local_path for u in file.urls))
 
 
 def _revision(d: Locked) -> str | None:

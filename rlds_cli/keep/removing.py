@@ -9,6 +9,7 @@ from typing import Any
 
 from rlds_cli import home
 from rlds_cli.base import ids, settings
+from rlds_cli.base.files import bundles
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.sizes import freed_by, size_on_disk
 from rlds_cli.base.ids import DatasetId
@@ -176,7 +177,7 @@ def _of_archive(id: DatasetId, path: Path) -> str:
         return ""
     if id.family == ids.LOCAL:
         files = origins.own_files(path)
-        lost = [file for file, _ in files if not file.is_file()]
+        lost = [file for file, _ in files if not bundles.is_file(file)]
         return f"{lost[0]}, which it was imported from, is gone" if lost else ""
     if origins.downloadable(str(id.base)) or Home(path.parents[2]).archive(id).is_dir():
         return ""

@@ -18,7 +18,7 @@ from rlds_cli.archives import ArchivedStep, ReaderName, check_name, look_up, pla
 from rlds_cli.archives.readers import ArchivedValue
 from rlds_cli.base import ids, settings
 from rlds_cli.base.array_types import IntArray
-from rlds_cli.base.files.hashing import sha256_of
+from rlds_cli.base.files import bundles
 from rlds_cli.base.ids import FINGERPRINT
 from rlds_cli.base.progress import Progress
 from rlds_cli.base.settings import StrPath
@@ -261,13 +261,13 @@ def _files(ds: Dataset, wanted: Collection[int], archive: StrPath | None) -> dic
     for number, source in ((n, ds.sources[n]) for n in sorted(wanted)):
         name = str(source["file"])
         candidates = _kept(ds, source) if root is None else _below(root, name)
-        file = next((p for p in candidates if p.is_file()), None)
+        file = next((p for p in candidates if bundles.is_file(p)), None)
         if file is None:
             raise RldsError(
                 f"{name} of the archive of {ds.id} is not {'here' if root is None else f'in {root}'}.",
                 hint=f"rlds verify {ds.id} --trace 100 --archive DIR, where DIR holds it",
             )
-        if source.get("sha256") and sha256_of(file) != source["sha256"]:
+        if source.get("sha256") and bundles.sha256_of(file) != source["sha256"]:
             raise RldsError(
                 f"{file} is not the file that {ds.id} was made of: its sha256 is not {source['sha256']}.",
                 hint=f"rlds verify {ds.id} --fix",
@@ -278,7 +278,7 @@ def _files(ds: Dataset, wanted: Collection[int], archive: StrPath | None) -> dic
 
 def _below(root: Path, name: str) -> Iterator[Path]:
     yield from (root / name, root / Path(name).name)
-    if root.is_file():
+    if bundles.is_file(root):
         yield root
 
 

@@ -20,9 +20,8 @@ from typing import Any, Literal
 from rlds_cli import archives, home
 from rlds_cli.archives import Archive, Entry, Plan, ReaderName, plan_files, planner
 from rlds_cli.base import ids, settings
-from rlds_cli.base.files import child
+from rlds_cli.base.files import bundles, child
 from rlds_cli.base.files import json as documents
-from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import Settings, StrPath
@@ -184,7 +183,7 @@ def plan_import(
         reader=found.reader,
         recognised=found.how,
         files=plan.archive.files,
-        bytes=sum(f.stat().st_size for f in (*plan.archive.files, *more)),
+        bytes=sum(map(bundles.size_of, (*plan.archive.files, *more))),
         episodes_by=plan.episodes_by,
         fields=plan.schema,
         rows=found.rows,
@@ -358,9 +357,9 @@ def _describe_files(planned: ImportPlan, tell: Progress) -> tuple[dict[str, Any]
     """Describe the files of the archive, and behind them, since episodes name files by number, those beside them."""
     described, done, root = [], 0, planned.plan.archive.root
     for file in (*planned.files, *planned.beside):
-        size = file.stat().st_size
+        size = bundles.size_of(file)
         name = file.relative_to(root).as_posix()
-        described.append({"file": name, "size": size, "sha256": sha256_of(file), "url": file.as_uri()})
+        described.append({"file": name, "size": size, "sha256": bundles.sha256_of(file), "url": file.as_uri()})
         done += size
         tell(Event(planned.id, "verify", "", done, planned.bytes))
     return tuple(described)

@@ -12,6 +12,7 @@ from pathlib import Path
 from rlds_cli.archives.formats import arrow_tables, hdf5, parquet, text_tables, tianshou
 from rlds_cli.archives.formats.npz import open_npz
 from rlds_cli.archives.formats.tables import OF_LIBRARIES, container_of
+from rlds_cli.archives.formats.zarr_stores import contents_of
 
 DATASET, GROUP, ATTRIBUTE, ARRAY, COLUMN, KEY = "dataset", "group", "attribute", "array", "column", "key"
 FEATURE, TOPIC = "feature", "topic"  # of TFRecords and recordings, whose readers list them
@@ -59,6 +60,10 @@ def items(path: Path) -> tuple[Item, ...]:
             Item(kind, name, why=OWN if name in own else "", use=ORDER if name.lstrip("@") in order else "")
             for kind, name in listed
         )
+    if kind == "zarr":
+        store = contents_of(path)
+        arrays = [Item(ARRAY, a.name, why=a.why) for a in store.arrays.values()]
+        return (*arrays, *(Item(ATTRIBUTE, f"{of}@{n}") for of, said in store.attributes.items() for n in said))
     if kind == "npz":
         with open_npz(path) as npz:
             return tuple(Item(ARRAY, name) for name in npz.members)

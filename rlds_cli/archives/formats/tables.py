@@ -17,6 +17,7 @@ columns are in no file, and are computed from others::
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -46,6 +47,7 @@ from rlds_cli.archives.formats.npz import NpzFile, is_npz, open_npz
 from rlds_cli.archives.formats.parquet import is_parquet, open_parquet
 from rlds_cli.archives.formats.text_numbers import Mixed
 from rlds_cli.archives.formats.text_tables import CSV, JSON_LINES, MAX_COLUMNS, is_csv, is_json_lines, open_text
+from rlds_cli.archives.formats.zarr_stores import ZarrStore, is_zarr, open_zarr
 from rlds_cli.base import text
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.errors import ReaderError, RldsError, UnknownLayout, UnsafeArchive
@@ -333,6 +335,10 @@ class Table:
             value = _text_or_array(self.source.array(key)) if hdf5 is None else plain(hdf5[key])
             if value is not None:
                 yield key.removeprefix("metadata/"), value
+        if isinstance(self.source, ZarrStore):
+            for prefix, said in self.source.contents.described():
+                known = {f"{prefix}attributes/{name}": value for name, value in said.items()}
+                yield from ((k, v if isinstance(v, str) else json.dumps(v)) for k, v in known.items() if k not in used)
         for prefix, item in self._described():
             left = {f"attributes/{name}" for name in _own_attributes(item)}
             yield from (
@@ -340,7 +346,9 @@ class Table:
             )
 
     def attributes(self) -> list[str]:
-        """Return the attributes of all objects of an HDF5 file, as ``GROUP/attributes/NAME``; none are read."""
+        """Return the attributes of all objects of HDF5 and Zarr, as ``GROUP/attributes/NAME``; none are read."""
+        if isinstance(self.source, ZarrStore):
+            return [f"{of}attributes/{name}" for of, said in self.source.contents.described() for name in said]
         return [f"{prefix}attributes/{name}" for prefix, item in self._described() for name in _own_attributes(item)]
 
     def _described(self) -> Iterator[tuple[str, Any]]:
@@ -471,7 +479,7 @@ def _episode_of(stops: IntArray, seen: Mapping[str, Array], start: int) -> Array
 
 @contextmanager
 def open_flat(path: Path, *, check: bool = True, fill: bool = False) -> Iterator[Table]:
-    """Open HDF5, npz, Parquet or Arrow by content, CSV or JSON lines by name.
+    """Open Zarr, HDF5, npz, Parquet or Arrow by content, CSV or JSON lines by name.
 
     Raises as ``hdf5.open_file``, ``npz.open_npz``, ``open_parquet``, ``open_arrow`` and ``open_text`` do; ``fill`` as
     of ``ArrowFile``.
@@ -480,6 +488,9 @@ def open_flat(path: Path, *, check: bool = True, fill: bool = False) -> Iterator
     if kind == "npz":
         with open_npz(path) as npz:
             yield npz_table(path, npz)
+    elif kind == "zarr":
+        with open_zarr(path) as store:
+            yield zarr_table(path, store)
     elif kind not in (None, "hdf5"):
         with {"parquet": open_parquet, "arrow": open_arrow}.get(kind, open_text)(path, fill=fill) as f:
             columns = {n: TableColumn(n, s, d, path.name) for n, (s, d) in f.columns.items()}
@@ -493,6 +504,14 @@ def npz_table(path: Path, npz: NpzFile) -> Table:
     """An open npz as a table."""
     members = npz.members.values()
     return _table(path, npz, {m.name: TableColumn(m.name, m.shape, m.dtype, path.name) for m in members})
+
+
+def zarr_table(path: Path, store: ZarrStore) -> Table:
+    """An open Zarr store as a table."""
+    arrays = store.contents.arrays.values()
+    columns = {a.name: TableColumn(a.name, a.shape, a.dtype, path.name) for a in arrays if not a.why}
+    left_out = tuple(f"{a.name} ({a.why})" for a in arrays if a.why)
+    return _table(path, store, columns, left_out)
 
 
 def hdf5_table(path: Path, f: h5py.File) -> Table:
@@ -556,6 +575,7 @@ def _with_image(source: TableSource, c: TableColumn) -> TableColumn:
 
 
 CONTAINERS: Mapping[str, Callable[[Path], bool]] = {
+    "zarr": is_zarr,
     "npz": is_npz,
     "hdf5": is_hdf5,
     "parquet": is_parquet,
@@ -564,6 +584,7 @@ CONTAINERS: Mapping[str, Callable[[Path], bool]] = {
     "jsonl": is_json_lines,
 }
 IN_WORDS: Mapping[str, str] = {
+    "zarr": "Zarr",
     "npz": "npz",
     "hdf5": "HDF5",
     "parquet": "Parquet",

@@ -46,6 +46,7 @@ from rlds_cli.archives.plain.boundaries import (
 from rlds_cli.archives.readers import Archive
 from rlds_cli.archives.steps import check_steps
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
+from rlds_cli.base.files import bundles
 from rlds_cli.base.text import is_below, natural
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, EncodedFrames, Field, Note, Text
@@ -242,7 +243,7 @@ def _find_in_all(seen: Sequence[FileSurvey], view: TableView, place: Callable[[i
 
 
 def _stored(view: TableView) -> int:
-    return sum(path.stat().st_size for path in view.paths)
+    return sum(map(bundles.size_of, view.paths))
 
 
 def _shifted(place: Callable[[int], str], start: int, row: int) -> str:

@@ -15,9 +15,8 @@ from rlds_cli import home
 from rlds_cli.archives import Entry, ReaderName, is_beside
 from rlds_cli.base import ids, settings
 from rlds_cli.base.array_types import Array, BoolArray
+from rlds_cli.base.files import bundles, trees
 from rlds_cli.base.files import safe as safe_files
-from rlds_cli.base.files import trees
-from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.refs import Ref
@@ -337,7 +336,7 @@ def _known(there: Store, files: Sequence[Path]) -> tuple[Path, ...]:
     """
     known = {(s.get("size"), s.get("sha256")): k for k, s in enumerate(there.sources)}
     sizes = {size for size, _ in known}
-    keys = {f: (size, sha256_of(f)) for f in files if (size := f.stat().st_size) in sizes}
+    keys = {f: (size, bundles.sha256_of(f)) for f in files if (size := bundles.size_of(f)) in sizes}
     found = {f: known[key] for f, key in keys.items() if key in known}
     if len(found) == len(files):
         return tuple(found)

@@ -19,7 +19,7 @@ import numpy as np
 from rlds_cli.archives import Archive, Entry, Plan, ReaderName, account_of, plan_again, recorded_account
 from rlds_cli.base import text
 from rlds_cli.base.array_types import Array
-from rlds_cli.base.files import arrays, child, disk, trees
+from rlds_cli.base.files import arrays, bundles, child, disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.media import media_files
@@ -123,7 +123,9 @@ def identities(files: Sequence[Path], beside: Sequence[Path] = ()) -> dict[Path,
         try:
             stat = file.stat()
             found[file] = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
-            if file.is_dir():
+            if bundles.is_bundle(file):
+                found[file] = (stat.st_dev, *bundles.state_of(file))
+            elif file.is_dir():
                 found[file] = (stat.st_dev, stat.st_ino, sum(map(media_files.is_image, file.iterdir())), 0)
         except OSError:
             found[file] = (0, 0, 0, 0)
@@ -294,5 +296,5 @@ def _plain(value: object) -> str:
 
 
 def _named(file: Path) -> tuple[str, int, int]:
-    stat = file.stat()
-    return file.name, stat.st_size, stat.st_mtime_ns
+    _, size, written = bundles.state_of(file)
+    return file.name, size, written

@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 
 from rlds_cli.archives import Entry, WithoutData, holds_no_data
 from rlds_cli.base import ids, settings
-from rlds_cli.base.files import trees
+from rlds_cli.base.files import bundles, trees
 from rlds_cli.base.files.names import is_unfinished
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import StrPath
@@ -102,6 +102,7 @@ def choose(paths: Sequence[StrPath], *, most: int | None = None, cache_dir: StrP
         files = {f.absolute(): name for f, name in _files(path, most)}
         of_rlds = _take_own(path.absolute(), files, homes)
         made |= {_name(d, _fixed(path.absolute())): said for d, said in of_rlds.items()}
+        files = bundles.gathered(files, _fixed(path.absolute()))
         data = [f for f, name in files.items() if not (_is_unfinished(f) or (name and holds_no_data(name)))]
         data = data or [f for f in files if not _is_unfinished(f)]
         if not data and of_rlds:

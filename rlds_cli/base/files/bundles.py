@@ -1,0 +1,68 @@
+"""Directories that are one file of an archive: Zarr stores, whose chunks say nothing by themselves.
+
+A directory is a store if it holds the document of a group or an array. Those below it are parts of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+
+from rlds_cli.base.files import trees
+from rlds_cli.base.files.hashing import sha256_of as sha256_of_file
+
+DOCUMENTS = (".zgroup", ".zarray", "zarr.json")
+
+
+def is_bundle(path: Path) -> bool:
+    """Return whether a path is a directory that is one file of an archive."""
+    return any(os.path.isfile(f"{path}/{name}") for name in DOCUMENTS)  # noqa: PTH113  (asked for every file)
+
+
+def gathered(files: Mapping[Path, PurePath | None], top: Path) -> dict[Path, PurePath | None]:
+    """Return files at and below the directory ``top`` with each bundle in the place of its files.
+
+    ``files`` are absolute, with their names relative to ``top``; that of a bundle which is ``top`` itself is None.
+    """
+    bundles = {f.parent for f in files if f.name in DOCUMENTS}
+    found: dict[Path, PurePath | None] = {}
+    for file, name in files.items():
+        inside = [d for d in file.parents if d in bundles and (d == top or top in d.parents)] if bundles else []
+        if not inside:
+            found[file] = name
+        elif inside[-1] not in found:
+            found[inside[-1]] = inside[-1].relative_to(top) if inside[-1] != top else None
+    return found
+
+
+def size_of(file: Path) -> int:
+    """Return the bytes of a file of an archive."""
+    return sum(f.stat().st_size for f in trees.files(file)) if file.is_dir() else file.stat().st_size
+
+
+def sha256_of(file: Path) -> str:
+    """Return the sha256 of a file; that of a bundle is the one of a line ``sha256  name`` for each of its files."""
+    if not file.is_dir():
+        return sha256_of_file(file)
+    lines = sorted(f"{f.relative_to(file).as_posix()}\0{sha256_of_file(f)}" for f in trees.files(file))
+    listing = "".join(f"{digest}  {name}\n" for name, digest in (line.split("\0") for line in lines))
+    return hashlib.sha256(listing.encode(errors="surrogateescape")).hexdigest()
+
+
+def is_file(path: Path) -> bool:
+    """Return whether a path is a file of an archive that exists."""
+    return path.is_file() or is_bundle(path)
+
+
+def state_of(file: Path) -> tuple[int, int, int]:
+    """Return three numbers that differ after a write: inode, size and modification time.
+
+    Those of a bundle are number, size and newest modification time of its files.
+    """
+    if not is_bundle(file):
+        stat = file.stat()
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns
+    found = [f.stat() for f in trees.files(file)]
+    return len(found), sum(s.st_size for s in found), max((s.st_mtime_ns for s in found), default=0)
