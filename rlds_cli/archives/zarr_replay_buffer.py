@@ -98,7 +98,7 @@ def _stops(table: Table) -> IntArray:
     Raises
     ------
     CorruptArchive
-        They are no numbers, or do not ascend.
+        They are not whole numbers, or do not ascend.
     """
     c = table[ENDS]
     if len(c.shape) != 1 or c.dtype.kind not in "iu":

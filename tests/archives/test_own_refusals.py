@@ -72,11 +72,20 @@ def archive_of_files(path: Path) -> Path:
     return path
 
 
+def test_a_damaged_document_of_a_zarr_store_is_named(data: Path) -> None:
+    with pytest.raises(CorruptArchive, match="run: the document of data is damaged"):
+        plan_import(zarr_2(data / "run"), "local/x")
+
+
+def test_a_part_of_a_zarr_store_names_the_store(data: Path) -> None:
+    with pytest.raises(UnknownLayout, match="is a part of the Zarr store"):
+        plan_import(zarr_2(data / "run") / "data/0.0", "local/x")
+
+
 @pytest.mark.parametrize(
     ("name", "write", "said"),
     [
-        ("run", zarr_2, "run is a Zarr store, which is not read"),
-        ("run", zarr_3, "run is a Zarr store, which is not read"),
+        ("run", zarr_3, "run has no rows"),
         ("rows.arrow", arrow_stream, "rows.arrow is an Arrow stream, which is not read"),
         ("rows.zip", archive_of_files, "rows.zip is a zip archive, which is not read"),
     ],

@@ -7,12 +7,12 @@ from typing import IO, Any
 
 import numpy as np
 
+from rlds_cli.base.files.bundles import is_bundle
 from rlds_cli.errors import CorruptArchive, NoPermission, UnknownLayout, UnsafeArchive
 
 NPY = b"\x93NUMPY"
 _READ_IT_YOURSELF = "if you trust it, read it yourself and pass the episodes to rlds_cli.create(ID, episodes)"
 _CREATE = "rlds_cli.create takes the episodes that you read yourself"
-_ZARR = (".zgroup", ".zarray", "zarr.json")
 _ARROW_STREAM, _ZIP = b"\xff\xff\xff\xff", b"PK\x03\x04"
 _PAGE = (b"<!doctype", b"<html", b"<?xml")
 
@@ -50,12 +50,14 @@ def check(file: Path) -> bytes:
 
 
 def not_read(file: Path) -> UnknownLayout | None:
-    """Return the error for a file of a known format that no reader takes: Zarr, an Arrow stream, a zip; else None."""
-    stores = [path for path in file.parents if any((path / name).exists() for name in _ZARR)]
+    """Return the error for a file that no reader takes: a part of a Zarr store, an Arrow stream, a zip; else None."""
+    stores = [path for path in file.parents if is_bundle(path)]
     with file.open("rb") as stream:
         head = stream.read(4)
     if stores:
-        return UnknownLayout(f"{stores[-1]} is a Zarr store, which is not read.", hint=f"zarr.open_group; {_CREATE}")
+        return UnknownLayout(
+            f"{file.name} is a part of the Zarr store {stores[-1]}.", hint=f"rlds import {stores[-1]} reads all of it"
+        )
     if head == _ARROW_STREAM:
         return UnknownLayout(
             f"{file.name} is an Arrow stream, which is not read; Arrow and Parquet files are.",

@@ -16,7 +16,7 @@ from difflib import unified_diff
 from importlib import import_module
 from pathlib import Path
 
-sys.path.extend(str(Path(__file__).parents[2] / name) for name in ("support", "contract"))
+sys.path.extend(str(Path(__file__).parents[2] / name) for name in ("", "support", "contract"))
 
 from golden import EXPECTED, SECTIONS, sandbox, text
 
