@@ -18,7 +18,7 @@ DOCUMENTS = (".zgroup", ".zarray", "zarr.json")
 
 def is_bundle(path: Path) -> bool:
     """Return whether a path is a directory that is one file of an archive."""
-    return any(os.path.isfile(f"{path}/{name}") for name in DOCUMENTS)  # noqa: PTH113  (asked for every file)
+    return os.path.isdir(path) and any(os.path.isfile(f"{path}/{name}") for name in DOCUMENTS)  # noqa: PTH112, PTH113
 
 
 def gathered(files: Mapping[Path, PurePath | None], top: Path) -> dict[Path, PurePath | None]:
