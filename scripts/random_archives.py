@@ -11,6 +11,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import zarr
 
 Rng = np.random.Generator
 PNG = bytes.fromhex(  # 2x2, grey
@@ -348,6 +349,35 @@ def gen_dgrl(rng: Rng, directory: Path) -> Options:
     return {"format": "gen_dgrl", "skip_bad": chance(rng, 0.2)}
 
 
+def zarr_replay_buffer(rng: Rng, directory: Path) -> Options:
+    """A buffer in a directory or a zip; rows behind its end, arrays that are short, ends that lie, one step."""
+    runs = lengths(rng)
+    ends, rows = np.cumsum(runs), sum(runs) + int(rng.choice([0, 0, 1, 5]))
+    images = rng.integers(0, 255, (rows, 4, 4, 3)).astype("u1")
+    columns = {"action": values(rng, rows), "img": images, "state": values(rng, rows, (3,))}
+    if chance(rng, 0.3):
+        columns["reward"] = values(rng, rows, (), "f4")
+    if chance(rng, 0.2):
+        columns["state"][0] = 0 if columns["state"].dtype.kind == "i" else np.nan
+    if chance(rng, 0.1):
+        columns["img"] = images[:-1]
+    if chance(rng, 0.1):
+        ends[-1] += int(rng.choice([-1, 1, 100]))
+    if chance(rng, 0.1):
+        del columns[str(rng.choice(["action", "state"]))]
+    path, format = directory / f"buffer.zarr{'.zip' if chance(rng, 0.4) else ''}", int(rng.choice([2, 3]))
+    store = zarr.storage.ZipStore(path, mode="w") if path.suffix == ".zip" else path
+    group = zarr.open_group(store, mode="w", zarr_format=format)
+    for name, column in {**{f"data/{n}": c for n, c in columns.items()}, "meta/episode_ends": ends}.items():
+        chunks = (int(rng.integers(1, 9)), *column.shape[1:])
+        group.create_array(name, shape=column.shape, dtype=column.dtype, chunks=chunks)[...] = column
+    if path.suffix == ".zip":
+        store.close()
+    elif chance(rng, 0.1):
+        next(p for p in sorted(path.rglob("*")) if p.is_file() and p.name[0].isdigit()).write_bytes(b"damaged")
+    return {}
+
+
 def plain(rng: Rng, directory: Path) -> Options:
     """Tables of users: each mark of episodes alone and against another, final rows, files and groups per episode."""
     return _episodes(rng, directory) if chance(rng, 0.4) else _table(rng, directory)
@@ -480,7 +510,8 @@ def _write(rng: Rng, directory: Path, name: str, kind: str, columns: dict[str, A
 
 
 FAMILIES: dict[str, Callable[[Rng, Path], Options]] = {
-    f.__name__: f for f in (openml, d3rlpy, ogbench, d4rl, robomimic, roboset, gen_dgrl, vd4rl, plain)
+    f.__name__: f
+    for f in (openml, d3rlpy, ogbench, d4rl, robomimic, roboset, gen_dgrl, vd4rl, zarr_replay_buffer, plain)
 }
 
 
@@ -495,13 +526,17 @@ def add_stranger(rng: Rng, directory: Path) -> str:
     path = files[int(rng.integers(0, len(files)))] if (files := _changeable(directory)) else None
     if path is None or chance(rng, 0.2):
         return _beside(rng, directory)
-    return {".npz": _array, ".csv": _csv_column, ".jsonl": _json_key, ".parquet": _parquet_column}.get(
-        path.suffix, _hdf5_object
-    )(rng, path)
+    return {
+        ".npz": _array,
+        ".zarr": _zarr_array,
+        ".csv": _csv_column,
+        ".jsonl": _json_key,
+        ".parquet": _parquet_column,
+    }.get(path.suffix, _hdf5_object)(rng, path)
 
 
 def _changeable(directory: Path) -> list[Path]:
-    known = (".npz", ".csv", ".jsonl", ".parquet", ".h5", ".hdf5")
+    known = (".npz", ".csv", ".jsonl", ".parquet", ".h5", ".hdf5", ".zarr")
     return sorted(p for p in directory.rglob("*") if p.suffix in known)
 
 
@@ -537,6 +572,16 @@ def _array(rng: Rng, path: Path) -> str:
     kind = str(rng.choice(["scalar", "array", "rows"]))
     columns["stranger"] = {"scalar": np.array("pick"), "array": np.zeros((rows + 7, 2))}.get(kind, np.zeros(rows))
     np.savez(path, **columns)
+    return kind
+
+
+def _zarr_array(rng: Rng, path: Path) -> str:
+    group, kind = zarr.open_group(path, mode="a"), str(rng.choice(["attribute", "array", "rows"]))
+    if kind == "attribute":
+        group["data"].attrs["stranger"] = "rad"
+        return kind
+    name = "meta/stranger" if kind == "array" else "data/stranger"
+    group.create_array(name, shape=(1000,), dtype="f4")[...] = 1
     return kind
 
 

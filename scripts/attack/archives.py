@@ -9,9 +9,11 @@ import zlib
 from pathlib import Path
 
 import h5py
+import numcodecs
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import zarr
 from PIL import Image
 from scene import Scene, attacks, rewrite
 
@@ -266,3 +268,63 @@ def names_that_collide(scene: Scene) -> None:
         for name, value in names.items():
             f[name] = np.full(STEPS, value, np.float32)
     brought_in(scene, file)
+
+
+class _Trap:
+    """Its pickle makes a file."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.mark,)
+
+
+def buffer(path: Path, **arrays: np.ndarray) -> Path:
+    """A sound replay buffer of two episodes, and what is given with it."""
+    shutil.rmtree(path, ignore_errors=True)
+    group = zarr.open_group(path, mode="w", zarr_format=2)
+    sound = {"data/state": np.ones((STEPS, 3), np.float32), "data/action": np.zeros((STEPS, 1), np.float32)}
+    for name, values in {**sound, "meta/episode_ends": np.array([50, STEPS]), **arrays}.items():
+        made = group.create_array(name, shape=values.shape, dtype=values.dtype, chunks=values.shape,
+                                  compressors=numcodecs.Zlib(1))  # fmt: skip
+        made[...] = values
+    return path
+
+
+@attack(quick=True)
+def codecs_that_run_code(scene: Scene) -> None:
+    """A Zarr store whose document names the codec of pickles, in both formats, within shards and among filters."""
+    mark = scene.work / "ran"
+    values = np.empty(STEPS, object)
+    values[:] = [_Trap(mark)] * STEPS
+    chunk = numcodecs.Pickle().encode(values)
+    text = {"fill_value": None, "shape": [STEPS]}
+    old = {**text, "zarr_format": 2, "chunks": [STEPS], "dtype": "|O", "order": "C", "compressor": None}
+    pickled = {"name": "numcodecs.pickle", "configuration": {"id": "pickle"}}
+    grid = {"name": "regular", "configuration": {"chunk_shape": [STEPS]}}
+    new = {**text, "zarr_format": 3, "node_type": "array", "data_type": "string", "chunk_grid": grid,
+           "chunk_key_encoding": {"name": "default"}}  # fmt: skip
+    shard = {"name": "sharding_indexed", "configuration": {"chunk_shape": [STEPS], "codecs": [pickled]}}
+    for name, document in {
+        ".zarray": {**old, "filters": [{"id": "pickle"}]},
+        "zarr.json": {**new, "codecs": [pickled]},
+        "zarr.json ": {**new, "codecs": [shard]},
+    }.items():
+        path = buffer(scene.work / "evil.zarr") / "data" / "trap"
+        (path / "c").mkdir(parents=True)
+        (path / name.strip()).write_text(json.dumps(document))
+        for place in (path / "0", path / "c" / "0"):
+            place.write_bytes(chunk)
+        if brought_in(scene, scene.work / "evil.zarr") or mark.exists():
+            scene.fault(f"a store of pickles was read ({name})")
+
+
+@attack()
+def chunks_of_zarr_that_inflate(scene: Scene) -> None:
+    """A chunk of some kilobytes that inflates to gigabytes, of an array that claims to be small."""
+    path = buffer(scene.work / "bomb.zarr")
+    packed = zlib.compressobj(9)
+    content = b"".join(packed.compress(bytes(64 << 20)) for _ in range(96)) + packed.flush()  # 6 GiB
+    (path / "data/state/0.0").write_bytes(content)
+    brought_in(scene, path)
