@@ -375,7 +375,7 @@ def zarr_replay_buffer(rng: Rng, directory: Path) -> Options:
         store.close()
     elif chance(rng, 0.1):
         next(p for p in sorted(path.rglob("*")) if p.is_file() and p.name[0].isdigit()).write_bytes(b"damaged")
-    return {}
+    return {"format": "zarr_replay_buffer"}
 
 
 def plain(rng: Rng, directory: Path) -> Options:
