@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -368,6 +368,7 @@ def _within(positions: SampleNumbers, some: range) -> slice:
     return slice(some.start - positions.start, some.stop - positions.start, some.step)
 
 
+@dataclass(slots=True, eq=False)
 class Located:
     """Samples whose windows are known: those of one gather.
 
@@ -380,9 +381,10 @@ class Located:
         L; 0 for single steps, without an axis.
     """
 
-    def __init__(self, table: EpisodeIndex, drawn: Drawn, length: int) -> None:
-        self.table, self.drawn, self.length = table, drawn, length
-        self._known: dict[object, Any] = {}
+    table: EpisodeIndex
+    drawn: Drawn
+    length: int
+    _known: dict[object, Any] = field(default_factory=dict, init=False)
 
     def __len__(self) -> int:
         return len(self.drawn)

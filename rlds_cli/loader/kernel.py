@@ -456,7 +456,7 @@ def _aligned(size: int) -> Floats:
 # -- plans
 
 
-class Place(IntEnum):
+class RowPlace(IntEnum):
     """The rows of a column, see kernel.c."""
 
     HERE, LAST, NEIGHBOUR, OFFSETS, GIVEN, EPISODE, SPAN, SAMPLE = range(8)
@@ -482,9 +482,9 @@ class Output:
     dtype : numpy.dtype
     shape : tuple of int
         Of one row.
-    place : Place
+    place : RowPlace
     amount : int
-        Of `Place.NEIGHBOUR`, the distance in steps.
+        Of `RowPlace.NEIGHBOUR`, the distance in steps.
     source : array [rows, ...], optional
         The values: rows may lie apart, a row is contiguous.
     shift : int
@@ -494,7 +494,7 @@ class Output:
     other : array, optional
         The other flag of `Value.EITHER`, powers of the discount of `Value.SUM`.
     offsets : tuple of int
-        Of `Place.OFFSETS`.
+        Of `RowPlace.OFFSETS`.
     limit : int array [episodes], optional
         Rows of each episode that offsets may reach.
     mask : int
@@ -510,7 +510,7 @@ class Output:
     value: Value
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
-    place: Place = Place.HERE
+    place: RowPlace = RowPlace.HERE
     amount: int = 0
     source: Array | None = None
     shift: int = 0
@@ -643,7 +643,7 @@ class Plan:
 
     def _note(self, number: int, o: Output) -> None:
         """Note the arrays that an output reads rows of."""
-        if o.place in (Place.EPISODE, Place.SPAN, Place.SAMPLE):
+        if o.place in (RowPlace.EPISODE, RowPlace.SPAN, RowPlace.SAMPLE):
             return
         found = [o.source, o.other if o.value is Value.EITHER else None, *o.also]
         for array in (x for x in found if x is not None and x.size):
@@ -673,7 +673,7 @@ class Plan:
                 raise ValueError(f"{len(o.other)} powers of the discount for sums of {self._most} steps")
             c.other = self._keep(o.other, np.float64)
             c.doubles = (o.source.dtype == np.float64) | (o.dtype == np.float64) << 1
-        if o.place is Place.OFFSETS:
+        if o.place is RowPlace.OFFSETS:
             assert o.limit is not None
             self.windows.check_limit(o.limit)
             c.amount, c.offsets, c.limit = len(o.offsets), self._keep(np.array(o.offsets)), self._keep(o.limit)
@@ -684,8 +684,8 @@ class Plan:
 
     def _source(self, source: Array, o: Output) -> tuple[int, int]:
         """Return the address of row 0, after a shift, and the bytes from row to row."""
-        reach = {Place.EPISODE: self.windows.struct.episodes, Place.SPAN: self._most + 1}.get(o.place, self._rows)
-        late = o.place in (Place.OFFSETS, Place.GIVEN)  # these read the row of the final observation
+        reach = {RowPlace.EPISODE: self.windows.struct.episodes, RowPlace.SPAN: self._most + 1}.get(o.place, self._rows)
+        late = o.place in (RowPlace.OFFSETS, RowPlace.GIVEN)  # these read the row of the final observation
         if not 0 <= o.shift <= 1 or prod(source.shape[1:]) != prod(o.shape):
             raise ValueError(f"values {source.shape[1:]} of a column, shift {o.shift}, as {o.shape}")
         if len(source) < reach + (o.shift if late else 0):
@@ -916,18 +916,18 @@ def _fetches(columns: Iterable[_Column], outputs: Iterable[Output]) -> list[_Fet
     """Return the bytes of each row to fetch ahead: neighbouring columns together."""
     read: list[tuple[tuple[int, ...], int, int]] = []
     for c, o in zip(columns, outputs, strict=True):
-        if o.source is None or o.place in (Place.EPISODE, Place.SPAN):
+        if o.source is None or o.place in (RowPlace.EPISODE, RowPlace.SPAN):
             continue
         size = o.source.itemsize * prod(o.source.shape[1:])
         if o.value is Value.SUM and o.other is not None:
             size += (len(o.other) - 1) * c.stride  # the rewards of the steps after it
-        if o.place is Place.OFFSETS:
+        if o.place is RowPlace.OFFSETS:
             first, last = min(o.offsets), max(o.offsets)
             if max(-first, last) < _NEAR:
-                where = (c.stride, Place.HERE, 0, -1)
+                where = (c.stride, RowPlace.HERE, 0, -1)
                 read.append((where, c.base + first * c.stride, (last - first) * c.stride + size))
             continue
-        amount = c.amount if o.place is Place.NEIGHBOUR else 0
+        amount = c.amount if o.place is RowPlace.NEIGHBOUR else 0
         where = (c.stride, c.place, amount, c.given)
         read += [(where, c.base or 0, size)] if size and c.base else []
         read += [(where, c.other, size)] if o.value is Value.EITHER else []

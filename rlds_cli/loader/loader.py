@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Never, NoReturn
 from weakref import WeakSet
 
@@ -314,15 +315,18 @@ class Loader:
     def _batches(self, pieces: Iterator[SampleRun], prefetch: int) -> Iterator[Batch]:
         on_stream, meter = self.reader.arrays.on_stream(), self._meter
         filled: DatasetSource | MixtureSource | None = None
-        self.reader.look()
+        for reads in self.source.remote:
+            reads.look()  # of which all blocks are cached by now is not announced any more
         meter.begin()
 
         def read(piece: LocatedRun) -> Iterator[Batch]:
             with on_stream():
-                return piece.read(early=prefetch > 0)
+                return piece.reader.read(piece.run, piece.located, piece.told, early=prefetch > 0)
 
         early = self._stateful is None and self._live is None  # no more than `prefetch` runs are older than the data
-        read_by = ((self._reader_of(run), run) for run in pieces)
+        read_by: Iterable[tuple[BatchReader, SampleRun]] = zip(repeat(self._reader), pieces)
+        if (live := self._live) is not None:
+            read_by = ((live.reader_of(run), run) for run in pieces)
         for piece, batches in prefetched(read, located(read_by, early=early), prefetch):
             run, is_first = piece.run, True
             epoch, size, step, sample = run.order.epoch, run.size, run.every * run.size, run.first + run.size
@@ -335,9 +339,6 @@ class Loader:
                     filled = self.source
                     filled.fill()
                 is_first = False
-
-    def _reader_of(self, run: SampleRun) -> BatchReader:
-        return self._reader if self._live is None else self._live.reader_of(run)
 
     def __len__(self) -> int:
         """Return the number of batches of one ``iter()``: ``steps``, or those of an epoch.

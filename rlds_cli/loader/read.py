@@ -19,7 +19,7 @@ from rlds_cli.loader.fields.cached import cached, is_cached
 from rlds_cli.loader.fields.columns import BatchColumn
 from rlds_cli.loader.fields.fields import no_reward
 from rlds_cli.loader.index import Located, WindowIndex
-from rlds_cli.loader.kernel import Bound, NStep, Output, Place, Plan, SampleNumbers, Value
+from rlds_cli.loader.kernel import Bound, NStep, Output, Plan, RowPlace, SampleNumbers, Value
 from rlds_cli.loader.order import Order
 from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.schedule import Ranks, SampleRun
@@ -393,16 +393,16 @@ class CompiledColumns:
 
     def _stretches(self, located: Located, o: Output) -> tuple[IntArray, int]:
         """Return the first row that an output reads of each sample [K], and how many follow each other."""
-        if o.place is Place.GIVEN:
+        if o.place is RowPlace.GIVEN:
             assert o.given is not None
             return located.once(o.given, partial(o.given, located)), 1
         stride, offset = self._starts
         drawn, table = located.drawn, located.table
         step = drawn.number * stride + offset
-        if o.place is Place.OFFSETS:
+        if o.place is RowPlace.OFFSETS:
             step, length = step + min(o.offsets), max(o.offsets) - min(o.offsets) + 1
         else:
-            length = self._summed if o.place is Place.LAST else max(1, located.length)
+            length = self._summed if o.place is RowPlace.LAST else max(1, located.length)
             step = step + o.amount
         steps, start = table.steps.take(drawn.episode), table.start.take(drawn.episode)
         return start + np.clip(step, 0, steps - 1), length
@@ -570,22 +570,11 @@ class BatchReader:
         ships = self.arrays.ships and not self.source.resident
         return prefetch_depth(sample_bytes=one, gather_bytes=gathered, decodes=self.source.decodes, ships=ships)
 
-    def locate(self, run: SampleRun) -> Any:
-        """Find the rows of a run's samples, by index maths alone."""
-        return self.source.locate(run, self.ranks)
-
-    def announce(self, located: Any) -> int:
-        """Announce the blocks of remote datasets that are read; return how many are missing."""
-        return self.source.announce(located) if self.source.remote else 0
-
-    def look(self) -> None:
-        """Look whether all blocks of remote datasets are cached: then none is announced any more."""
-        for reads in self.source.remote:
-            reads.look()
-
-    def advise(self, located: Any) -> Advice:
-        """Announce coming reads to the kernel, where that pays; pass the result to `read`."""
-        return self.read_ahead.advise(self.source.planned_reads(located)) if self.read_ahead.advising else ()
+    def locate(self, run: SampleRun) -> LocatedRun:
+        """Find the rows of a run's samples, by index maths alone, and announce them to the kernel and the stores."""
+        found = self.source.locate(run, self.ranks)
+        told = self.read_ahead.advise(self.source.planned_reads(found)) if self.read_ahead.advising else ()
+        return LocatedRun(self, run, found, told, self.source.announce(found) if self.source.remote else 0)
 
     def read(self, run: SampleRun, located: Any, told: Advice = (), *, early: bool = False) -> Iterator[Batch]:
         """Read the batches of a run one after the other; all at once if ``early``.
@@ -662,7 +651,7 @@ class BatchReader:
 
 @dataclass(frozen=True, slots=True)
 class LocatedRun:
-    """A run whose samples are located, and its reader."""
+    """A run whose samples are located, its reader, and how many blocks of remote datasets it waits for."""
 
     reader: BatchReader
     run: SampleRun
@@ -670,30 +659,18 @@ class LocatedRun:
     told: Advice
     missing: int = 0
 
-    def read(self, *, early: bool) -> Iterator[Batch]:
-        """Read the batches, see `BatchReader.read`."""
-        return self.reader.read(self.run, self.located, self.told, early=early)
-
 
 def located(runs: Iterable[tuple[BatchReader, SampleRun]], *, early: bool) -> Iterator[LocatedRun]:
     """Locate the samples of each run; with ``early``, some runs ahead while data come from the disk or from afar."""
-    if not early:
-        yield from (_located(reader, run) for reader, run in runs)
-        return
     waiting: deque[LocatedRun] = deque()
     given = 0
     for reader, run in runs:
-        waiting.append(_located(reader, run))
-        while len(waiting) > _ahead(reader, waiting, given):
+        waiting.append(reader.locate(run))
+        while len(waiting) > (_ahead(reader, waiting, given) if early else 0):
             yield waiting.popleft()
             given += 1
     while waiting:
         yield waiting.popleft()
-
-
-def _located(reader: BatchReader, run: SampleRun) -> LocatedRun:
-    found = reader.locate(run)
-    return LocatedRun(reader, run, found, reader.advise(found), reader.announce(found))
 
 
 def _ahead(reader: BatchReader, waiting: Iterable[LocatedRun], given: int) -> int:

@@ -19,10 +19,9 @@ from rlds_cli.base.files.modules import importable
 from rlds_cli.base.text import did_you_mean
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import builtin, sources
-from rlds_cli.preprocess.sources import Files, LockedFunction
+from rlds_cli.preprocess.sources import Files, LockedFunction, UserModules
 
 UNITS = ("episode", "batch", "step", "window")
-_TORCH = "torch"
 _UNIT, _SPAN = "__rlds_unit__", "__rlds_span__"
 _FORM = (
     "MODULE:FUNCTION, as in my_prep:norm; FILE.py:FUNCTION, as in prep/my_prep.py:norm (FILE.py alone if it defines one"
@@ -136,7 +135,7 @@ def first_pass(call: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[.
     """
     while isinstance(call, functools.partial):
         call = call.func
-    fit, merge = (getattr(call, name, None) for name in ("fit", "merge"))
+    fit, merge = getattr(call, "fit", None), getattr(call, "merge", None)
     if fit is None and merge is None:
         return None
     if not callable(fit) or not callable(merge):
@@ -151,19 +150,11 @@ def first_pass(call: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[.
 
 def marked(call: Any) -> tuple[str | None, tuple[int, int]]:
     """Return the unit that a decorator declares, and history and future of its windows."""
-    return _marked(call, _UNIT), _marked(call, _SPAN) or (0, 0)
-
-
-def _marked(call: Any, mark: str) -> Any:
-    """Return an attribute that a decorator set on a function, a callable object, or what a partial wraps."""
     while isinstance(call, functools.partial):
         call = call.func
-    return getattr(call, mark, None) or getattr(type(call).__call__, mark, None)
-
-
-def search_path(fn: object) -> tuple[str, ...]:
-    """Return the directories to search first: the current one, unless the function is built-in."""
-    return () if isinstance(fn, str) and ":" not in fn else (str(Path.cwd()),)
+    method = type(call).__call__  # of a callable object
+    kind = getattr(call, _UNIT, None) or getattr(method, _UNIT, None)
+    return kind, getattr(call, _SPAN, None) or getattr(method, _SPAN, None) or (0, 0)
 
 
 def find_function(fn: str | Callable[..., Any] | Function) -> Function:
@@ -219,18 +210,19 @@ def _referenced(reference: str) -> Function:
         path: tuple[str, ...] = (str(file.parent),)
         with importable(path):
             module = _load_file(file)
-        files = sources.made_of(file, [Path.cwd()])
-        where: dict[str, Any] = {"file": str(file), "uses_torch": sources.mentions(file, [Path.cwd()], _TORCH)}
+        own = sources.imported(file, [Path.cwd()])
+        where: dict[str, Any] = {"file": str(file)}
     else:
         path = (str(Path.cwd()),)
         with importable(path):
             module = _import(target)
-        files = sources.module_files(target, [Path.cwd()])
-        where = {"module": target, "uses_torch": _mentions_torch(target)}
+        own = sources.of_module(target, [Path.cwd()])
+        where = {"module": target}
     call = _attribute(module, name, reference)
     if builtin.traits_of(call).version:
         return _built_in(call)
-    return Function(reference, name, _hash(files, [] if files else [reference]), files, path=path, call=call, **where)
+    code = _hash(own.files, [] if own.files else [reference])
+    return Function(reference, name, code, own.files, path=path, uses_torch=own.uses_torch, call=call, **where)
 
 
 def _built_in(call: Callable[..., Any]) -> Function:
@@ -250,7 +242,8 @@ def _not_there(reference: str) -> PreprocessError:
 
 
 def _hash(files: Files, held: list[object]) -> str:
-    return hashlib.sha256((sources.files_hash(files) + sources.code_hash(held)).encode()).hexdigest()
+    of_files = hashlib.sha256(repr(files).encode()).hexdigest()
+    return hashlib.sha256((of_files + sources.code_hash(held)).encode()).hexdigest()
 
 
 def _load_file(file: Path) -> ModuleType:
@@ -338,19 +331,18 @@ def _given(fn: Callable[..., Any]) -> Function:
     kind = inner if hasattr(inner, "__qualname__") else type(inner)
     module, name = kind.__module__ or "", kind.__qualname__
     reference = name.rpartition(".<locals>.")[2] if module == "__main__" or "<" in name else f"{module}:{name}"
-    files = sources.module_files(module, [Path.cwd()]) if _is_found(module, name, kind) else ()
-    code = _code_of(fn, kind, reference, files)
-    if kind is fn and _is_found(module, name, fn):
-        return Function(reference, name, code, files, module=module, uses_torch=_mentions_torch(module), call=fn)
+    found: Any = None if module == "__main__" and not script() else sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    importable = found is kind  # by its name, in another process
+    own = sources.of_module(module, [Path.cwd()]) if importable else UserModules()
+    code = _code_of(fn, kind, reference, own.files)
+    if kind is fn and importable:
+        return Function(reference, name, code, own.files, module=module, uses_torch=own.uses_torch, call=fn)
     pickled = _pickled(fn)
-    uses_torch = _TORCH.encode() in (pickled or b"") or (bool(files) and _mentions_torch(module))
+    uses_torch = sources.TORCH in (pickled or b"") or own.uses_torch
     name = name.rpartition(".")[2]
-    return Function(reference, name, code, files, pickled=pickled, uses_torch=uses_torch, call=fn)
-
-
-def _mentions_torch(module: str) -> bool:
-    file = sources.module_file(module)
-    return file is not None and sources.mentions(file, [Path.cwd()], _TORCH)
+    return Function(reference, name, code, own.files, pickled=pickled, uses_torch=uses_torch, call=fn)
 
 
 def _code_of(fn: Callable[..., Any], kind: Any, reference: str, files: Files) -> str:
@@ -364,16 +356,6 @@ def _code_of(fn: Callable[..., Any], kind: Any, reference: str, files: Files) ->
     if not files:
         held += [getattr(fn, name) for name in ("fit", "merge") if isinstance(getattr(fn, name, None), FunctionType)]
     return _hash(files, held)
-
-
-def _is_found(module: str, name: str, value: object) -> bool:
-    """Return whether another process can import ``value`` by its module and name."""
-    at: Any = sys.modules.get(module)
-    if at is None or (module == "__main__" and not script()):
-        return False
-    for part in name.split("."):
-        at = getattr(at, part, None)
-    return at is value
 
 
 def script() -> Path | None:

@@ -97,8 +97,10 @@ class PreprocessJob:
         # A worker's standard output belongs to the program: redirect what the function prints.
         with redirect_stdout(sys.stderr) if parent_process() else nullcontext():
             runner = runner_of(self.task, self._reader)
+            first, last = part.args["first"], part.args["last"]
+            stretches = [(first, last, False)] if self.reuse is None else self.reuse.stretches(first, last)
             with undisturbed(self.task):
-                for first, last, there in self._stretches(part):
+                for first, last, there in stretches:
                     if there and self.reuse is not None:
                         yield from self.reuse.chunks(first, last, self.plan, self._reader.table(first, last))
                     else:
@@ -107,10 +109,6 @@ class PreprocessJob:
                 if runner.by_number or (self.reuse is not None and self.reuse.by_number):
                     nothing = lay_out(self.plan.written, [])
                     yield replace(nothing, notes=(BY_NUMBER,))
-
-    def _stretches(self, part: Part) -> Iterator[tuple[int, int, bool]]:
-        first, last = part.args["first"], part.args["last"]
-        return iter([(first, last, False)]) if self.reuse is None else self.reuse.stretches(first, last)
 
     @cached_property
     def _reader(self) -> SourceReader:

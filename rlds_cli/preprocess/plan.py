@@ -175,33 +175,29 @@ class Runner(Protocol):
 def make_plan(task: Task, runner: Runner, assumptions: Assumptions) -> tuple[WritePlan, float]:
     """Plan the output of a task from a few episodes, and measure the seconds per step.
 
+    They are the first, middle and last one, of those with a final observation if there are any.
+
     Raises
     ------
     PreprocessError
         The function failed on one of them, or dropped all episodes.
     """
-    probes = [_probe(task, runner, k, assumptions) for k in _looked_at(task)]
-    first = next((p for p in probes if p.schema), None) or _first_kept(task, runner, assumptions)
+    episodes = task.dataset.episodes
+    observed = np.flatnonzero(episodes["num_observed"] > episodes["length"])
+    of = observed if len(observed) else np.arange(len(episodes))
+    probes: list[Probe] = []
+    for k in sorted({int(of[0]), int(of[len(of) // 2]), int(of[-1])}):
+        try:
+            probes.append(runner.probe(k, assumptions)[0])
+        except PreprocessError:
+            if not task.keep_going:
+                raise
+            probes.append(Probe(None, frozenset(), kept=False))  # as if it was dropped
+    made = [p for p in probes if p.schema]
+    first = made[0] if made else _first_kept(task, runner, assumptions)
     assumptions = replace(assumptions, kept=assumptions.kept and all(p.kept for p in probes))
-    seconds = min((p.seconds for p in probes if p.schema), default=first.seconds)  # the first call may import things
-    return plan_of(task, assumptions, first, [p for p in probes if p.schema]), seconds
-
-
-def _probe(task: Task, runner: Runner, k: int, assumptions: Assumptions) -> Probe:
-    """Probe an episode; with keep_going, a failing episode counts as dropped."""
-    try:
-        return runner.probe(k, assumptions)[0]
-    except PreprocessError:
-        if not task.keep_going:
-            raise
-        return Probe(None, frozenset(), kept=False)
-
-
-def _looked_at(task: Task) -> list[int]:
-    """Return the first, middle and last episode, preferring episodes with a final observation."""
-    observed = np.flatnonzero(task.dataset.episodes["num_observed"] > task.dataset.episodes["length"])
-    of = observed if len(observed) else np.arange(len(task.dataset.episodes))
-    return sorted({int(of[0]), int(of[len(of) // 2]), int(of[-1])})
+    seconds = min((p.seconds for p in made), default=first.seconds)  # the first call may import things
+    return plan_of(task, assumptions, first, made), seconds
 
 
 def _first_kept(task: Task, runner: Runner, assumptions: Assumptions) -> Probe:

@@ -49,9 +49,9 @@ def publish(
 ) -> None:
     """Complete the dataset and move it to ``target`` in one step, unless one of ``checks`` raises."""
     t.dataset.store.files.check_readable()
-    task.write_failures(built.directory, tuple(task.failures_of(built.notes)))
     metadata = tuple(_metadata(t, built))
-    built = replace(built, notes=task.notes_for_manifest(n for n in built.notes if n != reuse.BY_NUMBER))
+    notes = task.write_failures(built.directory, [n for n in built.notes if n != reuse.BY_NUMBER])
+    built = replace(built, notes=notes)
     store = t.dataset.store
     taken = {f.name: plan.renamed.get(f.name, f.name) for f in plan.schema if f.name in plan.shared}
     linked = None

@@ -41,56 +41,60 @@ _COMPILED = (*EXTENSION_SUFFIXES, *BYTECODE_SUFFIXES)
 _HERE = Path(__file__).resolve().parents[1]
 _LIBRARIES = ("site-packages", "dist-packages")
 _CACHE = "PYTHONPYCACHEPREFIX"
+TORCH = b"torch"
 
 
-def made_of(file: Path, roots: Iterable[Path]) -> Files:
-    """Return ``file`` and the files under ``roots`` that it imports, directly or not, with their sha256."""
-    tops = _tops(file, roots)
-    return tuple(sorted((_relative(p, tops), sha) for p, sha in _read(file, tops) if sha))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserModules:
+    """The user's own modules that run when one of them is imported.
+
+    Attributes
+    ----------
+    files : tuple
+        The sources, by their paths below the directories that modules are searched in, and their sha256.
+    compiled : tuple of Path
+        Modules without a source.
+    uses_torch : bool
+        Whether a source mentions torch.
+    """
+
+    files: Files = ()
+    compiled: tuple[Path, ...] = ()
+    uses_torch: bool = False
 
 
-def compiled(file: Path, roots: Iterable[Path]) -> list[Path]:
-    """Return the modules without a source under ``roots`` that ``file`` imports, directly or not."""
-    return sorted(p for p, sha in _read(file, _tops(file, roots)) if not sha)
-
-
-def mentions(file: Path, roots: Iterable[Path], name: str) -> bool:
-    """Return whether ``file``, or a file under ``roots`` that it imports, contains ``name``."""
-    return any(name.encode() in p.read_bytes() for p, sha in _read(file, _tops(file, roots)) if sha)
-
-
-def _tops(file: Path, roots: Iterable[Path]) -> list[Path]:
-    return [package_root(file.resolve()), *(r.resolve() for r in roots)]
-
-
-def _read(file: Path, tops: list[Path]) -> Iterator[tuple[Path, str]]:
-    """Yield the modules that an import of a file runs, with their sha256; empty for modules without a source."""
-    file, seen = file.resolve(), set()
-    waiting = [file, *(p / "__init__.py" for p in file.parents if p.is_relative_to(tops[0]) and p != tops[0])]
+def imported(file: Path, roots: Iterable[Path]) -> UserModules:
+    """Return the module in ``file`` and those under ``roots`` that it imports, directly or not."""
+    file = file.resolve()
+    top = file.parent  # that the module is imported from: the parent of its outermost package
+    while (top / "__init__.py").exists() and top != top.parent:
+        top = top.parent
+    tops = [top, *(r.resolve() for r in roots)]
+    waiting = [file, *(p / "__init__.py" for p in file.parents if p.is_relative_to(top) and p != top)]
+    seen: set[Path] = set()
+    files: list[tuple[str, str]] = []
+    compiled: list[Path] = []
+    uses_torch = False
     while waiting:
         path = waiting.pop()
         if path in seen:
             continue
         seen.add(path)
         if path.name.endswith(_COMPILED):
-            yield path, ""
+            compiled.append(path)
             continue
         data = path.read_bytes()
-        yield path, hashlib.sha256(data).hexdigest()
-        waiting += [p for p in _imports(path, data, tops) if is_users(p)]
+        below = next((t for t in tops if path.is_relative_to(t)), path.parent)
+        files.append((path.relative_to(below).as_posix(), hashlib.sha256(data).hexdigest()))
+        uses_torch |= TORCH in data
+        waiting += filter(is_users, _imports(path, data, tops))
+    return UserModules(files=tuple(sorted(files)), compiled=tuple(sorted(compiled)), uses_torch=uses_torch)
 
 
-def package_root(file: Path) -> Path:
-    """Return the directory that a module is imported from: the parent of its outermost package."""
-    directory = file.parent
-    while (directory / "__init__.py").exists() and directory != directory.parent:
-        directory = directory.parent
-    return directory
-
-
-def _relative(path: Path, tops: list[Path]) -> str:
-    top = next((t for t in tops if path.is_relative_to(t)), path.parent)
-    return path.relative_to(top).as_posix()
+def of_module(module: str, roots: Iterable[Path]) -> UserModules:
+    """Return what an import of a module runs that is imported already, as `imported` does; none without a source."""
+    file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
+    return imported(file, roots) if file.suffix == ".py" and file.is_file() else UserModules()
 
 
 def is_users(path: Path) -> bool:
@@ -112,7 +116,7 @@ def _imports(path: Path, data: bytes, tops: list[Path]) -> Iterator[Path]:
         elif isinstance(node, ast.ImportFrom):
             above = [path.parents[node.level - 1]] if 0 < node.level <= len(path.parents) else tops
             for alias in node.names:
-                yield from _files_of(".".join(p for p in (node.module, alias.name) if p), above)
+                yield from _files_of(".".join(filter(None, (node.module, alias.name))), above)
 
 
 def _files_of(dotted: str, tops: list[Path]) -> Iterator[Path]:
@@ -128,27 +132,13 @@ def _files_of(dotted: str, tops: list[Path]) -> Iterator[Path]:
 def _modules(directory: Path, name: str) -> Iterator[Path]:
     """Yield the files that Python may import for a module: extension first, then source, then bytecode."""
     source = directory / f"{name}.py"
-    if source.is_file():
+    has_source = source.is_file()
+    if has_source:
         yield source.resolve()
-    others = _COMPILED if not source.is_file() else EXTENSION_SUFFIXES
-    yield from (p for p in (directory / f"{name}{suffix}" for suffix in others) if p.is_file())
-
-
-def module_file(module: str) -> Path | None:
-    """Return the source file of an imported module; None if it has none."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return Path(file) if file and Path(file).suffix == ".py" and Path(file).is_file() else None
-
-
-def module_files(module: str, roots: Iterable[Path]) -> Files:
-    """Return the files of an imported module, as `made_of` does; none if it has no source."""
-    file = module_file(module)
-    return made_of(file, roots) if file else ()
-
-
-def files_hash(files: Files) -> str:
-    """Return one hash of all files."""
-    return hashlib.sha256(repr(files).encode()).hexdigest()
+    for suffix in EXTENSION_SUFFIXES if has_source else _COMPILED:
+        other = directory / f"{name}{suffix}"
+        if other.is_file():
+            yield other
 
 
 def code_hash(value: object) -> str:
@@ -295,11 +285,11 @@ def find_locked(reference: str, files: Files) -> LockedFunction | None:
     if not is_users(file) or any(part in _LIBRARIES for part in file.parts):
         raise refused(reference, f"{file} belongs to a library")
     _check_defined(reference, file, name)
-    now = made_of(file, [Path.cwd()])
-    if now != files:
-        raise WrongFingerprint(f"{reference} has changed: {_difference(files, now)}.")
-    if without := compiled(file, [Path.cwd()]):
-        raise refused(reference, f"it imports {without[0]}, which has no source")
+    own = imported(file, [Path.cwd()])
+    if own.files != files:
+        raise WrongFingerprint(f"{reference} has changed: {_difference(files, own.files)}.")
+    if own.compiled:
+        raise refused(reference, f"it imports {own.compiled[0]}, which has no source")
     return LockedFunction(reference, file, name, files)
 
 

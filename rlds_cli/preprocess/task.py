@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -124,7 +124,8 @@ class Task:
         """The inputs that the result depends on; neither workers nor paths of files."""
         return {
             "source": self.source,
-            **seen_of(self.dataset),
+            # tells a source whose fingerprint is a claim from others, see `Files.unproved`
+            **({"seen": seen} if (seen := self.dataset.store.files.unproved) else {}),
             **identity(self.function, self.args, self.unit, self.span, self.arrays, self.depends_on),
             **({"keep_going": True} if self.keep_going else {}),
             "fields": sorted(self.fields) if self.fields is not None else None,
@@ -149,7 +150,7 @@ class Task:
             **self.pinned,
             **({} if self.whole else {"of": self.dataset.store.fingerprint()}),  # a selection of its episodes
             "reference": self.function.reference,
-            "files": [list(f) for f in self.function.files],
+            "files": [*map(list, self.function.files)],
             **self.parts_of_key,
             **({} if self.function.module or self.function.file else {"held": True}),
             "key": self.key,
@@ -234,7 +235,8 @@ def _said(part: str, value: Any) -> str:
 @contextmanager
 def described(dataset: Dataset, fn: Any, name: str | None, **how: Any) -> Iterator[Task]:
     """Describe a task as `describe` does; the modules of its function can be imported inside the block."""
-    with modules.importable(functions.search_path(fn)):
+    is_builtin = isinstance(fn, str) and ":" not in fn  # or in the current directory, which is searched first
+    with modules.importable(() if is_builtin else (str(Path.cwd()),)):
         t = describe(dataset, fn, name, **how)
         with modules.importable(t.function.path):
             yield t
@@ -261,7 +263,8 @@ def describe(
     _check_arguments(function, dataset, args)
     assert function.call is not None
     builtin.check(function.call, args)
-    _check_built_in(function, unit, arrays)
+    if builtin.traits_of(function.call).version and (unit, arrays) != ("episode", "numpy"):
+        raise PreprocessError(f"{function.name} works on whole episodes of NumPy arrays; omit unit and arrays.")
     prepared = builtin.prepare(function.call, dataset, args)
     fields = prepared.reads if fields is None else fields
     task = Task(
@@ -278,7 +281,9 @@ def describe(
         carried=prepared.carried,
         decoded=prepared.decoded,
     )
-    _check(task)
+    if len(task.dataset.episodes) == 0:
+        raise PreprocessError(f"{task.dataset.id} has no episodes here to process.")
+    _ = task.read, task.key  # raises if fields or args are invalid
     return task
 
 
@@ -294,12 +299,6 @@ def unit_of(function: Function, unit: str | None, span: tuple[int | None, int | 
 def source_of(dataset: Dataset) -> str:
     """Return the fingerprint of a dataset, or of a selection of its episodes."""
     return dataset.store.fingerprint() if is_whole(dataset) else dataset.fingerprint
-
-
-def seen_of(dataset: Dataset) -> dict[str, str]:
-    """Return the part of a key that tells a source whose fingerprint is a claim from others, see `Files.unproved`."""
-    seen = dataset.store.files.unproved
-    return {"seen": seen} if seen else {}
 
 
 def is_whole(dataset: Dataset) -> bool:
@@ -323,12 +322,6 @@ def id_of(dataset: Dataset, function: str, name: str | None) -> DatasetId:
     if id == source:
         raise PreprocessError(f"The result would replace its own source, {source}.", hint="another name: --as, name=")
     return id
-
-
-def _check(task: Task) -> None:
-    if len(task.dataset.episodes) == 0:
-        raise PreprocessError(f"{task.dataset.id} has no episodes here to process.")
-    _ = task.read, task.key  # raises if fields or args are invalid
 
 
 def names_of(fields: Sequence[str | tuple[str, ...]] | None) -> tuple[str, ...] | None:
@@ -378,15 +371,6 @@ def _argument_like(args: Iterable[str], known: Sequence[str]) -> str:
     if unknown and closest(unknown[0], ["fields"]):
         return "--fields NAME,NAME chooses the fields that the function receives"
     return "the data is the first argument; --arg NAME=VALUE is passed by name"
-
-
-def _check_built_in(function: Function, unit: str, arrays: str) -> None:
-    if (
-        function.call is not None
-        and builtin.traits_of(function.call).version
-        and (unit, arrays) != ("episode", "numpy")
-    ):
-        raise PreprocessError(f"{function.name} works on whole episodes of NumPy arrays; omit unit and arrays.")
 
 
 def _plain(args: Mapping[str, Any]) -> dict[str, Any]:
@@ -443,23 +427,18 @@ class Failure:
     again: str
 
 
-def failures_of(notes: Iterable[Note]) -> Iterator[Failure]:
-    """Yield the failures among notes."""
-    return (Failure(**json.loads(n.where)) for n in notes if n.code == Note.FAILED)
+def write_failures(directory: Path, notes: Iterable[Note]) -> tuple[Note, ...]:
+    """Write the failures among notes to ``errors.jsonl``, if there are any; return the notes for the manifest.
 
-
-def notes_for_manifest(notes: Iterable[Note]) -> tuple[Note, ...]:
-    """Shorten the notes of failures to the episode, as the manifest stores them."""
-    return tuple(replace(n, where=_episode(n)) if n.code == Note.FAILED else n for n in notes)
-
-
-def _episode(n: Note) -> str:
-    return f"episode {json.loads(n.where)['episode']}"
-
-
-def write_failures(directory: Path, found: Iterable[Failure]) -> None:
-    """Write ``errors.jsonl``, one failure per line; no file if there are no failures."""
-    lines = [json.dumps(asdict(failure)) + "\n" for failure in found]
+    There is a `Failure` in each line, as its note has it; the manifest names the episode alone.
+    """
+    lines, shortened = "", list[Note]()
+    for note in notes:
+        if note.code == Note.FAILED:
+            lines += f"{note.where}\n"
+            note = replace(note, where=f"episode {json.loads(note.where)['episode']}")
+        shortened.append(note)
     if lines:
         safe_files.make(directory)
-        safe_files.write_bytes(directory / FAILURES, "".join(lines).encode())
+        safe_files.write_bytes(directory / FAILURES, lines.encode())
+    return tuple(shortened)

@@ -273,7 +273,8 @@ def content_columns(table: EpisodeTable) -> Iterator[tuple[str, Array | list[str
         yield "has_seed", np.array([s is not None for s in table.seed], bool)
     if not isinstance(table.options, Repeated):
         yield "options", list(table.options)
-    yield from ((f"split/{name}", values) for name, values in table.splits.items())
+    for name, values in table.splits.items():
+        yield f"split/{name}", values
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,25 @@ Finished = dict[int, tuple[str, WrittenRows]]  # part -> its directory below the
 
 def record(part: int, where: str, written: WrittenRows) -> dict[str, Any]:
     """Return the record of a finished part; ``where`` is its directory below the job's."""
-    return {"part": part, "where": where, **_to_json(written)}
+    e, start = written.episodes, written.start
+    return {
+        "part": part,
+        "where": where,
+        "start": asdict(start) | {"strings": {k: len(v) for k, v in start.strings.items()}},
+        "rows": written.rows,
+        "frame_bytes": written.frame_bytes,
+        "new_strings": written.new_strings,
+        "hashes": written.hashes,
+        "notes": [*map(asdict, written.notes)],
+        "episodes": {
+            **{name: getattr(e, name).tolist() for name in ("length", "end", "observed", "source", "row")},
+            **{name: _given(getattr(e, name)) for name in ("group", "seed", "options")},
+            "splits": {k: v.tolist() for k, v in e.splits.items()},
+            "extra": e.extra,
+            "id": None if e.id is None else e.id.tobytes().hex(),
+            "origin": None if e.origin is None else e.origin.tolist(),
+        },
+    }
 
 
 def on_disk(work: Path, schema: Sequence[Field], records: Iterable[Any], numbers: Collection[int]) -> Finished:
@@ -43,26 +61,6 @@ def on_disk(work: Path, schema: Sequence[Field], records: Iterable[Any], numbers
         if rows.rehash(work / where, schema, paths, written):
             whole[number] = (where, written)
     return whole
-
-
-def _to_json(w: WrittenRows) -> dict[str, Any]:
-    e = w.episodes
-    return {
-        "start": asdict(w.start) | {"strings": {k: len(v) for k, v in w.start.strings.items()}},
-        "rows": w.rows,
-        "frame_bytes": w.frame_bytes,
-        "new_strings": w.new_strings,
-        "hashes": w.hashes,
-        "notes": [asdict(n) for n in w.notes],
-        "episodes": {
-            **{name: getattr(e, name).tolist() for name in ("length", "end", "observed", "source", "row")},
-            **{name: _given(getattr(e, name)) for name in ("group", "seed", "options")},
-            "splits": {k: v.tolist() for k, v in e.splits.items()},
-            "extra": e.extra,
-            "id": None if e.id is None else e.id.tobytes().hex(),
-            "origin": None if e.origin is None else e.origin.tolist(),
-        },
-    }  # fmt: skip
 
 
 def _given(values: Sequence[Any]) -> list[Any]:

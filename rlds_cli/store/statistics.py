@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import pairwise
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,18 +75,13 @@ class Accumulator:
 
     shape: tuple[int, ...]
     steps: int = 0
-    nonfinite: int = 0
-    _n: Float | None = None
-    _mean: Float = field(default_factory=lambda: np.zeros(0))
-    _m2: Float = field(default_factory=lambda: np.zeros(0))
-    _min: Float = field(default_factory=lambda: np.zeros(0))
-    _max: Float = field(default_factory=lambda: np.zeros(0))
+    _moments: Moments | None = None
     _bytes: ByteSums | None = None
 
     @property
     def pooled(self) -> bool:
         """True if all elements of a row count as one."""
-        return int(np.prod(self.shape, dtype=np.int64)) > MAX_WIDTH
+        return prod(self.shape) > MAX_WIDTH
 
     def add(self, values: Array) -> None:
         """Add a block [n, ...]."""
@@ -114,42 +110,41 @@ class Accumulator:
                 self._merge(m)
 
     def _merge(self, m: Moments) -> None:
-        self.nonfinite += m.missing
-        if self._n is None:
-            self._n, self._mean, self._m2, self._min, self._max = m.n, m.mean, m.m2, m.low, m.high
+        k = self._moments
+        if k is None:
+            self._moments = m
             return
-        total = self._n + m.n
-        safe = np.maximum(total, 1)
-        delta = m.mean - self._mean
-        self._mean = self._mean + delta * (m.n / safe)
-        self._m2 = self._m2 + m.m2 + delta**2 * (self._n * m.n / safe)
-        self._min, self._max, self._n = np.fmin(self._min, m.low), np.fmax(self._max, m.high), total
+        n = k.n + m.n
+        safe = np.maximum(n, 1)
+        delta = m.mean - k.mean
+        mean = k.mean + delta * (m.n / safe)
+        m2 = k.m2 + m.m2 + delta**2 * (k.n * m.n / safe)
+        self._moments = Moments(k.missing + m.missing, n, mean, m2, np.fmin(k.low, m.low), np.fmax(k.high, m.high))
 
     @np.errstate(over="ignore", invalid="ignore")
     def result(self, sample: Array) -> Stats:
         """Return the statistics; ``sample`` [n, ...] holds evenly spaced steps, for quantiles and the histogram."""
         shape = () if self.pooled else self.shape
-        width = int(np.prod(shape, dtype=np.int64))
         if self._bytes is not None:
             self._merge(_moments_of_bytes(self._bytes))
             self._bytes = None
-        if self._n is None:
+        if (m := self._moments) is None:
             nothing = np.full(shape, np.nan).tolist()
             return Stats(nothing, nothing, nothing, nothing, nothing, nothing, self.steps)
-        std = np.sqrt(np.where(self._n > 0, self._m2 / np.maximum(self._n, 1), np.nan))
-        mean = np.where(self._n > 0, self._mean, np.nan)
+        std = np.sqrt(np.where(m.n > 0, m.m2 / np.maximum(m.n, 1), np.nan))
+        mean = np.where(m.n > 0, m.mean, np.nan)
         if self.pooled and sample.dtype == np.uint8 and sample.size:
             q01, q99, counts, low, high = _of_bytes(sample)
         else:
-            q01, q99 = _quantiles(sample, width)
+            q01, q99 = _quantiles(sample, prod(shape))
             counts, low, high = _histogram(sample)
 
         def shaped(x: Float) -> Any:
             return x.reshape(shape).tolist()
 
         return Stats(
-            shaped(mean), shaped(std), shaped(self._min), shaped(self._max), shaped(q01), shaped(q99),
-            count=self.steps, nonfinite=self.nonfinite, histogram=counts, low=low, high=high,
+            shaped(mean), shaped(std), shaped(m.low), shaped(m.high), shaped(q01), shaped(q99),
+            count=self.steps, nonfinite=m.missing, histogram=counts, low=low, high=high,
         )  # fmt: skip
 
 
@@ -162,7 +157,8 @@ def _moments(flat: Array, beside: int) -> Moments:
     if np.isfinite(total).all():
         mean = total / rows
         x -= np.tile(mean, beside)
-        low, high = (_unfold(f, folded, width).astype(np.float64) for f in (np.minimum, np.maximum))
+        low = _unfold(np.minimum, folded, width).astype(np.float64)
+        high = _unfold(np.maximum, folded, width).astype(np.float64)
         if (high - low < _NARROW * np.abs(mean)).any():
             rest = _unfold(np.add, x, width) / rows
             mean += rest
@@ -236,7 +232,7 @@ def of_episodes(values: Array, start: IntArray, length: IntArray) -> Stats:
     ends = np.cumsum(length)
     steps = int(ends[-1]) if len(ends) else 0
     accumulator = Accumulator(values.shape[1:])
-    width = int(np.prod(values.shape[1:], dtype=np.int64))
+    width = prod(values.shape[1:])
     at_once = block_steps(width)
 
     def rows(a: int, b: int, every: int = 1) -> IntArray:
@@ -291,7 +287,7 @@ def _histogram(sample: Array) -> tuple[tuple[int, ...], float, float]:
         return (int(x.size),), low, high
     scaled = in_bins(x, low, high - low, BINS).astype(np.int64)
     counts = np.bincount(np.minimum(scaled, BINS - 1), minlength=BINS)
-    return tuple(int(c) for c in counts), low, high
+    return tuple(counts.tolist()), low, high
 
 
 # -- one pass over the rows of a field
@@ -332,22 +328,21 @@ def scan(values: Array, f: Field, table: EpisodeTable, threads: Executor | None)
         a, work = task
         hashes, found = [], []
         for rows, ends in _pieces(values[a : a + BLOCK_ROWS], a, last_rows, at_once):
-            if work != "count":  # the bytes of a piece are then in the core's cache for their statistics
-                hashes.append(digests.of_rows(rows) if large else _begun(a, a + len(rows)))
+            if work != "count" and large:  # the bytes of a piece are then in the core's cache for their statistics
+                hashes.append(digests.of_rows(rows))
+            elif work != "count":
+                first, stop = np.searchsorted(start, (a, a + len(rows)))  # the episodes that begin in these rows
+                end = int(start[stop - 1] + count[stop - 1]) if stop > first else a
+                begun = slice(first, stop)
+                hashes.append(digests.of_episodes(values[a : max(a, end)], start[begun] - a, count[begun]))
             if accumulator and work != "hash":
                 found.append(accumulator.moments(_steps(rows, ends)))
             a += len(rows)
         return hashes, found
 
-    def _begun(a: int, b: int) -> Digests:
-        """Hash the episodes that begin in rows a to b."""
-        e, end = np.searchsorted(start, (a, b))
-        stop = int(start[end - 1] + count[end - 1]) if end > e else a
-        return digests.of_episodes(values[a : max(a, stop)], start[e:end] - a, count[e:end])
-
     tasks = [(a, work) for a in blocks(len(values)) for work in works]
     looked_at = threads.map(look, tasks) if threads else map(look, tasks)
-    sample = values[_sampled(len(values), last_rows, _width(f.shape))] if accumulator else None
+    sample = values[_sampled(len(values), last_rows, prod(f.shape))] if accumulator else None
     hashes = [np.zeros((0, 32), np.uint8)]
     for some, found in looked_at:
         hashes += some
@@ -361,7 +356,7 @@ def scan(values: Array, f: Field, table: EpisodeTable, threads: Executor | None)
 
 def recount(read: Read, rows: int, f: Field, last_rows: IntArray) -> Stats:
     """Compute the statistics of a numeric field as `scan` does, in bounded memory, from rows that ``read`` returns."""
-    accumulator, width = Accumulator(f.shape), _width(f.shape)
+    accumulator, width = Accumulator(f.shape), prod(f.shape)
     sampled, sample = _sampled(rows, last_rows, width), []
     at_once = _at_once(f)
     step = at_once * max(1, _PIECE // max(1, at_once * width * np.dtype(f.dtype).itemsize))
@@ -376,13 +371,9 @@ def recount(read: Read, rows: int, f: Field, last_rows: IntArray) -> Stats:
     return accumulator.result(np.concatenate([np.zeros((0, *f.shape), f.dtype), *sample]))
 
 
-def _width(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape, dtype=np.int64))
-
-
 def _at_once(f: Field) -> int:
     """Return the number of rows to look at together."""
-    width = _width(f.shape)
+    width = prod(f.shape)
     if f.dtype == "uint8" and width > MAX_WIDTH:
         return max(1, _IMAGES_AT_ONCE // width)
     return block_steps(width)
@@ -391,9 +382,9 @@ def _at_once(f: Field) -> int:
 def _pieces(block: Array, start: int, last_rows: IntArray, at_once: int) -> Iterator[tuple[Array, IntArray]]:
     """Divide a ``block`` of rows that begins at row ``start``; also yield which rows of a piece are not steps."""
     edges = [*range(0, len(block), at_once), len(block)]
-    places = np.searchsorted(last_rows, [start + e for e in edges]).tolist()
-    ends = (last_rows[i:j] - start - a for a, i, j in zip(edges, places, places[1:], strict=False))
-    yield from ((block[a:b], e) for (a, b), e in zip(pairwise(edges), ends, strict=True))
+    places = np.searchsorted(last_rows, np.add(edges, start)).tolist()
+    for (a, b), (i, j) in zip(pairwise(edges), pairwise(places), strict=True):
+        yield block[a:b], last_rows[i:j] - start - a
 
 
 def _steps(rows: Array, ends: IntArray) -> Array:

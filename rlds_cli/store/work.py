@@ -88,7 +88,8 @@ class Work:
             self._work_here(journal, done, tell)
         built = self.assemble(done)
         done.clear()
-        _give_back()
+        with suppress(OSError, AttributeError):  # another C library
+            ctypes.CDLL(None).malloc_trim(0)  # glibc would keep about a third of the memory of the parts' tables
         return built
 
     def finished(self, numbers: Collection[int]) -> Finished:
@@ -341,12 +342,6 @@ def _known_starts(job: BuildJob) -> list[int] | None:
         starts.append(total)
         total += n
     return starts
-
-
-def _give_back() -> None:
-    """Return the memory of the parts' tables to the system. glibc would keep about a third of a large table."""
-    with suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _segment(number: int) -> str:

@@ -24,9 +24,9 @@ from rlds_cli.loader.kernel import (
     Bound,
     NStep,
     Output,
-    Place,
     Plan,
     PrefixTable,
+    RowPlace,
     SumTree,
     Value,
 )
@@ -290,16 +290,16 @@ def outputs_of(rng, table, n, most, length):
         blank = rng.random() < 0.5
         kind = rng.choice(["here", "last", "neighbour", "offsets", "given"])
         if kind == "here" or (kind == "last" and length):
-            return {"place": Place.HERE, "mask": mask, "blank": blank, "shift": rng.choice([0, 1])}
+            return {"place": RowPlace.HERE, "mask": mask, "blank": blank, "shift": rng.choice([0, 1])}
         if kind == "last":
-            return {"place": Place.LAST, "mask": mask, "blank": blank, "shift": rng.choice([0, 1])}
+            return {"place": RowPlace.LAST, "mask": mask, "blank": blank, "shift": rng.choice([0, 1])}
         if kind == "neighbour":
             amount = rng.choice([-1, 1, 2, -3])
-            return {"place": Place.NEIGHBOUR, "amount": amount, "mask": mask, "blank": blank}
+            return {"place": RowPlace.NEIGHBOUR, "amount": amount, "mask": mask, "blank": blank}
         if kind == "offsets":
             offsets = tuple(rng.choice([-1, 0, 1, 5, -9, rng.randint(-50, 50), *FAR]) for _ in range(rng.randint(1, 6)))
-            return {"place": Place.OFFSETS, "offsets": offsets, "limit": limit, "mask": OF_PLACE, "blank": blank}
-        return {"place": Place.GIVEN, "given": make_rows, "mask": OF_WINDOW, "blank": blank}
+            return {"place": RowPlace.OFFSETS, "offsets": offsets, "limit": limit, "mask": OF_PLACE, "blank": blank}
+        return {"place": RowPlace.GIVEN, "given": make_rows, "mask": OF_WINDOW, "blank": blank}
 
     def values(dtype, wanted):
         shape = rng.choice(SHAPES)
@@ -324,17 +324,19 @@ def outputs_of(rng, table, n, most, length):
         Output(Value.EITHER, flag, (1,), source=bools[0], other=bools[1], **place()),
         Output(Value.SUM, np.dtype(rng.choice(["f4", "f8"])), rewards.shape[1:] or (1,), **sums),
         Output(Value.ROW, int64, **{**place(), "shift": 0}),
-        Output(Value.ROW, int64, (1,), place=Place.SPAN),
-        Output(Value.COPY, np.dtype(np.float32), (1,), place=Place.SPAN, source=np.arange(most + 1, dtype=np.float32)),
-        Output(Value.COPY, int64, place=Place.EPISODE, source=np.arange(len(table.start)) * 7),
+        Output(Value.ROW, int64, (1,), place=RowPlace.SPAN),
+        Output(
+            Value.COPY, np.dtype(np.float32), (1,), place=RowPlace.SPAN, source=np.arange(most + 1, dtype=np.float32)
+        ),
+        Output(Value.COPY, int64, place=RowPlace.EPISODE, source=np.arange(len(table.start)) * 7),
         Output(Value.INSIDE, flag, **{**place(), "blank": False, "shift": 0, "given": None}),
         Output(Value.STEP, int64),
-        Output(Value.INDEX, int64, place=Place.EPISODE, source=table.index),
+        Output(Value.INDEX, int64, place=RowPlace.EPISODE, source=table.index),
         Output(Value.OBSERVED, flag, (1,), mask=OF_WINDOW, blank=rng.random() < 0.5),
         Output(Value.ZERO, flag, (1,)),
-        Output(Value.DISTANCE, int64, place=Place.SAMPLE, given=make_steps),
-        Output(Value.NARROW, np.dtype(np.float32), (1,), place=Place.SAMPLE, given=make_floats),
-        Output(Value.COPY, np.dtype(np.float64), place=Place.SAMPLE, given=make_floats),
+        Output(Value.DISTANCE, int64, place=RowPlace.SAMPLE, given=make_steps),
+        Output(Value.NARROW, np.dtype(np.float32), (1,), place=RowPlace.SAMPLE, given=make_floats),
+        Output(Value.COPY, np.dtype(np.float64), place=RowPlace.SAMPLE, given=make_floats),
     ]
     rng.shuffle(made)
     return made, given
@@ -444,7 +446,7 @@ def test_spans(seed, n, most, share):
         return
     n_step = NStep(most, *flags_of(rng, table, share))
     episode, number = samples_of(rng, table, n, 0, table.transitions)
-    plan = Plan(table.windows(), [Output(Value.ROW, np.dtype(np.int64), place=Place.SPAN)], n_step)
+    plan = Plan(table.windows(), [Output(Value.ROW, np.dtype(np.int64), place=RowPlace.SPAN)], n_step)
     expected = reference.spans(table, episode, number, most, n_step.terminated, n_step.truncated)
     (got,) = Bound(plan, episode, number, (), 0).read(0, n)
     same(got, expected)
@@ -514,7 +516,7 @@ def blocks_of(values, rows, file, block):
 def check_touches(rng, table, outputs, n_step, samples, given, length):
     """The kernel marks the blocks that the plain reference reads, and no others."""
     episode, number, span = samples
-    outputs = [o for o in outputs if o.place not in (Place.EPISODE, Place.SPAN, Place.SAMPLE)]
+    outputs = [o for o in outputs if o.place not in (RowPlace.EPISODE, RowPlace.SPAN, RowPlace.SAMPLE)]
     noted = [o if o.source is None else replace(o, source=Recorded(o.source)) for o in outputs]
     with np.errstate(all="ignore"):
         reference.gather(table, noted, episode, number, span, given, length)
@@ -633,9 +635,9 @@ def test_rows_beyond_a_column(changed):
 
 
 def test_columns_that_are_too_short():
-    grid = {"place": Place.OFFSETS, "offsets": (0, 1), "limit": np.array([6, 5])}
-    late = {"place": Place.GIVEN, "given": make_rows}
-    for where in ({}, {"place": Place.LAST}, {"place": Place.NEIGHBOUR, "amount": 1}, grid, late):
+    grid = {"place": RowPlace.OFFSETS, "offsets": (0, 1), "limit": np.array([6, 5])}
+    late = {"place": RowPlace.GIVEN, "given": make_rows}
+    for where in ({}, {"place": RowPlace.LAST}, {"place": RowPlace.NEIGHBOUR, "amount": 1}, grid, late):
         Plan(plain().windows(), [copied(11, **where)])
         with pytest.raises(DamagedDataset, match="a column of 10 rows"):
             Plan(plain().windows(), [copied(10, **where)])
@@ -643,7 +645,7 @@ def test_columns_that_are_too_short():
         with pytest.raises(DamagedDataset, match="a column of 11 rows"):
             Plan(plain().windows(), [copied(11, shift=1, **where)])
     with pytest.raises(DamagedDataset, match="a column of 1 rows"):
-        Plan(plain().windows(), [copied(1, place=Place.EPISODE)])
+        Plan(plain().windows(), [copied(1, place=RowPlace.EPISODE)])
     flags = [np.zeros(11, bool), np.zeros(10, bool)]
     for flag, other in (flags, flags[::-1]):
         with pytest.raises(DamagedDataset, match="10 rows"):
@@ -656,7 +658,7 @@ def test_columns_that_are_too_short():
 def test_limits_that_an_episode_does_not_have(limit):
     limit = np.array(limit)
     with pytest.raises(DamagedDataset, match="observations"):
-        Plan(plain().windows(), [copied(place=Place.OFFSETS, offsets=(0,), limit=limit)])
+        Plan(plain().windows(), [copied(place=RowPlace.OFFSETS, offsets=(0,), limit=limit)])
     with pytest.raises(DamagedDataset, match="observations"):
         reference.Rule(0, 1, 0, -0.1, 0, 0).table(limit, None, plain())
 
@@ -707,7 +709,7 @@ def test_windows_far_away_repeat_the_nearest_step(number, stride):
 @pytest.mark.thorough
 @pytest.mark.parametrize("limit", [0, 1, 4, 5])
 def test_offsets_stay_in_the_rows_that_they_may_reach(limit):
-    where = {"place": Place.OFFSETS, "offsets": (FAR[1], -1, 0, 1, 9, FAR[0]), "limit": np.array([limit, limit])}
+    where = {"place": RowPlace.OFFSETS, "offsets": (FAR[1], -1, 0, 1, 9, FAR[0]), "limit": np.array([limit, limit])}
     mask = Output(Value.INSIDE, np.dtype(bool), **where)
     values, inside = Bound(Plan(plain().windows(), [copied(**where), mask]), np.array([0]), np.array([3]), (), 0).read(
         0, 1
@@ -723,7 +725,7 @@ def test_offsets_stay_in_the_rows_that_they_may_reach(limit):
 )
 def test_sums_that_start_at_no_transition(episode, number):
     """The last step of the second episode has no transition."""
-    plan = Plan(plain().windows(), [copied(place=Place.LAST)], NStep(3, *[np.zeros(12, bool)] * 2))
+    plan = Plan(plain().windows(), [copied(place=RowPlace.LAST)], NStep(3, *[np.zeros(12, bool)] * 2))
     with pytest.raises(IndexError, match="sample 1 "):
         Bound(plan, np.array([0, episode]), np.array([0, number]), (), 0).read(0, 2)
 
@@ -731,7 +733,7 @@ def test_sums_that_start_at_no_transition(episode, number):
 def test_sums_of_more_steps_than_there_are_powers():
     flags = [np.zeros(12, bool)] * 2
     summed = Output(Value.SUM, np.dtype(np.float64), (1,), source=np.ones(12), other=np.ones(2))
-    discount = Output(Value.COPY, np.dtype(np.float64), (1,), place=Place.SPAN, source=np.ones(3))
+    discount = Output(Value.COPY, np.dtype(np.float64), (1,), place=RowPlace.SPAN, source=np.ones(3))
     Plan(plain().windows(), [summed, discount], NStep(2, *flags))
     with pytest.raises(ValueError, match="2 powers of the discount for sums of 3 steps"):
         Plan(plain().windows(), [summed], NStep(3, *flags))
@@ -743,7 +745,7 @@ def test_sums_of_more_steps_than_there_are_powers():
 @pytest.mark.parametrize("row", [-1, 11, 12, 2**62, -(2**63)])
 @pytest.mark.parametrize("length", [0, 3])
 def test_goals_that_are_no_rows(row, length):
-    plan = Plan(plain().windows(), [copied(place=Place.GIVEN, given=make_rows)])
+    plan = Plan(plain().windows(), [copied(place=RowPlace.GIVEN, given=make_rows)])
     zero = np.zeros(2, np.int64)
     with pytest.raises(IndexError, match="sample 1 "):
         Bound(plan, zero, zero, [np.array([10, row])], length).read(0, 2)
@@ -806,9 +808,9 @@ def test_tables_of_any_numbers(data):
         goals = reference.Rule(0.1, 0.4, 0.5, -0.1, data.draw(st.integers(0, 4)), 3).table(limit, index.table, table)
         outputs = [
             Output(Value.COPY, floats, source=source),
-            Output(Value.COPY, floats, source=source, place=Place.NEIGHBOUR, amount=data.draw(NUMBERS) % 2**60),
-            Output(Value.COPY, floats, source=source, place=Place.OFFSETS, offsets=offsets, limit=limit),
-            Output(Value.COPY, floats, source=source, place=Place.GIVEN, given=make_rows),
+            Output(Value.COPY, floats, source=source, place=RowPlace.NEIGHBOUR, amount=data.draw(NUMBERS) % 2**60),
+            Output(Value.COPY, floats, source=source, place=RowPlace.OFFSETS, offsets=offsets, limit=limit),
+            Output(Value.COPY, floats, source=source, place=RowPlace.GIVEN, given=make_rows),
         ]
         n_step = NStep(3, *flags) if data.draw(st.booleans()) else None
         plan = Plan(table.windows(), outputs, n_step)

@@ -7,6 +7,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_cli.base.array_types import Array
-from rlds_cli.loader.storage.page_cache import BLIND, CALM, PlannedRead, RandomMap, ReadAhead, stretches
+from rlds_cli.loader.storage.page_cache import BLIND, CALM, PlannedRead, RandomMap, ReadAhead
 
 PAGE = mmap.PAGESIZE
 ROWS, ROW_BYTES = 4000, 1000
@@ -60,7 +62,8 @@ def rows_of(file: Path) -> Array:
 @given(st.lists(st.integers(0, 40 * PAGE), max_size=30), st.integers(0, 4 * PAGE))
 def test_stretches_are_the_pages_of_all_rows(start: list[int], size: int) -> None:
     expected = {p for s in start for p in range(s // PAGE, -(-(s + size) // PAGE))} if size else set()
-    first, length = stretches(np.array(start, np.int64), size)
+    of_bytes = cast("RandomMap", SimpleNamespace(row_bytes=1))
+    first, length = PlannedRead(of_bytes, np.array(start, np.int64), size).stretches()
     found = [p for a, n in zip(first, length, strict=True) for p in range(a // PAGE, (a + n) // PAGE)]
     assert not np.any(first % PAGE)
     assert not np.any(length % PAGE)
@@ -209,6 +212,8 @@ def test_advice_that_nobody_can_judge_ends_and_begins_anew(file: Path, monkeypat
 FORK = """
 import os, signal, sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 import numpy as np
 from rlds_cli.loader.storage.page_cache import PlannedRead, RandomMap, ReadAhead
 

@@ -145,7 +145,7 @@ def test_the_decorator_says_the_unit_and_leaves_the_function_alone():
 
 
 def test_libraries_are_not_followed():
-    files = sources.made_of(Path(module.__file__), [Path.cwd()])
+    files = sources.imported(Path(module.__file__), [Path.cwd()]).files
     assert [Path(n).name for n, _ in files] == ["preprocess_functions.py"]
 
 

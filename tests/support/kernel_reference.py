@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlds_cli.loader.kernel import OF_PLACE, OF_WINDOW, GoalTable, Place, Value, WindowTable
+from rlds_cli.loader.kernel import OF_PLACE, OF_WINDOW, GoalTable, RowPlace, Value, WindowTable
 
 WORD = 2**64 - 1
 BELOW_ONE = 1 - 2.0**-53
@@ -222,19 +222,19 @@ class Entry:
 def row_of(entry, output, given, offset):
     """The row that an output reads, and whether its place is inside the episode."""
     first, place = entry.start, output.place
-    if place is Place.HERE:
+    if place is RowPlace.HERE:
         return first + entry.step, True
-    if place is Place.LAST:
+    if place is RowPlace.LAST:
         return first + entry.step + entry.span - 1, True
-    if place is Place.NEIGHBOUR:
+    if place is RowPlace.NEIGHBOUR:
         at = entry.neighbour(output.amount)
         return first + clip(at, 0, entry.steps - 1), 0 <= at < entry.steps
-    if place is Place.OFFSETS:
+    if place is RowPlace.OFFSETS:
         at, limit = entry.step + offset, int(output.limit[entry.e])
         return first + clip(at, 0, limit - 1), 0 <= at < limit
-    if place is Place.GIVEN:
+    if place is RowPlace.GIVEN:
         return None if given is None else int(given[entry.sample]), True  # None: the place is not read
-    return {Place.EPISODE: entry.e, Place.SPAN: entry.span, Place.SAMPLE: entry.sample}[place], True
+    return {RowPlace.EPISODE: entry.e, RowPlace.SPAN: entry.span, RowPlace.SAMPLE: entry.sample}[place], True
 
 
 def value_of(table, entry, output, row, real, given):
@@ -243,7 +243,7 @@ def value_of(table, entry, output, row, real, given):
     if value is Value.ROW:
         return row
     if value is Value.INSIDE:
-        if output.place is Place.OFFSETS:
+        if output.place is RowPlace.OFFSETS:
             return real
         return (entry.real or not output.mask & OF_WINDOW) and (real or not output.mask & OF_PLACE)
     if value is Value.STEP:
@@ -289,7 +289,7 @@ def gather(table, outputs, episode, number, span, given, length):
     made = []
     for output in outputs:
         lead = (len(episode), length) if length else (len(episode),)
-        grid = output.offsets if output.place is Place.OFFSETS else ()
+        grid = output.offsets if output.place is RowPlace.OFFSETS else ()
         out = np.zeros((*lead, *((len(grid),) if grid else ()), *output.shape), output.dtype)
         for sample in range(len(episode)):
             for within in range(length or 1):
@@ -312,7 +312,7 @@ def gather(table, outputs, episode, number, span, given, length):
 
 def value_of_inside(entry, output, real):
     """Whether an entry counts as inside, by the mask of an output."""
-    of_place = output.mask & OF_PLACE and output.place is Place.NEIGHBOUR
+    of_place = output.mask & OF_PLACE and output.place is RowPlace.NEIGHBOUR
     return (entry.real or not output.mask & OF_WINDOW) and (real or not of_place)
 
 

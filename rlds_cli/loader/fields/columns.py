@@ -11,7 +11,7 @@ import numpy as np
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.loader import kernel
 from rlds_cli.loader.index import Located, WindowIndex
-from rlds_cli.loader.kernel import OF_PLACE, OF_WINDOW, Output, Place, Value
+from rlds_cli.loader.kernel import OF_PLACE, OF_WINDOW, Output, RowPlace, Value
 from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.storage.remote import EncodedRows, blocks_of
 
@@ -103,7 +103,7 @@ def field(rows: ColumnRows, floats: str | None, *, late: bool, shift: int, axis:
     ``late`` reads the outcome, at the last step that a sample sums; ``shift=1`` reads the row after it; ``axis`` adds
     an axis of one element, see `Field.is_column`.
     """
-    place = Place.LAST if late else Place.HERE
+    place = RowPlace.LAST if late else RowPlace.HERE
     output = values_of(rows, floats, axis=axis, place=place, shift=shift)
     about = f"{', row after' if shift else ''}, {{kind}}"
     return BatchColumn((output,), rows.row_bytes, mask=mask, rows=rows, about=about, stored=True, axis=axis)
@@ -111,7 +111,7 @@ def field(rows: ColumnRows, floats: str | None, *, late: bool, shift: int, axis:
 
 def decoded(dataset: Dataset, name: str, *, late: bool, shift: int, mask: int) -> BatchColumn:
     """A field of frames or text, decoded by the dataset."""
-    output = Output(Value.ROW, INT64, place=Place.LAST if late else Place.HERE)
+    output = Output(Value.ROW, INT64, place=RowPlace.LAST if late else RowPlace.HERE)
     about = f"decoded at each gather{', row after' if shift else ''}"
     return _decoding(Decoding(dataset, name), output, shift, mask=mask, about=about)
 
@@ -155,7 +155,7 @@ class Grid:
     @property
     def where(self) -> dict[str, Any]:
         """The place of an output."""
-        return {"place": Place.OFFSETS, "offsets": self.offsets, "limit": self.limit}
+        return {"place": RowPlace.OFFSETS, "offsets": self.offsets, "limit": self.limit}
 
 
 def grid_mask(grid: Grid) -> BatchColumn:
@@ -165,7 +165,7 @@ def grid_mask(grid: Grid) -> BatchColumn:
 
 def done(terminated: ColumnRows, truncated: ColumnRows, grid: Grid | None, *, late: bool, mask: int) -> BatchColumn:
     """``next/done`` [B, 1]: terminated or truncated."""
-    where: dict[str, Any] = {"place": Place.LAST if late else Place.HERE} if grid is None else grid.where
+    where: dict[str, Any] = {"place": RowPlace.LAST if late else RowPlace.HERE} if grid is None else grid.where
     output = Output(Value.EITHER, BOOL, (1,), source=terminated.values, other=truncated.values, **where)
     about = "computed" if grid is None else f"{len(grid.offsets)} rows of it at each step"
     return BatchColumn((output,), max(1, len(output.offsets)), mask=mask, about=about, axis=True)
@@ -200,7 +200,7 @@ def reward_sum(
 
     grid = Grid(tuple(range(n_step)), limit)
     each = Output(Value.COPY, rows.values.dtype, rows.values.shape[1:], source=rows.values, **grid.where)
-    steps = Output(Value.ROW, INT64, place=Place.SPAN)
+    steps = Output(Value.ROW, INT64, place=RowPlace.SPAN)
     return BatchColumn((each, steps), rows.row_bytes, add, rows=rows, summed=True, about=about, stored=True)
 
 
@@ -212,12 +212,12 @@ def sum_dtype(reward: np.dtype[Any], floats: str | None) -> np.dtype[Any]:
 def discount(gamma: float, n_step: int, dtype: np.dtype[Any]) -> BatchColumn:
     """``next/discount`` [B, 1]: gamma to the power of the steps summed."""
     powers = (gamma ** np.arange(n_step + 1.0)).astype(dtype)
-    return _plain(Output(Value.COPY, dtype, (1,), place=Place.SPAN, source=powers))
+    return _plain(Output(Value.COPY, dtype, (1,), place=RowPlace.SPAN, source=powers))
 
 
 def span() -> BatchColumn:
     """``steps_to_next_obs`` [B, 1]: the number of steps summed."""
-    return _plain(Output(Value.ROW, INT64, (1,), place=Place.SPAN))
+    return _plain(Output(Value.ROW, INT64, (1,), place=RowPlace.SPAN))
 
 
 def observed(mask: int) -> BatchColumn:
@@ -232,7 +232,7 @@ def step() -> BatchColumn:
 
 def of_episode(numbers: IntArray) -> BatchColumn:
     """A number of the episode: ``episode``, k of ``ds.episode(k)``; ``source``, that of the archive file."""
-    return _plain(Output(Value.COPY, INT64, place=Place.EPISODE, source=np.ascontiguousarray(numbers, np.int64)))
+    return _plain(Output(Value.COPY, INT64, place=RowPlace.EPISODE, source=np.ascontiguousarray(numbers, np.int64)))
 
 
 def index(first: IntArray) -> BatchColumn:
@@ -240,7 +240,7 @@ def index(first: IntArray) -> BatchColumn:
 
     ``first`` [episodes] are the numbers of the first transitions.
     """
-    return _plain(Output(Value.INDEX, INT64, place=Place.EPISODE, source=np.ascontiguousarray(first, np.int64)))
+    return _plain(Output(Value.INDEX, INT64, place=RowPlace.EPISODE, source=np.ascontiguousarray(first, np.int64)))
 
 
 def mask() -> BatchColumn:
@@ -268,7 +268,7 @@ def weight(floats: str | None) -> BatchColumn:
 
 def _given(values: Callable[[Located], Array], floats: str | None, shape: tuple[int, ...] = ()) -> BatchColumn:
     value, dtype = kernel.cast(FLOAT64, floats)
-    return _plain(Output(value, dtype, shape, place=Place.SAMPLE, given=values))
+    return _plain(Output(value, dtype, shape, place=RowPlace.SAMPLE, given=values))
 
 
 def window(pool: WindowIndex) -> BatchColumn:
@@ -279,7 +279,7 @@ def window(pool: WindowIndex) -> BatchColumn:
             return located.drawn.names
         return pool.name(located.drawn.episode, located.drawn.number)
 
-    return _plain(Output(Value.COPY, INT64, place=Place.SAMPLE, given=numbers))
+    return _plain(Output(Value.COPY, INT64, place=RowPlace.SAMPLE, given=numbers))
 
 
 def neighbour(
@@ -290,7 +290,7 @@ def neighbour(
     Where the episode has no such step, values are zero, also after transforms. ``zeroed`` windows have zeros outside.
     """
     mask = OF_PLACE | (OF_WINDOW if zeroed else 0)
-    where: dict[str, Any] = {"place": Place.NEIGHBOUR, "amount": distance}
+    where: dict[str, Any] = {"place": RowPlace.NEIGHBOUR, "amount": distance}
     about = f", step {'after' if distance > 0 else 'before'}"
     if isinstance(rows, Decoding):
         output = Output(Value.ROW, INT64, **where)

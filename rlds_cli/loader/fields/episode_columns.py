@@ -16,7 +16,7 @@ from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader import kernel
 from rlds_cli.loader.fields.columns import INT64, BatchColumn, Grid, Memo
 from rlds_cli.loader.index import EpisodeIndex
-from rlds_cli.loader.kernel import Output, Place, Value
+from rlds_cli.loader.kernel import Output, RowPlace, Value
 from rlds_cli.ted import TASK
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class EpisodeFields:
         value, dtype = kernel.cast(values.dtype, self._floats)
         shape = (1,) if values.dtype.kind == "f" else ()
         source = np.ascontiguousarray(values)
-        return BatchColumn((Output(value, dtype, shape, place=Place.EPISODE, source=source),), values.dtype.itemsize)
+        return BatchColumn((Output(value, dtype, shape, place=RowPlace.EPISODE, source=source),), values.dtype.itemsize)
 
     def task(self, grid: Grid | None, mask: int) -> BatchColumn:
         """Return ``task``: the text of a step's episode, [B], [B, L], or at the offsets of a ``grid`` [B, k].
@@ -74,19 +74,19 @@ class EpisodeFields:
         Places that count as outside by ``mask``, see `BatchColumn`, have none.
         """
         texts = self._of(f"{EPISODE}/{TASK}").values.astype(object)
-        numbers, where = np.arange(len(texts)), {"place": Place.HERE} if grid is None else grid.where
+        numbers, where = np.arange(len(texts)), {"place": RowPlace.HERE} if grid is None else grid.where
 
         def finish(memo: Memo, rows: Array, at: IntArray) -> Array:
             found = texts[at].reshape(at.shape + (1,) * (rows.ndim - at.ndim))
             return np.broadcast_to(found, rows.shape).copy()
 
-        outputs = Output(Value.ROW, INT64, **where), Output(Value.COPY, INT64, place=Place.EPISODE, source=numbers)
+        outputs = Output(Value.ROW, INT64, **where), Output(Value.COPY, INT64, place=RowPlace.EPISODE, source=numbers)
         return BatchColumn(outputs, 8, finish, mask=mask)
 
     def mask(self, name: str) -> BatchColumn:
         """Return the mask of the field ``name``: False where the episode has no value."""
         known = np.ascontiguousarray(~self._of(name).missing)
-        return BatchColumn((Output(Value.COPY, known.dtype, place=Place.EPISODE, source=known),), 1)
+        return BatchColumn((Output(Value.COPY, known.dtype, place=RowPlace.EPISODE, source=known),), 1)
 
     def _of(self, name: str) -> _Values:
         if name not in self._known:
@@ -123,7 +123,7 @@ def _of_texts(texts: Array) -> BatchColumn:
         found: Array = texts[at]
         return found
 
-    return BatchColumn((Output(Value.COPY, INT64, place=Place.EPISODE, source=numbers),), 8, finish)
+    return BatchColumn((Output(Value.COPY, INT64, place=RowPlace.EPISODE, source=numbers),), 8, finish)
 
 
 def check(chosen: Iterable[str]) -> None:

@@ -36,7 +36,7 @@ from rlds_cli.errors import InvalidArgument, NeedsMemory
 from rlds_cli.loader.fields.columns import INT64, BatchColumn, Decoding, Memo, values_of
 from rlds_cli.loader.fields.fields import Fields, no_reward
 from rlds_cli.loader.index import Located, PrefixIndex
-from rlds_cli.loader.kernel import OF_WINDOW, GoalTable, Output, Place, Value
+from rlds_cli.loader.kernel import OF_WINDOW, GoalTable, Output, RowPlace, Value
 from rlds_cli.loader.order import COLUMN
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.memory import ColumnRows
@@ -161,7 +161,7 @@ class Goals:
             f"{self.name}{n.removeprefix(self.of)}": _goal(draw, fields.source(n), schema[n], fields.floats, **kind)
             for n in names
         }
-        distance = Output(Value.DISTANCE, INT64, (1,), place=Place.SAMPLE, given=draw.steps)
+        distance = Output(Value.DISTANCE, INT64, (1,), place=RowPlace.SAMPLE, given=draw.steps)
         return made | {f"{self.name}_distance": BatchColumn((distance,), 8)}
 
 
@@ -208,7 +208,7 @@ def _goal(
     draw: GoalSampler, source: ColumnRows | Decoding, of: Field, floats: str | None, *, masked: bool, zeroed: bool
 ) -> BatchColumn:
     """Return the column of goals: the rows of a field, one goal for all steps of a sample."""
-    where: dict[str, Any] = {"place": Place.GIVEN, "given": draw.rows}
+    where: dict[str, Any] = {"place": RowPlace.GIVEN, "given": draw.rows}
     mask, about = OF_WINDOW if zeroed else 0, f"rows of {of.name}, at goals"
     rest: dict[str, Any] = {"mask": mask, "like": of.name, "about": about}
     if isinstance(source, ColumnRows):

@@ -28,7 +28,7 @@ from rlds_cli.errors import InvalidArgument, NeedsMemory
 from rlds_cli.loader.arrays.frameworks import ArrayBackend, TorchArrays, tensor_dtype
 from rlds_cli.loader.fields.columns import INT64, BatchColumn
 from rlds_cli.loader.index import DeviceWindows, EpisodeIndex, Located
-from rlds_cli.loader.kernel import Output, Place, Value, address
+from rlds_cli.loader.kernel import Output, RowPlace, Value, address
 from rlds_cli.loader.read import CompiledColumns, DatasetSource, Gathered
 from rlds_cli.loader.samplers import StatefulDraw
 from rlds_cli.loader.storage import memory
@@ -153,7 +153,7 @@ class DeviceSource(DatasetSource):
         outputs = [c.outputs[0] for c in self._stored.values()]
         late = any(c.mask and name in self.changed for name, c in self._stored.items())  # zeroed after transforms
         made = makers(self._host, pool, self.changed, device)
-        if made is None or late or self.n_step is not None or any(o.place is Place.OFFSETS for o in outputs):
+        if made is None or late or self.n_step is not None or any(o.place is RowPlace.OFFSETS for o in outputs):
             return None
         windows = DeviceWindowTable(pool, ours, device)
         stored = {n: _Wanted("", c.outputs[0].shift, c.axis, self._of(c.outputs[0])) for n, c in self._stored.items()}
@@ -223,7 +223,7 @@ def _complete(names: Iterable[str], wanted: Mapping[str, _Wanted], values: Mappi
 def _is_held(o: Output) -> bool:
     """Return whether the output is the rows of stored columns, which the device can gather."""
     of_rows = o.value in (Value.COPY, Value.NARROW, Value.WIDEN, Value.EITHER) and o.source is not None
-    return of_rows and o.place in (Place.HERE, Place.LAST, Place.OFFSETS)
+    return of_rows and o.place in (RowPlace.HERE, RowPlace.LAST, RowPlace.OFFSETS)
 
 
 def _row(o: Output) -> Output:

@@ -12,7 +12,7 @@ from rlds_cli.base.array_types import IntArray
 from rlds_cli.loader.arrays.frameworks import send, settable, ship, tensor_dtype
 from rlds_cli.loader.fields.columns import BatchColumn
 from rlds_cli.loader.index import PROBABILITY, WEIGHT, WINDOW, DeviceWindows, WindowIndex
-from rlds_cli.loader.kernel import OF_WINDOW, Output, Place, Value
+from rlds_cli.loader.kernel import OF_WINDOW, Output, RowPlace, Value
 
 
 class DrawnSteps:
@@ -109,14 +109,14 @@ def _maker(name: str, column: BatchColumn, pool: WindowIndex, device: torch.devi
         return lambda e: _shaped(of(e.drawn).to(kind, copy=True), e, o.shape)  # a draw ahead keeps its own
     if o.value is Value.STEP:
         return lambda e: e.step
-    if o.value is Value.INSIDE and o.place is Place.HERE and o.mask == OF_WINDOW:
+    if o.value is Value.INSIDE and o.place is RowPlace.HERE and o.mask == OF_WINDOW:
         return lambda e: e.inside
     if o.value is Value.OBSERVED:
         observed = send(pool.table.observed, device)
         return lambda e: _shaped(e.step + 1 < observed[e.episode], e, o.shape)
     if o.value is Value.ZERO and not o.shape[1:]:
         return lambda e: torch.zeros((*e.shape, *o.shape), dtype=torch.bool, device=device)
-    if o.place is Place.EPISODE and o.source is not None and o.dtype == np.int64:
+    if o.place is RowPlace.EPISODE and o.source is not None and o.dtype == np.int64:
         return _of_episode(o, pool, device)
     return None
 

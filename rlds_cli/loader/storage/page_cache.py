@@ -159,26 +159,21 @@ class PlannedRead:
     length: int = 1
 
     def stretches(self) -> tuple[IntArray, IntArray]:
-        """Return start and length in bytes of ranges of pages: ascending, with gaps between them."""
-        return stretches(self.first * self.file.row_bytes, self.length * self.file.row_bytes)
+        """Merge the pages of the rows.
 
-
-def stretches(start: IntArray, size: int) -> tuple[IntArray, IntArray]:
-    """Merge the pages of ``size`` bytes from each of ``start`` [K] on.
-
-    Returns
-    -------
-    start, length : int arrays [at most K]
-        In bytes, multiples of a page; ascending, with at least a page between neighbours.
-    """
-    if not len(start) or not size:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    ordered = np.sort(start)
-    first = ordered // _PAGE
-    end = (ordered + size - 1) // _PAGE + 1  # ascending too, since all are of one size
-    fresh = np.flatnonzero(np.append(True, first[1:] > end[:-1]))
-    last = np.append(fresh[1:], len(first)) - 1
-    return first[fresh] * _PAGE, (end[last] - first[fresh]) * _PAGE
+        Returns
+        -------
+        start, length : int arrays [at most K]
+            In bytes, multiples of a page; ascending, with at least a page between neighbours.
+        """
+        start, size = np.sort(self.first * self.file.row_bytes), self.length * self.file.row_bytes
+        if not len(start) or not size:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        first = start // _PAGE
+        end = (start + size - 1) // _PAGE + 1  # ascending too, since all are of one size
+        fresh = np.flatnonzero(np.append(True, first[1:] > end[:-1]))
+        last = np.append(fresh[1:], len(first)) - 1
+        return first[fresh] * _PAGE, (end[last] - first[fresh]) * _PAGE
 
 
 Advice = Sequence["Future[None]"]
@@ -209,8 +204,17 @@ class ReadAhead:
         """
         if not self.advising:
             return ()
-        found = [(c.file, *c.stretches()) for c in planned_reads]
-        if self._settled([self._sample(*f) for f in found]):
+        found: list[tuple[RandomRows, IntArray, IntArray]] = []
+        sampled: set[bool | None] = set()  # whether pages are in memory; None where unknown
+        for coming in planned_reads:
+            start, length = coming.stretches()
+            found.append((coming.file, start, length))
+            sampled.update(map(coming.file.resident, start[:: max(1, len(start) // SAMPLE)].tolist()))
+        resident = sampled <= {True}
+        self._calm = self._calm + 1 if resident else 0
+        self._blind = self._blind + 1 if None in sampled and False not in sampled else 0
+        self.advising = self._calm < CALM and self._blind < BLIND
+        if resident:
             return ()
         pool = self._threads()
         return [
@@ -230,49 +234,34 @@ class ReadAhead:
         if not self.advising:
             self.advising, self._calm, self._blind = True, 0, 0
 
-    def _sample(self, file: RandomRows, start: IntArray, length: IntArray) -> bool | None:
-        """Return whether all sampled pages are in memory; None where unknown."""
-        step = max(1, len(start) // SAMPLE)
-        known = [file.resident(at) for at in start[::step].tolist()]
-        return False if False in known else None if None in known else True
-
-    def _settled(self, known: Sequence[bool | None]) -> bool:
-        """Return whether all pages are resident; end the advice after `CALM` or `BLIND` such gathers."""
-        resident = all(k is True for k in known)
-        self._calm = self._calm + 1 if resident else 0
-        self._blind = self._blind + 1 if None in known and False not in known else 0
-        self.advising = self._calm < CALM and self._blind < BLIND
-        return resident
-
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None or self._process != os.getpid():  # threads do not survive a fork
             self._pool, self._process = ThreadPoolExecutor(THREADS, "rlds-advice"), os.getpid()
         return self._pool
 
 
-def _major_faults(
-    # held here: the interpreter's exit closes iterators after it has set the names of modules to None
-    usage: Callable[[int], resource.struct_rusage] = resource.getrusage,
-    who: int = _WHO,
-) -> int:
-    """Return the page faults that waited for the disk: of this thread, or on macOS of the process."""
-    return usage(who).ru_majflt
-
-
+@dataclass(slots=True)
 class _Gather:
-    """A gather in a ``with`` statement: a context manager in half the time of one made of a generator."""
+    """A gather in a ``with`` statement: a context manager in half the time of one made of a generator.
 
-    __slots__ = ("_before", "_of")
+    It counts the page faults that waited for the disk: of this thread, or on macOS of the process.
+    """
 
-    def __init__(self, of: ReadAhead) -> None:
-        self._of, self._before = of, 0
+    of: ReadAhead
+    before: int = 0
 
     def __enter__(self) -> None:
-        self._before = _major_faults()
+        self.before = resource.getrusage(_WHO).ru_majflt
 
-    def __exit__(self, *_: object, major_faults: Callable[[], int] = _major_faults) -> None:
-        if major_faults() > self._before:
-            self._of.note_wait()
+    def __exit__(
+        self,
+        *_: object,
+        # held here: the interpreter's exit closes iterators after it has set the names of modules to None
+        usage: Callable[[int], resource.struct_rusage] = resource.getrusage,
+        who: int = _WHO,
+    ) -> None:
+        if usage(who).ru_majflt > self.before:
+            self.of.note_wait()
 
 
 def _tell(file: RandomRows, start: Sequence[int], length: Sequence[int]) -> None:
@@ -296,7 +285,8 @@ def prefetched(work: Callable[[A], B], items: Iterable[A], prefetch_depth: int) 
     further work is begun, and its threads end.
     """
     if prefetch_depth == 0:
-        yield from ((item, work(item)) for item in items)
+        for item in items:
+            yield item, work(item)
         return
     threads = ThreadPoolExecutor(prefetch_depth, THREAD_NAME)
     waiting: deque[tuple[A, Future[B]]] = deque()

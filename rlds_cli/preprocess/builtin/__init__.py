@@ -171,16 +171,13 @@ def complete(function: Callable[..., Any], dataset: Dataset, args: Mapping[str, 
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some functions built into Python have no signature
         return dict(args)
-    given = {**args, SOURCE: dataset} if SOURCE not in args and _asks(signature) else dict(args)
+    given, asked = dict(args), signature.parameters.get(SOURCE)
+    first = next(iter(signature.parameters.values()), None)
+    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if asked is not None and asked is not first and asked.default is asked.empty and asked.kind in by_name:
+        given.setdefault(SOURCE, dataset)
     signature.bind(None, **given)
     return given
-
-
-def _asks(signature: inspect.Signature) -> bool:
-    wanted = signature.parameters.get(SOURCE)
-    if wanted is None or next(iter(signature.parameters)) == SOURCE:
-        return False
-    return wanted.default is wanted.empty and wanted.kind in (wanted.KEYWORD_ONLY, wanted.POSITIONAL_OR_KEYWORD)
 
 
 def prepare(function: Callable[..., Any], dataset: Dataset, args: Mapping[str, Any]) -> Prepared:
