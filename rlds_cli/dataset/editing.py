@@ -93,21 +93,16 @@ def label(
             f"No label and no fact is given for {ds.id}.",
             hint=f'rlds label {ds.id} quality=bad; ds.label(quality="bad")',
         )
-    _check_no_fields(ds, columns)
-    with _source(ds, to) as ds:
-        if TASK in columns and TASK_AT in ds.store.fields:
-            _check_one_task(ds, to)
-        return _label(ds, columns, facts, how, to)
-
-
-def _check_no_fields(ds: OpenDataset, columns: Collection[str]) -> None:
-    """Refuse labels that are called as a field of the steps, which keeps its values."""
     for name in columns:
-        if any(is_below(f, name) for f in ds.store.fields):
+        if any(is_below(f, name) for f in ds.store.fields):  # which keeps its values
             raise InvalidArgument(
                 f"{name} is a field of the steps of {ds.id}; a label is of a whole episode. Nothing was changed.",
                 hint=f"another name, such as my_{name.replace('/', '_')}; rlds preprocess changes fields",
             )
+    with _source(ds, to) as ds:
+        if TASK in columns and TASK_AT in ds.store.fields:
+            _check_one_task(ds, to)
+        return _label(ds, columns, facts, how, to)
 
 
 def _check_one_task(ds: OpenDataset, to: Target) -> None:

@@ -162,7 +162,14 @@ class Rows:
         view of the mapped file where they are stored end to end.
         """
         f = self.store.fields[name]
-        values = self._read(name, start, stop)
+        column, runs = self._column(name), self._runs(start, stop)
+        if len(runs) <= 1:
+            a, b = runs[0] if runs else (0, 0)
+            values = self._release(name, "rows", np.asarray(column[a:b]))
+        elif stop - start >= _LONG * len(runs):
+            values = np.concatenate([column[a:b] for a, b in runs])
+        else:
+            values = self._picked(column, self.stored(np.arange(start, stop)))
         fillers = _between(self._unobserved if f.placement == "both" else self.final, start, stop)
         if not len(fillers):
             return values
@@ -284,22 +291,12 @@ class Rows:
     def _column(self, name: str, part: Part = "rows") -> Any:
         """Return all rows of the store of a field, mapped, fetched or decoded where they are read."""
         if (name, part) not in self._opened:
-            self._opened[name, part] = self._open(name, part)
+            if not self.store.slices:
+                opened: Any = self.store.files.sliced(self.store.table.column(name, part))
+            else:
+                opened = self.store.frames(name).data if part == "frames" else self.store.rows(name)
+            self._opened[name, part] = opened
         return self._opened[name, part]
-
-    def _open(self, name: str, part: Part) -> Any:
-        if self.store.slices:
-            return self.store.frames(name).data if part == "frames" else self.store.rows(name)
-        return self.store.files.sliced(self.store.table.column(name, part))
-
-    def _read(self, name: str, start: int, stop: int) -> Array:
-        column, runs = self._column(name), self._runs(start, stop)
-        if len(runs) <= 1:
-            a, b = runs[0] if runs else (0, 0)
-            return self._release(name, "rows", np.asarray(column[a:b]))
-        if stop - start >= _LONG * len(runs):
-            return np.concatenate([column[a:b] for a, b in runs])
-        return self._picked(column, self.stored(np.arange(start, stop)))
 
     def _picked(self, column: Any, rows: IntArray) -> Array:
         """Return ``rows`` [n] of a column, in any order; of a compressed one, a part is decoded at a time."""

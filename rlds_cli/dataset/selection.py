@@ -64,10 +64,16 @@ class EpisodeColumns(Mapping[str, Array]):
         """Names of the splits."""
         return tuple(sorted(n.removeprefix(_SPLIT) for n in self._store.episodes if n.startswith(_SPLIT)))
 
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        """Names of the columns, in order."""
+        stored = {n for n in (*self._store.episodes, *self._store.own_columns) if not n.startswith(_SPLIT)}
+        first = [n for n in _ORDER if n in stored]
+        splits = [_SPLIT + n if n in stored or n in _TEXT else n for n in self.splits]
+        return (*first, *sorted(stored.difference(first)), *splits)
+
     def __iter__(self) -> Iterator[str]:
-        stored = {n: None for n in (*self._store.episodes, *self._store.own_columns) if not n.startswith(_SPLIT)}
-        yield from sorted(stored, key=lambda n: (_ORDER.index(n) if n in _ORDER else len(_ORDER), n))
-        yield from (_SPLIT + n if n in stored or n in _TEXT else n for n in self.splits)
+        return iter(self._names)
 
     def __repr__(self) -> str:
         return f"<{len(self):,} episodes: {', '.join(self)}>"
@@ -97,7 +103,7 @@ class EpisodeColumns(Mapping[str, Array]):
         return pd.DataFrame(frame, index=pd.RangeIndex(len(self), name="episode"))
 
     def __contains__(self, name: object) -> bool:
-        return name in set(self) or name in _TEXT
+        return name in self._names or name in _TEXT
 
     def __getitem__(self, name: str) -> Array:
         stored = self._store.episodes

@@ -241,34 +241,23 @@ def undisturbed(task: Task) -> Iterator[None]:
     """Restore the global random generators and torch's number of threads afterwards; torch runs on one thread inside.
 
     With several threads the order in which floats are summed, and so the result, would depend on the machine.
-    """
-    kept = random.getstate(), np.random.get_state()
-    with _single_thread_torch(task):
-        try:
-            yield
-        finally:
-            random.setstate(kept[0])
-            np.random.set_state(kept[1])
-
-
-@contextmanager
-def _single_thread_torch(task: Task) -> Iterator[None]:
-    """Run torch on one thread, if the task uses it, and restore its generator and its number of threads.
 
     A function may import torch in the middle of its first call, in each worker anew. Torch is imported before that, so
     that this call is seeded like all others.
     """
+    kept = random.getstate(), np.random.get_state()
     if task.arrays != "numpy" or task.function.uses_torch:
         with suppress(ImportError):
             importlib.import_module("torch")
     torch = sys.modules.get("torch")
-    if torch is None:
-        yield
-        return
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(1)
+    if torch is not None:
+        threads, state = torch.get_num_threads(), torch.get_rng_state()
+        torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
-        torch.set_rng_state(state)
+        random.setstate(kept[0])
+        np.random.set_state(kept[1])
+        if torch is not None:
+            torch.set_num_threads(threads)
+            torch.set_rng_state(state)

@@ -42,7 +42,6 @@ from rlds_cli.ted import (
     Flat,
     Note,
     Part,
-    Placement,
     Scalar,
     VideoFrames,
     check_episode,
@@ -95,7 +94,9 @@ class EpisodeRunner:
             if isinstance(value, GeneratorType):
                 return [self._piece(p, ep, given, apart, i) for i, p in enumerate(value)]
             made = [] if value is None else value if isinstance(value, list | tuple) else [value]
-            return [self._result(p, ep, given, apart, _where(ep, i, len(made))) for i, p in enumerate(made)]
+            if len(made) == 1:
+                return [self._result(made[0], ep, given, apart, ep.name)]
+            return [self._result(p, ep, given, apart, f"{ep.name}, piece {i}") for i, p in enumerate(made)]
 
     def _piece(
         self, value: Any, ep: SourceEpisode, given: Mapping[str, Array], apart: frozenset[str], i: int
@@ -152,7 +153,12 @@ class EpisodeRunner:
         flat = _with_flags(flat, ep, where)
         _check_lengths(flat, ep, where)
         flat, length, end = check_episode(flat, where, apart=apart)
-        self._check_next(flat, where)
+        for name in flat:
+            if name in self._fields and self._fields[name].placement == "both" and f"next/{name}" in flat:
+                raise InvalidEpisode(
+                    f'{where}: "{name}" and "next/{name}" disagree: row t+1 of the first must be row t of the second.',
+                    hint="change both alike, or return observations of T+1 rows alone (arrays numpy, unit episode)",
+                )
         if ep.end == CUT and end == TRUNCATED:
             end = CUT  # a cut episode is flagged as truncated
         rows = {n: v.rows for n, v in flat.items() if isinstance(v, LazyArray)}
@@ -218,15 +224,6 @@ class EpisodeRunner:
                 del flat[f"next/{name}"]
         return flat
 
-    def _check_next(self, flat: Flat, where: str) -> None:
-        for name in flat:
-            both = name in self._fields and self._fields[name].placement == "both"
-            if both and f"next/{name}" in flat:
-                raise InvalidEpisode(
-                    f'{where}: "{name}" and "next/{name}" disagree: row t+1 of the first must be row t of the second.',
-                    hint="change both alike, or return observations of T+1 rows alone (arrays numpy, unit episode)",
-                )
-
     def probe(self, k: int, assumptions: Assumptions) -> tuple[Probe, SourceEpisode, list[EpisodeResult]]:
         """Call the function on episode ``k`` of the selection, to plan the output."""
         ep = self._reader.episode(k, self._task.read, self._task.later)
@@ -236,18 +233,16 @@ class EpisodeRunner:
         whole = [r for r in results if r.length]
         kept = _kept(ep, results)
         untouched = frozenset(n for n in ep.original if not _touched(n, whole, kept)) - assumptions.touched
-        schema = None
-        if whole:
-            with self._caller.refusing(ep.number):
-                flat = {n: v if n in untouched else forms.resolved(v) for n, v in whole[0].flat.items()}
-                schema = infer(flat, self._placements(whole[0]), tuple(self._fields.values()), untouched)
+        if not whole:
+            return Probe(None, untouched, kept, seconds), ep, results
+        with self._caller.refusing(ep.number):
+            first = whole[0]
+            flat = {n: v if n in untouched else forms.resolved(v) for n, v in first.flat.items()}
+            placements = {f.name: f.placement for f in infer_schema(first.flat, first.length)}
+            if not first.observed:  # then T rows do not tell root from both: keep the placement of the source
+                placements |= {n: "both" for n in flat if n in self._fields and self._fields[n].placement == "both"}
+            schema = infer(flat, placements, tuple(self._fields.values()), untouched)
         return Probe(schema, untouched, kept, seconds), ep, results
-
-    def _placements(self, r: EpisodeResult) -> dict[str, Placement]:
-        inferred = {f.name: f.placement for f in infer_schema(r.flat, r.length)}
-        if not r.observed:  # then T rows do not tell root from both: keep the placement of the source
-            inferred |= {n: "both" for n in r.flat if n in self._fields and self._fields[n].placement == "both"}
-        return inferred
 
     # -- many
 
@@ -396,10 +391,6 @@ def _kept(ep: SourceEpisode, results: list[EpisodeResult]) -> bool:
 def _touched(name: str, results: list[EpisodeResult], kept: bool) -> bool:
     """Return whether a field differs from rows of the source; if lengths are kept, from all its rows."""
     return any(r.rows.get(name) != _ALL if kept else name not in r.rows for r in results)
-
-
-def _where(ep: SourceEpisode, i: int, pieces: int) -> str:
-    return ep.name if pieces == 1 else f"{ep.name}, piece {i}"
 
 
 def _is_used(given: object) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
 
 from rlds_cli import home
 from rlds_cli.base.array_types import Array
@@ -81,6 +80,9 @@ def publish(
 
 def _description(t: Task, plan: WritePlan) -> Description:
     m = t.dataset.manifest
+    state = {} if t.state is None else {"state": job.state_entry(t.state, _state_name(t))}
+    names = {*t.dataset.schema, *(f.name for f in plan.schema)}  # of which some are new, and some are removed
+    changed = sorted(names - plan.same)
     spaces = {k: v for k, v in m.spaces.items() if _keeps_space(k, t, plan)}
     return Description(
         id=str(t.id),
@@ -94,20 +96,10 @@ def _description(t: Task, plan: WritePlan) -> Description:
         options=m.options,
         provenance=(
             *m.provenance,
-            {**t.provenance(), **_state(t), "changed": _changed(t, plan), "keeps_steps": plan.kept},
+            {**t.provenance(), **state, "changed": changed, "keeps_steps": plan.kept},
         ),
         sources=t.dataset.store.sources,
     )
-
-
-def _state(t: Task) -> dict[str, Any]:
-    return {} if t.state is None else {"state": job.state_entry(t.state, _state_name(t))}
-
-
-def _changed(t: Task, plan: WritePlan) -> list[str]:
-    """Return the fields that differ from the source, including new and removed ones."""
-    names = {*t.dataset.schema, *(f.name for f in plan.schema)}
-    return sorted(names - plan.same)
 
 
 def _keeps_space(name: str, t: Task, plan: WritePlan) -> bool:

@@ -337,14 +337,22 @@ class SourceReader:
 
         The fields in ``later`` are not read together, but of an episode alone, when they are used.
         """
-        for a, b in self._blocks(first, last, rows):
-            runs = [(self.start(k), self.start(k) + self.length(k) + 1) for k in range(a, b)]
+        a = b = first
+        while a < last:
+            runs: list[RowRun] = []
+            held = 0
+            while b < last and (not runs or held + self.length(b) < rows):
+                start, stop = self.start(b), self.start(b) + self.length(b) + 1
+                runs.append((start, stop))
+                held += stop - start
+                b += 1
             block = {n: self.rows(n, runs) for n in names if n not in later}
             at, episodes = 0, []
             for k, (start, stop) in zip(range(a, b), runs, strict=True):
                 episodes.append(self._episode(k, names, {n: v[at : at + stop - start] for n, v in block.items()}))
                 at += stop - start
             yield episodes, block
+            a = b
 
     def block(self, pieces: Sequence[StepRange]) -> StepBlock:
         """Describe pieces of episodes that are read together, each with the row after it."""
@@ -364,16 +372,6 @@ class SourceReader:
         later = {n: partial(self.rows, n, [(start, start + counts[n])]) for n in names if n not in rows}
         original = FieldRows(names, {n: v[: counts[n]] for n, v in rows.items()}, later)
         return SourceEpisode(self.number(k), start, length, observed, int(self._ends[k]), original)
-
-    def _blocks(self, first: int, last: int, rows: int) -> Iterator[RowRun]:
-        a = first
-        while a < last:
-            b, held = a, 0
-            while b < last and (b == a or held + self.length(b) < rows):
-                held += self.length(b) + 1
-                b += 1
-            yield a, b
-            a = b
 
     def rows(self, name: str, runs: Iterable[RowRun]) -> Array:
         """Read the rows of ``runs`` as values, read-only: frames decoded, text as strings or None."""

@@ -121,7 +121,7 @@ def run(
     """
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
-    with _described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
+    with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
         tell = t.dataset.store.files.watched(shown(progress))
         cluster = _cluster_of(executor, address)
         where = settings.read(cache_dir)
@@ -142,18 +142,10 @@ def run_checked(
     **how: Any,
 ) -> Dataset:
     """Run as `run` does, but discard the result if ``check`` of it raises WrongFingerprint."""
-    with _described(source, fn, name, cache_dir=cache_dir, **how) as t:
+    with described(source, fn, name, cache_dir=cache_dir, **how) as t:
         where = settings.read(cache_dir)
         _make(t, _Making(where=where, jobs=jobs, force=force, progress=progress, checks=(check,)))
     return open_dataset(str(t.id), cache_dir=cache_dir)
-
-
-def _described(
-    source: str | os.PathLike[str] | Dataset, fn: Any, name: str | None, *, cache_dir: StrPath | None, **how: Any
-) -> AbstractContextManager[Task]:
-    """Describe the task."""
-    dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
-    return described(dataset, fn, name, **how)
 
 
 def _cluster_of(executor: str, address: str | None) -> Callable[..., AbstractContextManager[Executor]] | None:

@@ -106,10 +106,9 @@ def run_shard(
     number = _checked(shard)
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
-    dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
-    with described(dataset, fn, name, keep_going=keep_going, **how) as t:
+    with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
-        tell = dataset.store.files.watched(shown(progress))
+        tell = t.dataset.store.files.watched(shown(progress))
         if not force and publish.is_made(t, where):
             tell(Event(str(t.id), "note", note="already exists, made from the same source, function and arguments"))
             return ShardReport(str(t.id), number.number, number.count, 0, 0, (), published=True)
@@ -158,8 +157,7 @@ def finish(
     """
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
-    dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
-    with described(dataset, fn, name, keep_going=keep_going, **how) as t:
+    with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
         place, tell = Home(where.home), shown(progress)
         if force or not publish.is_made(t, where):

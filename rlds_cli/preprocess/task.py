@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,15 +24,14 @@ from rlds_cli.base import ids
 from rlds_cli.base.files import modules
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import DatasetId
+from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import closest, is_below, join_name
+from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.preprocess import builtin, functions, sources
 from rlds_cli.preprocess.functions import Function
 from rlds_cli.store import FAILURES, Manifest
 from rlds_cli.ted import FLAGS, Note
-
-if TYPE_CHECKING:
-    from rlds_cli.dataset import Dataset
 
 Unit = Literal["episode", "batch", "step", "window"]
 Arrays = Literal["numpy", "torch", "tensordict"]
@@ -233,8 +232,14 @@ def _said(part: str, value: Any) -> str:
 
 
 @contextmanager
-def described(dataset: Dataset, fn: Any, name: str | None, **how: Any) -> Iterator[Task]:
-    """Describe a task as `describe` does; the modules of its function can be imported inside the block."""
+def described(
+    source: str | os.PathLike[str] | Dataset, fn: Any, name: str | None, *, cache_dir: StrPath | None = None, **how: Any
+) -> Iterator[Task]:
+    """Describe a task as `describe` does; the modules of its function can be imported inside the block.
+
+    The source is opened, unless it is an open dataset.
+    """
+    dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
     is_builtin = isinstance(fn, str) and ":" not in fn  # or in the current directory, which is searched first
     with modules.importable(() if is_builtin else (str(Path.cwd()),)):
         t = describe(dataset, fn, name, **how)

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlds_cli.base import settings
 from rlds_cli.base.settings import StrPath
-from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.dataset import Dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
 from rlds_cli.preprocess import forms, job
@@ -57,9 +57,8 @@ def attempt(
     PreprocessError
         There is no such episode, step or function, or the function fails.
     """
-    dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
-    alone: dict[str, Any] = {"unit": unit, "arrays": arrays, "args": args}
-    with described(dataset, fn, name, span=(history, future), fields=fields, **alone) as t:
+    alone: dict[str, Any] = {"unit": unit, "arrays": arrays, "args": args, "cache_dir": cache_dir}
+    with described(source, fn, name, span=(history, future), fields=fields, **alone) as t:
         number = _number(t.dataset, episode)
         work = Home(settings.read(cache_dir).home).partial(t.id, t.key[:16])
         return _try(*job.with_trial_state(t, number, work), number, _step(t, number, step), jobs)

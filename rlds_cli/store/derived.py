@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays, trees
 from rlds_cli.store import layouts, lookups, sealing, sharing
 from rlds_cli.store.lookups import Kind, Lookup, Part
-from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 
 FEWEST = 1024  # episodes of a dataset that looks values up: those of fewer take no more than their files would
@@ -85,6 +85,8 @@ class Tables:
         also where they are those of the source, so that one index does for all arrays.
     looks_up : bool
         Share arrays of the source. Otherwise all values are written.
+    listed : mapping of str to str
+        Digests of all files of the source, by name, see `Manifest.listed`.
 
     Attributes
     ----------
@@ -93,12 +95,19 @@ class Tables:
     """
 
     def __init__(
-        self, source: Store, directory: Path, index: IntArray | None, *, parts: IntArray, looks_up: bool
+        self,
+        source: Store,
+        directory: Path,
+        index: IntArray | None,
+        *,
+        parts: IntArray,
+        looks_up: bool,
+        listed: Mapping[str, str],
     ) -> None:
         self._source, self._directory, self._index, self._parts = source, directory, index, parts
         count = source.manifest.counts.episodes if index is None else len(index)
         self._looks_up = looks_up and count >= FEWEST
-        self._listed = Manifest.listed(source.path)
+        self._listed = listed
         self._indices: dict[tuple[str, tuple[int, ...], int], _Index] = {}
         self._read: dict[str, IntArray] = {}
         self.known: dict[str, str] = {}
@@ -115,7 +124,7 @@ class Tables:
 
     def write(self, path: str, value: Column | Patched | None = None) -> None:
         """Write the array at ``path``: ``value``, or what the source has for its episodes."""
-        self._source.files.guarded(lambda: self._write(path, value))
+        self._source.files.guarded(partial(self._write, path, value))
 
     def _write(self, path: str, value: Column | Patched | None) -> None:
         trees.discard(self._directory / path)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -477,7 +477,7 @@ class FixedTable(Table):
     def episode_strings(self, column: str) -> list[str]:
         """Return a text column of the episode table (``group``, ``options``); empty strings if it is not stored."""
         if column not in self._episode_strings:
-            self._episode_strings[column] = self.files.guarded(lambda: self._read_episode_strings(column))
+            self._episode_strings[column] = self.files.guarded(partial(self._read_episode_strings, column))
         return self._episode_strings[column]
 
     def _read_episode_strings(self, column: str) -> list[str]:

@@ -20,7 +20,7 @@ from rlds_cli.base.array_types import IntArray
 from rlds_cli.store import derived, digests, layouts, lookups, metadata, own_columns, sealing, sharing, videos
 from rlds_cli.store.derived import Column, Patched, Tables, WrittenTable
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.manifest import Counts, Manifest, StoredField
+from rlds_cli.store.manifest import Counts, Manifest
 from rlds_cli.store.new_rows import NewRows
 from rlds_cli.store.opening import Store
 from rlds_cli.store.own_columns import StoredColumn
@@ -114,7 +114,7 @@ class Change:
             known |= _share(source, directory, name, listed, self)
         start, looks_up = self.columns.get("start"), self.looks_up and not self.copies
         parts = start.at if isinstance(start, Patched) else np.zeros(0, np.int64)
-        tables = Tables(source, directory, self.index, parts=parts, looks_up=looks_up)
+        tables = Tables(source, directory, self.index, parts=parts, looks_up=looks_up, listed=listed)
         own = _write_tables(source, directory, self, tables)
         layouts.write_groups(directory)
         m = _described(source, directory, self, own, id, version, provenance)
@@ -192,7 +192,11 @@ def _described(
     provenance: Sequence[Mapping[str, Any]],
 ) -> Manifest:
     m = source.manifest
-    fields = tuple(replace(f, digest=_digest(f, directory, change)) for f in m.fields)
+    of = {f.name: f.digest for f in m.fields}
+    for f in m.fields:
+        if change.index is not None or f.name in change.digests:
+            of[f.name] = digests.of_field_pieces(f, lookups.pieces(directory / DIGESTS / f.path))
+    fields = tuple(replace(f, digest=of[f.name]) for f in m.fields)
     columns = WrittenTable(directory / EPISODES, _names(directory / EPISODES, own))
     of_columns = digests.of_columns(columns, own)
     return replace(
@@ -201,7 +205,7 @@ def _described(
         version=version,
         fields=fields,
         counts=_counts(m.counts, change.total, columns),
-        fingerprint=digests.ContentDigests({f.name: f.digest for f in fields}, of_columns).fingerprint,
+        fingerprint=digests.ContentDigests(of, of_columns).fingerprint,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         rlds_version=__version__,
         stats={} if change.index is not None else m.stats,
@@ -211,12 +215,6 @@ def _described(
         episode_columns=digests.described(own),
         **change.facts,
     )
-
-
-def _digest(f: StoredField, directory: Path, change: Change) -> str:
-    if change.index is None and f.name not in change.digests:
-        return f.digest
-    return digests.of_field_pieces(f, lookups.pieces(directory / DIGESTS / f.path))
 
 
 def _counts(before: Counts, total: int | None, columns: Mapping[str, Any]) -> Counts:

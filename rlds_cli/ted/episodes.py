@@ -40,7 +40,7 @@ def flatten(episode: Mapping[Any, Any], where: str = "the episode") -> Flat:
     """
     flat: Flat = {}
     for name, value in _leaves(episode, ()):
-        if not name or any(not part for part in name):
+        if not name or not all(name):
             raise InvalidEpisode(f"{where}: a field without a name.")
         flat["/".join(name)] = _values(value, "/".join(name), where)
     _check_names(flat, where)
@@ -69,7 +69,7 @@ def _leaves(value: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
     elif isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "items")):
         for key, item in value.items():
             parts = key if isinstance(key, tuple) else tuple(str(key).split("/"))
-            yield from _leaves(item, (*name, *(str(p) for p in parts)))
+            yield from _leaves(item, (*name, *map(str, parts)))
     elif isinstance(value, tuple) and value and all(hasattr(v, "__len__") and not _is_scalar(v) for v in value):
         for i, item in enumerate(value):  # a Tuple space
             yield from _leaves(item, (*name, str(i)))
