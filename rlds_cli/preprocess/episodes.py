@@ -241,7 +241,7 @@ class EpisodeRunner:
             placements = {f.name: f.placement for f in infer_schema(first.flat, first.length)}
             if not first.observed:  # then T rows do not tell root from both: keep the placement of the source
                 placements |= {n: "both" for n in flat if n in self._fields and self._fields[n].placement == "both"}
-            schema = infer(flat, placements, tuple(self._fields.values()), untouched)
+            schema = infer(flat, placements, self._fields, untouched)
         return Probe(schema, untouched, kept, seconds), ep, results
 
     # -- many

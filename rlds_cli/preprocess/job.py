@@ -138,16 +138,6 @@ def planned(task: Task, assumptions: Assumptions) -> tuple[WritePlan, float]:
         return make_plan(task, runner, assumptions)
 
 
-def at_once(task: Task, made: int) -> int:
-    """Return the number of steps in one call, or read at once for unit step, if ``made`` bytes are written per step.
-
-    They are whole episodes, or a part of one that is longer.
-    """
-    width = made + sum(f.row_bytes for f in task.dataset.schema.values())
-    limit = STEP_ROWS if task.unit == "step" else BLOCK_ROWS
-    return max(1, min(limit, BLOCK_BYTES // max(1, width)) // (1 + sum(task.span)))
-
-
 def parts(task: Task, *, kept: bool, made: int = 0, rows: int = PART_ROWS) -> tuple[Part, ...]:
     """Divide a task into chunks of whole episodes: about ``rows`` rows each, at most ``PART_ROWS``, or one episode.
 
@@ -157,10 +147,13 @@ def parts(task: Task, *, kept: bool, made: int = 0, rows: int = PART_ROWS) -> tu
         All episodes keep their lengths, so the number of rows to write is known.
     made : int
         Bytes written per step. With the bytes read, they determine how many steps one call of a function of
-        transitions receives; a chunk holds whole calls.
+        transitions receives, or how many are read at once for unit step: whole episodes, or a part of one that is
+        longer. A chunk holds whole calls.
     """
     lengths = task.dataset.episodes["length"]
-    steps = min(at_once(task, made), PART_ROWS)
+    width = made + sum(f.row_bytes for f in task.dataset.schema.values())
+    limit = min(STEP_ROWS if task.unit == "step" else BLOCK_ROWS, BLOCK_BYTES // max(1, width))
+    steps = min(max(1, limit // (1 + sum(task.span))), PART_ROWS)
     grains = np.arange(len(lengths)) if task.unit == "episode" else np.array(runs(lengths, steps))
     behind = np.append(grains[1:], len(lengths))
     ends = np.append(0, np.cumsum(lengths + 1))
@@ -172,15 +165,10 @@ def parts(task: Task, *, kept: bool, made: int = 0, rows: int = PART_ROWS) -> tu
     )
 
 
-def divided(task: Task, plan: WritePlan, rows: int, reuse: Reuse | None = None) -> PreprocessJob:
+def divided(task: Task, plan: WritePlan, rows: int) -> PreprocessJob:
     """Divide a planned task into chunks of about ``rows`` rows."""
-    made = parts(task, kept=plan.kept, made=made_bytes(plan), rows=rows)
-    return PreprocessJob(task, plan, made, reuse=reuse)
-
-
-def made_bytes(plan: WritePlan) -> int:
-    """Return the bytes that are written per step, as far as they determine the steps of a call."""
-    return sum(f.row_bytes for f in plan.schema)
+    made = sum(f.row_bytes for f in plan.schema)
+    return PreprocessJob(task, plan, parts(task, kept=plan.kept, made=made, rows=rows))
 
 
 def rows_of_chunk(seconds: float, steps: int) -> int:

@@ -137,13 +137,12 @@ class Probe:
 
 
 def infer(
-    flat: Flat, placements: dict[str, Placement], source: Sequence[Field], untouched: frozenset[str]
+    flat: Flat, placements: dict[str, Placement], source: Mapping[str, Field], untouched: frozenset[str]
 ) -> tuple[Field, ...]:
     """Infer the fields of a result from its first episode; untouched fields keep their definition."""
-    before = {f.name: f for f in source}
     return tuple(
-        before[name]
-        if name in untouched and before[name].placement == placements[name]
+        source[name]
+        if name in untouched and source[name].placement == placements[name]
         else field_of(name, values, placements[name])
         for name, values in sorted(flat.items())
     )
@@ -303,6 +302,5 @@ def _has_space(name: str) -> bool:
 
 def _crowded(written: frozenset[str], untouched: frozenset[str], task: Task) -> frozenset[str]:
     """Return untouched fields whose path in the source a new field takes; they are written to another path."""
-    places = {f.name: f.path for f in task.dataset.manifest.fields}
-    taken = {path.lower() for path in assign_paths(written).values()}
-    return frozenset(n for n in untouched if places[n].lower() in taken)
+    table, taken = task.dataset.store.table, set(map(str.lower, assign_paths(written).values()))
+    return frozenset(n for n in untouched if table.path_of(n).lower() in taken)

@@ -22,9 +22,9 @@ from rlds_cli.base.workers import Executor
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError, RldsError, WrongFingerprint
 from rlds_cli.home import Home, exclusive
-from rlds_cli.preprocess import completing, job, publish, reuse, shards, task, workers
+from rlds_cli.preprocess import completing, job, publish, reuse, shards, workers
 from rlds_cli.preprocess.job import PreprocessJob
-from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan, removal
+from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, removal
 from rlds_cli.preprocess.reuse import Reuse
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.preprocess.workers import WorkerPool
@@ -212,11 +212,13 @@ def _run(pool: WorkerPool, work: Path, target: Path, how: _Making) -> None:
         plan, seconds = job.planned(t, assumptions)
         if note := removal(t, plan):
             pool.progress(Event(str(t.id), "note", note=note))
-        known = None if how.force else _taken_over(t, plan, target, pool.progress)
-        todo = job.divided(t, plan, job.decided(work, seconds, t.dataset.num_steps), known)
+        todo = job.divided(t, plan, job.decided(work, seconds, t.dataset.num_steps))
+        if not how.force:
+            todo = replace(todo, reuse=_taken_over(todo, target, pool.progress))
         if broken is not None:
             _replan(broken, todo, work, assumptions, pool.progress)
-        new = t.dataset.episodes["length"] if known is None else t.dataset.episodes["length"][known.index < 0]
+        lengths = t.dataset.episodes["length"]
+        new = lengths if todo.reuse is None else lengths[todo.reuse.index < 0]
         executor = pool.executor(seconds * int(new.sum()), len(todo.parts))
         _tell_long(todo, seconds * int(new.sum()), executor, pool.progress)
         try:
@@ -240,10 +242,10 @@ def _run(pool: WorkerPool, work: Path, target: Path, how: _Making) -> None:
         return
 
 
-def _taken_over(t: Task, plan: WritePlan, target: Path, tell: Progress) -> Reuse | None:
+def _taken_over(todo: PreprocessJob, target: Path, tell: Progress) -> Reuse | None:
     """Return results of an earlier version that are taken over, and say so; or why there are none."""
-    steps = min(job.at_once(t, job.made_bytes(plan)), task.PART_ROWS)
-    found, why = reuse.find(t, plan, steps, target)
+    t = todo.task
+    found, why = reuse.find(t, todo.plan, todo.parts[0].args["steps"], target)
     count = len(t.dataset.episodes)
     if found is not None:
         new = text.plural(count - found.count, "new episode")

@@ -268,7 +268,7 @@ class StepRunner:
                 continue
             both = f"next/{name}" in flat and name not in apart
             placements[name] = "next" if name.startswith("next/") else "both" if both else "root"
-        return infer({n: flat[n] for n in placements}, placements, tuple(self._fields.values()), untouched)
+        return infer({n: flat[n] for n in placements}, placements, self._fields, untouched)
 
     # -- many
 

@@ -90,7 +90,7 @@ class Task:
     @cached_property
     def source(self) -> str:
         """Fingerprint of the source, or of a selection of its episodes."""
-        return source_of(self.dataset)
+        return self.dataset.store.fingerprint() if self.whole else self.dataset.fingerprint
 
     @cached_property
     def read(self) -> tuple[str, ...]:
@@ -192,6 +192,10 @@ def identity(
     call = function.load()
     own = {} if builtin.traits_of(call).version else args  # arguments of built-in functions name fields, not files
     depends = sources.of(call, own, depends_on)
+    # The sizes of calls and chunks: constants where no result depends on them, so that existing keys stay valid.
+    chunk = [1 << 16, 1 << 14, 16 << 20, 1 << 12]
+    if unit != "episode" or functions.first_pass(call) is not None:
+        chunk = [PART_ROWS, BLOCK_ROWS, BLOCK_BYTES, STEP_ROWS, 2]
     return {
         "function": function.name,
         "code": function.code,
@@ -200,17 +204,8 @@ def identity(
         "unit": unit,
         **({"window": list(span)} if unit == "window" else {}),
         "arrays": arrays,
-        "chunk": _chunk(function, unit),
+        "chunk": chunk,
     }
-
-
-def _chunk(function: Function, unit: str) -> list[int]:
-    """Return the sizes of calls and chunks, on which the result of a batch function or a first pass may depend."""
-    fits = functions.first_pass(function.load()) is not None
-    if unit == "episode" and not fits:
-        # No result depends on these sizes; they are constants so that existing keys stay valid.
-        return [1 << 16, 1 << 14, 16 << 20, 1 << 12]
-    return [PART_ROWS, BLOCK_ROWS, BLOCK_BYTES, STEP_ROWS, 2]
 
 
 def differences(made: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
@@ -296,14 +291,10 @@ def unit_of(function: Function, unit: str | None, span: tuple[int | None, int | 
     """Return the unit of a function and the reach of its windows: as given, or else from its decorator."""
     unit = unit or function.unit or "episode"
     usual = function.span if unit == "window" else (0, 0)
-    history, future = (d if g is None else g for g, d in zip(span, usual, strict=True))
+    history, future = span
+    history, future = usual[0] if history is None else history, usual[1] if future is None else future
     functions.check_unit(unit, history, future)
     return unit, (history, future)
-
-
-def source_of(dataset: Dataset) -> str:
-    """Return the fingerprint of a dataset, or of a selection of its episodes."""
-    return dataset.store.fingerprint() if is_whole(dataset) else dataset.fingerprint
 
 
 def is_whole(dataset: Dataset) -> bool:

@@ -101,7 +101,10 @@ def write_chunks(
     One of several worker processes does without the thread: taking turns would cost it a tenth of its time.
     """
     paths = assign_paths(f.name for f in job.schema)
-    with RowWriter(work / where, job.schema, paths, start, work / FILMS) as writer, _beside() as thread:
+    beside: AbstractContextManager[ThreadPoolExecutor | None] = (
+        nullcontext() if parent_process() else ThreadPoolExecutor(1)
+    )
+    with RowWriter(work / where, job.schema, paths, start, work / FILMS) as writer, beside as thread:
         pending: deque[Future[None]] = deque()
         for chunk in job.read(part):
             if thread is None:
@@ -118,11 +121,6 @@ def write_chunks(
     if part.rows is not None and written.rows != part.rows:
         raise RldsError(f"{job.id}: a part gave {written.rows:,} rows; {part.rows:,} were planned.")
     return written
-
-
-def _beside() -> AbstractContextManager[ThreadPoolExecutor | None]:
-    """Return a thread that writes while this one reads; None in a worker process."""
-    return nullcontext() if parent_process() else ThreadPoolExecutor(1)
 
 
 def assemble(job: BuildJob, work: Path, done: Mapping[int, tuple[str, WrittenRows]]) -> Built:

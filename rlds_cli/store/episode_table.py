@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from rlds_cli.base.array_types import Array, BoolArray, IntArray
+from rlds_cli.base.array_types import Array, BoolArray
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import mapping
 from rlds_cli.errors import DamagedDataset, InvalidEpisode
@@ -127,7 +127,8 @@ def check_places(e: Columns, m: Manifest) -> None:
         if not inside:
             raise _damaged(m, f"its episodes are not within the {m.counts.rows:,} rows")
         transitions += int(counted[a:b].sum())
-        if not (_is_bit(observed[a:b] - steps) and _is_bit(steps - counted[a:b])):
+        more, fewer = observed[a:b] - steps, steps - counted[a:b]  # both are 0 or 1
+        if int(np.bitwise_or.reduce(more | fewer)) not in (0, 1):
             raise _damaged(m, "num_observed or num_transitions do not fit length")
         following = start[a + 1 : b + 1]
         in_order &= bool((following >= (first + steps)[: len(following)]).all())
@@ -142,11 +143,6 @@ def check_places(e: Columns, m: Manifest) -> None:
             raise _damaged(m, "its episodes share steps")
     if transitions != m.counts.transitions:
         raise _damaged(m, f"its transitions are not the {m.counts.transitions:,} of the manifest")
-
-
-def _is_bit(values: IntArray) -> bool:
-    """Return whether all values are 0 or 1."""
-    return int(np.bitwise_or.reduce(values)) in (0, 1)
 
 
 def _damaged(m: Manifest, what: str) -> DamagedDataset:

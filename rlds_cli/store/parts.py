@@ -40,7 +40,7 @@ def record(part: int, where: str, written: WrittenRows) -> dict[str, Any]:
         "notes": [*map(asdict, written.notes)],
         "episodes": {
             **{name: getattr(e, name).tolist() for name in ("length", "end", "observed", "source", "row")},
-            **{name: _given(getattr(e, name)) for name in ("group", "seed", "options")},
+            **{n: [*v] if not isinstance(v := getattr(e, n), Repeated) else [] for n in ("group", "seed", "options")},
             "splits": {k: v.tolist() for k, v in e.splits.items()},
             "extra": e.extra,
             "id": None if e.id is None else e.id.tobytes().hex(),
@@ -61,11 +61,6 @@ def on_disk(work: Path, schema: Sequence[Field], records: Iterable[Any], numbers
         if rows.rehash(work / where, schema, paths, written):
             whole[number] = (where, written)
     return whole
-
-
-def _given(values: Sequence[Any]) -> list[Any]:
-    """Return a column of the episode table as a list, empty if it has no values."""
-    return [] if isinstance(values, Repeated) else list(values)
 
 
 def _from_json(d: Mapping[str, Any]) -> WrittenRows:

@@ -236,13 +236,13 @@ def _per_step(values: Value, length: int, name: str, where: str) -> Array:
 def _flags(flat: Flat, length: int, where: str) -> int:
     """Complete ``next/terminated`` and ``next/truncated``, and return the end of the episode."""
     done = flat.pop("next/done", None)
-    given = [name for name in FLAGS if name in flat]
-    if done is not None and not given:
+    if done is not None and flat.keys().isdisjoint(FLAGS):
         raise InvalidEpisode(
             f"{where}: next/done does not say why the episode ended.",
             hint="give next/terminated (the task is over: no bootstrapping) and next/truncated (time is up) instead",
         )
-    terminated, truncated = (flag_per_step(flat.get(name), length, name, where) for name in FLAGS)
+    terminated = flag_per_step(flat.get(TERMINATED_NAME), length, TERMINATED_NAME, where)
+    truncated = flag_per_step(flat.get(TRUNCATED_NAME), length, TRUNCATED_NAME, where)
     if length and truncated[:-1].any():
         step = int(np.argmax(truncated))
         raise InvalidEpisode(f"{where}: truncated at step {step} of {length}: that ends an episode; split it there.")
