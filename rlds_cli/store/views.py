@@ -115,9 +115,14 @@ class Change:
         start, looks_up = self.columns.get("start"), self.looks_up and not self.copies
         parts = start.at if isinstance(start, Patched) else np.zeros(0, np.int64)
         tables = Tables(source, directory, self.index, parts=parts, looks_up=looks_up, listed=listed)
-        own = _write_tables(source, directory, self, tables)
+        table = source.path / EPISODES
+        apart = {table / MISSING, *(table / component(name) for name in source.own_columns)}
+        names = sorted({*derived.column_names(table, apart), *self.columns})
+        own = _write_tables(source, directory, self, tables, names)
         layouts.write_groups(directory)
-        m = _described(source, directory, self, own, id, version, provenance)
+        written = WrittenTable(directory / EPISODES, names)
+        about: dict[str, Any] = {"id": id, "version": version, "provenance": tuple(provenance)}
+        m = _described(source, directory, self, columns=written, own=own, about=about)
         sealing.seal(directory, m, known=known | tables.known)
         Manifest.read(directory)  # refuse now what would be refused on opening
 
@@ -146,12 +151,13 @@ def _share(source: Store, target: Path, name: str, listed: Mapping[str, str], ch
 # -- the episode table
 
 
-def _write_tables(source: Store, directory: Path, change: Change, tables: Tables) -> dict[str, StoredColumn]:
-    """Write the episode table and the digests of episodes, and return the user's columns."""
+def _write_tables(
+    source: Store, directory: Path, change: Change, tables: Tables, names: Iterable[str]
+) -> dict[str, StoredColumn]:
+    """Write the episode table, with TED's columns ``names``, and digests of episodes; return the user's columns."""
     for f in source.manifest.fields:
         tables.write(f"{DIGESTS}/{f.path}", change.digests.get(f.name))
-    there = _names(source.path / EPISODES, source.own_columns)
-    for name in sorted({*there, *change.columns}):
+    for name in names:
         tables.write(f"{EPISODES}/{name}", change.columns.get(name))
     if not change.own and change.index is None:
         tables.share_file(f"{EPISODES}/zarr.json")
@@ -174,11 +180,6 @@ def _stays_apart(source: Store, name: str, column: StoredColumn) -> bool:
     return own_columns.is_apart(source.path / EPISODES, name) and column.dtype == source.own_column(name).dtype
 
 
-def _names(table: Path, own: Iterable[str]) -> list[str]:
-    """Return the paths of TED's columns below an episode table; none of the user's."""
-    return derived.column_names(table, {table / MISSING, *(table / component(name) for name in own)})
-
-
 # -- the manifest
 
 
@@ -186,10 +187,10 @@ def _described(
     source: Store,
     directory: Path,
     change: Change,
+    *,
+    columns: WrittenTable,
     own: Mapping[str, StoredColumn],
-    id: str,
-    version: int,
-    provenance: Sequence[Mapping[str, Any]],
+    about: Mapping[str, Any],
 ) -> Manifest:
     m = source.manifest
     of = {f.name: f.digest for f in m.fields}
@@ -197,12 +198,9 @@ def _described(
         if change.index is not None or f.name in change.digests:
             of[f.name] = digests.of_field_pieces(f, lookups.pieces(directory / DIGESTS / f.path))
     fields = tuple(replace(f, digest=of[f.name]) for f in m.fields)
-    columns = WrittenTable(directory / EPISODES, _names(directory / EPISODES, own))
     of_columns = digests.of_columns(columns, own)
     return replace(
         m,
-        id=id,
-        version=version,
         fields=fields,
         counts=_counts(m.counts, change.total, columns),
         fingerprint=digests.ContentDigests(of, of_columns).fingerprint,
@@ -211,8 +209,8 @@ def _described(
         stats={} if change.index is not None else m.stats,
         notes=m.reader_notes if change.index is not None else m.notes,
         shared={f.name: "link" for f in fields if f.name not in change.rows},
-        provenance=tuple(provenance),
         episode_columns=digests.described(own),
+        **about,
         **change.facts,
     )
 
