@@ -97,7 +97,7 @@ def test_what_a_stranger_changed_is_refused(kind: str, tmp_path: Path) -> None:
         content[::5] = bytes(byte ^ 4 for byte in content[::5])
         at = tmp_path / f"forged{number}"
         forged.write(at, forged.index_of(tmp_path / "store"), {**files, path: bytes(content)})
-        for pinned in (True, False):
+        for pinned in (True,) if wrong else (True, False):  # without a fingerprint, one wrong value is enough
             ref = f"{at}#{wanted.fingerprint}" if pinned else at
             try:
                 compare(rlds_cli.open_dataset(ref, cache_dir=tmp_path / f"far{number}{pinned}"), wanted)
