@@ -482,7 +482,7 @@ def a_cache_of_another_user(scene: Scene) -> None:
                 os.chown(path, 65534, -1, follow_symlinks=False)
         for ref in (pinned, str(genuine)) if not own else (pinned,):
             found = scene.python(
-                f"import rlds_cli\ntry: {largest.format(ref)}\nexcept rlds_cli.RldsError: print('refused')"
+                f"import rlds_cli\ntry: {largest.format(ref)}\nexcept rlds_cli.errors.RldsError: print('refused')"
             )
             if found not in (wanted, "refused\n"):
                 scene.fault(f"the largest reward at {ref} is {found.strip()}, and was {wanted.strip()}")

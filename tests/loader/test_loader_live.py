@@ -23,7 +23,7 @@ import torch
 import rlds_cli
 from rlds_cli import Dataset, Fifo, Reservoir, Top, Writer, open_dataset
 from rlds_cli.dataset.batch import Batch
-from rlds_cli.errors import DatasetNotFound, EmptyWindow, InvalidArgument, WrongState
+from rlds_cli.errors import DatasetNotFound, EmptyWindow, InvalidArgument, RldsError, WrongState
 from rlds_cli.loader import (
     Episode,
     Goals,
@@ -519,7 +519,7 @@ def test_another_process_writes(tmp_path: Path) -> None:
 def _has_episodes() -> bool:
     try:
         return open_dataset(REF).num_episodes > 0
-    except rlds_cli.RldsError:
+    except RldsError:
         return False
 
 

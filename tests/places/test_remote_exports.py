@@ -11,6 +11,7 @@ from test_remote_preprocess import MIB, blocks_of, blocks_of_all
 from test_remote_store import HASTY, MAKERS, large
 
 import rlds_cli
+from rlds_cli.bridges.exports.format import Format, units_of
 from rlds_cli.errors import DownloadFailed, NameTaken
 from rlds_cli.share.pushing import push
 
@@ -59,7 +60,9 @@ def test_an_export_with_a_small_cache(to: str, times: int, bucket: ObjectStore, 
 def test_an_export_goes_on_when_the_store_is_back(
     bucket: ObjectStore, far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlds_cli.bridges.minari.write.UNIT", 1 << 20, raising=False)
+    monkeypatch.setattr(
+        Format, "units", lambda x: units_of(x.content, sum(map(x.content.row_bytes, x.content.fields)), 1 << 20)
+    )
     ds = large(15_000, width=512)
     push(ds.id, "s3://lab/large", pages=False)
     there = rlds_cli.open_dataset("s3://lab/large", cache_dir=far, timeout=2)
