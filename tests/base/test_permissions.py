@@ -57,15 +57,15 @@ def test_of_the_command(tmp_path: Path, home: Path) -> None:
     assert open_to_all(home) == [] and open_to_all(tmp_path) == []
 
 
-ROOMS = ("store", "growing", "remote", "dataset", "preprocess", "maintenance", "convert", "home", "loader", "files")
+OUTSIDE = ("archives", "bridges")  # rooms that write where they are told to
 
 
 def test_directories_of_a_home_are_made_by_one_function() -> None:
     package = Path(rlds_cli.__file__).parent
     made = [
         f"{file.relative_to(package)}: {line.strip()}"
-        for room in ROOMS
-        for file in (package / room).rglob("*.py")
+        for file in package.rglob("*.py")
+        if file.relative_to(package).parts[0] not in OUTSIDE
         for line in file.read_text().splitlines()
         if ".mkdir(" in line or "makedirs(" in line
     ]
