@@ -88,7 +88,7 @@ def test_import_trim_label_merge_append_push_and_export(tmp_path: Path) -> None:
     parts += [("day3/ep_0", 0, 44)]
     recorder.check(grown, parts)
 
-    rlds_cli.push(grown, tmp_path / "address")
+    rlds_cli.push(grown, tmp_path / "address", pages=False)
     recorder.check(rlds_cli.open_dataset(str(tmp_path / "address"), cache_dir=tmp_path / "other"), parts)
     assert export("local/all", "lerobot", tmp_path / "lerobot", lossy=True).proved
     recorder.check(import_files(tmp_path / "lerobot", "local/back", progress=False), parts)
@@ -179,7 +179,7 @@ def test_shared_images_through_every_change(tmp_path: Path) -> None:
     assert len(merged.store.frames("observation/camera").data) == sum(map(len, {*a[3:32], *b, *c})) + sum(
         map(len, {*a})
     )
-    rlds_cli.push("local/all", str(tmp_path / "shelf"))
+    rlds_cli.push("local/all", str(tmp_path / "shelf"), pages=False)
     far = rlds_cli.open_dataset(str(tmp_path / "shelf"), cache_dir=tmp_path / "other")
     check_images(far, expected)
     pinned = rlds_cli.open_dataset(f"{tmp_path / 'shelf'}#{far.fingerprint}", cache_dir=tmp_path / "third")

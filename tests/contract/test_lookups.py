@@ -296,7 +296,7 @@ def test_a_pushed_selection_is_whole(few: Dataset, tmp_path: Path) -> None:
     part = few.trim({0: (0, 1)}, "trimmed").select(episodes=index).save("part")
     first, length = starts(FEW)[index], lengths_of(FEW)[index]
     length[0] = 1
-    rlds_cli.push(part.id, tmp_path / "address")
+    rlds_cli.push(part.id, tmp_path / "address", pages=False)
     remove([ID])
     far = rlds_cli.open_dataset(tmp_path / "address", cache_dir=tmp_path / "far")
     assert first_steps(far) == first.tolist() and far.episodes["length"].tolist() == length.tolist()

@@ -260,7 +260,7 @@ def test_a_dataset_of_the_registry_is_not_changed_in_its_place(
 def test_a_dataset_of_an_address_that_was_labelled(tmp_path: Path, elsewhere: Path) -> None:
     episode = {"observation": np.zeros((5, 2)), "action": np.zeros((4, 1)), "next": {"truncated": True}}
     ds = rlds_cli.create("local/arm", [episode] * 3)
-    rlds_cli.push(ds.id, tmp_path / "shared")
+    rlds_cli.push(ds.id, tmp_path / "shared", pages=False)
     ds = ds.select(episodes=[1]).label(quality="bad", facts={"fps": 10})
     view = ds.select(where="quality == 'bad'").save("bad")
     file = locked(tmp_path, view.id)

@@ -409,7 +409,7 @@ def test_tables_of_a_stranger_name_other_frames(tmp_path: Path) -> None:
 
 def test_frames_at_an_address_are_kept_apart(filmed: Filmed, tmp_path: Path) -> None:
     shelf, other = str(tmp_path / "shelf"), tmp_path / "other"
-    rlds_cli.push(filmed.ds, shelf)
+    rlds_cli.push(filmed.ds, shelf, pages=False)
     for _ in range(2):
         check(filmed, rlds_cli.open_dataset(shelf, cache_dir=other))
     assert len(list((other / "frames").iterdir())) == 1

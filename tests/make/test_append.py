@@ -171,7 +171,7 @@ def test_a_lock_of_an_append_names_the_address_where_it_was_pushed(tmp_path, fil
     assert [v.change for v in ds.versions][1:] == ["append b.hdf5 (3 episodes)", "label quality=good"]
     with pytest.raises(RldsError, match="files were appended to it"):
         pinning.lock(["local/day"])
-    rlds_cli.push("local/day", tmp_path / "there")
+    rlds_cli.push("local/day", tmp_path / "there", pages=False)
     (tmp_path / "rlds.lock").write_text(pinning.lock(["local/day"]))
     pinning.sync(tmp_path / "rlds.lock", cache_dir=tmp_path / "another")
     assert rlds_cli.open_dataset("local/day", cache_dir=tmp_path / "another").fingerprint == ds.fingerprint

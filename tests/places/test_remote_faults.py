@@ -97,8 +97,8 @@ WRONG = [  # kind of address, fault, error, a part of the hint
 @pytest.mark.slow  # a busy machine is too late for its time-outs
 def test_what_a_store_does_wrong_is_said_in_time(bucket: ObjectStore, far: Path) -> None:
     here = large(**LARGE)
-    rlds_cli.push(here.id, S3)
-    rlds_cli.push(here.id, GS)
+    rlds_cli.push(here.id, S3, pages=False)
+    rlds_cli.push(here.id, GS, pages=False)
     for k, (kind, fault, message, hint) in enumerate(WRONG):
         there = rlds_cli.open_dataset(address(kind, bucket), cache_dir=far / str(k), timeout=1)
         bucket.faults.append(Fault(fault, path=OBJECTS, times=1 << 30, wait=2.5))
@@ -115,7 +115,7 @@ def test_what_a_store_does_wrong_is_said_in_time(bucket: ObjectStore, far: Path)
 @pytest.mark.thorough
 def test_passing_faults_change_no_batch(bucket: ObjectStore, far: Path) -> None:
     here = large(**LARGE)
-    rlds_cli.push(here.id, S3)
+    rlds_cli.push(here.id, S3, pages=False)
     for kind, fault, times in (
         *((kind, fault, 2) for kind in (S3, WEB) for fault in ("long", "short", "slow")),
         (WEB, "moved", 100),
@@ -128,7 +128,7 @@ def test_passing_faults_change_no_batch(bucket: ObjectStore, far: Path) -> None:
 
 def test_a_server_that_sends_whole_files_is_read(bucket: ObjectStore, far: Path) -> None:
     here = large(rows=900)
-    rlds_cli.push(here.id, S3)
+    rlds_cli.push(here.id, S3, pages=False)
     bucket.ranges = False
     assert_batches(rlds_cli.open_dataset(address(WEB, bucket), cache_dir=far), here)
 
@@ -136,7 +136,7 @@ def test_a_server_that_sends_whole_files_is_read(bucket: ObjectStore, far: Path)
 @pytest.mark.thorough
 def test_a_store_that_is_away_for_many_attempts_is_waited_for(bucket: ObjectStore, far: Path) -> None:
     here = large(**LARGE)
-    rlds_cli.push(here.id, S3)
+    rlds_cli.push(here.id, S3, pages=False)
     there = rlds_cli.open_dataset(address(WEB, bucket), cache_dir=far, timeout=60)
     bucket.faults.append(Fault("503", path=OBJECTS, times=20 * HASTY.attempts))
     assert_batches(there, here, sampler=Shuffled())
@@ -154,12 +154,12 @@ def test_a_bucket_that_is_not_there_is_said(bucket: ObjectStore, far: Path) -> N
 
 def test_a_dataset_on_the_hub_is_read_at_any_revision(hub: Hub, far: Path) -> None:
     first = large(rows=900)
-    rlds_cli.push(first.id, "hf://datasets/lab/arm")
+    rlds_cli.push(first.id, "hf://datasets/lab/arm", pages=False)
     then = hub.repositories["lab/arm"].head
     assert_batches(rlds_cli.open_dataset("hf://datasets/lab/arm", cache_dir=far), first)
     batch = next(iter(Loader(first, 16, backend="numpy"))).copy()
     now = large(rows=900, seed=1)
-    rlds_cli.push(now.id, "hf://datasets/lab/arm")
+    rlds_cli.push(now.id, "hf://datasets/lab/arm", pages=False)
     assert_batches(rlds_cli.open_dataset("hf://datasets/lab/arm@main", cache_dir=far, cache=0), now)
     before = rlds_cli.open_dataset(f"hf://datasets/lab/arm@{then}", cache_dir=far, cache=0)
     same(next(iter(Loader(before, 16, backend="numpy"))), batch)
@@ -168,7 +168,7 @@ def test_a_dataset_on_the_hub_is_read_at_any_revision(hub: Hub, far: Path) -> No
 @pytest.mark.thorough
 def test_faults_of_the_hub_change_no_batch(hub: Hub, far: Path) -> None:
     here = large(**LARGE)
-    rlds_cli.push(here.id, "hf://datasets/lab/arm")
+    rlds_cli.push(here.id, "hf://datasets/lab/arm", pages=False)
     for fault in ("503", "429", "reset", "short", "other"):
         there = rlds_cli.open_dataset("hf://datasets/lab/arm", cache_dir=far / fault)
         hub.faults.append(Fault(fault, path=OBJECTS, times=2))
@@ -180,7 +180,7 @@ def test_faults_of_the_hub_change_no_batch(hub: Hub, far: Path) -> None:
 def test_a_token_that_is_missing_or_not_accepted(
     token: str | None, hub: Hub, far: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rlds_cli.push(large(rows=900).id, "hf://datasets/lab/arm")
+    rlds_cli.push(large(rows=900).id, "hf://datasets/lab/arm", pages=False)
     hub.repositories["lab/arm"].private = True
     monkeypatch.delenv("HF_TOKEN") if token is None else monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises(DownloadFailed, match="HTTP 401") as caught:
@@ -247,7 +247,7 @@ def test_the_garbage_collector_needs_no_lock_of_the_blocks(tmp_path: Path) -> No
 def test_what_a_killed_process_left_in_memory_is_removed(
     tmp_path: Path, far: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rlds_cli.push(large(rows=100).id, tmp_path / "store")
+    rlds_cli.push(large(rows=100).id, tmp_path / "store", pages=False)
     code = f"""
 import os, rlds_cli
 ds = rlds_cli.open_dataset({str(tmp_path / "store")!r}, cache_dir={str(far)!r}, cache=0)
@@ -283,7 +283,7 @@ os.kill(os.getpid(), 9)
 )
 def test_forms_of_a_directory(form: str, tmp_path: Path, far: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = rlds_cli.create("local/arm", [{"observation": np.arange(12.0).reshape(4, 3), "action": np.arange(3)}])
-    rlds_cli.push(here.id, tmp_path / "My Räume/arm 1")
+    rlds_cli.push(here.id, tmp_path / "My Räume/arm 1", pages=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     there = rlds_cli.open_dataset(form.format(top=tmp_path, name=tmp_path.name), cache_dir=far)

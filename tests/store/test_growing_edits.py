@@ -385,7 +385,7 @@ def test_a_push_takes_edits_along(tmp_path: Path) -> None:
     assert numbers(earlier) == [0, 1, 2, 3, 4]
     assert earlier.restore().fingerprint == rlds_cli.open_dataset(f"{ID}#v6").fingerprint
     ds.select(episodes=[0]).label(quality="fine")
-    rlds_cli.push(ID, tmp_path / "there")
+    rlds_cli.push(ID, tmp_path / "there", pages=False)
     assert rlds_cli.open_dataset(tmp_path / "there", cache_dir=tmp_path / "far").episodes["quality"][0] == "fine"
 
 

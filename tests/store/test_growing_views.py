@@ -158,7 +158,7 @@ def test_a_merge_shares_the_files_of_members_that_grow() -> None:
 def test_a_selection_is_pushed_and_fetched_without_the_room_for_rows_to_come(tmp_path: Path) -> None:
     given = episodes([3, 4, 2])
     some = record("local/rec", given).select(episodes=[0, 2]).save("some")
-    rlds_cli.push("local/rec@some", tmp_path / "there")
+    rlds_cli.push("local/rec@some", tmp_path / "there", pages=False)
     far = rlds_cli.open_dataset(tmp_path / "there", cache_dir=tmp_path / "far")
     check(far, [given[0], given[2]])
     assert sum(f.stat().st_size for f in (tmp_path / "there").rglob("*") if f.is_file()) < 1 << 20
@@ -233,7 +233,7 @@ def test_a_selection_of_a_pushed_dataset_is_made_again_from_a_lock(tmp_path: Pat
     given = episodes([3, 4, 2, 6])
     with rlds_cli.writer("local/rec", keep=Fifo(episodes=3)) as w:
         w.add_episodes([e.item() for e in given])
-    rlds_cli.push("local/rec", tmp_path / "there")
+    rlds_cli.push("local/rec", tmp_path / "there", pages=False)
     trimmed = w.dataset().trim({0: (1, 3), 2: []}, "trimmed")
     labelled = trimmed.select(episodes=[0]).label(quality="good")
     (tmp_path / "rlds.lock").write_text(pinning.lock(["local/rec@trimmed"]))
