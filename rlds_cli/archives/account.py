@@ -293,4 +293,4 @@ def recorded_account(entries: Sequence[Entry]) -> tuple[dict[str, Any], ...]:
             for (kind, lost), n in rest.items()
         ]
         entries = [*kept, *more]
-    return tuple(e.as_json() for e in entries)
+    return tuple(map(Entry.as_json, entries))

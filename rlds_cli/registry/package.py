@@ -53,17 +53,14 @@ def lines(family: str) -> list[dict[str, Any]]:
 @cache
 def families() -> tuple[Family, ...]:
     """Return the families, sorted by name."""
-    return tuple(map(family, sorted(facts_of_families())))
-
-
-def family(name: str) -> Family:
-    """Return a family by its name."""
-    facts = facts_of_families()[name]
-    statuses = [line.get("status") for line in lines(name)]  # entries take three times as long
-    closed = statuses.count("closed")
-    listed = {k: tuple(facts[k]) for k in ("revisions", "only") if k in facts}
-    facts = {**facts, **listed, "defects": _defects(facts)}
-    return Family(name=name, num_entries=len(statuses) - closed, num_closed=closed, **facts)
+    found = []
+    for name, facts in sorted(facts_of_families().items()):
+        statuses = [line.get("status") for line in lines(name)]  # entries take three times as long
+        closed = statuses.count("closed")
+        listed = {k: tuple(facts[k]) for k in ("revisions", "only") if k in facts}
+        values = {**facts, **listed, "defects": _defects(facts)}
+        found.append(Family(name=name, num_entries=len(statuses) - closed, num_closed=closed, **values))
+    return tuple(found)
 
 
 def _defects(facts: Mapping[str, Any]) -> Mapping[str, Defect]:
@@ -74,10 +71,11 @@ def _defects(facts: Mapping[str, Any]) -> Mapping[str, Defect]:
 @cache
 def entries(family: str) -> tuple[Entry, ...]:
     """Return the entries of a family, in the order of its file."""
-    common = _common(family)
-    defects = _defects(facts_of_families()[family])
-    found = (described(line, common, defects) for line in lines(family))
-    return tuple(replace(e, tree=_revisions(e.tree, family)) if e.tree else e for e in found)
+    common, defects, found = _common(family), _defects(facts_of_families()[family]), []
+    for line in lines(family):
+        entry = described(line, common, defects)
+        found.append(replace(entry, tree=_revisions(entry.tree, family)) if entry.tree else entry)
+    return tuple(found)
 
 
 def _common(family: str) -> dict[str, Any]:

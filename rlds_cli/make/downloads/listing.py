@@ -92,12 +92,12 @@ def list_files(
     failures: list[RldsError] = []
     unanswered: set[str] = set()  # services, such as a repository of the hub, whatever the revision
     for url in urls:
-        service = url
+        service, named = url, as_url(url)
         try:
-            service = as_url(url).service
+            service = named.service
             if service in unanswered:
                 continue
-            file = as_url(url).single_file() if sha256 else None  # a file with a known hash needs no listing
+            file = named.single_file() if sha256 else None  # a file with a known hash needs no listing
             files = (file,) if file else list_source(url, where, policy=policy)
         except (TransferError, UnsafeArchive) as exc:  # unsafe names at one source say nothing about another
             failures.append(exc)

@@ -128,10 +128,7 @@ def credentials_asked(request: DownloadRequest) -> Iterator[None]:
 def _without_credentials(request: DownloadRequest) -> DownloadRequest:
     """Return a request without credentials, and without addresses that need them in their query."""
     source = request.source and visible.shown(request.source)
-    files, pinned = (
-        tuple(replace(f, urls=tuple(visible.shown(u) for u in f.urls if not _has_secret_query(u))) for f in found)
-        for found in (request.files, request.pinned)
-    )
+    files, pinned = tuple(map(_shown, request.files)), tuple(map(_shown, request.pinned))
     given = filter(None, (request.source, request.url, *request.also))
     withheld = request.withheld or next(filter(None, map(_withheld, given)), "")
     also = tuple(map(visible.shown, request.also))
@@ -139,6 +136,11 @@ def _without_credentials(request: DownloadRequest) -> DownloadRequest:
     line, url = request.line and without_secrets(request.line), request.url and visible.shown(request.url)
     kept = replace(request, ref=ref, source=source, files=files, pinned=pinned, line=line, url=url, also=also)
     return replace(kept, withheld=withheld)
+
+
+def _shown(file: File) -> File:
+    """Return a file of a lock without its addresses that need credentials in their query, the others as shown."""
+    return replace(file, urls=tuple(visible.shown(u) for u in file.urls if not _has_secret_query(u)))
 
 
 def without_secrets(line: Mapping[str, Any]) -> dict[str, Any]:

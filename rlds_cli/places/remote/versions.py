@@ -149,11 +149,11 @@ class Versions:
             "sha256": _NONE,
             "tags": dict(sorted(self.tags.items())),
         }
-        listed = (
-            [v.number, v.index, v.size, v.fingerprint, v.created, v.change, v.episodes, v.steps] for v in self.versions
-        )
-        lines = ",\n".join(json.dumps(v, separators=(",", ":")) for v in listed)
-        text = (json.dumps(content, indent=0)[:-2] + ',\n"versions": [\n' + lines + "\n]\n}\n").encode()
+        lines = []
+        for v in self.versions:
+            listed = [v.number, v.index, v.size, v.fingerprint, v.created, v.change, v.episodes, v.steps]
+            lines.append(json.dumps(listed, separators=(",", ":")))
+        text = (json.dumps(content, indent=0)[:-2] + ',\n"versions": [\n' + ",\n".join(lines) + "\n]\n}\n").encode()
         return text.replace(_OWN % _NONE.encode(), _OWN % hashlib.sha256(text).hexdigest().encode(), 1)
 
     def added(

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO
 
@@ -75,9 +76,11 @@ class DirectoryPlace(Place):
         """Yield the directories beside this one."""
         above = self.address.directory.parent
         with suppress(OSError):
-            for name in sorted(e.name for e in os.scandir(above) if e.is_dir() and not e.name.startswith(".")):
-                beside = self.address.sibling(name)
-                if beside is not None and name != self.address.name:
+            for entry in sorted(os.scandir(above), key=attrgetter("name")):
+                if entry.name.startswith(".") or entry.name == self.address.name or not entry.is_dir():
+                    continue
+                beside = self.address.sibling(entry.name)
+                if beside is not None:
                     yield self.beside(beside)
 
     def write(self, name: str, body: Body, *, if_tag: str | Unconditional | None = ANY) -> int:

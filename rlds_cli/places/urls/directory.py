@@ -78,10 +78,12 @@ def _below(base: Path, pattern: str) -> Iterator[str]:
     """Yield names of files, relative to ``base``, that may match; walks no other directory."""
     start = pattern.split("*")[0].split("/")[0]
     try:
-        entries = [e for e in os.scandir(base) if (e.name.startswith(start) if "*" in pattern else e.name == start)]
+        entries = list(os.scandir(base))
     except OSError:
         return
     for entry in entries:
+        if not (entry.name.startswith(start) if "*" in pattern else entry.name == start):
+            continue
         if entry.is_file():
             yield entry.name
         for file in trees.files(Path(entry.path)) if entry.is_dir() else ():
