@@ -158,7 +158,8 @@ def plan(
         stay, spans = [s for s in spans if s.file.path in in_place], [s for s in spans if s.file.path not in in_place]
         packed = _packed(sorted(spans, key=_order), snapshot.size)
         new = tuple(pool.map(partial(hashed, told=told), packed))
-        new += tuple(pool.map(partial(_placed, told=told), (part for span in stay for part in _parts(span))))
+        parts = ((part,) for span in stay for part in _parts(span))
+        new += tuple(pool.map(partial(hashed, told=told, in_place=True), parts))
     return _assembled(snapshot, known, matches, new)
 
 
@@ -341,11 +342,6 @@ def _parts(span: Span) -> Iterator[Span]:
         yield Span(span.file, at, min(_IN_PLACE, span.at + span.length - at))
 
 
-def _placed(span: Span, told: Told) -> NewObject:
-    """Read and hash a span that is an object where it is."""
-    return hashed((span,), told, path=span.file.path, at=span.at)
-
-
 # -- objects
 
 
@@ -392,8 +388,8 @@ def zeros(count: int) -> Span:
     return Span(LocalFile("", count, ((0, count),), data=bytes(count)), 0, count)
 
 
-def hashed(spans: tuple[Span, ...], told: Told = lambda done: None, *, path: str = "", at: int = 0) -> NewObject:
-    """Read and hash the object that spans make, end to end; one of a dataset's file is at ``at`` in ``path``."""
+def hashed(spans: tuple[Span, ...], told: Told = lambda done: None, *, in_place: bool = False) -> NewObject:
+    """Read and hash the object that spans make, end to end, or that the only one is where it is (``in_place``)."""
     whole, each = Hasher(), list[str]()
     for span in spans:
         own = hashlib.sha256() if len(spans) > 1 else None
@@ -404,7 +400,7 @@ def hashed(spans: tuple[Span, ...], told: Told = lambda done: None, *, path: str
         told(span.length)
         if own is not None:
             each.append(own.hexdigest())
-    made = whole.result(path, at)
+    made = whole.result(spans[0].file.path, spans[0].at) if in_place else whole.result()
     return NewObject(
         object=made.object,
         blocks=made.blocks,
