@@ -150,13 +150,13 @@ class Caller:
         if plan.kept:
             raise AssumptionBroken(Assumptions(kept=False))
         failure = Failure(
-            self._task.dataset.id,
-            episode,
-            e.step,
-            self._task.function.reference,
-            type(e.__cause__).__name__ if e.__cause__ is not None else "",
-            e.message,
-            e.hint or "",
+            id=self._task.dataset.id,
+            episode=episode,
+            step=e.step,
+            function=self._task.function.reference,
+            exception=type(e.__cause__).__name__ if e.__cause__ is not None else "",
+            message=e.message,
+            again=e.hint or "",
         )
         what = f"episodes on which the function failed were left out: {FAILURES}"
         return Note(Note.FAILED, what, where=json.dumps(asdict(failure)))

@@ -167,7 +167,14 @@ class EpisodeRunner:
         if length != ep.length and self._task.arrays != "tensordict":
             views = ((n, _rows_of(returned[n], value_of(given[n]), ep.original[n])) for n in used if n in returned)
             rows |= {n: r for n, r in views if r is not None}
-        return EpisodeResult(flat, length, end, self._observed(flat, length, ep), rows, columns)
+        return EpisodeResult(
+            flat=flat,
+            length=length,
+            end=end,
+            observed=self._observed(flat, length, ep),
+            rows=rows,
+            columns=columns,
+        )
 
     def _tell(self, flat: Flat, columns: dict[str, Scalar], ep: SourceEpisode, where: str) -> None:
         """Let ``task`` be the first of the texts ``task_at``, where one of them was set and there are both.

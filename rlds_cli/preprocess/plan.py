@@ -250,11 +250,16 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
     if not linked and task.unit == "episode":
         # Written anyway: untouched only matters for frames, which stay encoded, and for fields with a space.
         untouched &= {n for n, f in schema.items() if f.kind == "frames" or _has_space(n)}
-    fields = tuple(schema[n] for n in sorted(schema))
-    apart = task.apart | assumptions.apart | frozenset(a for p in (first, *probes) for a in p.apart)
-    renamed = {new: old for new, old in carried.items() if new != old}
-    joined = joined and linked
-    return WritePlan(fields, untouched, frozenset(carried), kept, linked, apart, renamed, joined)
+    return WritePlan(
+        schema=tuple(schema[n] for n in sorted(schema)),
+        untouched=untouched,
+        carried=frozenset(carried),
+        kept=kept,
+        linked=linked,
+        apart=task.apart | assumptions.apart | frozenset(a for p in (first, *probes) for a in p.apart),
+        renamed={new: old for new, old in carried.items() if new != old},
+        joined=joined and linked,
+    )
 
 
 def _has_places(rows: Rows, written: Iterable[Field]) -> bool:

@@ -371,7 +371,14 @@ class SourceReader:
         counts = {n: length + (observed and self.store.fields[n].placement == "both") for n in names}
         later = {n: partial(self.rows, n, [(start, start + counts[n])]) for n in names if n not in rows}
         original = FieldRows(names, {n: v[: counts[n]] for n, v in rows.items()}, later)
-        return SourceEpisode(self.number(k), start, length, observed, int(self._ends[k]), original)
+        return SourceEpisode(
+            number=self.number(k),
+            start=start,
+            length=length,
+            observed=observed,
+            end=int(self._ends[k]),
+            original=original,
+        )
 
     def rows(self, name: str, runs: Iterable[RowRun]) -> Array:
         """Read the rows of ``runs`` as values, read-only: frames decoded, text as strings or None."""

@@ -268,13 +268,13 @@ def describe(
     prepared = builtin.prepare(function.call, dataset, args)
     fields = prepared.reads if fields is None else fields
     task = Task(
-        prepared.dataset,
-        function,
-        id_of(dataset, function.name.rpartition(".")[2], name),
-        unit,
-        arrays,
-        dict(args),
-        names_of(fields),
+        dataset=prepared.dataset,
+        function=function,
+        id=id_of(dataset, function.name.rpartition(".")[2], name),
+        unit=unit,
+        arrays=arrays,
+        args=dict(args),
+        fields=names_of(fields),
         span=reach,
         keep_going=keep_going,
         depends_on=tuple(os.fspath(p) for p in depends_on),

@@ -138,10 +138,10 @@ def assemble(job: BuildJob, work: Path, done: Mapping[int, tuple[str, WrittenRow
         position = after
     in_order = [done[i][1] for i in range(len(job.parts))]
     return Built(
-        work / PLACE,
-        job.schema,
-        paths,
-        position,
-        EpisodeTable.concat([w.episodes for w in in_order]),
-        tuple(n for w in in_order for n in w.notes),
+        directory=work / PLACE,
+        schema=job.schema,
+        paths=paths,
+        end=position,
+        episodes=EpisodeTable.concat([w.episodes for w in in_order]),
+        notes=tuple(n for w in in_order for n in w.notes),
     )

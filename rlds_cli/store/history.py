@@ -121,13 +121,13 @@ class History:
         """Return how each version that is here was made, the oldest first, of a dataset that does not grow."""
         return [
             Made(
-                m.version,
-                m.created,
-                m.provenance[-1] if m.provenance else None,
-                m.reader,
-                m.counts.episodes,
-                m.counts.steps,
-                m.fingerprint,
+                number=m.version,
+                created=m.created,
+                step=m.provenance[-1] if m.provenance else None,
+                by=m.reader,
+                episodes=m.counts.episodes,
+                steps=m.counts.steps,
+                fingerprint=m.fingerprint,
             )
             for m in map(Manifest.read, reversed(self.directories))
         ]

@@ -70,8 +70,15 @@ def _from_json(d: Mapping[str, Any]) -> WrittenRows:
     e["origin"] = None if e.get("origin") is None else np.array(e["origin"], np.int64)
     # Hashing needs the position alone: the strings before this part come from the parts before it.
     start = RowPosition(d["start"]["rows"], d["start"]["frame_bytes"], {})
-    notes = tuple(Note(**n) for n in d["notes"])
-    return WrittenRows(start, d["rows"], d["frame_bytes"], d["new_strings"], d["hashes"], EpisodeTable(**e), notes)
+    return WrittenRows(
+        start=start,
+        rows=d["rows"],
+        frame_bytes=d["frame_bytes"],
+        new_strings=d["new_strings"],
+        hashes=d["hashes"],
+        episodes=EpisodeTable(**e),
+        notes=tuple(Note(**n) for n in d["notes"]),
+    )
 
 
 # -- rows

@@ -235,16 +235,16 @@ class RowWriter:
     def written(self) -> WrittenRows:
         """Return a summary of the rows written; call this once, at the end."""
         return WrittenRows(
-            self._start,
-            self._rows,
-            self._frame_bytes,
-            self._new,
-            {
+            start=self._start,
+            rows=self._rows,
+            frame_bytes=self._frame_bytes,
+            new_strings=self._new,
+            hashes={
                 n: (self._spans[n].hexdigest() if n in self._spans else "") + h.hexdigest()
                 for n, h in self._hashes.items()
             },
-            EpisodeTable.concat(self._episodes),
-            tuple(self._notes),
+            episodes=EpisodeTable.concat(self._episodes),
+            notes=tuple(self._notes),
         )
 
 

@@ -155,7 +155,15 @@ class StoredDataset:
         def one(c: commits.Commit) -> Made:
             created = datetime.fromtimestamp(c.time, UTC).isoformat(timespec="seconds")
             step = None if c.number in by else steps.get(c.number)
-            return Made(c.number, created, step, by.get(c.number, "commit"), c.kept, c.steps, "")
+            return Made(
+                number=c.number,
+                created=created,
+                step=step,
+                by=by.get(c.number, "commit"),
+                episodes=c.kept,
+                steps=c.steps,
+                fingerprint="",
+            )
 
         return [one(c) for c in found]
 
