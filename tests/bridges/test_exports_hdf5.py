@@ -192,6 +192,24 @@ def test_robomimic_has_a_group_for_each_demonstration(home: Path, tmp_path: Path
         assert sorted(f["mask/train"].asstr()) == sorted(f"demo_{k}" for k in range(12) if k != 3)
 
 
+@pytest.mark.parametrize("of_steps", [True, False])
+@pytest.mark.parametrize(
+    ("texts", "tasks"), [(("", "go"), [None, "go"]), (("z\0z", "go"), ["z\0z", "go"]), ((" ", ""), None)]
+)
+def test_texts_of_which_nothing_can_be_read_are_no_tasks(
+    texts: tuple[str, str], tasks: list[str | None] | None, of_steps: bool, tmp_path: Path
+) -> None:
+    """The others are, also where HDF5 cannot hold the field that they are from."""
+    given = [episode(3, "terminated", first=10 * k) for k in range(2)]
+    for e, text in zip(given, texts, strict=True):
+        e |= {"said": [text] * 3} if of_steps else {"episode": {"task": text}}
+    ds = rlds_cli.create("local/said", given)
+    done = rlds_cli.export(ds, "robomimic", tmp_path / "said", lossy=True, jobs=1)
+    again = importing.import_files(tmp_path / "said", "local/again", reader="robomimic")
+    assert again.fingerprint == done.fingerprint
+    assert (list(again.episodes["task"]) if "task" in again.episodes else None) == tasks
+
+
 def test_robomimic_itself_reads_what_was_given(home: Path, tmp_path: Path) -> None:
     specs = pytest.importorskip("robomimic.utils.obs_utils")
     dataset = pytest.importorskip("robomimic.utils.dataset")

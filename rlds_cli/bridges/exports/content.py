@@ -182,7 +182,9 @@ class Content:
             used = next(loss.becomes for loss in self.losses if loss.kind == "columns")
             kept = TASK if TASK_AT in self.fields else used
             texts = found.get(kept) or (self.source.values(kept, self.source.start).tolist() if kept else None)
-            found = {TASK: texts} if texts else {}
+            if used and texts:  # a task of which nothing can be read is none
+                texts = [text if isinstance(text, str) and text.strip() else None for text in texts]
+            found = {TASK: texts} if texts and any(texts) else {}
         if TASK in found and any(loss.kind == "missing" and loss.field in (TASK, TASK_AT) for loss in self.losses):
             found[TASK] = ["" if text is None else text for text in found[TASK]]
         return found

@@ -70,13 +70,22 @@ class Instructions:
         name = TASK_AT if self.is_task else self.name
         return name if name in self.content.fields else None
 
-    @cached_property
+    @property
     def of_episodes(self) -> list[str]:
         """The text of each episode, empty where there is none; of a field, the first of its steps."""
+        return [text or "" for text in self._first]
+
+    @property
+    def blank(self) -> int:
+        """Number of episodes with a text of which nothing can be read."""
+        return sum(text is not None and not text.strip() for text in self._first)
+
+    @cached_property
+    def _first(self) -> list[str | None]:
         if self.field is None or self.is_task:
             own = self.content.own_columns.get(self.name) or [None] * len(self.content.table)
-            return [text if isinstance(text, str) else "" for text in own]
-        return [self.content.rows(self.field, row, row + 1)[0] or "" for row in self.content.starts.tolist()]
+            return [text if isinstance(text, str) else None for text in own]
+        return [self.content.rows(self.field, row, row + 1)[0] for row in self.content.starts.tolist()]
 
     def of_steps(self, episode: int) -> Sequence[str]:
         """Return the text of each step of an episode, empty where there is none [T]."""

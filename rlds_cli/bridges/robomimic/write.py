@@ -63,8 +63,11 @@ class Robomimic(GroupedFormat):
         found += losses_of_finals(content)
         used = self._said.name
         others = [n for n in content.table.extra if n != TASK or used != TASK]
-        if others or used not in ("", TASK):
+        blank = self._said.blank if used else 0
+        if others or used not in ("", TASK) or blank:
+            absent = f"that {plural(blank, 'episode')} with an empty text will have no task"
             lost = f"episode columns: {', '.join(others)}" if others else "that there is no task"
+            lost = absent if blank and not others and used == TASK else lost
             became = "" if used in ("", TASK) else f"; {used} will be {TASK}"
             found.append(Loss("columns", lost + became, becomes=used))
         truncated = int((content.table.end == TRUNCATED).sum())
@@ -147,7 +150,7 @@ class Robomimic(GroupedFormat):
     def describe(self, make: HDF5Layout, group: h5py.h5g.GroupID, episode: int) -> None:
         """Write the number of steps, and what is said of the demonstration, where RoboCasa has it."""
         make.number(group, "num_samples", int(self.content.table.length[episode]))
-        if text := self._said.of_episodes[episode] if self._said.name else "":
+        if text := self.content.table.extra.get(TASK, {episode: None})[episode]:
             make.text(group, "ep_meta", json.dumps({"lang": text}))
 
     def close(self, f: h5py.File) -> None:
