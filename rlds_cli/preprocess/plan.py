@@ -243,7 +243,9 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
     carried = _carried(task, schema)
     _check_nesting(schema, carried)
     schema |= {new: replace(source[old], name=new) for new, old in carried.items()}
-    untouched -= _crowded(frozenset(schema) - untouched - (frozenset(carried) & frozenset(source)), untouched, task)
+    new = frozenset(schema) - untouched - (frozenset(carried) & frozenset(source))
+    taken = set(map(str.lower, assign_paths(new).values()))  # an untouched field in such a place is written to another
+    untouched = frozenset(n for n in untouched if store.table.path_of(n).lower() not in taken)
     if joined:
         written = [f for n, f in schema.items() if n not in untouched | frozenset(carried)]
         linked = _has_places(rows, written) and store.files.can_link(store.table.columns(), settings.read(None).home)
@@ -303,9 +305,3 @@ def _check_nesting(made: Iterable[str], carried: Iterable[str]) -> None:
 
 def _has_space(name: str) -> bool:
     return name.split("/")[0] in ("observation", "action")
-
-
-def _crowded(written: frozenset[str], untouched: frozenset[str], task: Task) -> frozenset[str]:
-    """Return untouched fields whose path in the source a new field takes; they are written to another path."""
-    table, taken = task.dataset.store.table, set(map(str.lower, assign_paths(written).values()))
-    return frozenset(n for n in untouched if table.path_of(n).lower() in taken)
