@@ -28,7 +28,7 @@ from rlds_cli.dataset import retelling
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.store import Change, NewRows, Patched, Store
 from rlds_cli.store.digests import Digests
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, Field
+from rlds_cli.ted import COMPUTED, CUT, FLAGS, TERMINATED, Field
 
 _TERMINATED, _TRUNCATED = FLAGS
 _ROWS_AT_ONCE = 1 << 18
@@ -92,7 +92,7 @@ def change(store: Store, ranges: Ranges) -> Change:
     columns["id"] = _ids(e["id"], ranges, parts)
     truncated = start[cut] + length[cut] - 1
     rows = Rows(_Places(store, columns, parts))
-    columns |= {name: values for name, values in _sums(rows, cut).items() if name in e}
+    columns |= {name: values for name, values in _computed(rows, cut).items() if name in e}
     patched = {name: Patched(parts, values) for name, values in columns.items()}
     patched |= {"source_episode": Patched(parts, of, "numbers"), "source_step": Patched(parts, first, "zeros")}
     new = {name: Patched(parts, partial(_digests, rows, f, cut)) for name, f in store.fields.items()}
@@ -172,24 +172,20 @@ def _read(rows: Rows, name: str, a: int, b: int, count: IntArray) -> _Read:
     return _Read(rows.window(name, first, int(places.max()) + 1)[places - first], start)
 
 
-def _sums(rows: Rows, cut: BoolArray) -> dict[str, Array]:
-    """Return total_reward, num_done and num_terminated of episodes, where the fields exist."""
-    store, found = rows.store, dict[str, Array]()
-    f = store.fields.get(REWARD)
-    if f is not None and f.kind == "array" and not f.shape and np.dtype(f.dtype).kind in "fiub":
-        found["total_reward"] = np.zeros(len(rows.start))
-    if all(name in store.fields for name in FLAGS):
-        found |= {n: np.zeros(len(rows.start), np.int64) for n in ("num_done", "num_terminated")}
+def _computed(rows: Rows, cut: BoolArray) -> dict[str, Array]:
+    """Return the columns of `ted.COMPUTED`, where the fields exist."""
+    wanted = {name: c for name, c in COMPUTED.items() if c.fits(rows.store.fields)}
+    found = {name: np.zeros(len(rows.start), c.dtype) for name, c in wanted.items()}
     for a, b in _groups(rows, 8):
-        if "total_reward" in found:
-            reward, start = _read(rows, REWARD, a, b, rows.length)
-            with np.errstate(over="ignore", invalid="ignore"):  # infinities of both signs are data
-                found["total_reward"][a:b] = np.add.reduceat(np.asarray(reward, np.float64), start)
-        if "num_done" in found:
-            done, start = _read(rows, _TERMINATED, a, b, rows.length)
-            found["num_terminated"][a:b] = np.add.reduceat(done, start, dtype=np.int64)
-            done = done | _truncated(rows, a, b, cut)
-            found["num_done"][a:b] = np.add.reduceat(done, start, dtype=np.int64)
+        start = np.cumsum(rows.length[a:b]) - rows.length[a:b]
+        read: dict[str, Array] = {}
+        for name, c in wanted.items():
+            for of in c.fields:
+                if of not in read:
+                    read[of] = (
+                        _truncated(rows, a, b, cut) if of == _TRUNCATED else _read(rows, of, a, b, rows.length).values
+                    )
+            found[name][a:b] = c.of_episodes([read[of] for of in c.fields], start)
     return found
 
 

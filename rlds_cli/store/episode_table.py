@@ -19,12 +19,13 @@ from rlds_cli.store import layouts, lookups
 from rlds_cli.store.lookups import LookedUp
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.own_columns import StoredColumn
-from rlds_cli.ted import CUT, TERMINATED
+from rlds_cli.ted import COMPUTED, CUT, TERMINATED
 
 _DTYPES = {  # of TED's columns; those of the user's own are in the manifest
-    **dict.fromkeys(("start", "length", "num_observed", "num_transitions", "row", "num_done", "num_terminated"), "i8"),
+    **{name: c.dtype for name, c in COMPUTED.items()},
+    **dict.fromkeys(("start", "length", "num_observed", "num_transitions", "row"), "i8"),
     **dict.fromkeys(("source_episode", "source_step"), "i8"),
-    "source": "i4", "end": "u1", "id": "u1", "seed": "u8", "has_seed": "?", "total_reward": "f8",
+    "source": "i4", "end": "u1", "id": "u1", "seed": "u8", "has_seed": "?",
 }  # fmt: skip
 _NEEDED = ("start", "length", "num_observed", "num_transitions", "end", "source", "row", "id")
 _ID_BYTES = 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rlds_cli import __version__
 from rlds_cli.base.array_types import Array, IntArray
@@ -39,7 +38,7 @@ from rlds_cli.store.digests import FieldHash
 from rlds_cli.store.manifest import Counts, Manifest, Stats, StoredField, summarise_sources
 from rlds_cli.store.paths import assign_paths, component
 from rlds_cli.store.sharing import Shared
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, EpisodeTable, Field, Note
+from rlds_cli.ted import COMPUTED, CUT, TERMINATED, TRUNCATED, VIDEO, Computed, EpisodeTable, Field, Note
 
 _MOVED_BYTES = 16 << 20  # that are copied at once
 _FEW_BYTES = 4 << 20  # of rows: they are read before threads have started
@@ -93,12 +92,11 @@ class Linked:
     known: Mapping[str, str]
     computed: Mapping[str, Array]
 
-    def flags(self, directory: Path, table: EpisodeTable) -> Iterator[tuple[str, Array]]:
-        """Yield the flags among the fields, as rows that lie end to end."""
+    def rows_of(self, directory: Path, table: EpisodeTable, names: Collection[str]) -> dict[str, Array]:
+        """Return those of some fields that are linked, as rows that lie end to end."""
         rows = np.repeat(self.start - table.start, table.length + 1)
-        for f in self.fields:
-            if f.name in FLAGS:
-                yield f.name, layouts.read(directory / f.path)[rows + np.arange(len(rows))]
+        places = rows + np.arange(len(rows))
+        return {f.name: layouts.read(directory / f.path)[places] for f in self.fields if f.name in names}
 
 
 def finish(
@@ -383,47 +381,34 @@ def _write_episodes(directory: Path, c: FinishedContent) -> None:
 def _computed(
     dataset: Path, paths: Mapping[str, str], table: EpisodeTable, linked: Linked | None
 ) -> Iterator[tuple[str, Array]]:
-    """Yield the columns that follow from the rows: returns, and numbers of ended steps."""
-    start = table.start
+    """Yield the columns that follow from the rows, see `ted.COMPUTED`."""
     if linked is not None:
         yield from linked.computed.items()
-    if REWARD in paths:
-        reward = compression.open_column(dataset / paths[REWARD])
-        if reward.ndim == 1 and reward.dtype.kind in "fiub":
-            yield "total_reward", _episode_sums(reward, start)
-    own = {name: compression.open_column(dataset / paths[name]) for name in FLAGS if name in paths}
-    flags = own | dict(linked.flags(dataset, table)) if own and linked else own
-    if len(flags) == len(FLAGS):
-        terminated, truncated = (flags[name] for name in FLAGS)
-        yield "num_done", _episode_sums(_Either(terminated, truncated), start, np.int64)
-        yield "num_terminated", _episode_sums(terminated, start, np.int64)
+    for name, c in COMPUTED.items():
+        if not any(of in paths for of in c.fields):
+            continue  # all of its fields are linked, or there are none
+        found = {of: compression.open_column(dataset / paths[of]) for of in c.fields if of in paths}
+        found |= {} if linked is None else linked.rows_of(dataset, table, [of for of in c.fields if of not in found])
+        columns = [found[of] for of in c.fields if of in found]
+        if len(columns) == len(c.fields) and all(v.ndim == 1 and v.dtype.kind in "fiub" for v in columns):
+            yield name, _of_episodes(c, columns, table.start)
 
 
-class _Either:
-    """``a | b``, computed for the slices that are read."""
-
-    def __init__(self, a: Array, b: Array) -> None:
-        self._a, self._b = a, b
-
-    def __len__(self) -> int:
-        return len(self._a)
-
-    def __getitem__(self, index: slice) -> Array:
-        return np.asarray(self._a[index] | self._b[index])
-
-
-@np.errstate(over="ignore", invalid="ignore")  # infinities of both signs are data
-def _episode_sums(values: Array | _Either, start: Array, dtype: npt.DTypeLike = np.float64) -> Array:
-    """Sum a column over the steps of each episode in float64, block by block; last rows are not read."""
-    total, final = np.zeros(len(start), dtype), np.append(start[1:], len(values)) - 1
-    for a in statistics.blocks(len(values)):
-        block = np.array(values[a : a + statistics.BLOCK_ROWS], np.float64)
+def _of_episodes(c: Computed, columns: Sequence[Array], start: Array) -> Array:
+    """Compute a column of the episode table block by block; last rows are not read."""
+    rows = len(columns[0])
+    found, final = np.full(len(start), c.nothing, c.dtype), np.append(start[1:], rows) - 1
+    for a in statistics.blocks(rows):
+        of_steps = c.of_steps(*(v[a : a + statistics.BLOCK_ROWS] for v in columns))
+        block = np.array(of_steps, c.dtype)
         first = int(np.searchsorted(start, a, "right")) - 1
         end = int(np.searchsorted(start, a + len(block)))
         last = final[first:end]
-        block[last[last < a + len(block)] - a] = 0
-        total[first:end] += np.add.reduceat(block, np.maximum(start[first:end] - a, 0)).astype(dtype)
-    return total
+        block[last[last < a + len(block)] - a] = c.nothing
+        with np.errstate(over="ignore", invalid="ignore"):  # infinities of both signs are data
+            new = c.reduce.reduceat(block, np.maximum(start[first:end] - a, 0))
+            found[first:end] = c.reduce(found[first:end], new)
+    return found
 
 
 def _counts(table: EpisodeTable, total: int, terminated: Array | None) -> Counts:

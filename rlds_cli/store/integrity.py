@@ -10,7 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -44,9 +44,10 @@ from rlds_cli.store.opening import Store
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.sealing import Problem
 from rlds_cli.store.table import FixedTable
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, EpisodeTable
+from rlds_cli.ted import COMPUTED, CUT, FLAGS, TERMINATED, TRUNCATED, VIDEO, Computed, EpisodeTable
 
 _THREADS = 8
+_TRUNCATIONS = replace(COMPUTED["num_terminated"], fields=(FLAGS[1],), of_steps=lambda truncated: truncated)
 _MISSING_ROWS = 1 << 24  # more rows than fit: a truncated file is reported, a larger claim refused
 _FEW_BYTES = 4 << 20  # of rows: they are hashed before threads have started
 _PIECE = 1 << 20
@@ -613,13 +614,10 @@ def _content(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
     yield from _own_columns(store)
     e = store.episodes
     if all(name in store.fields for name in FLAGS):
-        terminated, truncated = (_reader(store, name) for name in FLAGS)
-        yield from _flags(table, _sums(truncated, e), *_last(store))
-        done = _sums(lambda a, b: terminated(a, b) | truncated(a, b), e)
-        yield from _sum_of("num_done", e.get("num_done"), done)
-        yield from _sum_of("num_terminated", e.get("num_terminated"), _sums(terminated, e))
-    if "total_reward" in e:
-        yield from _sum_of("total_reward", e["total_reward"], _sums(_reader(store, REWARD), e))
+        yield from _flags(table, _reduced(_TRUNCATIONS, [_reader(store, FLAGS[1])], e), *_last(store))
+    for name, c in COMPUTED.items():
+        if c.fits(store.fields):
+            yield from _differs(name, e.get(name), _reduced(c, [_reader(store, of) for of in c.fields], e))
 
 
 def check_statistics(store: Store, table: EpisodeTable, name: str) -> list[Problem]:
@@ -706,25 +704,25 @@ def _flags(
         yield "end", f"episode {_first(inside)} is truncated before its last step"
 
 
-def _sums(read: Read, episodes: Mapping[str, Array]) -> Array:
-    """Sum a column over the steps of each episode in float64, reading several episodes at a time."""
+def _reduced(c: Computed, reads: Sequence[Read], episodes: Mapping[str, Array]) -> Array:
+    """Compute a column of the episode table from the rows of fields, reading several episodes at a time."""
     order = np.argsort(episodes["start"], kind="stable")
     start = episodes["start"][order]
-    stop, sums = start + episodes["length"][order], np.zeros(len(order))
+    stop, found = start + episodes["length"][order], np.full(len(order), c.nothing, c.dtype)
     first = 0
     while first < len(order):
         end = max(first + 1, int(np.searchsorted(stop, start[first] + _STRIDE, "right")))
         for e, a, b in _reads(start, stop, first, end):
-            values = np.asarray(read(a, b), np.float64)
+            columns = [np.asarray(read(a, b)) for read in reads]
             if isinstance(e, slice):
                 edges = np.stack([start[e], stop[e]], 1).reshape(-1)[:-1] - a  # of episodes, and of what is between
-                sums[e] = np.add.reduceat(values, edges)[::2]
+                found[e] = c.of_episodes(columns, edges)[::2]
             else:
-                sums[e] += values.sum()
+                found[e] = c.reduce(found[e], c.of_episodes(columns, np.zeros(1, np.int64))[0])
         first = end
-    total = np.empty_like(sums)
-    total[order] = sums
-    return total
+    computed = np.empty_like(found)
+    computed[order] = found
+    return computed
 
 
 def _reads(start: Array, stop: Array, first: int, end: int) -> Iterator[tuple[Any, int, int]]:
@@ -737,7 +735,7 @@ def _reads(start: Array, stop: Array, first: int, end: int) -> Iterator[tuple[An
         yield first, at, min(b, at + _STRIDE)
 
 
-def _sum_of(name: str, stored: Array | None, found: Array) -> Iterator[tuple[str, str]]:
+def _differs(name: str, stored: Array | None, found: Array) -> Iterator[tuple[str, str]]:
     if stored is None:
         yield name, "is missing"
         return
@@ -746,7 +744,7 @@ def _sum_of(name: str, stored: Array | None, found: Array) -> Iterator[tuple[str
     wrong = ~np.isclose(stored, found, rtol=1e-6, atol=1e-6 * max(1.0, finite.max(initial=0)), equal_nan=True)
     if wrong.any():
         k = _first(wrong)
-        yield name, f"episode {k} has {stored[k]}; its rows add up to {found[k]}"
+        yield name, f"episode {k} has {stored[k]}; its rows give {found[k]}"
 
 
 def _first(where: Array) -> int:

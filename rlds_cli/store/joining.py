@@ -39,12 +39,11 @@ from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import NO_TEXT, stored_row
 from rlds_cli.store.table import Run, arrays_of
 from rlds_cli.store.videos import Tables
-from rlds_cli.ted import TASK, EpisodeTable, Field
+from rlds_cli.ted import COMPUTED, TASK, EpisodeTable, Field
 
 _BLOCK = 1 << 20  # rows that are written at once
 _COPIED = 4 << 20  # bytes that are copied at once
 _GAP = 1 << 8  # rows of no episode that are written, too
-_COMPUTED = ("total_reward", "num_done", "num_terminated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,8 @@ class JoinedMember:
         result = _Result(directory, sources, paths)
         finished = tuple(result.finish(f, old, [self]) for old, f in fields.items())
         e, unchanged = store.episodes, {old for old, f in fields.items() if old == f.name}
-        computed = {c: e[c][self.index] for c in _COMPUTED if c in e and _needs(c) <= unchanged}
+        kept = [name for name, c in COMPUTED.items() if name in e and unchanged.issuperset(c.fields)]
+        computed = {name: e[name][self.index] for name in kept}
         start = _moved(e["start"][self.index], sources[0].placed)
         return Linked(fields=finished, start=start, rows=result.rows, known=result.known, computed=computed)
 
@@ -152,8 +152,8 @@ def join(members: Sequence[JoinedMember], fields: Sequence[Field], directory: Pa
     columns = [m.store.episodes for m in members]
     computed = {
         name: np.concatenate([e[name][m.index] for e, m in zip(columns, members, strict=True)])
-        for name in _COMPUTED
-        if all(name in e for e in columns) and _needs(name) <= {f.name for f in fields}
+        for name, c in COMPUTED.items()
+        if all(name in e for e in columns) and {f.name for f in fields}.issuperset(c.fields)
     }
     start = np.concatenate(
         [_moved(e["start"][m.index], s.placed) for e, m, s in zip(columns, members, of, strict=True)]
@@ -161,11 +161,6 @@ def join(members: Sequence[JoinedMember], fields: Sequence[Field], directory: Pa
     table = EpisodeTable.concat([m.table for m in members])
     content = FinishedContent(finished, table, start, result.rows, computed, known=result.known)
     return complete(directory, about, content)
-
-
-def _needs(column: str) -> set[str]:
-    """Return the fields that a computed column of the episode table follows from."""
-    return {"next/reward"} if column == "total_reward" else {"next/terminated", "next/truncated"}
 
 
 def _sources(members: Sequence[JoinedMember]) -> dict[str, _Source]:

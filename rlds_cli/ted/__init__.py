@@ -29,6 +29,7 @@ from rlds_cli.base.faces import lazy
 if TYPE_CHECKING:
     from rlds_cli.base.array_types import Array
     from rlds_cli.ted.columns import Column, EncodedFrames, LazyColumn, Scalar, Text, VideoFrames
+    from rlds_cli.ted.computed import COMPUTED, EPISODE_COLUMNS, Computed
     from rlds_cli.ted.episodes import (
         Flat,
         Value,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from rlds_cli.ted.fields import (
         CUT,
         END_NAMES,
-        EPISODE_COLUMNS,
         FLAGS,
         REWARD,
         TASK,
@@ -93,9 +93,11 @@ __all__ = [
     "Array",
     "CHUNK_BYTES",
     "CHUNK_ROWS",
+    "COMPUTED",
     "CUT",
     "Chunk",
     "Column",
+    "Computed",
     "END_NAMES",
     "EPISODE_COLUMNS",
     "EncodedFrames",
@@ -131,9 +133,9 @@ lazy(
     {
         ".base.array_types": "Array",
         "fields": (
-            "CUT END_NAMES EPISODE_COLUMNS FLAGS Field Kind Placement REWARD TASK TASK_AT TERMINATED TRUNCATED UNFIT "
-            "VIDEO flags"
+            "CUT END_NAMES FLAGS Field Kind Placement REWARD TASK TASK_AT TERMINATED TRUNCATED UNFIT VIDEO flags"
         ),
+        "computed": "COMPUTED Computed EPISODE_COLUMNS",
         "columns": "Column EncodedFrames LazyColumn Scalar Text VideoFrames",
         "episodes": (
             "Flat Value check_episode count_steps field_of fit_columns flag_per_step flatten infer_schema is_bytes "

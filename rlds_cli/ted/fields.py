@@ -23,11 +23,6 @@ REWARD, FLAGS = "next/reward", ("next/terminated", "next/truncated")
 # What an episode is about, in words: an episode column. Where that changes within an episode, the column has the first
 # text, and the field that of each step.
 TASK, TASK_AT = "task", "task_at"
-# TED's own columns of the episode table, and reserved names beside them on disk or in expressions.
-EPISODE_COLUMNS = frozenset(
-    """start length end num_observed num_transitions num_done num_terminated total_reward source row group seed has_seed
-    options split splits missing episode id source_episode source_step""".split()  # noqa: SIM905
-)
 # Characters that the name of a user's own episode column does not have: ``where=`` quotes names by backquotes.
 UNFIT = re.compile(r"[@`\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 

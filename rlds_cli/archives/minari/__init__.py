@@ -485,13 +485,10 @@ class EpisodeEntry:
     group: str
 
 
-MinariPiece = EpisodePiece[EpisodeEntry]
-
-
 def _chunks(
     schema: Sequence[Field],
     available: set[str],
-    chunks: Iterator[list[MinariPiece]],
+    chunks: Iterator[list[EpisodePiece[EpisodeEntry]]],
     open_episode: Callable[[int], EpisodeRows],
 ) -> Iterator[Chunk]:
     """Read the pieces of each chunk. Fields outside ``available`` are flags that the archive lacks."""
@@ -517,7 +514,7 @@ class _Builder:
         self._described: list[Described] = []
         self._at = 0
 
-    def add(self, p: MinariPiece, episode: EpisodeRows) -> None:
+    def add(self, p: EpisodePiece[EpisodeEntry], episode: EpisodeRows) -> None:
         """Read a piece into the next rows."""
         episode.select(p.start, p.stop)
         rows, steps = p.stop - p.start, min(p.stop, p.episode.length) - p.start
@@ -536,7 +533,7 @@ class _Builder:
             self._last[self._at - 1] = True
             self._described.append(episode.describe())
 
-    def finish(self, chunk: Sequence[MinariPiece]) -> Chunk:
+    def finish(self, chunk: Sequence[EpisodePiece[EpisodeEntry]]) -> Chunk:
         """Finish the chunk, with the ends of its episodes flagged."""
         ended = [p.episode for p in chunk if p.ends]
         terminated, truncated = (self._arrays[name] for name in FLAGS)
@@ -585,7 +582,7 @@ def _ends(terminated: BoolArray, truncated: BoolArray, steps: IntArray) -> npt.N
 
 
 def _flag_notes(
-    terminated: BoolArray, truncated: BoolArray, steps: IntArray, chunk: Sequence[MinariPiece]
+    terminated: BoolArray, truncated: BoolArray, steps: IntArray, chunk: Sequence[EpisodePiece[EpisodeEntry]]
 ) -> list[Note]:
     """Note flags inside episodes, and last steps without one, with the first such episode."""
     last = np.zeros(len(terminated), bool)
