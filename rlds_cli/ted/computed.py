@@ -44,7 +44,7 @@ class Computed:
         return 0.0 if self.reduce is np.add else -np.inf if self.reduce is np.maximum else np.inf
 
     def fits(self, schema: Mapping[str, Field]) -> bool:
-        """Return whether the fields are there, with one number or flag a step."""
+        """Return whether a schema has the fields, each with one number or flag a step."""
         found = [schema[name] for name in self.fields if name in schema]
         return len(found) == len(self.fields) and all(_is_scalar(f) for f in found)
 
