@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
 from rlds_cli.base.text import did_you_mean
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.samplers import Sampler
-from rlds_cli.loader.samplers.pairs import Pairs
-from rlds_cli.loader.samplers.prioritized import Prioritized
-from rlds_cli.loader.samplers.uniform import Sequential, Shuffled, Uniform
-from rlds_cli.loader.samplers.weighted import Weighted
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Episode, Slice, Transition, Window
 
 _WINDOWS = {kind.__name__: kind for kind in (Episode, Offsets, Slice, Transition)}
-_SAMPLERS = {kind.__name__: kind for kind in (Pairs, Prioritized, Sequential, Shuffled, Uniform, Weighted)}
 
 
 def parse_window(text: str) -> Window:
@@ -45,7 +41,11 @@ def parse_sampler(text: str) -> Sampler:
     InvalidArgument
         The text is not a sampler, or has arguments that the sampler does not take.
     """
-    sampler: Sampler = _read("sampler", text, _SAMPLERS)
+    from rlds_cli import loader  # whose face has the samplers
+
+    public = {name: getattr(loader, name) for name in loader.__all__}
+    samplers = {name: kind for name, kind in public.items() if is_dataclass(kind) and hasattr(kind, "over")}
+    sampler: Sampler = _read("sampler", text, samplers)
     return sampler
 
 
