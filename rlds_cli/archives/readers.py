@@ -50,6 +50,8 @@ MAX_ROW = 256 << 20  # bytes of one row of all arrays: rows are read and written
 FREE_ROWS = 64 << 20
 # Deflate packs zeros 1,032 to 1, and any file may become this large.
 MAX_RATIO, FREE_BYTES = 1100, 256 << 20
+# Readers in the folders of libraries, `rlds_cli/bridges/NAME/read.py`.
+BRIDGED = tuple(sorted(p.parent.name for p in Path(__file__).parents[1].glob("bridges/*/read.py")))
 READERS = (
     "torchrl",
     "minari",
@@ -67,6 +69,7 @@ READERS = (
     "openml",
     "recordings",
     "zarr_replay_buffer",
+    *BRIDGED,
     "plain",
 )
 # Readers that stop at the first damaged file.
@@ -575,7 +578,7 @@ def reader(name: str) -> Reader:
     if name not in READERS:
         check_name(name)
         return cast(Reader, Guarded(name, *plugins.load(name)))
-    module = import_module(f"rlds_cli.archives.{name}")
+    module = import_module(f"rlds_cli.bridges.{name}.read" if name in BRIDGED else f"rlds_cli.archives.{name}")
     return cast(Reader, Guarded(name, getattr(module, "READER", module)))
 
 
@@ -632,15 +635,15 @@ def recognise(paths: Sequence[Path]) -> tuple[str, str] | None:
 def without_bad_files(name: str, archive: Archive) -> Archive:
     """Leave out files that ``name`` cannot read from the first row to the last, or unlike most others: ``--skip-bad``.
 
-    Only readers in ``STOP_AT_DAMAGE``, and those that are not part of rlds, need this. The others leave damaged files
-    out as they plan.
+    Only readers in ``STOP_AT_DAMAGE`` and ``BRIDGED``, and those that are not part of rlds, need this. The others leave
+    damaged files out as they plan.
 
     Raises
     ------
     ArchiveError
         No file can be read.
     """
-    if (name in READERS and name not in STOP_AT_DAMAGE) or len(archive.files) < 2:
+    if (name in READERS and name not in (*STOP_AT_DAMAGE, *BRIDGED)) or len(archive.files) < 2:
         return archive
     found = {path: _read_through(name, replace(archive, files=(path,))) for path in archive.files}
     alike = Counter(f for f in found.values() if not isinstance(f, RldsError)).most_common(1)

@@ -1,29 +1,30 @@
-"""The libraries that have a folder here: the formats that `write` of it knows, and whether it has a `dropin`.
+"""The libraries that have a folder here, as the folders say.
 
-A folder has ``write.py`` (datasets in the library's formats on disk) or ``dropin.py`` (its functions and objects, as
-`rlds_cli.interop.NAME`), or both. Files of a library are read by its family in `rlds_cli.archives`.
+A folder has ``write.py`` (datasets in the library's formats on disk), whose classes its ``__init__`` lists as
+``FORMATS``; ``dropin.py`` (its functions and objects, as `rlds_cli.interop.NAME`); and ``read.py``, a reader of its
+files, where no family of `rlds_cli.archives` reads them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
     """A library: ``formats`` maps names on the command line to classes of its module ``write``."""
 
-    formats: Mapping[str, str] = field(default_factory=dict)
-    dropin: bool = False
+    formats: Mapping[str, str]
+    dropin: bool
 
 
-LIBRARIES = {
-    "minari": Library(formats={"minari": "Minari"}, dropin=True),
-    "d4rl": Library(formats={"d4rl": "D4RL"}, dropin=True),
-    "lerobot": Library(formats={"lerobot": "LeRobot3", "lerobot2.1": "LeRobot21"}),
-    "tfds": Library(formats={"tfds": "Tfds"}),
-    "robomimic": Library(formats={"robomimic": "Robomimic"}),
-    "torchrl": Library(formats={"tensordict": "TensorDict"}, dropin=True),
-    "d3rlpy": Library(dropin=True),
-}
+def _of_folder(folder: Path) -> Library:
+    formats = import_module(f"rlds_cli.bridges.{folder.name}").FORMATS if any(folder.glob("write*")) else {}
+    return Library(formats=formats, dropin=any(folder.glob("dropin*")))
+
+
+_FOLDERS = sorted({path.parent for part in ("write", "dropin") for path in Path(__file__).parent.glob(f"*/{part}*")})
+LIBRARIES = {folder.name: _of_folder(folder) for folder in _FOLDERS}

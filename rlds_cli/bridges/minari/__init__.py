@@ -1,1 +1,3 @@
 """Minari: its datasets on disk, and its functions."""
+
+FORMATS = {"minari": "Minari"}

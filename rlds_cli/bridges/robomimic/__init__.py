@@ -1,1 +1,3 @@
 """robomimic: its HDF5 files."""
+
+FORMATS = {"robomimic": "Robomimic"}

@@ -1,1 +1,3 @@
 """TensorFlow Datasets: RLDS datasets on disk."""
+
+FORMATS = {"tfds": "Tfds"}

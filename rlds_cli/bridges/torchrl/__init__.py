@@ -1,1 +1,3 @@
 """TorchRL: TensorDicts on disk, and its replay buffers and datasets."""
+
+FORMATS = {"tensordict": "TensorDict"}
