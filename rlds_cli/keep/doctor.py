@@ -24,6 +24,7 @@ EXTRAS = {  # the module that each extra of the package brings
     "notebook": "cloudpickle",
     "buckets": "obstore",
     "ros": "mcap_ros2",
+    "jpegxl": "imagecodecs",
     "ray": "ray",
 }
 _LITTLE = 1 << 30  # bytes free, below which a conversion is likely to fail

@@ -276,7 +276,7 @@ def _register(a: ZarrArray, path: Path) -> None:
     except ImportError:
         raise MissingPackage(
             f"{path.name}: {a.name} holds JPEG-XL images, which the package imagecodecs decodes.",
-            hint="pip install imagecodecs",
+            hint="pip install 'rlds-cli[jpegxl]'",
         ) from None
     register_codecs(codecs=list(DECODED), verbose=False)
 

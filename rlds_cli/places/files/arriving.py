@@ -23,7 +23,9 @@ from rlds_cli.places.files.remote_file import RemoteFile
 from rlds_cli.places.http.client import Client, authorities
 from rlds_cli.places.http.connections import Budget, Exchange, Permanent, Retryable, Stopped, quoted
 from rlds_cli.places.http.ranges import NoRange, RangeRequest, Reply, Tag
-from rlds_cli.places.sources.place import Chunk
+from rlds_cli.places.sources.addresses import Address
+from rlds_cli.places.sources.opening import place_at
+from rlds_cli.places.sources.place import Chunk, Place
 from rlds_cli.places.sources.transfer import Sink, Span, ask, transfer
 from rlds_cli.places.sources.web import WebFile
 
@@ -65,9 +67,17 @@ def pull(
     NoSpace
         The disk is full. The part is kept.
     """
-    source = WebFile(url, client)
-    with closing(SideBySide(source, file.path, part, budget, told)) as others:
-        transfer(source, file.path, _Arriving(client, url, file, part, others, told, say), budget=budget, say=say)
+    source, name = _source(url, client, file.path)
+    with closing(SideBySide(source, name, part, budget, told)) as others:
+        transfer(source, name, _Arriving(client, url, file, part, others, told, say), budget=budget, say=say)
+
+
+def _source(url: str, client: Client, name: str) -> tuple[Place, str]:
+    """Return the place that a URL is asked at, and the name of its file there."""
+    if url.startswith(("http://", "https://")):
+        return WebFile(url, client), name
+    directory, _, name = url.rpartition("/")
+    return place_at(Address.parse(directory), client), name
 
 
 class _Arriving(Sink):
@@ -271,7 +281,7 @@ def disagree(*sizes: int | None) -> bool:
 class SideBySide:
     """The further connections of one file from one URL; used and closed by the thread of the first one."""
 
-    def __init__(self, source: WebFile, name: str, part: PartFile, budget: Budget, told: Callable[[], None]) -> None:
+    def __init__(self, source: Place, name: str, part: PartFile, budget: Budget, told: Callable[[], None]) -> None:
         self._source, self._client, self._name, self._part = source, source.client, name, part
         self._budget, self._told = budget, told
         self._width = source.client.width

@@ -99,7 +99,7 @@ class Url(ABC):
         yield from (names.join(self.url, tail) for tail in tails[:2])
 
     def request(self, where: Settings) -> str:
-        """Return the HTTP address of a file."""
+        """Return the address of a file: by HTTP, or one whose place `sources.opening.place_at` knows."""
         return self.url
 
     def request_root(self, where: Settings) -> str:
