@@ -76,7 +76,7 @@ def test_all_that_is_wanted_arrives_once_in_long_requests(tmp_path: Path) -> Non
 
 @pytest.mark.thorough
 def test_the_beginnings_of_all_files_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filling, "LONGEST_RUN", MANY)
+    monkeypatch.setattr(filling, "_RUN", MANY)
     store = Store()
     files = opened(tmp_path / "remote", store, at_once=1)
     wish = files.fill(ALL)
@@ -87,7 +87,7 @@ def test_the_beginnings_of_all_files_come_first(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.thorough
 def test_it_takes_a_part_of_the_connections_and_goes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filling, "LONGEST_RUN", MANY)
+    monkeypatch.setattr(filling, "_RUN", MANY)
     store, go, lock = Store(), threading.Event(), threading.Lock()
     now: list[int] = []
 
