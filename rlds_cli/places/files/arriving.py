@@ -17,7 +17,7 @@ from threading import Condition, Event, Thread
 
 from rlds_cli.base import text, visible
 from rlds_cli.base.files import disk
-from rlds_cli.errors import NoSpace
+from rlds_cli.errors import InvalidId, NoSpace
 from rlds_cli.places.files.parts import PartFile, PartOrigin
 from rlds_cli.places.files.remote_file import RemoteFile
 from rlds_cli.places.http.client import Client, authorities
@@ -74,10 +74,14 @@ def pull(
 
 def _source(url: str, client: Client, name: str) -> tuple[Place, str]:
     """Return the place that a URL is asked at, and the name of its file there."""
-    if url.startswith(("http://", "https://")):
+    directory, _, last = url.rpartition("/")
+    try:
+        address = Address.parse(directory)
+    except InvalidId:
+        return WebFile(url, client), name  # which refuses it
+    if address.scheme in ("http", "https"):
         return WebFile(url, client), name
-    directory, _, name = url.rpartition("/")
-    return place_at(Address.parse(directory), client), name
+    return place_at(address, client), last
 
 
 class _Arriving(Sink):
