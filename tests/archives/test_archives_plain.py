@@ -161,7 +161,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownLayout, match='has no "nothing"'):
         Rows("plain", save(tmp_path / "b.npz", X), fields={"action": "nothing"})
     (tmp_path / "c.txt").write_text("a,b\n1,2\n")
-    with pytest.raises(UnknownLayout, match="neither Zarr nor npz nor HDF5 nor Parquet nor Arrow nor CSV nor JSON lines"):
+    with pytest.raises(UnknownLayout, match="neither Zarr nor npz nor HDF5 nor Parquet nor Arrow"):
         Rows("plain", tmp_path / "c.txt")
     ragged = pa.table({"obs": pa.array([[1.0], [1.0, 2.0]]), "action": pa.array([1, 2])})
     pq.write_table(ragged, tmp_path / "d.parquet")

@@ -437,14 +437,27 @@ def run(loader: Loader, n: int, update: bool = True) -> list[dict[str, np.ndarra
     return found
 
 
+def look_before_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a loader look for new data before every batch: by the clock, a fast one draws thousands until it looks."""
+    for name in ("LOOK", "REST", "FRESH"):
+        monkeypatch.setattr(f"rlds_cli.loader.live.{name}", 0.0)
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("sampler", [Prioritized(0.9, 0.7), None])
 @pytest.mark.parametrize("weights", [HALF, "size", Anneal({"offline": 1, "online": 0.1}, HALF, steps=30)])
 @pytest.mark.parametrize(("window", "by_torch"), [(Transition(3), True), (Slice(3, after=2), False)])
 def test_a_resumed_run_is_the_uninterrupted_one(
-    tmp_path: Any, online: Any, sampler: Any, weights: Any, window: Any, by_torch: bool
+    tmp_path: Any,
+    online: Any,
+    sampler: Any,
+    weights: Any,
+    window: Any,
+    by_torch: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While the data grow: the log of the uninterrupted run says what the resumed one takes up, and when."""
+    look_before_every_batch(monkeypatch)
     loader = load(weights, 6, sampler=sampler, window=window)
     whole, states = run(loader, 3), [loader.state_dict()]
     for k in (0, 2, 4, 6):
@@ -485,8 +498,7 @@ def test_random_commits_retention_and_samplers(
     offline: rlds_cli.Dataset, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two members grow and let episodes go; every state on the way goes on as the run did."""
-    for name in ("LOOK", "REST", "FRESH"):  # a loader looks for new data before every batch
-        monkeypatch.setattr(f"rlds_cli.loader.live.{name}", 0.0)
+    look_before_every_batch(monkeypatch)
     rng = random.Random(seed)
     policies = [None, rlds_cli.Fifo(episodes=3), rlds_cli.Reservoir(episodes=4, seed=1)]
     writers = {name: rlds_cli.writer(f"local/{name}", like=offline, keep=rng.choice(policies)) for name in ("a", "b")}
