@@ -18,7 +18,7 @@ help:
 	@echo "make test-native  the loader's tests with a kernel that checks its memory accesses and arithmetic (gcc or clang, Linux)"
 	@echo "make kernel    compile the C code again: the loader's kernel and sha256"
 	@echo "make wheels    wheels for Linux and macOS, and the source distribution, in dist/"
-	@echo "make check     ruff, mypy --strict, registry, phrases of pages and docstrings"
+	@echo "make check     ruff, mypy --strict, registry, phrases of pages and docstrings, the structure of the code"
 	@echo "make docs      the site of the documentation, in site/"
 	@echo "make registry  ids, URLs, hashes, defects of every entry"
 	@echo "make bench     figures, against peers measured in the same run"
@@ -65,8 +65,8 @@ RUN = $(BIN)/python -m pytest -n $(WORKERS)
 # Each worker would rewrite the assertions of all modules, which takes a tenth of the time; those that fail run again.
 test: $(READY)
 	$(COMPILED)
-	$(RUN) --dist loadfile -m '$(QUICK) and not docs' --assert=plain \
-		|| { $(BIN)/python -m pytest --last-failed -m '$(QUICK) and not docs'; exit 1; }
+	$(RUN) --dist loadfile -m '$(QUICK) and not docs and not source' --assert=plain \
+		|| { $(BIN)/python -m pytest --last-failed -m '$(QUICK) and not docs and not source'; exit 1; }
 
 test-docs: $(READY)
 	$(BIN)/python -m pytest -m '$(QUICK) and docs' --assert=plain $$(grep -rl --include='test_*.py' 'mark\.docs' tests)
@@ -96,6 +96,7 @@ check: $(READY) registry
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python scripts/prose.py
+	$(BIN)/python -m pytest -m source --assert=plain $$(grep -rl --include='test_*.py' 'mark\.source' tests)
 
 docs: .bench-data/docs/.ready
 	NO_MKDOCS_2_WARNING=1 .bench-data/docs/bin/mkdocs build

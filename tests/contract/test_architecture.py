@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.source
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "house.py"
 
 # Imports against the arrows that are there today, and how many. It only becomes shorter, and its numbers smaller.

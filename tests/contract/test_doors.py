@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.source
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "doors.py"
 
 # Names that are used past the face of their room. The number only becomes smaller.

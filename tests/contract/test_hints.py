@@ -9,11 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.main import get_command
 
 import rlds_cli
 from rlds_cli.cli import main
 from rlds_cli.cli.commands import COMMANDS, app
+
+pytestmark = pytest.mark.source
 
 assert main
 PACKAGE = Path(rlds_cli.__file__).parent
