@@ -70,7 +70,7 @@ class ZarrArray:
     image : str or None
         The codec of images that are kept as they are: each is a chunk.
     separator : str
-        Between the numbers of a chunk's name, of which there are ``dimensions``; ``prefix`` stands before them.
+        Between the numbers of a chunk's name in format 2, of which there are ``dimensions``.
     missing : int
         Chunks that are not there, of ``chunks``.
     """
@@ -84,7 +84,6 @@ class ZarrArray:
     missing: int
     separator: str
     dimensions: int
-    prefix: str = ""
     image: str | None = None
     needs: str = ""  # a package that decodes it
     why: str = ""
@@ -205,7 +204,7 @@ class ZarrStore:
 
     def chunk_of(self, a: ZarrArray, row: int) -> bytes | None:
         """Return the bytes of the chunk of a row, which has one chunk; None if it is not there."""
-        key = a.prefix + a.separator.join(map(str, (row, *(0,) * (a.dimensions - 1))))
+        key = a.separator.join(map(str, (row, *(0,) * (a.dimensions - 1))))
         name = f"{a.name}/{key}" if a.name else key
         if self._zip is None:
             file = self.path / name
@@ -397,12 +396,10 @@ def _format_3(path: Path, name: str, d: Mapping[str, Any]) -> dict[str, Any]:
     else:
         dtype = np.dtype(kind) if isinstance(said, str) and kind in np.sctypeDict else None
     encoding = d["chunk_key_encoding"]
-    separator = (encoding.get("configuration") or {}).get("separator", "/" if encoding["name"] == "default" else ".")
     if d["chunk_grid"]["name"] != "regular" or encoding["name"] not in ("default", "v2"):
         raise ValueError(f"chunks by {d['chunk_grid']['name']!r} and {encoding['name']!r}")
     grid = d["chunk_grid"]["configuration"]["chunk_shape"]
-    prefix = f"c{separator}" if encoding["name"] == "default" else ""
-    return {**_described(path, name, 3, d["shape"], grid, dtype, names, str(separator)), "prefix": prefix}
+    return _described(path, name, 3, d["shape"], grid, dtype, names, "/")
 
 
 def _names(codecs: Any, depth: int = 0) -> Iterator[str]:
