@@ -1,7 +1,7 @@
 """Values that a file or a group holds once, such as the task or the success: columns of the episode table.
 
-They are attributes of HDF5 files and groups, and scalars beside the columns of npz and HDF5. What is not a single
-value, or a long text, is not per row and kept as such.
+They are attributes of files and groups of HDF5 and Zarr, and scalars beside the columns of npz and HDF5. What is not a
+single value, or a long text, is not per row and kept as such.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import h5py
 
 from rlds_cli.archives.formats.hdf5 import attributes, is_hdf5, open_file, reading
 from rlds_cli.archives.formats.tables import Hdf5, Table
+from rlds_cli.archives.formats.zarr_stores import ZarrContents, ZarrStore, contents_of, is_zarr
 from rlds_cli.archives.names import episode_column, scalar
 from rlds_cli.base.array_types import Array
 from rlds_cli.errors import ArchiveError
@@ -37,7 +38,9 @@ class Once:
 
 
 def of_attributes(table: Table, group: str = "") -> Once:
-    """Read the single values among the attributes of an HDF5 group, and of the groups above it and the file."""
+    """Read the single values among the attributes of a group of HDF5 or Zarr, and of the groups above it."""
+    if isinstance(table.source, ZarrStore):
+        return _of_documents(table.source.contents, group)
     found = Once({}, {})
     if not isinstance(table.source, Hdf5):
         return found
@@ -57,6 +60,19 @@ def of_object(file: h5py.File, path: Path, name: str) -> Once:
             if column not in found.columns and attribute not in OF_WRITERS and _is_single(value):
                 found.columns[column] = value if isinstance(value, str) else scalar(value)
                 found.keys[column] = f"{name}/{key}" if name else key
+    return found
+
+
+def _of_documents(contents: ZarrContents, group: str = "") -> Once:
+    """Return the single values among the attributes of a group of a Zarr store, and of the groups above it."""
+    found = Once({}, {})
+    parts = group.split("/") if group else []
+    for path in ("/".join(parts[:depth]) for depth in range(len(parts) + 1)):
+        for name, value in contents.attributes.get(path, {}).items():
+            column = episode_column(name)
+            if column not in found.columns and isinstance(value, str | int | float) and len(str(value)) <= MAX_TEXT:
+                found.columns[column] = value
+                found.keys[column] = f"{path}/attributes/{name}" if path else f"attributes/{name}"
     return found
 
 
@@ -85,6 +101,8 @@ def origin(found: Once, column: str) -> str:
 
 def attributes_of(path: Path) -> Once:
     """Read the single values among the attributes of a file that was checked before; none of other formats."""
+    if is_zarr(path):
+        return _of_documents(contents_of(path))
     if not is_hdf5(path):
         return Once({}, {})
     with open_file(path, check=False) as f:

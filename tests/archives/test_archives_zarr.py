@@ -235,6 +235,26 @@ def test_any_other_store_is_read_by_a_mapping(tmp_path: Path) -> None:
     np.testing.assert_array_equal(ds.episode(0)["observation"][:8], data["state"][:8])
 
 
+def test_groups_of_a_store_are_episodes_with_their_attributes(tmp_path: Path) -> None:
+    rng, made = np.random.default_rng(0), []
+    group = zarr.open_group(tmp_path / "mine.zarr", mode="w", zarr_format=3)
+    group.attrs["robot"] = "arm"
+    for k in range(11):  # episode_10 is behind episode_9
+        n = int(rng.integers(1, 6))
+        made.append({"observation": rng.normal(size=(n + 1, 3)), "action": rng.normal(size=(n, 2))})
+        for name, values in made[-1].items():
+            array = group.create_array(f"episode_{k}/{name}", shape=values.shape, dtype=values.dtype)
+            array[...] = values
+        group[f"episode_{k}"].attrs.update({"success": k % 2 == 0, "seed": k})
+    ds = rlds_cli.import_files(tmp_path / "mine.zarr", "local/x")
+    for k, e in enumerate(made):
+        np.testing.assert_array_equal(ds.episode(k)["action"], e["action"])
+        np.testing.assert_array_equal(ds.episode(k)["next"]["observation"], e["observation"][1:])
+    assert ds.episodes["success"].tolist() == [k % 2 == 0 for k in range(11)]
+    assert list(ds.episodes["robot"]) == ["arm"] * 11
+    assert rlds_cli.verify("local/x").ok and trace(ds, 8).ok
+
+
 def test_texts_are_texts(tmp_path: Path) -> None:
     data = arrays()
     group = zarr.open_group(tmp_path / "mine.zarr", mode="w", zarr_format=2)
