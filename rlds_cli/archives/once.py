@@ -70,7 +70,8 @@ def _of_documents(contents: ZarrContents, group: str = "") -> Once:
     for path in ("/".join(parts[:depth]) for depth in range(len(parts) + 1)):
         for name, value in contents.attributes.get(path, {}).items():
             column = episode_column(name)
-            if column not in found.columns and isinstance(value, str | int | float) and len(str(value)) <= MAX_TEXT:
+            single = isinstance(value, str | float) or (isinstance(value, int) and abs(value) < 1 << 63)
+            if column not in found.columns and single and len(str(value)) <= MAX_TEXT:
                 found.columns[column] = value
                 found.keys[column] = f"{path}/attributes/{name}" if path else f"attributes/{name}"
     return found

@@ -21,10 +21,14 @@ class Library:
     dropin: bool
 
 
+def _has(folder: Path, part: str) -> bool:
+    return (folder / f"{part}.py").is_file() or (folder / part / "__init__.py").is_file()
+
+
 def _of_folder(folder: Path) -> Library:
-    formats = import_module(f"rlds_cli.bridges.{folder.name}").FORMATS if any(folder.glob("write*")) else {}
-    return Library(formats=formats, dropin=any(folder.glob("dropin*")))
+    formats = import_module(f"rlds_cli.bridges.{folder.name}").FORMATS if _has(folder, "write") else {}
+    return Library(formats=formats, dropin=_has(folder, "dropin"))
 
 
-_FOLDERS = sorted({path.parent for part in ("write", "dropin") for path in Path(__file__).parent.glob(f"*/{part}*")})
-LIBRARIES = {folder.name: _of_folder(folder) for folder in _FOLDERS}
+_FOLDERS = sorted(path.parent for path in Path(__file__).parent.glob("*/__init__.py"))
+LIBRARIES = {f.name: _of_folder(f) for f in _FOLDERS if _has(f, "write") or _has(f, "dropin")}

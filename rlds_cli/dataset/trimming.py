@@ -176,15 +176,13 @@ def _computed(rows: Rows, cut: BoolArray) -> dict[str, Array]:
     """Return the columns of `ted.COMPUTED`, where the fields exist."""
     wanted = {name: c for name, c in COMPUTED.items() if c.fits(rows.store.fields)}
     found = {name: np.zeros(len(rows.start), c.dtype) for name, c in wanted.items()}
+    needed = dict.fromkeys(of for c in wanted.values() for of in c.fields)
     for a, b in _groups(rows, 8):
         start = np.cumsum(rows.length[a:b]) - rows.length[a:b]
-        read: dict[str, Array] = {}
+        read = {of: _read(rows, of, a, b, rows.length).values for of in needed if of != _TRUNCATED}
+        if _TRUNCATED in needed:
+            read[_TRUNCATED] = _truncated(rows, a, b, cut)
         for name, c in wanted.items():
-            for of in c.fields:
-                if of not in read:
-                    read[of] = (
-                        _truncated(rows, a, b, cut) if of == _TRUNCATED else _read(rows, of, a, b, rows.length).values
-                    )
             found[name][a:b] = c.of_episodes([read[of] for of in c.fields], start)
     return found
 

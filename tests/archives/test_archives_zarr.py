@@ -340,6 +340,14 @@ def test_a_codec_that_runs_code_is_refused_before_anything_is_read(tmp_path: Pat
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_document_that_changed_meanwhile_is_checked_again(tmp_path: Path) -> None:
+    path = write(tmp_path / "b.zarr", arrays())
+    assert len(Rows("zarr_replay_buffer", path).episodes) == 3
+    changed(path, lambda d: d.update(compressor={"id": "pickle"}))  # nothing at the root of the store changes
+    with pytest.raises(UnsafeArchive, match="pickle"):
+        Rows("zarr_replay_buffer", path)
+
+
 @pytest.mark.parametrize("format", [2, 3])
 @pytest.mark.parametrize("codec", ["pickle", "json2", "msgpack2", "categorize", "no_such_codec"])
 def test_codecs_beyond_the_list_are_refused(tmp_path: Path, format: int, codec: str) -> None:

@@ -164,3 +164,8 @@ def test_a_condition_on_the_command_line(home: Path, tmp_path: Path, capsys: pyt
         assert done == code and (said.err == "" if code == 0 else err in said.err)
     with out.escaped_warnings():  # one line for a warning of ours, as of a selection of all episodes
         assert warnings.formatwarning(UserWarning("all"), UserWarning, out.__file__, 1) == "warning: all\n"
+
+
+def test_libraries_are_the_folders_that_have_something_of_one() -> None:
+    assert dir(rlds_cli.interop) == ["d3rlpy", "d4rl", "minari", "record", "torchrl"]  # and no folder of compiled code
+    assert {"minari", "d4rl", "lerobot", "lerobot2.1", "tfds", "robomimic", "tensordict"} == set(FORMATS)

@@ -33,7 +33,7 @@ from rlds_cli.archives.formats.text_tables import MAX_COLUMNS
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import child, disk, trees
 from rlds_cli.base.files import json as documents
-from rlds_cli.base.files.bundles import DOCUMENTS, is_bundle
+from rlds_cli.base.files.bundles import DOCUMENTS, is_bundle, state_of
 from rlds_cli.errors import CorruptArchive, MissingPackage, RldsError, UnknownLayout, UnsafeArchive
 
 ATTRIBUTES = ".zattrs"
@@ -156,13 +156,7 @@ def open_zarr(path: Path) -> Iterator[ZarrStore]:
 def contents_of(path: Path) -> ZarrContents:
     """Return what the documents of a store say; raises as `open_zarr`."""
     with _damage(path, "it"):
-        return _contents(path, _state(path))
-
-
-def _state(path: Path) -> tuple[disk.State, ...]:
-    """Return what changes when somebody writes to a store; chunks that are replaced are seen by the import."""
-    inside = (path / name for name in DOCUMENTS) if path.is_dir() else ()
-    return tuple(disk.state(p) for p in (path, *inside) if p.exists())
+        return _contents(path, state_of(path))
 
 
 class ZarrStore:
@@ -284,7 +278,7 @@ def _register(a: ZarrArray, path: Path) -> None:
 
 
 @lru_cache(_KEPT)
-def _contents(path: Path, state: tuple[disk.State, ...]) -> ZarrContents:
+def _contents(path: Path, state: tuple[int, int, int]) -> ZarrContents:
     """Read all documents of a store, and check them."""
     found, counts = _of_directory(path) if path.is_dir() else _of_zip(path)
     arrays, attributes = dict[str, ZarrArray](), dict[str, Mapping[str, Any]]()

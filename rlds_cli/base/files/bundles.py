@@ -46,8 +46,8 @@ def sha256_of(file: Path) -> str:
     """Return the sha256 of a file; that of a bundle is the one of a line ``sha256  name`` for each of its files."""
     if not file.is_dir():
         return sha256_of_file(file)
-    lines = sorted(f"{f.relative_to(file).as_posix()}\0{sha256_of_file(f)}" for f in trees.files(file))
-    listing = "".join(f"{digest}  {name}\n" for name, digest in (line.split("\0") for line in lines))
+    names = sorted((f.relative_to(file).as_posix(), f) for f in trees.files(file))
+    listing = "".join(f"{sha256_of_file(f)}  {name}\n" for name, f in names)
     return hashlib.sha256(listing.encode(errors="surrogateescape")).hexdigest()
 
 
@@ -59,10 +59,10 @@ def is_file(path: Path) -> bool:
 def state_of(file: Path) -> tuple[int, int, int]:
     """Return three numbers that differ after a write: inode, size and modification time.
 
-    Those of a bundle are number, size and newest modification time of its files.
+    Those of a bundle are number, size and the sum of the modification times of its files.
     """
     if not is_bundle(file):
         stat = file.stat()
         return stat.st_ino, stat.st_size, stat.st_mtime_ns
-    found = [f.stat() for f in trees.files(file)]
-    return len(found), sum(s.st_size for s in found), max((s.st_mtime_ns for s in found), default=0)
+    found = [e.stat(follow_symlinks=False) for e in trees.below(file) if not e.is_dir(follow_symlinks=False)]
+    return len(found), sum(s.st_size for s in found), sum(s.st_mtime_ns for s in found)

@@ -74,14 +74,13 @@ def pull(
 
 def _source(url: str, client: Client, name: str) -> tuple[Place, str]:
     """Return the place that a URL is asked at, and the name of its file there."""
+    if url.startswith(("http://", "https://")):
+        return WebFile(url, client), name
     directory, _, last = url.rpartition("/")
     try:
-        address = Address.parse(directory)
+        return place_at(Address.parse(directory), client), last
     except InvalidId:
         return WebFile(url, client), name  # which refuses it
-    if address.scheme in ("http", "https"):
-        return WebFile(url, client), name
-    return place_at(address, client), last
 
 
 class _Arriving(Sink):
