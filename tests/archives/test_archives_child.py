@@ -282,8 +282,8 @@ def test_a_file_that_takes_long_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     assert events[1].note == "it has been read for 1 s so far" and {e.stage for e in events} == {"note"}
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("command", ["import --dry-run", "import", "inspect", "append"])
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("command", ["inspect", "import --dry-run", "import", "append"])
 def test_commands_name_the_file_that_takes_long(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To start a process takes longer than a thousandth of a second."""
     monkeypatch.setattr(child, "_WORD", 0.001)

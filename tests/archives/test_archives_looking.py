@@ -33,7 +33,7 @@ def test_steps_are_found_in_the_archive(tmp_path: Path, home: Path, name: str) -
     assert {"action", FILES[name]} <= set(found.fields)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("row", [0, 1])
 def test_a_changed_value_is_found(tmp_path: Path, home: Path, name: str, row: int) -> None:

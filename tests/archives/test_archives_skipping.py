@@ -42,7 +42,7 @@ def named(directory: Path, sample: Path, name: str) -> Path:
     return Path(shutil.copyfile(sample, directory / target))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("reader", SAMPLES)
 def test_damaged_files_are_left_out(tmp_path: Path, reader: str) -> None:
     sound = [named(tmp_path / "sound", SAMPLES[reader], n) for n in ("b", "d")]
@@ -101,7 +101,7 @@ def test_lerobot_leaves_episodes_of_damaged_files_out(tmp_path: Path, what: str)
     assert note["count"] == 1 and files[1].name in note["text"]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", ["missing", "damaged"])
 @pytest.mark.parametrize("lost", [(0,), (1,), (3,), (1, 2), (0, 3, 4)])
 def test_lerobot_leaves_an_episode_of_a_data_file_of_several_out(

@@ -74,6 +74,7 @@ def check_values(ds: rlds_cli.Dataset, data: Mapping[str, np.ndarray], ends: np.
 # -- replay buffers
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("format", [2, 3])
 @pytest.mark.parametrize("name", ["buffer.zarr", "buffer.zarr.zip"])
 def test_a_replay_buffer_is_read_value_by_value(tmp_path: Path, format: int, name: str) -> None:
@@ -193,6 +194,7 @@ def with_images(path: Path, images: list[bytes], codec: str) -> Path:
     return path
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("codec", "format"), [("imagecodecs_jpeg", "JPEG"), ("imagecodecs_png", "PNG")])
 @pytest.mark.parametrize("zipped", [False, True])
 def test_images_that_are_chunks_stay_as_they_are(tmp_path: Path, codec: str, format: str, zipped: bool) -> None:

@@ -89,7 +89,7 @@ def imported(path: Path, **how: Any) -> Dataset:
 # -- columns of names
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("folder", ["", "images/", "images/left/"])
 @pytest.mark.parametrize("above", ["", " ", "./", "C:\\data\\run\\", "/home/me/run/"])
 def test_a_column_says_which_image_belongs_to_a_row(data: Path, folder: str, above: str) -> None:

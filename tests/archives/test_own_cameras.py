@@ -153,6 +153,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("write", "codec"),
     [
@@ -323,6 +324,7 @@ CONTAINERS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("suffix", "codec", "options"), CONTAINERS)
 def test_a_video_in_another_container(tmp_path: Path, suffix: str, codec: str, options: dict[str, str]) -> None:
     films = []

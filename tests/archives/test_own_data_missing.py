@@ -72,7 +72,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_an_episode_with_one_more_sensor(tmp_path: Path, layout: str) -> None:
     path = LAYOUTS[layout](tmp_path)

@@ -62,7 +62,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_reward_without_an_action_is_refused_until_its_step_is_named(tmp_path: Path, layout: str) -> None:
     path = LAYOUTS[layout](tmp_path, LOG)
@@ -269,7 +269,7 @@ def assumed(notes: Any) -> list[str]:
     return [text for text in (n if isinstance(n, str) else n["text"] for n in notes) if text.startswith(ASSUMED)]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_an_order_of_rewards_that_nothing_shows_is_said(tmp_path: Path, layout: str) -> None:
     path = LAYOUTS[layout](tmp_path, DREAMER)

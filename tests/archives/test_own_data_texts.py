@@ -112,7 +112,7 @@ def without_rows(path: Path, kind: str) -> Path:
     return path
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("kind", ["no bytes", "no rows"])
 def test_a_file_without_rows_is_named_in_every_format(tmp_path: Path, suffix: str, kind: str) -> None:

@@ -143,6 +143,7 @@ def check_images(ds: Dataset, expected: Sequence[Sequence[bytes]]) -> None:
         assert len(found) >= len(images) - 1  # the last row may be the final observation
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("encoding", ["memmap", "zarr"])
 def test_an_image_that_rows_share_is_stored_once(encoding: Literal["memmap", "zarr"]) -> None:
     episodes, rows = zip(*(slow_images(k) for k in range(3)), strict=True)

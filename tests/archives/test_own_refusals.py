@@ -36,6 +36,7 @@ def data(tmp_path: Path) -> Path:
     return made
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("lines", "blanks"), [(7, 0), (1_000, 9_000)])  # of the latter several blocks are read
 def test_a_line_of_json_that_is_cut_short_is_named(data: Path, lines: int, blanks: int) -> None:
     line = f'{{"observation": 0.5,{" " * blanks} "action": 1.0}}'

@@ -64,7 +64,7 @@ def hidden(directory: Path) -> list[str]:
     return sorted(p.name for p in directory.glob(".*"))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("to", HDF5)
 def test_a_killed_export_goes_on(home: Path, tmp_path: Path, to: str) -> None:
     ds = rlds_cli.create("local/some", given())
@@ -223,7 +223,7 @@ def test_no_episodes_are_no_export(home: Path, tmp_path: Path) -> None:
 # -- other kinds of datasets
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("to", HDF5)
 def test_a_growing_dataset_is_exported_at_one_version(home: Path, tmp_path: Path, to: str) -> None:
     with rlds_cli.writer("local/grows", keep=rlds_cli.Fifo(episodes=12)) as w:

@@ -192,6 +192,7 @@ def test_robomimic_has_a_group_for_each_demonstration(home: Path, tmp_path: Path
         assert sorted(f["mask/train"].asstr()) == sorted(f"demo_{k}" for k in range(12) if k != 3)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("of_steps", [True, False])
 @pytest.mark.parametrize(
     ("texts", "tasks"), [(("", "go"), [None, "go"]), (("z\0z", "go"), ["z\0z", "go"]), ((" ", ""), None)]

@@ -217,6 +217,7 @@ def test_v3_copies_videos_and_says_when_episodes_begin(home: Path, tmp_path: Pat
     assert (shown(tmp_path / "out" / files.format(1), times) == everything[0][12:19]).all()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("version", ["lerobot", "lerobot2.1"])
 def test_recorded_times_that_find_no_frames_make_room_for_counted_ones(
     home: Path, tmp_path: Path, version: str

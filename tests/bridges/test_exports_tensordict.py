@@ -123,6 +123,7 @@ def divided(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("episodes", [WHOLE, ROUGH], ids=["whole", "rough"])
 def test_tensordict_reads_what_was_written(episodes: list[Any], divided: None, home: Path, tmp_path: Path) -> None:
     ds = rlds_cli.create("local/x", episodes)
@@ -184,7 +185,7 @@ def test_compact_forms_are_what_torchrl_writes(form: str, home: Path, tmp_path: 
         assert (tmp_path / "ours" / file).read_bytes() == (tmp_path / "theirs" / file).read_bytes(), file
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("episodes", [WHOLE, ROUGH], ids=["whole", "rough"])
 def test_a_dump_of_a_buffer(episodes: list[Any], divided: None, home: Path, tmp_path: Path) -> None:
     made = [e | {"mission": [f"go {k}"] * len(e["action"])} for k, e in enumerate(episodes)]

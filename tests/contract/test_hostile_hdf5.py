@@ -259,7 +259,7 @@ def test_long_doubles_are_read(tmp_path: Path) -> None:
     assert ds.episode(0)["info/long"][:3, 0].tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("where", ["attribute", "column"])
+@pytest.mark.parametrize("where", ["attribute", pytest.param("column", marks=pytest.mark.slow)])
 def test_free_room_of_no_size_in_a_heap(tmp_path: Path, where: str) -> None:
     """The library goes round and round in it."""
     path = tmp_path / "a.h5"

@@ -221,7 +221,7 @@ def test_trims_of_trims(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     check(ds.select(episodes=kept).save("kept"), first[kept], length[kept])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("ranges", [[(0, 1), (1, 2)], (0, 1), None, (1, 2)], ids=str)
 def test_a_trim_of_a_selection(few: Dataset, ranges: Any) -> None:
     index = np.random.default_rng(1).permutation(FEW)[: FEW // 2]
@@ -354,6 +354,7 @@ def test_numpy_alone_reads_lookups(few: Dataset) -> None:
 # -- damage
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["episodes/length", "episodes/source", "episodes/id", "digests/action"])
 def test_damage_of_what_is_looked_up_is_found(part: Dataset, name: str) -> None:
     (file,) = trees.files(part.path / name / "0/c")

@@ -55,7 +55,7 @@ def before_each(monkeypatch: pytest.MonkeyPatch, of: Any, name: str, act: Callab
     return calls
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("proved", [False, True])
 @pytest.mark.parametrize("kind", ["large", "compressed", "grown"])
 def test_a_dataset_that_is_being_opened_stays(

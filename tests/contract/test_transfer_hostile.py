@@ -326,7 +326,7 @@ def test_one_ctrl_c_is_enough(files: int, place: Place, sound: Server) -> None:
     assert "KeyboardInterrupt" in said
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["silent", "dripped-headers", "dripped-body", "endless-trailers", "always-busy"])
 def test_a_document_takes_no_longer_than_that_in_silence(name: str, place: Place) -> None:
     begun = time.monotonic()

@@ -336,6 +336,7 @@ def test_every_way_makes_the_same_of_a_server(
     assert outcome == Outcome(*ANSWERS[server][COLUMNS.index(way)])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("indexed", [True, False], ids=["pushed", "copied"])
 @pytest.mark.parametrize("lie", LIES)
 def test_a_pull_takes_no_more_than_its_files_have(

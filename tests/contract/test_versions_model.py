@@ -35,7 +35,7 @@ SEEDS = int(os.environ.get("RLDS_HISTORIES", "2"))
 
 @pytest.mark.parametrize(
     ("seed", "steps"),
-    [(0, STEPS // 5), *(pytest.param(seed, STEPS, marks=pytest.mark.thorough) for seed in range(SEEDS))],
+    [(0, STEPS // 8), *(pytest.param(seed, STEPS, marks=pytest.mark.thorough) for seed in range(SEEDS))],
 )
 def test_every_version_is_what_the_list_says(
     seed: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -366,6 +366,7 @@ def brightness(ds: StrPath | Dataset) -> float:
     return float(np.mean([batch[CAMERA].mean() for batch in loader]))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cache", ["first", "second"])
 def test_pixels_of_a_stranger_are_not_kept_for_another(filmed: Filmed, tmp_path: Path, cache: str) -> None:
     """A plain directory has the id and the digests of a dataset of the home, and black pictures."""

@@ -374,6 +374,7 @@ def test_a_mixture_ends_after_steps_alone(three):
         len(load(three, sampler=Shuffled()))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rule", ["schedule", "lots"])
 def test_workers_give_the_same_samples(three, rule):
     data = pytest.importorskip("torch.utils.data")

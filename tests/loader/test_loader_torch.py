@@ -99,7 +99,7 @@ def test_the_batches_of_the_plain_iterator(ds: rlds_cli.Dataset, sampler: Any, w
         check_equal(a, b)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"dtype": None}, {"dtype": "float16"}])
 def test_any_dtype(ds: rlds_cli.Dataset, options: Any, workers: int) -> None:
@@ -108,7 +108,7 @@ def test_any_dtype(ds: rlds_cli.Dataset, options: Any, workers: int) -> None:
         check_equal(a, b.map(lambda x: x.contiguous()))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("persistent", [False, True])
 def test_epochs_follow_each_other(ds: rlds_cli.Dataset, workers: int, persistent: bool) -> None:
@@ -141,7 +141,7 @@ def test_ranks_share_each_batch_and_workers_take_turns(ds: rlds_cli.Dataset, wor
     assert n == len(whole) - 1
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("weights", ["size", {"a": 0.7, "b": 0.3}, lambda step: {"a": 1 + step, "b": 20}])
@@ -155,7 +155,7 @@ def test_mixtures(ds: rlds_cli.Dataset, workers: int, weights: Any, exact: bool)
 # -- going on
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("workers", WORKERS)
 def test_resuming_as_the_docstring_says(ds: rlds_cli.Dataset, workers: int) -> None:
     whole = [ids(b) for b in load(ds, sampler=Shuffled(), steps=40)]
@@ -175,7 +175,8 @@ def test_resuming_as_the_docstring_says(ds: rlds_cli.Dataset, workers: int) -> N
     assert [ids(b) for b in batches] == [ids(b) for b in after]
 
 
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("persistent", [True, False])
 def test_a_loader_that_moves_takes_its_workers_along(ds: rlds_cli.Dataset, persistent: bool) -> None:
     whole = [ids(b) for b in load(ds, sampler=Shuffled(), steps=60)]
     loader = load(ds, sampler=Shuffled(), steps=20)
@@ -214,9 +215,9 @@ def test_workers_warn_of_batches_of_batches(ds: rlds_cli.Dataset, capfd: pytest.
     assert capfd.readouterr().err.count("batch_size=None") == 2  # of two loaders, by one of the workers of each
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("workers", [2, 1])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", [True, False])
 def test_a_loop_that_was_broken_off_is_not_gone_on_with(ds: rlds_cli.Dataset, workers: int, persistent: bool) -> None:
     plain = load(ds, sampler=Shuffled())
     passes = [[ids(b) for b in plain] for _ in range(3)]
@@ -255,7 +256,7 @@ def test_two_feeds_of_one_loader_are_apart(ds: rlds_cli.Dataset) -> None:
 # -- what crosses
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("by_pipe", [0, 1 << 20])
 @pytest.mark.parametrize("backend", ["torch", "numpy"])
 def test_batches_are_the_receivers_own(

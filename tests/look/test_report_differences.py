@@ -71,6 +71,7 @@ def test_the_greatest_difference_of_a_field() -> None:
     assert d is not None and (d.greatest, d.at, d.beyond) == (np.inf, FindingPlace(4, 0), 1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("store", ["memmap", "zarr"])
 def test_a_tolerance(store: Any) -> None:
     """``|a - b| <= atol + rtol * |b|``: at a value of 100, 0.1 + 0.001 * 100 is 0.2."""

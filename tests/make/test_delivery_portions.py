@@ -231,7 +231,7 @@ def _parquet(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize(
     ("said", "expected"),

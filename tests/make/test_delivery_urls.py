@@ -357,6 +357,7 @@ def test_patterns_that_stand_for_nothing(web: Server, runs: dict[str, bytes], pa
         rlds_cli.download(f"{web.url}/runs/{pattern}", as_="local/two")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scheme", ["hf", "s3", "gs"])
 def test_patterns_of_buckets_and_the_hub(web: Server, runs: dict[str, bytes], scheme: str, tmp_path: Path) -> None:
     files = {f"day1/{name}": content for name, content in runs.items()} | {"day1/notes.txt": b"x", "day2/a.hdf5": b"x"}

@@ -273,7 +273,7 @@ def test_a_segment_that_is_missing_or_short_or_another(merged: Dataset) -> None:
         rlds_cli.open_dataset("local/both")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("old", "new"),
     [

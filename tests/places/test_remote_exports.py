@@ -86,7 +86,7 @@ def test_a_link_to_a_directory_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / "real") in (e.value.hint or "")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["compressed texts", "videos", "grown"])
 def test_merging_and_creating_from_an_address(kind: str, tmp_path: Path, far: Path) -> None:
     here = MAKERS[kind](tmp_path)

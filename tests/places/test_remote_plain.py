@@ -93,6 +93,7 @@ def test_a_plain_copy_is_downloaded(kind: str, tmp_path: Path, other: Path) -> N
     assert rlds_cli.open_dataset("local/mine", cache_dir=other).fingerprint == wanted.fingerprint
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["compressed", "grown"])
 def test_nothing_is_listed(kind: str, tmp_path: Path, bucket: ObjectStore, other: Path) -> None:
     wanted = SMALL[kind](tmp_path)
@@ -149,7 +150,7 @@ NAMES = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", list(SMALL))
 def test_damage_of_any_kind_is_refused(kind: str, tmp_path: Path, other: Path) -> None:
     """The error names the file, or the field or the episode of which its rows are."""

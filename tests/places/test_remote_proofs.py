@@ -68,7 +68,7 @@ UNCOVERED = (
 KINDS: dict[str, Callable[[Path], Dataset]] = {**MAKERS, "wide": wide, "merged": merged, "adjoining": adjoining}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_right_is_read(kind: str, tmp_path: Path) -> None:
     wanted = KINDS[kind](tmp_path)

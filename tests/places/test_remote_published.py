@@ -124,6 +124,7 @@ def test_what_arrived_is_not_asked_for_again(hub: Hub, whole: Dataset) -> None:
     assert bytes_of_videos(hub) == 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("write", [lerobot_archives.write_v3, lerobot_archives.write_v2])
 def test_single_frames_fetch_their_groups_of_pictures(
     hub: Hub, tmp_path: Path, write: Callable[[Path, Content], Path]

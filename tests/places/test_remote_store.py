@@ -181,7 +181,7 @@ MAKERS: dict[str, Callable[[Path], Dataset]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("kind", "cache"),
     [
@@ -398,7 +398,7 @@ def reading(bucket: ObjectStore, other: Path, *faults: Fault, **more: Any) -> Da
     return got
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["503", "500", "429", "reset", "short", "etag", "other"])
 @pytest.mark.parametrize("scheme", ["s3", "http"])
 def test_a_fault_that_passes_is_not_seen(kind: str, scheme: str, bucket: ObjectStore, other: Path) -> None:

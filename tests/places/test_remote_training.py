@@ -70,7 +70,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind not in ("derived", "imported")])
 def test_batches_are_those_of_the_dataset_that_was_pushed(kind: str, tmp_path: Path, far: Path) -> None:
     here = MAKERS[kind](tmp_path)

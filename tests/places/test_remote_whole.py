@@ -26,7 +26,7 @@ from rlds_cli.share.pushing import push
 REPOSITORY = Path(__file__).parents[2]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["large", "compressed", "grown"])
 def test_a_remote_dataset_becomes_an_ordinary_one(kind: str, store: Path, other: Path) -> None:  # noqa: F811
     wanted = {"large": large, "compressed": lambda: large(store="zarr"), "grown": grown}[kind]()

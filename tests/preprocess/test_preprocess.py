@@ -574,6 +574,7 @@ def test_an_episode_of_one_step_does_not_tell_how_long_the_whole_takes(tmp_path)
     assert preprocess.attempt(ds, patient, jobs=0).total_seconds > 40
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("arrays", ["numpy", "torch", "tensordict"])
 def test_a_filter_returns_a_bool(small, arrays):
     def long(episode):

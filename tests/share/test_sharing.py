@@ -774,7 +774,7 @@ def test_two_pushes_do_not_mix(bucket: ObjectStore, other: Path, monkeypatch: py
     assert bring("s3://lab/one", other, as_="local/third").fingerprint == third.fingerprint
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("place", ["directory", "bucket", "google", "unconditional"])
 def test_the_index_is_of_one_push(place: str, bucket: ObjectStore, store: Path, other: Path) -> None:
     bucket.conditional = place != "unconditional"
@@ -1183,6 +1183,7 @@ def test_another_dataset_in_a_bucket_is_refused(bucket: ObjectStore) -> None:
     assert bucket.buckets["lab"] == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("id", ["local/large", "sample/pendulum-d4rl", "sample/pendulum-d4rl@half"])
 def test_the_command_that_a_push_prints_works(id: str, store: Path, other: Path) -> None:
     if id == "local/large":
@@ -1206,7 +1207,7 @@ def beside(kind: str, store: Path, bucket: ObjectStore) -> tuple[str, str]:
     return (f"{store}/a", f"{store}/b") if kind == "directory" else ("s3://lab/a", "s3://lab/b")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["directory", "bucket"])
 @pytest.mark.parametrize("damage", ["object", "hashes", "index"])
 def test_a_wrong_object_beside_an_address_is_not_taken_over(

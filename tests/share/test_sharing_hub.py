@@ -184,7 +184,7 @@ CALLS = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fault", "part"),
     [

@@ -50,7 +50,8 @@ def files(directory: Path) -> set[str]:
     return {p.relative_to(directory).as_posix() for p in directory.rglob("*") if p.is_file()}
 
 
-@pytest.mark.parametrize("groups", [0, 3])
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("groups", [3, 0])
 def test_attributes_take_no_file_in_any_version(tmp_path: Path, groups: int) -> None:
     """The dataset, a selection, and the versions that a label and a drop make have the files of one without any."""
     found: dict[str, list[set[str]]] = {}

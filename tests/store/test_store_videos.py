@@ -91,6 +91,7 @@ def test_any_frame_in_any_order(tmp_path: Path, kind: str) -> None:
     np.testing.assert_array_equal(found[1], expected[3])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("codec", "options"),
     [

@@ -28,7 +28,7 @@ def test_what_an_item_raises_is_raised(workers):
         list(run(fails, {n: (n,) for n in range(9)}, workers))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("code", "how"),
     [
