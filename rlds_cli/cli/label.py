@@ -30,7 +30,7 @@ def label(
         typer.Option(
             "--from",
             metavar="FILE.csv",
-            help="Values by episode: a column episode (number) or id, and one for each label.",
+            help="Values by episode: a column episode (number) or id, and one for each label; or first, stop, subtask.",
             show_default=False,
         ),
     ] = None,

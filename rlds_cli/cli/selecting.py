@@ -7,6 +7,7 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 NUMBER, ID = "episode", "id"  # columns of a file of labels
+SUBTASKS, _INTERVAL = "subtasks", ("first", "stop", "subtask")  # the label that lines with these columns make
 
 
 def selected(
@@ -163,6 +165,8 @@ def _value(text: str) -> Any:
 def from_file(file: Path, ds: Dataset) -> tuple[Dataset, dict[str, list[Any]]]:
     """Return the episodes and the values of the columns in a CSV file of labels.
 
+    Lines with the columns ``first``, ``stop`` and ``subtask`` are intervals of steps, several of an episode.
+
     Raises
     ------
     RldsError
@@ -171,12 +175,12 @@ def from_file(file: Path, ds: Dataset) -> tuple[Dataset, dict[str, list[Any]]]:
     """
     import numpy as np
 
-    from rlds_cli.dataset import FROM_FILE, Dataset
+    from rlds_cli.dataset import Dataset
 
     try:
         with file.open(newline="", encoding="utf-8-sig") as opened:
-            table = csv.DictReader(opened, strict=True, skipinitialspace=True)
-            names, rows = list(table.fieldnames or ()), list(table)
+            lines = csv.DictReader(opened, strict=True, skipinitialspace=True)
+            names, rows = list(lines.fieldnames or ()), list(lines)
     except (OSError, ValueError, csv.Error) as e:
         raise RldsError(f"{file} cannot be read: {getattr(e, 'strerror', None) or e}.") from e
     if "" in names:
@@ -192,13 +196,43 @@ def from_file(file: Path, ds: Dataset) -> tuple[Dataset, dict[str, list[Any]]]:
             raise RldsError(f"{file}, line {line}: {'more' if None in row else 'fewer'} values than columns.")
     known = {} if NUMBER in names else {x.tobytes().hex(): k for k, x in enumerate(ds.episodes[ID])}
     index = [_number(row, known, ds, f"{file}, line {line}") for line, row in enumerate(rows, 2)]
-    if len(set(index)) < len(index):
-        twice = Counter(index).most_common(1)[0][0]
+    table = _Table(index, names, rows)
+    if set(_INTERVAL) <= set(names):
+        table = table.with_subtasks(file)
+    if len(set(table.index)) < len(table.index):
+        twice = Counter(table.index).most_common(1)[0][0]
         raise RldsError(f"{file} names episode {twice} twice.")
-    labels: Mapping[str, list[Any]] = {n: [r[n] for r in rows] for n in names if n not in (NUMBER, ID)}
+    labels: Mapping[str, list[Any]] = {n: [r[n] for r in table.rows] for n in table.names if n not in (NUMBER, ID)}
     texts = _texts(ds)
-    named = Dataset(ds.store, np.array(index), how={FROM_FILE: file.name})
+    named = Dataset(ds.store, np.array(table.index), how={"from": file.name})
     return named, {n: [v or None for v in values] if n in texts else _typed(values) for n, values in labels.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Lines of a file of labels: the number of the episode of each, and its values by the names of columns."""
+
+    index: list[int]
+    names: list[str]
+    rows: list[dict[str, Any]]
+
+    def with_subtasks(self, file: Path) -> _Table:
+        """Return one line for each episode, whose intervals of steps are its ``subtasks``."""
+        if more := [n for n in self.names if n not in (NUMBER, ID, *_INTERVAL)]:
+            raise RldsError(
+                f"{file} has a line for each interval of steps, and the label {more[0]} of whole episodes.",
+                hint="two files",
+            )
+        found: dict[int, list[tuple[Any, ...]]] = {}
+        for line, (k, row) in enumerate(zip(self.index, self.rows, strict=True), 2):
+            first, stop, text = (row[n].strip() for n in _INTERVAL)
+            if not (first.isdecimal() and stop.isdecimal()):
+                raise RldsError(
+                    f"{file}, line {line}: {first!r} and {stop!r} are not numbers of steps, first and stop."
+                )
+            found.setdefault(k, []).append((int(first), int(stop), text))
+        rows = [{SUBTASKS: json.dumps(told, ensure_ascii=False)} for told in found.values()]
+        return _Table(list(found), [SUBTASKS], rows)
 
 
 def _number(row: Mapping[str, Any], known: Mapping[str, int], ds: Dataset, where: str) -> int:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rlds_cli.dataset.datasets import ArrayLike as ArrayLike
     from rlds_cli.dataset.datasets import Dataset as Dataset
     from rlds_cli.dataset.datasets import open_dataset as open_dataset
-    from rlds_cli.dataset.editing import FROM_FILE as FROM_FILE
     from rlds_cli.dataset.editing import Outcome as Outcome
     from rlds_cli.dataset.editing import append_step as append_step
     from rlds_cli.dataset.editing import is_published as is_published
@@ -64,7 +63,6 @@ __all__ = [
     "Dataset",
     "Elementwise",
     "EpisodeOrigins",
-    "FROM_FILE",
     "MOST_CHANNELS",
     "Metres",
     "Normalize",
@@ -109,7 +107,7 @@ lazy(
         "batch": "ROOT_FLAGS Batch register",
         "compaction": "compact",
         "datasets": "ArrayLike Dataset open_dataset",
-        "editing": "FROM_FILE Outcome append_step is_published remake",
+        "editing": "Outcome append_step is_published remake",
         "environments": "known_spaces make_env reference_scores time_limit",
         "expressions": "expression_of",
         "history": "ProvenanceStep Version named_versions versions_of",

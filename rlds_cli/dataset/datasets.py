@@ -29,7 +29,7 @@ from rlds_cli.dataset.shortcuts import Shortcuts
 from rlds_cli.dataset.tasks import Tasks
 from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
 from rlds_cli.store import History, Manifest, Stats, Store, open_store
-from rlds_cli.ted import FLAGS, REWARD, TASK, Field
+from rlds_cli.ted import FLAGS, REWARD, Field
 
 if TYPE_CHECKING:
     import gymnasium
@@ -342,25 +342,25 @@ class Dataset(Shortcuts):
         """Read the values of any field at ``rows`` [n] -> [n, ...]; frames decoded, text as str or None.
 
         ``task`` is what is to be done at these steps, in words: ``task_at`` of a dataset that has it, else the text of
-        the episode.
+        the episode. ``subtask`` is looked up in the intervals of the episode column ``subtasks``.
         """
-        if join_name(key) == TASK and Tasks(self.store).are_known:
-            return Tasks(self.store).gather(rows)
+        if (name := join_name(key)) in (tasks := Tasks(self.store)).told:
+            return tasks.gather(rows, name)
         return self.store.gather(self.field(key).name, rows)
 
     def episode(self, k: int) -> Batch:
         """Return episode ``k`` as a batch of its T steps: all fields, as NumPy arrays in the archive's dtypes.
 
-        ``next/observed`` [T, 1] is added if the final observation is not recorded; and ``task`` [T], the text of each
-        step, where the dataset has any.
+        ``next/observed`` [T, 1] is added if the final observation is not recorded; and ``task`` and ``subtask`` [T],
+        the texts of each step, where the dataset has any.
         """
         k = within(k, self.num_episodes, f"episodes in {self.id}")
         length = int(self.episodes["length"][k])
         batch = self._read(np.full(length, k), np.arange(length), list(self.schema))
         if self.episodes["num_observed"][k] == length:
             batch["next/observed"] = (np.arange(length) < length - 1)[:, None]
-        if Tasks(self.store).are_known:
-            batch[TASK] = Tasks(self.store).gather(int(self.episodes["start"][k]) + np.arange(length))
+        for name in (tasks := Tasks(self.store)).told:
+            batch[name] = tasks.gather(int(self.episodes["start"][k]) + np.arange(length), name)
         return batch.told(origin=EpisodeOrigin(self.store, int(self.episodes.index[k])))
 
     def __getitem__(self, index: int | slice | npt.NDArray[Any] | Sequence[int]) -> Batch:

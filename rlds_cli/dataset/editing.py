@@ -42,7 +42,7 @@ from rlds_cli.store import (
     StoredColumn,
     open_store,
 )
-from rlds_cli.ted import TASK, TASK_AT, Scalar
+from rlds_cli.ted import TASK, TASK_AT, Scalar, Subtasks
 
 LABEL, COMPACT, RESTORE = "label", "compact", "restore"
 _SELECT, _TRIM, _DROP, _SYNC = "select", "trim", "drop", "sync"
@@ -94,9 +94,10 @@ def label(
             hint=f'rlds label {ds.id} quality=bad; ds.label(quality="bad")',
         )
     for name in columns:
-        if any(is_below(f, name) for f in ds.store.fields):  # which keeps its values
+        shown = Subtasks.FIELD if name == Subtasks.COLUMN else name
+        if any(is_below(f, shown) for f in ds.store.fields):  # which keeps its values
             raise InvalidArgument(
-                f"{name} is a field of the steps of {ds.id}; a label is of a whole episode. Nothing was changed.",
+                f"{shown} is a field of the steps of {ds.id}; a label is of a whole episode. Nothing was changed.",
                 hint=f"another name, such as my_{name.replace('/', '_')}; rlds preprocess changes fields",
             )
     with _source(ds, to) as ds:
@@ -285,7 +286,9 @@ def remake(
     with fixed(ds, id, cache_dir) as ds, exclusive(place, id, shown(None)):
         wanted = outcome(ds.store)
         change = Change() if wanted.ranges is None else trimming.change(ds.store, Ranges.of(wanted.ranges))
-        change = replace(change, own=wanted.columns, facts=Facts(ds.store.manifest).replaced(wanted.facts))
+        change = replace(
+            change, own={**change.own, **wanted.columns}, facts=Facts(ds.store.manifest).replaced(wanted.facts)
+        )
         change = retelling.relabelled(ds.store, change)
         about = {"columns": sorted(wanted.columns), "facts": sorted(wanted.facts)}
         step = {**step_of(ds, _SYNC, {}), "changed": sorted(change.rows), **about}
@@ -321,6 +324,8 @@ def _set(ds: OpenDataset, name: str, values: Any) -> StoredColumn | None:
     if len(given) != len(index):
         raise InvalidArgument(f"{name}: {len(given):,} values for {len(index):,} episodes of {ds.id}.")
     for k, value in zip(index.tolist(), StoredColumn.plain(given, name, ds.id), strict=True):
+        if name == Subtasks.COLUMN and value is not None:
+            Subtasks.of(value, f"{ds.id}, episode {k}", int(ds.store.episodes["length"][k]))
         all_values[k] = value
     if all(v is None for v in all_values):
         return None

@@ -1,6 +1,7 @@
-"""What is to be done at a step, in words: the field ``task_at`` of a dataset that has it, else the column ``task``.
+"""What is to be done at a step, in words.
 
-The column is the first text of an episode. Whatever changes one of them keeps it so.
+``task`` is the field ``task_at`` of a dataset that has it, else the column ``task``. The column is the first text of an
+episode. Whatever changes one of them keeps it so. ``subtask`` is looked up in the intervals of the column ``subtasks``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.store import Store
-from rlds_cli.ted import TASK, TASK_AT
+from rlds_cli.ted import TASK, TASK_AT, Subtasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +51,47 @@ class Tasks:
     @property
     def is_column(self) -> bool:
         """Whether the episodes have a column of texts that says what they are about."""
-        return TASK in self.store.own_columns and self.store.own_column(TASK).dtype == "str"
+        return self._is_text(TASK)
 
     @property
-    def are_known(self) -> bool:
-        """Whether ``task`` names what is to be done at the steps, and no field of its own."""
-        return TASK not in self.store.fields and (TASK_AT in self.store.fields or self.is_column)
+    def has_subtasks(self) -> bool:
+        """Whether ``subtask`` is looked up in intervals, and no field of its own."""
+        return Subtasks.FIELD not in self.store.fields and self._is_text(Subtasks.COLUMN)
 
-    def gather(self, rows: IntArray) -> Array:
-        """Return the texts at rows, if they are known, as objects; None at rows without a step [n]."""
-        store = self.store
-        if TASK_AT in store.fields:
-            return store.gather(TASK_AT, rows)
+    @property
+    def told(self) -> tuple[str, ...]:
+        """``task`` and ``subtask``, as far as they say something of steps and are no fields of their own."""
+        has_task = TASK not in self.store.fields and (TASK_AT in self.store.fields or self.is_column)
+        return (*((TASK,) if has_task else ()), *((Subtasks.FIELD,) if self.has_subtasks else ()))
+
+    def gather(self, rows: IntArray, name: str = TASK) -> Array:
+        """Return the texts ``name`` at rows, if they are `told`, as objects; None at rows without one [n]."""
+        if name == TASK and TASK_AT in self.store.fields:
+            return self.store.gather(TASK_AT, rows)
         rows = np.asarray(rows, np.int64)
-        start, length = store.episodes["start"], store.episodes["length"]
+        at = self._episodes_at(rows)
+        if name == Subtasks.FIELD:
+            found = self.subtasks(np.unique(at[at >= 0])).at(rows)
+            found[at < 0] = None
+            return found
+        texts = np.array([*self.store.own_column(TASK).scalars(), None], object)
+        of_episodes: Array = texts[at]
+        return of_episodes
+
+    def subtasks(self, episodes: IntArray) -> Subtasks:
+        """Return the sub-tasks of episodes of the store, as intervals of its rows."""
+        column, start = self.store.own_column(Subtasks.COLUMN), self.store.episodes["start"]
+        named = [(k, value) for k in episodes.tolist() if (value := column.scalar(k)) is not None]
+        found = [(int(start[k]), Subtasks.of(value, f"{self.store.manifest.id}, episode {k}")) for k, value in named]
+        return Subtasks.of_rows(found)
+
+    def _is_text(self, name: str) -> bool:
+        return name in self.store.own_columns and self.store.own_column(name).dtype == "str"
+
+    def _episodes_at(self, rows: IntArray) -> IntArray:
+        """Return the episodes whose steps are at rows [n], -1 where none is."""
+        start, length = self.store.episodes["start"], self.store.episodes["length"]
         order = np.argsort(start, kind="stable")
         at = order[np.maximum(np.searchsorted(start[order], rows, "right") - 1, 0)] if len(order) else rows[:0]
-        texts = np.array([*store.own_column(TASK).scalars(), None], object)
-        found: Array = texts[np.where((rows >= start[at]) & (rows < start[at] + length[at]), at, -1)]
+        found: IntArray = np.where((rows >= start[at]) & (rows < start[at] + length[at]), at, -1)
         return found

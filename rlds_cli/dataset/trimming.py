@@ -26,9 +26,9 @@ from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays, sha256
 from rlds_cli.dataset import retelling
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.store import Change, NewRows, Patched, Store
+from rlds_cli.store import Change, NewRows, Patched, Store, StoredColumn
 from rlds_cli.store.digests import Digests
-from rlds_cli.ted import COMPUTED, CUT, FLAGS, TERMINATED, Field
+from rlds_cli.ted import COMPUTED, CUT, FLAGS, TERMINATED, Field, Subtasks
 
 _TERMINATED, _TRUNCATED = FLAGS
 _ROWS_AT_ONCE = 1 << 18
@@ -99,7 +99,8 @@ def change(store: Store, ranges: Ranges) -> Change:
     flags = partial(_write_flags, store=store, ranges=ranges, truncated=truncated)
     rewritten = {_TRUNCATED: flags} if _TRUNCATED in store.fields else {}
     store.table.let_go()
-    return retelling.of_ranges(store, Change(ranges.number, patched, digests=new, rows=rewritten), parts)
+    made = Change(ranges.number, patched, own=_subtasks(store, ranges, parts), digests=new, rows=rewritten)
+    return retelling.of_ranges(store, made, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,20 @@ def _ids(of: Array, ranges: Ranges, parts: IntArray) -> Digests:
                 found[k] = np.frombuffer(hashlib.sha256(id + place.tobytes()).digest()[:16], np.uint8)
             known.add(id)
     return found
+
+
+def _subtasks(store: Store, ranges: Ranges, parts: IntArray) -> dict[str, StoredColumn | None]:
+    """Return the column of the sub-tasks, those of ``parts`` of episodes cut to them; nothing without such a column."""
+    name = Subtasks.COLUMN
+    if name not in store.own_columns:
+        return {}
+    values = store.own_column(name).take(ranges.number).scalars()
+    for k in parts.tolist():
+        if values[k] is not None:
+            whole = Subtasks.of(values[k], f"{store.manifest.id}, episode {ranges.number[k]}")
+            part = whole.part(int(ranges.first[k]), int(ranges.stop[k]))
+            values[k] = str(part) if len(part) else None
+    return {name: None if all(v is None for v in values) else StoredColumn.of(values, name)}
 
 
 def _groups(rows: Rows, width: int) -> Iterator[tuple[int, int]]:

@@ -43,6 +43,7 @@ from rlds_cli.ted import (
     Note,
     Part,
     Scalar,
+    Subtasks,
     VideoFrames,
     check_episode,
     count_steps,
@@ -319,8 +320,10 @@ class EpisodeRunner:
     def _data(
         self, ep: SourceEpisode, r: EpisodeResult, plan: WritePlan, table: EpisodeTable, i: int, j: int
     ) -> EpisodeData:
+        extra = {name: values[i] for name, values in table.extra.items()} | dict(r.columns)
         with self._caller.refusing(ep.number):
             columns = self._columns(ep, r, plan) if r.length else {}
+            _check_subtasks(ep, r, extra)
         return EpisodeData(
             columns,
             r.length,
@@ -331,7 +334,7 @@ class EpisodeRunner:
             seed=table.seed[i] if j == 0 else None,
             options=table.options[i] if j == 0 else None,
             splits=tuple(s for s, v in table.splits.items() if v[i]),
-            extra={name: values[i] for name, values in table.extra.items()} | dict(r.columns),
+            extra=extra,
             id=table.id[i].tobytes() if plan.kept and table.id is not None else None,
             origin=None if table.origin is None else int(table.origin[i]),
         )
@@ -445,6 +448,16 @@ def _check_lengths(flat: Flat, ep: SourceEpisode, where: str) -> None:
         raise InvalidEpisode(f'returned {rows[wrong[0]]:,} rows for "{wrong[0]}", {where} has {ep.length:,}')
     listed = ", ".join(f"{n} {r:,}" for n, r in rows.items())
     raise InvalidEpisode(f"{where}: the fields returned have different numbers of rows: {listed}.")
+
+
+def _check_subtasks(ep: SourceEpisode, r: EpisodeResult, columns: Mapping[str, Scalar]) -> None:
+    """Refuse intervals of the steps of the source, where the result has others."""
+    name = Subtasks.COLUMN
+    if r.length != ep.length and name not in r.columns and columns.get(name) is not None:
+        raise InvalidEpisode(
+            f"{ep.name}: {r.length:,} steps of {ep.length:,} came back, and the column {name} has ranges of these.",
+            hint=f'set data["episode/{name}"]: other ranges, or None; rlds select --trim keeps them right by itself',
+        )
 
 
 def _check_placements(r: EpisodeResult, schema: list[Field], where: str) -> None:

@@ -20,7 +20,7 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.text import did_you_mean, split_name
 from rlds_cli.dataset import Batch, Dataset, Tasks
 from rlds_cli.errors import UnknownField
-from rlds_cli.ted import TASK, TASK_AT, LazyColumn, Scalar
+from rlds_cli.ted import TASK, TASK_AT, LazyColumn, Scalar, Subtasks
 
 if TYPE_CHECKING:
     from rlds_cli.store import Store
@@ -278,6 +278,13 @@ class StoredColumns:
         seeds = zip(e.get("seed", has).tolist(), has.tolist(), strict=True)
         return np.array([seed if known else None for seed, known in seeds], object)
 
+    def subtask_of(self, columns: Mapping[str, Any], steps: int | None) -> Any:
+        """Return the sub-task of each step of a whole episode; _ABSENT where nothing says so."""
+        if steps is None or not Tasks(self._store).has_subtasks:
+            return _ABSENT
+        told = columns[Subtasks.COLUMN]
+        return Subtasks.of([] if told is None else told, "an episode").at(np.arange(steps))
+
     def task_of(self, batch: Batch, columns: Mapping[str, Any], steps: int | None) -> Any:
         """Return what is to be done at the steps of a batch with these columns; _ABSENT where nothing says so."""
         if TASK_AT in self._store.fields:
@@ -297,8 +304,10 @@ class _Columns(Mapping[str, Any]):
     def __init__(self, of: StoredColumns, read: Callable[[str], Any], steps: int | None = None) -> None:
         self._of, self._read, self._steps = of, read, steps
 
-    def task_of(self, batch: Batch) -> Any:
-        """Return what is to be done at the steps of a batch; _ABSENT where nothing says so."""
+    def told(self, name: str, batch: Batch) -> Any:
+        """Return the texts ``task`` or ``subtask`` of the steps of a batch; _ABSENT where nothing says so."""
+        if name == Subtasks.FIELD:
+            return self._of.subtask_of(self, self._steps)
         return self._of.task_of(batch, self, self._steps)
 
     def __getitem__(self, name: str) -> Any:
@@ -375,8 +384,9 @@ class EpisodeBatch(Batch):
         """Return the columns of the episode, or the one that ``key`` names; _ABSENT for the name of a field."""
         parts = split_name(key) if isinstance(key, str | tuple) else ()
         columns = getattr(self, "columns", None)
-        if parts == (TASK,) and isinstance(columns, _Columns) and dict.get(self, TASK, _ABSENT) is _ABSENT:
-            return columns.task_of(self)
+        told = parts in ((TASK,), (Subtasks.FIELD,)) and dict.get(self, parts[0], _ABSENT) is _ABSENT
+        if told and isinstance(columns, _Columns):
+            return columns.told(parts[0], self)
         if parts[:1] != (EPISODE,) or not isinstance(dict.get(self, EPISODE, {}), dict):
             return _ABSENT
         info, name = EpisodeInfo(self, getattr(self, "columns", {})), "/".join(parts[1:])

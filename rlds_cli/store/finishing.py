@@ -208,6 +208,7 @@ def complete(
     threads: int = 2,
 ) -> Manifest:
     """Write the rest of a dataset: episode table, sources, metadata, groups, list of digests, manifest."""
+    c.table.check_subtasks()
     table, of_user = c.table, own_columns.all_typed(c.table.extra)
     _write_episodes(directory / "episodes", c)
     of_episodes = {f.name: layouts.read(directory / "digests" / f.path) for f in c.fields}

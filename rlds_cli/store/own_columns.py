@@ -22,7 +22,7 @@ from rlds_cli.base.files import arrays, trees
 from rlds_cli.errors import DamagedDataset, InvalidEpisode
 from rlds_cli.store import layouts
 from rlds_cli.store.paths import component
-from rlds_cli.ted import EPISODE_COLUMNS, UNFIT, Scalar
+from rlds_cli.ted import EPISODE_COLUMNS, UNFIT, Scalar, Subtasks
 
 _MISSING = "missing"
 _GROUP = "episode"  # of an episode's columns, among its fields
@@ -76,7 +76,8 @@ class StoredColumn:
     @staticmethod
     def plain(values: Sequence[Any], name: str, where: str) -> list[Scalar]:
         """Convert values to Python scalars; see `scalar`."""
-        if set(map(type, values)) <= {bool, int, float, str, type(None)}:
+        plain = set(map(type, values)) <= {bool, int, float, str, type(None)}
+        if plain and name != Subtasks.COLUMN:
             _check_text("".join(v for v in values if isinstance(v, str)), name, where)
             return list(values)
         return [scalar(v, name, where) for v in values]
@@ -200,7 +201,8 @@ def split_columns(
             about |= dict(value.items())
         else:
             fields[key] = value
-    fields |= {f"{_GROUP}/{column}": value for column, value in about.items() if is_field(column, value)}
+    of_steps = {column: value for column, value in about.items() if column != Subtasks.COLUMN}
+    fields |= {f"{_GROUP}/{column}": value for column, value in of_steps.items() if is_field(column, value)}
     about = {column: value for column, value in about.items() if f"{_GROUP}/{column}" not in fields}
     StoredColumn.check_names(about, name)
     for column, value in about.items():
@@ -222,11 +224,15 @@ def _check_bytes(value: Any, column: str, name: str) -> None:
 def scalar(value: Any, name: str, where: str) -> Scalar:
     """Convert one value to a Python scalar; NumPy scalars, and arrays and tensors of one element, are accepted.
 
+    Intervals of `Subtasks` become their text.
+
     Raises
     ------
     InvalidEpisode
         The value is not a number, flag or text, or a text that UTF-8 cannot hold.
     """
+    if name == Subtasks.COLUMN and value is not None:
+        value = str(Subtasks.of(value, where))
     if hasattr(value, "item") and np.size(value) == 1:  # NumPy's, torch's
         value = value.item()
     if isinstance(value, bytes):

@@ -16,8 +16,9 @@ episode table has ``num_observed = T``.
 rows come (`LazyColumn`). `lay_out` makes one chunk of whole episodes. Readers that fill the rows of
 several episodes at once share them out with `pieces`.
 
-`Space` is a space of Gymnasium by its description. Episodes of users are checked in steps: `flatten` names their
-fields, `check_episode` compares lengths and completes the flags, `infer_schema` and `fit_columns` give them dtypes.
+`Subtasks` are ranges of the steps of an episode with a text each. `Space` is a space of Gymnasium by its description.
+Episodes of users are checked in steps: `flatten` names their fields, `check_episode` compares lengths and completes the
+flags, `infer_schema` and `fit_columns` give them dtypes.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     )
     from rlds_cli.ted.notes import Note
     from rlds_cli.ted.spaces import Space
+    from rlds_cli.ted.subtasks import Subtasks
     from rlds_cli.ted.tables import EpisodeTable
 
 __all__ = [
@@ -114,6 +116,7 @@ __all__ = [
     "REWARD",
     "Scalar",
     "Space",
+    "Subtasks",
     "TASK",
     "TASK_AT",
     "TERMINATED",
@@ -145,5 +148,6 @@ lazy(
         "notes": "Note",
         "tables": "EpisodeTable",
         "spaces": "Space",
+        "subtasks": "Subtasks",
     },
 )

@@ -15,6 +15,7 @@ from rlds_cli.errors import InvalidEpisode
 from rlds_cli.ted.columns import Column, EncodedFrames, LazyColumn, Scalar, Text, VideoFrames
 from rlds_cli.ted.fields import VIDEO, Field
 from rlds_cli.ted.notes import Note
+from rlds_cli.ted.subtasks import Subtasks
 from rlds_cli.ted.tables import EpisodeTable
 
 CHUNK_ROWS, CHUNK_BYTES = 1 << 16, 16 << 20  # approximate size of the pieces that are read and written
@@ -174,6 +175,8 @@ def _check_rows(schema: Sequence[Field], names: set[str], e: EpisodeData) -> Non
             )
         )
     length = e.length
+    if (told := e.extra.get(Subtasks.COLUMN)) is not None:
+        Subtasks.of(told, where, length)
     both: dict[str, int] = {}
     for f in schema:
         column = e.columns[f.name]

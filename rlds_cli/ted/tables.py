@@ -13,6 +13,7 @@ from rlds_cli.base.array_types import BoolArray, IntArray
 from rlds_cli.base.repeated import Repeated
 from rlds_cli.ted.columns import Scalar
 from rlds_cli.ted.fields import TERMINATED
+from rlds_cli.ted.subtasks import Subtasks
 
 T = TypeVar("T")
 X = TypeVar("X", bound=np.generic)
@@ -95,6 +96,12 @@ class EpisodeTable:
         start -= self.length
         start -= 1
         return start
+
+    def check_subtasks(self) -> None:
+        """Check the column ``subtasks``, and spell it as `Subtasks` does; raises InvalidEpisode."""
+        for k, value in enumerate(values := self.extra.get(Subtasks.COLUMN, ())):
+            if value is not None:
+                values[k] = str(Subtasks.of(value, f"episode {k}", int(self.length[k])))  # type: ignore[index]
 
     @classmethod
     def empty(cls) -> EpisodeTable:

@@ -67,6 +67,14 @@ def test_a_selection_is_made_again(tmp_path: Path, elsewhere: Path, sample: Data
     assert pinning.lock([ds.id], cache_dir=elsewhere) == file.read_text()
 
 
+def test_a_trim_cuts_its_subtasks_again(tmp_path: Path, elsewhere: Path, sample: Dataset) -> None:
+    told = sample.select(episodes=[1, 2]).label(subtasks=[[(0, 5, "up"), (5, 20, "down")], None], name="told")
+    ds = told.trim({1: (3, 10), 2: None}, "short")
+    file = locked(tmp_path, ds.id)
+    pinning.sync(file, cache_dir=elsewhere)
+    assert is_again(ds, elsewhere).episode(1)["subtask"].tolist() == ["up"] * 2 + ["down"] * 5
+
+
 @pytest.mark.thorough
 def test_a_trim_is_made_again_of_its_ranges(tmp_path: Path, elsewhere: Path, sample: Dataset) -> None:
     ds = sample.select(episodes=slice(1, 5)).trim({0: [(3, 10), (10, 20)], 2: None}, "short")

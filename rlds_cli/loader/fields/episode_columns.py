@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
+from rlds_cli.dataset import Tasks
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader import kernel
 from rlds_cli.loader.fields.columns import INT64, BatchColumn, Grid, Memo
@@ -68,11 +69,23 @@ class EpisodeFields:
         source = np.ascontiguousarray(values)
         return BatchColumn((Output(value, dtype, shape, place=RowPlace.EPISODE, source=source),), values.dtype.itemsize)
 
-    def task(self, grid: Grid | None, mask: int) -> BatchColumn:
-        """Return ``task``: the text of a step's episode, [B], [B, L], or at the offsets of a ``grid`` [B, k].
+    def told(self, name: str, grid: Grid | None, mask: int) -> BatchColumn:
+        """Return ``task`` or ``subtask``, the text of a step: [B], [B, L], or at the offsets of a ``grid`` [B, k].
 
         Places that count as outside by ``mask``, see `BatchColumn`, have none.
         """
+        if name == TASK:
+            return self._task(grid, mask)
+        known = Tasks(self._dataset.store).subtasks(self._dataset.episodes.index.take(self._table.number))
+
+        def finish(memo: Memo, rows: Array) -> Array:
+            found: Array = known.at(rows.reshape(-1)).reshape(rows.shape)
+            return found
+
+        where = {"place": RowPlace.HERE} if grid is None else grid.where
+        return BatchColumn((Output(Value.ROW, INT64, **where),), 8, finish, mask=mask)
+
+    def _task(self, grid: Grid | None, mask: int) -> BatchColumn:
         texts = self._of(f"{EPISODE}/{TASK}").values.astype(object)
         numbers, where = np.arange(len(texts)), {"place": RowPlace.HERE} if grid is None else grid.where
 

@@ -140,7 +140,7 @@ class Fields:
             everything = item == ALL and not self.below(ALL)
             if item is ... or everything:
                 chosen += [name for usual in USUAL for name in self.below(usual)]
-                chosen += [*self.behind, *self._task] if everything else [] if member else self._preprocessed()
+                chosen += [*self.behind, *self._told] if everything else [] if member else self._preprocessed()
             else:
                 named = self._made(item) if isinstance(item, Extra) else listed("fields", [item])
                 chosen += [name for key in named for name in expand(key)]
@@ -153,9 +153,10 @@ class Fields:
         return list(dict.fromkeys([*chosen, *self._added(chosen)]))
 
     @cached_property
-    def _task(self) -> tuple[str, ...]:
-        """``task``, if it is what the episode table says alone: the text of each episode, for all of its steps."""
-        return (TASK,) if TASK not in (*self.behind, *self.shadowed) and Tasks(self.dataset.store).is_column else ()
+    def _told(self) -> tuple[str, ...]:
+        """``task`` and ``subtask``, as far as the episode table says them: of all steps, and of ranges of steps."""
+        taken = (*self.behind, *self.shadowed)
+        return tuple(name for name in Tasks(self.dataset.store).told if name not in taken)
 
     def _preprocessed(self) -> list[str]:
         """Return the fields that preprocess functions added or changed."""
@@ -207,7 +208,7 @@ class Fields:
         do not have the same rows, one for each of these.
         """
         groups: dict[str, list[str]] = {}
-        for name in (*self.behind, DONE, *self._task):
+        for name in (*self.behind, DONE, *self._told):
             if self._grid(name) is not None:
                 groups.setdefault(str(self._named(name)), []).append(name)
         masks: dict[str, list[str]] = {}
@@ -264,7 +265,7 @@ class Fields:
     def _offered(self, name: str, rows: bool) -> list[str]:
         """Return the names that could be meant by ``name``."""
         if rows:
-            return [*self.behind, *(n for n in self._computed() if n == DONE or n in self._task)]
+            return [*self.behind, *(n for n in self._computed() if n == DONE or n in self._told)]
         group = name.partition("/")[0]
         hidden = {MASK, episode_columns.EPISODE} - {group}
         computed = [n for n in self._computed() if n.partition("/")[0] not in hidden or "/" not in n]
@@ -304,7 +305,7 @@ class Fields:
             found["source"] = lambda: columns.of_episode(self.dataset.episodes["source"].take(table.number))
         if all(name in self.dataset.schema for name in FLAGS):
             found[DONE] = self._done
-        found |= {name: lambda: self._episodes.task(self._grid(TASK), self._mask) for name in self._task}
+        found |= {name: partial(self._made_of_texts, name) for name in self._told}
         if self.window.masked:
             found |= {MASK: columns.mask, STEP_MASK: columns.mask}
         for name in self._episodes.names:
@@ -317,6 +318,9 @@ class Fields:
         if WEIGHT in self.gives:
             found |= {WEIGHT: lambda: columns.weight(self.floats), WINDOW: lambda: columns.window(self.pool)}
         return found
+
+    def _made_of_texts(self, name: str) -> BatchColumn:
+        return self._episodes.told(name, self._grid(name), self._mask)
 
     def _neighbours(self) -> dict[str, Callable[[], BatchColumn]]:
         """Return the columns of the previous and of the next step."""
@@ -417,7 +421,7 @@ class Fields:
     def _named(self, name: str) -> str | None:
         """Return the key of `Offsets` that a field read from rows belongs to; None without one."""
         read = (
-            name in self.behind or (name == DONE and all(flag in self.behind for flag in FLAGS)) or name in self._task
+            name in self.behind or (name == DONE and all(flag in self.behind for flag in FLAGS)) or name in self._told
         )
         return self.window.named(name) if isinstance(self.window, Offsets) and read else None
 

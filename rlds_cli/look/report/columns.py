@@ -21,7 +21,7 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.bins import in_bins
 from rlds_cli.dataset import Rows
 from rlds_cli.errors import RldsError
-from rlds_cli.ted import Field
+from rlds_cli.ted import Field, Subtasks
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -151,12 +151,22 @@ def summarise_own_columns(ds: Dataset) -> tuple[OwnColumn, ...]:
 def _own_column(ds: Dataset, name: str) -> OwnColumn:
     column, index = ds.store.own_column(name), ds.episodes.index
     values = [v for k in index.tolist() if (v := column.scalar(k)) is not None]
+    if name == Subtasks.COLUMN and column.dtype == "str":
+        return _subtasks(values, len(index))
     counted = Counter(map(str, values)) if column.dtype in ("str", "bool") else Counter[str]()
     spread = None if counted or not values else distribution(ds.episodes[name])
     distinct = len(counted) if counted else len(set(values))
     return OwnColumn(
         name, column.dtype, len(index) - len(values), distinct, dict(counted.most_common(MOST_VALUES)), spread
     )
+
+
+def _subtasks(values: Sequence[object], episodes: int) -> OwnColumn:
+    """Summarise intervals of steps: ``counts`` are those of the episodes that have a text."""
+    told = [set(Subtasks.of(v, "an episode").texts) for v in values]
+    counted = Counter(text for texts in told for text in texts)
+    counts = dict(counted.most_common(MOST_VALUES))
+    return OwnColumn(Subtasks.COLUMN, "str", episodes - len(values), len(counted), counts, None)
 
 
 # -- images

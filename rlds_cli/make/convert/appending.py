@@ -31,7 +31,7 @@ from rlds_cli.make.convert.decoding import decoded_field
 from rlds_cli.make.convert.merging import differences
 from rlds_cli.make.importing import ImportPlan
 from rlds_cli.store import Appender, GrowingDataset, Keep, Manifest, Store, make_growing, open_store
-from rlds_cli.ted import TASK_AT, VIDEO, Chunk, Column, Field, Note
+from rlds_cli.ted import TASK, TASK_AT, VIDEO, Chunk, Column, Field, Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +408,7 @@ def _new(place: Home, id: DatasetId, made: Dataset, keep: Keep | None, how: Mapp
 
 def _tasks_of(ds: Dataset) -> list[str | None]:
     """Return the text of each row of a dataset that has one for each episode."""
-    known = Tasks(ds.store).are_known
+    known = TASK in Tasks(ds.store).told
     return Tasks(ds.store).gather(np.arange(ds.num_rows)).tolist() if known else [None] * ds.num_rows
 
 

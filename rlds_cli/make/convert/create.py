@@ -62,6 +62,7 @@ from rlds_cli.ted import (
     Part,
     Scalar,
     Space,
+    Subtasks,
     Value,
     VideoFrames,
     check_episode,
@@ -358,6 +359,8 @@ class EpisodeReader:
             if not self.schema:
                 self.schema = infer_schema(flat, length, both=of.both, known=of.fields)
             self.splits.update(splits_of(t.origin.store) if t.origin else ())
+            if (told := about.get(Subtasks.COLUMN)) is not None:
+                Subtasks.of(told, t.name, length)
             flat = self._filled(flat, about, length)
             self._kinds.add(about, t.name)
             fitting = fit_columns(flat, self.schema, t.name)

@@ -431,6 +431,7 @@ class Appender:
 
     def _check_kinds(self, table: EpisodeTable) -> None:
         """Refuse values of another type than those of their column, which then could not be read."""
+        table.check_subtasks()
         known = self._state.kinds
         for name, values in table.extra.items():
             given = {kind_of(v) for v in values if v is not None}
