@@ -227,9 +227,7 @@ class _Table:
         for line, (k, row) in enumerate(zip(self.index, self.rows, strict=True), 2):
             first, stop, text = (row[n].strip() for n in _INTERVAL)
             if not (first.isdecimal() and stop.isdecimal()):
-                raise RldsError(
-                    f"{file}, line {line}: {first!r} and {stop!r} are not numbers of steps, first and stop."
-                )
+                raise RldsError(f"{file}, line {line}: first {first!r} and stop {stop!r} are not numbers of steps.")
             found.setdefault(k, []).append((int(first), int(stop), text))
         rows = [{SUBTASKS: json.dumps(told, ensure_ascii=False)} for told in found.values()]
         return _Table(list(found), [SUBTASKS], rows)

@@ -55,12 +55,12 @@ class Tasks:
 
     @property
     def has_subtasks(self) -> bool:
-        """Whether ``subtask`` is looked up in intervals, and no field of its own."""
+        """Whether ``subtask`` is looked up in intervals, and not a field of its own."""
         return Subtasks.FIELD not in self.store.fields and self._is_text(Subtasks.COLUMN)
 
     @property
     def told(self) -> tuple[str, ...]:
-        """``task`` and ``subtask``, as far as they say something of steps and are no fields of their own."""
+        """``task`` and ``subtask``, as far as they are known and not fields of their own."""
         has_task = TASK not in self.store.fields and (TASK_AT in self.store.fields or self.is_column)
         return (*((TASK,) if has_task else ()), *((Subtasks.FIELD,) if self.has_subtasks else ()))
 

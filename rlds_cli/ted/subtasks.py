@@ -75,14 +75,14 @@ class Subtasks:
         except (ValueError, TypeError, RecursionError) as e:
             shown = value if isinstance(value, str) else repr(value)
             raise InvalidEpisode(
-                f'{where}: {shown[:80]!r} in the episode column "{cls.COLUMN}" is not a list of intervals of steps: {e}.',
+                f'{where}: {shown[:80]!r} in the episode column "{cls.COLUMN}" is not a list of intervals: {e}.',
                 hint=_HINT,
             ) from e
         for first, stop, text in found:
             if not 0 <= first < stop <= (_EXACT if length is None else length):
-                within = "" if length is None else f" of the {length:,} of the episode"
+                within = "" if length is None else f" of the {length:,} there"
                 raise InvalidEpisode(
-                    f'{where}: the {cls.FIELD} "{text}" has the steps {first} to {stop}, which are not a range{within}.',
+                    f'{where}: the {cls.FIELD} "{text}" has steps {first} to {stop}, which are not a range{within}.',
                     hint=_HINT,
                 )
         for (first, stop, text), (after, _, other) in pairwise(found):

@@ -66,9 +66,9 @@ def test_batches_have_the_texts_of_their_steps(ds: Dataset) -> None:
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ([(0, 8, R)], "the steps 0 to 8, which are not a range of the 7"),
-        ([(2, 2, R)], "the steps 2 to 2"),
-        ([(-1, 2, R)], "the steps -1 to 2"),
+        ([(0, 8, R)], "steps 0 to 8, which are not a range of the 7"),
+        ([(2, 2, R)], "steps 2 to 2"),
+        ([(-1, 2, R)], "steps -1 to 2"),
         ([(0, 3, R), (2, 4, G)], '"reach", from step 0 to 3, and "grasp", from 2, overlap'),
         ([(0, 3)], "three values"),
         ([(0.5, 3, R)], "0.5 is not the number"),
