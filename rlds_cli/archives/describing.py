@@ -70,7 +70,7 @@ _SHORT = {"next/terminated": "terminated", "next/truncated": "truncated"}
 _MAGIC: Mapping[bytes, str] = {
     b"PAR1": "a Parquet file without its end",
     b"ARROW1": "an Arrow file without its end",
-    b"\xff\xff\xff\xff": "an Arrow stream, which is not read: write its table as a file",
+    b"\xff\xff\xff\xff": "an Arrow stream without its end",
     b"\x1f\x8b": "a gzip-compressed file",
     b"\xfd7zXZ\x00": "an xz-compressed file",
     b"\x28\xb5\x2f\xfd": "a zstd-compressed file",

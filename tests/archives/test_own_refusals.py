@@ -60,13 +60,6 @@ def zarr_3(path: Path) -> Path:
     return path
 
 
-def arrow_stream(path: Path) -> Path:
-    rows = pa.table({"observation": [0.0, 1.0], "action": [0.0, 1.0]})
-    with pa.OSFile(str(path), "wb") as f, pa.ipc.new_stream(f, rows.schema) as stream:
-        stream.write_table(rows)
-    return path
-
-
 def archive_of_files(path: Path) -> Path:
     with zipfile.ZipFile(path, "w") as f:
         f.writestr("rows.csv", "observation,action\n0,1\n")
@@ -87,7 +80,6 @@ def test_a_part_of_a_zarr_store_names_the_store(data: Path) -> None:
     ("name", "write", "said"),
     [
         ("run", zarr_3, "run has no rows"),
-        ("rows.arrow", arrow_stream, "rows.arrow is an Arrow stream, which is not read"),
         ("rows.zip", archive_of_files, "rows.zip is a zip archive, which is not read"),
     ],
 )

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlds_cli.archives.formats import arrow_tables, parquet
+from rlds_cli.archives.formats import arrow_files, parquet
 from rlds_cli.archives.minari.arrow_storage import _reading as arrow_reading
 from rlds_cli.archives.plain import boundaries
 from rlds_cli.base.files import child
@@ -106,8 +106,8 @@ def arrow(path: Path, compression: str | None, rows: int = 5, batches: int = 2) 
 @pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
 def test_arrow_files_are_read(tmp_path: Path, compression: str | None) -> None:
     path = arrow(tmp_path / "part-0.arrow", compression, rows=1000)
-    found = list(arrow_tables.batches(path))
-    assert [b.num_rows for b in found] == [1000, 1000] and arrow_tables.count(path) == 2000
+    found = list(arrow_files.batches(path))
+    assert [b.num_rows for b in found] == [1000, 1000] and arrow_files.count(path) == 2000
     assert found[1]["actions"].to_pylist() == list(range(1000, 2000))
 
 
@@ -120,8 +120,8 @@ def test_the_metadata_of_arrow_messages_may_be_anything(tmp_path: Path) -> None:
         (tmp_path / "part-0.arrow").write_bytes(damaged)
         try:
             with arrow_reading(tmp_path / "part-0.arrow"):
-                list(arrow_tables.batches(tmp_path / "part-0.arrow"))
-            with arrow_tables.open_arrow(tmp_path / "part-0.arrow", fill=True) as f, f.rows(f.columns) as rows:
+                list(arrow_files.batches(tmp_path / "part-0.arrow"))
+            with arrow_files.open_arrow(tmp_path / "part-0.arrow", fill=True) as f, f.rows(f.columns) as rows:
                 rows.read(0, 10)
         except ArchiveError:
             continue

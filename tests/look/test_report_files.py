@@ -220,7 +220,7 @@ def test_pages_are_named_as_such(tmp_path: Path, name: str, text: str) -> None:
     [
         (b"PAR1....", "a Parquet file without its end"),
         (b"ARROW1..", "an Arrow file without its end"),
-        (b"\xff\xff\xff\xff\x10\0", "an Arrow stream, which is not read: write its table as a file"),
+        (b"\xff\xff\xff\xff\x10\0", "an Arrow stream without its end"),
         (b"\x1f\x8b\x08", "a gzip-compressed file"),
         (b'{"a": 1}', "a JSON file"),
         (b"a,b\n1,2\n", "a text file"),

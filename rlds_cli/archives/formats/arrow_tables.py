@@ -18,14 +18,11 @@ import numpy as np
 
 from rlds_cli.archives.formats.text_numbers import Mixed
 from rlds_cli.base.array_types import Array
-from rlds_cli.base.files import child
 from rlds_cli.base.packages import pyarrow as pyarrow
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 
 MISSING = "missing:"
 MAX_COLUMN = 64 << 20
-MAGIC = b"ARROW1"
-BATCH_ROWS, BATCH_BYTES = 1 << 13, 32 << 20  # of rows that are read together, of which a file may have any number
 Batches = Callable[[Sequence[str] | None, int], Iterator[Any]]
 
 
@@ -57,6 +54,7 @@ class ArrowFile:
         self.tops: dict[str, str] = {}  # top-level column of each column
         self.paths: set[str] = set()  # structs of ``bytes`` and ``path`` that are read as paths
         self.filled: set[str] = set()  # columns that are read as if ``fill`` were set
+        self.described: Mapping[str, str] = {}  # texts about the table, by name
         if not num_rows:
             return
         kinds = {name: kind for field in schema for name, kind in leaves(field)}
@@ -269,11 +267,11 @@ def flatten(batch: Any) -> dict[str, Any]:
 def _flat(field: Any, column: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     import pyarrow as pa
 
-    name = f"{above}{field.name}"
-    if not pa.types.is_struct(field.type) or is_image(field.type):
+    name, column = f"{above}{field.name}", _stored(column)
+    if not pa.types.is_struct(column.type) or is_image(column.type):
         yield name, column
         return
-    for member, values in zip(field.type, column.flatten(), strict=True):
+    for member, values in zip(column.type, column.flatten(), strict=True):
         yield from _flat(member, values, f"{name}/")
 
 
@@ -281,11 +279,48 @@ def leaves(field: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """Names and types of a column, or of the members of a struct."""
     import pyarrow as pa
 
-    if not pa.types.is_struct(field.type) or is_image(field.type):
-        yield f"{above}{field.name}", field.type
+    kind = stored_kind(field.type)
+    if not pa.types.is_struct(kind) or is_image(kind):
+        yield f"{above}{field.name}", kind
         return
-    for member in field.type:
+    for member in kind:
         yield from leaves(member, f"{above}{field.name}/")
+
+
+def stored_kind(kind: Any) -> Any:
+    """Return the type in which the values of an extension type are stored: of a tensor, lists within lists."""
+    import pyarrow as pa
+
+    if not isinstance(kind, pa.BaseExtensionType):
+        return kind
+    if not isinstance(kind, pa.FixedShapeTensorType):
+        return kind.storage_type
+    found = kind.value_type
+    for width in reversed(kind.shape):
+        found = pa.list_(found, width)
+    return found
+
+
+def _stored(column: Any) -> Any:
+    """Return the values of a column of an extension type as they are stored; other columns as they are."""
+    import pyarrow as pa
+
+    kind = column.type
+    if not isinstance(kind, pa.BaseExtensionType):
+        return column
+    if not isinstance(kind, pa.FixedShapeTensorType):
+        return column.storage
+    if [*(kind.permutation or ())] != sorted(kind.permutation or ()):
+        raise UnknownLayout(
+            f"A column holds tensors whose axes are in the order {[*kind.permutation]}, which is not read.",
+            hint="write them in the order of their axes, or as lists",
+        )
+    outer, *inner = kind.shape
+    size, start = math.prod(kind.shape), column.storage.offset
+    values = column.storage.values.slice(start * size, len(column) * size)
+    for width in reversed(inner):
+        values = pa.FixedSizeListArray.from_arrays(values, width)
+    return pa.FixedSizeListArray.from_arrays(values, outer, mask=column.is_null())
 
 
 def is_known(kind: Any) -> bool:
@@ -330,99 +365,3 @@ def reading(path: Path, what: str = "Parquet") -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError) as e:
         raise CorruptArchive(f"{path.name} cannot be read as {what}: {e}", hint=f"fetch or write {path} again") from e
-
-
-# -- Arrow files: record batches, mapped as they are
-
-
-def is_arrow(path: Path) -> bool:
-    """Return whether a file begins and ends as Arrow's files do, among them Feather; streams have no end."""
-    return is_between(path, MAGIC)
-
-
-def is_between(path: Path, magic: bytes) -> bool:
-    """Return whether a file begins and ends with ``magic``."""
-    try:
-        with path.open("rb") as f:
-            head = f.read(len(magic))
-            f.seek(-len(magic), 2)
-            return head == f.read() == magic
-    except OSError:
-        return False
-
-
-@contextmanager
-def open_arrow(path: Path, *, fill: bool = False) -> Iterator[ArrowFile]:
-    """Open an Arrow file for reading; ``fill`` as of ``ArrowFile``.
-
-    Raises
-    ------
-    CorruptArchive
-        Damage.
-    MissingPackage
-        pyarrow is not installed.
-    """
-
-    def chosen(names: Sequence[str] | None, start: int) -> Iterator[Any]:
-        rows = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, found.row_bytes))) if names is not None else 1
-        for batch in _gathered(batches(path, names, start), rows):
-            step = rows if names is not None else max(1, len(batch))
-            yield from (batch.slice(at, step) for at in range(0, len(batch), step))
-
-    with reading(path, "Arrow"):
-        found = ArrowFile(path, schema(path), count(path), chosen, fill=fill)
-        yield found
-
-
-def _gathered(batches: Iterator[Any], rows: int) -> Iterator[Any]:
-    """Join small record batches, as a log has that was written step by step, to some of about ``rows`` rows."""
-    some: list[Any] = []
-    count = 0
-    for batch in batches:
-        some.append(batch)
-        count += len(batch)
-        if count >= rows:
-            yield from _joined(some)
-            some, count = [], 0
-    yield from _joined(some)
-
-
-def _joined(some: Sequence[Any]) -> Sequence[Any]:
-    if len(some) < 2:
-        return some
-    found: Sequence[Any] = pyarrow().Table.from_batches(some).combine_chunks().to_batches()
-    return found
-
-
-def schema(path: Path) -> Any:
-    """The columns of a file."""
-    with reading(path, "Arrow"), _opened(path) as reader:
-        return reader.schema
-
-
-def count(path: Path) -> int:
-    """The number of rows of a file."""
-    with _opened(path) as reader:
-        return int(reader.count_rows())
-
-
-def batches(path: Path, columns: Sequence[str] | None = None, start: int = 0) -> Iterator[Any]:
-    """The record batches of some top-level columns of a file, from a row on, in order, checked in full."""
-    child.note(path)
-    with _opened(path, columns) as reader:
-        for batch in from_row(map(reader.get_batch, range(reader.num_record_batches)), start):
-            batch.validate(full=True)
-            yield batch
-
-
-@contextmanager
-def _opened(path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
-    pa = pyarrow()
-    with pa.memory_map(str(path)) as source:
-        with pa.ipc.open_file(source) as reader:
-            if columns is None:
-                yield reader
-                return
-            some = [i for i, name in enumerate(reader.schema.names) if name in columns]
-        with pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=some)) as reader:
-            yield reader

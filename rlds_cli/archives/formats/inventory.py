@@ -9,14 +9,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlds_cli.archives.formats import arrow_tables, hdf5, parquet, text_tables, tianshou
+from rlds_cli.archives.formats import arrow_files, arrow_tables, hdf5, parquet, text_tables, tianshou
 from rlds_cli.archives.formats.npz import open_npz
 from rlds_cli.archives.formats.tables import OF_LIBRARIES, container_of
 from rlds_cli.archives.formats.zarr_stores import contents_of
+from rlds_cli.base.files import trees
+from rlds_cli.base.files.bundles import INFO, STATE, is_saved_table
 
 DATASET, GROUP, ATTRIBUTE, ARRAY, COLUMN, KEY = "dataset", "group", "attribute", "array", "column", "key"
+PART = "part"  # a file of a directory that is one file of an archive
 FEATURE, TOPIC = "feature", "topic"  # of TFRecords and recordings, whose readers list them
 ORDER = "the order of rows"
+ROWS = "rows"
+UNLISTED = f"{STATE} does not name it"
 OWN = "the library that wrote the file keeps it for itself"
 UNNAMED = "it has no name"
 DESCRIBES = "it describes the table for the library that wrote it"
@@ -77,13 +82,27 @@ def _of_libraries(attributes: Sequence[str]) -> set[str]:
 
 
 def _columns(path: Path, kind: str) -> Iterator[Item]:
-    schema = {"parquet": parquet.schema, "arrow": arrow_tables.schema}.get(kind, text_tables.schema)(path)
+    schema = {"parquet": parquet.schema, "arrow": arrow_files.schema}.get(kind, text_tables.schema)(path)
     for top in schema:
         for name, of in arrow_tables.leaves(top):
             yield Item(COLUMN, name, "" if arrow_tables.is_known(of) else f"no field can hold {of} values")
             if arrow_tables.is_image(of):
                 yield Item(COLUMN, f"{name}/path", "the image itself is kept")
+    if is_saved_table(path):
+        yield from _of_directory(path)
     for key in schema.metadata or {}:
         yield Item(KEY, f"@{key.decode(errors='replace')}", DESCRIBES)
     for _ in range(text_tables.unnamed(path)):
         yield Item(COLUMN, "", UNNAMED)
+
+
+def _of_directory(path: Path) -> Iterator[Item]:
+    """List the files of a directory that is a table: its shards, its two documents, and what is left of other work."""
+    shards = arrow_files.shards(path)
+    for file in sorted(trees.files(path)):
+        name = file.relative_to(path).as_posix()
+        if name == INFO:
+            yield Item(ATTRIBUTE, f"@{INFO}")
+        else:
+            use = ROWS if file in shards else ORDER if name == STATE else ""
+            yield Item(PART, name, why="" if use else UNLISTED, use=use)

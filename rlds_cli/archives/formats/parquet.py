@@ -13,7 +13,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from rlds_cli.archives.formats.arrow_tables import ArrowFile, from_row, is_between
+from rlds_cli.archives.formats.arrow_files import is_between
+from rlds_cli.archives.formats.arrow_tables import ArrowFile, from_row
 from rlds_cli.archives.formats.arrow_tables import pyarrow as pyarrow
 from rlds_cli.archives.formats.arrow_tables import reading as reading
 from rlds_cli.base.files import child

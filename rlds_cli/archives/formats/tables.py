@@ -29,8 +29,9 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives.formats import camera_files, image_columns, tianshou
+from rlds_cli.archives.formats.arrow_files import is_arrow, open_arrow
 from rlds_cli.archives.formats.arrow_tables import MISSING as MISSING
-from rlds_cli.archives.formats.arrow_tables import ArrowFile, is_arrow, is_nan, open_arrow
+from rlds_cli.archives.formats.arrow_tables import ArrowFile, is_nan
 from rlds_cli.archives.formats.hdf5 import (
     attribute_names,
     attributes,
@@ -335,6 +336,8 @@ class Table:
             value = _text_or_array(self.source.array(key)) if hdf5 is None else plain(hdf5[key])
             if value is not None:
                 yield key.removeprefix("metadata/"), value
+        if isinstance(self.source, ArrowFile):
+            yield from ((n, said) for n, said in self.source.described.items() if f"attributes/{n}" not in used)
         if isinstance(self.source, ZarrStore):
             for prefix, said in self.source.contents.described():
                 known = {f"{prefix}attributes/{name}": value for name, value in said.items()}
@@ -346,7 +349,12 @@ class Table:
             )
 
     def attributes(self) -> list[str]:
-        """Return the attributes of all objects of HDF5 and Zarr, as ``GROUP/attributes/NAME``; none are read."""
+        """Return the attributes of all objects of HDF5 and Zarr, as ``GROUP/attributes/NAME``; none are read.
+
+        Texts about a table of Arrow are such, too.
+        """
+        if isinstance(self.source, ArrowFile):
+            return [f"attributes/{name}" for name in self.source.described]
         if isinstance(self.source, ZarrStore):
             return [f"{of}attributes/{name}" for of, said in self.source.contents.described() for name in said]
         return [f"{prefix}attributes/{name}" for prefix, item in self._described() for name in _own_attributes(item)]

@@ -1,4 +1,4 @@
-"""Files that no reader takes: empty ones, pages of a server, pickles; and parts of Zarr stores, Arrow streams, zips."""
+"""Files that no reader takes: empty ones, pages of a server, pickles, zips, and parts of what is one directory."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import IO, Any
 
 import numpy as np
 
-from rlds_cli.base.files.bundles import is_bundle
+from rlds_cli.base.files.bundles import is_bundle, is_store
 from rlds_cli.errors import CorruptArchive, NoPermission, UnknownLayout, UnsafeArchive
 
 NPY = b"\x93NUMPY"
 _READ_IT_YOURSELF = "if you trust it, read it yourself and pass the episodes to rlds_cli.create(ID, episodes)"
 _CREATE = "rlds_cli.create takes the episodes that you read yourself"
-_ARROW_STREAM, _ZIP = b"\xff\xff\xff\xff", b"PK\x03\x04"
+_ZIP = b"PK\x03\x04"
 _PAGE = (b"<!doctype", b"<html", b"<?xml")
 
 
@@ -50,18 +50,14 @@ def check(file: Path) -> bytes:
 
 
 def not_read(file: Path) -> UnknownLayout | None:
-    """Return the error for a file that no reader takes: a part of a Zarr store, an Arrow stream, a zip; else None."""
-    stores = [path for path in file.parents if is_bundle(path)]
+    """Return the error for a file that no reader takes: a part of a directory that is one file, a zip; else None."""
+    whole = [path for path in file.parents if is_bundle(path)]
     with file.open("rb") as stream:
         head = stream.read(4)
-    if stores:
+    if whole:
+        what = "the Zarr store" if is_store(whole[-1]) else "the dataset"
         return UnknownLayout(
-            f"{file.name} is a part of the Zarr store {stores[-1]}.", hint=f"rlds import {stores[-1]} reads all of it"
-        )
-    if head == _ARROW_STREAM:
-        return UnknownLayout(
-            f"{file.name} is an Arrow stream, which is not read; Arrow and Parquet files are.",
-            hint=f"datasets.load_from_disk({str(file.parent)!r}).to_parquet('rows.parquet') if datasets wrote it",
+            f"{file.name} is a part of {what} {whole[-1]}.", hint=f"rlds import {whole[-1]} reads all of it"
         )
     if head.startswith(_ZIP):
         return UnknownLayout(f"{file.name} is a zip archive, which is not read.", hint="unpack it, and import that")

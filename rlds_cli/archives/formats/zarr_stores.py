@@ -33,7 +33,7 @@ from rlds_cli.archives.formats.text_tables import MAX_COLUMNS
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import child, disk, trees
 from rlds_cli.base.files import json as documents
-from rlds_cli.base.files.bundles import DOCUMENTS, is_bundle, state_of
+from rlds_cli.base.files.bundles import DOCUMENTS, is_store, state_of
 from rlds_cli.errors import CorruptArchive, MissingPackage, RldsError, UnknownLayout, UnsafeArchive
 
 ATTRIBUTES = ".zattrs"
@@ -109,7 +109,7 @@ class ZarrContents:
 def is_zarr(path: Path) -> bool:
     """Return whether a path is a store: a directory, or a zip with a document at its root."""
     if path.is_dir():
-        return is_bundle(path)
+        return is_store(path)
     if not path.name.lower().endswith(".zip"):
         return False
     try:

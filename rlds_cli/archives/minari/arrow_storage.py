@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives.formats import arrow_tables, parquet
+from rlds_cli.archives.formats import arrow_files, parquet
 from rlds_cli.archives.formats.parquet import pyarrow
 from rlds_cli.archives.minari import description
 from rlds_cli.archives.minari.description import MinariColumn, NamedEpisode, ScannedEpisodes
@@ -66,14 +66,14 @@ def _schema(path: Path) -> Any:
     with _reading(path) as pa:
         if path.suffix == ".parquet":
             return pa.parquet.read_schema(path)
-        return arrow_tables.schema(path)
+        return arrow_files.schema(path)
 
 
 def _count(path: Path) -> int:
     with _reading(path) as pa:
         if path.suffix == ".parquet":
             return int(pa.parquet.read_metadata(path).num_rows)
-        return arrow_tables.count(path)
+        return arrow_files.count(path)
 
 
 def _batches(path: Path, rows: int = _BATCH_ROWS) -> Iterator[Any]:
@@ -83,7 +83,7 @@ def _batches(path: Path, rows: int = _BATCH_ROWS) -> Iterator[Any]:
             with parquet.opened(path, memory_map=True, pre_buffer=False) as file:
                 yield from parquet.batches(file, path, None, rows)
             return
-        yield from arrow_tables.batches(path)
+        yield from arrow_files.batches(path)
 
 
 def read_through(path: Path) -> None:

@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlds_cli.archives import d4rl, tasks
+from rlds_cli.archives.account import SPLITS, used_as
 from rlds_cli.archives.beside import is_beside
-from rlds_cli.archives.formats import camera_files
+from rlds_cli.archives.formats import arrow_files, camera_files
 from rlds_cli.archives.formats.tables import IN_WORDS, Table, container_of, is_flat, open_flat
 from rlds_cli.archives.names import chosen_of, flags_of, has_essentials, is_observation, meaning
 from rlds_cli.archives.plain import accounting, camera_names, camera_search, cameras, flat, grouped
@@ -103,14 +104,26 @@ def plan(archive: Archive) -> Plan:
         made = grouped.plan(archive)
     else:
         made = _by_jumps(archive) if archive.episodes_by == "jumps" else flat.plan(archive)
-    left_out = {**dict.fromkeys((p for p in beside if not camera_files.is_media(p)), "not a table"), **found.left_out}
+    documents = [p for p in beside if p.name == arrow_files.SPLITS and "splits" in made.facts]
+    others = [p for p in beside if not camera_files.is_media(p) and p not in documents]
+    left_out = {**dict.fromkeys(others, "not a table"), **found.left_out}
     fates = accounting.of_beside(made.archive, beside, found.files, left_out)
+    fates |= dict.fromkeys(documents, used_as(SPLITS))
     left_out |= {path: fate.left_out for path, fate in fates.items() if fate.left_out}
-    notes = (*skipped, *found.notes, *camera_search.notes(archive.root, left_out))
+    absent = [note for path in documents for note in _absent(path, made)]
+    notes = (*skipped, *found.notes, *camera_search.notes(archive.root, left_out), *absent)
     if made.account is not None:
         files = {path.relative_to(archive.root).as_posix(): fate for path, fate in fates.items()}
         made = replace(made, account=replace(made.account, files={**made.account.files, **files}))
     return replace(made, notes=(*made.notes, *notes)) if notes else made
+
+
+def _absent(document: Path, made: Plan) -> Iterator[Note]:
+    """Note the splits that the document names and the archive lacks."""
+    absent = [name for name in arrow_files.split_names(document) if name not in made.facts["splits"]]
+    if absent:
+        text = f"splits that {document.name} names have no files here: {', '.join(absent)}"
+        yield Note("missing-splits", text, len(absent), absent[0])
 
 
 def _cameras(archive: Archive, media: Sequence[Path]) -> CamerasFound:

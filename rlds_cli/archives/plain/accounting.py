@@ -58,8 +58,8 @@ def of_table(
             uses.setdefault(part, []).append(field)
     for part in {part for key in s.by.keys for part in made_of(key, there)} - {*s.by.actions}:
         uses.setdefault(part, []).append(ENDS)
-    is_buffer = any(item.use for item in items)
-    if is_buffer:
+    is_buffer = any(item.use and item.kind == ATTRIBUTE for item in items)
+    if tianshou.ENDS not in there:
         uses.pop(tianshou.ENDS, None)  # which no file holds
     fates = {key: left_out(NOT_ALL) for key in without if key in there}
     fates |= {key: used_as(METADATA) for key in s.layout.metadata if key in there}

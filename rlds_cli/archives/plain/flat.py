@@ -24,7 +24,7 @@ from rlds_cli.archives.flat_rows import (
     is_set,
     stretch_chunks,
 )
-from rlds_cli.archives.formats import camera_files, image_columns
+from rlds_cli.archives.formats import arrow_files, camera_files, image_columns
 from rlds_cli.archives.formats.hdf5 import reading
 from rlds_cli.archives.formats.table_views import TableView
 from rlds_cli.archives.formats.tables import MISSING, Table, open_flat
@@ -111,6 +111,7 @@ def plan(archive: Archive) -> Plan:
             "ordered": joined.view.order is not None,
             "late": joined.late,
             "per_episode": per_episode,
+            **_splits(archive),
             **({"per_file": per_file} if per_file else {}),
             **_stated(settled),
         },
@@ -160,6 +161,15 @@ def _stated(settled: Settled) -> dict[str, Any]:
         **({"filled": dict(settled.filled)} if settled.filled else {}),
         **cameras.facts(fields, {n: rule for s in seen for n, rule in s.videos.items()}),
     }
+
+
+def _splits(archive: Archive) -> dict[str, Any]:
+    """Return the files of each split, by number, of directories that are splits of one dataset."""
+    found: dict[str, list[int]] = {}
+    for number, path in enumerate(archive.files):
+        if (name := arrow_files.split_of(path)) is not None:
+            found.setdefault(name, []).append(number)
+    return {"splits": found} if found else {}
 
 
 def _account(settled: Settled, per_episode: Mapping[str, str], *, late: bool) -> Account:
@@ -288,6 +298,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     first = lacking.completed(survey(plan.archive, plan.archive.files[0]), plan.schema, filled)
     view = _view(plan, part, first)
     extra = _extra(plan, part, view)
+    splits: Mapping[str, Sequence[int]] = plan.facts.get("splits", {})
     if plan.facts["read"] == "episodes":
         yield from chunks(plan.schema, _episodes(plan, part, first, view, extra))
         return
@@ -298,6 +309,8 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
                 of = np.searchsorted(stops, chunk.episodes.row, "right").tolist()
                 chunk.episodes.extra = {name: [values[k] for k in of] for name, values in extra.items()}
             chunk.episodes.source[:], chunk.episodes.row[:] = view.places(chunk.episodes.row)
+            source = chunk.episodes.source
+            chunk.episodes.splits = {name: np.isin(source, files) for name, files in splits.items()}
             yield chunk
     except NextValuesDiffer:
         raise Replan(with_own_next(plan, first.layout)) from None
@@ -497,7 +510,8 @@ def _episode(
         columns[inside.name] = shaped(timeouts, inside, place)
     columns[FLAGS[0]] = terminated
     columns[FLAGS[1]], end = ended(terminated, truncated)
-    return EpisodeData(columns, length, end, source=file, row=at)
+    splits = tuple(name for name, files in plan.facts.get("splits", {}).items() if file in files)
+    return EpisodeData(columns, length, end, source=file, row=at, splits=splits)
 
 
 def _flag(steps: Mapping[str, Array], key: str | None, length: int, arrive: bool) -> BoolArray:

@@ -1,6 +1,8 @@
-"""Directories that are one file of an archive: Zarr stores, whose chunks say nothing by themselves.
+"""Directories that are one file of an archive: Zarr stores, and tables that the ``datasets`` library has saved.
 
-A directory is a store if it holds the document of a group or an array. Those below it are parts of it.
+Their parts say nothing by themselves: chunks of arrays, and shards of a table, which may divide an episode. A
+directory is a store if it holds the document of a group or an array, and a table if it holds the two documents of
+``Dataset.save_to_disk``. Those below it are parts of it.
 """
 
 from __future__ import annotations
@@ -14,11 +16,22 @@ from rlds_cli.base.files import trees
 from rlds_cli.base.files.hashing import sha256_of as sha256_of_file
 
 DOCUMENTS = (".zgroup", ".zarray", "zarr.json")
+OF_TABLE = (STATE, INFO) = ("state.json", "dataset_info.json")
+
+
+def is_store(path: Path) -> bool:
+    """Return whether a path is a directory that is a Zarr store."""
+    return os.path.isdir(path) and any(os.path.isfile(f"{path}/{name}") for name in DOCUMENTS)  # noqa: PTH112, PTH113
+
+
+def is_saved_table(path: Path) -> bool:
+    """Return whether a path is a directory that ``Dataset.save_to_disk`` has written."""
+    return os.path.isdir(path) and all(os.path.isfile(f"{path}/{name}") for name in OF_TABLE)  # noqa: PTH112, PTH113
 
 
 def is_bundle(path: Path) -> bool:
     """Return whether a path is a directory that is one file of an archive."""
-    return os.path.isdir(path) and any(os.path.isfile(f"{path}/{name}") for name in DOCUMENTS)  # noqa: PTH112, PTH113
+    return is_store(path) or is_saved_table(path)
 
 
 def gathered(files: Mapping[Path, PurePath | None], top: Path) -> dict[Path, PurePath | None]:
@@ -27,6 +40,7 @@ def gathered(files: Mapping[Path, PurePath | None], top: Path) -> dict[Path, Pur
     ``files`` are absolute, with their names relative to ``top``; that of a bundle which is ``top`` itself is None.
     """
     bundles = {f.parent for f in files if f.name in DOCUMENTS}
+    bundles |= {f.parent for f in files if f.name == STATE and f.with_name(INFO) in files}
     found: dict[Path, PurePath | None] = {}
     for file, name in files.items():
         inside = [d for d in file.parents if d in bundles and (d == top or top in d.parents)] if bundles else []
