@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from rlds_cli.make.importing import ImportPlan
 
 
+_LARGE, _TIMES = 1 << 30, 4  # bytes of arrays, and their share of the files, from where on compression is named
+
+
 @app.command("import")
 def import_(
     path: Annotated[list[str], typer.Argument(metavar="PATH|GLOB...", help="Files, directories or patterns.")],
@@ -128,8 +131,10 @@ def plan_lines(p: ImportPlan) -> list[str]:
         kept = f" kept as {f.codec}" if f.codec else ""
         key = f"  from {keys[f.name]}" if f.name in keys else ""
         lines.append(f"  {f.name:{width}}  {f.placement:4}  {f.dtype:8} {list(f.shape)}{kept}{key}")
-    if p.rows is not None:
-        lines.append(f"{p.rows:,} rows")
+    if p.rows is not None and p.array_bytes is not None:
+        lines.append(f"{p.rows:,} rows, {out.size(p.array_bytes)} of arrays")
+        if p.array_bytes > max(_LARGE, _TIMES * p.bytes):
+            lines.append(f"note: that is {p.array_bytes // p.bytes:,} times the files; --storage zarr compresses them")
     if p.episodes is not None:
         lines += _episodes(p.episodes)
     if columns := {**p.facts.get("per_episode", {}), **p.facts.get("per_file", {})}:

@@ -63,6 +63,11 @@ class ImportPlan:
     beside: tuple[Path, ...] = ()
     episodes: Mapping[str, Any] | None = None
 
+    @property
+    def array_bytes(self) -> int | None:
+        """Bytes of all rows of the fields that are arrays; None if the number of rows is not known in advance."""
+        return None if self.rows is None else self.rows * sum(f.row_bytes for f in self.fields if f.kind == "array")
+
     def summary(self) -> dict[str, Any]:
         """Return the plan as JSON values, without the reader's own plan."""
         return {n: getattr(self, n) for n in self.__slots__ if n != "plan"}
