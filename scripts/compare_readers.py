@@ -65,7 +65,7 @@ def _described(directory: Path, *, few: bool, rows_only: bool) -> dict[str, Any]
         made["recognised"] = found
     except RldsError as e:
         made["recognised"] = [type(e).__name__, str(e)]
-    about = {k: options[k] for k in ("episodes_by", "fields", "skip_bad", "rewards") if k in options}
+    about = {k: options[k] for k in ("episodes_by", "fields", "skip_bad", "rewards", "hz", "nearest") if k in options}
     try:
         archive = archives.Archive(directory / "files", tuple(files), **about)
         if archive.skip_bad:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import tarfile
 from collections.abc import Callable
@@ -378,6 +379,45 @@ def zarr_replay_buffer(rng: Rng, directory: Path) -> Options:
     return {"format": "zarr_replay_buffer"}
 
 
+def recordings(rng: Rng, directory: Path) -> Options:
+    """MCAP of JSON: topics that a file lacks, times that go back, one message, empty cameras, NaN, texts, null."""
+    for number in range(1 + chance(rng, 0.4)):
+        topics: dict[str, list[Any]] = {}
+        for topic in ("/joints", "/cmd", "/cam", "/note", "/odd"):
+            count = int(rng.choice([0, 1, 2, 9], p=[0.05, 0.1, 0.15, 0.7]))
+            if topic not in ("/joints", "/cmd") and chance(rng, 0.5):
+                continue
+            width = int(rng.integers(1, 3))
+            for k in range(count):
+                joints = {"q": rng.normal(size=width).tolist(), "n": k if chance(rng, 0.9) else k + 0.5}
+                if chance(rng, 0.05):
+                    joints |= {"q": [float("nan")] * width}
+                image = base64.b64encode(PNG if chance(rng, 0.95) else b"").decode()
+                odd = [{"a": k}, {"a": None}, {"a": "x"}, {"a": [{"b": k}, {"b": k + 1}]}, {"a": {"c": [[k]]}}]
+                message = {"/joints": joints, "/cmd": {"v": k * 1.5}, "/cam": {"data": image}, "/note": {"data": "go"}}
+                topics.setdefault(topic, []).append(message.get(topic, odd[int(rng.integers(0, 5))]))
+        mcap(rng, directory / f"run_{number}.mcap", topics)
+    hz = {"hz": float(rng.choice([10, 33.3]))} if chance(rng, 0.5) else {}
+    return {"format": "recordings", "nearest": chance(rng, 0.2), **hz}
+
+
+def mcap(rng: Rng, path: Path, topics: dict[str, list[Any]]) -> None:
+    """Write messages of JSON 20 ms apart, with a schema; sometimes the clock goes back."""
+    from mcap.writer import Writer
+
+    schema = json.dumps({"properties": {"data": {"type": "string", "contentEncoding": "base64"}}}).encode()
+    with path.open("wb") as f:
+        writer = Writer(f)
+        writer.start()
+        image = writer.register_schema("lab.Image", "jsonschema", schema)
+        for topic, messages in topics.items():
+            channel = writer.register_channel(topic, "json", image if topic == "/cam" else 0)
+            for k, message in enumerate(messages):
+                at = (20 * k + int(rng.integers(0, 9)) - 50 * chance(rng, 0.05) + 100) * 1_000_000
+                writer.add_message(channel, log_time=at, data=json.dumps(message).encode(), publish_time=at)
+        writer.finish()
+
+
 def plain(rng: Rng, directory: Path) -> Options:
     """Tables of users: each mark of episodes alone and against another, final rows, files and groups per episode."""
     return _episodes(rng, directory) if chance(rng, 0.4) else _table(rng, directory)
@@ -511,7 +551,7 @@ def _write(rng: Rng, directory: Path, name: str, kind: str, columns: dict[str, A
 
 FAMILIES: dict[str, Callable[[Rng, Path], Options]] = {
     f.__name__: f
-    for f in (openml, d3rlpy, ogbench, d4rl, robomimic, roboset, gen_dgrl, vd4rl, zarr_replay_buffer, plain)
+    for f in (openml, d3rlpy, ogbench, d4rl, robomimic, roboset, gen_dgrl, vd4rl, zarr_replay_buffer, recordings, plain)
 }
 
 
@@ -532,11 +572,12 @@ def add_stranger(rng: Rng, directory: Path) -> str:
         ".csv": _csv_column,
         ".jsonl": _json_key,
         ".parquet": _parquet_column,
+        ".mcap": _mcap_record,
     }.get(path.suffix, _hdf5_object)(rng, path)
 
 
 def _changeable(directory: Path) -> list[Path]:
-    known = (".npz", ".csv", ".jsonl", ".parquet", ".h5", ".hdf5", ".zarr")
+    known = (".npz", ".csv", ".jsonl", ".parquet", ".h5", ".hdf5", ".zarr", ".mcap")
     return sorted(p for p in directory.rglob("*") if p.suffix in known)
 
 
@@ -611,3 +652,35 @@ def _parquet_column(rng: Rng, path: Path) -> str:
     kind = pa.map_(pa.string(), pa.int64()) if chance(rng, 0.3) else pa.float64()
     pq.write_table(table.append_column("stranger", pa.nulls(len(table), kind)), path)
     return str(kind)
+
+
+def _mcap_record(rng: Rng, path: Path) -> str:
+    """Add a topic, a value of messages, or metadata; the messages that were there stay as they are."""
+    from mcap.reader import make_reader
+    from mcap.writer import Writer
+
+    kind = str(rng.choice(["topic", "value", "metadata"]))
+    with path.open("rb") as f:
+        found = [(c.topic, c.schema_id, m.log_time, m.data) for _, c, m in make_reader(f).iter_messages()]
+        f.seek(0)
+        summary = make_reader(f).get_summary()
+    with path.open("wb") as f:
+        writer = Writer(f)
+        writer.start()
+        schemas = {i: writer.register_schema(s.name, s.encoding, s.data) for i, s in summary.schemas.items()}
+        channels = {
+            c.topic: writer.register_channel(c.topic, "json", schemas.get(c.schema_id, 0))
+            for c in summary.channels.values()
+        }
+        for topic, _, at, data in found:
+            more = {"stranger": [1, 2]} if kind == "value" and topic == "/joints" else {}
+            data = json.dumps(json.loads(data) | more).encode()
+            writer.add_message(channels[topic], log_time=at, data=data, publish_time=at)
+        if kind == "metadata" or (kind == "value" and not any(topic == "/joints" for topic, *_ in found)):
+            writer.add_metadata("stranger", {"a": "b"})
+        elif kind == "topic":
+            channel = writer.register_channel("/stranger", "json", 0)
+            for at in (1, 10**9):
+                writer.add_message(channel, log_time=at, data=b'{"x": 1}', publish_time=at)
+        writer.finish()
+    return kind

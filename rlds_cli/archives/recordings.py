@@ -28,7 +28,8 @@ import numpy as np
 from rlds_cli.archives import tasks
 from rlds_cli.archives.account import EPISODES, Account, Ledger, left_out, used_as
 from rlds_cli.archives.formats import image_columns, inventory
-from rlds_cli.archives.formats.recordings import SECOND, Message, Recording, codec_of, is_recording, open_recording
+from rlds_cli.archives.formats.message_leaves import NotKept, codec_of
+from rlds_cli.archives.formats.recordings import SECOND, Message, Recording, is_recording, open_recording
 from rlds_cli.archives.formats.text_tables import MAX_COLUMNS
 from rlds_cli.archives.names import is_observation, meaning
 from rlds_cli.archives.readers import (
@@ -68,6 +69,9 @@ _ACTION = re.compile(r"(^|[/_])(cmd|command|commands|action|actions|target|targe
 HEAVY = 1 << 14  # bytes of a value that is an image
 _FEW_ROWS, _MOST_ROWS = 1 << 20, 100  # rows; rows for a message
 _SHOWN = 12  # topics that a message lists
+_VARIES, _LACKING = "its values have different shapes or kinds", "not every message of the topic has it"
+_NO_IMAGE = "its images are not of 8 bits, or have no readable header"
+_ODD = (_VARIES, _LACKING, _NO_IMAGE)  # what a note says, too
 
 
 # -- what is in a recording
@@ -122,53 +126,61 @@ def survey(recording: Recording, topics: Sequence[str] = ()) -> Survey:
     notes = [Note("not-understood", f"{t.name} ({t.type}) is left out: {t.why_not}") for t in odd]
     unread = {t.name: t.why_not for t in odd}
     times: dict[str, list[int]] = {t: [] for t in wanted}
-    columns: dict[str, dict[str, TopicColumn | None]] = {}
+    columns: dict[str, dict[str, TopicColumn | NotKept]] = {}
     for m in recording.messages([t for t in wanted if not recording.topics[t].why_not]):
         times[m.topic].append(m.time)
         known = columns.get(m.topic)
         if known is None:
             columns[m.topic] = {leaf: _column(m.topic, leaf, value) for leaf, value in m.leaves().items()}
-        elif any(c is not None and not c.heavy for c in known.values()):
+        elif not known or any(isinstance(c, TopicColumn) and not c.heavy for c in known.values()):
             _widen(known, m)  # images are looked at when they are read
     found: dict[str, TopicColumn] = {}
     for topic, leaves in columns.items():
         for leaf, c in leaves.items():
-            if c is None:
-                notes.append(Note("varies", f"{topic}/{leaf} is left out: its values have different shapes or kinds"))
-                unread[f"{topic}/{leaf}"] = "its values have different shapes or kinds"
+            key = f"{topic}/{leaf}" if leaf else topic
+            if isinstance(c, NotKept):
+                unread[key] = c.why
+                if c.why in _ODD:
+                    notes.append(Note("varies", f"{key} is left out: {c.why}"))
             elif 0 not in c.shape:
-                found[c.key] = c
+                found[key] = c
                 if len(found) > MAX_COLUMNS:
                     raise UnsafeArchive(
                         f"{name} has more than {MAX_COLUMNS:,} columns; no more are read.",
                         hint="--topics names those that are wanted",
                     )
             else:
-                unread[c.key] = "it holds no values"
+                unread[key] = "it holds no values"
     unread |= {t: "it has no messages" for t in wanted if not times[t] and t not in unread}
     return Survey(found, {t: np.array(n, np.int64) for t, n in times.items() if n}, notes, wanted, unread)
 
 
-def _column(topic: str, leaf: str, value: Any) -> TopicColumn | None:
+def _column(topic: str, leaf: str, value: Any) -> TopicColumn | NotKept:
+    if isinstance(value, NotKept):
+        return value
     if isinstance(value, str):
         return TopicColumn(topic, leaf, "str", (), "text")
     if isinstance(value, bytes):
         found = codec_of(value)
-        return None if found is None else TopicColumn(topic, leaf, "uint8", found[1], "frames", found[0])
+        return NotKept(_NO_IMAGE) if found is None else TopicColumn(topic, leaf, "uint8", found[1], "frames", found[0])
     return TopicColumn(topic, leaf, value.dtype.name, value.shape)
 
 
-def _widen(known: dict[str, TopicColumn | None], m: Message) -> None:
+def _widen(known: dict[str, TopicColumn | NotKept], m: Message) -> None:
     """Compare the leaves of a message with the columns so far: whole numbers among others become floats."""
     leaves = m.leaves()
     for leaf, c in known.items():
-        if c is None or c.heavy:
+        if isinstance(c, NotKept) or c.heavy:
             continue
-        now = _column(m.topic, leaf, leaves[leaf]) if leaf in leaves else None
-        if now is None or (now.shape, now.kind) != (c.shape, c.kind):
-            known[leaf] = None
+        now = _column(m.topic, leaf, leaves.get(leaf, NotKept(_LACKING)))
+        if isinstance(now, NotKept):
+            known[leaf] = NotKept(_LACKING)
+        elif (now.shape, now.kind) != (c.shape, c.kind):
+            known[leaf] = NotKept(_VARIES)
         elif now.dtype != c.dtype:
             known[leaf] = TopicColumn(c.topic, leaf, np.result_type(now.dtype, c.dtype).name, c.shape)
+    for leaf in leaves.keys() - known.keys():
+        known[leaf] = leaves[leaf] if isinstance(leaves[leaf], NotKept) else NotKept(_LACKING)
 
 
 def _listed(recording: Recording) -> str:
@@ -357,8 +369,8 @@ def _account(archive: Archive, files: Sequence[Path], seen: Sequence[_Planned]) 
     told.all_files(archive.files, archive.root, dict.fromkeys(files, used_as(EPISODES)))
     for one in seen:
         names = {key: name for name, key in one.fields.items()}
-        for topic, why in one.unread.items():
-            told.add(inventory.TOPIC, topic, left_out(why))
+        for name, why in one.unread.items():
+            told.add(inventory.TOPIC if name in one.topics else inventory.COLUMN, name, left_out(why))
         for key in one.known:
             told.add(
                 inventory.COLUMN, key, used_as(names[key]) if key in names else left_out("no field is mapped to it")
@@ -378,6 +390,7 @@ class _Planned:
     times: IntArray
     sent: dict[str, IntArray]
     notes: list[Note]
+    topics: list[str]
     known: list[str]  # columns, also those that become no fields
     unread: dict[str, str]  # topics and columns that are left out, with the reasons
     beside: tuple[tuple[str, str], ...]
@@ -400,6 +413,7 @@ def _planned(archive: Archive, path: Path) -> _Planned:
         times,
         {topic: seen.times[topic] for topic in topics},
         seen.notes,
+        [*recording.topics],
         [*seen.columns],
         seen.unread | {t: "--topics does not name it" for t in recording.topics if t not in seen.wanted},
         recording.beside,

@@ -145,11 +145,11 @@ def test_messages_that_are_not_understood_are_listed(tmp_path: Path) -> None:
     with path.open("wb") as f:
         writer = PlainWriter(f)
         writer.start()
-        schema = writer.register_schema("lab.Arm", "protobuf", b"")
-        channel = writer.register_channel("/arm", "protobuf", schema)
+        schema = writer.register_schema("lab.Arm", "flatbuffer", b"")
+        channel = writer.register_channel("/arm", "flatbuffer", schema)
         writer.add_message(channel, log_time=1, data=b"\x08\x01", publish_time=1)
         writer.finish()
-    with pytest.raises(UnknownLayout, match=r"/arm \(lab\.Arm\).*protobuf"):
+    with pytest.raises(UnknownLayout, match=r"/arm \(lab\.Arm\).*flatbuffer"):
         import_files(path, "local/arm")
 
 

@@ -1,15 +1,8 @@
 """Recordings of topics that each have a rate of their own: MCAP files, and JSON lines with a topic and a time.
 
-A message is a mapping of leaves by name, nested names joined by ``/``. What MCAP files hold is decoded where it is
-CDR of ROS 2 with its message definitions, or JSON::
-
-    sensor_msgs/JointState       position, velocity, effort: arrays
-    sensor_msgs/CompressedImage  "": the bytes of a PNG or JPEG
-    sensor_msgs/Image            "": uint8 [H, W] or [H, W, 3], in RGB; uint16 [H, W] of depth
-    std_msgs/Float64MultiArray   "": what is in ``data``
-    {"topic": "arm", "time": 0.02, "q": [...], "v": [...]}   a line of JSON: q and v
-
-A single leaf has no name of its own: its column is called after the topic.
+A message is a mapping of leaves by name (`message_leaves`). What MCAP files hold is decoded where it is CDR of ROS 2
+with its message definitions, or Protobuf or JSON (`message_schemas`), each channel by its own encoding. A line of JSON
+is a message: ``{"topic": "arm", "time": 0.02, "q": [...], "v": [...]}`` has the leaves q and v.
 
 The time of a message is when it was recorded, which is when a policy could know it (``log_time`` of MCAP).
 """
@@ -17,20 +10,17 @@ The time of a message is when it was recorded, which is when a policy could know
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from rlds_cli.archives.formats.text_tables import JSON_LINES, MAX_COLUMNS
-from rlds_cli.base.array_types import Array
+from rlds_cli.archives.formats import message_schemas
+from rlds_cli.archives.formats.message_leaves import leaves_of
+from rlds_cli.archives.formats.text_tables import JSON_LINES
 from rlds_cli.base.files import child
-from rlds_cli.base.media import image_header
-from rlds_cli.errors import CorruptArchive, MissingPackage, RldsError, UnknownLayout, UnsafeArchive
+from rlds_cli.errors import CorruptArchive, MissingPackage, RldsError, UnsafeArchive
 
 MAGIC = b"\x89MCAP0\r\n"
 TOPIC, TIMES = "topic", ("time", "timestamp", "t")  # keys of a line of JSON; times are seconds
@@ -40,10 +30,6 @@ MAX_TOPICS = 1 << 12
 # Bytes and lines of the definitions of all messages of an MCAP file: parsing takes 0.1 ms a line.
 MAX_DEFINITIONS, MAX_LINES = 16 << 20, 1 << 16
 SECOND = 1_000_000_000  # nanoseconds
-_PIXELS = {"rgb8": 3, "bgr8": 3, "mono8": 1, "8UC1": 1, "8UC3": 3, "16UC1": 1, "mono16": 1}
-_RAW = frozenset(("height", "width", "encoding", "step", "data"))  # of sensor_msgs/Image
-_IMAGES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
-_NOT_VALUES = ("header", "layout", "format")  # of messages: stamps, names of frames and descriptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,23 +125,22 @@ def _mcap(path: Path, file: Any) -> Recording:
     _check_definitions(path, summary)
     factory = DecoderFactory()
     decoders: dict[int, Callable[[bytes], Any]] = {}
-    topics = []
+    topics: dict[str, Topic] = {}
     for channel in summary.channels.values():
         schema = summary.schemas.get(channel.schema_id)
-        kind, why_not = schema.name if schema else channel.message_encoding, ""
-        if channel.message_encoding == "json":
-            decoders[channel.id] = json.loads
-        else:
-            try:
-                decoder = factory.decoder_for(channel.message_encoding, schema)
-            except Exception as e:
-                decoder, why_not = None, f"its definition cannot be read: {e}"
-            if decoder is None:
-                encoding = f"{channel.message_encoding} of {schema.encoding if schema else 'no schema'}"
-                why_not = why_not or f"its messages are {encoding}"
-            else:
-                decoders[channel.id] = decoder
-        topics.append(Topic(channel.topic, kind, why_not))
+        kind, decoder = schema.name if schema else channel.message_encoding, None
+        try:
+            decoder = message_schemas.decoder_for(channel.message_encoding, schema)
+            decoder = decoder or factory.decoder_for(channel.message_encoding, schema)
+            encoding = f"{channel.message_encoding} of {schema.encoding if schema else 'no schema'}"
+            why_not = "" if decoder else f"its messages are {encoding}"
+        except MissingPackage as e:
+            why_not = f"{e.message} {e.hint}"
+        except Exception as e:
+            why_not = f"its definition cannot be read: {e}"
+        if decoder is not None:
+            decoders[channel.id] = decoder
+        topics[channel.topic] = _of_channel(topics.get(channel.topic), Topic(channel.topic, kind, why_not))
 
     def messages(names: Collection[str], first: int, last: int) -> Iterator[Message]:
         with _readable(path):
@@ -164,10 +149,18 @@ def _mcap(path: Path, file: Any) -> Recording:
                     where = f"{path.name}: {channel.topic} at {m.log_time / SECOND:.3f} s"
                     yield Message(channel.topic, m.log_time, _decoded(decoders[channel.id], m.data, where))
 
-    found = Recording(path, topics, messages)
+    found = Recording(path, [*topics.values()], messages)
     records = {"attachment": summary.attachment_indexes, "metadata": summary.metadata_indexes}
     found.beside = tuple((kind, str(record.name)) for kind, of in records.items() for record in of)
     return found
+
+
+def _of_channel(known: Topic | None, now: Topic) -> Topic:
+    """Return a topic with one channel more: each publisher has its own."""
+    if known is None:
+        return now
+    kind = known.type if known.type == now.type else f"{known.type} and {now.type}"
+    return Topic(now.name, kind, known.why_not or now.why_not)
 
 
 def _check_definitions(path: Path, summary: Any) -> None:
@@ -178,7 +171,8 @@ def _check_definitions(path: Path, summary: Any) -> None:
         raise UnsafeArchive(
             f"{path.name}: the definitions of its messages have {size:,} bytes; at most {MAX_DEFINITIONS:,} are read."
         )
-    lines = (line.strip() for s in summary.schemas.values() for line in bytes(s.data).splitlines())
+    texts = (bytes(s.data) for s in summary.schemas.values() if s.encoding != message_schemas.PROTOBUF)
+    lines = (line.strip() for text in texts for line in text.splitlines())
     if (count := sum(bool(line) and not line.startswith(b"#") for line in lines)) > MAX_LINES:
         raise UnsafeArchive(
             f"{path.name}: the definitions of its messages have {count:,} lines; at most {MAX_LINES:,} are read."
@@ -281,78 +275,3 @@ def _read_line(path: Path, number: int, line: bytes) -> tuple[str, int, dict[str
             hint='as in {"topic": "arm", "time": 0.02, "q": [0.1, 0.2]}',
         ) from e
     return topic, round(float(time) * SECOND), value
-
-
-# -- leaves
-
-
-def leaves_of(value: Any, where: str) -> dict[str, Any]:
-    """Return the leaves of a decoded message: numbers and arrays of them, texts, and the bytes of images."""
-    found: dict[str, Any] = {}
-    for name, leaf in _walk(value, ()):
-        found[name] = leaf
-        if len(found) > MAX_COLUMNS:
-            raise UnsafeArchive(f"{where}: a message of more than {MAX_COLUMNS:,} values; no more are read.")
-    for name, leaf in found.items():
-        if isinstance(leaf, UnknownLayout):
-            raise UnknownLayout(f"{where}: {name or 'it'} {leaf.message}")
-    return {"": next(iter(found.values()))} if len(found) == 1 else found
-
-
-def _walk(value: Any, name: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    known = value
-    if isinstance(value, SimpleNamespace):  # of ROS 2: its fields are slots
-        known = {slot: getattr(value, slot) for slot in getattr(type(value), "__slots__", ())} | vars(value)
-    if isinstance(known, Mapping):
-        if known.keys() >= _RAW:
-            yield "/".join(name), _raw_image(known)
-            return
-        for key, item in known.items():
-            if key in _NOT_VALUES or key.startswith("_"):
-                continue
-            yield from _walk(item, (*name, str(key)))
-        return
-    leaf = _leaf(known)
-    if leaf is not None:
-        yield "/".join(name), leaf
-
-
-def _leaf(value: Any) -> Any:
-    """Return a value as it is stored; None for what no field can hold."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bytes | bytearray | memoryview):
-        data = bytes(value)
-        return data if data.startswith(_IMAGES) else np.frombuffer(data, np.uint8)
-    try:
-        array = np.asarray(value)
-    except ValueError:
-        return None
-    if array.dtype == np.uint8 and array.ndim == 1 and array[:8].tobytes().startswith(_IMAGES):
-        return array.tobytes()
-    return array if array.dtype.kind in "biuf" else None
-
-
-def _raw_image(image: Mapping[str, Any]) -> Array | UnknownLayout:
-    """Return the pixels of a sensor_msgs/Image, in RGB."""
-    encoding, height, width, step = image["encoding"], image["height"], image["width"], image["step"]
-    if encoding not in _PIXELS:
-        return UnknownLayout(f"holds images of {encoding!r}; {', '.join(_PIXELS)} are read.")
-    dtype = np.dtype(np.uint8) if encoding[:2] != "16" and encoding != "mono16" else np.dtype(np.uint16)
-    dtype = dtype.newbyteorder(">" if image.get("is_bigendian") else "<")
-    channels = _PIXELS[encoding]
-    row = width * channels * dtype.itemsize
-    data = np.frombuffer(bytes(image["data"]), np.uint8)
-    if step < row or len(data) != height * step or not height * width:
-        return UnknownLayout(f"holds an image of {height}x{width} in {len(data):,} bytes, with a step of {step:,}.")
-    pixels = np.ascontiguousarray(data.reshape(height, step)[:, :row]).view(dtype).reshape(height, width, channels)
-    pixels = pixels[..., ::-1] if encoding == "bgr8" else pixels
-    return np.ascontiguousarray(pixels[..., 0] if channels == 1 else pixels).astype(dtype.newbyteorder("="))
-
-
-def codec_of(leaf: Any) -> tuple[str, tuple[int, ...]] | None:
-    """Return codec and shape of an encoded image of 8 bits; None for other leaves."""
-    if not isinstance(leaf, bytes):
-        return None
-    header = image_header.read(leaf)
-    return None if header is None or header.bits != 8 else (header.codec, header.shape)
