@@ -30,7 +30,7 @@ NEXT_OBSERVATION = "next/observation"
 DONE, NEXT_DONE = "done", "next/done"
 
 NAMES: Mapping[str, tuple[str, ...]] = {
-    "observation": ("observation", "observations", "obs", "ob", "states", "state", "_obs_key"),
+    "observation": ("observation", "observations", "obs", "ob", "states", "state", "_obs_key", "state_features"),
     "action": ("action", "actions", "act", "acts"),
     REWARD: ("next/reward", "next/rewards", "reward", "rewards", "rew", "rews"),
     FLAGS[0]: (
@@ -43,17 +43,18 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     ),
     NEXT_DONE: ("next/done", "next/dones", "done", "dones"),
     NEXT_OBSERVATION: (
-        *("next/observation", "next/observations", "next/obs", "next/state", "next/states"),
+        *("next/observation", "next/observations", "next/obs", "next/state", "next/states", "next/state_features"),
         *("new_obs", "new_observation", "new_observations", "obs_next", "observation_next", "observations_next"),
     ),
 }
-MASKS = ("masks", "mask")
+MASKS = ("masks", "mask", "not_terminal")
 IDS = (
     *("collector/traj_ids", "episode", "episode_id", "episode_ids", "episode_index", "episode_idx", "episode_number"),
     *("traj", "traj_id", "traj_ids", "traj_index", "traj_idx", "trajectory", "trajectory_id", "trajectory_index"),
-    *("trial", "trial_id", "demo", "demo_id", "rollout_id", "eps_id", "ep_id", "ep_idx"),
+    *("trial", "trial_id", "demo", "demo_id", "rollout_id", "eps_id", "ep_id", "ep_idx", "mdp_id"),
 )
 STEPS = (
+    "sequence_number",  # of ReAgent, whose "step" counts what a row sums
     *("step", "step_id", "step_idx", "step_index", "step_count", "timestep", "timesteps", "time_step"),
     *("frame_index", "time_idx", "time_idxs", "t"),
 )
