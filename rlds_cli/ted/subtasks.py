@@ -121,6 +121,12 @@ class Subtasks:
         listed = [list(v) for v in zip(self.first.tolist(), self.stop.tolist(), self.texts, strict=True)]
         return json.dumps(listed, ensure_ascii=False)
 
+    @property
+    def shown(self) -> str:
+        """The texts for people, each behind its first and its last step: ``0-1 reach, 3-5 grasp``."""
+        steps = zip(self.first.tolist(), (self.stop - 1).tolist(), self.texts, strict=True)
+        return ", ".join(f"{first}-{last} {text}" for first, last, text in steps)
+
     def __len__(self) -> int:
         return len(self.texts)
 

@@ -153,6 +153,9 @@ def test_functions_read_them_and_say_what_becomes_of_them(ds: Dataset) -> None:
         ds.map(half, name="half")
 
 
-def test_pages_count_the_episodes_that_have_a_text(ds: Dataset) -> None:
+def test_pages_count_the_episodes_that_have_a_text(ds: Dataset, tmp_path: Path) -> None:
     (column,) = rlds_cli.inspect(ID).episode_columns
     assert (dict(column.counts), column.missing) == ({R: 1, G: 1, L: 1}, 1)
+    page = tmp_path / "page.html"
+    assert run_rlds("inspect", ID, "--html", str(page)).returncode == 0
+    assert "0-1 reach, 3-5 grasp" in page.read_text()

@@ -19,7 +19,7 @@ from rlds_cli.errors import RldsError
 from rlds_cli.look.report.columns import Distribution, as_bytes, distribution, evenly, places
 from rlds_cli.look.report.html.spreads import Spreads, spread
 from rlds_cli.look.report.order import rank
-from rlds_cli.ted import END_NAMES, FLAGS, Field
+from rlds_cli.ted import END_NAMES, FLAGS, Field, Subtasks
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -181,6 +181,8 @@ def _columns(ds: Dataset, findings: Iterable[Finding], k: IntArray) -> Iterator[
             yield EpisodeColumn(f"own/{name}", name, "number", _numbers(values))
         else:
             words = ["yes" if v is True else "no" if v is False else v for v in values.tolist()]
+            if name == Subtasks.COLUMN:
+                words = [v and Subtasks.of(v, ds.id).shown for v in words]
             if texts := _texts(words):
                 yield EpisodeColumn(f"own/{name}", name, "text", texts)
     named = Counter(n for f in findings for n in f.named)
