@@ -515,10 +515,21 @@ def _episodes(rng: Rng, directory: Path) -> Options:
             found[f"demo_{k}@task"] = "lift"
         else:
             _write(rng, directory, f"e{k}", kind, columns)
+            _describe(rng, directory, k)
     if grouped:
         hdf5(directory / "all.h5", found)
     options: Options = {"format": "plain", "skip_bad": chance(rng, 0.1)}
     return options | ({"rewards": "arrive"} if arrive else {}) | ({"episodes_by": "file"} if chance(rng, 0.2) else {})
+
+
+def _describe(rng: Rng, directory: Path, k: int) -> None:
+    """Write what describes an episode beside it, or not: values of several types, lists, and names that are taken."""
+    seen: list[Any] = [True, k, 0.5 * k, f"v{k}", None, [k, k], {"at": k}]
+    if chance(rng, 0.5):
+        said = {"grade": k, "any": seen[int(rng.integers(0, len(seen)))], "scene": {"seed": k, "light": 0.5}, "seed": k}
+        (directory / f"e{k}.json").write_text(json.dumps(said))
+    if chance(rng, 0.2):
+        (directory / f"e{k}_lang.txt").write_text(f"lift {k}" if chance(rng, 0.8) else "two\nlines")
 
 
 def _write(rng: Rng, directory: Path, name: str, kind: str, columns: dict[str, Any]) -> None:

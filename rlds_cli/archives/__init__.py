@@ -1,7 +1,7 @@
 """Readers, one module per family: they turn the files of an archive into chunks of TED rows.
 
 `Reader` is the protocol that each of these modules follows, and readers of users and packages, too: an `Archive`
-becomes a `Plan`, and the plan chunks; ``READERS`` lists them, and `reader` returns one of them behind a boundary.
+becomes a `Plan`, and the plan chunks; ``READERS`` lists them, and `boundary` returns one of them behind a boundary.
 `plan_files`, `account_of`, `look_up` and `describe` ask another process, since files of strangers may do anything;
 `planner` keeps it for several questions. An `Entry` of an account is the fate of a file or of something in it.
 
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from rlds_cli.archives.beside import WithoutData as WithoutData
     from rlds_cli.archives.beside import holds_no_data as holds_no_data
     from rlds_cli.archives.beside import is_beside as is_beside
+    from rlds_cli.archives.boundary import check_name as check_name
+    from rlds_cli.archives.boundary import choose as choose
+    from rlds_cli.archives.boundary import reader as reader
+    from rlds_cli.archives.boundary import reader_names as reader_names
+    from rlds_cli.archives.boundary import recognise as recognise
     from rlds_cli.archives.lerobot.description import lerobot_fields as lerobot_fields
     from rlds_cli.archives.openers import hdf5 as hdf5
     from rlds_cli.archives.openers import parquet as parquet
@@ -46,13 +51,8 @@ if TYPE_CHECKING:
     from rlds_cli.archives.readers import Plan as Plan
     from rlds_cli.archives.readers import Reader as Reader
     from rlds_cli.archives.readers import Replan as Replan
-    from rlds_cli.archives.readers import check_name as check_name
-    from rlds_cli.archives.readers import choose as choose
     from rlds_cli.archives.readers import every_file as every_file
     from rlds_cli.archives.readers import no_values as no_values
-    from rlds_cli.archives.readers import reader as reader
-    from rlds_cli.archives.readers import reader_names as reader_names
-    from rlds_cli.archives.readers import recognise as recognise
 
 __all__ = [
     "Archive",
@@ -97,14 +97,14 @@ lazy(
         "account": "Entry recorded_account",
         "asking": "account_of describe is_recognised look_up plan_again plan_files planner",
         "beside": "WithoutData holds_no_data is_beside",
+        "boundary": "check_name choose reader reader_names recognise",
         "lerobot.description": "lerobot_fields",
         "openers": "hdf5 parquet",
         "openx.steps": "tfds_fields",
         "planning": "answers",
         "plugins": "ReaderName",
         "readers": (
-            "READERS Archive ArchivedStep ArchivedValue EpisodeSummary Part Plan Reader Replan check_name choose "
-            "every_file no_values reader reader_names recognise"
+            "READERS Archive ArchivedStep ArchivedValue EpisodeSummary Part Plan Reader Replan every_file no_values"
         ),
     },
 )

@@ -81,7 +81,7 @@ class Entry:
     def as_json(self) -> dict[str, Any]:
         """Return the entry for a manifest, without what is empty; half surrogate pairs become question marks."""
         texts = {"kind": self.kind, "name": self.name, "left_out": self.left_out}
-        said: dict[str, Any] = {k: _writable(text) for k, text in texts.items() if text}
+        said: dict[str, Any] = {k: _writable(text) for k, text in texts.items() if text or k == "name"}
         used = {"used_as": [*map(_writable, self.used_as)]} if self.used_as else {}
         return {**said, **used, "count": self.count}
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from rlds_cli.archives import planning
 from rlds_cli.archives.account import Entry
+from rlds_cli.archives.boundary import recognise
 from rlds_cli.archives.file_report import FileReport, Node
 from rlds_cli.archives.planning import ANSWERS, Recognised
-from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Plan, recognise, skipped_file
+from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Plan, skipped_file
 from rlds_cli.base.files import child
 from rlds_cli.base.progress import Progress, silent
 from rlds_cli.errors import ArchiveError

@@ -17,13 +17,14 @@ from typing import IO, cast
 import h5py
 
 from rlds_cli.archives import planning
+from rlds_cli.archives.boundary import recognise
 from rlds_cli.archives.file_report import FileReport, Node, name_for
 from rlds_cli.archives.formats import git_lfs, hdf5, unfit
 from rlds_cli.archives.formats.arrow_tables import ArrowFile
 from rlds_cli.archives.formats.tables import IN_WORDS, container_of, open_flat
 from rlds_cli.archives.formats.tfrecord import is_tfrecord
 from rlds_cli.archives.formats.zarr_stores import contents_of, is_zarr
-from rlds_cli.archives.readers import Archive, Part, recognise
+from rlds_cli.archives.readers import Archive, Part
 from rlds_cli.base.files import bundles
 from rlds_cli.base.text import natural
 from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout

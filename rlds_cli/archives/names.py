@@ -24,7 +24,7 @@ from rlds_cli.archives.formats.tables import NOT, WITHOUT, Table
 from rlds_cli.archives.readers import DROP, FILL, Archive
 from rlds_cli.base.text import did_you_mean, is_below, natural
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.ted import EPISODE_COLUMNS, FLAGS, REWARD, UNFIT, Field, Kind, Note, Placement, Scalar
+from rlds_cli.ted import FLAGS, REWARD, Field, Kind, Note, Placement, Scalar
 
 NEXT_OBSERVATION = "next/observation"
 DONE, NEXT_DONE = "done", "next/done"
@@ -355,12 +355,6 @@ def present(columns: Mapping[str, Shaped], chosen: Mapping[str, str]) -> dict[st
         or any(c in key for c in "*?: ")
         or expand(columns, name, key.strip("/"))
     }
-
-
-def episode_column(key: str) -> str:
-    """Make the name of a column of the episode table, other than those of TED's own columns."""
-    name = UNFIT.sub("_", key.replace("/", "_"))
-    return f"own_{name}" if name.lower() in EPISODE_COLUMNS else name
 
 
 def scalar(value: Any) -> Scalar:

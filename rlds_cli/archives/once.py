@@ -14,12 +14,12 @@ import h5py
 from rlds_cli.archives.formats.hdf5 import attributes, is_hdf5, open_file, reading
 from rlds_cli.archives.formats.tables import Hdf5, Table
 from rlds_cli.archives.formats.zarr_stores import ZarrContents, ZarrStore, contents_of, is_zarr
-from rlds_cli.archives.names import episode_column, scalar
+from rlds_cli.archives.names import scalar
+from rlds_cli.archives.tasks import MAX_TEXT, episode_column
 from rlds_cli.base.array_types import Array
 from rlds_cli.errors import ArchiveError
 from rlds_cli.ted import Scalar
 
-MAX_TEXT = 4096  # characters of a text in the episode table; longer ones are not per row
 METADATA = "metadata/"  # D4RL's group for what is about the whole file
 ATTRIBUTE = "attribute"  # in the facts of a plan: what a column is made of
 OF_WRITERS = {"CLASS", "TITLE", "VERSION", "FILTERS", "PYTABLES_FORMAT_VERSION"}  # attributes that PyTables writes

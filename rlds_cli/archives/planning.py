@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rlds_cli.archives import episode_info
 from rlds_cli.archives.account import NOT_READ, Account, Entry, Fate, left_out, sorted_entries, used_as
-from rlds_cli.archives.beside import is_beside
+from rlds_cli.archives.beside import is_beside, is_description
+from rlds_cli.archives.boundary import reader, recognise, recognise_most, without_bad_files
 from rlds_cli.archives.formats import git_lfs, unfit
 from rlds_cli.archives.formats.camera_files import is_media
 from rlds_cli.archives.formats.tables import is_empty, is_flat, no_rows
@@ -23,12 +25,9 @@ from rlds_cli.archives.readers import (
     ArchivedStep,
     ArchivedValue,
     EpisodeSummary,
+    InfoFile,
     Plan,
-    reader,
-    recognise,
-    recognise_most,
     skipped_file,
-    without_bad_files,
 )
 from rlds_cli.base.files import bundles, child
 from rlds_cli.errors import ArchiveError, InvalidArgument, ReaderError, UnknownLayout
@@ -63,6 +62,7 @@ ANSWERS: tuple[type, ...] = (
     Recognised,
     Plan,
     Archive,
+    InfoFile,
     EpisodeSummary,
     Field,
     Note,
@@ -90,11 +90,41 @@ def plan(archive: Archive, format: str | None) -> Recognised:
     format : str or None
         The name of the reader; None recognises the files.
     """
+    archive = _with_info(archive, format)
     given, archive = archive, _without_pointers(archive)
     name, how = reader_for(archive.files, format, bool(archive.fields), archive.skip_bad, archive.rewards)
     archive = without_bad_files(name, archive) if archive.skip_bad else archive
     made = plan_known(name, archive)
     return Recognised(name, how, archive, made, account_of(made, given))
+
+
+def _with_info(archive: Archive, format: str | None) -> Archive:
+    """Take the files that describe episodes from those of an archive, unless its family reads them itself."""
+    described = any(map(is_description, archive.files))
+    if not archive.episode_info and not described:
+        return archive
+    if described and (name := _family(archive.files, format)) not in (None, "plain"):
+        if archive.episode_info:
+            raise InvalidArgument(
+                f"episode_info does not apply: the layout of {name} says which of its files describe the others.",
+                hint="leave out --episode-info",
+            )
+        return archive
+    taken = episode_info.taken(archive)
+    alone = episode_info.data_alone(taken)
+    if alone.files and _family(alone.files, format) not in (None, "plain"):
+        return alone
+    return taken if format in (None, "plain") else archive  # of other readers, those who asked know the files
+
+
+def _family(files: Sequence[Path], format: str | None) -> str | None:
+    """Return the reader that recognises files, by its name if one was asked for; None if none does."""
+    try:
+        if format is None:
+            return (recognise(files) or (None,))[0]
+        return format if reader(format).recognise(files) else None
+    except ArchiveError:
+        return None
 
 
 def account_of(plan: Plan, given: Archive) -> tuple[Entry, ...]:

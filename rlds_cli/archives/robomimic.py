@@ -14,7 +14,8 @@ without one is cut::
     mask/<split>                              names of demonstrations
 
 What is said of a demonstration is its task: ``lang`` of the attribute ``ep_meta`` (RoboCasa), ``language_instruction``
-of ``problem_info`` of all (LIBERO), or an attribute of its own.
+of ``problem_info`` of all (LIBERO), or an attribute of its own. Single values among its attributes, and in ``ep_meta``,
+are columns of the episode table.
 
 Raw files of robosuite 0.3 have no ``actions``. The operator's commands stand in for them: joint velocities, gripper
 actuations, and the hands' ``dpos`` and ``dquat``, some of them of zero width.
@@ -30,13 +31,14 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rlds_cli.archives import once, tasks
+from rlds_cli.archives import episode_info, once, tasks
 from rlds_cli.archives.account import COLUMN, METADATA, SPLITS, Fate, used_as
 from rlds_cli.archives.formats.hdf5 import attribute, attribute_values, attributes, datasets, keys_found, plain
 from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.grouped import FINAL, NEXT, OWN, Group, Grouped
-from rlds_cli.archives.names import episode_column, free_name, row_field
+from rlds_cli.archives.names import free_name, row_field
 from rlds_cli.archives.readers import Archive, Plan
+from rlds_cli.archives.tasks import episode_column
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.text import natural
@@ -47,7 +49,8 @@ MODEL = "attributes/model_file"
 NUM_SAMPLES = "num_samples"
 DATA, MASK = "data", "mask"
 LANG = "lang"
-SAID = {"ep_meta": LANG, "problem_info": "language_instruction", "env_args": LANG}  # the members of attributes in JSON
+EP_META = "ep_meta"
+SAID = {EP_META: LANG, "problem_info": "language_instruction", "env_args": LANG}  # the members of attributes in JSON
 NOT_COLUMNS = {NUM_SAMPLES, "model_file", *SAID, *tasks.NAMES, LANG}  # attributes of demonstrations with a meaning
 GROUP = re.compile(r"demo_\d+")
 MEANINGS = {"actions": "action", "rewards": REWARD, "dones": FLAGS[0], "states": "state"}
@@ -124,11 +127,8 @@ class RobomimicFamily(Grouped):
     def environment(self, f: h5py.File) -> dict[str, Any]:
         """Return the environment as ``env_args`` or robosuite's own attributes describe it."""
         about = {key: value for key, value in attribute_values(f[DATA]) if isinstance(value, str | bytes)}
-        try:
-            args = documents.loads(about.get("env_args", "null"))
-        except ValueError:
-            return {}
-        if isinstance(args, dict) and isinstance(args.get("env_name"), str):
+        args = _document(about.get("env_args"))
+        if isinstance(args.get("env_name"), str):
             return {"id": args["env_name"], "args": args}
         return {"id": str(about["env"])} if "env" in about else {}
 
@@ -188,7 +188,8 @@ class RobomimicFamily(Grouped):
         if (owner, key) in ((DATA, "env_args"), (DATA, "env")):
             return used_as(METADATA, "the environment")
         if key in (*SAID, *tasks.NAMES, LANG):
-            return used_as(METADATA, tasks.COLUMN)
+            members = (f"{COLUMN}{EP_META}_*",) if key == EP_META and owner != DATA else ()
+            return used_as(METADATA, tasks.COLUMN, *members)
         group = owner.removeprefix(f"{DATA}/")
         if group != owner and key == NUM_SAMPLES:
             return used_as("a check of the steps")
@@ -223,21 +224,29 @@ class RobomimicFamily(Grouped):
 
 
 def _once(f: h5py.File, group: str) -> once.Once:
-    """Read the attributes of a demonstration that become columns of the episode table."""
+    """Read the attributes of a demonstration that become columns of the episode table, and members of RoboCasa's."""
     found = once.of_object(f, Path(f.filename), f"{DATA}/{group}")
     kept = {c: key for c, key in found.keys.items() if key.rpartition("/")[2] not in NOT_COLUMNS}
-    return once.Once({column: found.columns[column] for column in kept}, kept)
+    columns = {column: found.columns[column] for column in kept}
+    said = _document(dict(attribute_values(f[DATA][group])).get(EP_META))
+    members = {k: v for k, v in said.items() if k != LANG and v is not None and episode_info.is_single(v)}
+    return once.Once({episode_column(f"{EP_META}/{k}"): v for k, v in members.items()} | columns, kept)
+
+
+def _document(text: Any) -> dict[str, Any]:
+    """Return the object that an attribute holds as JSON; an empty one for anything else."""
+    try:
+        found = documents.loads(text) if isinstance(text, str | bytes) else None
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _said(group: h5py.Group) -> str | None:
     """Return the instruction that a group's attributes give: in JSON, or as a text."""
     about = {key: value for key, value in attribute_values(group) if isinstance(value, str | bytes)}
     for key, member in SAID.items():
-        try:
-            found = documents.loads(about.get(key, "null"))
-        except ValueError:
-            continue
-        text = found.get(member) if isinstance(found, dict) else None
+        text = _document(about.get(key)).get(member)
         if isinstance(text, list) and all(isinstance(part, str) for part in text):
             text = "".join(text)  # as LIBERO reads it
         if isinstance(text, str) and text.strip():

@@ -18,14 +18,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.ted import TASK, TASK_AT, Chunk, EpisodeTable, Field, Note
+from rlds_cli.ted import EPISODE_COLUMNS, TASK, TASK_AT, UNFIT, Chunk, EpisodeTable, Field, Note
 
 NAMES = (TASK, "language_instruction", "natural_language_instruction", "instruction")  # of such texts, the first best
 COLUMN = f"episode/{TASK}"  # as an account of an archive calls it
 BOTH = (COLUMN, TASK_AT)
+MAX_TEXT = 4096  # characters of a text in the episode table; longer ones are not per row
 AT = Field(TASK_AT, "str", (), "root", "text")
 _SEVERAL = "several-tasks"
 _TEXT = f"episodes have several tasks one after the other: {TASK} is the first, {TASK_AT} that of each step"
+
+
+def episode_column(key: str) -> str:
+    """Make the name of a column of the episode table, other than those of TED's own columns."""
+    name = UNFIT.sub("_", key.replace("/", "_"))
+    return f"own_{name}" if name.lower() in EPISODE_COLUMNS else name
 
 
 class SeveralTasks(Exception):

@@ -36,6 +36,7 @@ def append(
     topics: options.Topics = None,
     hz: options.Hz = None,
     nearest: options.Nearest = None,
+    episode_info: options.EpisodeInfo = None,
     facts: options.Facts = None,
     protected: Annotated[
         bool, typer.Option("--protected", help="Episodes that never leave, such as demonstrations.")
@@ -65,6 +66,7 @@ def append(
     what |= {"last_step": last_step, "missing": missing}
     what |= {"skip_bad": skip_bad, "again": again, "cache_dir": cache_dir}
     what |= {"topics": topics.split(",") if topics else None, "hz": hz, "nearest": nearest}
+    what |= {"episode_info": episode_info}
     what |= selecting.facts(facts or [])
     with out.progress() as progress, child.reading("rlds_cli.make.convert.reading", id=id, progress=progress):
         if dry_run:

@@ -35,6 +35,7 @@ def import_(
     topics: options.Topics = None,
     hz: options.Hz = None,
     nearest: options.Nearest = None,
+    episode_info: options.EpisodeInfo = None,
     facts: options.Facts = None,
     store: options.StoreAs = options.Encoding.memmap,
     frames: options.Frames = "encoded",
@@ -67,6 +68,7 @@ def import_(
             "missing": missing,
         }
         what |= {"topics": topics.split(",") if topics else None, "hz": hz, "nearest": nearest}
+        what |= {"episode_info": episode_info}
         how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
         about = selecting.facts(facts or [])
         try:
@@ -137,8 +139,8 @@ def plan_lines(p: ImportPlan) -> list[str]:
             lines.append(f"note: that is {p.array_bytes // p.bytes:,} times the files; --storage zarr compresses them")
     if p.episodes is not None:
         lines += _episodes(p.episodes)
-    if columns := {**p.facts.get("per_episode", {}), **p.facts.get("per_file", {})}:
-        lines.append(f"columns per episode: {', '.join(columns)}")
+    if columns := dict.fromkeys(use for e in p.account for use in e.used_as if use.startswith("episode/")):
+        lines.append(f"columns per episode: {', '.join(use.removeprefix('episode/') for use in columns)}")
     lines += [f"note: {n}" for n in p.notes]
     return [*lines, *look.account_lines(p.account)]
 

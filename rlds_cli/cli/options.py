@@ -117,6 +117,15 @@ Nearest = Annotated[
         show_default="latest",
     ),
 ]
+EpisodeInfo = Annotated[
+    str | None,
+    typer.Option(
+        "--episode-info",
+        metavar="PATTERN",
+        help="Files that describe episodes: 'labels/*.json', where * is the name or the number of one.",
+        show_default=False,
+    ),
+]
 Reader = Annotated[
     str | None,
     typer.Option(

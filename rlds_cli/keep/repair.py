@@ -181,7 +181,8 @@ def _lost(path: Path) -> str:
 def _import(id: DatasetId, path: Path, jobs: int | None, cache_dir: StrPath | None, tell: Progress) -> None:
     """Repeat an import with the same files and options."""
     m = Manifest.read(path)
-    known = ("fields", "episodes_by", "skip_bad", "last_step", "rewards", "topics", "hz", "nearest", "frames")
+    known = {"fields", "episodes_by", "skip_bad", "last_step", "rewards", "missing", "topics", "hz", "nearest"}
+    known |= {"episode_info", "frames"}
     asked = {k: v for k, v in m.options.items() if k in known}
     import_files(
         [file for file, _ in origins.own_files(path)],

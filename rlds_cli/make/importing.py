@@ -87,6 +87,7 @@ def plan_import(
     topics: Sequence[str] | None = None,
     hz: float | None = None,
     nearest: bool | None = None,
+    episode_info: str | None = None,
     fps: float | None = None,
     license: str | None = None,
     description: str | None = None,
@@ -127,6 +128,10 @@ def plan_import(
         Steps per second of recordings; by default each message of the action makes a step.
     nearest : bool, optional
         Of each topic of a recording a step has the nearest message; by default the latest.
+    episode_info : str, optional
+        A pattern of files that describe episodes, JSON objects or texts of one line: ``labels/*.json``, relative to the
+        folder of the data or one above it, where ``*`` stands for the name or the number of an episode. Files whose
+        names or folders are those of an episode need none. See docs/episode-info.md.
     fps, license, description : optional
         As in ``import_files``; a plan only checks them.
     cache_dir : path, optional
@@ -168,6 +173,7 @@ def plan_import(
             topics=tuple(topics or ()),
             hz=None if hz is None else rate(hz)["fps"],
             nearest=bool(nearest),
+            episode_info=episode_info,
         )
         found = plan_files(options, named)
     plan = found.plan
@@ -223,6 +229,7 @@ def import_files(
     topics: Sequence[str] | None = None,
     hz: float | None = None,
     nearest: bool | None = None,
+    episode_info: str | None = None,
     fps: float | None = None,
     license: str | None = None,
     description: str | None = None,
@@ -251,7 +258,7 @@ def import_files(
     keys = keys_of(fields)
     how: dict[str, Any] = {"reader": reader, "fields": keys, "episodes_by": episodes_by, "skip_bad": skip_bad}
     how |= {"last_step": last_step, "rewards": rewards, "missing": missing}
-    how |= {"topics": topics, "hz": hz, "nearest": nearest}
+    how |= {"topics": topics, "hz": hz, "nearest": nearest, "episode_info": episode_info}
     with child.reading(reading.__name__, id=str(ids.parse(ref)), progress=tell):
         planned = plan_import(paths, ref, **how, cache_dir=cache_dir)
         where = settings.read(cache_dir)
@@ -268,6 +275,7 @@ def import_files(
             "description": description,
         }
         given |= {"topics": [*topics] if topics else None, "hz": hz, "nearest": nearest}
+        given |= {"episode_info": episode_info}
         options |= {n: v for n, v in given.items() if v}
         seen = identities(planned.files, planned.beside)
         sources = _describe_files(planned, tell)

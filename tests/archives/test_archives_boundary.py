@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlds_cli.archives import Archive, Part, Plan, Replan
-from rlds_cli.archives.readers import Guarded
+from rlds_cli.archives.boundary import Guarded
 from rlds_cli.errors import CorruptArchive, NoPermission, NoSpace, RldsError, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import Field
 

@@ -139,11 +139,11 @@ def test_a_pattern_leaves_them_out_too(data: Path) -> None:
 def test_descriptions_beside_episodes_are_said_by_the_import(data: Path) -> None:
     for k in range(2):
         table(data / f"ep_{k}.npz", success=True)
-        (data / f"ep_{k}.json").write_text(json.dumps({"task": "pick"}))
+        (data / f"rig_{k}.json").write_text(json.dumps({"arm": "left"}))
     planned = plan_import(data, "local/own").notes
     made = [n["text"] for n in import_files(data, "local/own", progress=False).manifest.notes]
     for said in (planned, made):
-        assert any("ep_0.json" in note and "ep_1.json" in note for note in said)
+        assert any("rig_0.json" in note and "rig_1.json" in note for note in said)
 
 
 # -- Git LFS

@@ -998,7 +998,10 @@ def test_commands_run(page: str, desk: Path, monkeypatch: pytest.MonkeyPatch) ->
     if page == "docs/preprocess.md":
         sample_dataset("pendulum-d4rl")
         sample_dataset("cartpole-minari")
-    if page == "docs/bring-your-own-data.md":  # its code writes the files that its commands import
+    if page in (
+        "docs/bring-your-own-data.md",
+        "docs/episode-info.md",
+    ):  # its code writes the files that its commands import
         run_in_order(page, monkeypatch)
     if page == "docs/writing-a-reader.md":
         documented(0, desk / "rig.py")

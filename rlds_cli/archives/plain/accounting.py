@@ -9,10 +9,10 @@ from rlds_cli.archives.account import COLUMN, ENDS, EPISODES, METADATA, NOT_ALL,
 from rlds_cli.archives.formats import inventory, tianshou
 from rlds_cli.archives.formats.inventory import ATTRIBUTE, GROUP, Item
 from rlds_cli.archives.formats.tables import made_of
-from rlds_cli.archives.names import episode_column
 from rlds_cli.archives.plain.camera_search import OF_BAD
 from rlds_cli.archives.plain.survey import FileSurvey
 from rlds_cli.archives.readers import Archive
+from rlds_cli.archives.tasks import episode_column
 
 ROOT_FLAGS = "flags at the root are False in TED"
 TOO_LARGE = "it is too large to be kept as metadata"

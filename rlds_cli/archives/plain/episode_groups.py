@@ -31,7 +31,6 @@ from rlds_cli.archives.names import (
     check_key,
     check_numbers,
     chosen_of,
-    episode_column,
     flags_of,
     free_name,
     has_essentials,
@@ -44,6 +43,7 @@ from rlds_cli.archives.plain.boundaries import is_count, signed
 from rlds_cli.archives.plain.lacking import Lacking
 from rlds_cli.archives.plain.survey import ended, groups_of, is_pattern
 from rlds_cli.archives.readers import ARRIVE, Archive
+from rlds_cli.archives.tasks import episode_column
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.text import is_below
 from rlds_cli.errors import UnknownLayout

@@ -28,7 +28,6 @@ from rlds_cli.archives.names import (
     Meaning,
     check_numbers,
     chosen_of,
-    episode_column,
     flags_of,
     has_essentials,
     is_observation,
@@ -45,6 +44,7 @@ from rlds_cli.archives.plain.boundaries import (
 )
 from rlds_cli.archives.readers import Archive
 from rlds_cli.archives.steps import check_steps
+from rlds_cli.archives.tasks import episode_column
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import bundles
 from rlds_cli.base.text import is_below, natural

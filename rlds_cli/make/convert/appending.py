@@ -110,6 +110,7 @@ def plan_append(
     topics: Sequence[str] | None = None,
     hz: float | None = None,
     nearest: bool | None = None,
+    episode_info: str | None = None,
     fps: float | None = None,
     license: str | None = None,
     description: str | None = None,
@@ -120,7 +121,7 @@ def plan_append(
     id = ids.parse(ref)
     how: dict[str, Any] = {"reader": reader, "fields": importing.keys_of(fields), "episodes_by": episodes_by}
     how |= {"last_step": last_step, "rewards": rewards, "missing": missing}
-    how |= {"topics": topics, "hz": hz, "nearest": nearest}
+    how |= {"topics": topics, "hz": hz, "nearest": nearest, "episode_info": episode_info}
     about = importing.stated(fps=fps, license=license, description=description)
     there = _there(id, cache_dir)
     remembered: dict[str, Any] = {}
@@ -158,7 +159,10 @@ def plan_append(
     return AppendPlan(str(id), there is None, files, known, schema or found, planned, remembered, how, chosen.notes)
 
 
-_REMEMBERED = ("reader", "fields", "episodes_by", "last_step", "rewards", "missing", "topics", "hz", "nearest")
+_REMEMBERED = (
+    *("reader", "fields", "episodes_by", "last_step", "rewards", "missing"),
+    *("topics", "hz", "nearest", "episode_info"),
+)
 
 
 def _frames(given: Sequence[Field], there: Store | None) -> str:
@@ -201,6 +205,7 @@ def append(
     topics: Sequence[str] | None = None,
     hz: float | None = None,
     nearest: bool | None = None,
+    episode_info: str | None = None,
     fps: float | None = None,
     license: str | None = None,
     description: str | None = None,
@@ -216,7 +221,7 @@ def append(
     The files are read as ``rlds import`` reads them, and their episodes are committed together: readers see all of them
     or none. A file that was appended before is left out, by its sha256. Options of reading that are not given are those
     of the import or append that made the dataset: ``reader``, ``episodes_by``, ``last_step``, ``rewards``,
-    ``missing``, ``topics``, ``hz``, ``nearest``, and each of ``fields``.
+    ``missing``, ``topics``, ``hz``, ``nearest``, ``episode_info``, and each of ``fields``.
 
     Images and videos stay encoded, unless the dataset holds arrays. The result for a dataset that does not grow is its
     next version, which shares the files of rows of the one before.
@@ -227,7 +232,7 @@ def append(
         Id of the dataset, ``local/NAME``.
     paths : path or paths
         Files, directories or glob patterns.
-    reader, fields, episodes_by, skip_bad, last_step, rewards, missing, topics, hz, nearest, jobs
+    reader, fields, episodes_by, skip_bad, last_step, rewards, missing, topics, hz, nearest, episode_info, jobs
         As in ``importing.import_files``.
     fps, license, description : optional
         As in ``rlds_cli.create``; they belong to the dataset, and an append that does not make it may repeat them.
@@ -253,7 +258,7 @@ def append(
     tell, id = shown(progress), ids.parse(ref)
     how: dict[str, Any] = {"reader": reader, "fields": importing.keys_of(fields), "episodes_by": episodes_by}
     how |= {"skip_bad": skip_bad, "last_step": last_step, "rewards": rewards, "missing": missing}
-    how |= {"topics": topics, "hz": hz, "nearest": nearest}
+    how |= {"topics": topics, "hz": hz, "nearest": nearest, "episode_info": episode_info}
     about: dict[str, Any] = {"fps": fps, "license": license, "description": description}
     where = settings.read(cache_dir)
     place = Home(where.home)

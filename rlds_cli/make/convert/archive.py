@@ -286,6 +286,7 @@ def _key(c: Conversion, plan: Plan) -> str:
         **({"topics": [*plan.archive.topics]} if plan.archive.topics else {}),
         **({"hz": plan.archive.hz} if plan.archive.hz else {}),
         **({"nearest": True} if plan.archive.nearest else {}),
+        **({"episode_info": info} if (info := plan.facts.get("episode_info")) else {}),
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True, default=_plain).encode()).hexdigest()
 

@@ -1,0 +1,224 @@
+"""What lies beside episodes and describes them: columns of the episode table, whose values are written here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from conftest import run_rlds
+from own_files import write
+
+import rlds_cli
+from rlds_cli.errors import NameTaken, UnknownLayout
+from rlds_cli.make import append
+from rlds_cli.make.importing import import_files, plan_import
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A directory beside the home."""
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+def episode(path: Path, steps: int = 2, **more: Any) -> Path:
+    """An episode whose actions are its number of steps."""
+    return write(path, {"obs": np.ones((steps + 1, 2)), "action": np.full((steps, 1), steps), **more})
+
+
+def say(path: Path, said: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(said if isinstance(said, str) else json.dumps(said))
+
+
+def made(*paths: Path, **how: Any) -> rlds_cli.Dataset:
+    return import_files(paths, "local/x", progress=False, **how)
+
+
+def fates(*paths: Path, **how: Any) -> dict[str, str]:
+    return {e.name: e.left_out for e in plan_import(paths, "local/x", **how).account if e.left_out}
+
+
+def test_files_in_the_folder_of_an_episode(data: Path) -> None:
+    for k in range(3):
+        episode(data / f"ep_{k}/data.npz", k + 1)
+        light = {"lamp": 0.5 * k, "on": k > 0, "at": [1, k]}
+        say(data / f"ep_{k}/meta.json", {"success": k != 1, "light": light, "note": None if k else "first"})
+        say(data / f"ep_{k}/lang.txt", f"pick {k}\n")
+        say(data / f"ep_{k}/log.txt", "two\nlines\n")
+    ds = made(data)
+    assert ds.episodes["length"].tolist() == [1, 2, 3]
+    assert ds.episodes["success"].tolist() == [True, False, True] and ds.episodes["success"].dtype == bool
+    assert ds.episodes["light_lamp"].tolist() == [0.0, 0.5, 1.0] and ds.episodes["light_on"].tolist() == [False, 1, 1]
+    assert ds.episodes["note"].tolist() == ["first", None, None]
+    assert ds.episodes["task"].tolist() == ["pick 0", "pick 1", "pick 2"]
+    assert ds.select(where="success and light_lamp > 0").episodes["length"].tolist() == [3]
+    assert fates(data) == {"ep_*/log.txt": "not a table"}
+    assert [np.asarray(ds.store.table.metadata[f"ep_{k}/meta.json/light/at"]).tolist() for k in range(3)] == [
+        [1, k] for k in range(3)
+    ]
+
+
+def test_files_called_as_an_episode(data: Path) -> None:
+    """Names that only begin alike are others: ep_1 and ep_10."""
+    for k in (1, 2, 10):
+        episode(data / f"ep_{k}.npz", k)
+        say(data / f"ep_{k}.json", {"operator": f"op{k}"})
+        say(data / f"metadata-ep_{k}.json", {"seed": 100 + k})
+        say(data / f"ep_{k}_instruction.txt", f"do {k}")
+        say(data / f"ep_{k}.txt", f"seen {k}")
+    say(data / "setup.json", {"rig": "a"})  # of no episode
+    ds = made(data)
+    assert ds.episodes["length"].tolist() == [1, 2, 10]
+    assert ds.episodes["operator"].tolist() == ["op1", "op2", "op10"]
+    assert ds.episodes["own_seed"].tolist() == [101, 102, 110]
+    assert ds.episodes["task"].tolist() == ["do 1", "do 2", "do 10"]
+    assert ds.episodes["text"].tolist() == ["seen 1", "seen 2", "seen 10"]
+    assert fates(data) == {"setup.json": "not a table"}
+    say(data / "ep_2.json", {"operator": "another"})
+    with pytest.raises(NameTaken):  # the files are those of the dataset, too
+        made(data)
+
+
+def test_an_episode_that_nothing_describes_has_no_values(data: Path) -> None:
+    for k in range(2):
+        episode(data / f"{k}.npz", k + 1)
+    say(data / "1.json", {"grade": 7})
+    ds = made(data)
+    assert [None if v != v else v for v in ds.episodes["grade"].tolist()] == [None, 7]
+    assert any("have no values" in n["text"] and n["count"] == 1 for n in ds.manifest.notes)
+
+
+def test_what_the_data_say_goes_before(data: Path) -> None:
+    for k in range(2):
+        episode(data / f"{k}.npz", success=np.bool_(k), task=np.array(f"own {k}"))
+        say(data / f"{k}.json", {"success": True, "task": "other", "Place": "lab", "place": "room"})
+    ds = made(data)
+    assert ds.episodes["success"].tolist() == [False, True] and ds.episodes["task"].tolist() == ["own 0", "own 1"]
+    assert ds.episodes["Place"].tolist() == ["lab", "lab"]
+    again = "the data, or another file beside them, say it"
+    assert fates(data) == {"success": again, "task": again, "place": again}
+
+
+def test_values_of_several_types_are_left_out_and_said(data: Path) -> None:
+    for k, (mixed, number, large) in enumerate([(1, 1, 2**60), ("one", 0.5, 2**64)]):
+        episode(data / f"{k}.npz")
+        say(data / f"{k}.json", {"mixed": mixed, "number": number, "large": large, "": 1})
+    ds = made(data)
+    assert ds.episodes["number"].tolist() == [1.0, 0.5] and "mixed" not in ds.episodes and "large" not in ds.episodes
+    assert fates(data).keys() == {"mixed", "large", ""}
+
+
+@pytest.mark.parametrize("name", ["config.json", "readings.json", "notes.txt"])
+def test_a_file_beside_several_episodes_describes_none(data: Path, name: str) -> None:
+    ids = np.repeat([0, 1], 3)
+    write(data / "log.npz", {"obs": np.ones((6, 2)), "action": np.ones((6, 1)), "episode": ids})
+    say(data / name, {"success": True} if name.endswith("json") else "one line")
+    assert fates(data) == {name: "several episodes lie in its folder, and none has its name"}
+    assert "success" not in made(data).episodes
+
+
+def test_demonstrations_of_maniskill(data: Path) -> None:
+    """A list of episodes in any order, by their numbers; what resets the environment is TED's own."""
+    listed = [
+        {
+            "episode_id": k,
+            "episode_seed": 100 + k,
+            "control_mode": "pd_joint_pos",
+            "reset_kwargs": {"seed": [7 + k] if k else 7, "options": {"reconfigure": True} if k == 2 else {}},
+            "success": k != 1,
+        }
+        for k in range(11)
+    ]
+    with h5py.File(data / "trajectory.state.h5", "w") as f:
+        for k in range(12):  # of the last one nothing is said
+            g = f.create_group(f"traj_{k}")
+            g["obs"], g["actions"] = np.ones((k + 2, 3), "f4"), np.ones((k + 1, 2), "f4")
+            g["terminated"], g["truncated"] = np.arange(k + 1) == k, np.zeros(k + 1, bool)
+    about = {"env_info": {"env_id": "PickCube-v1", "env_kwargs": {"obs_mode": "state"}}, "source_type": "rl"}
+    say(data / "trajectory.state.json", {**about, "episodes": listed[::-1]})
+    ds = made(data)
+    assert ds.episodes["length"].tolist() == [*range(1, 13)]
+    assert [int(v) for v in ds.episodes["episode_seed"][:11]] == [*range(100, 111)]
+    assert ds.episodes["seed"].tolist()[:11] == [*range(7, 18)] and ds.episodes["has_seed"].tolist() == [True] * 11 + [
+        False
+    ]
+    assert [*ds.episodes["options"]][1:4] == ["", '{"reconfigure": true}', ""]
+    assert ds.select(where="success and length < 4").episodes["length"].tolist() == [1, 3]
+    assert ds.manifest.env["id"] == "PickCube-v1"
+    assert json.loads(ds.store.table.metadata.text("trajectory.state.json")) == about
+    assert any("have no values" in n["text"] and n["count"] == 1 for n in ds.manifest.notes)
+
+
+def test_other_readers_take_the_files_beside_theirs(data: Path) -> None:
+    """As RoboCasa writes its demonstrations."""
+    with h5py.File(data / "demo.hdf5", "w") as f:
+        for k in range(2):
+            g = f.create_group(f"data/demo_{k}")
+            meta = {
+                "lang": f"open drawer {k}",
+                "layout_id": k,
+                "style_id": 3,
+                "cam_configs": {"a": [1]},
+                "fixtures": {},
+            }
+            g.attrs.update(ep_meta=json.dumps(meta), num_samples=2)
+            g["actions"], g["states"], g["obs/eef"] = np.ones((2, 7)), np.ones((2, 5)), np.ones((2, 3))
+    say(data / "config.json", {"algo": "bc"})
+    planned = plan_import(data, "local/x")
+    assert planned.reader == "robomimic" and fates(data).keys() == {"config.json"}
+    ds = made(data)
+    assert ds.episodes["task"].tolist() == ["open drawer 0", "open drawer 1"]
+    assert ds.episodes["ep_meta_layout_id"].tolist() == [0, 1] and ds.episodes["ep_meta_style_id"].tolist() == [3, 3]
+
+
+# -- the user's pattern
+
+
+def test_a_pattern_says_which_files_describe_which(data: Path) -> None:
+    for k in (3, 20):
+        episode(data / f"runs/run{k}.npz", k)
+        say(data / f"labels/{k:04d}.json", {"grade": k})
+        say(data / f"words/run{k}/en.txt", f"word {k}")
+    done = run_rlds("import", data, "--as", "local/y", "--episode-info", "labels/*.json", "--dry-run")
+    assert done.returncode == 0 and b"columns per episode: grade\n" in done.stdout
+    ds = made(data, episode_info="labels/*.json")
+    assert ds.episodes["grade"].tolist() == [3, 20] and ds.manifest.options["episode_info"] == "labels/*.json"
+    assert made(data, episode_info="labels/*.json").fingerprint == ds.fingerprint
+    with pytest.raises(NameTaken):
+        made(data)
+    by_folder = import_files(data, "local/z", episode_info="words/*/en.txt", progress=False)
+    assert by_folder.episodes["en"].tolist() == ["word 3", "word 20"]
+    for bad in ("labels/*.jsn", "../labels/*.json", "/labels/*.json", ""):
+        with pytest.raises(UnknownLayout, match="episode_info"):
+            plan_import(data, "local/w", episode_info=bad or "/")
+    say(data / "labels/0004.json", {"grade": 4})
+    with pytest.raises(UnknownLayout, match="0004"):
+        plan_import(data, "local/w", episode_info="labels/*.json")
+    with pytest.raises(UnknownLayout, match="fits no file"):  # beside what was named
+        plan_import(data / "runs", "local/w", episode_info="labels/*.json")
+
+
+def test_a_pattern_holds_for_appends(data: Path) -> None:
+    for day, count in (("a", 2), ("bb", 1)):
+        for k in range(count):
+            episode(data / day / f"{k}.npz", 2 * k + len(day))
+            say(data / day / f"labels/{k}.json", {"grade": f"{day}{k}"})
+    made(data / "a", episode_info="labels/*.json")
+    done = append("local/x", data / "bb", progress=False)
+    assert done.episodes == 1
+    assert rlds_cli.open_dataset("local/x").episodes["grade"].tolist() == ["a0", "a1", "bb0"]
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_one_file_describes_all_episodes(data: Path, listed: bool) -> None:
+    for k in range(3):
+        episode(data / f"run{k}.npz", k + 1)
+    said = {f"run{k}": {"grade": k} for k in (2, 0, 1)}
+    say(data / "all.json", [{"name": n, **v} for n, v in said.items()] if listed else said)
+    ds = made(data, episode_info="all.json")
+    assert ds.episodes["grade"].tolist() == [0, 1, 2]
