@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rlds_cli.archives.lerobot.description import lerobot_fields as lerobot_fields
     from rlds_cli.archives.openers import hdf5 as hdf5
     from rlds_cli.archives.openers import parquet as parquet
+    from rlds_cli.archives.openers import zarr_stores as zarr_stores
     from rlds_cli.archives.openx.steps import tfds_fields as tfds_fields
     from rlds_cli.archives.planning import answers as answers
     from rlds_cli.archives.plugins import ReaderName as ReaderName
@@ -89,6 +90,7 @@ __all__ = [
     "recognise",
     "recorded_account",
     "tfds_fields",
+    "zarr_stores",
 ]
 
 lazy(
@@ -99,7 +101,7 @@ lazy(
         "beside": "WithoutData holds_no_data is_beside",
         "boundary": "check_name choose reader reader_names recognise",
         "lerobot.description": "lerobot_fields",
-        "openers": "hdf5 parquet",
+        "openers": "hdf5 parquet zarr_stores",
         "openx.steps": "tfds_fields",
         "planning": "answers",
         "plugins": "ReaderName",

@@ -43,6 +43,7 @@ NO_STEPS = "its episode has no steps"
 NOT_ALL = "some files, episodes or rows do not have it"
 EMPTY_EPISODES, BAD_FILES = "empty-episodes", "bad-files"  # codes of notes about episodes that are left out
 MORE = "others, of which there are too many to list"
+UNTOLD = "files of a reader that gives no account"
 _NUMBER, _SUFFIX = re.compile(r"\d+"), re.compile(r"\.[A-Za-z]+\d?$")
 
 
@@ -72,6 +73,11 @@ class Entry:
     def is_file(self) -> bool:
         """Whether it is a file, and not something in one."""
         return self.kind == FILE
+
+    @property
+    def is_untold(self) -> bool:
+        """Whether it is a file of which the reader says nothing."""
+        return UNTOLD in self.used_as
 
     @classmethod
     def of_files(cls, name: str, count: int, *, left_out: str) -> Entry:

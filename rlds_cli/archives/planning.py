@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli.archives import episode_info
-from rlds_cli.archives.account import NOT_READ, Account, Entry, Fate, left_out, sorted_entries, used_as
+from rlds_cli.archives.account import NOT_READ, UNTOLD, Account, Entry, Fate, left_out, sorted_entries, used_as
 from rlds_cli.archives.beside import is_beside, is_description
 from rlds_cli.archives.boundary import reader, recognise, recognise_most, without_bad_files
 from rlds_cli.archives.formats import git_lfs, unfit
@@ -138,7 +138,7 @@ def account_of(plan: Plan, given: Archive) -> tuple[Entry, ...]:
     told = plan.account
     read = {plan.archive.name_of(i) for i in range(len(plan.archive.files))}
     if told is None:
-        told = Account(dict.fromkeys(read, used_as(f"files of the reader {plan.reader}, which gives no account")))
+        told = Account(dict.fromkeys(read, used_as(UNTOLD)))
     else:
         _check(plan, told, read)
     files = dict(told.files)

@@ -22,7 +22,8 @@ def account_lines(
         return
     used, lost = ([e for e in account if bool(e.left_out) is gone] for gone in (False, True))
     yield f"used: {_counted(used)}"
-    yield f"left out: {_counted(lost)}"
+    untold = any(e.is_untold for e in used)
+    yield f"left out: {_counted(lost) if lost or not untold else 'not known, since the reader gives no account'}"
     shown = lost if most is None or len(lost) <= most else lost[: most - 1]
     yield from (f"  {named(e)}: {e.left_out}" for e in shown)
     if len(shown) < len(lost):
