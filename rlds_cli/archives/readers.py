@@ -15,7 +15,7 @@ import numpy as np
 
 from rlds_cli.archives.account import Account, Entry
 from rlds_cli.base.array_types import Array, IntArray
-from rlds_cli.errors import ArchiveError, InvalidArgument, RldsError
+from rlds_cli.errors import ArchiveError, InvalidArgument, ReaderError, RldsError
 from rlds_cli.ted import CHUNK_BYTES as CHUNK_BYTES
 from rlds_cli.ted import CHUNK_ROWS as CHUNK_ROWS
 from rlds_cli.ted import Chunk, Field, Note, Scalar
@@ -268,6 +268,10 @@ class Plan:
     task: Field | None = None  # what is said of episodes, as the reader's field, which is none of the others
     version: int = 0  # of the reader; `Guarded` fills in both
     stored: int = 0  # bytes of the files
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.account, Account | None):
+            raise ReaderError(f"account is a {type(self.account).__name__}.", hint="Plan(account=ledger.account())")
 
 
 class Replan(Signal):

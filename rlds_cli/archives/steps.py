@@ -46,7 +46,7 @@ def check_steps(table: Table, fields: Mapping[str, str], rule: str | None) -> No
     deep = [len(c.shape) > 2 for c in top]
     is_grid = (any(deep) if flags else True) if many else all(deep) and not rewards and not flags
     if is_grid and len(rows) == 1 and all(c.shape[1] - min(rows) in (0, 1) for c in observed):
-        raise _no_step(table, rewards[0] if many else acted[0], "flags, file, or another rule")
+        raise _no_step(table, rewards[0] if many else acted[0], "file, flags, or another rule")
 
 
 def _is_one(c: TableColumn) -> bool:

@@ -175,6 +175,8 @@ def _check_rows(schema: Sequence[Field], names: set[str], e: EpisodeData) -> Non
             )
         )
     length = e.length
+    if not isinstance(e.options, str | None):
+        raise InvalidEpisode(f"{where}: options is a {type(e.options).__name__}.", hint="a JSON text: json.dumps(...)")
     if (told := e.extra.get(Subtasks.COLUMN)) is not None:
         Subtasks.of(told, where, length)
     both: dict[str, int] = {}

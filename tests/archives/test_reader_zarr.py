@@ -6,19 +6,28 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 import zarr
 
 import rlds_cli
+from rlds_cli.errors import ArchiveError, ReaderError, UnknownLayout
 from rlds_cli.keep.verification import trace
 
 PAGE = Path(__file__).parents[2] / "docs" / "zarr.md"
 
 
-def test_the_documented_reader_of_trials(tmp_path: Path) -> None:
+def documented(directory: Path, old: str = "", new: str = "") -> str:
+    """Write the reader of the page to a file, with something in it replaced."""
     (code,) = re.findall(r"<!-- reader -->\n```python\n(.*?)```", PAGE.read_text(), re.S)
-    (reader := tmp_path / "rig.py").write_text(code)
+    assert old in code
+    (reader := directory / "rig.py").write_text(code.replace(old, new))
+    return str(reader)
+
+
+def sessions(path: Path) -> dict[str, dict[str, np.ndarray]]:
+    """Write two sessions, of two trials and of one, and return their arrays."""
     rng = np.random.default_rng(0)
-    root, held = zarr.open_group(tmp_path / "lab.zarr", mode="w"), {}
+    root, held = zarr.open_group(path, mode="w"), dict[str, dict[str, np.ndarray]]()
     for name, trials in (("a", [(0, 2, 1), (3, 3, 0)]), ("b", [(0, 4, 0)])):
         group = root.create_group(f"sessions/{name}", attributes={"operator": name * 2, "tasks": ["push", "pull"]})
         rows = trials[-1][1] + 1
@@ -27,8 +36,12 @@ def test_the_documented_reader_of_trials(tmp_path: Path) -> None:
         for key, values in data.items():
             group.create_array(key, data=values)
         held[name] = data
+    return held
 
-    ds = rlds_cli.importing.import_files(tmp_path / "lab.zarr", "local/lab", reader=str(reader))
+
+def test_the_documented_reader_of_trials(tmp_path: Path) -> None:
+    reader, held = documented(tmp_path), sessions(tmp_path / "lab.zarr")
+    ds = rlds_cli.importing.import_files(tmp_path / "lab.zarr", "local/lab", reader=reader)
     assert ds.episodes["length"].tolist() == [3, 1, 5]
     assert ds.episodes["end"].tolist() == ["terminated", "cut", "cut"]
     assert ds.episodes["task"].tolist() == ["push", "pull", "push"] and ds.episodes["operator"][2] == "bb"
@@ -36,5 +49,27 @@ def test_the_documented_reader_of_trials(tmp_path: Path) -> None:
         np.testing.assert_array_equal(ds.episode(k)["observation/q"], held[name]["q"][rows], strict=True)
         np.testing.assert_array_equal(ds.episode(k)["observation/cam"], held[name]["cam"][rows], strict=True)
         np.testing.assert_array_equal(ds.episode(k)["action"], held[name]["cmd"][rows], strict=True)
-    found = trace(ds, 9, reader=str(reader))
+    found = trace(ds, 9, reader=reader)
     assert found.ok and found.steps == 9
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ("row=first,", 'row=first, options={"a": 1},', (ArchiveError, "options is a dict")),
+        ('episodes_by="trials")', 'episodes_by="trials", account=[])', (ReaderError, "account is a list")),
+    ],
+)
+def test_what_a_reader_gives_wrongly_is_said(
+    tmp_path: Path, old: str, new: str, error: tuple[type[Exception], str]
+) -> None:
+    sessions(tmp_path / "lab.zarr")
+    with pytest.raises(error[0], match=error[1]):
+        rlds_cli.importing.import_files(tmp_path / "lab.zarr", "local/lab", reader=documented(tmp_path, old, new))
+
+
+def test_a_mapping_that_divides_groups_is_refused(tmp_path: Path) -> None:
+    sessions(tmp_path / "lab.zarr")
+    fields = {"observation": "sessions/*/q", "action": "sessions/*/cmd", "episode": "sessions/*/trials"}
+    with pytest.raises(UnknownLayout, match=r"sessions/\*/trials does not divide them further"):
+        rlds_cli.importing.plan_import(tmp_path / "lab.zarr", "local/lab", fields=fields)

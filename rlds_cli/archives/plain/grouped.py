@@ -207,6 +207,11 @@ def plan(archive: Archive) -> Plan:
             f"Each file or group is one episode here; --episodes-by {archive.episodes_by} does not apply.",
             hint="leave it out, or name the flat columns by --map",
         )
+    if role := next((name for name in ("episode", "starts") if name in archive.fields), None):
+        raise UnknownLayout(
+            f"Each file or group is one episode here; {archive.fields[role]} does not divide them further.",
+            hint=f"leave --map {role}= out; a reader of your own divides groups (docs/writing-a-reader.md)",
+        )
     found = _contents(archive)
     found.settle(archive.missing)
     flags = {name: Field(name, "bool", (), "next") for name in FLAGS}
