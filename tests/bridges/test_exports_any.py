@@ -15,7 +15,7 @@ from rlds_cli.bridges.exports.exporting import format_of, plan_export
 from rlds_cli.errors import ExportError, InvalidEpisode
 from rlds_cli.make import importing
 
-FORMATS = ("minari", "d4rl", "robomimic")
+FORMATS = ("minari", "d4rl", "robomimic", "zarr-replay-buffer")
 _NAMES = st.sampled_from(
     [
         "cost",
@@ -116,7 +116,9 @@ def test_whatever_a_dataset_holds(tmp_path: Path, episodes: list[dict[str, Any]]
         done = rlds_cli.export(ds, to, tmp_path / to, lossy=True, force=True, jobs=1)
         assert losses or some or done.fingerprint == ds.fingerprint
         options = {"episodes_by": "timeouts"} if to == "d4rl" and "timeouts" in str(_options(ds, to, tmp_path)) else {}
-        again = importing.import_files(tmp_path / to, "local/again", reader=to, force=True, jobs=1, **options)
+        again = importing.import_files(
+            tmp_path / to, "local/again", reader=to.replace("-", "_"), force=True, jobs=1, **options
+        )
         assert again.fingerprint == done.fingerprint
 
 

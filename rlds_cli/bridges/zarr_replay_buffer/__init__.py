@@ -1,0 +1,3 @@
+"""Diffusion Policy, UMI and DP3: replay buffers in Zarr."""
+
+FORMATS = {"zarr-replay-buffer": "ZarrReplayBuffer"}
