@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rlds_cli.archives.boundary import reader as reader
     from rlds_cli.archives.boundary import reader_names as reader_names
     from rlds_cli.archives.boundary import recognise as recognise
-    from rlds_cli.archives.lerobot.description import lerobot_fields as lerobot_fields
+    from rlds_cli.archives.lerobot.features import lerobot_fields as lerobot_fields
     from rlds_cli.archives.openers import hdf5 as hdf5
     from rlds_cli.archives.openers import parquet as parquet
     from rlds_cli.archives.openers import zarr_stores as zarr_stores
@@ -100,7 +100,7 @@ lazy(
         "asking": "account_of describe is_recognised look_up plan_again plan_files planner",
         "beside": "WithoutData holds_no_data is_beside",
         "boundary": "check_name choose reader reader_names recognise",
-        "lerobot.description": "lerobot_fields",
+        "lerobot.features": "lerobot_fields",
         "openers": "hdf5 parquet zarr_stores",
         "openx.steps": "tfds_fields",
         "planning": "answers",

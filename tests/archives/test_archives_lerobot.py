@@ -75,7 +75,7 @@ def test_every_value(tmp_path: Path, version: str) -> None:
         file = root / ds.sources[e["source"][k]]["file"]
         numbers = pq.read_table(file)["episode_index"].to_pylist()
         assert numbers[int(e["row"][k])] == k
-    assert ds.manifest.env == {"fps": 10.0, "robot": "arm"}
+    assert ds.manifest.env == {"fps": 10.0, "robot": "unknown" if version == "v2.0" else "arm"}
     assert ds.manifest.metadata == ("lerobot/info.json",)
 
 

@@ -221,7 +221,7 @@ def write_v3(root: Path, c: Content) -> Path:
 
 
 def write_v2(root: Path, c: Content, version: str = "v2.1") -> Path:
-    """One data file and one video per camera and episode."""
+    """One data file and one video per camera and episode; v2.0 has statistics of all rows, and names motors."""
     (root / "meta").mkdir(parents=True)
     (root / "data" / "chunk-000").mkdir(parents=True)
     info = _info(
@@ -230,6 +230,14 @@ def write_v2(root: Path, c: Content, version: str = "v2.1") -> Path:
         data_path="data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
         video_path="videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
     )
+    if version == "v2.0":
+        for key, f in info["features"].items():
+            if f["dtype"] == "video":
+                info["features"][key] = f | {"video_info": {"video.fps": float(FPS), "video.is_depth_map": False}}
+            elif len(f["shape"]) == 1 and f["shape"][0] > 1:
+                info["features"][key] = f | {"names": {"motors": [f"motor_{i}" for i in range(f["shape"][0])]}}
+        info |= {"robot_type": "unknown", "total_videos": len(c.lengths) * len(c.video), "total_chunks": 1}
+        (root / "meta" / "stats.json").write_text(json.dumps({"action": {"min": [0.0, 0.0], "max": [1.0, 1.0]}}))
     (root / "meta" / "info.json").write_text(json.dumps(info))
     tasks = [json.dumps({"task_index": k, "task": t}) for k, t in enumerate(c.tasks)]
     (root / "meta" / "tasks.jsonl").write_text("\n".join(tasks) + "\n")

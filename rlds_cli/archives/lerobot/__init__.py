@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives.formats import parquet
-from rlds_cli.archives.lerobot import accounting, depth, description, rows
-from rlds_cli.archives.lerobot.description import TASK, Info, LerobotFeature, ListedEpisode
+from rlds_cli.archives.lerobot import accounting, depth, description, features, rows
+from rlds_cli.archives.lerobot.description import LANGUAGE, TASK, Info, ListedEpisode
+from rlds_cli.archives.lerobot.features import DataColumns, LerobotFeature
 from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Part, Plan
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import trees
@@ -46,13 +47,13 @@ def recognise(paths: Sequence[Path]) -> str | None:
     """Describe the files in one line; None if they are of another family."""
     found = description.candidates(paths)
     if not found:
-        return "LeRobot dataset without meta/info.json" if description.without_info(paths) else None
+        return "LeRobot dataset without meta/info.json" if description.told_beside(paths) else None
     try:
         info = description.read(found[0])
     except (UnknownLayout, UnsafeArchive):
         return "LeRobot dataset of a layout that is not read"  # `plan` says which, and what to do
     except RldsError:
-        return None
+        return "LeRobot dataset with a damaged meta/info.json" if description.told_beside(paths) else None
     if len(found) > 1:
         return f"{len(found)} LeRobot datasets"  # `plan` asks for one of them
     cameras = [f for f in info.features.values() if f.get("dtype") in ("image", "video")]
@@ -75,7 +76,7 @@ def plan(archive: Archive) -> Plan:
         pyarrow is not installed.
     """
     found = description.locate(archive.files)
-    if found is None and (root := description.without_info(archive.files)) is not None:
+    if found is None and (root := description.told_beside(archive.files)) is not None:
         raise CorruptArchive(
             f"{root} is a LeRobot dataset without meta/info.json, which says what its files hold.",
             hint="fetch meta/info.json, too; a pattern of the files of data/ alone reads them as tables",
@@ -124,7 +125,7 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
                 yield ArchivedValue(field, f"{key}[{at}]", _value(place, name, value, key, tasks))
 
 
-def _value(place: ArchivedStep, name: str, value: Any, key: str, tasks: dict[int, str]) -> Any:
+def _value(place: ArchivedStep, name: str, value: Any, key: str, tasks: dict[int, str | None]) -> Any:
     """Convert a value to the form of the store: images of depth decoded, others encoded."""
     if name in place.facts.get("nested", ()):
         return None if value is None else description.json_text(value)
@@ -167,7 +168,7 @@ def _table(file: Path) -> Any:
 
 
 @lru_cache(maxsize=4)
-def _listed_episodes(root: Path) -> tuple[Info, dict[str, ListedEpisode], dict[int, str]]:
+def _listed_episodes(root: Path) -> tuple[Info, dict[str, ListedEpisode], dict[int, str | None]]:
     info = description.read(root / "meta" / "info.json")
     files = list(trees.files(root))
     cameras = [key for key, f in info.features.items() if f["dtype"] == "video"]
@@ -245,20 +246,28 @@ def _plan(archive: Archive, info: Info) -> Plan:
     notes += moved
     if not kept:
         raise CorruptArchive(f"{info.root}: no episode with steps has all of its files.")
-    columns = description.schema(info.root / kept[0].data)
-    if cameras and "timestamp" not in columns.names:
+    columns = _columns(info, kept)
+    if (odd := next(iter(columns.odd), None)) is not None and not archive.skip_bad:
+        raise UnknownLayout(f"{odd}: {columns.odd[odd]}.", hint="leave its episodes out with --skip-bad")
+    if odd is not None:
+        kept, more = _without(info, kept, {info.root / name: f"{name}: {why}." for name, why in columns.odd.items()})
+        notes += more
+    if cameras and "timestamp" not in columns.schema.names:
         raise UnknownLayout(f"{info.root}: rows without a timestamp have no frames in videos.")
     chosen = {
         k: f for k, f in info.features.items() if (f["dtype"] != "video" or k in cameras) and k not in before.added
     }
+    if TASK in chosen and TASK in columns.schema.names:
+        description.tasks(info, archive.files)  # which raises if the rows' tasks have no texts
     named = {n: key for n, key in before.names(archive.fields).items() if key in chosen or n in archive.fields}
-    found, strange = description.read_features(chosen, columns, named)
-    strange = [key for key in strange if key not in before.added]
-    found, depths, shallow = _framed(found, info, kept[0])
+    read = features.read_features(chosen, columns.schema, named)
+    strange = [key for key in read.strange if key not in before.added]
+    found, depths, shallow = _framed(read.found, info, kept[0])
     found = [replace(f, field=before.columns[f.key].of(f.field)) if f.key in before.columns else f for f in found]
     left_out = {
         ("no-videos", "cameras whose videos are not here were left out"): without,
         ("strange-columns", "columns that no feature describes were left out"): strange,
+        ("absent-columns", "features for which no data file has a column were left out"): read.absent,
         ("odd-splits", "splits that are not a range of episodes were left out"): description.odd_splits(info),
         ("nested", "columns that are neither numbers nor texts are kept as JSON"): [f.key for f in found if f.nested],
         ("shallow-depth", "depth maps in videos of 8 bits are kept as they are: no distance is known"): shallow,
@@ -274,9 +283,15 @@ def _plan(archive: Archive, info: Info) -> Plan:
         facts=_facts(info, archive, found) | ({"depth": depths} if depths else {}),
         env={"fps": info.fps} | ({"robot": info.robot} if info.robot else {}),
         notes=tuple(notes),
-        account=accounting.account_of(archive, info, kept, found, without=without),
+        account=accounting.account_of(archive, info, kept, found, without=without, absent=read.absent),
         several_tasks=any(f.key == TASK for f in found) and _has_several_tasks(info, kept),
     )
+
+
+def _columns(info: Info, kept: Sequence[ListedEpisode]) -> DataColumns:
+    """Compare the columns of the data files."""
+    schemas = {name: description.schema(info.root / name) for name in dict.fromkeys(e.data for e in kept)}
+    return features.columns_of(schemas, (*info.features, *LANGUAGE))
 
 
 def _has_several_tasks(info: Info, kept: Sequence[ListedEpisode]) -> bool:
@@ -295,7 +310,7 @@ def _has_several_tasks(info: Info, kept: Sequence[ListedEpisode]) -> bool:
 def _facts(info: Info, archive: Archive, found: Sequence[LerobotFeature]) -> dict[str, Any]:
     keys = {f.key for f in found}
     mapped = any(name in archive.fields for name in FLAGS) or any(f"next.{n[5:]}" in keys for n in FLAGS)
-    by_success = not mapped and {_DONE, _SUCCESS} <= info.features.keys()
+    by_success = not mapped and {_DONE, _SUCCESS} <= keys
     return {
         "layout": info.version,
         "root": info.root.relative_to(archive.root).as_posix(),
@@ -317,19 +332,32 @@ def _there(
 def _damaged(info: Info, archive: Archive, listed: Sequence[ListedEpisode], cameras: Sequence[str]) -> dict[Path, str]:
     """Find the damaged files, with the error of each; data are read to their ends, of videos only the tables."""
     files, bad = set(archive.files), dict[Path, str]()
-    for name in dict.fromkeys(n for e in listed for n in (e.data, *(e.videos[key][0] for key in cameras))):
-        path = info.root / name
+    shown: dict[str, list[ListedEpisode]] = {}
+    for e in listed:
+        for name in (e.data, *(e.videos[key][0] for key in cameras)):
+            shown.setdefault(name, []).append(e)
+    for name, path in ((name, info.root / name) for name in shown):
         if path not in files:
             continue  # which is missing, and said so
         try:
             if path.suffix == ".parquet":
                 for _ in description.batches(path, description.schema(path).names, _CHECKED_ROWS):
                     pass
-            else:
-                mp4.read(path)
+            elif (why := _ends_early(mp4.read(path), name, shown[name], info.fps)) is not None:
+                bad[path] = f"{name}: {why}"
         except (CorruptArchive, UnknownLayout) as e:
             bad[path] = e.message
     return bad
+
+
+def _ends_early(track: Track, name: str, shown: Sequence[ListedEpisode], fps: float) -> str | None:
+    """Return how a video has fewer frames, and ends earlier, than the rows of the episodes that are in it."""
+    rows = sum(e.length for e in shown)
+    begins = {e.number: begin for e in shown for video, begin in e.videos.values() if video == name}
+    last = max(begins[e.number] + (e.length - 1) / fps for e in shown)
+    if len(track.seconds) >= rows or (len(track.seconds) and last <= track.seconds[-1] + 0.5 / fps):
+        return None
+    return f"the video has {len(track.seconds):,} frames for {rows:,} rows."
 
 
 def _without(

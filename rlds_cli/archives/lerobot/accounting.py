@@ -21,7 +21,8 @@ from rlds_cli.archives.account import (
 from rlds_cli.archives.formats import inventory
 from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.lerobot import description
-from rlds_cli.archives.lerobot.description import Info, LerobotFeature, ListedEpisode
+from rlds_cli.archives.lerobot.description import Info, ListedEpisode
+from rlds_cli.archives.lerobot.features import LerobotFeature
 from rlds_cli.archives.readers import Archive
 from rlds_cli.base.libraries import EXPORTED
 from rlds_cli.ted import VIDEO
@@ -31,6 +32,7 @@ STATISTICS = "statistics are computed from the rows"
 NO_EPISODE = "no episode that is read needs it"
 NO_FEATURE = "no feature describes it"
 NO_VIDEOS = "its videos are not here"
+NO_COLUMN = "no data file has such a column"
 _LISTED = ("episode_index", "length", "data/chunk_index", "data/file_index")
 _PER_CAMERA = ("chunk_index", "file_index", "from_timestamp")
 
@@ -42,6 +44,7 @@ def account_of(
     found: Sequence[LerobotFeature],
     *,
     without: Collection[str],
+    absent: Collection[str],
 ) -> Account:
     """State the fate of a dataset.
 
@@ -52,6 +55,8 @@ def account_of(
     found : sequence of LerobotFeature
     without : collection of str
         The cameras whose videos are not here.
+    absent : collection of str
+        The features for which no data file has a column.
     """
     told, fields = Ledger(), {f.key: used_as(f.field.name) for f in found}
     videos = {f.key for f in found if f.field.codec == VIDEO}
@@ -62,6 +67,8 @@ def account_of(
     for key in sorted(info.features):
         if key in videos or key in without:
             told.add(inventory.FEATURE, key, fields.get(key) or left_out(NO_VIDEOS))
+        elif key in absent:
+            told.add(inventory.FEATURE, key, left_out(NO_COLUMN))
     fields |= {key: used_as(LAYOUT) for key in description.COUNTED if key not in fields}
     fields |= {key: used_as(EXPORT_NAMES) for key in description.before(info).added if key not in fields}
     for name in dict.fromkeys(e.data for e in kept):

@@ -1,19 +1,6 @@
-"""``meta/`` of a LeRobot dataset: its features, and the files and rows of each episode.
+"""``meta/`` of a LeRobot dataset, and its tables: the files and rows of each episode.
 
-The features of ``info.json`` become TED fields; Parquet and JSON lines are read with errors that name the file.
-
-::
-
-    observation.images.top    observation/images/top     both     frames: PNG of the Parquet file, or a video
-    observation.state         observation/state          both
-    action                    action                     root
-    next.reward               next/reward                next     scalar
-    next.success              next/success               next
-    next.done                 next/info/done             next     says that, not why, an episode ended; see `rows`
-    timestamp and others      timestamp                  root
-    task_index                task                       -        the text: a column of episodes, see `archives.tasks`
-    language_events           language_events            root     lists of structs, as the text of their JSON
-    episode_index, frame_index, index                    -        count; checked, not kept
+Parquet and JSON lines are read with errors that name the file.
 """
 
 from __future__ import annotations
@@ -22,7 +9,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -44,7 +31,7 @@ from rlds_cli.base.libraries.lerobot import TASK as TASK
 from rlds_cli.base.media import image_header
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.ted import FLAGS, REWARD, VIDEO, EncodedFrames, Field, Placement
+from rlds_cli.ted import EncodedFrames
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _SLOT = re.compile(r"\{(\w+)(?::0?(\d{1,2})d)?\}")
@@ -55,8 +42,6 @@ _V2_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index
 _V3_DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 _V3_VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 _SEED_DIGITS = 20  # of 64 bits
-_NAMES = {"next.done": "next/info/done", TASK: "task"}
-_ROWS = r"(observation|action)\b"  # whose rows of one element stay rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +85,11 @@ def candidates(paths: Sequence[Path]) -> list[Path]:
     return [p for p in paths if p.parts[-2:] == ("meta", "info.json")]
 
 
-def without_info(paths: Sequence[Path]) -> Path | None:
-    """Return the root of a LeRobot dataset among files, if its ``meta/info.json`` is not there."""
+def told_beside(paths: Sequence[Path]) -> Path | None:
+    """Return the root of a LeRobot dataset among files, by the lists that lie beside ``meta/info.json``."""
     told = (p for p in paths if p.parent.name == "meta" and p.name in _BESIDE_INFO)
     roots = (*(p.parents[1] for p in told), *(p.parents[3] for p in paths if p.parts[-4:-2] == ("meta", "episodes")))
-    return next((root for root in roots if (root / "data").is_dir() and not (root / "meta/info.json").exists()), None)
+    return next((root for root in roots if (root / "data").is_dir()), None)
 
 
 def locate(paths: Sequence[Path]) -> Path | None:
@@ -152,11 +137,14 @@ def read(path: Path) -> Info:
             raise ValueError("features without a dtype")
         if len(features) > MAX_COLUMNS:
             raise UnsafeArchive(f"{path} has {len(features):,} features; at most {MAX_COLUMNS:,} are read.")
+        fps = content["fps"]
+        if not isinstance(fps, int | float) or isinstance(fps, bool) or not fps > 0:
+            raise ValueError(f"fps is {fps!r}")
         return Info(
             root=path.parents[1],
             version=version,
             major=major,
-            fps=float(content["fps"]),
+            fps=float(fps),
             features=features,
             episodes=content.get("total_episodes"),
             data_path=content.get("data_path") or (_V2_DATA if major == 2 else _V3_DATA),
@@ -165,7 +153,9 @@ def read(path: Path) -> Info:
             splits={str(k): str(v) for k, v in (content.get("splits") or {}).items()},
             robot=content.get("robot_type"),
         )
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as e:
+    except KeyError as e:
+        raise CorruptArchive(f"{path} does not say {e}, as LeRobot's does.", hint="fetch it again") from e
+    except (TypeError, ValueError, OverflowError, AttributeError) as e:
         raise CorruptArchive(f"{path} is not a LeRobot file ({type(e).__name__}: {e}).") from e
 
 
@@ -255,20 +245,30 @@ def _v3_video(info: Info, row: Mapping[str, Any], key: str) -> tuple[str, float]
     return fill(info.video_path, slots), float(row[f"videos/{key}/from_timestamp"])
 
 
-def tasks(info: Info, files: Sequence[Path]) -> dict[int, str]:
-    """Return the tasks by number; in v3 their texts are the index of a data frame."""
+def tasks(info: Info, files: Sequence[Path]) -> dict[int, str | None]:
+    """Return the tasks by number, None for one without a text; in v3 their texts are the index of a data frame.
+
+    Raises
+    ------
+    CorruptArchive
+        The list is missing or damaged.
+    """
+    path = _only(info, files, "meta/tasks.jsonl" if info.major == 2 else "meta/tasks.parquet")
     if info.major == 2:
-        path = info.root / "meta" / "tasks.jsonl"
-        lines = json_lines(path) if path in files else iter(())
-        return {int(line["task_index"]): str(line["task"]) for line in lines if {"task_index", "task"} <= set(line)}
-    path = info.root / "meta" / "tasks.parquet"
-    if path not in files:
-        return {}
-    table = read_table(path)
-    texts = next((n for n in ("__index_level_0__", "task", *table.column_names) if n in table.column_names), "")
-    if "task_index" not in table.column_names or texts == "task_index":
-        raise CorruptArchive(f"{path} has the columns {', '.join(table.column_names)}; task_index and texts expected.")
-    return dict(zip(table["task_index"].to_pylist(), map(str, table[texts].to_pylist()), strict=True))
+        listed = [(line.get("task_index"), line.get("task")) for line in json_lines(path)]
+    else:
+        table = read_table(path)
+        texts = next((n for n in ("__index_level_0__", "task", *table.column_names) if n in table.column_names), "")
+        if "task_index" not in table.column_names or texts == "task_index":
+            names = ", ".join(table.column_names)
+            raise CorruptArchive(f"{path} has the columns {names}; task_index and texts expected.")
+        listed = list(zip(table["task_index"].to_pylist(), table[texts].to_pylist(), strict=True))
+    found: dict[int, str | None] = {}
+    for number, text in listed:
+        if type(number) is not int or not (text is None or isinstance(text, str | int | float)):
+            raise CorruptArchive(f"{path}: the task number {number!r} with the text {text!r}.", hint="correct the list")
+        found[number] = None if text is None else str(text)
+    return found
 
 
 def splits(info: Info, number: int) -> tuple[str, ...]:
@@ -341,18 +341,8 @@ def batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]:
 
 
 def joined(batches: Sequence[Any]) -> Any:
-    """Join batches to a table.
-
-    Raises
-    ------
-    UnknownLayout
-        Their columns are of different types.
-    """
-    pa = parquet.pyarrow()
-    try:
-        return pa.Table.from_batches([b.replace_schema_metadata(None) for b in batches])
-    except pa.ArrowException as e:
-        raise UnknownLayout(f"Data files do not hold the same columns: {e}") from e
+    """Join batches of the same columns to a table."""
+    return parquet.pyarrow().Table.from_batches([b.replace_schema_metadata(None) for b in batches])
 
 
 def json_of(path: Path) -> Any:
@@ -453,120 +443,3 @@ def frames(column: Any, where: str) -> EncodedFrames:
         if header.height * header.width > MAX_PIXELS:
             raise UnsafeArchive(f"{where}, row {row} of a block: an image of {header.height}x{header.width}.")
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class LerobotFeature:
-    """A column of the archive, or a camera's videos, as the field that it becomes.
-
-    ``nested`` says that its values are kept as JSON.
-    """
-
-    key: str
-    field: Field
-    nested: bool = False
-
-
-def lerobot_fields(features: Mapping[str, Mapping[str, Any]], columns: Any) -> dict[str, Field]:
-    """Return the field that each feature is read as, by its key, where nothing else is said; see `read_features`."""
-    return {read.key: read.field for read in read_features(features, columns, {})[0]}
-
-
-def read_features(
-    features: Mapping[str, Mapping[str, Any]], columns: Any, renamed: Mapping[str, str]
-) -> tuple[list[LerobotFeature], list[str]]:
-    """Find the features to store, frames without their shape, and the columns that no feature describes.
-
-    Parameters
-    ----------
-    features : mapping
-        Of ``info.json``.
-    columns : pyarrow.Schema
-        Of a data file.
-    renamed : mapping
-        Keys by the TED names that the user gave them.
-
-    Raises
-    ------
-    UnknownLayout
-        A name is given to no feature, a feature has no column, or rewards and flags are neither numbers nor flags.
-    """
-    features = {**features, **{k: {"dtype": "language"} for k in LANGUAGE if k in columns.names and k not in features}}
-    named = {key: name for name, key in renamed.items()}
-    lost = sorted(named.keys() - features.keys())
-    if lost:
-        raise UnknownLayout(f"There is no feature {lost[0]}.", hint=f"--map with one of {', '.join(features)}")
-    kept = [key for key in features if key not in COUNTED or key in named]
-    names = _names(kept, named)
-    found = [_feature(names[key], key, features[key], columns) for key in kept]
-    return found, [name for name in columns.names if name not in features]
-
-
-def _names(keys: Iterable[str], named: Mapping[str, str]) -> dict[str, str]:
-    """Make TED names; a name that would be both a field and a group of fields keeps its dot."""
-    keys = list(keys)
-    names: dict[str, str] = {}
-    for key in sorted(keys):
-        above = max((k for k in keys if key.startswith(f"{k}.")), key=len, default=None)
-        plain = names[above] + key[len(above) :] if above else key.replace(".", "/")
-        names[key] = named.get(key) or _NAMES.get(key) or plain
-    return names
-
-
-def _feature(name: str, key: str, feature: Mapping[str, Any], columns: Any) -> LerobotFeature:
-    placement = _placement(name)
-    if feature["dtype"] == "video":
-        return LerobotFeature(key, Field(name, "uint8", (), placement, "frames", VIDEO))
-    if key not in columns.names:
-        raise UnknownLayout(f"The data files have no column {key}, which info.json describes.")
-    text = Field(name, "str", (), placement, "text")
-    if key == TASK and name not in FLAGS:
-        return LerobotFeature(key, text)
-    kind = columns.field(key).type
-    if feature["dtype"] == "image":
-        return LerobotFeature(key, Field(name, "uint8", (), placement, "frames"))
-    types = parquet.pyarrow().types
-    if _is_text(kind):
-        return LerobotFeature(key, text)
-    inner, depth, sides = _inner(kind)
-    if not (types.is_boolean(inner) or types.is_integer(inner) or types.is_floating(inner)):
-        if name in (REWARD, *FLAGS):
-            raise UnknownLayout(f"{key} holds values of type {kind}, which are not {name}.")
-        return LerobotFeature(key, text, nested=True)
-    return LerobotFeature(
-        key, _numbers(name, inner, depth, sides, tuple(map(int, feature.get("shape") or ())), placement)
-    )
-
-
-def _is_text(kind: Any) -> bool:
-    types = parquet.pyarrow().types
-    if getattr(kind, "extension_name", "") == "arrow.json":
-        return True
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
-
-
-def _inner(kind: Any) -> tuple[Any, int, list[int]]:
-    """Return the type inside nested lists, their depth, and the sizes of the fixed ones."""
-    types = parquet.pyarrow().types
-    depth, sides = 0, list[int]()
-    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        sides += [kind.list_size] if types.is_fixed_size_list(kind) else []
-        kind, depth = kind.value_type, depth + 1
-    return kind, depth, sides
-
-
-def _numbers(
-    name: str, kind: Any, depth: int, sides: Sequence[int], shape: tuple[int, ...], placement: Placement
-) -> Field:
-    if len(sides) == depth and math.prod(sides) != math.prod(shape):
-        shape = tuple(sides)  # what the file has, where info.json says otherwise
-    if shape == (1,) and depth == 0 and not re.match(_ROWS, name):
-        shape = ()
-    dtype = "bool" if parquet.pyarrow().types.is_boolean(kind) else np.dtype(kind.to_pandas_dtype()).name
-    return Field(name, dtype, () if name in (REWARD, *FLAGS) and shape == (1,) else shape, placement)
-
-
-def _placement(name: str) -> Placement:
-    top = name.split("/")[0]
-    return "next" if top == "next" else "both" if top == "observation" else "root"

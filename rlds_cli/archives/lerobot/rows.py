@@ -74,11 +74,14 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 
 def _blocks(reader: _BlockReader, episodes: Sequence[Episode]) -> Iterator[tuple[Any, list[_Segment]]]:
-    """Read the rows of one file, or of several that follow each other, with their episodes."""
+    """Read the rows of one file, or of several with the same columns that follow each other, with their episodes."""
     held: list[Any] = []
     segments: list[_Segment] = []
     rows = 0
     for batch, of_batch in _batches(reader, episodes):
+        if held and not batch.schema.equals(held[-1].schema):
+            yield description.joined(held), segments
+            held, segments, rows = [], [], 0
         held.append(batch)
         segments += [_Segment(s.episode, s.start + rows, s.stop + rows, s.at, s.row) for s in of_batch]
         rows += batch.num_rows
@@ -347,7 +350,7 @@ def _table(ended: Sequence[_Segment], end: Array) -> EpisodeTable:
     )
 
 
-def _tasks(plan: Plan) -> dict[int, str]:
+def _tasks(plan: Plan) -> dict[int, str | None]:
     found = description.locate(plan.archive.files)
     assert found is not None
     return description.tasks(description.read(found), plan.archive.files)
