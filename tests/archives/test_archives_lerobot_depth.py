@@ -1,4 +1,4 @@
-"""LeRobot's depth cameras and its annotations, against what was written."""
+"""LeRobot's depth cameras and nested columns, against what was written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import lerobot_archives as archives
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from lerobot_archives import Content, H, W, write_v3
 from PIL import Image
@@ -36,15 +35,6 @@ def steps(ds: Dataset, name: str, k: int) -> Any:
 def depth(**info: Any) -> Content:
     marks = {"is_depth_map": True, "video.pix_fmt": "gray12le"}
     return Content(lengths=(3, 4, 2), depth=("depth",), depth_info=marks | info)
-
-
-def rewrite(root: Path, **columns: pa.Array) -> None:
-    """Put columns into the only data file."""
-    path = next(root.glob("data/*/*.parquet"))
-    table = pq.read_table(path)
-    for name, values in columns.items():
-        table = table.append_column(name, values)
-    pq.write_table(table, path)
 
 
 @pytest.mark.thorough
@@ -222,48 +212,7 @@ def test_images_of_depth_that_do_not_fit(tmp_path: Path) -> None:
         import_files(write_v3(tmp_path / "a", c), "local/a")
 
 
-# annotations
-
-PERSISTENT = [
-    {
-        "role": "assistant",
-        "content": "hebe den Würfel an",
-        "style": "subtask",
-        "timestamp": 0.5,
-        "camera": None,
-        "tool_calls": None,
-    },
-    {"role": "user", "content": None, "style": None, "timestamp": float("nan"), "camera": None, "tool_calls": []},
-]
-EVENT = {"role": "user", "content": "halt!", "style": "vqa", "camera": "observation.images.top", "tool_calls": ["{}"]}
-ROW = [("role", pa.string()), ("content", pa.string()), ("style", pa.string())]
-MORE = [("camera", pa.string()), ("tool_calls", pa.list_(pa.string()))]
-LANGUAGE = {
-    "language_persistent": pa.list_(pa.struct([*ROW, ("timestamp", pa.float32()), *MORE])),
-    "language_events": pa.list_(pa.struct([*ROW, *MORE])),
-}
-
-
-@pytest.mark.parametrize("declared", [True, False])
-def test_language_is_kept_as_json(tmp_path: Path, declared: bool) -> None:
-    rows = {"language_persistent": [PERSISTENT] * 5, "language_events": [[], [EVENT], [], None, [EVENT, EVENT]]}
-    root = write_v3(tmp_path / "a", Content(lengths=(3, 2)))
-    rewrite(root, **{k: pa.array(v, LANGUAGE[k]) for k, v in rows.items()})
-    if declared:
-        info = json.loads((root / "meta/info.json").read_text())
-        info["features"] |= {k: {"dtype": "language", "shape": [1], "names": None} for k in rows}
-        (root / "meta/info.json").write_text(json.dumps(info))
-    ds = import_files(root, "local/a")
-    assert {ds.schema[k].kind for k in rows} == {"text"}
-    wanted = [PERSISTENT[0], {**PERSISTENT[1], "timestamp": None}]
-    for k in range(2):
-        assert [json.loads(t) for t in steps(ds, "language_persistent", k)] == [wanted] * (3 - k)
-    events = [*steps(ds, "language_events", 0), *steps(ds, "language_events", 1)]
-    assert [None if t is None else json.loads(t) for t in events] == rows["language_events"]
-    assert [n["count"] for n in ds.manifest.notes if n["code"] == "nested"] == [2]
-    looked_up = trace(ds, 9)
-    assert looked_up.ok and {*rows} <= {*looked_up.fields}
-    assert ds.manifest.facts["nested"] == ["language_persistent", "language_events"]
+# other columns
 
 
 def test_other_nested_columns_are_kept_as_json(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ episodes the video files and times of others (huggingface/lerobot#2550); this is
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -23,9 +24,10 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives.formats import parquet
-from rlds_cli.archives.lerobot import accounting, depth, description, features, rows
+from rlds_cli.archives.lerobot import accounting, depth, description, features, language, rows
 from rlds_cli.archives.lerobot.description import LANGUAGE, TASK, Info, ListedEpisode
 from rlds_cli.archives.lerobot.features import DataColumns, LerobotFeature
+from rlds_cli.archives.lerobot.language import Language
 from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Part, Plan
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import trees
@@ -123,6 +125,11 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
             else:
                 value = _table(place.file)[key][at].as_py()
                 yield ArchivedValue(field, f"{key}[{at}]", _value(place, name, value, key, tasks))
+    if spoken := place.facts.get("language"):
+        block = _table(place.file).slice(row, 1)
+        times = [math.nan if time is None else time for time in block["timestamp"].to_pylist()]
+        for name, texts in language.texts(spoken, block, times, place.name).items():
+            yield ArchivedValue(name, f"{spoken[name][0]}[{row}]", texts[0])
 
 
 def _value(place: ArchivedStep, name: str, value: Any, key: str, tasks: dict[int, str | None]) -> Any:
@@ -262,7 +269,8 @@ def _plan(archive: Archive, info: Info) -> Plan:
     named = {n: key for n, key in before.names(archive.fields).items() if key in chosen or n in archive.fields}
     read = features.read_features(chosen, columns.schema, named)
     strange = [key for key in read.strange if key not in before.added]
-    found, depths, shallow = _framed(read.found, info, kept[0])
+    of_rows, spoken = _spoken(read.found, info, kept, columns, {*named.values()})
+    found, depths, shallow = _framed(of_rows, info, kept[0])
     found = [replace(f, field=before.columns[f.key].of(f.field)) if f.key in before.columns else f for f in found]
     left_out = {
         ("no-videos", "cameras whose videos are not here were left out"): without,
@@ -273,6 +281,10 @@ def _plan(archive: Archive, info: Info) -> Plan:
         ("shallow-depth", "depth maps in videos of 8 bits are kept as they are: no distance is known"): shallow,
     }
     notes += [Note(code, text, len(names), names[0]) for (code, text), names in left_out.items() if names]
+    notes += spoken.notes
+    facts = _facts(info, archive, found) | ({"depth": depths} if depths else {})
+    facts |= {"language": spoken.facts} if spoken.facts else {}
+    found += spoken.features
     fields = {f.field.name: f.field for f in found} | {name: Field(name, "bool", (), "next") for name in FLAGS}
     return Plan(
         reader="lerobot",
@@ -280,7 +292,7 @@ def _plan(archive: Archive, info: Info) -> Plan:
         schema=tuple(fields[name] for name in sorted(fields)),
         parts=tuple(_parts(archive, info, kept, listed)),
         episodes_by="file",
-        facts=_facts(info, archive, found) | ({"depth": depths} if depths else {}),
+        facts=facts,
         env={"fps": info.fps} | ({"robot": info.robot} if info.robot else {}),
         notes=tuple(notes),
         account=accounting.account_of(archive, info, kept, found, without=without, absent=read.absent),
@@ -292,6 +304,22 @@ def _columns(info: Info, kept: Sequence[ListedEpisode]) -> DataColumns:
     """Compare the columns of the data files."""
     schemas = {name: description.schema(info.root / name) for name in dict.fromkeys(e.data for e in kept)}
     return features.columns_of(schemas, (*info.features, *LANGUAGE))
+
+
+def _spoken(
+    found: Sequence[LerobotFeature],
+    info: Info,
+    kept: Sequence[ListedEpisode],
+    columns: DataColumns,
+    renamed: Collection[str],
+) -> tuple[list[LerobotFeature], Language]:
+    """Divide features into others and those of language columns, which reads these; renamed ones stay as they are."""
+    spoken = [f.key for f in found if f.nested and f.key in LANGUAGE and f.key not in renamed]
+    if not spoken or "timestamp" not in columns.schema.names:
+        return list(found), Language()
+    others = [f for f in found if f.key not in spoken]
+    files = [info.root / name for name in dict.fromkeys(e.data for e in kept)]
+    return others, language.survey(files, spoken, {f.field.name for f in others})
 
 
 def _has_several_tasks(info: Info, kept: Sequence[ListedEpisode]) -> bool:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from rlds_cli.archives.account import (
+    EMPTY,
     EPISODES,
     EXPORT_NAMES,
     LAYOUT,
@@ -25,6 +26,7 @@ from rlds_cli.archives.lerobot.description import Info, ListedEpisode
 from rlds_cli.archives.lerobot.features import LerobotFeature
 from rlds_cli.archives.readers import Archive
 from rlds_cli.base.libraries import EXPORTED
+from rlds_cli.base.libraries.lerobot import LANGUAGE
 from rlds_cli.ted import VIDEO
 
 STATS = "stats/"
@@ -58,7 +60,10 @@ def account_of(
     absent : collection of str
         The features for which no data file has a column.
     """
-    told, fields = Ledger(), {f.key: used_as(f.field.name) for f in found}
+    told, names = Ledger(), dict[str, list[str]]()
+    for f in found:
+        names.setdefault(f.key, []).append(f.field.name)
+    fields = {key: used_as(*of_key) for key, of_key in names.items()}
     videos = {f.key for f in found if f.field.codec == VIDEO}
     fates: dict[Path, Fate] = {info.root / e.data: used_as(EPISODES) for e in kept}
     fates |= {info.root / e.videos[key][0]: fields[key] for e in kept for key in videos}
@@ -103,7 +108,7 @@ def _of_column(item: Item, fields: Mapping[str, Fate]) -> Fate | None:
     if item.kind != inventory.COLUMN or item.name.endswith("/path"):
         return None
     top = item.name.partition("/")[0]
-    return fields.get(item.name) or fields.get(top) or left_out(NO_FEATURE)
+    return fields.get(item.name) or fields.get(top) or left_out(EMPTY if top in LANGUAGE else NO_FEATURE)
 
 
 def _items(path: Path) -> Sequence[Item]:

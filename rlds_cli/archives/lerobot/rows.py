@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives.lerobot import depth, description
+from rlds_cli.archives.lerobot import depth, description, language
 from rlds_cli.archives.lerobot.depth import Depth
 from rlds_cli.archives.lerobot.description import TASK
 from rlds_cli.archives.readers import CHUNK_BYTES, Plan
@@ -138,6 +138,7 @@ class _BlockReader:
         self.plan = plan
         self._keys: Mapping[str, str] = plan.facts["columns"]
         self._nested = frozenset(plan.facts.get("nested", ()))
+        self._spoken: Mapping[str, Sequence[str]] = plan.facts.get("language", {})
         self._deep = {n for n in plan.facts.get("depth", ()) if self._field(n).kind == "array"}  # decoded here
         self._tasks = _tasks(plan) if TASK in self._keys.values() else {}
         self._by_success = plan.facts["terminated"] == f"{_DONE} and {_SUCCESS}"
@@ -146,6 +147,7 @@ class _BlockReader:
         self.block_rows = max(1, min(_BLOCK_ROWS, CHUNK_BYTES // max(1, width)))
         stored = [key for name, key in self._keys.items() if self._field(name).codec != VIDEO]
         self._has = set(description.schema(plan.archive.files[plan.parts[0].args["episodes"][0]["file"]]).names)
+        stored += [of[0] for of in self._spoken.values()]
         wanted = [*stored, _EPISODE, _TIME, *((_DONE, _SUCCESS) if self._by_success else ())]
         self.columns = [c for c in dict.fromkeys(wanted) if c in self._has]
 
@@ -160,7 +162,11 @@ class _BlockReader:
         place = np.arange(block.num_rows) + np.searchsorted(stops, np.arange(block.num_rows), "right")
         rows = _BlockRows(place, stops + np.arange(len(stops)), block.num_rows + len(stops))
         notes: list[Note] = []
-        columns = {f.name: self._column(f, block, segments, rows, notes) for f in self.plan.schema}
+        spoken = self._annotations(block, segments, rows)
+        columns = {
+            f.name: self._column(f, block, segments, rows, notes) for f in self.plan.schema if f.name not in spoken
+        }
+        columns |= spoken
         end = self._ends(columns, block, segments, rows, notes)
         return Chunk(columns, rows.last, _table(ended, end), tuple(notes))
 
@@ -208,6 +214,15 @@ class _BlockReader:
         if f.placement == "both":
             out[rows.final] = out[rows.final - 1]
         return out
+
+    def _annotations(self, block: Any, segments: Sequence[_Segment], rows: _BlockRows) -> dict[str, Column]:
+        """Lay out the texts of the language columns."""
+        if not self._spoken:
+            return {}
+        times = np.zeros(block.num_rows, np.float64)
+        description.values(block[_TIME], times, _TIME)
+        texts = language.texts(self._spoken, block, times.tolist(), self._where(segments[0]))
+        return {name: rows.texts(of, repeat=False) for name, of in texts.items()}
 
     def _text(self, column: Any, key: str, where: str) -> Text:
         values: list[Any] = column.to_pylist()
