@@ -255,6 +255,42 @@ def vd4rl(rng: Rng, directory: Path) -> Options:
     return options
 
 
+def exorl(rng: Rng, directory: Path) -> Options:
+    """An npz for each episode in the order of dm_env: first rows with an action, ragged columns, another last row."""
+    dtype, physics = rng.choice(["f4", "f8"]), chance(rng, 0.5)
+    for k, n in enumerate(lengths(rng)):
+        columns = {"observation": values(rng, n + 1, (3,), dtype), "action": values(rng, n + 1, (2,), dtype)}
+        columns |= {"reward": values(rng, n + 1, (1,), dtype), "discount": np.ones((n + 1, 1), dtype)}
+        columns["discount"][-1] = 0 if chance(rng, 0.3) else 1
+        if chance(rng, 0.9):
+            columns["action"][0], columns["reward"][0] = 0, 0
+        if physics:
+            columns["physics"] = values(rng, n + 1, (4,), dtype)
+        if chance(rng, 0.05):
+            columns["reward"] = columns["reward"][1:]
+        np.savez_compressed(directory / f"episode_{k:06d}_{n}.npz", **columns)
+    return {"format": "exorl", "skip_bad": chance(rng, 0.2)}
+
+
+def neorl2(rng: Rng, directory: Path) -> Options:
+    """Steps with a list of first rows: open ends, flags where the list has none, next observations that differ."""
+    for name in ("train", "val")[: 1 + chance(rng, 0.4)]:
+        runs = lengths(rng)
+        n, begins = sum(runs), np.cumsum([0, *runs[:-1]])
+        columns = {"obs": values(rng, n, (3,), "f4"), "action": values(rng, n, (2,), "f4")}
+        columns |= {"reward": values(rng, n, (1,), "f4"), "next_obs": np.roll(columns["obs"], -1, axis=0)}
+        columns["next_obs"][np.r_[begins[1:], n] - 1] += 1
+        if chance(rng, 0.1):
+            columns["next_obs"] += 1
+        columns["done"] = flags(rng, n, [b - 1 for b in begins[1:] if chance(rng, 0.5)], "f4")
+        if listed := chance(rng, 0.7):
+            columns["index"] = begins
+        if not listed or chance(rng, 0.5):
+            columns["truncated"] = flags(rng, n, [n - 1], "?")
+        np.savez_compressed(directory / f"DMSD-{name}.npz", **columns)
+    return {"format": "neorl2", "skip_bad": chance(rng, 0.1)}
+
+
 def robomimic(rng: Rng, directory: Path) -> Options:
     """Demonstrations with and without next observations, masks, models, constants that happen to have T rows."""
     raw, after = chance(rng, 0.25), str(rng.choice(["none", "copy", "own", "own", "copy"]))
@@ -562,7 +598,21 @@ def _write(rng: Rng, directory: Path, name: str, kind: str, columns: dict[str, A
 
 FAMILIES: dict[str, Callable[[Rng, Path], Options]] = {
     f.__name__: f
-    for f in (openml, d3rlpy, ogbench, d4rl, robomimic, roboset, gen_dgrl, vd4rl, zarr_replay_buffer, recordings, plain)
+    for f in (
+        openml,
+        d3rlpy,
+        ogbench,
+        d4rl,
+        robomimic,
+        roboset,
+        gen_dgrl,
+        vd4rl,
+        exorl,
+        neorl2,
+        zarr_replay_buffer,
+        recordings,
+        plain,
+    )
 }
 
 

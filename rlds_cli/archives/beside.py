@@ -35,7 +35,10 @@ SUFFIXES = (
     *(".lock", "~", ".bak", ".swp", ".tmp", ".gif", ".svg"),
 )
 # Which describe the data beside them: a reader of tables leaves them out.
-DESCRIPTIONS = (".json", ".yaml", ".yml", ".toml", ".txt", ".log", ".cfg", ".ini", ".xml")
+DESCRIPTIONS = (
+    *(".json", ".yaml", ".yml", ".toml", ".txt", ".log", ".cfg", ".ini", ".xml"),
+    *(".svo", ".svo2"),  # recordings of ZED cameras, beside the videos made of them
+)
 NO_DATA = "by its name it holds no data"
 _SHOWN = 10
 

@@ -35,6 +35,8 @@ READERS = (
     "openx",
     "rlu_atari",
     "vd4rl",
+    "exorl",
+    "neorl2",
     "atari_dqn",
     "gen_dgrl",
     "ogbench",
@@ -47,7 +49,18 @@ READERS = (
     "plain",
 )
 # Readers that stop at the first damaged file.
-STOP_AT_DAMAGE = ("d3rlpy", "d4rl", "gen_dgrl", "ogbench", "robomimic", "roboset", "vd4rl", "zarr_replay_buffer")
+STOP_AT_DAMAGE = (
+    "d3rlpy",
+    "d4rl",
+    "gen_dgrl",
+    "ogbench",
+    "robomimic",
+    "roboset",
+    "vd4rl",
+    "exorl",
+    "neorl2",
+    "zarr_replay_buffer",
+)
 OF_BUNDLES = ("zarr_replay_buffer", "plain")  # readers of directories that are one file, see `base.files.bundles`
 REWARDS = (ACTION, ARRIVE) = ("action", "arrive")  # the step that the reward of a row belongs to
 LACKING = (FILL, DROP, REFUSE) = ("fill", "drop", "refuse")  # the fate of fields that some rows do not have

@@ -53,11 +53,11 @@ class FrameFamily(Flat):
     def check(self, archive: Archive) -> None:
         """Refuse mappings, rules for ends, and files of both kinds."""
         if archive.fields or archive.episodes_by not in (None, *self.rules):
-            raise UnknownLayout("V-D4RL's names and ends are fixed; --map and --episodes-by do not apply.")
+            raise UnknownLayout(f"{self.title}'s names and ends are fixed; --map and --episodes-by do not apply.")
         if odd := next((p for p in archive.files if not self.is_file(p)), None):
             raise UnknownLayout(
                 f"{odd.name} is not of the kind of {archive.files[0].name}, or damaged.",
-                hint="an archive of V-D4RL is all npz (64 px) or all HDF5 (84 px): name one of its directories",
+                hint=f"an archive of {self.title} is all npz or all HDF5: name one of its directories",
             )
 
     def layout(self, table: Table, archive: Archive) -> FlatLayout:
@@ -131,8 +131,9 @@ class EpisodeShards(FrameFamily):
     """64 px: an npz for each episode."""
 
     container, rules, whole_files = "npz", ("file",), True
-    frames, marks = "image", ("is_first", "is_last", "is_terminal")
-    needed = ("image", "action", "reward")
+    frames = "image"
+    marks: ClassVar[tuple[str, ...]] = ("is_first", "is_last", "is_terminal")
+    needed: ClassVar[tuple[str, ...]] = ("image", "action", "reward")
 
     def describe(self, table: Table, paths: Sequence[Path]) -> tuple[str, str] | None:
         """Tell V-D4RL's npz by their columns."""

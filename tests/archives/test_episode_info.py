@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 from conftest import run_rlds
+from lerobot_archives import decoded, encode
 from own_files import write
 
 import rlds_cli
@@ -33,6 +34,12 @@ def episode(path: Path, steps: int = 2, **more: Any) -> Path:
 def say(path: Path, said: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(said if isinstance(said, str) else json.dumps(said))
+
+
+def film(path: Path, count: int) -> np.ndarray:
+    """A video, as av decodes it."""
+    encode(path, np.stack([np.full((32, 48, 3), 9 * k, "u1") for k in range(count)]), "libx264", {})
+    return decoded(path)
 
 
 def made(*paths: Path, **how: Any) -> rlds_cli.Dataset:
@@ -174,6 +181,33 @@ def test_other_readers_take_the_files_beside_theirs(data: Path) -> None:
     ds = made(data)
     assert ds.episodes["task"].tolist() == ["open drawer 0", "open drawer 1"]
     assert ds.episodes["ep_meta_layout_id"].tolist() == [0, 1] and ds.episodes["ep_meta_style_id"].tolist() == [3, 3]
+
+
+def test_raw_folders_of_droid(data: Path) -> None:
+    """A folder for each episode, with the videos of its cameras and what was recorded of it."""
+    films = []
+    for k, rows in enumerate((3, 5)):
+        folder = data / f"AUTOLab/success/2023-07-0{k + 1}/Fri_Jul__{k}_09:42:23_2023"
+        folder.mkdir(parents=True)
+        with h5py.File(folder / "trajectory.h5", "w") as f:
+            f["observation/robot_state/joint_positions"] = np.full((rows, 7), k, "f8")
+            f["observation/controller_info/success"] = np.zeros(rows, bool)
+            f["action/joint_velocity"], f["action/gripper_position"] = np.ones((rows, 7)), np.arange(rows * 1.0)
+        said = {"lab": "AUTOLab", "scene_id": 7000 + k, "success": True, "ext1_cam_extrinsics": [0.5 * k, 1, 2]}
+        say(folder / f"metadata_AUTOLab+5d05c5aa+2023-07-0{k + 1}-09h-42m-23s.json", said)
+        films.append(film(folder / "recordings/MP4/20521388.mp4", rows))
+        (folder / "recordings/SVO").mkdir()
+        (folder / "recordings/SVO/20521388.svo").write_bytes(b"SVO")
+    ds = made(data)
+    assert ds.episodes["length"].tolist() == [3, 5]
+    assert ds.episodes["scene_id"].tolist() == [7000, 7001] and ds.episodes["success"].tolist() == [True, True]
+    assert fates(data) == {"*-*-*/Fri_Jul__*_*:*:*_*/recordings/SVO/*.svo": "not a table"}
+    name = "2023-07-02/Fri_Jul__1_09:42:23_2023/metadata_AUTOLab+5d05c5aa+2023-07-02-09h-42m-23s.json"
+    found = np.asarray(ds.store.table.metadata[f"{name}/ext1_cam_extrinsics"])
+    np.testing.assert_array_equal(found, [0.5, 1, 2])
+    for k, frames in enumerate(films):
+        camera = ds.episode(k)["observation", "recordings", "MP4", "20521388"]
+        np.testing.assert_array_equal(camera[: len(frames)], frames[: len(camera)])
 
 
 # -- the user's pattern
