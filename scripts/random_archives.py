@@ -13,7 +13,6 @@ from typing import Any
 import h5py
 import numpy as np
 import zarr
-from random_tables import step_batches
 
 Rng = np.random.Generator
 PNG = bytes.fromhex(  # 2x2, grey
@@ -613,7 +612,6 @@ FAMILIES: dict[str, Callable[[Rng, Path], Options]] = {
         zarr_replay_buffer,
         recordings,
         plain,
-        step_batches,
     )
 }
 

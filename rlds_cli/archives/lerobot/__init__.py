@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives.formats import parquet
-from rlds_cli.archives.lerobot import accounting, depth, description, features, language, rows
+from rlds_cli.archives.lerobot import accounting, depth, description, features, language, rows, subtasks
 from rlds_cli.archives.lerobot.description import LANGUAGE, TASK, Info, ListedEpisode
 from rlds_cli.archives.lerobot.features import DataColumns, LerobotFeature
 from rlds_cli.archives.lerobot.language import Language
@@ -266,6 +266,8 @@ def _plan(archive: Archive, info: Info) -> Plan:
     }
     if TASK in chosen and TASK in columns.schema.names:
         description.tasks(info, archive.files)  # which raises if the rows' tasks have no texts
+    told = _counted_subtasks(info, archive, columns, {*archive.fields.values()})
+    chosen = {k: f for k, f in chosen.items() if k not in told}
     named = {n: key for n, key in before.names(archive.fields).items() if key in chosen or n in archive.fields}
     read = features.read_features(chosen, columns.schema, named)
     strange = [key for key in read.strange if key not in before.added]
@@ -284,6 +286,7 @@ def _plan(archive: Archive, info: Info) -> Plan:
     notes += spoken.notes
     facts = _facts(info, archive, found) | ({"depth": depths} if depths else {})
     facts |= {"language": spoken.facts} if spoken.facts else {}
+    facts |= {"subtasks": [*told]} if told else {}
     found += spoken.features
     fields = {f.field.name: f.field for f in found} | {name: Field(name, "bool", (), "next") for name in FLAGS}
     return Plan(
@@ -295,7 +298,7 @@ def _plan(archive: Archive, info: Info) -> Plan:
         facts=facts,
         env={"fps": info.fps} | ({"robot": info.robot} if info.robot else {}),
         notes=tuple(notes),
-        account=accounting.account_of(archive, info, kept, found, without=without, absent=read.absent),
+        account=accounting.account_of(archive, info, kept, found, without=without, absent=read.absent, told=told),
         several_tasks=any(f.key == TASK for f in found) and _has_several_tasks(info, kept),
     )
 
@@ -320,6 +323,12 @@ def _spoken(
     others = [f for f in found if f.key not in spoken]
     files = [info.root / name for name in dict.fromkeys(e.data for e in kept)]
     return others, language.survey(files, spoken, {f.field.name for f in others})
+
+
+def _counted_subtasks(info: Info, archive: Archive, columns: DataColumns, mapped: Collection[str]) -> tuple[str, ...]:
+    """Return the column that numbers the sub-task of each row, if a list has their texts and no field is made of it."""
+    there = subtasks.INDEX in columns.schema.names and info.root / subtasks.LIST in archive.files
+    return (subtasks.INDEX,) if there and subtasks.INDEX in info.features and subtasks.INDEX not in mapped else ()
 
 
 def _has_several_tasks(info: Info, kept: Sequence[ListedEpisode]) -> bool:

@@ -21,13 +21,13 @@ from rlds_cli.archives.account import (
 )
 from rlds_cli.archives.formats import inventory
 from rlds_cli.archives.formats.inventory import Item
-from rlds_cli.archives.lerobot import description
+from rlds_cli.archives.lerobot import description, subtasks
 from rlds_cli.archives.lerobot.description import Info, ListedEpisode
 from rlds_cli.archives.lerobot.features import LerobotFeature
 from rlds_cli.archives.readers import Archive
 from rlds_cli.base.libraries import EXPORTED
 from rlds_cli.base.libraries.lerobot import LANGUAGE
-from rlds_cli.ted import VIDEO
+from rlds_cli.ted import VIDEO, Subtasks
 
 STATS = "stats/"
 STATISTICS = "statistics are computed from the rows"
@@ -47,6 +47,7 @@ def account_of(
     *,
     without: Collection[str],
     absent: Collection[str],
+    told: Collection[str] = (),
 ) -> Account:
     """State the fate of a dataset.
 
@@ -59,32 +60,34 @@ def account_of(
         The cameras whose videos are not here.
     absent : collection of str
         The features for which no data file has a column.
+    told : collection of str
+        The columns of rows that become a column of episodes.
     """
-    told, names = Ledger(), dict[str, list[str]]()
+    said, names = Ledger(), dict[str, list[str]]()
     for f in found:
         names.setdefault(f.key, []).append(f.field.name)
-    fields = {key: used_as(*of_key) for key, of_key in names.items()}
+    fields = {key: used_as(*of_key) for key, of_key in names.items()} | dict.fromkeys(told, used_as(Subtasks.COLUMN))
     videos = {f.key for f in found if f.field.codec == VIDEO}
     fates: dict[Path, Fate] = {info.root / e.data: used_as(EPISODES) for e in kept}
     fates |= {info.root / e.videos[key][0]: fields[key] for e in kept for key in videos}
     fates |= {path: _beside(path, info) for path in archive.files if path not in fates}
-    told.all_files(archive.files, archive.root, fates)
+    said.all_files(archive.files, archive.root, fates)
     for key in sorted(info.features):
         if key in videos or key in without:
-            told.add(inventory.FEATURE, key, fields.get(key) or left_out(NO_VIDEOS))
+            said.add(inventory.FEATURE, key, fields.get(key) or left_out(NO_VIDEOS))
         elif key in absent:
-            told.add(inventory.FEATURE, key, left_out(NO_COLUMN))
+            said.add(inventory.FEATURE, key, left_out(NO_COLUMN))
     fields |= {key: used_as(LAYOUT) for key in description.COUNTED if key not in fields}
     fields |= {key: used_as(EXPORT_NAMES) for key in description.before(info).added if key not in fields}
     for name in dict.fromkeys(e.data for e in kept):
-        told.inside(inventory.items(info.root / name), {}, name, others=lambda item: _of_column(item, fields))
+        said.inside(inventory.items(info.root / name), {}, name, others=lambda item: _of_column(item, fields))
     of_list = partial(_of_list, info)
     for path in archive.files:
         if fates[path] == used_as(LAYOUT) and path.suffix in (".parquet", ".jsonl"):
             items = _items(path)
-            told.inside([i for i in items if not i.name.startswith(STATS)], {}, path.name, others=of_list)
-            told.add(inventory.COLUMN, f"{STATS}*", left_out(STATISTICS), sum(i.name.startswith(STATS) for i in items))
-    return told.account()
+            said.inside([i for i in items if not i.name.startswith(STATS)], {}, path.name, others=of_list)
+            said.add(inventory.COLUMN, f"{STATS}*", left_out(STATISTICS), sum(i.name.startswith(STATS) for i in items))
+    return said.account()
 
 
 def _beside(path: Path, info: Info) -> Fate:
@@ -98,6 +101,8 @@ def _beside(path: Path, info: Info) -> Fate:
         return used_as(EXPORT_NAMES)
     if parts[1].startswith("tasks."):
         return used_as("task")
+    if "/".join(parts) == subtasks.LIST:
+        return used_as(Subtasks.COLUMN)
     if "stats" in parts[1]:
         return left_out(STATISTICS)
     return used_as(LAYOUT) if parts[1] == "episodes" or parts[1] == "episodes.jsonl" else left_out("it is not read")
@@ -126,6 +131,10 @@ def _of_list(info: Info, item: Item) -> Fate | None:
     said = description.before(info)
     if item.name in (said.seed, said.options, *said.own.values()):
         return used_as("columns of episodes")
+    if item.name in subtasks.NAMES:
+        return used_as("columns of episodes")
+    if item.name in subtasks.TIMES:
+        return left_out("the frames say the same")
     above, _, last = item.name.rpartition("/")
     if item.name in _LISTED or (above.startswith("videos/") and last in _PER_CAMERA):
         return used_as(LAYOUT)

@@ -22,6 +22,7 @@ from rlds_cli.archives import exported
 from rlds_cli.archives.exported import ExportedFile
 from rlds_cli.archives.formats import image_columns, parquet
 from rlds_cli.archives.formats.text_tables import MAX_COLUMNS
+from rlds_cli.archives.lerobot import subtasks
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.libraries import EXPORTED
@@ -30,7 +31,7 @@ from rlds_cli.base.libraries.lerobot import LANGUAGE as LANGUAGE
 from rlds_cli.base.libraries.lerobot import TASK as TASK
 from rlds_cli.base.media import image_header
 from rlds_cli.base.media.image_header import MAX_PIXELS
-from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
+from rlds_cli.errors import CorruptArchive, InvalidEpisode, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import EncodedFrames
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
@@ -223,13 +224,18 @@ def _v3(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[L
     said = before(info)
     wanted += [key for key in (said.seed, said.options, *said.own.values()) if key]
     for path in lists:
-        for row in read_table(path, wanted).to_pylist():
+        told = subtasks.lists_of(schema(path).names)
+        for row in read_table(path, [*wanted, *(key for keys in told.values() for key in keys)]).to_pylist():
             try:
                 slots = {"chunk_index": int(row["data/chunk_index"]), "file_index": int(row["data/file_index"])}
                 videos = {key: _v3_video(info, row, key) for key in cameras}
                 number, length = int(row["episode_index"]), int(row["length"])
                 about, data = _about(said, row), fill(info.data_path, slots)
+                if told:
+                    about = {**about, "own": {**about.get("own", {}), **subtasks.told(row, length)}}
                 yield ListedEpisode(number, length, data, videos, about, _num_tasks(row))
+            except InvalidEpisode as e:
+                raise CorruptArchive(f"{path}: {e.message}") from e
             except (KeyError, TypeError, ValueError, OverflowError) as e:
                 raise CorruptArchive(f"{path}: {e!r} in a row.") from e
 
@@ -254,19 +260,27 @@ def tasks(info: Info, files: Sequence[Path]) -> dict[int, str | None]:
         The list is missing or damaged.
     """
     path = _only(info, files, "meta/tasks.jsonl" if info.major == 2 else "meta/tasks.parquet")
-    if info.major == 2:
-        listed = [(line.get("task_index"), line.get("task")) for line in json_lines(path)]
+    return numbered(path, "task")
+
+
+def numbered(path: Path, what: str) -> dict[int, str | None]:
+    """Return the texts of a list by number, ``WHAT_index``; raises CorruptArchive as `tasks`."""
+    index = f"{what}_index"
+    if path.suffix == ".jsonl":
+        listed = [(line.get(index), line.get(what)) for line in json_lines(path)]
     else:
         table = read_table(path)
-        texts = next((n for n in ("__index_level_0__", "task", *table.column_names) if n in table.column_names), "")
-        if "task_index" not in table.column_names or texts == "task_index":
+        texts = next((n for n in ("__index_level_0__", what, *table.column_names) if n in table.column_names), "")
+        if index not in table.column_names or texts == index:
             names = ", ".join(table.column_names)
-            raise CorruptArchive(f"{path} has the columns {names}; task_index and texts expected.")
-        listed = list(zip(table["task_index"].to_pylist(), table[texts].to_pylist(), strict=True))
+            raise CorruptArchive(f"{path} has the columns {names}; {index} and texts expected.")
+        listed = list(zip(table[index].to_pylist(), table[texts].to_pylist(), strict=True))
     found: dict[int, str | None] = {}
     for number, text in listed:
         if type(number) is not int or not (text is None or isinstance(text, str | int | float)):
-            raise CorruptArchive(f"{path}: the task number {number!r} with the text {text!r}.", hint="correct the list")
+            raise CorruptArchive(
+                f"{path}: the {what} number {number!r} with the text {text!r}.", hint="correct the list"
+            )
         found[number] = None if text is None else str(text)
     return found
 

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives.lerobot import depth, description, language
+from rlds_cli.archives.lerobot import depth, description, language, subtasks
 from rlds_cli.archives.lerobot.depth import Depth
 from rlds_cli.archives.lerobot.description import TASK
+from rlds_cli.archives.lerobot.subtasks import Counted
 from rlds_cli.archives.readers import CHUNK_BYTES, Plan
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.media import mp4
@@ -39,6 +40,8 @@ from rlds_cli.ted import (
     Field,
     Note,
     Part,
+    Scalar,
+    Subtasks,
     Text,
     VideoFrames,
 )
@@ -141,6 +144,7 @@ class _BlockReader:
         self._spoken: Mapping[str, Sequence[str]] = plan.facts.get("language", {})
         self._deep = {n for n in plan.facts.get("depth", ()) if self._field(n).kind == "array"}  # decoded here
         self._tasks = _tasks(plan) if TASK in self._keys.values() else {}
+        self._counted = _counted(plan)
         self._by_success = plan.facts["terminated"] == f"{_DONE} and {_SUCCESS}"
         images = [f for f in plan.schema if f.kind == "frames" and f.codec != VIDEO]
         width = sum(f.row_bytes for f in plan.schema if f.kind != "frames") + _IMAGE_BYTES * len(images)
@@ -148,6 +152,7 @@ class _BlockReader:
         stored = [key for name, key in self._keys.items() if self._field(name).codec != VIDEO]
         self._has = set(description.schema(plan.archive.files[plan.parts[0].args["episodes"][0]["file"]]).names)
         stored += [of[0] for of in self._spoken.values()]
+        stored += plan.facts.get("subtasks", ())
         wanted = [*stored, _EPISODE, _TIME, *((_DONE, _SUCCESS) if self._by_success else ())]
         self.columns = [c for c in dict.fromkeys(wanted) if c in self._has]
 
@@ -168,7 +173,19 @@ class _BlockReader:
         }
         columns |= spoken
         end = self._ends(columns, block, segments, rows, notes)
-        return Chunk(columns, rows.last, _table(ended, end), tuple(notes))
+        return Chunk(columns, rows.last, _table(ended, end, self._subtasks(block, segments)), tuple(notes))
+
+    def _subtasks(self, block: Any, segments: Sequence[_Segment]) -> dict[str, list[Scalar]]:
+        """Return the episode column of the sub-tasks that the rows number, of the episodes that end in a block."""
+        if self._counted is None:
+            return {}
+        found: list[Scalar] = []
+        numbers = block[subtasks.INDEX].to_pylist()
+        for s in segments:
+            self._counted.add(s.episode["number"], numbers[s.start : s.stop], self._where(s))
+            if s.ends:
+                found.append(self._counted.of_episode(s.episode["number"]))
+        return {Subtasks.COLUMN: found}
 
     def _check(self, block: Any, segments: Sequence[_Segment]) -> None:
         """Refuse rows that are not those of the episodes that ``meta/`` lists, in their order."""
@@ -347,7 +364,7 @@ def _repeated(images: EncodedFrames, rows: _BlockRows, f: Field) -> EncodedFrame
     return EncodedFrames(np.concatenate([*pieces, images.data[at:]]), lengths)
 
 
-def _table(ended: Sequence[_Segment], end: Array) -> EpisodeTable:
+def _table(ended: Sequence[_Segment], end: Array, told: dict[str, list[Scalar]]) -> EpisodeTable:
     names = dict.fromkeys(name for s in ended for name in s.episode["splits"])
     about = [s.episode.get("about", {}) for s in ended]
     own = dict.fromkeys(name for a in about for name in a.get("own", {}))
@@ -360,7 +377,7 @@ def _table(ended: Sequence[_Segment], end: Array) -> EpisodeTable:
         group=[f"episode_{s.episode['number']}" for s in ended],
         seed=[a.get("seed") for a in about],
         options=[a.get("options") for a in about],
-        extra={n: [a.get("own", {}).get(n) for a in about] for n in own},
+        extra={n: [a.get("own", {}).get(n) for a in about] for n in own} | told,
         splits={n: np.array([n in s.episode["splits"] for s in ended], bool) for n in names},
     )
 
@@ -369,6 +386,14 @@ def _tasks(plan: Plan) -> dict[int, str | None]:
     found = description.locate(plan.archive.files)
     assert found is not None
     return description.tasks(description.read(found), plan.archive.files)
+
+
+def _counted(plan: Plan) -> Counted | None:
+    """Return what reads sub-tasks by their numbers in rows; None if the rows number none."""
+    found = description.locate(plan.archive.files)
+    if not plan.facts.get("subtasks") or found is None:
+        return None
+    return Counted(description.numbered(description.read(found).root / subtasks.LIST, Subtasks.FIELD))
 
 
 @lru_cache(maxsize=16)
