@@ -29,6 +29,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import google_crc32c
@@ -476,6 +477,48 @@ def _mcap() -> bytes:
     return file.getvalue()
 
 
+def _bag() -> bytes:
+    """A bag of ROS 1 with numbers, texts and lists, by the package rosbags."""
+    from rosbags.rosbag1 import Writer
+    from rosbags.typesys import Stores, get_typestore
+
+    store = get_typestore(Stores.ROS1_NOETIC)
+    layout = store.types["std_msgs/msg/MultiArrayLayout"]([], 0)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "x.bag"
+        with Writer(path) as writer:
+            kinds = {"/state": "std_msgs/msg/Float64MultiArray", "/cmd": "std_msgs/msg/Float32MultiArray"}
+            of = {topic: writer.add_connection(topic, kind, typestore=store) for topic, kind in kinds.items()}
+            for k in range(4):
+                for topic, kind in kinds.items():
+                    values = np.array([k, 1.5], "f8" if topic == "/state" else "f4")
+                    message = store.types[kind](layout, values)
+                    writer.write(of[topic], k * 10**7, store.serialize_ros1(message, kind))
+        return path.read_bytes()
+
+
+def _database() -> bytes:
+    """The same as ROS 2 has it in SQLite, with the definition of the messages."""
+    import sqlite3
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "x.db3"
+        base = sqlite3.connect(path)
+        base.executescript(
+            "CREATE TABLE topics(id INTEGER PRIMARY KEY, name TEXT, type TEXT, serialization_format TEXT);"
+            "CREATE TABLE messages(id INTEGER PRIMARY KEY, topic_id INTEGER, timestamp INTEGER, data BLOB);"
+            "CREATE TABLE message_definitions(topic_type TEXT, encoding TEXT, encoded_message_definition TEXT);"
+            "INSERT INTO message_definitions VALUES('lab/msg/X', 'ros2msg', 'float64[] data');"
+            "INSERT INTO topics VALUES(1, '/state', 'lab/msg/X', 'cdr'), (2, '/cmd', 'lab/msg/X', 'cdr');"
+        )
+        for k in range(8):
+            data = b"\0\1\0\0" + struct.pack("<I4xdd", 2, k, 1.5)
+            base.execute("INSERT INTO messages VALUES(NULL, ?, ?, ?)", (1 + k % 2, k // 2 * 10**7, data))
+        base.commit()
+        base.close()
+        return path.read_bytes()
+
+
 _LINES = b"".join(
     json.dumps({"topic": topic, "time": k / 50, "x": [k, 0.5], "on": {"a": k}}).encode() + b"\n"
     for k in range(4)
@@ -487,6 +530,12 @@ TARGETS = {
     "mp4": Target((_mp4("mpeg4", 6), _mp4("libx264", 4)), partial(_tables, mp4.read)),
     "mp4_arriving": Target((_mp4("mpeg4", 6), _video("mpeg4", 6, "mp4")), _arriving),
     "recording": Target((_mcap(),), importing("recordings", "x.mcap"), slow=True),
+    **(
+        {"recording_bag": Target((_bag(),), importing("recordings", "x.bag"), slow=True)}
+        if find_spec("rosbags")
+        else {}
+    ),
+    "recording_database": Target((_database(),), importing("recordings", "x.db3"), slow=True),
     "recording_lines": Target((_LINES,), importing("recordings", "x.jsonl"), slow=True),
     "video": Target(
         (_video("libx264", 4, "matroska"), _video("mpeg4", 6, "avi"), _video("libvpx", 4, "webm")),
@@ -535,6 +584,8 @@ TARGETS = {
         for name, t in (fuzz_families.targets(MINARI) | fuzz_strangers.targets() | fuzz_growing.targets()).items()
     },
 }
+if find_spec("rosbags"):
+    TARGETS["recording_bag"] = Target((_bag(),), importing("recordings", "x.bag"), slow=True)
 
 
 # -- changing them

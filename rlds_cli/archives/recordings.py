@@ -1,4 +1,5 @@
-"""Recordings of a robot: topics at rates of their own, put on the steps of an episode; one file is one episode.
+"""Recordings of a robot: topics at rates of their own, put on the steps of an episode; one file, or one bag
+of several, is one episode.
 
 ::
 
@@ -26,11 +27,12 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import tasks
-from rlds_cli.archives.account import EPISODES, Account, Ledger, left_out, used_as
+from rlds_cli.archives.account import EPISODES, LAYOUT, Account, Ledger, left_out, used_as
 from rlds_cli.archives.formats import image_columns, inventory
 from rlds_cli.archives.formats.message_leaves import NotKept, codec_of
-from rlds_cli.archives.formats.recordings import SECOND, Message, Recording, is_recording, open_recording
+from rlds_cli.archives.formats.recordings import files_of_bag, is_recording, open_recording
 from rlds_cli.archives.formats.text_tables import MAX_COLUMNS
+from rlds_cli.archives.formats.topics import SECOND, Message, Recording
 from rlds_cli.archives.names import is_observation, meaning
 from rlds_cli.archives.readers import (
     Archive,
@@ -68,6 +70,7 @@ AGE = "info/age/"
 _ACTION = re.compile(r"(^|[/_])(cmd|command|commands|action|actions|target|targets|setpoint|setpoints)($|[/_])", re.I)
 HEAVY = 1 << 14  # bytes of a value that is an image
 _FEW_ROWS, _MOST_ROWS = 1 << 20, 100  # rows; rows for a message
+METADATA = "metadata.yaml"  # which rosbag2 writes beside the files of a bag
 _SHOWN = 12  # topics that a message lists
 _VARIES, _LACKING = "its values have different shapes or kinds", "not every message of the topic has it"
 _NO_IMAGE = "its images are not of 8 bits, or have no readable header"
@@ -306,16 +309,33 @@ def at(times: IntArray, rows: IntArray, *, nearest: bool) -> IntArray:
 
 def recognise(paths: Sequence[Path]) -> str | None:
     """Describe the topics in one line; None for other files."""
-    paths = _recordings(paths)
-    if not paths or not all(map(is_recording, paths)):
+    files = [p for p in paths if p.name != METADATA]
+    if not files or not all(map(is_recording, files)):
         return None
-    with open_recording(paths[0]) as recording:
-        files = f"{plural(len(paths), 'recording')}, the first with " if len(paths) > 1 else "a recording of "
-        return f"{files}{plural(len(recording.topics), 'topic')}: {_listed(recording)}"
+    bags = _bags(paths)
+    with open_recording(bags[0]) as recording:
+        said = f"{plural(len(bags), 'recording')}, the first with " if len(bags) > 1 else "a recording of "
+        return f"{said}{plural(len(recording.topics), 'topic')}: {_listed(recording)}"
 
 
-def _recordings(paths: Sequence[Path]) -> list[Path]:
-    return [p for p in paths if p.name != "metadata.yaml"]  # which rosbag2 writes beside its files
+def _bags(paths: Sequence[Path]) -> list[list[Path]]:
+    """Return the files of each recording: those that ``metadata.yaml`` lists are one, in its order."""
+    found: dict[Path, list[Path]] = {}
+    listed = set[Path]()
+    for metadata in (p for p in paths if p.name == METADATA):
+        files = _listed_by(metadata)
+        if files and (lacking := [p.name for p in files if p not in paths]):
+            raise CorruptArchive(
+                f"{metadata} names {lacking[0]}, which is not there.",
+                hint="fetch the whole bag; or name its files alone, which makes an episode of each",
+            )
+        listed.update(files)
+        found |= {files[0]: files} if files else {}
+    return [found.get(p, [p]) for p in paths if p.name != METADATA and (p in found or p not in listed)]
+
+
+def _listed_by(metadata: Path) -> list[Path]:
+    return [metadata.with_name(Path(name).name) for name in files_of_bag(metadata)]
 
 
 def plan(archive: Archive) -> Plan:
@@ -328,45 +348,62 @@ def plan(archive: Archive) -> Plan:
     CorruptArchive
         A file is damaged.
     """
-    files, seen, notes = [], [], []
-    for path in _recordings(archive.files):
+    bags, seen, notes = list[list[Path]](), list[_Planned](), []
+    for bag in _bags(archive.files):
         try:
-            seen.append(_planned(archive, path))
-            files.append(path)
+            seen.append(_planned(archive, bag))
+            bags.append(bag)
         except ArchiveError as e:
             if not archive.skip_bad:
                 raise
-            notes.append(skipped_file(path.relative_to(archive.root).as_posix(), e))
-    if not files:
+            notes.append(skipped_file(_place(archive, bag[0]), e))
+    if not bags:
         raise CorruptArchive(f"None of {plural(len(archive.files), 'file')} can be read: {notes[0].where}")
     first = seen[0]
-    for path, one in zip(files, seen, strict=True):
+    for bag, one in zip(bags, seen, strict=True):
         if one.schema != first.schema or one.columns != first.columns:
             odd = [f.name for f in (*one.schema, *first.schema) if f not in one.schema or f not in first.schema]
             raise UnknownLayout(
-                f"{path.name} and {files[0].name} differ in {odd[0] if odd else 'their topics'}.",
+                f"{bag[0].name} and {bags[0][0].name} differ in {odd[0] if odd else 'their topics'}.",
                 hint="--map or --topics names what is read",
             )
+    files = tuple(path for bag in bags for path in bag)
+    lists = tuple(p for p in archive.files if p.name == METADATA and {*files} & {*_listed_by(p)})
+    begins = np.cumsum([0, *map(len, bags)]).tolist()
     lengths = np.array([len(s.times) - 1 for s in seen])
     return Plan(
         "recordings",
-        replace(archive, files=tuple(files)),
+        replace(archive, files=(*files, *lists)),
         first.schema,
-        tuple(Part(len(s.times), {"file": i, "times": s.times, "sent": s.sent}) for i, s in enumerate(seen)),
+        tuple(
+            Part(len(s.times), {"file": a, "files": b - a, "times": s.times, "sent": s.sent})
+            for a, b, s in zip(begins[:-1], begins[1:], seen, strict=True)
+        ),
         "file",
-        facts={"fields": first.fields, "columns": first.columns, "hz": archive.hz, "nearest": archive.nearest},
+        facts={
+            "fields": first.fields,
+            "columns": first.columns,
+            "hz": archive.hz,
+            "nearest": archive.nearest,
+            "bags": {_place(archive, b[0]): [_place(archive, p) for p in b] for b in bags if len(b) > 1},
+        },
         env={"fps": archive.hz} if archive.hz else {},
         notes=(*dict.fromkeys(n for s in seen for n in s.notes), *notes),
         computed=tuple(f.name for f in first.schema if f.name.startswith(AGE)),
-        account=_account(archive, files, seen),
+        account=_account(archive, files, lists, seen),
         episode_summary=EpisodeSummary(lengths, {**dict.fromkeys(END_NAMES, 0), END_NAMES[CUT]: len(seen)}),
     )
 
 
-def _account(archive: Archive, files: Sequence[Path], seen: Sequence[_Planned]) -> Account:
+def _place(archive: Archive, path: Path) -> str:
+    return path.relative_to(archive.root).as_posix()
+
+
+def _account(archive: Archive, files: Sequence[Path], lists: Sequence[Path], seen: Sequence[_Planned]) -> Account:
     """State the fate of the files, of their topics, and of the columns of these."""
     told = Ledger()
-    told.all_files(archive.files, archive.root, dict.fromkeys(files, used_as(EPISODES)))
+    fates = dict.fromkeys(lists, used_as(LAYOUT)) | dict.fromkeys(files, used_as(EPISODES))
+    told.all_files(archive.files, archive.root, fates)
     for one in seen:
         names = {key: name for name, key in one.fields.items()}
         for name, why in one.unread.items():
@@ -396,14 +433,14 @@ class _Planned:
     beside: tuple[tuple[str, str], ...]
 
 
-def _planned(archive: Archive, path: Path) -> _Planned:
-    with open_recording(path) as recording:
+def _planned(archive: Archive, bag: Sequence[Path]) -> _Planned:
+    with open_recording(bag) as recording:
         seen = survey(recording, archive.topics)
         fields = fields_of(recording, seen, archive.fields)
         times = rows_of(recording, seen, fields, archive.hz)
     columns = {key: seen.columns[key] for key in fields.values()}
     topics = dict.fromkeys(c.topic for c in columns.values())
-    schema = [_field(name, columns[key], path.name) for name, key in fields.items() if name not in FLAGS]
+    schema = [_field(name, columns[key], bag[0].name) for name, key in fields.items() if name not in FLAGS]
     schema += [Field(name, "bool", (), "next") for name in FLAGS]
     schema += [Field(f"{AGE}{topic.strip('/')}", "float32") for topic in topics]
     return _Planned(
@@ -430,13 +467,14 @@ def _field(name: str, c: TopicColumn, file: str) -> Field:
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     """Read one recording."""
-    path, times = plan.archive.files[part.args["file"]], np.asarray(part.args["times"])
+    first, times = part.args["file"], np.asarray(part.args["times"])
+    bag = plan.archive.files[first : first + part.args["files"]]
     sent: Mapping[str, IntArray] = {topic: np.asarray(t) for topic, t in part.args["sent"].items()}
     numbers = {topic: at(t, times, nearest=plan.archive.nearest) for topic, t in sent.items()}
     places: Mapping[str, Sequence[str]] = plan.facts["columns"]
     fields, steps = {f.name: f for f in plan.schema}, len(times) - 1
     columns: dict[str, Any] = {}
-    with open_recording(path) as recording:
+    with open_recording(bag) as recording:
         light = {k: tuple(places[k]) for n, k in plan.facts["fields"].items() if n in FLAGS or not _is_heavy(fields[n])}
         values = _values(recording, light)
         for name, key in plan.facts["fields"].items():
@@ -450,8 +488,8 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
         for topic, t in sent.items():
             age = (times[:steps] - t[numbers[topic][:steps]]) / SECOND
             columns[f"{AGE}{topic.strip('/')}"] = age.astype(np.float32)
-        end = _flags(columns, plan.facts["fields"], steps, path.name)
-        yield from chunks(plan.schema, [EpisodeData(columns, steps, end, source=part.args["file"])])
+        end = _flags(columns, plan.facts["fields"], steps, bag[0].name)
+        yield from chunks(plan.schema, [EpisodeData(columns, steps, end, source=first)])
 
 
 def _is_heavy(f: Field) -> bool:
@@ -545,7 +583,8 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """Look up the messages of a step, and those of the next observation."""
-    with open_recording(place.file) as recording:
+    names = place.facts["bags"].get(place.file.relative_to(place.root).as_posix())
+    with open_recording([place.root / n for n in names] if names else place.file) as recording:
         wanted: Mapping[str, str] = place.facts["fields"]
         topics = {key: _topic_of(recording, key) for key in wanted.values()}
         every: dict[str, list[Message]] = {}

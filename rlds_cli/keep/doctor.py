@@ -24,6 +24,7 @@ EXTRAS = {  # the module that each extra of the package brings
     "notebook": "cloudpickle",
     "buckets": "obstore",
     "ros": "mcap_ros2",
+    "bags": "rosbags",
     "jpegxl": "imagecodecs",
     "ray": "ray",
 }

@@ -1,4 +1,4 @@
-"""Messages of MCAP files that are Protobuf or JSON, decoded by the schemas that the file holds; no code is made.
+"""Messages that are Protobuf, JSON or of ROS 1, decoded by the schemas that the file holds; no code is made.
 
 A Protobuf schema is a ``FileDescriptorSet``: every field keeps its type, enums are their numbers. A field that can be
 unset, as a message inside a message, is a value where it is set: what a message lacks is not made up from defaults.
@@ -16,17 +16,18 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.archives.formats import ros1_messages
 from rlds_cli.archives.formats.message_leaves import NotKept
 from rlds_cli.errors import MissingPackage
 
-PROTOBUF, JSON, JSON_SCHEMA = "protobuf", "json", "jsonschema"
+PROTOBUF, JSON, JSON_SCHEMA, ROS1 = "protobuf", "json", "jsonschema", "ros1"
 MAX_DEPTH = 32  # of a JSON schema, references included
 _UNSET = NotKept("it is not set", absent=True)
 Decode = Callable[[bytes], Any]
 
 
 def decoder_for(encoding: str, schema: Any) -> Decode | None:
-    """Return a function that decodes the messages of a channel; None if they are neither Protobuf nor JSON.
+    """Return a function that decodes the messages of a channel; None if they are none of Protobuf, JSON and ROS 1.
 
     ``schema`` is the record of the file, with ``name``, ``encoding`` and ``data``; None for a channel without one.
 
@@ -42,6 +43,8 @@ def decoder_for(encoding: str, schema: Any) -> Decode | None:
             return json.loads
         said = json.loads(bytes(schema.data) or b"{}")
         return lambda data: _typed(json.loads(data), said, said, 0)
+    if encoding == ROS1 and schema is not None and schema.encoding == f"{ROS1}msg":
+        return ros1_messages.decoder_of(schema.name, bytes(schema.data).decode())
     if encoding == PROTOBUF and schema is not None and schema.encoding == PROTOBUF:
         return _protobuf(schema.name, bytes(schema.data))
     return None

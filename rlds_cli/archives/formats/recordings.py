@@ -1,7 +1,7 @@
-"""Recordings of topics that each have a rate of their own: MCAP files, and JSON lines with a topic and a time.
+"""Recordings of topics that each have a rate of their own: MCAP files, bags, and JSON lines with a topic and a time.
 
-A message is a mapping of leaves by name (`message_leaves`). What MCAP files hold is decoded where it is CDR of ROS 2
-with its message definitions, or Protobuf or JSON (`message_schemas`), each channel by its own encoding. A line of JSON
+A message is a mapping of leaves by name (`message_leaves`). What a file holds is decoded by the definitions that it
+has: CDR of ROS 2, ROS 1, Protobuf or JSON (`message_schemas`), each channel by its own encoding. A line of JSON
 is a message: ``{"topic": "arm", "time": 0.02, "q": [...], "v": [...]}`` has the leaves q and v.
 
 The time of a message is when it was recorded, which is when a policy could know it (``log_time`` of MCAP).
@@ -10,58 +10,35 @@ The time of a message is when it was recorded, which is when a policy could know
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from rlds_cli.archives.formats import message_schemas
+from rlds_cli.archives.formats import ros1_bags, ros2_databases
 from rlds_cli.archives.formats.message_leaves import leaves_of
+from rlds_cli.archives.formats.ros1_bags import is_bag
+from rlds_cli.archives.formats.ros2_databases import is_database
 from rlds_cli.archives.formats.text_tables import JSON_LINES
+from rlds_cli.archives.formats.topics import (
+    MAX_RECORD,
+    SECOND,
+    Channel,
+    Message,
+    Recording,
+    Schema,
+    Topic,
+    decoders_of,
+    joined,
+)
 from rlds_cli.base.files import child
-from rlds_cli.errors import CorruptArchive, MissingPackage, RldsError, UnsafeArchive
+from rlds_cli.errors import CorruptArchive, MissingPackage, RldsError
 
 MAGIC = b"\x89MCAP0\r\n"
 TOPIC, TIMES = "topic", ("time", "timestamp", "t")  # keys of a line of JSON; times are seconds
-MAX_RECORD = 1 << 30  # bytes of one record of an MCAP file
 MAX_LINE = 32 << 20
-MAX_TOPICS = 1 << 12
-# Bytes and lines of the definitions of all messages of an MCAP file: parsing takes 0.1 ms a line.
-MAX_DEFINITIONS, MAX_LINES = 16 << 20, 1 << 16
-SECOND = 1_000_000_000  # nanoseconds
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """A topic, the type of its messages, and why they are not understood; "" if they are."""
-
-    name: str
-    type: str
-    why_not: str = ""
-
-
-class Message(NamedTuple):
-    """A message: its topic, its time in nanoseconds, and its leaves once they are asked for."""
-
-    topic: str
-    time: int
-    leaves: Callable[[], dict[str, Any]]
-
-
-class Recording:
-    """An open recording."""
-
-    def __init__(
-        self, path: Path, topics: Sequence[Topic], messages: Callable[[Collection[str], int, int], Iterator[Message]]
-    ) -> None:
-        self.path, self.topics = path, {t.name: t for t in topics}
-        self.beside: tuple[tuple[str, str], ...] = ()  # kind and name of records that are no messages
-        self._messages = messages
-
-    def messages(self, topics: Collection[str], first: int = 0, last: int = (1 << 63) - 1) -> Iterator[Message]:
-        """Yield the messages of some topics with ``first <= time <= last``, in the order of their times."""
-        return self._messages(topics, first, last)
+_MAX_METADATA = 1 << 16  # lines of metadata.yaml that are read
 
 
 def is_mcap(path: Path) -> bool:
@@ -84,26 +61,53 @@ def is_topic_lines(path: Path) -> bool:
 
 def is_recording(path: Path) -> bool:
     """Return whether `open_recording` knows a file."""
-    return path.is_file() and (is_mcap(path) or is_topic_lines(path))
+    return path.is_file() and (is_mcap(path) or is_bag(path) or is_database(path) or is_topic_lines(path))
 
 
 @contextmanager
-def open_recording(path: Path) -> Iterator[Recording]:
-    """Open an MCAP file or JSON lines.
+def open_recording(paths: Path | Sequence[Path]) -> Iterator[Recording]:
+    """Open an MCAP file, a bag, or JSON lines; several files are those of one bag, and hold it together.
 
     Raises
     ------
     MissingPackage
         ``mcap`` or its decoder is not installed.
     CorruptArchive
-        The file is damaged.
+        A file is damaged.
     """
-    child.note(path)
+    with ExitStack() as stack:
+        parts = []
+        for path in [paths] if isinstance(paths, Path) else paths:
+            child.note(path)
+            parts.append(_open(path, stack))
+        yield joined(parts)
+
+
+def _open(path: Path, stack: ExitStack) -> Recording:
     if is_mcap(path):
-        with path.open("rb") as f:
-            yield _mcap(path, f)
-    else:
-        yield _lines(path)
+        return _mcap(path, stack.enter_context(path.open("rb")))
+    if is_bag(path):
+        return ros1_bags.read(path, stack.enter_context(path.open("rb")))
+    if is_database(path):
+        return ros2_databases.read(path, stack)
+    return _lines(path)
+
+
+def files_of_bag(metadata: Path) -> list[str]:
+    """Return the names of the files of a bag in their order, which rosbag2 writes to ``metadata.yaml`` beside them.
+
+    Only the list of files is read, line by line: ``relative_file_paths`` and a line with a name for each.
+    """
+    names: list[str] = []
+    within = False
+    with metadata.open(errors="replace") as f:
+        for line in islice(f, _MAX_METADATA):
+            said = line.strip()
+            if within and said.startswith("- "):
+                names.append(said[2:].strip().strip("\"'"))
+            else:
+                within = said == "relative_file_paths:"
+    return names
 
 
 # -- MCAP
@@ -112,7 +116,6 @@ def open_recording(path: Path) -> Iterator[Recording]:
 def _mcap(path: Path, file: Any) -> Recording:
     try:
         from mcap.reader import SeekingReader
-        from mcap_ros2.decoder import DecoderFactory
     except ImportError as e:
         raise MissingPackage(f"{path.name} is an MCAP file.", hint="pip install 'rlds-cli[ros]'") from e
     reader = SeekingReader(file, validate_crcs=True, record_size_limit=MAX_RECORD)
@@ -122,61 +125,25 @@ def _mcap(path: Path, file: Any) -> Recording:
         raise CorruptArchive(
             f"{path.name} has no index of its messages: it was not finished.", hint=f"mcap recover {path.name}"
         )
-    _check_definitions(path, summary)
-    factory = DecoderFactory()
-    decoders: dict[int, Callable[[bytes], Any]] = {}
-    topics: dict[str, Topic] = {}
-    for channel in summary.channels.values():
-        schema = summary.schemas.get(channel.schema_id)
-        kind, decoder = schema.name if schema else channel.message_encoding, None
-        try:
-            decoder = message_schemas.decoder_for(channel.message_encoding, schema)
-            decoder = decoder or factory.decoder_for(channel.message_encoding, schema)
-            encoding = f"{channel.message_encoding} of {schema.encoding if schema else 'no schema'}"
-            why_not = "" if decoder else f"its messages are {encoding}"
-        except MissingPackage as e:
-            why_not = f"{e.message} {e.hint}"
-        except Exception as e:
-            why_not = f"its definition cannot be read: {e}"
-        if decoder is not None:
-            decoders[channel.id] = decoder
-        topics[channel.topic] = _of_channel(topics.get(channel.topic), Topic(channel.topic, kind, why_not))
+    schemas = {
+        n: Schema(id=n, name=of.name, encoding=of.encoding, data=bytes(of.data)) for n, of in summary.schemas.items()
+    }
+    channels = [
+        Channel(id=n, topic=c.topic, encoding=c.message_encoding, schema=schemas.get(c.schema_id))
+        for n, c in summary.channels.items()
+    ]
+    decoders = decoders_of(path, channels)
 
     def messages(names: Collection[str], first: int, last: int) -> Iterator[Message]:
         with _readable(path):
             for _, channel, m in reader.iter_messages(sorted(names), starting_at=first, ending_at=last):
-                if channel.id in decoders:
-                    where = f"{path.name}: {channel.topic} at {m.log_time / SECOND:.3f} s"
-                    yield Message(channel.topic, m.log_time, _decoded(decoders[channel.id], m.data, where))
+                if channel.id in decoders.of:
+                    yield decoders.message(path, channel.id, channel.topic, m.log_time, m.data)
 
-    found = Recording(path, [*topics.values()], messages)
+    found = Recording(path, decoders.topics, messages)
     records = {"attachment": summary.attachment_indexes, "metadata": summary.metadata_indexes}
     found.beside = tuple((kind, str(record.name)) for kind, of in records.items() for record in of)
     return found
-
-
-def _of_channel(known: Topic | None, now: Topic) -> Topic:
-    """Return a topic with one channel more: each publisher has its own."""
-    if known is None:
-        return now
-    kind = known.type if known.type == now.type else f"{known.type} and {now.type}"
-    return Topic(now.name, kind, known.why_not or now.why_not)
-
-
-def _check_definitions(path: Path, summary: Any) -> None:
-    """Refuse more topics, or longer definitions of their messages, than anybody writes: Python parses them."""
-    if len(summary.channels) > MAX_TOPICS:
-        raise UnsafeArchive(f"{path.name} has {len(summary.channels):,} topics; at most {MAX_TOPICS:,} are read.")
-    if (size := sum(len(s.data) for s in summary.schemas.values())) > MAX_DEFINITIONS:
-        raise UnsafeArchive(
-            f"{path.name}: the definitions of its messages have {size:,} bytes; at most {MAX_DEFINITIONS:,} are read."
-        )
-    texts = (bytes(s.data) for s in summary.schemas.values() if s.encoding != message_schemas.PROTOBUF)
-    lines = (line.strip() for text in texts for line in text.splitlines())
-    if (count := sum(bool(line) and not line.startswith(b"#") for line in lines)) > MAX_LINES:
-        raise UnsafeArchive(
-            f"{path.name}: the definitions of its messages have {count:,} lines; at most {MAX_LINES:,} are read."
-        )
 
 
 @contextmanager
@@ -188,48 +155,6 @@ def _readable(path: Path) -> Iterator[None]:
         raise
     except Exception as e:
         raise CorruptArchive(f"{path.name} is damaged: {e}.", hint=f"mcap recover {path.name}") from e
-
-
-def _decoded(decode: Callable[[bytes], Any], data: bytes, where: str) -> Callable[[], dict[str, Any]]:
-    def leaves() -> dict[str, Any]:
-        try:
-            value = decode(_Whole(data))
-        except Exception as e:  # of a message that does not follow its definition
-            raise CorruptArchive(f"{where} cannot be decoded ({type(e).__name__}: {e}).") from e
-        return leaves_of(value, where)
-
-    return leaves
-
-
-class _Whole(bytes):
-    """The bytes of a message. A text or an array of bytes that states more of them than there are is refused.
-
-    The decoder takes both as slices: one that reaches beyond the end is short without a word.
-    """
-
-    def __getitem__(self, key: Any) -> Any:
-        taken = super().__getitem__(key)
-        if not isinstance(key, slice):
-            return taken
-        if key.stop is not None and key.stop > len(self):
-            raise ValueError(f"it states {key.stop - key.start:,} bytes where {len(taken):,} are left")
-        return _Taken(taken, super().__getitem__(slice(key.stop, (key.stop or 0) + 1)) == b"\0")
-
-
-class _Taken(bytes):
-    """A slice of a message; a text is followed by a zero, or its length is wrong."""
-
-    closed: bool
-
-    def __new__(cls, data: bytes, closed: bool) -> _Taken:
-        taken = super().__new__(cls, data)
-        taken.closed = closed
-        return taken
-
-    def decode(self, *how: Any) -> str:
-        if not self.closed:
-            raise ValueError(f"a text of {len(self):,} bytes does not end there")
-        return super().decode(*how)
 
 
 # -- JSON lines
