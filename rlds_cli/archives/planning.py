@@ -18,7 +18,7 @@ from rlds_cli.archives.boundary import reader, recognise, recognise_most, withou
 from rlds_cli.archives.formats import git_lfs, unfit
 from rlds_cli.archives.formats.camera_files import is_media
 from rlds_cli.archives.formats.tables import is_empty, is_flat, no_rows
-from rlds_cli.archives.formats.tfrecord import is_tfrecord
+from rlds_cli.archives.formats.tfrecord import is_tfrecord, parse, records
 from rlds_cli.archives.readers import (
     ARRIVE,
     Archive,
@@ -264,10 +264,7 @@ def _unknown(files: Sequence[Path], rewards: str | None) -> ArchiveError:
         return known
     inspect = f"rlds inspect {file} shows what is in it"
     if is_tfrecord(file):
-        return UnknownLayout(
-            f"{file.name} is a TFRecord without features.json: nothing says what its records hold.",
-            hint="put features.json and dataset_info.json beside it, which TFDS writes, and import the directory",
-        )
+        return _without_features(file)
     if is_media(file):
         return UnknownLayout(
             f"{file.name} is an image or a video, and there is no table beside it, with a row for each step.",
@@ -279,6 +276,18 @@ def _unknown(files: Sequence[Path], rewards: str | None) -> ArchiveError:
             hint="JSON lines (.jsonl, an object for each step) are read; rlds_cli.create takes what you read yourself",
         )
     return UnknownLayout(f"{file.name} has no layout that a reader recognises.", hint=inspect)
+
+
+def _without_features(file: Path) -> UnknownLayout:
+    """Return the error for TFRecords that no description says how to read; it lists what the first record holds."""
+    record = next(records(file), None)
+    keys = sorted(parse(record.data, where=f"{file.name}: record 0")) if record is not None else []
+    held = f"they hold {', '.join(keys[:12])}" if keys else "the first holds no lists"
+    return UnknownLayout(
+        f"{file.name} is a TFRecord without features.json: nothing says what its records are; {held}.",
+        hint="put features.json and dataset_info.json beside it, which TFDS writes, and import the directory; episodes "
+        "whose lists are called steps/observation, steps/action and steps/is_first need none",
+    )
 
 
 def _odd(files: Sequence[Path], name: str) -> ArchiveError:

@@ -140,8 +140,8 @@ def test_lists_that_are_not_packed(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_what_holds_for_an_episode_is_kept_as_options(tmp_path: Path) -> None:
     ds = import_files(toy(tmp_path, [episode(3, 7)]), "local/toy")
-    options = json.loads(ds.episodes["options"][0])
-    assert options == {"episode_id": 7, "file_path": "/data/7.npy", "weights": [0.5, None, 2.0]}
+    assert (ds.episodes["episode_id"][0], ds.episodes["file_path"][0]) == (7, "/data/7.npy")
+    assert json.loads(ds.episodes["options"][0]) == {"weights": [0.5, None, 2.0]}
     assert ds.episodes["group"].tolist() == ["record_0"]
 
 
@@ -513,9 +513,54 @@ def test_the_bridge_sample_equals_its_file() -> None:
                 [np.asarray(Image.open(io.BytesIO(b))) for b in lists[f"steps/observation/image_{camera}"]]
             )
             assert np.array_equal(column(ds, f"observation/image_{camera}", number)[:n], wanted)
-        options = json.loads(ds.episodes["options"][number])
-        assert options["episode_id"] == lists["episode_metadata/episode_id"][0]
-        assert options["file_path"].encode() == lists["episode_metadata/file_path"][0]
+        assert ds.episodes["episode_id"][number] == lists["episode_metadata/episode_id"][0]
+        assert ds.episodes["file_path"][number].encode() == lists["episode_metadata/file_path"][0]
         number += 1
     assert number == len(ds.episodes) == 25
     assert ds.select(split="val").num_steps == ds.num_steps
+
+
+# -- records that nothing describes
+
+
+def undescribed(n: int, seed: int) -> dict[str, Any]:
+    rng = np.random.default_rng([n, seed])
+    marks = np.arange(n)
+    return {
+        "steps/observation/state": rng.standard_normal((n, 3)).astype(np.float32),
+        "steps/observation/image": [image(rng.integers(0, 256, (6, 8, 3)).astype(np.uint8)) for _ in range(n)],
+        "steps/action": rng.standard_normal((n, 2)).astype(np.float32),
+        "steps/count": rng.integers(-9, 9, n),
+        "steps/reward": rng.standard_normal(n).astype(np.float32),
+        "steps/language_instruction": [f"do {seed}"] * n,
+        "steps/is_first": (marks == 0).astype(int),
+        "steps/is_last": (marks == n - 1).astype(int),
+        "steps/is_terminal": np.zeros(n, int),
+        "episode_metadata/file_path": [f"/data/{seed}.npy"],
+    }
+
+
+@pytest.mark.parametrize("name", ["data.tfrecord", "robot-train.tfrecord-00000-of-00001"])
+def test_episodes_without_a_description_are_read_by_their_keys(tmp_path: Path, name: str) -> None:
+    made = [undescribed(n, k) for k, n in enumerate((4, 1, 6))]
+    records = (example({k: v if isinstance(v, list) else v.ravel().tolist() for k, v in e.items()}) for e in made)
+    file = write_records(tmp_path / "data" / name, records)
+    ds = import_files(file, "local/x", progress=False)
+    assert ds.episodes["length"].tolist() == [4, 1, 6] and ds.episodes["end"].tolist() == ["truncated"] * 3
+    assert ds.episodes["task"].tolist() == ["do 0", "do 1", "do 2"]
+    for k, e in enumerate(made):
+        found = ds.episode(k)
+        np.testing.assert_array_equal(found["observation", "state"], e["steps/observation/state"])
+        np.testing.assert_array_equal(found["action"], e["steps/action"])
+        np.testing.assert_array_equal(np.ravel(found["next", "reward"]), e["steps/reward"])
+        np.testing.assert_array_equal(np.ravel(found["count"]), e["steps/count"])
+        np.testing.assert_array_equal(found["observation", "image"][0], decoded(e["steps/observation/image"][0]))
+    assert any(n["code"] == "undescribed" for n in ds.manifest.notes) and trace(ds, 2).ok
+
+
+def test_other_records_without_a_description_are_refused_by_what_they_hold(tmp_path: Path) -> None:
+    rows = ({"observation": [float(t), 1.0], "action": [0.5], "episode": [0]} for t in range(4))
+    file = write_records(tmp_path / "data/a.tfrecord", map(example, rows))
+    with pytest.raises(UnknownLayout, match=r"TFRecord without features\.json.*action, episode, observation") as e:
+        plan_import(file, "local/x")
+    assert "features.json" in str(e.value.hint)

@@ -19,6 +19,7 @@ import numpy as np
 
 from rlds_cli.archives import exported
 from rlds_cli.archives.account import (
+    COLUMN,
     ENDS,
     EPISODES,
     EXPORT_NAMES,
@@ -33,7 +34,7 @@ from rlds_cli.archives.account import (
 from rlds_cli.archives.exported import ExportedFile
 from rlds_cli.archives.formats import inventory, tfrecord
 from rlds_cli.archives.formats.tfrecord import ExampleFeature, parse
-from rlds_cli.archives.openx import directory, steps
+from rlds_cli.archives.openx import directory, steps, undescribed
 from rlds_cli.archives.openx.directory import INFO, SHARD, FeatureLeaf, Features, TfdsDirectory, TfdsShard
 from rlds_cli.archives.openx.steps import LastStep, OtherImages, RecordLayout, RecordOrigin
 from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan
@@ -54,8 +55,10 @@ _VARY = "images of different sizes; --frames HxW makes them one"
 def recognise(paths: Sequence[Path]) -> str | None:
     """Describe an RLDS dataset in a TFDS directory in one line; None for other files."""
     try:
-        located = directory.locate(paths)
-        if located is None or not directory.is_rlds(directory.read_json(located.features)):
+        located = _located(paths)
+        if located is None or (
+            located.features.is_file() and not directory.is_rlds(directory.read_json(located.features))
+        ):
             return None
     except UnknownLayout as e:
         return e.message
@@ -65,7 +68,24 @@ def recognise(paths: Sequence[Path]) -> str | None:
     count = f", {said:,} episodes" if all(s.episodes is not None for s in located.shards) else ""
     splits = dict.fromkeys(s.split for s in located.shards)
     files = f"{len(located.shards)} shard{'s' if len(located.shards) > 1 else ''}"
+    if not located.features.is_file():
+        return f"episodes of RLDS in TFRecords without features.json ({files})"
     return f"RLDS dataset {located.name} (TFRecord, {', '.join(splits)}: {files}{count})"
+
+
+def _located(files: Sequence[Path]) -> TfdsDirectory | None:
+    """Find the parts of a TFDS directory, or the TFRecords of episodes that no description lies beside; else None."""
+    located = directory.locate(files)
+    if located is None and undescribed.are_episodes(files):
+        names = [directory.SHARD.fullmatch(path.name) for path in files]
+        shards = (TfdsShard(i, m["split"] if m else "", i, len(files), None) for i, m in enumerate(names))
+        return TfdsDirectory(files[0].with_name(directory.FEATURES), {}, tuple(shards))
+    return located
+
+
+def _features(located: TfdsDirectory, files: Sequence[Path]) -> Features:
+    """Return the description of the records: that beside them, or what the first of them says."""
+    return directory.load(located.features) if located.features.is_file() else undescribed.inferred(files)
 
 
 def plan(archive: Archive) -> Plan:
@@ -78,7 +98,7 @@ def plan(archive: Archive) -> Plan:
     CorruptArchive
         A description or a first record is damaged, or they do not agree.
     """
-    located = directory.locate(archive.files)
+    located = _located(archive.files)
     if located is None:
         raise UnknownLayout(
             "This is not a TFDS directory: there is no NAME-SPLIT.tfrecord-00000-of-00001 beside a features.json.",
@@ -90,12 +110,14 @@ def plan(archive: Archive) -> Plan:
             hint="leave it out",
         )
     before = _before(located)
-    found = _without(directory.load(located.features), before)
+    found = _without(_features(located, archive.files), before)
     columns = steps.columns(found, _names(found, before, archive.fields))
     seen = _look(archive, located, found)
     rule, decided, doubts = _rule(archive.last_step or before.last_step, seen)
     schema = {name: steps.field(leaf, name, rule) for name, leaf in columns.items()}
-    notes = [*directory.notes(located), *doubts, *steps.left_out([*found.steps.values(), *found.episode.values()])]
+    notes = [] if located.features.is_file() else [Note("undescribed", undescribed.NOTE)]
+    notes += [*directory.notes(located)] if located.features.is_file() else []
+    notes += [*doubts, *steps.left_out([*found.steps.values(), *found.episode.values()])]
     for name, f in schema.items():
         if f.kind == "frames":
             schema[name], odd = _frames(f, columns[name], seen.headers[columns[name].key])
@@ -117,6 +139,7 @@ def plan(archive: Archive) -> Plan:
 
 def _account(archive: Archive, located: TfdsDirectory, found: Features, columns: Mapping[str, FeatureLeaf]) -> Account:
     """State the fate of the files, and of the features that they are said to hold."""
+    before = _before(located)
     told, beside = Ledger(), located.features.with_name
     fates = {archive.files[s.file]: used_as(EPISODES) for s in located.shards}
     fates |= {beside(name): used_as(METADATA, LAYOUT) for name in (directory.FEATURES, directory.INFO)}
@@ -127,7 +150,8 @@ def _account(archive: Archive, located: TfdsDirectory, found: Features, columns:
         told.add(inventory.FEATURE, leaf.key, fate)
     for leaf in found.episode.values():
         why = leaf.problem or ("images of an episode are not read" if leaf.kind == "frames" else "")
-        told.add(inventory.FEATURE, leaf.key, left_out(why) if why else used_as("options"))
+        use = COLUMN + steps.column_of(leaf, columns) if steps.is_single(leaf) and not before.found else "options"
+        told.add(inventory.FEATURE, leaf.key, left_out(why) if why else used_as(use))
     return told.account()
 
 
@@ -141,10 +165,10 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     Replan
         Images turn out to be of different sizes.
     """
-    located = directory.locate(plan.archive.files)
+    located = _located(plan.archive.files)
     assert located is not None
     before = _before(located)
-    found = _without(directory.load(located.features), before)
+    found = _without(_features(located, plan.archive.files), before)
     fields = {f.name: f for f in plan.schema}
     columns = steps.columns(found, _names(found, before, plan.archive.fields))
     layout = RecordLayout(fields, columns, found.steps, found.episode, plan.facts["last_step"], before)
@@ -162,7 +186,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     """Read the two descriptions, as text."""
-    located = directory.locate(plan.archive.files)
+    located = _located(plan.archive.files)
     assert located is not None
     for name in (directory.FEATURES, directory.INFO):
         path = located.features.with_name(name)
@@ -345,7 +369,8 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     The values are cut out of their lists by position.
     """
     before = exported.read(place.file.with_name(EXPORTED))
-    found = _without(directory.load(place.file.with_name(directory.FEATURES)), before)
+    beside = TfdsDirectory(place.file.with_name(directory.FEATURES), {}, ())
+    found = _without(_features(beside, [place.file]), before)
     lists = example_of(place.file, place.group)
     final = place.facts["last_step"] == "observation"
     names = _names(found, before, place.fields)

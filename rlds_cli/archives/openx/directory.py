@@ -61,7 +61,10 @@ class TfdsShard:
 
 @dataclass(frozen=True, slots=True)
 class TfdsDirectory:
-    """A TFDS directory. ``info`` is empty if there is no ``dataset_info.json``."""
+    """A TFDS directory. ``info`` is empty if there is no ``dataset_info.json``.
+
+    Without a ``features.json`` at ``features``, the records alone say what they hold: see `undescribed`.
+    """
 
     features: Path
     info: Mapping[str, Any]

@@ -53,6 +53,7 @@ from rlds_cli.ted import (
 
 LastStep = Literal["action", "observation"]
 RULES: tuple[LastStep, ...] = ("action", "observation")
+EPISODE = "episode_metadata/"
 FIRST, LAST, TERMINAL = (f"{STEPS}/is_{k}" for k in ("first", "last", "terminal"))
 MARKS = (FIRST, LAST, TERMINAL)
 MAX_OPTION = 4096  # values of an episode's array that are kept
@@ -205,15 +206,21 @@ class RecordLayout:
             observed=self.rule == "observation",
             source=origin.source,
             group=f"record_{origin.record}",
-            splits=() if self.before.unsplit else (origin.split,),
+            splits=() if self.before.unsplit or not origin.split else (origin.split,),
             notes=tuple(notes),
             **self._about(example, origin),
         )
 
     def _about(self, example: Mapping[str, ExampleFeature], origin: RecordOrigin) -> dict[str, Any]:
-        """Return seed, options and the user's own columns; all values of the episode as options, if no export says."""
+        """Return seed, options and the user's own columns.
+
+        If no export says which are which, single values of the episode are columns, and others options.
+        """
         if not self.before.found:
-            return {"options": self._options(example, origin)}
+            single = {key: leaf for key, leaf in self.episode.items() if is_single(leaf)}
+            said = {leaf: self._value(example, key.removeprefix(EPISODE), origin) for key, leaf in single.items()}
+            extra = {column_of(leaf, self.columns): value for leaf, value in said.items()}
+            return {"extra": extra, "options": self._options(example, origin)}
         seed, options = (self._value(example, key, origin) for key in (self.before.seed, self.before.options))
         has = self._value(example, f"has_{self.before.seed}", origin)
         own = {name: self._value(example, key, origin) for name, key in self.before.own.items()}
@@ -226,7 +233,7 @@ class RecordLayout:
 
     def _value(self, example: Mapping[str, ExampleFeature], key: str | None, origin: RecordOrigin) -> Scalar:
         """Return the one value of the whole episode; None if there is none."""
-        leaf = self.episode.get(f"episode_metadata/{key}")
+        leaf = self.episode.get(f"{EPISODE}{key}") or self.episode.get(str(key))
         if leaf is None or leaf.problem or leaf.kind == "frames" or leaf.shape or leaf.key not in example:
             return None
         if leaf.kind == "text":
@@ -280,12 +287,12 @@ class RecordLayout:
             )
 
     def _options(self, example: Mapping[str, ExampleFeature], origin: RecordOrigin) -> str | None:
-        """Return the values of the whole episode as JSON; images and long values are left out."""
+        """Return what the whole episode has several values of as JSON; images and long values are left out."""
         said = {}
         for leaf in self.episode.values():
-            if leaf.problem or leaf.kind == "frames" or leaf.key not in example:
+            if leaf.problem or leaf.kind == "frames" or leaf.key not in example or is_single(leaf):
                 continue
-            name = leaf.key.removeprefix("episode_metadata/")
+            name = leaf.key.removeprefix(EPISODE)
             if leaf.kind == "text":
                 texts = text(leaf, example[leaf.key], str(origin))[0]
                 said[name] = texts[0] if len(texts) == 1 else texts
@@ -294,6 +301,19 @@ class RecordLayout:
             if rows.size <= MAX_OPTION:
                 said[name] = _plain(rows[0] if len(rows) == 1 else rows)
         return json.dumps(said, ensure_ascii=False, sort_keys=True) if said else None
+
+
+def is_single(leaf: FeatureLeaf) -> bool:
+    """Tell whether a leaf of the episode has a single value, and so is a column of the episode table."""
+    return not leaf.problem and leaf.kind != "frames" and not leaf.shape
+
+
+def column_of(leaf: FeatureLeaf, columns: Mapping[str, FeatureLeaf]) -> str:
+    """Return the column of a leaf of the episode: the task, unless the steps say it, or one of its name."""
+    name = leaf.key.removeprefix(EPISODE)
+    if name in tasks.NAMES and TASK not in columns:
+        return TASK
+    return f"own_{TASK}" if name == TASK else tasks.episode_column(name)
 
 
 def _plain(row: Array) -> Any:
