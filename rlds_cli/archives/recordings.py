@@ -323,12 +323,7 @@ def _bags(paths: Sequence[Path]) -> list[list[Path]]:
     found: dict[Path, list[Path]] = {}
     listed = set[Path]()
     for metadata in (p for p in paths if p.name == METADATA):
-        files = _listed_by(metadata)
-        if files and (lacking := [p.name for p in files if p not in paths]):
-            raise CorruptArchive(
-                f"{metadata} names {lacking[0]}, which is not there.",
-                hint="fetch the whole bag; or name its files alone, which makes an episode of each",
-            )
+        files = [p for p in _listed_by(metadata) if p in paths]
         listed.update(files)
         found |= {files[0]: files} if files else {}
     return [found.get(p, [p]) for p in paths if p.name != METADATA and (p in found or p not in listed)]
@@ -336,6 +331,16 @@ def _bags(paths: Sequence[Path]) -> list[list[Path]]:
 
 def _listed_by(metadata: Path) -> list[Path]:
     return [metadata.with_name(Path(name).name) for name in files_of_bag(metadata)]
+
+
+def _check_whole(paths: Sequence[Path]) -> None:
+    """Refuse a bag of which files are missing."""
+    for metadata in (p for p in paths if p.name == METADATA):
+        if lacking := [p.name for p in _listed_by(metadata) if p not in paths]:
+            raise CorruptArchive(
+                f"{metadata} names {lacking[0]}, which is not there.",
+                hint="fetch the whole bag; or name its files alone, which makes an episode of each",
+            )
 
 
 def plan(archive: Archive) -> Plan:
@@ -348,6 +353,7 @@ def plan(archive: Archive) -> Plan:
     CorruptArchive
         A file is damaged.
     """
+    _check_whole(archive.files)
     bags, seen, notes = list[list[Path]](), list[_Planned](), []
     for bag in _bags(archive.files):
         try:
