@@ -13,6 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 import zarr
+from random_tables import step_batches
 
 Rng = np.random.Generator
 PNG = bytes.fromhex(  # 2x2, grey
@@ -612,6 +613,7 @@ FAMILIES: dict[str, Callable[[Rng, Path], Options]] = {
         zarr_replay_buffer,
         recordings,
         plain,
+        step_batches,
     )
 }
 

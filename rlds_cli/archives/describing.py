@@ -21,6 +21,7 @@ from rlds_cli.archives.boundary import recognise
 from rlds_cli.archives.file_report import FileReport, Node, name_for
 from rlds_cli.archives.formats import git_lfs, hdf5, unfit
 from rlds_cli.archives.formats.arrow_tables import ArrowFile
+from rlds_cli.archives.formats.step_batches import StepBatches
 from rlds_cli.archives.formats.tables import IN_WORDS, container_of, open_flat
 from rlds_cli.archives.formats.tfrecord import is_tfrecord
 from rlds_cli.archives.formats.zarr_stores import contents_of, is_zarr
@@ -332,8 +333,9 @@ def _arrow(file: Path, kind: str) -> FileTree:
     what = {"jsonl": "a file of JSON lines", "arrow": "an Arrow file"}.get(kind, f"a {IN_WORDS[kind]} file")
     try:
         with open_flat(file, fill=True) as table:
-            f = cast(ArrowFile, table.source)
-            nodes = tuple(Node(n, shape, "text" if d.kind == "O" else str(d)) for n, (shape, d) in f.columns.items())
+            f = cast(ArrowFile | StepBatches, table.source)
+            columns = {n: c for n, c in f.columns.items() if n not in table.hidden}
+            nodes = tuple(Node(n, shape, "text" if d.kind == "O" else str(d)) for n, (shape, d) in columns.items())
             nodes += tuple(Node(n, (f.num_rows,), kind) for n, kind in f.left_out.items())
     except MissingPackage:  # the kind of file is known without its package
         return FileTree("other", what)

@@ -71,7 +71,7 @@ def test_every_value(tmp_path: Path, suffix: str, rows_at_a_time: int | None, mo
     if rows_at_a_time:
         monkeypatch.setattr("rlds_cli.archives.flat_rows.CHUNK_ROWS", 2 * rows_at_a_time)
         monkeypatch.setattr("rlds_cli.archives.formats.parquet.BATCH_ROWS", 7)
-        monkeypatch.setattr("rlds_cli.archives.formats.arrow_tables.BATCH_BYTES", 100)
+        monkeypatch.setattr("rlds_cli.archives.formats.arrow_files.BATCH_BYTES", 100)
     rows = Rows("plain", save(tmp_path / f"a{suffix}", X))
     assert rows.episodes.length.tolist() == [5] * 4 and rows.episodes.row.tolist() == [0, 5, 10, 15]
     assert (rows.episodes.end == TERMINATED).all() and not rows.episodes.observed.any()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 LENGTHS = (4, 5, 3)
 
@@ -49,9 +50,40 @@ def saved(directory: Path, table: pa.Table, cuts: Iterable[int] = (5,), **state:
     return directory
 
 
+def episode_rows(lengths: Sequence[int] = LENGTHS, *, final: bool = False) -> list[dict[str, Any]]:
+    """Rows that are episodes; those with even numbers are terminated. With ``final``, in the form of imitation."""
+    rng = np.random.default_rng(1)
+    found: list[dict[str, Any]] = []
+    for e, n in enumerate(lengths):
+        steps = {"actions": rng.normal(size=(n, 1)).tolist(), "rewards": [float(10 * e + t) for t in range(n)]}
+        seen = (100.0 * e + np.arange(n + final)[:, None] + [0.0, 0.5]).tolist()
+        if final:
+            steps = {"acts": steps["actions"], "rews": steps["rewards"], "infos": [f'{{"t": {t}}}' for t in range(n)]}
+            found.append({"obs": seen, **steps, "terminal": e % 2 == 0})
+        else:
+            dones = [t == n - 1 and e % 2 == 0 for t in range(n)]
+            found.append({"observations": seen, **steps, "dones": dones})
+    return found
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write rows as Parquet in small groups, an Arrow stream or JSON lines, by the suffix of ``path``."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist([*rows]), path, row_group_size=2)
+    elif path.suffix == ".arrow":
+        stream(path, pa.Table.from_pylist([*rows]))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
 def write_desk(directory: Path) -> None:
     """Write the files of the page about them into ``directory``."""
     saved(directory / "pusher", rows())
     for name in ("train", "test"):
         saved(directory / "reacher" / name, rows())
+    write_rows(directory / "gym_replay.parquet", episode_rows())
+    saved(directory / "rollouts", pa.Table.from_pylist(episode_rows(final=True)), cuts=(1,))
+    rollouts = {"obs": np.zeros((9, 4)), "acts": np.zeros(7), "terminal": np.ones(2, bool), "indices": np.array([3])}
+    np.savez(directory / "final.npz", **rollouts)
     (directory / "reacher/dataset_dict.json").write_text('{"splits": ["train", "test"]}')

@@ -48,6 +48,7 @@ class ArrowFile:
 
     def __init__(self, path: Path, schema: Any, num_rows: int, batches: Batches, *, fill: bool = False) -> None:
         self.path, self.num_rows, self.batches, self.fill = path, num_rows, batches, fill
+        self.schema = schema
         self.columns: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         self.left_out: dict[str, str] = {}
         self.mixed: Mapping[str, Mixed] = {}  # texts of a column that holds numbers, too
@@ -82,6 +83,11 @@ class ArrowFile:
             if None not in found.values():
                 break
         return found
+
+    @property
+    def unfit(self) -> Mapping[str, str]:
+        """Columns of values that no field can hold, with their types."""
+        return self.left_out
 
     @property
     def row_bytes(self) -> int:
@@ -280,7 +286,7 @@ def leaves(field: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     import pyarrow as pa
 
     kind = stored_kind(field.type)
-    if not pa.types.is_struct(kind) or is_image(kind):
+    if not pa.types.is_struct(kind) or is_image(kind) or not kind.num_fields:
         yield f"{above}{field.name}", kind
         return
     for member in kind:

@@ -9,9 +9,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlds_cli.archives.formats import arrow_files, arrow_tables, hdf5, parquet, text_tables, tianshou
+from rlds_cli.archives.formats import (
+    arrow_files,
+    arrow_tables,
+    hdf5,
+    imitation,
+    parquet,
+    step_batches,
+    text_tables,
+    tianshou,
+)
 from rlds_cli.archives.formats.npz import open_npz
-from rlds_cli.archives.formats.tables import OF_LIBRARIES, container_of
+from rlds_cli.archives.formats.step_batches import StepBatches
+from rlds_cli.archives.formats.tables import OF_LIBRARIES, container_of, open_flat
 from rlds_cli.archives.formats.zarr_stores import contents_of
 from rlds_cli.base.files import trees
 from rlds_cli.base.files.bundles import INFO, STATE, is_saved_table
@@ -21,6 +31,8 @@ PART = "part"  # a file of a directory that is one file of an archive
 FEATURE, TOPIC = "feature", "topic"  # of TFRecords and recordings, whose readers list them
 ORDER = "the order of rows"
 ROWS = "rows"
+BOUNDS = "ends of episodes"
+PICKLED = "pickled objects are never read"
 UNLISTED = f"{STATE} does not name it"
 OWN = "the library that wrote the file keeps it for itself"
 UNNAMED = "it has no name"
@@ -71,7 +83,11 @@ def items(path: Path) -> tuple[Item, ...]:
         return (*arrays, *(Item(ATTRIBUTE, f"{of}@{n}") for of, said in store.attributes.items() for n in said))
     if kind == "npz":
         with open_npz(path) as npz:
-            return tuple(Item(ARRAY, name) for name in npz.members)
+            if not imitation.is_rollouts(npz.members):
+                return tuple(Item(ARRAY, name) for name in npz.members)
+            uses = {imitation.INDICES: BOUNDS}
+            pickled = (Item(ARRAY, name, why=PICKLED) for name in npz.pickled)
+            return (*(Item(ARRAY, name, use=uses.get(name, "")) for name in npz.members), *pickled)
     return tuple(_columns(path, kind))
 
 
@@ -83,9 +99,15 @@ def _of_libraries(attributes: Sequence[str]) -> set[str]:
 
 def _columns(path: Path, kind: str) -> Iterator[Item]:
     schema = {"parquet": parquet.schema, "arrow": arrow_files.schema}.get(kind, text_tables.schema)(path)
-    for top in schema:
+    columns, why = schema, dict[str, str]()
+    if step_batches.may_be(schema):
+        with open_flat(path, fill=True) as table:
+            if isinstance(table.source, StepBatches):
+                columns, why = table.source.schema, dict(table.source.left_out)
+    for top in columns:
         for name, of in arrow_tables.leaves(top):
-            yield Item(COLUMN, name, "" if arrow_tables.is_known(of) else f"no field can hold {of} values")
+            known = arrow_tables.is_known(of)
+            yield Item(COLUMN, name, why.get(name, "") or ("" if known else f"no field can hold {of} values"))
             if arrow_tables.is_image(of):
                 yield Item(COLUMN, f"{name}/path", "the image itself is kept")
     if is_saved_table(path):

@@ -33,6 +33,8 @@ from rlds_cli.base.files import child, disk
 from rlds_cli.errors import ArchiveError, CorruptArchive, NoPermission, UnknownLayout, UnsafeArchive
 
 MAGIC = b"PK\x03\x04"
+# Members of pickled objects that a layout can do without, with other members of the layout: of imitation's rollouts.
+SPARE: Mapping[str, frozenset[str]] = {"infos": frozenset(("obs", "acts", "terminal", "indices"))}
 NPY_MAGIC = b"\x93NUMPY"
 MAX_MEMBERS = 1 << 16
 MAX_HEADER = 1 << 16
@@ -201,8 +203,21 @@ class NpzFile:
             skip(f, member.offset)
             return f
 
+    @property
+    def pickled(self) -> tuple[str, ...]:
+        """The members that hold pickled objects, of layouts that can do without them; they are never read."""
+        return tuple(name for name in _checked(self.path, self._archive) if name not in self.members)
+
     def _members(self) -> Mapping[str, ZipMember]:
-        return {name: self._member(name, info) for name, info in _checked(self.path, self._archive).items()}
+        found = _checked(self.path, self._archive)
+        members: dict[str, ZipMember] = {}
+        for name, info in found.items():
+            try:
+                members[name] = self._member(name, info)
+            except UnsafeArchive:
+                if name not in SPARE or not SPARE[name].issubset(found):
+                    raise
+        return members
 
     def _member(self, name: str, info: zipfile.ZipInfo) -> ZipMember:
         with reading(self.path, name), self._archive.open(info) as f:

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import h5py
 import numpy as np
 
-from rlds_cli.archives.formats import camera_files, image_columns, tianshou
+from rlds_cli.archives.formats import camera_files, image_columns, imitation, step_batches, tianshou
 from rlds_cli.archives.formats.arrow_files import is_arrow, open_arrow
 from rlds_cli.archives.formats.arrow_tables import MISSING as MISSING
 from rlds_cli.archives.formats.arrow_tables import ArrowFile, is_nan
@@ -46,11 +46,13 @@ from rlds_cli.archives.formats.hdf5_rows import RowReader
 from rlds_cli.archives.formats.image_columns import EncodedColumn
 from rlds_cli.archives.formats.npz import NpzFile, is_npz, open_npz
 from rlds_cli.archives.formats.parquet import is_parquet, open_parquet
+from rlds_cli.archives.formats.step_batches import StepBatches
 from rlds_cli.archives.formats.text_numbers import Mixed
 from rlds_cli.archives.formats.text_tables import CSV, JSON_LINES, MAX_COLUMNS, is_csv, is_json_lines, open_text
 from rlds_cli.archives.formats.zarr_stores import ZarrStore, is_zarr, open_zarr
 from rlds_cli.base import text
 from rlds_cli.base.array_types import Array, IntArray
+from rlds_cli.base.files.bundles import state_of
 from rlds_cli.errors import ReaderError, RldsError, UnknownLayout, UnsafeArchive
 
 NOT, ENDS, WITHOUT, STACK = "not:", "ends:", " without ", "[]"
@@ -299,7 +301,7 @@ class Table:
             parts = tuple(MISSING + n for n in self._derivations[name].inputs)
             self.derive(parts)
             return _Derivation(parts, lambda seen, _: np.logical_and.reduce([seen[p] for p in parts]))
-        if isinstance(self.source, ArrowFile):
+        if isinstance(self.source, ArrowFile | StepBatches):
             return _Derivation((), lambda seen, _: seen[MISSING + name], native=MISSING + name)
         return _Derivation((name,), lambda seen, _: is_nan(seen[name]))
 
@@ -501,15 +503,34 @@ def open_flat(path: Path, *, check: bool = True, fill: bool = False) -> Iterator
             yield zarr_table(path, store)
     elif kind not in (None, "hdf5"):
         with {"parquet": open_parquet, "arrow": open_arrow}.get(kind, open_text)(path, fill=fill) as f:
-            columns = {n: TableColumn(n, s, d, path.name) for n, (s, d) in f.columns.items()}
-            yield _table(path, f, columns, tuple(f"{n} ({kind})" for n, kind in f.left_out.items()))
+            yield _arrow_table(path, f)
     else:
         with open_file(path, check=check) as h5:
             yield hdf5_table(path, h5)
 
 
+def _arrow_table(path: Path, f: ArrowFile) -> Table:
+    """An open file of record batches as a table, of steps where its rows hold several."""
+    batches = step_batches.look(path, state_of(path), f)
+    source: ArrowFile | StepBatches = f if batches is None else StepBatches(f, batches)
+    columns = {n: TableColumn(n, s, d, path.name) for n, (s, d) in source.columns.items()}
+    made = _table(path, source, columns, tuple(f"{n} ({kind})" for n, kind in source.unfit.items()))
+    if isinstance(source, StepBatches):
+        made.hidden.add(step_batches.ENDS)
+        made.remarks = tuple(source.remarks)
+    return made
+
+
 def npz_table(path: Path, npz: NpzFile) -> Table:
     """An open npz as a table."""
+    if imitation.is_rollouts(npz.members):
+        rollouts = imitation.Rollouts(npz)
+        found = {n: TableColumn(n, s, d, path.name) for n, (s, d) in rollouts.columns.items()}
+        made = _table(path, rollouts, found)
+        made.hidden.add(imitation.ENDS)
+        if npz.pickled:
+            made.remarks = (("left-out", f"pickled objects are never read: {', '.join(npz.pickled)} was left out"),)
+        return made
     members = npz.members.values()
     return _table(path, npz, {m.name: TableColumn(m.name, m.shape, m.dtype, path.name) for m in members})
 

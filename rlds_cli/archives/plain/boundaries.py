@@ -131,11 +131,12 @@ def boundary_columns(meaning: Meaning, table: Table, *, strict: bool = True, arr
     table.derive([MISSING + a for a in actions])
     stops = None
     usable = _usable if strict else _per_row
-    if strict and meaning.lists is not None and table[meaning.lists].shape != (rows,):
-        stops = f"ends:{meaning.lists}"
+    listed = meaning.lists
+    if strict and listed is not None and (table[listed].shape != (rows,) or listed in table.hidden):
+        stops = f"ends:{listed}"
         table.derive([stops])
-        _check_list(table, meaning.lists, table[stops].shape[0], rows)
-    lasts = meaning.lists if meaning.lists is not None and stops is None else meaning.lasts
+        _check_list(table, listed, table[stops].shape[0], rows)
+    lasts = listed if listed is not None and stops is None else meaning.lasts
     found = BoundaryColumns(
         ids=usable(table, meaning.ids, rows, ID_KINDS),
         steps=_per_row(table, "t", rows, "iu") if meaning.steps == "t" else usable(table, meaning.steps, rows, "iuf"),

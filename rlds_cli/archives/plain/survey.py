@@ -6,6 +6,7 @@ An episode continues in the next file if its id and its steps do.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +22,7 @@ from rlds_cli.archives.flat_rows import FlatLayout, differs, frames_of, is_set
 from rlds_cli.archives.formats import image_columns
 from rlds_cli.archives.formats.arrow_tables import ArrowFile
 from rlds_cli.archives.formats.camera_files import FILES
+from rlds_cli.archives.formats.step_batches import ENDS, StepBatches
 from rlds_cli.archives.formats.table_views import TableView
 from rlds_cli.archives.formats.tables import FIRST, LAST, MISSING, Table, TableColumn, no_rows, open_flat
 from rlds_cli.archives.names import (
@@ -147,6 +149,8 @@ def understood(table: Table, chosen: Mapping[str, str], *, arrive: bool = False,
             f'{table.path.name} has no "{missing}" under a known name. It holds {_held(table)}.',
             hint=f"name the column: --map {missing}=KEY",
         )
+    if isinstance(table.source, StepBatches):
+        what = _of_batches(what, table)
     if arrive:
         what = arriving.with_time_steps(what, table)
     fields, done = flags_of(what)
@@ -159,6 +163,30 @@ def understood(table: Table, chosen: Mapping[str, str], *, arrive: bool = False,
     for key in fields.values():
         if key.startswith(("[", FILES)):
             table.hidden.update(table.made_of(key))
+    return what
+
+
+def _of_batches(what: Meaning, table: Table) -> Meaning:
+    """Find what marks the episodes of a table whose rows hold several steps: columns of the steps, or else the rows.
+
+    Raises
+    ------
+    UnknownLayout
+        Rows are parts of episodes, and have the same id.
+    """
+    steps = {table[key].shape[0] for name, key in what.fields.items() if is_below(name, "action") and key in table}
+    marks = (k for k in (what.ids, what.starts, what.lasts) if k is not None and k in table)
+    per_step = [k for k in marks if table[k].shape[0] in steps]
+    if per_step:
+        return replace(what, lists=None)
+    if what.ids is not None and what.ids in table and table[what.ids].shape == table[ENDS].shape:
+        ids = table.source.array(what.ids).tolist()
+        for twice, count in Counter(ids).most_common(1):
+            if count > 1:
+                raise UnknownLayout(
+                    f"{table.path.name}: {count} rows have the {what.ids} {twice}: they are parts of one episode.",
+                    hint="join the lists of these rows, or write a row for each step",
+                )
     return what
 
 
@@ -407,7 +435,9 @@ def groups_of(table: Table, chosen: Mapping[str, str]) -> tuple[str, dict[str, d
     if patterns:
         above = patterns[0].partition("*")[0].strip("/")
         return _pattern(above), _below(columns, above)
-    if isinstance(table.source, ArrowFile) or any(k.strip("/[").partition(",")[0] in columns for k in chosen.values()):
+    if isinstance(table.source, ArrowFile | StepBatches) or any(
+        k.strip("/[").partition(",")[0] in columns for k in chosen.values()
+    ):
         return None
     for depth in range(GROUP_DEPTH):
         parents = dict.fromkeys("/".join(p[:depth]) for c in columns if len(p := c.split("/")) > depth + 1)
