@@ -20,6 +20,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives.formats import camera_files
+from rlds_cli.archives.formats.rllib_episodes import is_packed, packed
 from rlds_cli.archives.formats.tables import NOT, WITHOUT, Table
 from rlds_cli.archives.readers import DROP, FILL, Archive
 from rlds_cli.base.text import did_you_mean, is_below, natural
@@ -375,6 +376,8 @@ def check_numbers(table: Table, fields: Mapping[str, str]) -> None:
     for name, key in fields.items():
         if table[key].dtype.kind not in "OS" or not table[key].shape or not table[key].shape[0]:
             continue
+        if (found := _first_text(table, key, lambda _: True)) and is_packed(found[1]):
+            raise packed(table.path.name, key)
         if name == REWARD:
             at, value = (
                 _first_text(table, key, lambda v: not _is_number(v))

@@ -24,6 +24,7 @@ import hub_tables
 import image_archives
 import numpy as np
 import pytest
+import rllib_files
 import robot_recordings
 import scattered
 import tfds_files
@@ -118,7 +119,7 @@ def written_desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (desk / "logs").mkdir()
     log = {"states": np.zeros((4, 2)), "actions": np.ones((3, 1)), "r": [0.0, 0.0, 1.0], "success": True}
     (desk / "logs/1.pkl").write_bytes(pickle.dumps(log | {"timeout": False}))
-    for module in (image_archives, tfds_files, family_files, torchrl_dumps, robot_recordings, hub_tables):
+    for module in (image_archives, tfds_files, family_files, torchrl_dumps, robot_recordings, hub_tables, rllib_files):
         module.write_desk(desk)
     (desk / "examples").symlink_to(ROOT / "examples")
     (desk / "docs").symlink_to(ROOT / "docs")

@@ -55,6 +55,7 @@ class ArrowFile:
         self.tops: dict[str, str] = {}  # top-level column of each column
         self.paths: set[str] = set()  # structs of ``bytes`` and ``path`` that are read as paths
         self.filled: set[str] = set()  # columns that are read as if ``fill`` were set
+        self.unread: Mapping[str, str] = {}  # columns that are left out, with the reason
         self.described: Mapping[str, str] = {}  # texts about the table, by name
         if not num_rows:
             return

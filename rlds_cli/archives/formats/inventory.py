@@ -15,6 +15,7 @@ from rlds_cli.archives.formats import (
     hdf5,
     imitation,
     parquet,
+    rllib_episodes,
     step_batches,
     text_tables,
     tianshou,
@@ -100,7 +101,7 @@ def _of_libraries(attributes: Sequence[str]) -> set[str]:
 def _columns(path: Path, kind: str) -> Iterator[Item]:
     schema = {"parquet": parquet.schema, "arrow": arrow_files.schema}.get(kind, text_tables.schema)(path)
     columns, why = schema, dict[str, str]()
-    if step_batches.may_be(schema):
+    if step_batches.may_be(schema) or rllib_episodes.may_be(schema):
         with open_flat(path, fill=True) as table:
             if isinstance(table.source, StepBatches):
                 columns, why = table.source.schema, dict(table.source.left_out)

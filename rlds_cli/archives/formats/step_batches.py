@@ -158,6 +158,7 @@ def _look(table: ArrowFile) -> Batches | None:
     flags = tuple(n for n, kind in found.items() if kind == ROW and _last(n) in FLAGS and _is_number(kinds[n]))
     found |= dict.fromkeys(flags, STEPS)
     why = {name: "its lists are not as long as the steps" for name, of in found.items() if not of}
+    why |= table.unread
     why |= dict.fromkeys(_without_value(table, kinds, found, flags), "some rows have no value")
     if "type" in found and found["type"] == ROW and _are_batches(table):
         why["type"] = "it says what a row is"

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import h5py
 import numpy as np
 
-from rlds_cli.archives.formats import camera_files, image_columns, imitation, step_batches, tianshou
+from rlds_cli.archives.formats import camera_files, image_columns, imitation, rllib_episodes, step_batches, tianshou
 from rlds_cli.archives.formats.arrow_files import is_arrow, open_arrow
 from rlds_cli.archives.formats.arrow_tables import MISSING as MISSING
 from rlds_cli.archives.formats.arrow_tables import ArrowFile, is_nan
@@ -149,6 +149,7 @@ class Table:
     source: TableSource
     columns: dict[str, TableColumn]
     left_out: tuple[str, ...] = ()  # columns of values that no field can hold
+    packed: tuple[str, ...] = ()  # those that RLlib has pickled
     hidden: set[str] = field(default_factory=set)  # columns that become no fields
     ends: str | None = None  # a list of ends of episodes that no option replaces: rows of several recordings
     remarks: tuple[tuple[str, str], ...] = ()  # codes and texts of notes
@@ -511,6 +512,7 @@ def open_flat(path: Path, *, check: bool = True, fill: bool = False) -> Iterator
 
 def _arrow_table(path: Path, f: ArrowFile) -> Table:
     """An open file of record batches as a table, of steps where its rows hold several."""
+    f = rllib_episodes.decoded(f)
     batches = step_batches.look(path, state_of(path), f)
     source: ArrowFile | StepBatches = f if batches is None else StepBatches(f, batches)
     columns = {n: TableColumn(n, s, d, path.name) for n, (s, d) in source.columns.items()}
@@ -586,7 +588,15 @@ def _table(
         return Table(path, source, found)
     binary = [n for n, c in found.items() if c.dtype.kind == "V" and not c.image]
     known = {n: replace(c, dtype=_dtype(c.dtype)) for n, c in found.items() if n not in binary}
-    return Table(path, source, known, (*left_out, *(f"{n} (binary)" for n in binary)))
+    packed = [n for n in binary if rllib_episodes.is_packed(_first(source, n))]
+    said = (f"{n} ({'packed by RLlib' if n in packed else 'binary'})" for n in binary)
+    return Table(path, source, known, (*left_out, *said), packed=tuple(packed))
+
+
+def _first(source: TableSource, name: str) -> Any:
+    with source.rows([name]) as rows:
+        values = rows.read(0, 1)[name].reshape(-1)
+    return values[0] if len(values) else None
 
 
 def _with_image(source: TableSource, c: TableColumn) -> TableColumn:

@@ -24,7 +24,7 @@ from rlds_cli.archives.formats.arrow_tables import ArrowFile, from_row, leaves, 
 from rlds_cli.base.files import child, disk
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 
-CSV, JSON_LINES = (".csv", ".tsv"), (".jsonl", ".ndjson")
+CSV, JSON_LINES, JSON = (".csv", ".tsv"), (".jsonl", ".ndjson"), (".json",)
 BLOCK_BYTES = 8 << 20
 MAX_LINE = 32 << 20
 MAX_COLUMNS = 1 << 12
@@ -33,6 +33,7 @@ DELIMITERS = ",\t;"
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|true|false|\[.*\]", re.IGNORECASE)
 _FILE = re.compile(r"\.(jpe?g|png|mp4|avi|mkv|npy|npz)$", re.IGNORECASE)
+_BATCHES = (b'"SampleBatch"', b'"MultiAgentBatch"')  # of RLlib
 _SCANS = 1 << 12  # files of which the types are remembered: an import may have thousands
 _SHORTEST = 5  # bytes of a key and its value
 _FEW = 16  # values that are tried first
@@ -44,13 +45,30 @@ def is_csv(path: Path) -> bool:
 
 
 def is_json_lines(path: Path) -> bool:
-    """Return whether a file is named as JSON lines, and its first line is an object."""
-    if path.suffix.lower() not in JSON_LINES:
+    """Return whether a file is named as JSON lines, and its first line is an object.
+
+    RLlib and Ray name such files ``.json``: then the second line begins as an object, too, or the first says that it is
+    a batch.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in (*JSON_LINES, *JSON) or (suffix in JSON and not _has_lines(path)):
         return False
     try:
         return isinstance(json.loads(_first_line(path)), dict)
     except (ValueError, RecursionError):
         return False
+
+
+def _has_lines(path: Path) -> bool:
+    """Tell by the edges of its first line whether a file may be one of objects in lines."""
+    try:
+        with path.open("rb") as f:
+            first = f.readline(MAX_HEAD)
+            more = f.read(1) == b"{"
+    except OSError:
+        return False
+    whole = first.startswith(b"{") and first.rstrip().endswith(b"}")
+    return whole and (more or any(kind in first for kind in _BATCHES))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 from rlds_cli.archives.flat_rows import FlatLayout
 from rlds_cli.archives.formats.arrow_tables import ArrowFile
 from rlds_cli.archives.formats.tables import MISSING, Table, open_flat
-from rlds_cli.archives.formats.text_tables import CSV, JSON_LINES
+from rlds_cli.archives.formats.text_tables import CSV, JSON, JSON_LINES
 from rlds_cli.archives.names import NEXT_OBSERVATION, differences, is_observation
 from rlds_cli.archives.plain import arriving
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
@@ -187,7 +187,7 @@ def _steps_of(joined: JoinedFiles) -> BoolArray:
 
 def _to_scan(archive: Archive, s: FileSurvey, table: Table) -> Iterator[tuple[str, str]]:
     """Name the fields whose columns may lack values, or have rows of several shapes, without those that are large."""
-    is_text = s.path.suffix.lower() in (*CSV, *JSON_LINES)
+    is_text = s.path.suffix.lower() in (*CSV, *JSON_LINES, *JSON)
     for f in s.layout.fields:
         key = s.layout.columns[f.name]
         if key in s.by.keys or f.kind != "array" or not (table.may_miss(key) or f.shape) or table.made_of(key):

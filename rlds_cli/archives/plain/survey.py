@@ -19,7 +19,7 @@ import numpy as np
 from rlds_cli.archives import once
 from rlds_cli.archives.d4rl import ends as layouts
 from rlds_cli.archives.flat_rows import FlatLayout, differs, frames_of, is_set
-from rlds_cli.archives.formats import image_columns
+from rlds_cli.archives.formats import image_columns, rllib_episodes
 from rlds_cli.archives.formats.arrow_tables import ArrowFile
 from rlds_cli.archives.formats.camera_files import FILES
 from rlds_cli.archives.formats.step_batches import ENDS, StepBatches
@@ -144,6 +144,10 @@ def understood(table: Table, chosen: Mapping[str, str], *, arrive: bool = False,
         raise no_rows(table.path.name)
     what = meaning(table.columns, chosen, table.path.name)
     if not has_essentials(what):
+        if table.packed:
+            raise rllib_episodes.packed(table.path.name, table.packed[0])
+        if policies := _policies(table):
+            raise _of_policies(table, policies)
         missing = "action" if any(map(is_observation, what.fields)) else "observation"
         raise UnknownLayout(
             f'{table.path.name} has no "{missing}" under a known name. It holds {_held(table)}.',
@@ -164,6 +168,22 @@ def understood(table: Table, chosen: Mapping[str, str], *, arrive: bool = False,
         if key.startswith(("[", FILES)):
             table.hidden.update(table.made_of(key))
     return what
+
+
+def _policies(table: Table) -> list[str]:
+    """Return the policies whose steps are in a ``MultiAgentBatch`` of RLlib."""
+    parts = [name.split("/") for name in table.own if name.startswith("policy_batches/")]
+    return sorted({of[1] for of in parts if len(of) > 2}, key=natural)
+
+
+def _of_policies(table: Table, policies: Sequence[str]) -> UnknownLayout:
+    """Return the error for batches of policies, whose hint names the columns of one."""
+    names = {"observation": "obs", "action": "actions", "reward": "rewards", "done": "dones", "episode": "eps_id"}
+    mapped = " ".join(f"--map {name}=policy_batches/{policies[0]}/{key}" for name, key in names.items())
+    return UnknownLayout(
+        f"{table.path.name} holds batches of RLlib for the policies {', '.join(policies)}, side by side in each row.",
+        hint=f"import those of one: {mapped}",
+    )
 
 
 def _of_batches(what: Meaning, table: Table) -> Meaning:
