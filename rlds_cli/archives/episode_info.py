@@ -33,8 +33,8 @@ from rlds_cli.archives.readers import Archive, InfoFile, Plan
 from rlds_cli.archives.tasks import MAX_TEXT, episode_column
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import json as documents
-from rlds_cli.errors import UnknownLayout
-from rlds_cli.ted import TASK, Chunk, EpisodeTable, Note, Scalar
+from rlds_cli.errors import CorruptArchive, InvalidEpisode, UnknownLayout
+from rlds_cli.ted import TASK, Chunk, EpisodeTable, Note, Scalar, Subtasks
 
 FACT = "episode_info"  # in the facts of a plan: the key of each column
 SEED, OPTIONS = "seed", "options"  # TED's own columns, and members of the object that resets an environment
@@ -42,6 +42,9 @@ RESET, EPISODES, ENVIRONMENT = "reset_kwargs", "episodes", "env_info"
 _OWN = {f"{RESET}/{SEED}": SEED, f"{RESET}/{OPTIONS}": OPTIONS}
 _IDS = ("episode_id", "episode_index", "id", "name", "episode")  # of an object in a list: the first that it has
 _WORDS = (*tasks.NAMES, "lang", "language", "prompt")  # names of the text that says what an episode is about
+# Lists of sub-tasks, of AgiBot World and of the user's own, and the members of an object in them.
+_LISTS = (Subtasks.COLUMN, "action_config")
+_INTERVAL = (("first", "stop", "text"), ("start_frame", "end_frame", "action_text"))
 _TEXT = "text"  # the key of a text that is called as its episode
 _MOST = 256  # columns of an object; of one with more, those of its own members
 _MOST_NAME = 100  # bytes of the name of a column
@@ -241,7 +244,9 @@ def singles(said: Mapping[str, Any]) -> Singles:
         more |= {OPTIONS: json.dumps(options, sort_keys=True)} if options else {}
         said = {**said, RESET: more}
     for key, value in _leaves(said, ""):
-        if is_single(value):
+        if (intervals := _intervals(key, value)) is not None:
+            values[key] = intervals
+        elif is_single(value):
             values[key] = value
         else:
             other[key] = value
@@ -249,6 +254,22 @@ def singles(said: Mapping[str, Any]) -> Singles:
         other |= {key: value for key, value in values.items() if "/" in key}
         values = {key: value for key, value in values.items() if "/" not in key}
     return Singles(values, other)
+
+
+def _intervals(key: str, value: Any) -> str | None:
+    """Return a list of sub-tasks as `Subtasks`; None for other values, which are not called so."""
+    if not _is_list_of_subtasks(key) or not isinstance(value, list) or not value:
+        return None
+    for members in _INTERVAL:
+        if all(isinstance(o, dict) and o.keys() >= {*members} for o in value):
+            value = [[o[name] for name in members] for o in value]
+    if not all(isinstance(o, list) and len(o) == len(_INTERVAL[0]) for o in value):
+        return None
+    return str(Subtasks.of(value, key))
+
+
+def _is_list_of_subtasks(key: str) -> bool:
+    return key.rpartition("/")[2] in _LISTS
 
 
 def _leaves(value: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
@@ -293,6 +314,8 @@ class _Seen:
 
 def column_of(key: str) -> str:
     """Return the column of a key: the task, TED's own of a reset, or one of the user's."""
+    if _is_list_of_subtasks(key):
+        return Subtasks.COLUMN
     return TASK if key in _WORDS else _OWN.get(key) or episode_column(key)
 
 
@@ -304,8 +327,12 @@ def told(plan: Plan) -> Plan:
     used = [one for one in infos if _is_used(one, plan)]
     seen = _Seen()
     for one in used:
-        for said in _objects(one).values():
-            seen.add(said)
+        for name, said in _objects(one).items():
+            try:
+                seen.add(said)
+            except InvalidEpisode as e:
+                of = f", {name}" if name else ""
+                raise CorruptArchive(f"{one.path.name}{of}: {e.message}", hint=e.hint) from e
     uses = {use for e in plan.account.things for use in e.used_as}
     uses |= {COLUMN + TASK} if plan.task is not None else set()
     columns, fates = _columns(seen, uses)

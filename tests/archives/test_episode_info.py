@@ -14,7 +14,7 @@ from lerobot_archives import decoded, encode
 from own_files import write
 
 import rlds_cli
-from rlds_cli.errors import NameTaken, UnknownLayout
+from rlds_cli.errors import CorruptArchive, NameTaken, UnknownLayout
 from rlds_cli.make import append
 from rlds_cli.make.importing import import_files, plan_import
 
@@ -256,3 +256,34 @@ def test_one_file_describes_all_episodes(data: Path, listed: bool) -> None:
     say(data / "all.json", [{"name": n, **v} for n, v in said.items()] if listed else said)
     ds = made(data, episode_info="all.json")
     assert ds.episodes["grade"].tolist() == [0, 1, 2]
+
+
+def test_sub_tasks_of_agibot_world(data: Path) -> None:
+    """One list for the episodes of a task, by the names of their folders; parts without rows are left out."""
+    for k, rows in ((648642, 6), (648649, 4)):
+        (data / f"proprio_stats/327/{k}").mkdir(parents=True)
+        with h5py.File(data / f"proprio_stats/327/{k}/proprio_stats.h5", "w") as f:
+            f["state/joint/position"], f["action/joint/position"] = np.ones((rows, 14)), np.ones((rows, 14))
+            f["state/robot/position"], f["action/robot/velocity"] = np.zeros((0, 3)), np.zeros((0, 2))
+    steps = [{"start_frame": 0, "end_frame": 3, "action_text": "pick", "skill": "Pick"}]
+    more = [*steps, {"start_frame": 3, "end_frame": 6, "action_text": "place", "skill": "Place"}]
+    listed = [
+        {"episode_id": 648649, "task_name": "pack", "label_info": {"action_config": steps}},
+        {"episode_id": 648642, "task_name": "pack", "label_info": {"action_config": more}},
+    ]
+    say(data / "task_info/task_327.json", listed)
+    how = {"episode_info": "task_info/task_327.json", "missing": "drop"}
+    with pytest.raises(UnknownLayout, match="action/robot/velocity has no rows"):
+        made(data)
+    ds = made(data, **how)
+    assert [ds.episode(k)["subtask"].tolist() for k in range(2)] == [
+        ["pick"] * 3 + ["place"] * 3,
+        ["pick"] * 3 + [None],
+    ]
+    assert ds.episodes["task_name"].tolist() == ["pack"] * 2
+    assert not {"observation/robot/position", "action/robot/velocity"} & {*ds.schema}
+
+    more[1]["start_frame"] = 2
+    say(data / "task_info/task_327.json", listed)
+    with pytest.raises(CorruptArchive, match=r'task_327\.json, 648642: .*"pick".* and "place".* overlap'):
+        made(data, **how)

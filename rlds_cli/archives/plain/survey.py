@@ -44,7 +44,7 @@ from rlds_cli.archives.plain.boundaries import (
     by_rule,
     find,
 )
-from rlds_cli.archives.readers import Archive
+from rlds_cli.archives.readers import DROP, Archive
 from rlds_cli.archives.steps import check_steps
 from rlds_cli.archives.tasks import episode_column
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
@@ -92,6 +92,7 @@ def survey(archive: Archive, path: Path) -> FileSurvey:
         for key in archive.without:
             table.columns.pop(key, None)
         what = understood(table, chosen_of(archive, table.columns), arrive=archive.arrive, rule=archive.episodes_by)
+        what = _with_rows(what, table, archive)
         by = boundary_columns(what, table, strict=not archive.episodes_by, arrive=archive.arrive)
         if archive.episodes_by:
             layouts.check_ends(table)
@@ -125,6 +126,28 @@ def survey(archive: Archive, path: Path) -> FileSurvey:
             videos=rules,
             odd=odd,
         )
+
+
+def _with_rows(what: Meaning, table: Table, archive: Archive) -> Meaning:
+    """Leave out parts of the action that have no rows, if the user says so; those of observations are left out later.
+
+    Raises
+    ------
+    UnknownLayout
+        There are some, beside parts with rows.
+    """
+    acted = {name: key for name, key in what.fields.items() if is_below(name, "action") and table[key].shape}
+    empty = {name: key for name, key in acted.items() if not table[key].shape[0]}
+    if not empty or len(empty) == len(acted):
+        return what
+    if archive.missing != DROP:
+        raise UnknownLayout(
+            f"{table.path.name}: {min(empty.values())} has no rows.",
+            hint="--missing drop leaves it out of the dataset",
+        )
+    for key in empty.values():
+        table.columns.pop(key)
+    return replace(what, fields={name: key for name, key in what.fields.items() if name not in empty})
 
 
 def _is_list(c: TableColumn) -> bool:
