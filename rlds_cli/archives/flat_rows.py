@@ -12,6 +12,7 @@ import numpy as np
 
 from rlds_cli.archives.formats import image_columns
 from rlds_cli.archives.formats.hdf5_rows import components, nan_count
+from rlds_cli.archives.formats.image_columns import EncodedColumn
 from rlds_cli.archives.formats.tables import Readable
 from rlds_cli.archives.readers import CHUNK_BYTES, CHUNK_ROWS
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
@@ -448,7 +449,7 @@ class _Block:
         edges = 1 + np.flatnonzero((np.diff(source) != 0) | (np.diff(row) != 1))  # of files, or where rows were sorted
         for a, b in pairwise([0, *edges.tolist(), self.rows] if self.rows else []):
             where = f"{stretch.name_of(int(source[a]))}: {stretch.keys[f.name]}"
-            image_columns.check(images[a:b].tolist(), (f.codec, f.shape), where, int(row[a]))
+            image_columns.check(images[a:b].tolist(), EncodedColumn(f.codec, f.shape, f.dtype), where, int(row[a]))
 
     def _episodes(self) -> tuple[EpisodeTable, int]:
         at = np.flatnonzero(self.ends)

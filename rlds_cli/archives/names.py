@@ -436,7 +436,7 @@ def row_field(name: str, d: h5py.Dataset, *, scalar: bool = False) -> Field:
     placement: Placement = "next" if name.startswith("next/") else "both" if is_observation(name) else "root"
     shape = d.shape[1:]
     if (camera := getattr(d, "image", None)) is not None:
-        return Field(name, "uint8", camera.shape, placement, "frames", camera.codec)
+        return Field(name, camera.dtype, camera.shape, placement, "frames", camera.codec)
     text = h5py.check_string_dtype(d.dtype) is not None
     if (scalar or text) and shape == (1,):
         shape = ()

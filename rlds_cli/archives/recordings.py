@@ -573,7 +573,12 @@ class _Images(LazyColumn):
     def _checked(self, images: list[Any], start: int) -> Any:
         f, where = self._field, f"{self._recording.path.name}: {self._topic}"
         if f.kind == "frames":
-            image_columns.check([i if isinstance(i, bytes) else None for i in images], (f.codec, f.shape), where, start)
+            image_columns.check(
+                [i if isinstance(i, bytes) else None for i in images],
+                image_columns.EncodedColumn(f.codec, f.shape, f.dtype),
+                where,
+                start,
+            )
             return images
         for image in images:
             if np.shape(image) != f.shape or image.dtype != f.dtype:

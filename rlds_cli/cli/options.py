@@ -140,7 +140,7 @@ Facts = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="A fact of the dataset: fps, license or description.",
+        help="A fact of the dataset: fps, license, description or depth_unit.",
         show_default=False,
     ),
 ]

@@ -672,7 +672,7 @@ class Dataset(Shortcuts):
             Values by column: a flag, number or text for all selected episodes, or a sequence with one for each. None
             takes a value away. Columns may also be given as arguments: ``ds.label(quality="bad")``.
         facts : mapping
-            Facts of the dataset: ``fps``, ``license`` and ``description``.
+            Facts of the dataset: ``fps``, ``license``, ``description`` and ``depth_unit``.
         name : str, optional
             Make ``ID@NAME`` instead.
         force, copy, cache_dir

@@ -228,7 +228,7 @@ class Rows:
             return self._decoded(f, rows, stored, without)
         if not without.any():
             return self.store.gather(name, stored)
-        out: Array = np.zeros((len(rows), *f.shape), np.uint8)
+        out: Array = np.zeros((len(rows), *f.shape), f.dtype)
         out[~without] = self.store.gather(name, stored[~without])
         return out
 
@@ -236,7 +236,7 @@ class Rows:
         """Decode the frames of a compressed column, of which only these are read."""
         frames = self.encoded(f.name, rows)
         self.store.check_absent(f, stored[(frames.lengths == 0) & ~without])
-        out, ends = np.zeros((len(rows), *f.shape), np.uint8), np.cumsum(frames.lengths)
+        out, ends = np.zeros((len(rows), *f.shape), f.dtype), np.cumsum(frames.lengths)
         for i in np.flatnonzero(frames.lengths).tolist():
             data = frames.data[ends[i] - frames.lengths[i] : ends[i]]
             out[i] = decode_frame(data.tobytes(), f, int(stored[i]))

@@ -24,6 +24,7 @@ from rlds_cli.base.array_types import Array
 from rlds_cli.base.text import bytes_of, is_below, join_name
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument, UnknownField
+from rlds_cli.store import Facts
 from rlds_cli.ted import REWARD
 
 if TYPE_CHECKING:
@@ -534,6 +535,9 @@ def _resize_array(x: Array, size: tuple[int, int], channels: bool) -> Array:
     return np.ascontiguousarray(np.moveaxis(out, -3, -1) if channels else out).astype(x.dtype, copy=False)
 
 
+_UNKNOWN = "the unit of images of 16 bits is a fact: rlds label ID --set depth_unit=mm"
+
+
 class Metres(Elementwise):
     """Depth as ``float32`` metres, by the archive's own parameters; ``next`` fields like those at the root.
 
@@ -547,8 +551,9 @@ class Metres(Elementwise):
     ===================================== ===========================================================================
 
     The formula is that of lerobot (``dequantize_depth``), with the parameters that ``meta/info.json`` records for the
-    field: ``ds.manifest.facts["depth"]`` shows them. Codes give metres within [min, max]. A camera that saw nothing
-    mostly recorded 0, which is ``min`` in codes, and 0 m in millimetres.
+    field: ``ds.manifest.facts["depth"]`` shows them. Other images of 16 bits have the ``depth_unit`` of the dataset.
+    Codes give metres within [min, max]. A camera that saw nothing mostly recorded 0, which is ``min`` in codes, and 0 m
+    in millimetres.
 
     Parameters
     ----------
@@ -569,13 +574,13 @@ class Metres(Elementwise):
 
     def __init__(self, dataset: Dataset, fields: str | Sequence[str] | None = None) -> None:
         known: Mapping[str, Mapping[str, Any]] = {
-            name: said for name, said in dataset.manifest.facts.get("depth", {}).items() if name in dataset.schema
+            name: said for name, said in Facts(dataset.manifest).depth.items() if name in dataset.schema
         }
         asked = [join_name(f) for f in ([fields] if isinstance(fields, str) else fields or ())]
         lost = [f for f in asked if not any(stands_for(f, name) for name in known)]
         if lost or not known:
             what = f'"{lost[0]}" is not a depth field' if lost else "there is no depth field"
-            raise UnknownField(f"{what} of {dataset.id}.", hint=", ".join(known) or "ds.manifest.facts has no depth")
+            raise UnknownField(f"{what} of {dataset.id}.", hint=", ".join(known) or _UNKNOWN)
         chosen = {n: d for n, d in known.items() if not asked or any(stands_for(f, n) for f in asked)}
         self._tables = {name: _table(said) for name, said in chosen.items()}
 

@@ -32,7 +32,7 @@ from rlds_cli.home import Home, exclusive
 from rlds_cli.make.convert import given, reading
 from rlds_cli.make.convert.archive import Conversion, check_plan, convert, identities
 from rlds_cli.make.convert.create import rate, texts
-from rlds_cli.store import Manifest, StoredDataset
+from rlds_cli.store import Facts, Manifest, StoredDataset
 from rlds_cli.ted import Field
 
 KEYS = ("fields", "episodes_by", "rewards")
@@ -91,6 +91,7 @@ def plan_import(
     fps: float | None = None,
     license: str | None = None,
     description: str | None = None,
+    depth_unit: str | None = None,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> ImportPlan:
@@ -132,7 +133,7 @@ def plan_import(
         A pattern of files that describe episodes, JSON objects or texts of one line: ``labels/*.json``, relative to the
         folder of the data or one above it, where ``*`` stands for the name or the number of an episode. Files whose
         names or folders are those of an episode need none. See docs/episode-info.md.
-    fps, license, description : optional
+    fps, license, description, depth_unit : optional
         As in ``import_files``; a plan only checks them.
     cache_dir : path, optional
         The home, which is left out where the files are those of a directory around it.
@@ -148,7 +149,7 @@ def plan_import(
     ArchiveError
         The layout is known, but the files cannot be read.
     """
-    stated(fps=fps, license=license, description=description)
+    stated(fps=fps, license=license, description=description, depth_unit=depth_unit)
     id = ids.parse(ref)
     if id.family != "local":
         raise InvalidId(f"{id} cannot be imported: only ids of the family local can.", hint=f"--as local/{id.name}")
@@ -233,6 +234,7 @@ def import_files(
     fps: float | None = None,
     license: str | None = None,
     description: str | None = None,
+    depth_unit: str | None = None,
     store: Literal["memmap", "zarr"] = "memmap",
     frames: str = "encoded",
     jobs: int | None = None,
@@ -243,7 +245,8 @@ def import_files(
     """Convert a user's own files into the dataset ``local/NAME``; the files stay where they are.
 
     Repeating the same import returns at once. For the parameters see ``plan_import`` and ``rlds_cli.download``;
-    ``fps``, ``license`` and ``description`` are those of ``rlds_cli.create``, and come before what the files say.
+    ``fps``, ``license``, ``description`` and ``depth_unit`` are those of ``rlds_cli.create``, and come before what the
+    files say.
 
     Raises
     ------
@@ -254,7 +257,7 @@ def import_files(
     """
     tell = shown(progress)
     ids.frames_variant(frames)
-    about = stated(fps=fps, license=license, description=description)
+    about = stated(fps=fps, license=license, description=description, depth_unit=depth_unit)
     keys = keys_of(fields)
     how: dict[str, Any] = {"reader": reader, "fields": keys, "episodes_by": episodes_by, "skip_bad": skip_bad}
     how |= {"last_step": last_step, "rewards": rewards, "missing": missing}
@@ -273,6 +276,7 @@ def import_files(
             "fps": fps,
             "license": license,
             "description": description,
+            "depth_unit": depth_unit,
         }
         given |= {"topics": [*topics] if topics else None, "hz": hz, "nearest": nearest}
         given |= {"episode_info": episode_info}
@@ -305,16 +309,21 @@ def import_files(
 
 
 def stated(
-    *, fps: float | None = None, license: str | None = None, description: str | None = None
+    *,
+    fps: float | None = None,
+    license: str | None = None,
+    description: str | None = None,
+    depth_unit: str | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Return what a user states about a dataset, for ``env`` and ``facts`` of its manifest.
 
     Raises
     ------
     InvalidArgument
-        ``fps`` is not a positive number, or a text is not a string.
+        ``fps`` is not a positive number, a text is not a string, or ``depth_unit`` not a unit.
     """
-    return {"env": rate(fps), "facts": texts(license=license, description=description)}
+    Facts.check_unit(depth_unit)
+    return {"env": rate(fps), "facts": texts(license=license, description=description, depth_unit=depth_unit)}
 
 
 def keys_of(fields: Mapping[str, str | Sequence[str]] | None) -> dict[str, str]:

@@ -87,7 +87,7 @@ class Frames:
         check_frames(starts, ends, len(self.data), self._field.name)
         frames = [self.data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
         data = np.concatenate([np.zeros(0, np.uint8), *frames])
-        return EncodedFrames(data, ends - starts, self._field.shape, self._field.codec)
+        return EncodedFrames(data, ends - starts, self._field.shape, self._field.codec, self._field.dtype)
 
     def packet(self, row: int) -> bytes:
         """Return the encoded image of a row; empty for a row without one."""

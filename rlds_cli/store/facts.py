@@ -1,4 +1,4 @@
-"""The facts of a dataset that a user may set: fps, license, description. Needs no NumPy."""
+"""The facts of a dataset that a user may set: fps, license, description, depth_unit. Needs no NumPy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rlds_cli.store.manifest import Manifest
 class Facts:
     """What a manifest says of the facts that a user may set."""
 
-    NAMES: ClassVar[tuple[str, ...]] = ("fps", "license", "description")
+    NAMES: ClassVar[tuple[str, ...]] = ("fps", "license", "description", "depth_unit")
+    UNITS: ClassVar[tuple[str, ...]] = ("mm", "m")
 
     manifest: Manifest
 
@@ -29,7 +30,23 @@ class Facts:
     def values(self) -> dict[str, Any]:
         """The value of each of them; None if it is not known."""
         m = self.manifest
-        return {"fps": m.env.get("fps"), "license": m.facts.get("licence"), "description": m.facts.get("description")}
+        texts = {name: m.facts.get("licence" if name == "license" else name) for name in self.NAMES[1:]}
+        return {"fps": m.env.get("fps"), **texts}
+
+    @property
+    def depth(self) -> dict[str, Mapping[str, Any]]:
+        """What the values of each depth field are: as the archive says, else images of 16 bits have ``depth_unit``."""
+        m = self.manifest
+        unit = m.facts.get("depth_unit")
+        deep = [f.name for f in m.fields if (f.kind, f.dtype) == ("frames", "uint16")]
+        of_dataset: dict[str, Mapping[str, Any]] = {name: {"unit": unit} for name in deep if unit is not None}
+        return of_dataset | dict(m.facts.get("depth", {}))
+
+    @classmethod
+    def check_unit(cls, unit: Any) -> None:
+        """Raise InvalidArgument for a unit of depth that there is not."""
+        if unit not in (None, *cls.UNITS):
+            raise InvalidArgument(f"depth_unit={unit!r} is neither of {', '.join(cls.UNITS)}.")
 
     def differing(self, other: Facts) -> dict[str, tuple[Any, Any]]:
         """Return those that differ by name, each with its value here and in ``other``."""
@@ -53,6 +70,7 @@ class Facts:
         wrong = next((n for n, t in values.items() if n != "fps" and not isinstance(t, str | None)), None)
         if wrong is not None:
             raise InvalidArgument(f"{wrong}={values[wrong]!r}: a text is needed.")
+        self.check_unit(values.get("depth_unit"))
         texts = {"licence" if n == "license" else n: t for n, t in values.items() if n != "fps"}
         if texts:
             members["facts"] = {n: t for n, t in {**m.facts, **texts}.items() if t is not None}

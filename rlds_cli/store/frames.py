@@ -43,7 +43,7 @@ def decode_frames(
     f: Field,
     absent: Callable[[Field, IntArray], None] | None = None,
 ) -> Array:
-    """Decode the frames of ``rows`` [n] to uint8 [n, *shape], with zeros for rows without a frame.
+    """Decode the frames of ``rows`` [n] to [n, *shape] of the field's dtype, with zeros for rows without a frame.
 
     Rows that share an image decode it once. Several threads may call this at the same time. ``absent`` is called with
     the rows that have no frame, and refuses those that need one.
@@ -64,7 +64,7 @@ def decode_frames(
     DamagedDataset
         The offsets are not those of frames.
     """
-    out = np.zeros((len(rows), *f.shape), np.uint8)
+    out = np.zeros((len(rows), *f.shape), f.dtype)
     starts, ends = spans
     there = np.flatnonzero(ends != starts)
     if absent is not None and len(there) < len(rows):
@@ -121,7 +121,7 @@ def _decode(encoded: list[bytes], f: Field, rows: IntArray, out: Array, place: I
 
 
 def decode_frame(data: bytes, f: Field, row: int, *, any_size: bool = False) -> Array:
-    """Decode one image to uint8 of the field's shape, with Pillow.
+    """Decode one image to the field's dtype and shape, with Pillow.
 
     With ``any_size``, of a field whose images vary in size, to [H, W, C] of its own, in the field's channels.
 
@@ -131,7 +131,7 @@ def decode_frame(data: bytes, f: Field, row: int, *, any_size: bool = False) -> 
         It does not decode, its dimensions are not the field's (checked before decoding), or it is too large.
     """
     if any_size:
-        values = _decoded(data, f, row, mode=CHANNELS["png"].get(f.shape[2]))
+        values = _decoded(data, f, row, mode=CHANNELS["png"].get(f.shape[2]) if f.dtype == "uint8" else None)
         return values.reshape(*values.shape[:2], f.shape[2])
     if not f.shape[0]:
         raise FrameError(
@@ -165,8 +165,11 @@ def _decoded(data: bytes, f: Field, row: int, *, mode: str | None = None) -> Arr
         raise FrameError(f"{f.name}, row {row}: {len(data):,} bytes that are neither PNG nor JPEG.") from e
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
         raise FrameError(f"{f.name}, row {row}: {len(data):,} bytes do not decode as {f.codec}: {e}") from e
-    if values.dtype.itemsize > 1:  # wider values would wrap around in 8 bits
-        raise FrameError(f"{f.name}, row {row}: an image of more than 8 bits; uint8 expected.")
+    if header is not None and f.dtype == header.dtype == "uint16":
+        return values.astype(np.uint16, copy=False)  # some versions of Pillow have int32
+    if values.dtype != f.dtype:  # wider values would wrap around in 8 bits
+        bits = "at most" if values.dtype.itemsize == 1 else "more than"
+        raise FrameError(f"{f.name}, row {row}: an image of {bits} 8 bits; {f.dtype} expected.")
     return values
 
 
@@ -208,9 +211,9 @@ def encode_frames(frames: Array, codec: Codec, *, quality: int = 95, name: str =
 
     Parameters
     ----------
-    frames : uint8 array [n, H, W] or [n, H, W, C]
+    frames : uint8 array [n, H, W] or [n, H, W, C]; of depth, uint16 [n, H, W] or [n, H, W, 1]
     codec : {"jpeg", "png"}
-        PNG takes 1 to 4 channels and loses nothing, JPEG 1 or 3.
+        PNG takes 1 to 4 channels, and depth, and loses nothing; JPEG 1 or 3.
     quality : int
         Of JPEG, 1 to 100.
     name : str
@@ -234,7 +237,8 @@ def encode_frames(frames: Array, codec: Codec, *, quality: int = 95, name: str =
     if isinstance(quality, bool) or not isinstance(quality, int) or not 1 <= quality <= 100:
         raise InvalidArgument(f"{name}: quality={quality!r} is not from 1 to 100.")
     mode = CHANNELS[codec].get(frames.shape[3] if frames.ndim == 4 else 1)
-    if frames.dtype != np.uint8 or frames.ndim not in (3, 4) or mode is None:
+    deep = frames.dtype == np.uint16 and (codec, mode) == ("png", "L")
+    if (frames.dtype != np.uint8 and not deep) or frames.ndim not in (3, 4) or mode is None:
         raise InvalidArgument(f"{name}: {frames.dtype} {list(frames.shape)} cannot be encoded as {codec}.")
     options = {"quality": quality} if codec == "jpeg" else {}
     encoded = []
@@ -244,7 +248,8 @@ def encode_frames(frames: Array, codec: Codec, *, quality: int = 95, name: str =
         Image.fromarray(np.ascontiguousarray(plain)).save(file, codec, **options)
         encoded.append(file.getvalue())
     data = np.frombuffer(b"".join(encoded), np.uint8)
-    return EncodedFrames(data, np.array([len(e) for e in encoded], np.int64), frames.shape[1:], codec)
+    lengths = np.array([len(e) for e in encoded], np.int64)
+    return EncodedFrames(data, lengths, frames.shape[1:], codec, frames.dtype.name)
 
 
 # -- JPEG images of one kind, many at a time
@@ -253,7 +258,7 @@ def encode_frames(frames: Array, codec: Codec, *, quality: int = 95, name: str =
 def fit(encoded: Sequence[bytes], f: Field) -> bool:
     """Return whether all images are JPEG in the field's size and channels, with headers that Pillow accepts."""
     channels = f.shape[2] if len(f.shape) == 3 else 1
-    if channels not in _MODES or len(f.shape) not in (2, 3):
+    if channels not in _MODES or len(f.shape) not in (2, 3) or f.dtype != "uint8":
         return False
     size, mode = (f.shape[1], f.shape[0]), _MODES[channels]
     return all((end := _header_end(image)) and _opens(image[:end], size, mode) for image in encoded)

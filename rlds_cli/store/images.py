@@ -41,13 +41,14 @@ class CheckedFrames(EncodedFrames):
         Raises
         ------
         InvalidEpisode
-            An image is missing, is neither PNG nor JPEG, does not decode to 8 bits, or has another codec or shape.
+            An image is missing, is neither PNG nor JPEG, does not decode to 8 bits, or 16 of depth, or has another
+            codec, shape or depth of bits.
         """
         if isinstance(images, cls):
             return images
         files, first = _files(images), None if like is None else like.codec
         told = like.shape if like is not None else (images.shape or None) if isinstance(images, EncodedFrames) else None
-        f = _checked(files, told, name, where)
+        f = _checked(files, told, name, where, dtype=None if like is None else like.dtype)
         for k, file in enumerate(files):
             codec = _header(file).codec
             if codec != (first := first or codec):
@@ -59,17 +60,17 @@ class CheckedFrames(EncodedFrames):
         for _ in _decoded(files, f, where, chosen):
             pass
         lengths = np.array([len(file) for file in files], np.int64)
-        return cls(np.frombuffer(b"".join(files), np.uint8), lengths, f.shape, first)
+        return cls(np.frombuffer(b"".join(files), np.uint8), lengths, f.shape, first, f.dtype)
 
     @classmethod
     def joined(cls, images: Sequence[CheckedFrames]) -> CheckedFrames:
         """Return images of one codec and shape, one after the other; there is at least one."""
         data, lengths = (np.concatenate(parts) for parts in zip(*((i.data, i.lengths) for i in images), strict=True))
-        return cls(data, lengths, images[0].shape, images[0].codec)
+        return cls(data, lengths, images[0].shape, images[0].codec, images[0].dtype)
 
 
 def decoded_frames(images: Images, shape: tuple[int, ...] | None, name: str, where: str) -> Array:
-    """Decode images to uint8 [n, *shape]; without a shape, that of the first, ``(H, W, C)``.
+    """Decode images to [n, *shape], uint8 or of depth uint16; without a shape, that of the first, ``(H, W, C)``.
 
     Raises
     ------
@@ -95,19 +96,29 @@ def _header(image: bytes) -> ImageHeader:
     return found
 
 
-def _checked(files: Sequence[bytes], shape: tuple[int, ...] | None, name: str, where: str) -> Field:
+def _checked(
+    files: Sequence[bytes], shape: tuple[int, ...] | None, name: str, where: str, *, dtype: str | None = None
+) -> Field:
     """Return the field that the images make, after a look at their headers."""
     for row, file in enumerate(files):
         at = _at(where, name, row, files)
         header = _supported(file, at)
         shape = header.shape if shape is None else shape
+        dtype = dtype or header.dtype
         grey = header.channels == 1 and shape == header.shape[:2]
         if header.shape != shape and not grey:
             raise InvalidEpisode(
                 f"{at} is an image of shape {list(header.shape)}; {list(shape)} is that of the others.",
                 hint="make all frames of a field one size, with the same channels",
             )
-    return Field(name, "uint8", shape or (0, 0, 3), "both", "frames", _header(files[0]).codec if files else None)
+        if header.dtype != dtype:
+            raise InvalidEpisode(
+                f"{at} is an image of {header.bits} bits; the others are {dtype}.",
+                hint="make all frames of a field of one depth of bits",
+            )
+    return Field(
+        name, dtype or "uint8", shape or (0, 0, 3), "both", "frames", _header(files[0]).codec if files else None
+    )
 
 
 def _at(where: str, name: str, row: int, files: Sequence[bytes]) -> str:
@@ -128,10 +139,10 @@ def _supported(file: bytes, at: str) -> ImageHeader:
         )
     if not 0 < header.height * header.width <= MAX_PIXELS:
         raise InvalidEpisode(f"{at} is an image of {header.height}x{header.width}, which is not decoded.")
-    if header.bits > 8 or header.channels not in CHANNELS[header.codec]:
+    if header.dtype is None or header.channels not in CHANNELS[header.codec]:
         raise InvalidEpisode(
             f"{at} is a {header.codec} of {header.channels} channels of {header.bits} bits; 8 bits are needed,"
-            f" and {', '.join(map(str, CHANNELS[header.codec]))} channels.",
+            f" and {', '.join(map(str, CHANNELS[header.codec]))} channels; or 16, and one, of a PNG of depth.",
             hint="decode it, and give the array",
         )
     if image_header.is_damaged(file):

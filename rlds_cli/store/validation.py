@@ -315,6 +315,7 @@ _FACTS = _record(
     {
         "flags": _mapping(_text),
         "depth": _mapping(_mapping()),
+        "depth_unit": _one_of("mm", "m"),
         "ref_min_score": _or_none(_number),
         "ref_max_score": _or_none(_number),
     },

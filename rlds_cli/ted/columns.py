@@ -18,13 +18,14 @@ class EncodedFrames:
 
     Length 0 stands for no frame: only the last row of an episode, of a field that is not placed ``both``, has none.
 
-    ``shape`` and ``codec`` are those of the field, and may be omitted if the field is known.
+    ``shape``, ``codec`` and ``dtype`` are those of the field, and may be omitted if the field is known.
     """
 
     data: npt.NDArray[np.uint8]
     lengths: IntArray
     shape: tuple[int, ...] = ()
     codec: str | None = None
+    dtype: str = "uint8"
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -310,7 +310,7 @@ def field_of(name: str, values: Value, placement: Placement) -> Field:
     if isinstance(values, VideoFrames):
         return Field(name, "uint8", values.shape, placement, "frames", VIDEO)
     if isinstance(values, EncodedFrames):
-        return Field(name, "uint8", values.shape, placement, "frames", values.codec)
+        return Field(name, values.dtype, values.shape, placement, "frames", values.codec)
     if isinstance(values, list):
         return Field(name, "str", (), placement, "text")
     return Field(name, values.dtype.newbyteorder("=").name, values.shape[1:], placement)

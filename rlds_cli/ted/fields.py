@@ -40,8 +40,8 @@ class Field:
     name : str
         Components joined by ``/``. Exactly the fields placed ``next`` have names that start with ``next/``.
     dtype : str
-        NumPy name of the values: ``float32``, ``bool``, ... ``uint8`` for frames (``uint16`` for videos of
-        depth), ``str`` for text.
+        NumPy name of the values: ``float32``, ``bool``, ... ``uint8`` for frames, ``uint16`` for
+        those of depth, ``str`` for text.
     shape : tuple of int
         Of one row; ``()`` for scalars and text, ``(H, W, C)`` for frames.
     placement : {"root", "next", "both"}

@@ -21,6 +21,7 @@ from rlds_cli.archives.lerobot import description
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.make.importing import import_files, plan_import
+from rlds_cli.ted import Field
 
 SAMPLES = Path(__file__).parents[1] / "data" / "lerobot"
 TOP = "observation/images/top"
@@ -258,7 +259,7 @@ def test_an_image_that_is_none(content: bytes, size: int) -> None:
     Image.new("RGB", (4, 4)).save(whole, "png")
     column = pa.chunked_array([[{"bytes": b, "path": ""} for b in (whole.getvalue(), content)]])
     with pytest.raises(CorruptArchive, match=f"top, row 1 of a block: {size} bytes that are neither"):
-        description.frames(column, "top")
+        description.frames(column, "top", Field("top", "uint8", (4, 4, 3), "both", "frames", "png"))
 
 
 def test_recognised_by_what_it_is(tmp_path: Path) -> None:

@@ -190,13 +190,14 @@ def of_image(path: Path) -> EncodedColumn:
     Raises
     ------
     UnknownLayout
-        It is neither a PNG nor a JPEG of 8 bits.
+        It is neither a PNG nor a JPEG of 8 bits, nor a grey PNG of 16.
     """
     data = image(path)
     found, header = image_columns.kind([data]), image_header.read(data)
     if found is None and header is not None:
         raise UnknownLayout(
-            f"{path} is an image of {header.bits} bits a channel; those of 8 bits are read.",
+            f"{path} is an image of {header.channels} channels of {header.bits} bits; those of 8 bits, and grey PNG of "
+            "16 bits, are read.",
             hint="rlds_cli.create takes arrays of any dtype",
         )
     if found is None:

@@ -31,10 +31,11 @@ LEAST = 32  # bytes of a padded row or text: the header of an image takes more
 
 
 class EncodedColumn(NamedTuple):
-    """Codec and shape of the images of a column."""
+    """Codec, shape and dtype of the images of a column: ``uint8``, or ``uint16`` for PNG of depth."""
 
-    codec: str
+    codec: str | None
     shape: tuple[int, ...]
+    dtype: str = "uint8"
 
 
 def may_hold(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
@@ -63,21 +64,21 @@ def images(rows: Array) -> Array:
 
 
 def kind(rows: Sequence[Any] | Array) -> EncodedColumn | None:
-    """Return codec and shape of the image in the first of some rows; None if it is not an image of 8 bits."""
+    """Return what the image in the first of some rows is; None if it is none that is read."""
     data = image(rows[0]) if len(rows) else None
     found = image_header.read(data) if data else None
-    return EncodedColumn(found.codec, found.shape) if found is not None and found.bits == 8 else None
+    dtype = found and found.bits >= 8 and found.dtype
+    return EncodedColumn(found.codec, found.shape, dtype) if found is not None and dtype else None
 
 
-def check(rows: Sequence[bytes | None], expected: tuple[str | None, tuple[int, ...]], where: str, first: int) -> None:
-    """Compare the headers of images with the codec and the shape that are expected, and decode the first image.
+def check(rows: Sequence[bytes | None], expected: EncodedColumn, where: str, first: int) -> None:
+    """Compare the headers of images with what is expected, and decode the first image.
 
     Parameters
     ----------
     rows : sequence of bytes or None
         None where a row has no image.
-    expected : (str, tuple)
-        Codec and shape.
+    expected : EncodedColumn
     where : str
         The column and its file, for messages.
     first : int
@@ -92,7 +93,7 @@ def check(rows: Sequence[bytes | None], expected: tuple[str | None, tuple[int, .
     UnsafeArchive
         An image that is too large to be decoded.
     """
-    codec, shape = expected
+    codec, shape, dtype = expected
     for row, data in enumerate(rows, first):
         if data is None:
             raise UnknownLayout(f"{where}: row {row:,} has no image.", hint="every row of a camera needs one")
@@ -105,8 +106,9 @@ def check(rows: Sequence[bytes | None], expected: tuple[str | None, tuple[int, .
                 f"{list(shape)}.",
                 hint="a camera has images of one size; resize the others, or import them under another name",
             )
-        if found.bits != 8:
-            raise UnknownLayout(f"{where}: row {row:,} holds an image of {found.bits} bits a channel; 8 expected.")
+        if found.bits < 8 or found.dtype != dtype:
+            bits = 8 * np.dtype(dtype).itemsize
+            raise UnknownLayout(f"{where}: row {row:,} holds an image of {found.bits} bits a channel; {bits} expected.")
         if found.height * found.width > MAX_PIXELS:
             raise UnsafeArchive(f"{where}: row {row:,} holds an image of {found.height}x{found.width}.")
         if wrong := damage(data):

@@ -38,7 +38,7 @@ from rlds_cli.base.text import plural
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import FLAGS, VIDEO, Chunk, Field, Note
 
-VERSION = 1
+VERSION = 2
 _DATA = ("data", "videos")  # below these lie the files of episodes, everything else describes
 PART_ROWS = 1 << 16
 _CHECKED_ROWS = 1 << 8  # read at a time to look for damage: rows may hold images
@@ -137,7 +137,7 @@ def _value(place: ArchivedStep, name: str, value: Any, key: str, tasks: dict[int
     if name in place.facts.get("nested", ()):
         return None if value is None else description.json_text(value)
     if isinstance(value, dict):
-        found = depth.image(value["bytes"])
+        found = depth.image(value["bytes"])  # a TIFF; others are stored as they are
         return value["bytes"] if found is None else depth.decode_one(value["bytes"], found, key)
     if key == TASK:
         return tasks[value]
@@ -456,7 +456,7 @@ def _framed(
                     shallow.append(f.key)
         elif f.field.kind == "frames":
             f = replace(f, field=_of_images(f, info.root / first.data))
-            if f.field.kind == "array":
+            if f.field.dtype != "uint8":
                 depths[f.field.name] = depth.of_images(described, f.field.dtype)
         framed.append(f)
     return framed, depths, shallow
@@ -476,13 +476,13 @@ def _of_images(f: LerobotFeature, path: Path) -> Field:
     batch = next(description.batches(path, [f.key], 1))
     frames = description.images(parquet.pyarrow().Table.from_batches([batch])[f.key], f"{path}: {f.key}")
     data = frames.data.tobytes()
-    if (deep := depth.image(data)) is not None:
-        return replace(f.field, kind="array", dtype=deep.dtype, shape=deep.shape)
     header = image_header.read(data)
-    if header is None or header.bits > 8:
+    if header is None and (deep := depth.image(data)) is not None:
+        return replace(f.field, kind="array", dtype=deep.dtype, shape=deep.shape)
+    if header is None or header.dtype is None:
         what = "no PNG or JPEG" if header is None else f"{header.channels} channels of {header.bits} bits"
         raise UnknownLayout(f"{path}: {f.key} holds images that cannot be stored: {what}.")
-    return replace(f.field, shape=header.shape, codec=header.codec)
+    return replace(f.field, dtype=header.dtype, shape=header.shape, codec=header.codec)
 
 
 def _parts(

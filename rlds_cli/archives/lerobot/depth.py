@@ -1,7 +1,7 @@
 """Depth cameras: their marks in ``info.json``, the unit of their values, and the decoding of depth images.
 
 A depth video holds codes of 12 bits, and ``info.json`` the formula of the codes. An image holds
-distances as they were measured: PNG or TIFF of 16 bits, or TIFF of floats.
+distances as they were measured: PNG or TIFF of 16 bits, or TIFF of floats. PNG stay encoded, and TIFF are decoded.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_cli.base.array_types import Array
-from rlds_cli.base.media import image_header, mp4
+from rlds_cli.base.libraries.lerobot import CODE_BITS, DEPTH_FORMULA
+from rlds_cli.base.media import mp4
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.base.media.mp4 import Track
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import EncodedFrames
 
-CODE_BITS = 12
-# What lerobot takes where info.json leaves a parameter out; all but the last are metres.
-_PARAMETERS: Mapping[str, float | bool] = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}
 _UNITS = ("m", "mm")
 _BITS = re.compile(r"(\d+)(?:le|be)")
 _TIFF = (b"II*\x00", b"MM\x00*")
@@ -66,8 +64,8 @@ def of_video(key: str, feature: Mapping[str, Any], bits: int) -> dict[str, Any]:
     info = _info(feature)
     if bits > CODE_BITS:
         return {"bits": bits, "unit": _unit(info, "uint16")}
-    found = {name: info.get(f"video.{name}", info.get(name)) for name in _PARAMETERS}
-    found = {name: _PARAMETERS[name] if value is None else value for name, value in found.items()}
+    found = {name: info.get(f"video.{name}", info.get(name)) for name in DEPTH_FORMULA}
+    found = {name: DEPTH_FORMULA[name] if value is None else value for name, value in found.items()}
     numbers = [found[name] for name in ("depth_min", "depth_max", "shift")]
     real = all(isinstance(n, int | float) and not isinstance(n, bool) and math.isfinite(n) for n in numbers)
     if not real or not isinstance(found["use_log"], bool) or numbers[0] >= numbers[1]:
@@ -97,15 +95,14 @@ def _info(feature: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def image(data: bytes) -> Depth | None:
-    """Return the dtype and shape of an image of depth; None for other images, which stay encoded.
+    """Return the dtype and shape of a TIFF image of depth; None for other images, which stay encoded.
 
     Raises
     ------
     CorruptArchive, UnsafeArchive
         It cannot be read, or is too large.
     """
-    header = image_header.read(data)
-    if (header is None or (header.bits, header.channels) != (16, 1)) and data[:4] not in _TIFF:
+    if data[:4] not in _TIFF:
         return None
     with _opened(data, "an image of depth") as found:
         dtype = _DTYPES.get(found.mode)
@@ -140,9 +137,9 @@ def _opened(data: bytes, name: str) -> Any:
     from PIL import Image
 
     try:
-        found = Image.open(io.BytesIO(data), formats=("PNG", "TIFF"))
+        found = Image.open(io.BytesIO(data), formats=("TIFF",))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
-        raise CorruptArchive(f"{name}: {len(data):,} bytes are not a PNG or TIFF image: {e}") from e
+        raise CorruptArchive(f"{name}: {len(data):,} bytes are not a TIFF image: {e}") from e
     if found.width * found.height > MAX_PIXELS:
         raise UnsafeArchive(f"{name}: an image of {found.height}x{found.width} is not decoded.")
     return found

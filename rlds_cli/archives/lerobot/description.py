@@ -32,7 +32,7 @@ from rlds_cli.base.libraries.lerobot import TASK as TASK
 from rlds_cli.base.media import image_header
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.errors import CorruptArchive, InvalidEpisode, UnknownLayout, UnsafeArchive
-from rlds_cli.ted import EncodedFrames
+from rlds_cli.ted import EncodedFrames, Field
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _SLOT = re.compile(r"\{(\w+)(?::0?(\d{1,2})d)?\}")
@@ -438,13 +438,15 @@ def images(column: Any, where: str) -> EncodedFrames:
     return EncodedFrames(content[ends[0] : ends[-1]], np.diff(ends))
 
 
-def frames(column: Any, where: str) -> EncodedFrames:
-    """Read a column of images that stay encoded.
+def frames(column: Any, where: str, f: Field) -> EncodedFrames:
+    """Read a column of images that stay encoded, those of a field.
 
     Raises
     ------
     CorruptArchive
         One is neither PNG nor JPEG.
+    UnknownLayout
+        One has another size than the field, or other bits.
     UnsafeArchive
         One is too large to be decoded.
     """
@@ -456,4 +458,10 @@ def frames(column: Any, where: str) -> EncodedFrames:
             raise CorruptArchive(f"{where}, row {row} of a block: {b - a:,} bytes that are neither PNG nor JPEG.")
         if header.height * header.width > MAX_PIXELS:
             raise UnsafeArchive(f"{where}, row {row} of a block: an image of {header.height}x{header.width}.")
+        if (header.shape, header.dtype) != (f.shape, f.dtype):
+            raise UnknownLayout(
+                f"{where}, row {row} of a block: an image of {list(header.shape)}, {header.bits} bits; the first is "
+                f"{f.dtype} {list(f.shape)}.",
+                hint="a camera has images of one kind",
+            )
     return found

@@ -211,7 +211,7 @@ class _BlockReader:
         if f.codec == VIDEO and key is not None:
             return self._videos(f, key, block, segments, rows, notes)
         if f.kind == "frames":
-            return _repeated(description.frames(block[key], where), rows, f)
+            return _repeated(description.frames(block[key], where, f), rows, f)
         if f.kind == "text":
             texts = (
                 description.json_texts(block[key])

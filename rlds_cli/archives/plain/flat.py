@@ -26,6 +26,7 @@ from rlds_cli.archives.flat_rows import (
 )
 from rlds_cli.archives.formats import arrow_files, camera_files, image_columns
 from rlds_cli.archives.formats.hdf5 import reading
+from rlds_cli.archives.formats.image_columns import EncodedColumn
 from rlds_cli.archives.formats.table_views import TableView
 from rlds_cli.archives.formats.tables import MISSING, Table, open_flat
 from rlds_cli.archives.looking import looked_up
@@ -253,7 +254,7 @@ def _check_cameras(s: FileSurvey, seen: Mapping[str, Array], name: str, start: i
     for f in s.layout.fields:
         key = s.keys.get(f.name)
         if f.kind == "frames" and f.codec != VIDEO and key is not None and key in seen:
-            image_columns.check(seen[key].tolist(), (f.codec, f.shape), f"{name}: {key}", start)
+            image_columns.check(seen[key].tolist(), EncodedColumn(f.codec, f.shape, f.dtype), f"{name}: {key}", start)
 
 
 # -- schema and parts

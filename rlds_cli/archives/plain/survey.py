@@ -22,6 +22,7 @@ from rlds_cli.archives.flat_rows import FlatLayout, differs, frames_of, is_set
 from rlds_cli.archives.formats import image_columns, rllib_episodes
 from rlds_cli.archives.formats.arrow_tables import ArrowFile
 from rlds_cli.archives.formats.camera_files import FILES
+from rlds_cli.archives.formats.image_columns import EncodedColumn
 from rlds_cli.archives.formats.step_batches import ENDS, StepBatches
 from rlds_cli.archives.formats.table_views import TableView
 from rlds_cli.archives.formats.tables import FIRST, LAST, MISSING, Table, TableColumn, no_rows, open_flat
@@ -597,7 +598,7 @@ def shaped(values: Array, f: Field, where: str, first: int = 0) -> Array | Text 
     """
     if f.kind == "frames":
         images = values.tolist()
-        image_columns.check(images, (f.codec, f.shape), where, first)
+        image_columns.check(images, EncodedColumn(f.codec, f.shape, f.dtype), where, first)
         return frames_of(images)
     found = values.reshape(len(values), *f.shape)
     return found.tolist() if f.kind == "text" else found.astype(f.dtype, copy=False)

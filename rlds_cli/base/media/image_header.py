@@ -31,6 +31,12 @@ class ImageHeader(NamedTuple):
         """``(H, W, C)``."""
         return self.height, self.width, self.channels
 
+    @property
+    def dtype(self) -> str | None:
+        """``uint8``, or ``uint16`` for grey PNG of 16 bits, which depth cameras write; None for other images."""
+        deep = (self.codec, self.channels, self.bits) == ("png", 1, 16)
+        return "uint16" if deep else "uint8" if self.bits <= 8 else None
+
 
 def read(data: bytes | memoryview, start: int = 0, stop: int | None = None) -> ImageHeader | None:
     """Read the header of the image in ``data[start:stop]``; None without a readable header.

@@ -82,6 +82,8 @@ class Tfds(Format):
         for name, f in self.content.fields.items():
             if f.codec == VIDEO:
                 yield Loss("encoding", f"{name} in videos: will be stored decoded", name)
+            elif f.kind == "frames" and f.dtype != "uint8":
+                yield Loss("encoding", f"{name} in images of 16 bits: will be stored decoded", name)
             elif f.kind == "frames" and (count := absent_images(self.content, name)):
                 yield Loss("field", f"{name}: {count:,} steps have no image", name)
             elif f.kind == "array" and np.dtype(f.dtype).kind not in "biuf":

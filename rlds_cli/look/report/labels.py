@@ -43,7 +43,7 @@ class ColumnDifference:
 
 @dataclass(frozen=True, slots=True)
 class FactDifference:
-    """A fact that differs: ``fps``, ``license`` or ``description``; None where it is not stated."""
+    """A fact that differs: ``fps``, ``license``, ``description`` or ``depth_unit``; None where it is not stated."""
 
     name: str
     a: Any

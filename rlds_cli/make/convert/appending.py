@@ -114,6 +114,7 @@ def plan_append(
     fps: float | None = None,
     license: str | None = None,
     description: str | None = None,
+    depth_unit: str | None = None,
     again: bool = False,
     cache_dir: StrPath | None = None,
 ) -> AppendPlan:
@@ -122,7 +123,7 @@ def plan_append(
     how: dict[str, Any] = {"reader": reader, "fields": importing.keys_of(fields), "episodes_by": episodes_by}
     how |= {"last_step": last_step, "rewards": rewards, "missing": missing}
     how |= {"topics": topics, "hz": hz, "nearest": nearest, "episode_info": episode_info}
-    about = importing.stated(fps=fps, license=license, description=description)
+    about = importing.stated(fps=fps, license=license, description=description, depth_unit=depth_unit)
     there = _there(id, cache_dir)
     remembered: dict[str, Any] = {}
     if there is not None:
@@ -209,6 +210,7 @@ def append(
     fps: float | None = None,
     license: str | None = None,
     description: str | None = None,
+    depth_unit: str | None = None,
     keep: Keep | None = None,
     protected: bool = False,
     again: bool = False,
@@ -234,7 +236,7 @@ def append(
         Files, directories or glob patterns.
     reader, fields, episodes_by, skip_bad, last_step, rewards, missing, topics, hz, nearest, episode_info, jobs
         As in ``importing.import_files``.
-    fps, license, description : optional
+    fps, license, description, depth_unit : optional
         As in ``rlds_cli.create``; they belong to the dataset, and an append that does not make it may repeat them.
     keep : Fifo, Reservoir or Top, optional
         What a new dataset keeps; everything without it.
@@ -250,8 +252,8 @@ def append(
     InvalidEpisode
         The fields of the files are not those of the dataset; the message lists the differences. Nothing is appended.
     InvalidArgument
-        ``fps``, ``license`` or ``description`` is not what the dataset was made with; or ``keep`` or ``protected`` is
-        given for one that does not grow, or some of the episodes are in it.
+        ``fps``, ``license``, ``description`` or ``depth_unit`` is not what the dataset was made with; or ``keep`` or
+        ``protected`` is given for one that does not grow, or some of the episodes are in it.
     UnknownLayout, ArchiveError
         The files cannot be read.
     """
@@ -259,7 +261,7 @@ def append(
     how: dict[str, Any] = {"reader": reader, "fields": importing.keys_of(fields), "episodes_by": episodes_by}
     how |= {"skip_bad": skip_bad, "last_step": last_step, "rewards": rewards, "missing": missing}
     how |= {"topics": topics, "hz": hz, "nearest": nearest, "episode_info": episode_info}
-    about: dict[str, Any] = {"fps": fps, "license": license, "description": description}
+    about: dict[str, Any] = {"fps": fps, "license": license, "description": description, "depth_unit": depth_unit}
     where = settings.read(cache_dir)
     place = Home(where.home)
     with exclusive(place, id, tell):
@@ -397,7 +399,7 @@ def _converted(
 def _new(place: Home, id: DatasetId, made: Dataset, keep: Keep | None, how: Mapping[str, Any]) -> Path:
     """Make a growing dataset with the fields, spaces and facts of another, and return its directory."""
     target, work = place.dataset(id), place.partial(id, f"writer-{secrets.token_hex(4)}")
-    facts = {n: made.manifest.facts[n] for n in ("licence", "description") if n in made.manifest.facts}
+    facts = {n: made.manifest.facts[n] for n in ("licence", "description", "depth_unit") if n in made.manifest.facts}
     about = {"spaces": made.manifest.spaces, "env": made.manifest.env, "facts": facts}
     how = {**how, "reader": how["reader"] and ReaderName(how["reader"]).recorded}
     about["options"] = {n: how[n] for n in _REMEMBERED if how.get(n)}

@@ -39,6 +39,7 @@ from rlds_cli.store import (
     CheckedFrames,
     ColumnKinds,
     Description,
+    Facts,
     History,
     Store,
     StoredDataset,
@@ -113,6 +114,7 @@ def create(
     license: str | None = None,
     description: str | None = None,
     citation: str | None = None,
+    depth_unit: Literal["mm", "m"] | None = None,
     frames: Literal["encoded", "raw"] = "encoded",
     store: Literal["memmap", "zarr"] = "memmap",
     force: bool = False,
@@ -145,6 +147,8 @@ def create(
         Spaces, as Gymnasium's or in Minari's JSON form: ``ds.observation_space`` and ``ds.action_space``.
     license, description, citation : str, optional
         Texts for `rlds inspect` and `rlds info`; ``citation`` is a BibTeX entry.
+    depth_unit : {"mm", "m"}, optional
+        What a number in frames of depth, PNG of 16 bits, stands for; `rlds_cli.loader.Metres` converts them.
     frames : {"encoded", "raw"}
         Keep frames given as bytes, and unchanged ones of ``ds.episode(k)``, as they are; or store arrays.
     store : {"memmap", "zarr"}
@@ -157,7 +161,8 @@ def create(
     NameTaken
         The id exists.
     InvalidArgument
-        ``fps`` is not a positive number, a space is not valid or does not fit the fields, a text is not a string,
+        ``fps`` is not a positive number, a space is not valid or does not fit the fields, a text is not a string, or
+        ``depth_unit`` not a unit,
         ``episodes`` is a single one.
     InvalidEpisode
         An episode does not fit, or a frame does not decode; the message names it, the field and the numbers. Nothing
@@ -179,7 +184,8 @@ def create(
     if frames not in ("encoded", "raw"):
         raise InvalidArgument(f'frames={frames!r}: "encoded" or "raw".')
     _check_several(ref, episodes)
-    facts = texts(license=license, description=description, citation=citation)
+    Facts.check_unit(depth_unit)
+    facts = texts(license=license, description=description, citation=citation, depth_unit=depth_unit)
     where = settings.read(cache_dir)
     place = Home(where.home)
     check_free(id, where, force)

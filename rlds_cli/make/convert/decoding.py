@@ -99,7 +99,7 @@ def _decode_rows(f: Field, column: Column, offsets: Array, a: int, b: int, frame
 
     if f.shape[0] and target.shape == f.shape:
         return decode_frames(column.data, (offsets[a:b], offsets[a + 1 : b + 1]), np.arange(a, b), f)
-    out = np.zeros((b - a, *target.shape), np.uint8)
+    out = np.zeros((b - a, *target.shape), target.dtype)
     for row in range(a, b):
         if column.lengths[row]:
             data = column.data[offsets[row] : offsets[row + 1]].tobytes()

@@ -267,7 +267,7 @@ def _is_row(value: Any, buffer: Any) -> bool:
 
 
 def _field_of(frame: CheckedFrames | None) -> Field | None:
-    return None if frame is None else Field("", "uint8", frame.shape, kind="frames", codec=frame.codec)
+    return None if frame is None else Field("", frame.dtype, frame.shape, kind="frames", codec=frame.codec)
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -153,6 +153,6 @@ def _taken(column: Column, rows: BoolArray) -> Column:
         return VideoFrames(column.files, column.index[rows])
     if isinstance(column, EncodedFrames):
         kept: Array = np.repeat(rows, column.lengths)
-        return EncodedFrames(column.data[kept], column.lengths[rows], column.shape, column.codec)
+        return EncodedFrames(column.data[kept], column.lengths[rows], column.shape, column.codec, column.dtype)
     taken: Array = column[rows]
     return taken

@@ -17,11 +17,12 @@ import numpy as np
 from rlds_cli.archives import lerobot_fields
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import json as documents
-from rlds_cli.base.libraries.lerobot import COUNTED, LANGUAGE, TASK
+from rlds_cli.base.libraries.lerobot import CODE_BITS, COUNTED, DEPTH_FORMULA, LANGUAGE, TASK
 from rlds_cli.base.packages import pyarrow
 from rlds_cli.bridges.exports.content import Content
 from rlds_cli.bridges.exports.instructions import Instructions
 from rlds_cli.bridges.lerobot.write import statistics
+from rlds_cli.store import Facts
 from rlds_cli.ted import VIDEO, Field
 
 TIME, DONE = "timestamp", "next.done"
@@ -194,6 +195,8 @@ class FeatureColumns:
             found[c.key] = {"dtype": c.dtype, "shape": list(c.shape), "names": names}
             if c.kind == "video":
                 found[c.key]["info"] = self._about_video(c, was.get("info"))
+            elif c.kind == "image" and (about := self._about_depth(c)):
+                found[c.key]["info"] = about
         return found
 
     def _about_video(self, c: ExportColumn, was: Any) -> dict[str, Any]:
@@ -204,8 +207,20 @@ class FeatureColumns:
         deep = c.field.dtype == "uint16"
         about: dict[str, Any] = {"video.height": c.shape[0], "video.width": c.shape[1], "video.channels": c.shape[2]}
         about |= {"video.codec": track.codec} if track else {}
-        about |= {"video.is_depth_map": deep, "has_audio": False} | ({"video.pix_fmt": "gray12le"} if deep else {})
-        return about | (was if isinstance(was, dict) else {})
+        bits = Facts(self.content.dataset.manifest).depth.get(c.field.name, {}).get("bits", CODE_BITS)
+        about |= {"video.is_depth_map": deep, "has_audio": False}
+        about |= {"video.pix_fmt": f"gray{bits}le"} if deep else {}
+        return about | self._about_depth(c) | (was if isinstance(was, dict) else {})
+
+    def _about_depth(self, c: ExportColumn) -> dict[str, Any]:
+        """Return the mark and the unit of depth, or the formula of its codes; nothing for other cameras."""
+        assert c.field is not None
+        if c.field.dtype != "uint16":
+            return {}
+        said = Facts(self.content.dataset.manifest).depth.get(c.field.name, {})
+        unit = {"depth_unit": said["unit"]} if "unit" in said else {}
+        formula = {f"video.{name}": said[name] for name in DEPTH_FORMULA if name in said}
+        return {"is_depth_map": True, **unit, **formula}
 
     def said(self) -> dict[str, Any]:
         """Return what ``rlds.json`` says of the columns."""

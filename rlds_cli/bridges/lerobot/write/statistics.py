@@ -120,27 +120,29 @@ def _quantiles(sample: Array, real: BoolArray) -> Statistics:
 
 
 def of_images(images: Iterable[bytes]) -> Statistics | None:
-    """Return the statistics of encoded images of one episode, [1, 3, 1, 1]; None if none can be decoded."""
+    """Return the statistics of encoded images of one episode, [1, C, 1, 1]; None if none can be decoded."""
     from PIL import Image
 
     found = []
     for data in images:
         try:
             with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
-                found.append(of_pixels(np.asarray(image.convert("RGB"))))
+                deep = image.mode.startswith("I")  # of 16 bits, as of depth
+                found.append(of_pixels(np.asarray(image)[..., None] if deep else np.asarray(image.convert("RGB"))))
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
             continue  # statistics are of a sample anyway, and the file is copied as it is
     return _each(joined(found)) if found else None
 
 
 def of_pixels(image: Array) -> Statistics:
-    """Return the statistics of an image, uint8 [H, W, 3]."""
+    """Return the statistics of an image, [H, W, C]: uint8 as numbers from 0 to 1, and depth as it is."""
     side = max(image.shape[:2])
     step = 1 if side < _LARGE else max(1, side // _SMALL)
-    pixels = image[::step, ::step].reshape(-1, 3) / 255.0
+    channels = image.shape[2]
+    pixels = image[::step, ::step].reshape(-1, channels) / (255.0 if image.dtype == np.uint8 else 1.0)
     each, columns = np.array([len(pixels)]), _columns(pixels)
     found = _quantiles(columns[:, None].copy(), np.ones((1, len(pixels)), bool)) | _of_columns(columns, each)
-    found = {name: v.reshape(1, 3, 1, 1) for name, v in found.items() if name != "count"}
+    found = {name: v.reshape(1, channels, 1, 1) for name, v in found.items() if name != "count"}
     return found | {"count": np.array([[1]])}
 
 
