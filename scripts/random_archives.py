@@ -13,7 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 import zarr
-from random_tables import step_batches
+from random_tables import imitation, step_batches
 
 Rng = np.random.Generator
 PNG = bytes.fromhex(  # 2x2, grey
@@ -614,6 +614,7 @@ FAMILIES: dict[str, Callable[[Rng, Path], Options]] = {
         recordings,
         plain,
         step_batches,
+        imitation,
     )
 }
 
@@ -670,7 +671,7 @@ def _hdf5_object(rng: Rng, path: Path) -> str:
 
 
 def _array(rng: Rng, path: Path) -> str:
-    with np.load(path) as found:
+    with np.load(path, allow_pickle=True) as found:  # it was written here
         columns = dict(found)
     rows = max((len(v) for v in columns.values() if v.ndim), default=1)
     kind = str(rng.choice(["scalar", "array", "rows"]))

@@ -1,4 +1,4 @@
-"""Random tables whose rows are episodes or batches of steps, in files and directories of streams, with their traps."""
+"""Random tables whose rows are episodes or batches of steps, and rollouts and states of libraries, with their traps."""
 
 from __future__ import annotations
 
@@ -105,3 +105,26 @@ def _write(rng: Rng, directory: Path, kind: str, rows: list[Row]) -> None:
             stream.write_table(part)
     (saved / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
     (saved / "dataset_info.json").write_text('{"license": "mit"}')
+
+
+def imitation(rng: Rng, directory: Path) -> dict[str, Any]:
+    """Rollouts of imitation in npz: a trajectory of one step, indices that lie, an array fewer, pickles."""
+    counts = [int(rng.choice([1, 1, 2, int(rng.integers(1, 15))])) for _ in range(int(rng.integers(1, 6)))]
+    n, e = sum(counts), len(counts)
+    arrays: Row = {
+        "obs": rng.normal(size=(n + e, 2)).astype(rng.choice(["f4", "f8"])),
+        "acts": rng.integers(0, 3, n) if chance(rng, 0.5) else rng.normal(size=(n, 2)),
+        "infos": np.array([{}] * n, object),
+        "terminal": rng.random(e) < 0.5,
+        "indices": np.cumsum(counts)[:-1],
+        "rews": rng.normal(size=n),
+    }
+    if chance(rng, 0.1):
+        arrays["rews"][int(rng.integers(0, n))] = np.nan
+    if chance(rng, 0.3):
+        key = str(rng.choice([*arrays]))
+        arrays[key] = arrays[key][:-1] if chance(rng, 0.5) else None
+    if chance(rng, 0.1):
+        arrays["indices"] = rng.integers(-1, n + 2, e - 1)
+    np.savez_compressed(directory / "final.npz", **{k: v for k, v in arrays.items() if v is not None})
+    return {"format": "plain"}

@@ -63,6 +63,7 @@ def test_trajectories_are_read_with_their_final_observations(tmp_path: Path, len
     assert told["infos"] == "pickled objects are never read" and told["indices"] == "ends of episodes"
 
 
+@pytest.mark.thorough
 def test_rollouts_are_trained_on(tmp_path: Path) -> None:
     arrays = rollouts()
     ds = rlds_cli.import_files(write(tmp_path / "final.npz", arrays), "local/x")

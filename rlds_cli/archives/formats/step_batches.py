@@ -145,6 +145,8 @@ def _look(table: ArrowFile) -> Batches | None:
     if first is None or not _is_worth_it(flatten(first), lists):
         return None
     lengths = _lengths(table, lists)
+    if any(_last(name) in SINGLE for name in lists) and not any((of > 0).any() for of in lengths.values()):
+        raise UnknownLayout(f"{table.path.name} has no steps: the lists in its rows are empty.", hint="remove the file")
     steps = _steps(lengths)
     stated = _are_batches(table) or any(_last(name) in IDS for name in lists)
     if steps is None or (steps.max() < 2 and not stated and not _is_one_step(kinds, lengths, steps)):
