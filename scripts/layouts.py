@@ -109,6 +109,8 @@ def _robots(directory: Path) -> Iterator[Layout]:
         ("DROID, raw", "bring-your-own-data.md", _droid),
         ("ManiSkill", "robomimic.md", _maniskill),
         ("Isaac Lab", "robomimic.md", _isaac_lab),
+        ("LIBERO", "robomimic.md", _libero),
+        ("RoboCasa", "robomimic.md", _robocasa),
     ):
         (place := directory / title.lower().replace(" ", "-")).mkdir()
         write(place)
@@ -153,9 +155,29 @@ def _isaac_lab(place: Path) -> None:
             g["initial_state/articulation/robot/joint_position"] = np.ones((1, 9), "f4")
 
 
+def _libero(place: Path) -> None:
+    with h5py.File(place / "open_the_drawer_demo.hdf5", "w") as f:
+        f.create_group("data").attrs["problem_info"] = json.dumps({"language_instruction": "open the drawer"})
+        f["data"].attrs["env_args"] = json.dumps({"env_name": "Libero_Tabletop_Manipulation", "type": 1})
+        for k in range(2):
+            g = f.create_group(f"data/demo_{k}")
+            g["actions"], g["obs/joint_states"], g["rewards"] = np.ones((3, 7)), np.ones((3, 7)), np.zeros(3, "u1")
+            g["dones"], g["states"], g["robot_states"] = np.arange(3) == 2, np.ones((3, 9)), np.ones((3, 9))
+
+
+def _robocasa(place: Path) -> None:
+    with h5py.File(place / "demo_im128.hdf5", "w") as f:
+        f.create_group("data").attrs["env_args"] = json.dumps({"env_name": "OpenDrawer", "type": 1})
+        for k in range(2):
+            g = f.create_group(f"data/demo_{k}")
+            g.attrs["ep_meta"] = json.dumps({"lang": "open the left drawer", "layout_id": k})
+            g["actions"], g["obs/robot0_joint_pos"], g["states"] = np.ones((3, 12)), np.ones((3, 7)), np.ones((3, 9))
+
+
 def _tables(directory: Path) -> Iterator[Layout]:
     import hub_tables
     import own_files
+    import rllib_files
 
     ends = np.array([False, False, True, False, True])
     columns = {"observation": _steps(5)["state"], "action": _steps(5)["action"], "reward": np.ones(5), "done": ends}
@@ -167,7 +189,22 @@ def _tables(directory: Path) -> Iterator[Layout]:
     for k in range(2):
         own_files.write(directory / f"runs/run{k}.npz", {**columns, "done": ends & False, "success": np.array(k == 0)})
     yield Layout("A file per episode", "bring-your-own-data.md", directory / "runs")
-    yield Layout("`save_to_disk` of datasets", "tables.md", hub_tables.saved(directory / "saved", hub_tables.rows()))
+    yield Layout(
+        "`save_to_disk` of datasets", "hub-tables.md", hub_tables.saved(directory / "saved", hub_tables.rows())
+    )
+    rows = hub_tables.episode_rows()
+    path = hub_tables.write_rows(directory / "transformer.parquet", rows)
+    yield Layout("A row per episode: Decision Transformer", "hub-tables.md", path)
+    path = hub_tables.write_rows(directory / "imitation.parquet", hub_tables.episode_rows(final=True))
+    yield Layout("A row per episode: imitation", "hub-tables.md", path)
+    flat = {"obs": np.zeros((9, 4)), "acts": np.zeros(7), "rews": np.ones(7), "infos": np.array(["{}"] * 7)}
+    np.savez(directory / "imitation.npz", **flat, terminal=np.ones(2, bool), indices=np.array([3]))
+    yield Layout("imitation's npz", "hub-tables.md", directory / "imitation.npz")
+    path = directory / "rllib.json"
+    path.write_text("".join(json.dumps(rllib_files.batch(k, 3)) + "\n" for k in range(2)))
+    yield Layout("RLlib, batches in JSON", "hub-tables.md", path)
+    path = rllib_files.write_states(directory / "rllib.parquet", [rllib_files.episode(k, 3) for k in range(2)])
+    yield Layout("RLlib, episodes of the new API stack", "hub-tables.md", path)
     reagent = {"mdp_id": [1, 1, 2, 2, 2], "sequence_number": [0, 1, 0, 1, 2], "state_features": columns["observation"]}
     reagent |= {"next_state_features": columns["observation"] + 1, "action": [0, 1, 0, 1, 0], "reward": np.ones(5)}
     yield Layout("ReAgent", "tables.md", own_files.write(directory / "reagent.parquet", reagent))
@@ -186,7 +223,9 @@ def row(layout: Layout, plan: ImportPlan) -> str:
     recognised = plan.recognised.partition(":")[0].partition(" (")[0].replace("|", r"\|")
     fields = _some([f"`{f.name}`" for f in sorted(plan.fields, key=look.rank) if f.name not in FLAGS])
     lost = _some([f"`{named(e)}`: {e.left_out}" for e in plan.account if e.left_out], "; ", _LOST) or "nothing"
-    rule, _, column = plan.episodes_by.partition(":")
+    rule, _, column = plan.episodes_by.rpartition(":")
+    rule = rule or column
+    column = column if rule != column else ""
     ends = f"`{column}`" if column else {"file": "the file, record or group", "flags": "flags"}.get(rule, f"`{rule}`")
     cells = (f"[{layout.title}]({layout.page})", recognised, fields, ends, lost)
     return f"| {' | '.join(cells)} |"
