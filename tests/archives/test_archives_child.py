@@ -129,6 +129,7 @@ def test_the_last_words_of_a_process_that_a_file_has_ended_are_shown(capfd: pyte
     assert capfd.readouterr() == ("", "one\ntwo\\x1b[1m\n")
 
 
+@pytest.mark.slow
 def test_what_a_library_says_of_a_damaged_schema_stays_off_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -194,7 +194,7 @@ class Growing(RuleBasedStateMachine):
 
 
 TestGrowing = Growing.TestCase
-TestGrowing.settings = settings(max_examples=10, stateful_step_count=25)
+TestGrowing.settings = settings(max_examples=6, stateful_step_count=20)
 
 
 @pytest.mark.slow

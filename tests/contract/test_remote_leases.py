@@ -77,6 +77,7 @@ def test_a_dataset_that_is_being_opened_stays(
     assert len(forget(far)) == directories, "nobody reads it any more"
 
 
+@pytest.mark.slow
 def test_a_dataset_of_the_hub_stays_from_its_preparation_on(
     hub: Hub,  # noqa: F811
     whole: Dataset,  # noqa: F811

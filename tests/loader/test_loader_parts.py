@@ -179,6 +179,7 @@ Loader(rlds_cli.open_dataset("local/all"), 16)
 """
 
 
+@pytest.mark.slow
 def test_a_packer_that_is_killed_leaves_the_parts_that_it_has_written(merged: Dataset, home: Path) -> None:
     killed = subprocess.Popen([sys.executable, "-c", BUILDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert killed.stdout is not None

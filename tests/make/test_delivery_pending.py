@@ -105,6 +105,7 @@ def test_failures_that_left_something_are_on_record(tmp_path: Path, home: Path) 
     assert DownloadRequest.unfinished() == ()
 
 
+@pytest.mark.slow
 def test_one_that_fails_does_not_keep_the_others(tmp_path: Path, home: Path) -> None:
     first, second = UNHASHED
     with Server() as server:

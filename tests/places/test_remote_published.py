@@ -181,6 +181,7 @@ def test_a_fingerprint_pins_it(hub: Hub, whole: Dataset) -> None:
         rlds_cli.open_dataset(f"{PLACE}#v2")
 
 
+@pytest.mark.slow
 def test_other_processes_read_it(hub: Hub, whole: Dataset) -> None:
     ds = rlds_cli.open_dataset(PLACE)
     again = pickle.loads(pickle.dumps(ds))
@@ -288,6 +289,7 @@ for place in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="where a process reads its own peak")
 def test_tables_go_to_the_disk_and_not_to_memory(hub: Hub, tmp_path: Path) -> None:
     """The second dataset takes no more memory than the first one, whose tables are small."""

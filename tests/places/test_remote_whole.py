@@ -61,6 +61,7 @@ def test_only_what_is_missing_is_fetched(store: Path, other: Path) -> None:  # n
     assert not [p for p in (other / "remote").iterdir() if p.is_dir()]  # nobody read it
 
 
+@pytest.mark.slow
 def test_a_download_by_blocks_that_was_killed_goes_on(store: Path, other: Path) -> None:  # noqa: F811
     ds = large(100_000)
     push(ds.id, store)

@@ -130,6 +130,7 @@ def test_chunks_hold_every_episode_once(ds, rows, unit):
     assert sum(p.rows for p in parts) == EPISODES * (STEPS + 1)
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_how_to_go_on(ds):
     command = ["preprocess", "local/ds", "--fn", "prep.py:slow", "--arg", "seconds=0.3", "-j", "2"]
     process = subprocess.Popen(

@@ -40,7 +40,7 @@ MEANT = {
     *("terminated", "terminateds", "terminal", "terminals", "termination", "terminations", "is_terminal"),
     *("truncated", "truncateds", "truncation", "truncations", "timeout", "timeouts"),
 }
-ALONE = {"observation", "observations", "obs", "ob", "states", "state", "_obs_key"}
+ALONE = {"observation", "observations", "obs", "ob", "states", "state", "_obs_key", "state_features"}
 _KEYS = {"action": "action", REWARD: "reward", FLAGS[0]: "terminated", FLAGS[1]: "truncated"}
 _CHUNK = 2_000_000  # bytes of a chunk of anything but images
 _PIECE = 16 << 20  # bytes that are read at once
