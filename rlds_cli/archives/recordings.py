@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import tasks
+from rlds_cli.archives import recorded_episode, tasks
 from rlds_cli.archives.account import EPISODES, LAYOUT, Account, Ledger, left_out, used_as
 from rlds_cli.archives.formats import image_columns, inventory
 from rlds_cli.archives.formats.message_leaves import NotKept, codec_of
@@ -44,6 +44,7 @@ from rlds_cli.archives.readers import (
     every_file,
     skipped_file,
 )
+from rlds_cli.archives.recorded_episode import RecordedEpisode
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.text import did_you_mean, plural
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
@@ -329,6 +330,11 @@ def _bags(paths: Sequence[Path]) -> list[list[Path]]:
     return [found.get(p, [p]) for p in paths if p.name != METADATA and (p in found or p not in listed)]
 
 
+def _ends(seen: Sequence[_Planned]) -> Mapping[str, int]:
+    ends = [END_NAMES[s.episode.end if s.episode else CUT] for s in seen]
+    return {name: ends.count(name) for name in END_NAMES}
+
+
 def _listed_by(metadata: Path) -> list[Path]:
     return [metadata.with_name(Path(name).name) for name in files_of_bag(metadata)]
 
@@ -382,7 +388,10 @@ def plan(archive: Archive) -> Plan:
         replace(archive, files=(*files, *lists)),
         first.schema,
         tuple(
-            Part(len(s.times), {"file": a, "files": b - a, "times": s.times, "sent": s.sent})
+            Part(
+                len(s.times),
+                {"file": a, "files": b - a, "times": s.times, "sent": s.sent, "episode": _about(s.episode)},
+            )
             for a, b, s in zip(begins[:-1], begins[1:], seen, strict=True)
         ),
         "file",
@@ -391,13 +400,14 @@ def plan(archive: Archive) -> Plan:
             "columns": first.columns,
             "hz": archive.hz,
             "nearest": archive.nearest,
+            "exported": first.episode is not None,
             "bags": {_place(archive, b[0]): [_place(archive, p) for p in b] for b in bags if len(b) > 1},
         },
-        env={"fps": archive.hz} if archive.hz else {},
+        env={"fps": rate} if (rate := archive.hz or (first.episode and first.episode.fps)) else {},
         notes=(*dict.fromkeys(n for s in seen for n in s.notes), *notes),
-        computed=tuple(f.name for f in first.schema if f.name.startswith(AGE)),
+        computed=() if first.episode else tuple(f.name for f in first.schema if f.name.startswith(AGE)),
         account=_account(archive, files, lists, seen),
-        episode_summary=EpisodeSummary(lengths, {**dict.fromkeys(END_NAMES, 0), END_NAMES[CUT]: len(seen)}),
+        episode_summary=EpisodeSummary(lengths, _ends(seen)),
     )
 
 
@@ -437,10 +447,14 @@ class _Planned:
     known: list[str]  # columns, also those that become no fields
     unread: dict[str, str]  # topics and columns that are left out, with the reasons
     beside: tuple[tuple[str, str], ...]
+    episode: RecordedEpisode | None = None  # of an export
 
 
 def _planned(archive: Archive, bag: Sequence[Path]) -> _Planned:
     with open_recording(bag) as recording:
+        chosen = archive.topics or archive.fields or archive.hz is not None or archive.nearest
+        if not chosen and (episode := recorded_episode.of(recording)) is not None:
+            return _planned_as_exported(recording, episode)
         seen = survey(recording, archive.topics)
         fields = fields_of(recording, seen, archive.fields)
         times = rows_of(recording, seen, fields, archive.hz)
@@ -463,6 +477,25 @@ def _planned(archive: Archive, bag: Sequence[Path]) -> _Planned:
     )
 
 
+def _planned_as_exported(recording: Recording, episode: RecordedEpisode) -> _Planned:
+    """Plan a recording that an export wrote: its record says which field and step each message is of."""
+    keys = {name: f"/{name}" for name in episode.fields}
+    unread = {t: "the record of the export does not name it" for t in recording.topics if t not in keys.values()}
+    return _Planned(
+        tuple(episode.fields.values()),
+        keys,
+        {key: [key, ""] for key in keys.values()},
+        episode.times(),
+        {keys[name]: episode.sent(f) for name, f in episode.fields.items()},
+        [],
+        [*recording.topics],
+        [*keys.values()],
+        unread,
+        tuple(b for b in recording.beside if b[1] != recorded_episode.RECORD),
+        episode,
+    )
+
+
 def _field(name: str, c: TopicColumn, file: str) -> Field:
     if name == REWARD and (c.dtype == "str" or int(np.prod(c.shape)) != 1):
         raise UnknownLayout(f"{file}: {c.key} is {c.dtype} {list(c.shape)}; a reward is one number.")
@@ -474,6 +507,8 @@ def _field(name: str, c: TopicColumn, file: str) -> Field:
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     """Read one recording."""
     first, times = part.args["file"], np.asarray(part.args["times"])
+    about: Mapping[str, Any] = part.args["episode"]
+    exported, final = bool(about), about.get("observed", True)
     bag = plan.archive.files[first : first + part.args["files"]]
     sent: Mapping[str, IntArray] = {topic: np.asarray(t) for topic, t in part.args["sent"].items()}
     numbers = {topic: at(t, times, nearest=plan.archive.nearest) for topic, t in sent.items()}
@@ -486,16 +521,30 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
         for name, key in plan.facts["fields"].items():
             topic, leaf = places[key]
             f, of = fields[name], numbers[topic]
-            rows = of if f.placement == "both" else of[1:] if f.placement == "next" else of[:steps]
-            if key in light:
+            rows = of[: steps + final] if f.placement == "both" else of[1:] if f.placement == "next" else of[:steps]
+            if key in light and exported:
+                taken = [values[key][i] for i in rows.tolist()]
+                columns[name] = recorded_episode.values_of(taken, f, f"{bag[0].name}: {topic}")
+            elif key in light:
                 columns[name] = _taken(values[key], rows, f)
             else:
-                columns[name] = _Images(recording, topic, leaf, f, sent[topic], rows)
-        for topic, t in sent.items():
+                columns[name] = _Images(recording, topic, leaf, f, sent[topic], rows, exported)
+        for topic, t in sent.items() if not exported else ():
             age = (times[:steps] - t[numbers[topic][:steps]]) / SECOND
             columns[f"{AGE}{topic.strip('/')}"] = age.astype(np.float32)
-        end = _flags(columns, plan.facts["fields"], steps, bag[0].name)
-        yield from chunks(plan.schema, [EpisodeData(columns, steps, end, source=first)])
+        end = about["end"] if exported else _flags(columns, plan.facts["fields"], steps, bag[0].name)
+        if exported and end == CUT and FLAGS[1] in columns:
+            columns[FLAGS[1]][-1] = True
+        of_episode = {"end": end, "source": first, **about}
+        yield from chunks(plan.schema, [EpisodeData(columns, steps, **of_episode)])
+
+
+def _about(episode: RecordedEpisode | None) -> dict[str, Any]:
+    """Return what an export says of an episode, as the episode table has it; nothing of a recording of a robot."""
+    if episode is None:
+        return {}
+    about = {"seed": episode.seed, "options": episode.options, "extra": dict(episode.columns)}
+    return {**about, "end": episode.end, "observed": episode.final}
 
 
 def _is_heavy(f: Field) -> bool:
@@ -511,7 +560,7 @@ def _values(recording: Recording, places: Mapping[str, Sequence[str]]) -> dict[s
     for m in recording.messages([*of]):
         leaves = m.leaves()
         for key, leaf in of[m.topic]:
-            found[key].append(leaves[leaf])
+            found[key].append(leaves.get(leaf))
     return found
 
 
@@ -543,10 +592,17 @@ class _Images(LazyColumn):
     """Images of the messages that rows refer to, read when they are laid out."""
 
     def __init__(
-        self, recording: Recording, topic: str, leaf: str, field: Field, times: IntArray, rows: IntArray
+        self,
+        recording: Recording,
+        topic: str,
+        leaf: str,
+        field: Field,
+        times: IntArray,
+        rows: IntArray,
+        exported: bool,
     ) -> None:
         self._recording, self._topic, self._leaf, self._field = recording, topic, leaf, field
-        self._times, self._rows = times, rows
+        self._times, self._rows, self._exported = times, rows, exported
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -580,6 +636,8 @@ class _Images(LazyColumn):
                 start,
             )
             return images
+        if self._exported:
+            return recorded_episode.values_of(images, f, where)
         for image in images:
             if np.shape(image) != f.shape or image.dtype != f.dtype:
                 shape = list(np.shape(image))
@@ -601,6 +659,9 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
         every: dict[str, list[Message]] = {}
         for m in recording.messages({*topics.values()}):
             every.setdefault(m.topic, []).append(m)
+        if place.facts["exported"]:
+            yield from _looked_up_as_exported(place, wanted, every)
+            return
         hz = place.facts["hz"]
         first = max(of[0].time for of in every.values())
         last = min((of[-1].time for of in every.values() if len(of) > 1), default=first)
@@ -622,6 +683,17 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
                 yield ArchivedValue(field, f"{key} at {m.time / SECOND:.6f} s", m.leaves()[leaf])
                 if field == name and not is_observation(name):
                     break
+
+
+def _looked_up_as_exported(
+    place: ArchivedStep, wanted: Mapping[str, str], every: Mapping[str, Sequence[Message]]
+) -> Iterator[ArchivedValue]:
+    for name, topic in wanted.items():
+        if name not in FLAGS:
+            for shift, field in ((0, name), (1, f"next/{name}")) if is_observation(name) else ((0, name),):
+                if place.step + shift < len(every[topic]):
+                    m = every[topic][place.step + shift]
+                    yield ArchivedValue(field, f"{topic} at {m.time / SECOND:.6f} s", m.leaves()[""])
 
 
 def _topic_of(recording: Recording, key: str) -> str:

@@ -15,7 +15,7 @@ from rlds_cli.bridges.exports.exporting import format_of, plan_export
 from rlds_cli.errors import ExportError, InvalidEpisode
 from rlds_cli.make import importing
 
-FORMATS = ("minari", "d4rl", "robomimic", "zarr-replay-buffer")
+FORMATS = ("minari", "d4rl", "robomimic", "zarr-replay-buffer", "mcap")
 _NAMES = st.sampled_from(
     [
         "cost",

@@ -23,6 +23,7 @@ from rlds_cli.archives.formats.ros2_databases import is_database
 from rlds_cli.archives.formats.text_tables import JSON_LINES
 from rlds_cli.archives.formats.topics import (
     MAX_RECORD,
+    MAX_TOPICS,
     SECOND,
     Channel,
     Message,
@@ -143,6 +144,9 @@ def _mcap(path: Path, file: Any) -> Recording:
     found = Recording(path, decoders.topics, messages)
     records = {"attachment": summary.attachment_indexes, "metadata": summary.metadata_indexes}
     found.beside = tuple((kind, str(record.name)) for kind, of in records.items() for record in of)
+    if 0 < len(summary.metadata_indexes) <= MAX_TOPICS:
+        with _readable(path):
+            found.metadata = {str(m.name): dict(m.metadata) for m in reader.iter_metadata()}
     return found
 
 

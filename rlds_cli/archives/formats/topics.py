@@ -48,6 +48,7 @@ class Recording:
     ) -> None:
         self.path, self.topics = path, {t.name: t for t in topics}
         self.beside: tuple[tuple[str, str], ...] = ()  # kind and name of records that are no messages
+        self.metadata: dict[str, dict[str, str]] = {}  # of MCAP: the records of this kind by name
         self._messages = messages
 
     def messages(self, topics: Collection[str], first: int = 0, last: int = (1 << 63) - 1) -> Iterator[Message]:
