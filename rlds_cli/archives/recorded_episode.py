@@ -6,7 +6,7 @@ Messages have every value. Which step one belongs to, how the episode ended and 
      "columns": {"task": "pick"},
      "fields": {"action": {"dtype": "float32", "shape": [2], "placement": "root", "kind": "array", "codec": null}}}
 
-Row k of a field is at k / hz seconds, what came of step k at (k + 1) / hz. The file may come from a stranger.
+Row k of a field is at k / hz seconds, the result of step k at (k + 1) / hz. The file may come from a stranger.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TYPES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedEpisode:
-    """What the record says: ``end`` is a code of `END_NAMES`, ``final`` whether the final observation is there."""
+    """What the record says: ``end`` is a code of `END_NAMES`, ``final`` whether the final observation is recorded."""
 
     steps: int
     hz: float

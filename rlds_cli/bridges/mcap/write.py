@@ -7,7 +7,7 @@
         /observation/top    sensor_msgs/CompressedImage    JPEG and PNG as they are
         /observation/map    sensor_msgs/Image              uint8 [H, W, 3], rgb8
         /action             std_msgs/Float64MultiArray     rows 0 to T-1
-        /next/reward        std_msgs/Float64MultiArray     what came of step k, at (k + 1) / fps
+        /next/reward        std_msgs/Float64MultiArray     the result of step k, at (k + 1) / fps
         /note               std_msgs/String                texts
         metadata "rlds"                                    what messages do not say: see `archives.recorded_episode`
 
