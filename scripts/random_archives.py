@@ -12,6 +12,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import random_lerobot
 import zarr
 from random_tables import imitation, step_batches
 
@@ -597,6 +598,12 @@ def _write(rng: Rng, directory: Path, name: str, kind: str, columns: dict[str, A
             (directory / f"{name}.csv").write_text("\n".join([",".join(rows), *lines]) + "\n")
 
 
+def lerobot(rng: Rng, directory: Path) -> Options:
+    """All versions: annotations, depth, odd columns, tasks and files that are missing, episodes of one step."""
+    random_lerobot.write(rng, directory, lengths(rng, 6))
+    return {"format": "lerobot", "skip_bad": chance(rng, 0.2)}
+
+
 FAMILIES: dict[str, Callable[[Rng, Path], Options]] = {
     f.__name__: f
     for f in (
@@ -615,6 +622,7 @@ FAMILIES: dict[str, Callable[[Rng, Path], Options]] = {
         plain,
         step_batches,
         imitation,
+        lerobot,
     )
 }
 

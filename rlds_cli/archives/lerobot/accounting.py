@@ -13,6 +13,7 @@ from rlds_cli.archives.account import (
     LAYOUT,
     METADATA,
     NO_PLACE,
+    UNREAD,
     Account,
     Fate,
     Ledger,
@@ -35,6 +36,7 @@ NO_EPISODE = "no episode that is read needs it"
 NO_FEATURE = "no feature describes it"
 NO_VIDEOS = "its videos are not here"
 NO_COLUMN = "no data file has such a column"
+_TEXTS = ("task_index", "task", "subtask_index", "subtask", "__index_level_0__")
 _LISTED = ("episode_index", "length", "data/chunk_index", "data/file_index")
 _PER_CAMERA = ("chunk_index", "file_index", "from_timestamp")
 
@@ -87,6 +89,8 @@ def account_of(
             items = _items(path)
             said.inside([i for i in items if not i.name.startswith(STATS)], {}, path.name, others=of_list)
             said.add(inventory.COLUMN, f"{STATS}*", left_out(STATISTICS), sum(i.name.startswith(STATS) for i in items))
+        elif (fate := fates[path]) in (used_as("task"), used_as(Subtasks.COLUMN)):
+            said.inside(_items(path), {}, path.name, others=partial(_of_texts, fate))
     return said.account()
 
 
@@ -122,6 +126,13 @@ def _items(path: Path) -> Sequence[Item]:
         return inventory.items(path)
     keys = dict.fromkeys(key for line in description.json_lines(path) for key in line)
     return [Item(inventory.COLUMN, key) for key in keys]
+
+
+def _of_texts(fate: Fate, item: Item) -> Fate | None:
+    """Return the fate of a column of a list of texts by number."""
+    if item.kind != inventory.COLUMN:
+        return None
+    return fate if item.name in _TEXTS else left_out(UNREAD)
 
 
 def _of_list(info: Info, item: Item) -> Fate | None:

@@ -426,7 +426,10 @@ def images(column: Any, where: str) -> EncodedFrames:
     if hasattr(array, "field"):
         array = pa.compute.struct_field(array, "bytes")
     if array.null_count:
-        raise UnknownLayout(f"{where}: images are stored in other files, which are not part of LeRobot's layout.")
+        raise UnknownLayout(
+            f"{where}: {array.null_count:,} rows hold no image; those of LeRobot hold its bytes, not its path alone.",
+            hint="with lerobot, write the dataset with the images in it",
+        )
     array = array.cast(pa.large_binary())
     _, offsets, data = array.buffers()
     ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]

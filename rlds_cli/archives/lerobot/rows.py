@@ -192,7 +192,7 @@ class _BlockReader:
         if _EPISODE not in self._has:
             return
         number = np.zeros(block.num_rows, np.int64)
-        description.values(block[_EPISODE], number, _EPISODE)
+        description.values(block[_EPISODE], number, f"{self._where(segments[0])}: {_EPISODE}")
         for s in segments:
             if (number[s.start : s.stop] != s.episode["number"]).any():
                 wrong = int(number[s.start : s.stop][number[s.start : s.stop] != s.episode["number"]][0])
@@ -237,7 +237,7 @@ class _BlockReader:
         if not self._spoken:
             return {}
         times = np.zeros(block.num_rows, np.float64)
-        description.values(block[_TIME], times, _TIME)
+        description.values(block[_TIME], times, f"{self._where(segments[0])}: {_TIME}")
         texts = language.texts(self._spoken, block, times.tolist(), self._where(segments[0]))
         return {name: rows.texts(of, repeat=False) for name, of in texts.items()}
 
@@ -255,7 +255,7 @@ class _BlockReader:
     ) -> VideoFrames:
         """Find the frame of each row: the frame that is shown at its time."""
         time = np.zeros(block.num_rows, np.float64)
-        description.values(block[_TIME], time, _TIME)
+        description.values(block[_TIME], time, f"{self._where(segments[0])}: {_TIME}")
         numbers: dict[str, int] = {}
         index = np.full((rows.total, 2), -1, np.int32)
         for s in segments:

@@ -16,9 +16,11 @@ columns are columns of episodes.
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,7 +38,7 @@ from rlds_cli.bridges.exports.format import Format, Unit, absent_images, sync
 from rlds_cli.bridges.lerobot.write import features, statistics
 from rlds_cli.bridges.lerobot.write.features import DONE, FACTS, TIME, ExportColumn, FeatureColumns, StepGroup
 from rlds_cli.bridges.lerobot.write.statistics import EpisodeStatistics, Statistics
-from rlds_cli.bridges.lerobot.write.videos import Camera
+from rlds_cli.bridges.lerobot.write.videos import TOLERANCE, Camera
 from rlds_cli.ted import CUT, FLAGS, TASK, VIDEO
 
 FILES = 1000  # in a chunk, as lerobot has it
@@ -45,6 +47,7 @@ NUMBERS, IMAGES = 16 << 20, 96 << 20  # bytes of an episode from which it takes 
 _IMAGES = 64  # of a unit, or one of each episode, that statistics are taken from
 _DECODED = 16  # episodes of which a frame is decoded for statistics
 _DATA_MB, _VIDEO_MB = 100, 200  # sizes of files that lerobot appends to
+_TIMED = 16  # episodes whose times are looked at for their rate
 _STEPS_A_SECOND = 1.0  # where nothing is known of time
 _LINES = {TIME, "frame_index", "episode_index", "index"}  # evenly spaced numbers
 _STANDARD = {"episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index"}
@@ -65,6 +68,16 @@ _PANDAS = {  # so that pandas finds the texts as the index
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Misfits:
+    """How times suit lerobot: cameras whose frames they do not find, and find ``far``; steps that are ``uneven``."""
+
+    lost: int
+    far: int
+    furthest: float
+    uneven: int
+
+
 class _LeRobot(Format):
     """The part that both versions share."""
 
@@ -72,6 +85,7 @@ class _LeRobot(Format):
     can = frozenset({"unknown-final", "cut", "seeds", "options", "columns"})
     instructed = "steps"
     version: str
+    steady = False  # steps must be 1 / fps apart
 
     def __init__(self, content: Content, target: Path, form: str | None = None, task: str | None = None) -> None:
         super().__init__(content, target, form, task)
@@ -96,13 +110,13 @@ class _LeRobot(Format):
     def losses_of_fields(self) -> Iterator[Loss]:
         """Yield fields that the files cannot hold."""
         if self._own_time_fails:
-            text = f"that {TIME} is the recorded time, which does not find the frames of the videos: {TIME} will be "
+            text = f"that {TIME} is the recorded time, which {self._own_time_fails}: {TIME} will be "
             yield Loss("time", f"{text}frame_index / {self.fps:g}, and {TIME}_ the recorded one", TIME)
         for name, f in self.content.fields.items():
             if why := features.problem(f):
                 yield Loss("field", f"{name}: {why}", name)
             elif f.codec == VIDEO:
-                yield from self._losses_of_videos(self._camera(name, counted=self._own_time_fails))
+                yield from self._losses_of_videos(self._camera(name, counted=bool(self._own_time_fails)))
             elif f.kind == "frames" and f.codec in ("png", "jpeg") and (count := absent_images(self.content, name)):
                 yield Loss("field", f"{name}: {count:,} steps have no image", name)
 
@@ -111,13 +125,36 @@ class _LeRobot(Format):
         return Camera(self.content, name, self._counted_times if counted else self._times, self.fps)
 
     @cached_property
-    def _own_time_fails(self) -> bool:
-        """Whether more cameras are found by counting than by the times of the dataset's own."""
+    def _own_time_fails(self) -> str:
+        """Why the times of the dataset's own make room for counted ones, which lerobot reads better; "" if they stay.
+
+        lerobot finds the frames of videos by the times of rows, and refuses those that are too far away. Its reader of
+        version 2.1 also refuses steps that are not 1 / fps apart.
+        """
         if self.layout.columns[TIME].field is None:
-            return False
+            return ""
+        own, counted = (self._misfits(counted=c) for c in (False, True))
+        if own.lost > counted.lost:
+            return "does not find the frames of the videos"
+        if own.lost == counted.lost and own.far > counted.far:
+            return f"is up to {1000 * own.furthest:.2g} ms from the frames of the videos; lerobot accepts 0.1 ms"
+        if self.steady and own.lost == counted.lost and own.far == counted.far and own.uneven > counted.uneven:
+            return f"has steps that are not 1 / {self.fps:g} s apart, which lerobot refuses in version {self.version}"
+        return ""
+
+    def _misfits(self, *, counted: bool) -> _Misfits:
         names = [n for n, f in self.content.fields.items() if f.codec == VIDEO]
-        lost = [sum(not self._finds(self._camera(n, counted=counted)) for n in names) for counted in (False, True)]
-        return lost[1] < lost[0]
+        cameras = [self._camera(name, counted=counted) for name in names]
+        lost = [not self._finds(camera) for camera in cameras]
+        far = [camera.furthest() for camera, out in zip(cameras, lost, strict=True) if not out]
+        times = self._counted_times if counted else self._times
+        steps = (np.abs(np.diff(times(k)) - 1 / self.fps) for k in range(len(self.content.table) if self.steady else 0))
+        return _Misfits(
+            lost=sum(lost),
+            far=sum(seconds > TOLERANCE for seconds in far),
+            furthest=max((seconds for seconds in far if seconds < math.inf), default=0.0),
+            uneven=sum(int((of > TOLERANCE).sum()) for of in steps),
+        )
 
     def _finds(self, camera: Camera) -> bool:
         """Return whether times find the frames of a camera in files as this version has them."""
@@ -133,10 +170,17 @@ class _LeRobot(Format):
         yield Loss("encoding", f"{camera.name}: {why}: will be {how}", camera.name, becomes)
 
     def notes(self) -> Sequence[str]:
-        """Return which text the tasks are, if they are another one than the dataset's own."""
-        if self.layout.instructions.name:
-            return super().notes()
-        return (f"no text says what the episodes are about: their task is the name {self.layout.tasks[0]}",)
+        """Return which text the tasks are, if they are another one than the dataset's own, and odd times that stay."""
+        named, said = self.layout.instructions.name, f"their task is the name {self.layout.tasks[0]}"
+        found = [*super().notes()] if named else [f"no text says what the episodes are about: {said}"]
+        # The videos of version 2.1 may have been cut: they are no more those of the dataset.
+        seconds = 0.0 if self.steady else max((camera.furthest() for camera in self.cameras.values()), default=0.0)
+        if TOLERANCE < seconds < math.inf:
+            found.append(
+                f"frames are shown up to {1000 * seconds:.2g} ms from the times of their rows: "
+                f"LeRobotDataset(..., tolerance_s={math.ceil(seconds * 1000) / 1000:g}) reads them"
+            )
+        return found
 
     # -- work
 
@@ -251,7 +295,7 @@ class _LeRobot(Format):
 
     @cached_property
     def fps(self) -> float:
-        """Steps in a second: as the dataset says, else as its first video shows them, else 1."""
+        """Steps in a second: as the dataset says, else as its first video or its times show them, else 1."""
         said = self.content.dataset.manifest.env.get("fps") or self.layout.former.get("fps")
         if isinstance(said, int | float) and said > 0:
             return float(said)
@@ -260,6 +304,11 @@ class _LeRobot(Format):
                 seconds = self.content.videos(c.field.name).video(0).track.seconds
                 if len(seconds) > 1 and seconds[-1] > seconds[0]:
                     return round((len(seconds) - 1) / float(seconds[-1] - seconds[0]), 3)
+        if self.layout.columns[TIME].field is not None:
+            few = range(min(_TIMED, len(self.content.table)))
+            steps = np.concatenate([np.zeros(0), *(np.diff(self._times(k)) for k in few)])
+            if len(steps) and 0 < (step := float(np.median(steps))) < math.inf:
+                return round(1 / step, 2)
         return _STEPS_A_SECOND
 
     @cached_property
@@ -425,6 +474,7 @@ class LeRobot21(_LeRobot):
 
     name = "lerobot2.1"
     version = "v2.1"
+    steady = True
 
     def _losses_of_videos(self, camera: Camera) -> Iterator[Loss]:
         """Yield a loss if episodes share videos, or begin inside them."""

@@ -6,6 +6,7 @@ dataset has. Version 2.1 has a file for each episode, which starts at 0: other v
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from rlds_cli.bridges.exports.content import Content, first_references
 
 Times = Callable[[int], Array]  # seconds of the rows of an episode, as they are read: float64 [T]
 _EXACT = 1e-9
+TOLERANCE = 1e-4  # seconds from the time of a row to its frame, and to the step of 1 / fps, that lerobot accepts
 
 
 class Camera:
@@ -75,6 +77,21 @@ class Camera:
         begin = 0.0 if abs(begin) < _EXACT else begin
         shown = next((b for b in dict.fromkeys((begin, 0.0)) if self._finds(seconds, b, times, rows[:, 1])), None)
         return None if shown is None else (video, shown)
+
+    def furthest(self) -> float:
+        """Return the seconds from the time of a row to the frame that lerobot looks for, at most; inf if none is found.
+
+        lerobot refuses frames further than `TOLERANCE` away.
+        """
+        found = 0.0
+        for k in range(len(self.content.table)):
+            place = self.begin(k)
+            if place is None:
+                return math.inf
+            video, begin = place
+            shown = self._seconds(video)[self.rows(k)[:, 1]]
+            found = max(found, float(np.abs(shown - begin - self.times(k)).max(initial=0)))
+        return found
 
     def is_apart(self) -> bool:
         """Return whether every episode has a video of its own that begins with it."""
