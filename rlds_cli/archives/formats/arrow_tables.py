@@ -330,6 +330,12 @@ def _stored(column: Any) -> Any:
     return pa.FixedSizeListArray.from_arrays(values, outer, mask=column.is_null())
 
 
+def unfit(kind: Any) -> str:
+    """Return why no field can hold values of a type."""
+    empty = pyarrow().types.is_struct(kind) and not kind.num_fields
+    return "it has no members" if empty else f"no field can hold {kind} values"
+
+
 def is_known(kind: Any) -> bool:
     """Return whether values are texts, numbers or flags, or lists of numbers or flags."""
     import pyarrow as pa

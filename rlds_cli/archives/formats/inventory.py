@@ -108,7 +108,7 @@ def _columns(path: Path, kind: str) -> Iterator[Item]:
     for top in columns:
         for name, of in arrow_tables.leaves(top):
             known = arrow_tables.is_known(of)
-            yield Item(COLUMN, name, why.get(name, "") or ("" if known else f"no field can hold {of} values"))
+            yield Item(COLUMN, name, why.get(name, "") or ("" if known else arrow_tables.unfit(of)))
             if arrow_tables.is_image(of):
                 yield Item(COLUMN, f"{name}/path", "the image itself is kept")
     if is_saved_table(path):

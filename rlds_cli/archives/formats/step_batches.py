@@ -38,6 +38,7 @@ from rlds_cli.archives.formats.arrow_tables import (
     from_row,
     leaves,
     pyarrow,
+    unfit,
 )
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.text import plural
@@ -228,8 +229,8 @@ def _fits(of: IntArray, steps: IntArray, more: int = 0) -> bool:
 
 
 def _fitting(of: IntArray, steps: IntArray, more: int) -> BoolArray:
-    """Mark the rows in which a list is as long as the steps and ``more``; a row without steps may have one value."""
-    return np.asarray(np.where(steps > 0, of == steps + more, of < 2))
+    """Mark the rows in which a list is as long as the steps and ``more``; a row without steps may have none, too."""
+    return np.asarray(np.where(steps > 0, of == steps + more, of <= more))
 
 
 def _check_near(path: Path, name: str, of: IntArray, steps: IntArray) -> None:
@@ -364,7 +365,10 @@ class StepBatches:
         self.columns |= {name: ((int(found.stops[-1]),), np.dtype(bool)) for name in found.flags}
         self.columns[ENDS] = ((len(found.stops),), np.dtype(np.int64))
         self.unfit = {name: kind for part in self._parts.values() for name, kind in part.left_out.items()}
-        self.left_out = {**found.left_out, **{n: f"no field can hold {kind} values" for n, kind in self.unfit.items()}}
+        self.left_out = {
+            **found.left_out,
+            **{n: unfit(k) for f in self.schema for n, k in leaves(f) if n in self.unfit},
+        }
         self.num_rows = len(found.stops)
         self._flags: dict[str, Array] = {}
 
