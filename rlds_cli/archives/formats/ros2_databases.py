@@ -33,7 +33,7 @@ from rlds_cli.archives.formats.topics import (
     decoders_of,
 )
 from rlds_cli.base.array_types import Array
-from rlds_cli.errors import CorruptArchive, MissingPackage, RldsError
+from rlds_cli.errors import CorruptArchive, RldsError
 
 MAGIC = b"SQLite format 3\0"
 SUFFIX = ".db3"
@@ -60,7 +60,6 @@ def read(path: Path, stack: ExitStack) -> Recording:
     CorruptArchive
         It is damaged, or has other tables.
     """
-    _check_mcap()
     with _readable(path):
         base = stack.enter_context(closing(_opened(path)))
         channels = _channels(path, base)
@@ -79,13 +78,6 @@ def read(path: Path, stack: ExitStack) -> Recording:
             yield decoders.message(path, topic, names[topic], time, data)
 
     return Recording(path, topics, messages)
-
-
-def _check_mcap() -> None:
-    try:
-        import mcap_ros2  # noqa: F401
-    except ImportError as e:
-        raise MissingPackage("A bag of ROS 2 holds messages in CDR.", hint="pip install 'rlds-cli[ros]'") from e
 
 
 def _undefined(t: Topic) -> Topic:

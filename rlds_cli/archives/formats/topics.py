@@ -95,8 +95,13 @@ def decoders_of(path: Path, channels: Sequence[Channel]) -> Decoders:
     ------
     UnsafeArchive
         There are more topics, or longer definitions, than anybody writes.
+    MissingPackage
+        ``mcap_ros2`` is not installed.
     """
-    from mcap_ros2.decoder import DecoderFactory
+    try:
+        from mcap_ros2.decoder import DecoderFactory
+    except ImportError as e:
+        raise MissingPackage(f"{path.name} is a recording of ROS.", hint="pip install 'rlds-cli[ros]'") from e
 
     _check_definitions(path, channels)
     factory = DecoderFactory()
