@@ -331,6 +331,27 @@ def robomimic(rng: Rng, directory: Path) -> Options:
     return {"format": "robomimic"} | ({"episodes_by": "flags"} if chance(rng, 0.03) else {})
 
 
+def maniskill(rng: Rng, directory: Path) -> Options:
+    """Groups of trajectories and a JSON of them: no observations, ragged columns, another order, too few."""
+    seen, dtype = chance(rng, 0.7), rng.choice(["f4", "f8"])
+    columns: dict[str, Any] = {}
+    listed = []
+    for k, n in enumerate(lengths(rng)):
+        columns |= {f"traj_{k}/env_states/cube": values(rng, n + 1, (3,), dtype)}
+        columns |= {f"traj_{k}/obs/qpos": values(rng, n + 1, (2,), dtype)} if seen else {}
+        columns |= {f"traj_{k}/actions": values(rng, n, (2,), "f4"), f"traj_{k}/rewards": values(rng, n, (), "f4")}
+        columns[f"traj_{k}/terminated"] = flags(rng, n, [-1] if chance(rng, 0.5) else [], "?").reshape(-1)
+        columns[f"traj_{k}/truncated"] = flags(rng, n, [-1] if chance(rng, 0.5) else [], "?").reshape(-1)
+        if chance(rng, 0.03):
+            columns[f"traj_{k}/rewards"] = values(rng, n + 1, (), "f4")
+        if chance(rng, 0.9):
+            listed.append({"episode_id": k, "success": chance(rng, 0.5), "reset_kwargs": {"seed": k, "options": {}}})
+    hdf5(directory / "trajectory.h5", columns)
+    if chance(rng, 0.7):
+        (directory / "trajectory.json").write_text(json.dumps({"env_info": {"env_id": "A"}, "episodes": listed[::-1]}))
+    return {"format": "maniskill", "skip_bad": chance(rng, 0.2)}
+
+
 def roboset(rng: Rng, directory: Path) -> Options:
     """The three conventions of rows, files of several, and RoboSet's own keys."""
     hardware = chance(rng, 0.25)
@@ -612,6 +633,7 @@ FAMILIES: dict[str, Callable[[Rng, Path], Options]] = {
         ogbench,
         d4rl,
         robomimic,
+        maniskill,
         roboset,
         gen_dgrl,
         vd4rl,

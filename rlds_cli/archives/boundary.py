@@ -316,11 +316,14 @@ def choose(
     return reader(name).choose(names, portion, read)
 
 
-def recognise(paths: Sequence[Path]) -> tuple[str, str] | None:
-    """Find the first reader that knows the files by their content: its name, and its description of them."""
+def recognise(paths: Sequence[Path], *, tables: bool = True) -> tuple[str, str] | None:
+    """Find the first reader that knows the files by their content: its name, and its description of them.
+
+    Without ``tables`` the reader of any tables is not asked.
+    """
     bundled = any(path.is_dir() for path in paths)
     for name in reader_names():
-        if bundled and name in READERS and name not in OF_BUNDLES:
+        if (bundled and name in READERS and name not in OF_BUNDLES) or (name == READERS[-1] and not tables):
             continue
         found = reader(name).recognise(paths)
         if found:

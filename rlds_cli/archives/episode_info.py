@@ -19,7 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -49,7 +49,8 @@ _TEXT = "text"  # the key of a text that is called as its episode
 _MOST = 256  # columns of an object; of one with more, those of its own members
 _MOST_NAME = 100  # bytes of the name of a column
 _EXACT = 1 << 53
-_NUMBER = re.compile(r"(\d+)(?!.*\d)")
+_NUMBER, _WORD = re.compile(r"(\d+)(?!.*\d)"), re.compile(r"[0-9A-Za-z]+")
+_MOST_WORDS = 32  # of a name that are looked at
 OF_NO_EPISODE = "no episode has its name, or lies alone in its folder"
 OF_SEVERAL = "several episodes lie in its folder, and none has its name"
 NOTHING, AGAIN = "it has no value", "the data, or another file beside them, say it"
@@ -68,44 +69,91 @@ def taken(archive: Archive) -> Archive:
     UnknownLayout
         No file fits the pattern, or one that fits names no file of the archive.
     """
-    apart = [path for path in archive.files if not is_media(path) and beside.is_description(path)]
-    files = tuple(path for path in archive.files if path not in {*apart} and not is_media(path))
-    found = {one.path: one for one in (_owned(path, files) for path in apart) if one and read(one.path) is not None}
-    found |= {one.path: one for one in _stated(archive, files)} if archive.episode_info else {}
+    apart = _apart(archive)
+    data = _Data([path for path in archive.files if path not in apart and not is_media(path)], archive.root)
+    found = {one.path: one for one in map(data.owner, apart) if one and read(one.path) is not None}
+    found |= {one.path: one for one in _stated(archive, data)} if archive.episode_info else {}
     rest = tuple(path for path in archive.files if path not in found)
-    return replace(archive, files=rest, info=tuple(found.values())) if found and files else archive
+    return replace(archive, files=rest, info=tuple(found.values())) if found and data.files else archive
 
 
 def data_alone(archive: Archive) -> Archive:
     """Leave out all files that describe others and not an episode, for readers of data alone."""
-    apart = [path for path in archive.files if not is_media(path) and beside.is_description(path)]
+    apart = _apart(archive)
     names = [path.relative_to(archive.root).as_posix() for path in apart]
     entries = tuple(Entry.of_files(name, 1, left_out=OF_NO_EPISODE) for name in names)
-    rest = tuple(path for path in archive.files if path not in {*apart})
+    rest = tuple(path for path in archive.files if path not in apart)
     return replace(archive, files=rest, beside=(*archive.beside, *entries))
 
 
-def _owned(path: Path, files: Sequence[Path]) -> InfoFile | None:
-    """Find the file that another describes: by name, best in its own folder, or because it is alone there."""
-    near = [f for f in files if f.parent == path.parent]
-    named = [f for f in near if _is_token(_stem(f), path.stem)]
-    longest = max((len(_stem(f)) for f in named), default=0)
-    named = [f for f in named if len(_stem(f)) == longest] or [f for f in files if _stem(f) == path.stem and not near]
-    if named or not near:
-        return InfoFile(path=path, of=named[0]) if len(named) == 1 else None
-    return InfoFile(path=path, of=near[0], alone=True) if len(near) == 1 else None
+def _apart(archive: Archive) -> dict[Path, None]:
+    return dict.fromkeys(path for path in archive.files if not is_media(path) and beside.is_description(path))
+
+
+class _Data:
+    """The files of data of an archive, by their folders and names."""
+
+    def __init__(self, files: Sequence[Path], root: Path) -> None:
+        self.files, self.root = files, root
+        self._near: dict[Path, list[Path]] = {}
+        self._stems: dict[tuple[Path | None, str], list[Path]] = {}  # by folder, and None for any
+        for f in files:
+            self._near.setdefault(f.parent, []).append(f)
+            for stem in {f.stem, _stem(f)}:
+                self._stems.setdefault((f.parent, stem), []).append(f)
+                self._stems.setdefault((None, stem), []).append(f)
+
+    def owner(self, path: Path) -> InfoFile | None:
+        """Find the file that another describes: by name, best in its own folder, or because it is alone there."""
+        near = self._near.get(path.parent, [])
+        parts = _parts(path.stem) if near else [path.stem]
+        named = next((hits for part in parts if (hits := self._stems.get((path.parent if near else None, part)))), [])
+        if named or not near:
+            return InfoFile(path=path, of=named[0]) if len(named) == 1 else None
+        return InfoFile(path=path, of=near[0], alone=True) if len(near) == 1 else None
+
+    @cached_property
+    def _called(self) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
+        names, numbers = dict[str, list[Path]](), dict[str, list[Path]]()
+        for f in self.files:
+            for found, said in ((names, _names(f, self.root)), (numbers, _numbers(f, self.root))):
+                for name in said:
+                    found.setdefault(name, []).append(f)
+        return names, numbers
+
+    def named(self, path: Path, said: Sequence[str]) -> InfoFile:
+        """Find the file that what stands for the stars of a pattern is the name of, or else the number."""
+        if not said:
+            owner = self.owner(path)
+            return owner if owner and len(self.files) > 1 else InfoFile(path=path, of=None)
+        names, numbers = self._called
+        hits: list[Path] = []
+        for found, called in ((names, {*said}), (numbers, {n for text in said for n in _number_of(text)})):
+            hits = [*dict.fromkeys(f for name in sorted(called) for f in found.get(name, ()))]
+            if len(hits) == 1:
+                return InfoFile(path=path, of=hits[0])
+        if len(self.files) == 1:
+            return InfoFile(path=path, of=None, member=said[-1])
+        raise UnknownLayout(
+            f"{path.relative_to(self.root).as_posix()}: {'/'.join(said)!r} is the name or the number of "
+            f"{'several files' if hits else 'no file'} of {len(self.files):,}, such as "
+            f"{self.files[0].relative_to(self.root).as_posix()}.",
+            hint="rename it, or give a pattern whose * stands for the name of an episode",
+        )
 
 
 def _stem(path: Path) -> str:
     return path.name.partition(".")[0] or path.name
 
 
-def _is_token(part: str, name: str) -> bool:
-    """Tell whether a name has a part that no letter or digit continues: ``ep_3`` is one of ``ep_3_meta`` alone."""
-    return re.search(rf"(?<![0-9A-Za-z]){re.escape(part)}(?![0-9A-Za-z])", name) is not None
+def _parts(name: str) -> list[str]:
+    """Return the parts of a name that no letter or digit continues, the longest first: of ``ep_3_meta`` ``ep_3``."""
+    at = [m.span() for m in _WORD.finditer(name)][:_MOST_WORDS]
+    found = {name[a:b] for k, (a, _) in enumerate(at) for _, b in at[k:]}
+    return sorted({name, *found}, key=lambda part: (-len(part), part))
 
 
-def _stated(archive: Archive, files: Sequence[Path]) -> Iterator[InfoFile]:
+def _stated(archive: Archive, data: _Data) -> Iterator[InfoFile]:
     """Find the files of the user's pattern, which is relative to folders of the data and those above them."""
     pattern = str(archive.episode_info)
     parts = PurePosixPath(pattern).parts
@@ -115,14 +163,12 @@ def _stated(archive: Archive, files: Sequence[Path]) -> Iterator[InfoFile]:
             hint="--episode-info 'labels/*.json', where * is the name or the number of an episode",
         )
     shape = re.compile("([^/]*)".join(map(re.escape, re.split(r"\*+", pattern))))
-    known = {*files}
-    folders = [*dict.fromkeys(d for f in files for d in f.parents if d.is_relative_to(archive.root))]
-    found = dict[Path, InfoFile]()
-    for folder in folders:
+    known, found = {*data.files}, dict[Path, InfoFile]()
+    for folder in dict.fromkeys(d for f in data.files for d in f.parents if d.is_relative_to(archive.root)):
         for path in sorted(folder.glob(pattern)):
             if path.is_file() and path not in found and path not in known:
                 at = shape.fullmatch(path.relative_to(folder).as_posix())
-                found[path] = _named(path, at.groups() if at else (), archive, files)
+                found[path] = data.named(path, at.groups() if at else ())
     if not found:
         raise UnknownLayout(
             f'episode_info="{pattern}" fits no file in {archive.root}.',
@@ -133,29 +179,10 @@ def _stated(archive: Archive, files: Sequence[Path]) -> Iterator[InfoFile]:
     yield from found.values()
 
 
-def _named(path: Path, said: Sequence[str], archive: Archive, files: Sequence[Path]) -> InfoFile:
-    """Find the file that what stands for the stars of a pattern is the name of, or else the number."""
-    of_folder = _owned(path, files)
-    if not said:
-        return of_folder if of_folder and len(files) > 1 else InfoFile(path=path, of=None)
-    for called, names in (({*said}, _names), ({n for text in said for n in _number_of(text)}, _numbers)):
-        hits = [f for f in files if called & names(f, archive.root)]
-        if len(hits) == 1:
-            return InfoFile(path=path, of=hits[0])
-    if len(files) == 1:
-        return InfoFile(path=path, of=None, member=said[-1])
-    shown = path.relative_to(archive.root).as_posix()
-    raise UnknownLayout(
-        f"{shown}: {'/'.join(said)!r} is the name or the number of {'several files' if hits else 'no file'} of "
-        f"{len(files):,}, such as {files[0].relative_to(archive.root).as_posix()}.",
-        hint="rename it, or give a pattern whose * stands for the name of an episode",
-    )
-
-
 def _names(file: Path, root: Path) -> set[str]:
     """Return what a file is called: by its path, its name, and its folder if that has a name of its own."""
     path = file.relative_to(root)
-    return {path.as_posix(), path.with_suffix("").as_posix(), path.name, _stem(path), *path.parts[-2:-1]}
+    return {path.as_posix(), path.with_suffix("").as_posix(), path.name, path.stem, _stem(path), *path.parts[-2:-1]}
 
 
 def _numbers(file: Path, root: Path) -> set[str]:
@@ -182,7 +209,7 @@ def read(path: Path) -> Mapping[str, Any] | None:
         return None
 
 
-@lru_cache(1 << 8)
+@lru_cache(1 << 4)  # of an episode, or of all episodes of a file
 def _read(path: Path, state: tuple[int, int]) -> Mapping[str, Any] | None:
     text = path.read_text(encoding="utf-8-sig")
     if path.suffix.lower() == ".txt":
@@ -324,9 +351,9 @@ def told(plan: Plan) -> Plan:
     infos = plan.archive.info
     if not infos or FACT in plan.facts or plan.account is None:
         return plan
-    used = [one for one in infos if _is_used(one, plan)]
+    used = {one.path: one for one in _used(plan)}
     seen = _Seen()
-    for one in used:
+    for one in used.values():
         for name, said in _objects(one).items():
             try:
                 seen.add(said)
@@ -342,15 +369,17 @@ def told(plan: Plan) -> Plan:
     files = dict(plan.account.files)
     for one in infos:
         name = one.path.relative_to(plan.archive.root).as_posix()
-        keys = {key for said in _objects(one).values() for key in singles(said).values} if one in used else set()
-        uses_of = [use for key in [*columns.values()] if key in keys for use in fates[key].used_as]
-        uses_of += [METADATA] if one in used and any(True for _ in _metadata(one, name)) else []
-        why = (OF_SEVERAL if one.alone else BAD) if one not in used else AGAIN
-        files[name] = used_as(*uses_of) if uses_of else left_out(why)
-        for key in _rest(one) if one in used else ():
+        if one.path not in used:
+            files[name] = left_out(OF_SEVERAL if one.alone else BAD)
+            continue
+        keys = {key for said in _objects(one).values() for key in singles(said).values}
+        uses_of = [use for key in columns.values() if key in keys for use in fates[key].used_as]
+        uses_of += [METADATA] if any(True for _ in _metadata(one, name)) else []
+        files[name] = used_as(*uses_of) if uses_of else left_out(AGAIN)
+        for key in _rest(one):
             account.add(KEY, key, used_as(METADATA))
     things = (*plan.account.things, *account.account().things)
-    env = plan.env or next((found for one in used if (found := _environment(one))), {})
+    env = plan.env or next((found for one in used.values() if (found := _environment(one))), {})
     made = replace(plan.account, files=files, things=things)
     return replace(plan, account=made, env=env, facts={**plan.facts, FACT: columns} if columns else plan.facts)
 
@@ -379,11 +408,10 @@ def _columns(seen: _Seen, uses: set[str]) -> tuple[dict[str, str], dict[str, Fat
     return columns, fates
 
 
-def _is_used(one: InfoFile, plan: Plan) -> bool:
-    """Tell whether the file that another describes is read, and is one episode if only their folder tells."""
-    if one.of is None:
-        return True
-    return one.of in plan.archive.files and (not one.alone or _is_episode_each(plan))
+def _used(plan: Plan) -> list[InfoFile]:
+    """Return the files of what is read: those that only their folder assigns, if each file is one episode."""
+    read_files, each = {*plan.archive.files}, _is_episode_each(plan)
+    return [one for one in plan.archive.info if one.of is None or (one.of in read_files and (each or not one.alone))]
 
 
 def _is_episode_each(plan: Plan) -> bool:
@@ -404,9 +432,8 @@ def _environment(one: InfoFile) -> Mapping[str, Any]:
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     """Yield what is not a single value, with the name of its file before its key: arrays of numbers, else JSON."""
-    for one in plan.archive.info:
-        if _is_used(one, plan):
-            yield from _metadata(one, one.path.relative_to(plan.archive.root).as_posix())
+    for one in _used(plan):
+        yield from _metadata(one, one.path.relative_to(plan.archive.root).as_posix())
 
 
 def _metadata(one: InfoFile, name: str) -> Iterator[tuple[str, Array | str]]:
@@ -454,32 +481,30 @@ def _with(table: EpisodeTable, values: dict[str, list[Any]]) -> EpisodeTable:
 
 
 class _Lookup:
-    """Finds what files say of an episode, by its file and group."""
+    """Finds what files say of an episode, by its file and group; episodes come file by file."""
 
     def __init__(self, plan: Plan) -> None:
         self._archive = plan.archive
-        used = [one for one in plan.archive.info if _is_used(one, plan)]
-        self._of_all = [one for one in used if one.of is None]
-        self._by_file: dict[Path, list[InfoFile]] = {}
+        used = _used(plan)
+        self._of_all = [_objects(one) for one in used if one.of is None]
+        self._infos: dict[Path, list[InfoFile]] = {}
         for one in used:
             if one.of is not None:
-                self._by_file.setdefault(one.of, []).append(one)
+                self._infos.setdefault(one.of, []).append(one)
+        self._last: Path | None = None
+        self._of_file: list[Mapping[str, Mapping[str, Any]]] = []
 
     def of(self, source: int, group: str) -> Mapping[str, Scalar]:
         """Return the single values by key; of two files that say a thing, the first counts."""
-        file = self._archive.files[source]
+        file, root = self._archive.files[source], self._archive.root
+        if file != self._last:
+            self._last, self._of_file = file, [*map(_objects, self._infos.get(file, ()))]
+        groups = _of_group(group) if group else ()
+        files = () if group else (*sorted(_names(file, root)), *sorted(_numbers(file, root)))
         found: dict[str, Scalar] = {}
-        names = _of_group(group) if group else ()
-        for one in (*self._by_file.get(file, ()), *self._of_all):
-            objects = _objects(one)
-            called = (
-                *names,
-                *(
-                    sorted(_names(file, self._archive.root) | _numbers(file, self._archive.root))
-                    if one.of is None and not group
-                    else ()
-                ),
-            )
+        for objects, called in (
+            (o, c) for of, c in ((self._of_file, groups), (self._of_all, (*groups, *files))) for o in of
+        ):
             said = objects.get("") if "" in objects else next((objects[n] for n in called if n in objects), None)
             found = {**singles(said).values, **found} if said is not None else found
         return found

@@ -103,7 +103,7 @@ def _with_info(archive: Archive, format: str | None) -> Archive:
     described = any(map(is_description, archive.files))
     if not archive.episode_info and not described:
         return archive
-    if described and (name := _family(archive.files, format)) not in (None, "plain"):
+    if described and (name := _family(archive.files, format)) is not None:
         if archive.episode_info:
             raise InvalidArgument(
                 f"episode_info does not apply: the layout of {name} says which of its files describe the others.",
@@ -112,17 +112,17 @@ def _with_info(archive: Archive, format: str | None) -> Archive:
         return archive
     taken = episode_info.taken(archive)
     alone = episode_info.data_alone(taken)
-    if alone.files and _family(alone.files, format) not in (None, "plain"):
+    if alone.files and _family(alone.files, format) is not None:
         return alone
     return taken if format in (None, "plain") else archive  # of other readers, those who asked know the files
 
 
 def _family(files: Sequence[Path], format: str | None) -> str | None:
-    """Return the reader that recognises files, by its name if one was asked for; None if none does."""
+    """Return the reader of a family that recognises files, by its name if one was asked for; None if none does."""
     try:
         if format is None:
-            return (recognise(files) or (None,))[0]
-        return format if reader(format).recognise(files) else None
+            return (recognise(files, tables=False) or (None,))[0]
+        return format if format != "plain" and reader(format).recognise(files) else None
     except ArchiveError:
         return None
 

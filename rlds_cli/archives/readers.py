@@ -26,12 +26,15 @@ if TYPE_CHECKING:
 
 # Readers in the folders of libraries, `rlds_cli/bridges/NAME/read.py`.
 BRIDGED = tuple(sorted(p.parent.name for p in Path(__file__).parents[1].glob("bridges/*/read.py")))
+# Those that look at few groups of a file come before those that list its columns, of which there may be thousands.
 READERS = (
     "torchrl",
     "minari",
+    "roboset",
+    "robomimic",
+    "maniskill",
     "d3rlpy",
     "d4rl",
-    "roboset",
     "openx",
     "rlu_atari",
     "vd4rl",
@@ -40,7 +43,6 @@ READERS = (
     "atari_dqn",
     "gen_dgrl",
     "ogbench",
-    "robomimic",
     "lerobot",
     "openml",
     "recordings",
@@ -55,6 +57,7 @@ STOP_AT_DAMAGE = (
     "gen_dgrl",
     "ogbench",
     "robomimic",
+    "maniskill",
     "roboset",
     "vd4rl",
     "exorl",

@@ -17,6 +17,7 @@ from server import Server
 import rlds_cli
 from rlds_cli import archives, registry
 from rlds_cli.archives import Archive, Replan, robomimic
+from rlds_cli.archives.formats import tables
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.make.importing import import_files
 from rlds_cli.ted import CUT, TERMINATED
@@ -305,3 +306,12 @@ def test_attributes_of_demonstrations_are_columns_of_the_episode_table(tmp_path:
     assert ds.episodes["seed" if "seed" in ds.episodes else "own_seed"].tolist() == [7, 8, 9]
     assert ds.select(where="success").episodes["length"].tolist() == [4, 3]
     assert "num_samples" not in ds.episodes and "scale" not in ds.episodes
+
+
+def test_files_of_more_datasets_than_a_table_has_columns_are_recognised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a thousand demonstrations are."""
+    monkeypatch.setattr(tables, "MAX_COLUMNS", 4)
+    file = write(tmp_path / "a.hdf5", {f"demo_{k}": demo(k + 2) for k in range(3)})
+    assert (archives.recognise([file]) or ("",))[0] == "robomimic"

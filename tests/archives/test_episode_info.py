@@ -15,6 +15,7 @@ from own_files import write
 
 import rlds_cli
 from rlds_cli.errors import CorruptArchive, NameTaken, UnknownLayout
+from rlds_cli.keep.verification import trace
 from rlds_cli.make import append
 from rlds_cli.make.importing import import_files, plan_import
 
@@ -91,6 +92,14 @@ def test_files_called_as_an_episode(data: Path) -> None:
         made(data)
 
 
+def test_names_with_dots_are_compared_as_a_whole(data: Path) -> None:
+    """As ManiSkill names the same demonstrations for several kinds of observations."""
+    for k, kind in enumerate(("rgb", "state")):
+        episode(data / f"trajectory.{kind}.npz", k + 1)
+        say(data / f"trajectory.{kind}.json", {"kind": kind})
+    assert made(data).episodes["kind"].tolist() == ["rgb", "state"]
+
+
 def test_an_episode_that_nothing_describes_has_no_values(data: Path) -> None:
     for k in range(2):
         episode(data / f"{k}.npz", k + 1)
@@ -146,6 +155,7 @@ def test_demonstrations_of_maniskill(data: Path) -> None:
             g = f.create_group(f"traj_{k}")
             g["obs"], g["actions"] = np.ones((k + 2, 3), "f4"), np.ones((k + 1, 2), "f4")
             g["terminated"], g["truncated"] = np.arange(k + 1) == k, np.zeros(k + 1, bool)
+    assert plan_import(data, "local/x").reader == "maniskill"
     about = {"env_info": {"env_id": "PickCube-v1", "env_kwargs": {"obs_mode": "state"}}, "source_type": "rl"}
     say(data / "trajectory.state.json", {**about, "episodes": listed[::-1]})
     ds = made(data)
@@ -159,6 +169,43 @@ def test_demonstrations_of_maniskill(data: Path) -> None:
     assert ds.manifest.env["id"] == "PickCube-v1"
     assert json.loads(ds.store.table.metadata.text("trajectory.state.json")) == about
     assert any("have no values" in n["text"] and n["count"] == 1 for n in ds.manifest.notes)
+
+
+def test_trajectories_of_maniskill(data: Path) -> None:
+    """States beside observations, and in their place; a group of actions; the flag of the time limit."""
+    rng = np.random.default_rng(0)
+    for name, observed in (("seen", True), ("raw", False)):
+        with h5py.File(data / f"{name}.h5", "w") as f:
+            for k, steps in enumerate((2, 1, 3)):
+                g = f.create_group(f"traj_{k}")
+                g["env_states/actors/cube"] = rng.normal(size=(steps + 1, 13)).astype("f4")
+                g["actions/arm"], g["actions/hand"] = rng.normal(size=(steps, 3)), rng.normal(size=(steps, 1))
+                last = np.arange(steps) == steps - 1
+                g["terminated"], g["truncated"] = last & (k == 0), last & (k == 1)
+                g["success"], g["rewards"] = np.arange(steps) == 0, rng.normal(size=steps).astype("f4")
+                if observed:
+                    g["obs/agent/qpos"] = rng.normal(size=(steps + 1, 9)).astype("f4")
+        ds = import_files(data / f"{name}.h5", f"local/{name}", progress=False)
+        assert ds.episodes["end"].tolist() == ["terminated", "truncated", "cut"] and ds.num_transitions == 6
+        with h5py.File(data / f"{name}.h5") as f:
+            for k in range(3):
+                g, found = f[f"traj_{k}"], ds.episode(k)
+                seen = ("agent", "qpos") if observed else ("actors", "cube")
+                wanted = g["obs/agent/qpos" if observed else "env_states/actors/cube"]
+                np.testing.assert_array_equal(found[("observation", *seen)], wanted[:-1])
+                np.testing.assert_array_equal(found[("next", "observation", *seen)], wanted[1:])
+                np.testing.assert_array_equal(found["action", "hand"], g["actions/hand"])
+                np.testing.assert_array_equal(np.ravel(found["next", "reward"]), g["rewards"])
+                np.testing.assert_array_equal(np.ravel(found["success"]), g["success"])
+                if observed:
+                    states = found["env_states", "actors", "cube"][: len(wanted) - 1]
+                    np.testing.assert_array_equal(states, g["env_states/actors/cube"][:-1])
+        assert trace(ds, 2).ok
+    with h5py.File(data / "seen.h5", "a") as f:
+        del f["traj_1/rewards"]
+        f["traj_1/rewards"] = np.zeros(2)
+    with pytest.raises(CorruptArchive, match="traj_1: rewards has 2 rows; there are 1 actions"):
+        plan_import(data / "seen.h5", "local/y")
 
 
 def test_other_readers_take_the_files_beside_theirs(data: Path) -> None:
