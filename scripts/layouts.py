@@ -25,7 +25,7 @@ _SHOWN, _LOST = 5, 3  # names of fields, and things that are left out, in a row
 if TYPE_CHECKING:
     from rlds_cli.make.importing import ImportPlan
 
-sys.path[:0] = [str(ROOT / "tests" / part) for part in (".", "support", "contract")]
+sys.path[:0] = [str(ROOT / "tests" / part) for part in (".", "support", "contract", "archives")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ def _families(directory: Path) -> Iterator[Layout]:
     yield Layout("LeRobot v2.1", "lerobot.md", made["LeRobot v2.1"])
     yield Layout("LeRobot v3.0 with videos", "lerobot.md", DATA / "lerobot/video_v3")
     yield Layout("RLDS, TFDS", "openx.md", made["Open X"])
-    yield Layout("ExORL, DrQ-v2", "vd4rl.md", _exorl(directory / "exorl"))
-    yield Layout("NeoRL-2", "tables.md", _neorl(directory / "neorl"))
+    yield Layout("ExORL, DrQ-v2", "npz-families.md", _exorl(directory / "exorl"))
+    yield Layout("NeoRL-2", "npz-families.md", _neorl(directory / "neorl"))
 
 
 def _exorl(place: Path) -> Path:
@@ -92,6 +92,7 @@ def _neorl(place: Path) -> Path:
 def _robots(directory: Path) -> Iterator[Layout]:
     import mcap_messages
     import robot_recordings
+    import test_recordings_bags
     import zarr
 
     buffer = zarr.open_group(directory / "buffer.zarr", mode="w", zarr_format=2)
@@ -106,8 +107,8 @@ def _robots(directory: Path) -> Iterator[Layout]:
             group.create_array(name, data=values)
     yield Layout("Zarr, a group per episode", "zarr.md", directory / "groups.zarr")
     for title, page, write in (
-        ("DROID, raw", "bring-your-own-data.md", _droid),
-        ("ManiSkill", "robomimic.md", _maniskill),
+        ("DROID, raw", "episode-info.md", _droid),
+        ("ManiSkill", "episode-info.md", _maniskill),
         ("Isaac Lab", "robomimic.md", _isaac_lab),
         ("LIBERO", "robomimic.md", _libero),
         ("RoboCasa", "robomimic.md", _robocasa),
@@ -117,6 +118,8 @@ def _robots(directory: Path) -> Iterator[Layout]:
         yield Layout(title, page, place)
     robot_recordings.record(directory / "ros2.mcap")
     yield Layout("MCAP of ROS 2", "recordings.md", directory / "ros2.mcap")
+    yield Layout("Bag of ROS 2 in SQLite", "recordings.md", test_recordings_bags.ros2(directory / "bag"))
+    yield Layout("Bag of ROS 1", "recordings.md", test_recordings_bags.ros1(directory / "ros1.bag"))
     times = [(k * 50 * robot_recordings.MS, {"position": [0.1 * k, 0.2]}) for k in range(4)]
     channels = [mcap_messages.of_json(topic, times) for topic in ("/joint_states", "/joint_command")]
     mcap_messages.write(directory / "json.mcap", channels)
