@@ -94,13 +94,18 @@ def test_an_import_gives_the_same_dataset(home: Path, tmp_path: Path) -> None:
 
 def test_what_messages_cannot_hold_is_declared(home: Path, tmp_path: Path) -> None:
     e = {"observation": np.arange(3.0), "action": np.ones(2), "note": ["a", None], "none": np.zeros((2, 0))}
-    e |= {"half": np.array([0.1, np.nan], np.float16), "odd": np.ones(2, np.complex64)}
+    e |= {
+        "episode": {"score": float("nan"), "won": True, "who": None},
+        "half": np.array([0.1, np.nan], np.float16),
+        "odd": np.ones(2, np.complex64),
+    }
     ds = rlds_cli.create("local/a", [e], progress=False)
     losses = {(loss.field, loss.kind) for loss in plan_export(ds, "mcap", tmp_path / "a").losses}
     assert losses == {("note", "missing"), ("none", "field"), ("odd", "field")}
     done = rlds_cli.export(ds, "mcap", tmp_path / "a", lossy=True, progress=False)
     again = importing.import_files(tmp_path / "a", "local/again", progress=False)
     assert again.fingerprint == done.fingerprint and again.schema["half"].dtype == "float16"
+    assert np.isnan(again.episodes["score"][0]) and again.episodes["won"][0]
     assert np.array_equal(again.episode(0)["half"].ravel(), e["half"], equal_nan=True)
     assert values(messages(tmp_path / "a/episode_0000.mcap")["/half"])[0] == [float(np.float16(0.1))]
 

@@ -7,7 +7,7 @@ processes read the parts of large files.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from rlds_cli.errors import ExportError
 from rlds_cli.make import plan_import
 from rlds_cli.store import ContentDigests, EpisodeHash, FieldHash
 from rlds_cli.store.digests import Digests
-from rlds_cli.ted import Column, EpisodeTable, Field, VideoFrames
+from rlds_cli.ted import Column, EpisodeTable, Field, Scalar, VideoFrames
 
 _ID = "local/export"
 _ALONE = 256 << 20  # bytes that one process reads: starting others takes longer
@@ -68,7 +68,7 @@ def _differences(content: Content, found: Read, expected: str) -> list[str]:
     odd = [
         f"episode column {n}"
         for n, values in content.table.extra.items()
-        if list(values) != list(found.table.extra.get(n, ()))
+        if not _alike(values, found.table.extra.get(n, ()))
     ]
     again = found.digests
     if again.fingerprint == expected:
@@ -78,6 +78,12 @@ def _differences(content: Content, found: Read, expected: str) -> list[str]:
     columns = sorted({*given.columns, *again.columns})
     odd += [f"episodes: {n}" for n in columns if given.columns.get(n) != again.columns.get(n)]
     return odd or ["rows that are damaged on this disk"]
+
+
+def _alike(values: Sequence[Scalar], again: Sequence[Scalar]) -> bool:
+    """Compare the values of a column; a NaN is one again."""
+    pairs = zip(values, again, strict=False)
+    return len(values) == len(again) and all(a == b or (a != a and b != b) for a, b in pairs)
 
 
 def read(made: Format, directory: Path, jobs: int, tell: Progress) -> Read:
