@@ -334,3 +334,11 @@ def test_all_remarks_of_a_plan_are_in_the_dataset(data: Path) -> None:
         n["text"] for n in import_files(data, "local/own", progress=False).manifest.notes if n["code"] == "gathered"
     ]
     assert len(planned) == 2 and sorted(made) == sorted(planned)
+
+
+def test_a_tub_of_donkeycar_is_named(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('["cam/image_array"]\n["image_array"]\n{"deleted_indexes": [0]}\n')
+    (tmp_path / "catalog_0.catalog").write_text('{"_index": 0, "cam/image_array": "0_cam.jpg", "user/angle": 0.5}\n')
+    with pytest.raises(UnknownLayout, match="part of a donkeycar tub") as e:
+        plan_import(tmp_path, "local/x")
+    assert "rlds_cli.create" in str(e.value.hint)

@@ -1,4 +1,4 @@
-"""Files that no reader takes: empty ones, pages of a server, pickles, zips, and parts of what is one directory."""
+"""Files that no reader takes: empty ones, pages of a server, pickles, zips, and parts of what is a directory."""
 
 from __future__ import annotations
 
@@ -58,6 +58,11 @@ def not_read(file: Path) -> UnknownLayout | None:
         what = "the Zarr store" if is_store(whole[-1]) else "the dataset"
         return UnknownLayout(
             f"{file.name} is a part of {what} {whole[-1]}.", hint=f"rlds import {whole[-1]} reads all of it"
+        )
+    if file.suffix == ".catalog" and file.with_name("manifest.json").is_file():
+        return UnknownLayout(
+            f"{file.name} is a part of a donkeycar tub, whose manifest says which records were deleted.",
+            hint="donkeycar's Tub gives the others: rlds_cli.create(ID, episodes) takes them",
         )
     if head.startswith(_ZIP):
         return UnknownLayout(f"{file.name} is a zip archive, which is not read.", hint="unpack it, and import that")
