@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import sqlite3
+import struct
 import tarfile
 from collections.abc import Callable
 from io import BytesIO
@@ -439,6 +441,35 @@ def zarr_replay_buffer(rng: Rng, directory: Path) -> Options:
 
 
 def recordings(rng: Rng, directory: Path) -> Options:
+    """Recordings in MCAP or SQLite."""
+    if chance(rng, 0.3):
+        database(rng, directory / "run.db3")
+        return {"format": "recordings"}
+    return _of_mcap(rng, directory)
+
+
+def database(rng: Rng, path: Path) -> None:
+    """A bag of ROS 2: lists whose length changes, one message, no definition, messages of no topic, NaN, damage."""
+    base = sqlite3.connect(path)
+    base.execute("CREATE TABLE topics(id INTEGER PRIMARY KEY, name TEXT, type TEXT, serialization_format TEXT)")
+    base.execute("CREATE TABLE messages(id INTEGER PRIMARY KEY, topic_id INTEGER, timestamp INTEGER, data BLOB)")
+    base.execute("CREATE TABLE message_definitions(topic_type TEXT, encoding TEXT, encoded_message_definition TEXT)")
+    base.execute("INSERT INTO message_definitions VALUES('lab/msg/List', 'ros2msg', 'float64[] data')")
+    for number, topic in enumerate(("/joints", "/cmd", "/odd"), 1):
+        kind = "lab/msg/Gone" if topic == "/odd" and chance(rng, 0.3) else "lab/msg/List"
+        base.execute("INSERT INTO topics VALUES(?, ?, ?, 'cdr')", (number, topic, kind))
+        for k in range(int(rng.choice([0, 1, 9], p=[0.05, 0.15, 0.8]))):
+            width = int(rng.integers(1, 3)) if topic == "/odd" else 2
+            data = struct.pack(f"<4sI4x{width}d", b"\0\1\0\0", width, *rng.choice([k, 0.5, np.nan], width))
+            data = data[:-1] if chance(rng, 0.01) else data
+            at = (20 * k + int(rng.integers(0, 9)) - 50 * chance(rng, 0.05) + 100) * 1_000_000
+            of = 9 if chance(rng, 0.01) else number
+            base.execute("INSERT INTO messages VALUES(NULL, ?, ?, ?)", (of, at, data))
+    base.commit()
+    base.close()
+
+
+def _of_mcap(rng: Rng, directory: Path) -> Options:
     """MCAP of JSON: topics that a file lacks, times that go back, one message, empty cameras, NaN, texts, null."""
     for number in range(1 + chance(rng, 0.4)):
         topics: dict[str, list[Any]] = {}
