@@ -65,7 +65,7 @@ from rlds_cli.ted import (
     chunks,
 )
 
-VERSION = 1
+VERSION = 2
 choose = every_file
 AGE = "info/age/"
 _ACTION = re.compile(r"(^|[/_])(cmd|command|commands|action|actions|target|targets|setpoint|setpoints)($|[/_])", re.I)
