@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-import zarr
+from zarr_files import documented, sessions
 
 import rlds_cli
 from rlds_cli.errors import ArchiveError, ReaderError, UnknownLayout
 from rlds_cli.keep.verification import trace
-
-PAGE = Path(__file__).parents[2] / "docs" / "zarr.md"
-
-
-def documented(directory: Path, old: str = "", new: str = "") -> str:
-    """Write the reader of the page to a file, with something in it replaced."""
-    (code,) = re.findall(r"<!-- reader -->\n```python\n(.*?)```", PAGE.read_text(), re.S)
-    assert old in code
-    (reader := directory / "rig.py").write_text(code.replace(old, new))
-    return str(reader)
-
-
-def sessions(path: Path) -> dict[str, dict[str, np.ndarray]]:
-    """Write two sessions, of two trials and of one, and return their arrays."""
-    rng = np.random.default_rng(0)
-    root, held = zarr.open_group(path, mode="w"), dict[str, dict[str, np.ndarray]]()
-    for name, trials in (("a", [(0, 2, 1), (3, 3, 0)]), ("b", [(0, 4, 0)])):
-        group = root.create_group(f"sessions/{name}", attributes={"operator": name * 2, "tasks": ["push", "pull"]})
-        rows = trials[-1][1] + 1
-        data = {"q": rng.normal(size=(rows, 2, 7)), "cam": rng.integers(0, 255, (rows, 4, 4, 3)).astype("u1")}
-        data |= {"cmd": rng.normal(size=(rows, 7)), "trials": np.array(trials)}
-        for key, values in data.items():
-            group.create_array(key, data=values)
-        held[name] = data
-    return held
 
 
 def test_the_documented_reader_of_trials(tmp_path: Path) -> None:

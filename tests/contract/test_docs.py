@@ -29,6 +29,7 @@ import robot_recordings
 import scattered
 import tfds_files
 import torchrl_dumps
+import zarr_files
 from conftest import run_rlds
 from lerobot_archives import Content, write_v3
 from made_once import sample_dataset
@@ -119,7 +120,16 @@ def written_desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (desk / "logs").mkdir()
     log = {"states": np.zeros((4, 2)), "actions": np.ones((3, 1)), "r": [0.0, 0.0, 1.0], "success": True}
     (desk / "logs/1.pkl").write_bytes(pickle.dumps(log | {"timeout": False}))
-    for module in (image_archives, tfds_files, family_files, torchrl_dumps, robot_recordings, hub_tables, rllib_files):
+    for module in (
+        image_archives,
+        tfds_files,
+        family_files,
+        torchrl_dumps,
+        robot_recordings,
+        hub_tables,
+        rllib_files,
+        zarr_files,
+    ):
         module.write_desk(desk)
     (desk / "examples").symlink_to(ROOT / "examples")
     (desk / "docs").symlink_to(ROOT / "docs")
