@@ -304,15 +304,15 @@ def test_rows_without_an_image_are_refused_by_row(data: Path) -> None:
         imported(data)
 
 
-def test_a_column_of_images_of_16_bits_stays_text_and_is_said(data: Path) -> None:
+def test_a_column_of_images_of_16_bits_is_a_camera_of_depth(data: Path) -> None:
     pictures(data / "color")
     for name in NAMES:
         picture(data / f"depth/{name}.png", 1000, np.uint16)
     color, depth = ([f"{folder}/{name}.png" for name in NAMES] for folder in ("color", "depth"))
     csv_file(data / "log.csv", rows_of(5, color=color, depth=depth))
     ds = imported(data)
-    assert cameras(ds) == ["color"] and seen(ds, "color") == VALUES
-    assert ds.schema["depth"].kind == "text" and "16 bits" in noted(ds) and "depth/" in noted(ds)
+    assert cameras(ds) == ["color", "depth"] and seen(ds, "color") == VALUES
+    assert ds.schema["depth"].dtype == "uint16" and set(ds.episode(0)["depth"].flat) == {1000}
 
 
 @pytest.mark.parametrize("given", [4, 7])
@@ -369,14 +369,14 @@ def test_a_few_pictures_are_no_camera(data: Path) -> None:
     assert "thumbnails/0.png (1 image for 5 rows)" in noted(ds)
 
 
-def test_images_of_16_bits_are_said(data: Path) -> None:
+def test_images_of_16_bits_are_a_camera_of_depth(data: Path) -> None:
     csv_file(data / "log.csv", rows_of(5))
     pictures(data / "cam")
     for k in range(5):
         picture(data / f"depth/{k}.png", 1000 * k, np.uint16)
     ds = imported(data)
-    assert cameras(ds) == ["cam"] and "16 bits" in noted(ds)
-    assert any("16 bits" in note for note in plan_import(data, "local/named").notes)
+    assert cameras(ds) == ["cam", "depth"]
+    assert [set(image.flat) for image in ds.episode(0)["depth"]] == [{1000 * k} for k in range(5)]
 
 
 def test_a_video_of_another_tree_is_named(data: Path) -> None:

@@ -142,18 +142,22 @@ def test_images_and_chunks_of_actions_are_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lengths", [(4, 6, 3), (1, 6, 3)])
 @pytest.mark.parametrize("keys", [("obs", "new_obs", "actions", "rewards", "dones"), ("obs", "acts", "rews")])
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
-def test_a_row_for_each_episode_or_batch_is_said(
+def test_a_row_for_each_episode_is_read(
     tmp_path: Path, suffix: str, keys: tuple[str, ...], lengths: tuple[int, ...]
 ) -> None:
-    rows = [{key: [[0.5]] * n if "obs" in key else [0.5] * n for key in keys} for n in lengths]
+    ends = {n: [False] * (n - 1) + [True] for n in lengths}
+    rows = [
+        {key: ends[n] if key == "dones" else [[0.5]] * n if "obs" in key else [0.5] * n for key in keys}
+        for n in lengths
+    ]
     if suffix == ".jsonl":
         path = tmp_path / "a.jsonl"
         path.write_text("".join(json.dumps(r) + "\n" for r in rows))
     else:
         pq.write_table(pa.Table.from_pylist(rows), path := tmp_path / "a.parquet")
-    with pytest.raises(UnknownLayout) as e:
-        import_files(path, "local/x")
-    assert "episode or a batch of steps" in str(e.value.hint) or "a batch of steps" in str(e.value)
+    ds = import_files(path, "local/x")
+    assert ds.episodes["length"].tolist() == list(lengths) and ds.schema["action"].shape == ()
+    assert ds.episodes["end"][0] == ("terminated" if "dones" in keys else "cut")
 
 
 def test_a_single_numbered_column_is_a_field_of_one_component(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import preprocess
-from rlds_cli.archives import readers
+from rlds_cli.archives import boundary
 from rlds_cli.archives.formats import compressed
 from rlds_cli.base.files import json as documents
 from rlds_cli.errors import ArchiveError, CorruptArchive, DownloadFailed, RldsError, UnsafeArchive
@@ -107,7 +107,7 @@ def test_members_of_a_tar(tmp_path: Path, odd: str, mode: str) -> None:
 @pytest.mark.parametrize("family", ["vd4rl", "ogbench", "plain", "gen_dgrl"])
 @pytest.mark.parametrize("trick", NPZ)
 def test_members_of_an_npz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, trick: str) -> None:
-    monkeypatch.setattr(readers, "FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(boundary, "FREE_BYTES", 1 << 20)
     if family == "gen_dgrl":
         (tmp_path / "0.npz").write_bytes(image_archives.npz_bytes(image_archives.dgrl_episode(4, 0)))
         content = repacked(tmp_path / "0.npz", NPZ[trick])
@@ -180,8 +180,8 @@ def test_a_deflated_tensor_that_inflates_to_more(tmp_path: Path) -> None:
 def test_parquet_that_claims_more_than_it_could_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
 ) -> None:
-    monkeypatch.setattr(readers, "FREE_BYTES", 0)
-    monkeypatch.setattr(readers, "MAX_RATIO", 1)
+    monkeypatch.setattr(boundary, "FREE_BYTES", 0)
+    monkeypatch.setattr(boundary, "MAX_RATIO", 1)
     rows = 1 << 17
     if family == "lerobot":
         root = lerobot_archives.write_v2(tmp_path / "a", lerobot_archives.Content(lengths=(rows,)))
