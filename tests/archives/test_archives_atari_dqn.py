@@ -180,6 +180,7 @@ def test_more_columns_and_several_runs(tmp_path: Path) -> None:
     assert ds.num_steps == sum(len(e) for log in logs for e in log.expected())
 
 
+@pytest.mark.slow
 def test_bounded_pieces_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = ReplayLog(tmp_path / "logs", 20)
     log.episodes([15, 8, 12, 30, 9, 14])

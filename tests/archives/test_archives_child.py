@@ -256,6 +256,7 @@ def test_skip_bad_leaves_out_a_file_that_ends_the_process(tmp_path: Path, path: 
         import_files(path, "local/alone", skip_bad=True)
 
 
+@pytest.mark.slow
 def test_skip_bad_of_a_download(tmp_path: Path) -> None:
     with Server() as server:
         files = {f"{k}.h5": table(tmp_path / f"{k}.h5").read_bytes() for k in ("a", "z")}

@@ -159,6 +159,7 @@ def test_an_image_that_rows_share_is_stored_once(encoding: Literal["memmap", "za
         np.testing.assert_array_equal(a["observation", "camera"], b["observation", "camera"])
 
 
+@pytest.mark.slow
 def test_shared_images_through_every_change(tmp_path: Path) -> None:
     (e, a), (f, b), (g, c) = (slow_images(k) for k in range(3))
     first = rlds_cli.create("local/slow", [e, f])

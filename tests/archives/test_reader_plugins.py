@@ -89,6 +89,7 @@ def test_a_file_that_changed_makes_another_dataset(lab: Path) -> None:
     assert again.manifest.reader_source == plugins.ReaderName(str(lab / "rig.py")).source()
 
 
+@pytest.mark.slow
 def test_processes_that_read_parts_load_the_file(lab: Path) -> None:
     for k in range(4):
         write_run(Path(f"run{k}.h5"))

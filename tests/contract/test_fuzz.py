@@ -43,7 +43,7 @@ def test_damaged_inputs_are_refused_or_read(name: str, tmp_path: Path, monkeypat
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [name for name in fuzz.TARGETS if fuzz.corpus(name)])
 def test_what_failed_once_is_refused_or_read(name: str) -> None:
     with child.reading():  # one process for all, or another one where that has ended

@@ -223,6 +223,7 @@ def test_a_merge_fills_the_texts_of_steps(home: Path, order: Sequence[int]) -> N
     assert rlds_cli.create("local/copy", map(ds.episode, range(5))).fingerprint == ds.fingerprint
 
 
+@pytest.mark.slow
 def test_an_append_fills_them_either_way(home: Path, tmp_path: Path) -> None:
     for name, texts in (("same", ["a", "a"]), ("other", ["b", "c"])):
         lines = [f"{k},0,{int(k == 1)},{text}" for k, text in enumerate(texts)]

@@ -113,6 +113,7 @@ def test_an_archive_that_has_moved_is_named_and_can_be_shown(tmp_path):
         trace("local/mine", archive=moved)
 
 
+@pytest.mark.slow
 def test_what_functions_left_alone_is_followed_and_what_they_moved_is_not(pendulum):
     def shift(episode):
         episode["next"]["reward"] += 1

@@ -193,6 +193,7 @@ def test_other_processes_read_it(hub: Hub, whole: Dataset) -> None:
     assert np.array_equal(result.episode(1)["observation/images/top"], local.episode(1)["observation/images/top"])
 
 
+@pytest.mark.slow
 def test_a_bounded_cache_and_none(hub: Hub, whole: Dataset) -> None:
     for cache in ("64KiB", 0):
         assert same_batches(rlds_cli.open_dataset(PLACE, cache=cache), whole, sampler=Shuffled())

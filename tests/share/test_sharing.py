@@ -363,6 +363,7 @@ def test_a_dry_run_writes_nothing(store: Path) -> None:
 # -- a web server
 
 
+@pytest.mark.slow
 def test_a_web_server_gives_what_a_directory_has(bucket: ObjectStore, other: Path, tmp_path: Path) -> None:
     ds = large()
     push(ds.id, "s3://lab/large")

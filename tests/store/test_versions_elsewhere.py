@@ -108,7 +108,7 @@ def part(source: Dataset) -> Dataset:
     return source.select(episodes=[2, 0]).save("part")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 def test_every_change_by_name_leaves_the_rows_where_they_are(
     there: Elsewhere, source: Dataset, five: list[Episode], home: Path
 ) -> None:
