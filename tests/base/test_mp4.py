@@ -22,7 +22,7 @@ CODECS = {
     "mpeg4, with frames out of order": ("mpeg4", {"bf": "2"}, "mpeg4"),
     "av1, as LeRobot writes it": ("libsvtav1", {"g": "2", "crf": "30", "preset": "12"}, "av1"),
     "hevc, with groups that refer to those before": (
-        *("libx265", {"x265-params": "log-level=none:keyint=6:min-keyint=6:open-gop=1:bframes=3"}, "hevc"),
+        *("libx265", {"x265-params": "log-level=none:cutree=0:keyint=6:min-keyint=6:open-gop=1:bframes=3"}, "hevc"),
     ),
 }
 

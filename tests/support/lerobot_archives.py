@@ -139,7 +139,7 @@ def encode_depth(path: Path, codes: np.ndarray, codec: str, pixels: str) -> None
     """A video of grey values, lossless, as lerobot writes depth."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # With B-frames, x265 makes up the decoding times of films as short as these.
-    lossless = {"x265-params": "lossless=1:log-level=none:keyint=2:bframes=0"} if codec == "libx265" else {}
+    lossless = {"x265-params": "lossless=1:log-level=none:cutree=0:keyint=2:bframes=0"} if codec == "libx265" else {}
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=FPS, options=lossless)
         stream.codec_context.thread_count = 1
