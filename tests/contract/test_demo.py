@@ -47,7 +47,7 @@ def losses(output: str) -> list[float]:
 def test_the_demo(here: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     output = run("sh", "examples/demo.sh")
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 40  # a minute on a small machine
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 80  # 30 to 45 on a small machine
     script = (EXAMPLES / "demo.sh").read_text()
     commands = re.findall(r'^run "(.*)"$', script, re.M)
     assert len(commands) >= 6
