@@ -196,7 +196,7 @@ def from_file(file: Path, ds: Dataset) -> tuple[Dataset, dict[str, list[Any]]]:
             raise RldsError(f"{file}, line {line}: {'more' if None in row else 'fewer'} values than columns.")
     known = {} if NUMBER in names else {x.tobytes().hex(): k for k, x in enumerate(ds.episodes[ID])}
     index = [_number(row, known, ds, f"{file}, line {line}") for line, row in enumerate(rows, 2)]
-    table = _Table(index, names, rows)
+    table = _Table(index=index, names=names, rows=rows)
     if set(_INTERVAL) <= set(names):
         table = table.with_subtasks(file)
     if len(set(table.index)) < len(table.index):
@@ -230,7 +230,7 @@ class _Table:
                 raise RldsError(f"{file}, line {line}: first {first!r} and stop {stop!r} are not numbers of steps.")
             found.setdefault(k, []).append((int(first), int(stop), text))
         rows = [{SUBTASKS: json.dumps(told, ensure_ascii=False)} for told in found.values()]
-        return _Table(list(found), [SUBTASKS], rows)
+        return _Table(index=list(found), names=[SUBTASKS], rows=rows)
 
 
 def _number(row: Mapping[str, Any], known: Mapping[str, int], ds: Dataset, where: str) -> int:

@@ -344,7 +344,8 @@ class Dataset(Shortcuts):
         ``task`` is what is to be done at these steps, in words: ``task_at`` of a dataset that has it, else the text of
         the episode. ``subtask`` is looked up in the intervals of the episode column ``subtasks``.
         """
-        if (name := join_name(key)) in (tasks := Tasks(self.store)).told:
+        name = join_name(key)
+        if name in Tasks.NAMES and name in (tasks := Tasks(self.store)).told:
             return tasks.gather(rows, name)
         return self.store.gather(self.field(key).name, rows)
 

@@ -7,6 +7,7 @@ episode. Whatever changes one of them keeps it so. ``subtask`` is looked up in t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -44,7 +45,9 @@ class StepTasks:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """What the steps of a dataset are about, in words."""
+    """What the steps of a dataset are about, in words: texts of these ``NAMES``."""
+
+    NAMES: ClassVar = (TASK, Subtasks.FIELD)
 
     store: Store
 

@@ -32,9 +32,10 @@ from rlds_cli.archives.formats.topics import (
     Topic,
     decoders_of,
     joined,
+    readable,
 )
 from rlds_cli.base.files import child
-from rlds_cli.errors import CorruptArchive, MissingPackage, RldsError
+from rlds_cli.errors import CorruptArchive, MissingPackage
 
 MAGIC = b"\x89MCAP0\r\n"
 TOPIC, TIMES = "topic", ("time", "timestamp", "t")  # keys of a line of JSON; times are seconds
@@ -120,7 +121,7 @@ def _mcap(path: Path, file: Any) -> Recording:
     except ImportError as e:
         raise MissingPackage(f"{path.name} is an MCAP file.", hint="pip install 'rlds-cli[ros]'") from e
     reader = SeekingReader(file, validate_crcs=True, record_size_limit=MAX_RECORD)
-    with _readable(path):
+    with readable(path, hint=f"mcap recover {path.name}"):
         summary = reader.get_summary()
     if summary is None or not summary.channels:
         raise CorruptArchive(
@@ -136,7 +137,7 @@ def _mcap(path: Path, file: Any) -> Recording:
     decoders = decoders_of(path, channels)
 
     def messages(names: Collection[str], first: int, last: int) -> Iterator[Message]:
-        with _readable(path):
+        with readable(path, hint=f"mcap recover {path.name}"):
             for _, channel, m in reader.iter_messages(sorted(names), starting_at=first, ending_at=last):
                 if channel.id in decoders.of:
                     yield decoders.message(path, channel.id, channel.topic, m.log_time, m.data)
@@ -145,20 +146,9 @@ def _mcap(path: Path, file: Any) -> Recording:
     records = {"attachment": summary.attachment_indexes, "metadata": summary.metadata_indexes}
     found.beside = tuple((kind, str(record.name)) for kind, of in records.items() for record in of)
     if 0 < len(summary.metadata_indexes) <= MAX_TOPICS:
-        with _readable(path):
+        with readable(path, hint=f"mcap recover {path.name}"):
             found.metadata = {str(m.name): dict(m.metadata) for m in reader.iter_metadata()}
     return found
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turn the errors of damaged files, which have many types, into one that names the file."""
-    try:
-        yield
-    except (RldsError, MemoryError, OSError):
-        raise
-    except Exception as e:
-        raise CorruptArchive(f"{path.name} is damaged: {e}.", hint=f"mcap recover {path.name}") from e
 
 
 # -- JSON lines

@@ -9,7 +9,6 @@ from __future__ import annotations
 import bz2
 import struct
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -18,9 +17,18 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives.formats.message_schemas import ROS1
-from rlds_cli.archives.formats.topics import MAX_RECORD, MAX_TOPICS, Channel, Message, Recording, Schema, decoders_of
+from rlds_cli.archives.formats.topics import (
+    MAX_RECORD,
+    MAX_TOPICS,
+    Channel,
+    Message,
+    Recording,
+    Schema,
+    decoders_of,
+    readable,
+)
 from rlds_cli.base.array_types import Array
-from rlds_cli.errors import CorruptArchive, MissingPackage, RldsError, UnsafeArchive
+from rlds_cli.errors import CorruptArchive, MissingPackage, UnsafeArchive
 
 MAGIC = b"#ROSBAG V2.0\n"
 _MESSAGE, _INDEX, _CHUNK, _CHUNK_INFO, _CONNECTION = 2, 4, 5, 6, 7  # kinds of records
@@ -58,7 +66,7 @@ def read(path: Path, file: BufferedReader) -> Recording:
     CorruptArchive
         It is damaged, or has no index.
     """
-    with _readable(path):
+    with readable(path, hint=f"rosbag reindex {path.name}"):
         channels, places = _index(path, file)
     decoders = decoders_of(path, channels)
     names = {c.id: c.topic for c in channels}
@@ -68,7 +76,7 @@ def read(path: Path, file: BufferedReader) -> Recording:
         at = places[(places["time"] >= first) & (places["time"] <= last) & np.isin(places["connection"], wanted)]
         held, chunk = -1, b""
         for time, begin, offset, connection in at.tolist():
-            with _readable(path):
+            with readable(path, hint=f"rosbag reindex {path.name}"):
                 if begin != held:
                     held, chunk = begin, _chunk(file, begin)
                 record, _ = _record(chunk, offset)
@@ -199,14 +207,3 @@ def _fields(header: bytes) -> dict[bytes, bytes]:
         found[name] = value
         at += 4 + size
     return found
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (RldsError, MemoryError):
-        raise
-    except Exception as e:
-        what = f"{e} is missing" if isinstance(e, KeyError) else str(e)
-        raise CorruptArchive(f"{path.name} is damaged: {what}.", hint=f"rosbag reindex {path.name}") from e

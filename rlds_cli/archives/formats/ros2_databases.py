@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,10 @@ from rlds_cli.archives.formats.topics import (
     Schema,
     Topic,
     decoders_of,
+    readable,
 )
 from rlds_cli.base.array_types import Array
-from rlds_cli.errors import CorruptArchive, RldsError
+from rlds_cli.errors import CorruptArchive
 
 MAGIC = b"SQLite format 3\0"
 SUFFIX = ".db3"
@@ -60,7 +61,7 @@ def read(path: Path, stack: ExitStack) -> Recording:
     CorruptArchive
         It is damaged, or has other tables.
     """
-    with _readable(path):
+    with readable(path, hint="ros2 bag reindex of its directory"):
         base = stack.enter_context(closing(_opened(path)))
         channels = _channels(path, base)
         order = _order(base, [c.id for c in channels])
@@ -72,7 +73,7 @@ def read(path: Path, stack: ExitStack) -> Recording:
         numbers = [n for n, topic in names.items() if topic in wanted and n in decoders.of]
         inside = (order["time"] >= first) & (order["time"] <= last) & np.isin(order["topic"], numbers)
         for time, row, topic in order[inside].tolist():
-            with _readable(path):
+            with readable(path, hint="ros2 bag reindex of its directory"):
                 (data,) = base.execute("SELECT data FROM messages WHERE rowid = ?", (row,)).fetchone()
                 data = _plain(data)
             yield decoders.message(path, topic, names[topic], time, data)
@@ -164,13 +165,3 @@ def _plain(data: Any) -> bytes:
 
         found = zstandard.ZstdDecompressor().decompress(found, max_output_size=MAX_RECORD)
     return found
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (RldsError, MemoryError):
-        raise
-    except Exception as e:
-        raise CorruptArchive(f"{path.name} is damaged: {e}.", hint="ros2 bag reindex of its directory") from e

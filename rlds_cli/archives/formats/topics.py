@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlds_cli.archives.formats import message_schemas
 from rlds_cli.archives.formats.message_leaves import leaves_of
-from rlds_cli.errors import CorruptArchive, MissingPackage, UnsafeArchive
+from rlds_cli.errors import CorruptArchive, MissingPackage, RldsError, UnsafeArchive
 
 MAX_RECORD = 1 << 30  # bytes of one record
 MAX_TOPICS = 1 << 12
@@ -38,6 +39,23 @@ class Message(NamedTuple):
     topic: str
     time: int
     leaves: Callable[[], dict[str, Any]]
+
+
+@contextmanager
+def readable(path: Path, *, hint: str) -> Iterator[None]:
+    """Turn the errors of damaged files, which have many types, into one that names the file.
+
+    Errors of the system have a number, which those of decoders that raise OSError lack.
+    """
+    try:
+        yield
+    except (RldsError, MemoryError):
+        raise
+    except Exception as e:
+        if isinstance(e, OSError) and e.errno is not None:
+            raise
+        what = f"{e} is missing" if isinstance(e, KeyError) else str(e)
+        raise CorruptArchive(f"{path.name} is damaged: {what}.", hint=hint) from e
 
 
 class Recording:
