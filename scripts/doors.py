@@ -29,7 +29,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1] / "rlds_cli"
 ROOMS = (
-    *("cli", "keep", "bridges", "share", "preprocess", "loader", "look", "make"),
+    *("cli", "view", "keep", "bridges", "share", "preprocess", "loader", "look", "make"),
     *("dataset", "archives", "places", "store", "registry", "home", "ted"),
 )
 PARTS: dict[str, str] = {}  # folders that lie elsewhere, and the rooms that they belong to

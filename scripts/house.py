@@ -77,6 +77,7 @@ _BELOW = {
     "share": f"{_STORED} dataset make.convert make.downloads look.report",
     "keep": f"{_STORED} dataset archives look.checks make.convert make.downloads loader preprocess share",
     "look.bench": f"{_STORED} dataset loader",
+    "view": f"{_STORED} dataset look.checks look.report",
     "bridges.exports": f"{_STORED} dataset archives make.convert",
     "bridges": f"{_STORED} dataset archives bridges.exports make.convert make.downloads loader keep look.report",
 }

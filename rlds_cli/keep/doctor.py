@@ -25,6 +25,7 @@ EXTRAS = {  # the module that each extra of the package brings
     "buckets": "obstore",
     "ros": "mcap_ros2",
     "bags": "rosbags",
+    "view": "starlette",
     "jpegxl": "imagecodecs",
     "ray": "ray",
 }

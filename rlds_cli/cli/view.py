@@ -1,0 +1,133 @@
+"""``rlds view``."""
+
+from __future__ import annotations
+
+import os
+import socket
+import webbrowser
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlds_cli.base import text
+from rlds_cli.cli import options, out, remote
+from rlds_cli.cli.commands import app
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
+
+@app.command("view")
+def view(
+    refs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ID|ADDRESS|FILE]...",
+            help="Datasets on this disk or at an address, or files; by default the home.",
+            autocompletion=options.complete_here,
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port of the server; 0 is any that is free.")
+    ] = 0,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Let nothing be changed.")] = False,
+    decode: Annotated[
+        bool, typer.Option("--decode", help="Decode videos here; their bytes do not reach the browser.")
+    ] = False,
+    cache_dir: options.CacheDir = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Look at episodes in the browser: play, search, sort and filter them.
+
+    Example: rlds view d4rl/hopper-medium-v2
+    """
+    out.configure(quiet=quiet, verbose=verbose)
+    from rlds_cli.view import serve
+
+    with ExitStack() as stack:
+        named = []
+        first = ""
+        for ref in refs or ():
+            found = stack.enter_context(_opened(ref, cache_dir))
+            if isinstance(found, str):
+                first = first or found
+            else:
+                named.append(found)
+
+        def tell(address: str, port: int) -> None:
+            out.result(None, address)
+            _tell_how(address, port, no_open=no_open)
+
+        with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
+            serve(
+                named,
+                first=first,
+                port=port,
+                cache_dir=cache_dir,
+                read_only=read_only,
+                decode=decode,
+                tell=tell,
+            )
+        remote.tell(*named)
+
+
+def _tell_how(address: str, port: int, *, no_open: bool) -> None:
+    """Open the browser, or say how one on another machine comes here."""
+    if "SSH_CONNECTION" in os.environ:
+        out.note(
+            f"on your own machine: ssh -N -L {port}:127.0.0.1:{port} {socket.gethostname()}, then open the address"
+        )
+    elif not no_open:
+        webbrowser.open(address)
+    out.note("Ctrl-C ends it")
+
+
+@contextmanager
+def _opened(ref: str, cache_dir: Path | None) -> Iterator[Dataset | str]:
+    """Give the id of a dataset of the home, or another dataset: at an address, of a directory, of files."""
+    from rlds_cli import home
+    from rlds_cli.base import settings
+    from rlds_cli.dataset import open_dataset
+
+    there = remote.opened(ref, cache_dir)
+    if there is not None:
+        yield there
+        return
+    found, is_dataset = home.version_or_file(ref, cache_dir=cache_dir)
+    if not is_dataset:
+        with _imported(ref, cache_dir) as ds:
+            yield ds
+        return
+    id = home.id_of(Path(found.place))
+    if found.selector is None and home.path_of(id, settings.read(cache_dir)) == Path(found.place):
+        yield str(id)
+    else:
+        yield open_dataset(str(found), cache_dir=cache_dir)
+
+
+@contextmanager
+def _imported(path: str, cache_dir: Path | None) -> Iterator[Dataset]:
+    """Import files into a temporary home, which goes in the end."""
+    from rlds_cli.base import settings
+    from rlds_cli.make import import_files, plan_import
+
+    where = settings.read(cache_dir).home
+    where.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="view-", dir=where, ignore_cleanup_errors=True) as temporary, out.progress() as bars:
+        name = f"local/{_name(path)}"
+        planned = plan_import([path], name, cache_dir=temporary)
+        size = planned.array_bytes if planned.array_bytes is not None else planned.bytes
+        out.note(f"{path} is imported into a temporary home, about {text.size_of(size)}, which is removed at the end")
+        yield import_files([path], name, cache_dir=temporary, progress=bars)
+
+
+def _name(path: str) -> str:
+    """Return a name for files: what an id can hold of that of the first."""
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in Path(path).stem.lower())
+    return kept.strip("-_")[:60] or "files"

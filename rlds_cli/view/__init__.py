@@ -1,0 +1,21 @@
+"""Look at episodes in a browser: a server on the loopback interface, and the pages that it serves.
+
+`serve` shows datasets until it is interrupted, as ``rlds view`` does; `show` does it beside a notebook.
+
+A request passes `guard`, which knows the address that only its user was told, and reaches `app`: records as JSON,
+arrays, pictures and videos. `subjects` knows which datasets may be asked for, and opens their versions. The scripts and
+the style of the pages are files of `pages`, and fetch what docs/view-interface.md describes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlds_cli.base.faces import lazy
+
+if TYPE_CHECKING:
+    from rlds_cli.view.server import serve, show
+
+__all__ = ["serve", "show"]
+
+lazy(__name__, {"server": "serve show"})

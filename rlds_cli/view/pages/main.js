@@ -1,0 +1,38 @@
+// Which page is shown: the home, a dataset with its episodes, or one episode.
+
+import { get, h, link, place, problem } from "./base.js";
+import { home } from "./home.js";
+import { dataset } from "./dataset.js";
+import { episode } from "./episode.js";
+
+const PAGES = { "": home, d: dataset, e: episode };
+let leave = null; // what the page that is shown has to end
+
+async function show() {
+  const { parts, query } = place();
+  const main = document.getElementById("main");
+  leave?.();
+  leave = null;
+  main.replaceChildren();
+  document.getElementById("top").replaceChildren(
+    h("strong", {}, h("a", { href: link([]) }, "rlds view")),
+    parts[1] ? h("a.id", { href: link(["d", parts[1]], { v: query.get("v") }) }, parts[1]) : null,
+    parts[0] === "e" ? h("span", {}, `episode ${parts[2]}`) : null,
+  );
+  const page = PAGES[parts[0] ?? ""] ?? home;
+  const shown = location.hash;
+  try {
+    const end = await page(main, parts.slice(1), query);
+    if (shown.split("?")[0] === location.hash.split("?")[0]) leave = end ?? null;
+    else end?.();
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    main.replaceChildren(problem(error));
+    if (!error.type && error.status === undefined) console.error(error);
+  }
+}
+
+addEventListener("hashchange", show);
+const about = await get("about");
+document.body.dataset.version = about.rlds_version;
+show();

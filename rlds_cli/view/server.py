@@ -1,0 +1,185 @@
+"""The server: a socket of the loopback interface, and the address that only its user is told."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from rlds_cli.base.settings import StrPath
+from rlds_cli.errors import MissingPackage, RldsError
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
+_HOST = "127.0.0.1"
+_PATIENCE = 10.0  # seconds until the server has begun or ended
+
+
+class Server:
+    """A server in a thread of this process, until `close`.
+
+    Attributes
+    ----------
+    address : str
+        Of its first page, with the token.
+    port : int
+    """
+
+    def __init__(
+        self,
+        named: Sequence[Dataset] = (),
+        *,
+        port: int = 0,
+        cache_dir: StrPath | None = None,
+        read_only: bool = False,
+        decode: bool = False,
+        in_frames: bool = False,
+    ) -> None:
+        try:
+            import uvicorn
+
+            from rlds_cli.view.app import application
+        except ImportError as e:
+            raise MissingPackage(f"rlds view needs the package {e.name}.", hint="pip install 'rlds-cli[view]'") from e
+        from rlds_cli.view.guard import Guard
+        from rlds_cli.view.subjects import Subjects
+
+        token = secrets.token_urlsafe(24)
+        self._socket = _bound(port)
+        self.port = int(self._socket.getsockname()[1])
+        self.address = f"http://{_HOST}:{self.port}/{token}/"
+        app = application(Subjects(named, cache_dir=cache_dir), read_only=read_only, decode=decode)
+        config = uvicorn.Config(
+            Guard(app, token, in_frames=in_frames),
+            access_log=False,  # it would show the token
+            log_level="warning",
+            lifespan="off",
+            server_header=False,
+            ws="none",
+            timeout_graceful_shutdown=1,
+            limit_concurrency=64,
+        )
+        self._server: Any = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, name="rlds view", daemon=True)
+
+    def _run(self) -> None:
+        asyncio.run(self._server.serve(sockets=[self._socket]))
+
+    def start(self) -> Server:
+        """Begin to answer; returns when it does."""
+        self._socket.listen(64)  # who connects now waits until it does
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """End; answers under way get a second."""
+        self._server.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join(_PATIENCE)
+        self._socket.close()
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, of: TracebackType | None) -> None:
+        self.close()
+
+
+def _bound(port: int) -> socket.socket:
+    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((_HOST, port))
+    except OSError as e:
+        found.close()
+        raise RldsError(
+            f"Port {port} of {_HOST} cannot be used: {e.strerror}.",
+            hint="--port takes another; without it any free one",
+        ) from e
+    return found
+
+
+def fragment(key: str, version: int | None = None) -> str:
+    """Return the part of an address that leads to a dataset; none leads to the home."""
+    if not key:
+        return ""
+    return f"#/d/{quote(key, safe='')}" + (f"?v={version}" if version is not None else "")
+
+
+def serve(
+    named: Sequence[Dataset] = (),
+    *,
+    first: str = "",
+    port: int = 0,
+    cache_dir: StrPath | None = None,
+    read_only: bool = False,
+    decode: bool = False,
+    tell: Callable[[str, int], None] = lambda address, port: None,
+) -> None:
+    """Show datasets in a browser until Ctrl-C.
+
+    Parameters
+    ----------
+    named : sequence of Dataset
+        Datasets besides those of the home.
+    first : str
+        The id of the dataset of the home that the first page shows; else it is the first of ``named``, or the home.
+    port : int
+        By default any that is free.
+    cache_dir : path, optional
+        A home instead of ``RLDS_HOME``.
+    read_only : bool
+        Nothing can be changed.
+    decode : bool
+        Videos and images are decoded here, so that their bytes do not reach the browser's decoders.
+    tell : callable
+        Called with the address of the first page and the port, when the server answers.
+
+    Raises
+    ------
+    MissingPackage
+        The extra ``view`` is not installed.
+    RldsError
+        The port is taken.
+    """
+    with Server(named, port=port, cache_dir=cache_dir, read_only=read_only, decode=decode) as server:
+        tell(server.address + fragment(first or ("~0" if named else "")), server.port)
+        threading.Event().wait()
+
+
+class Shown:
+    """A viewer beside a notebook, which shows it in a frame; it ends with `close`, or with the process.
+
+    Attributes
+    ----------
+    address : str
+        Of its page.
+    """
+
+    def __init__(self, server: Server, height: int) -> None:
+        self._server, self._height = server, height
+        self.address = server.address + fragment("~0")
+
+    def close(self) -> None:
+        """End the server."""
+        self._server.close()
+
+    def __repr__(self) -> str:
+        return f"<viewer at {self.address}>"
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe src="{self.address}" width="100%" height="{self._height}" style="border:0"></iframe>'
+            f'<p><a href="{self.address}" target="_blank" rel="noreferrer">open in a tab</a></p>'
+        )
+
+
+def show(ds: Dataset, *, height: int = 720, port: int = 0) -> Shown:
+    """Show a dataset or a selection in the frame of a notebook, see `Dataset.view`."""
+    return Shown(Server([ds], port=port, in_frames=True).start(), height)

@@ -1,0 +1,95 @@
+"""The datasets that pages may ask for: those of the home, by their ids, and what the command named, by number.
+
+No path and no address comes from a page.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlds_cli import home
+from rlds_cli.base import ids, settings
+from rlds_cli.base.refs import Ref
+from rlds_cli.base.settings import StrPath
+from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.errors import DatasetNotFound, InvalidId
+from rlds_cli.store import History, StoredDataset
+
+_MOST_OPEN = 8
+_NUMBERED = "~"  # begins the name of what the command named, and no id
+
+
+class Subjects:
+    """Datasets by the names that pages have for them.
+
+    Parameters
+    ----------
+    named : sequence of Dataset
+        What the command named, opened: ``~0``, ``~1``, ... stand for them.
+    cache_dir : path, optional
+        A home instead of ``RLDS_HOME``.
+    """
+
+    def __init__(self, named: Sequence[Dataset] = (), *, cache_dir: StrPath | None = None) -> None:
+        self._named = list(named)
+        self._where = settings.read(cache_dir)
+        self._cache_dir = cache_dir
+        self._open: OrderedDict[tuple[str, int | None], tuple[str, Dataset]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def named(self) -> list[tuple[str, Dataset]]:
+        """What the command named: (name, dataset)."""
+        return [(f"{_NUMBERED}{k}", ds) for k, ds in enumerate(self._named)]
+
+    def dataset(self, name: str, version: int | None = None) -> Dataset:
+        """Return a dataset that may be asked for, open at a version, by default the newest one.
+
+        Raises
+        ------
+        DatasetNotFound
+            There is no such dataset, or no such version of it.
+        DamagedDataset, NewerFormat
+            It cannot be opened.
+        """
+        if name.startswith(_NUMBERED):
+            return self._of_command(name, version)
+        path = self._path(name)
+        with self._lock:
+            state = StoredDataset(path).version_id
+            found = self._open.get((name, version))
+            if found is None or found[0] != state:
+                found = state, open_dataset(str(Ref(path, version)), cache_dir=self._cache_dir)
+                self._open[name, version] = found
+            self._open.move_to_end((name, version))
+            while len(self._open) > _MOST_OPEN:
+                self._open.popitem(last=False)
+            return found[1]
+
+    def _of_command(self, name: str, version: int | None) -> Dataset:
+        number = name.removeprefix(_NUMBERED)
+        if not number.isdecimal() or int(number) >= len(self._named):
+            raise DatasetNotFound(f"{name} is not among the datasets that are shown.")
+        with self._lock:
+            ds = self._named[int(number)]
+            if not ds.is_selection:
+                ds = self._named[int(number)] = ds.refresh()
+            if version is None or version == ds.version:
+                return ds
+        place = ds.store.address or History.of(ds.path).path
+        return open_dataset(str(Ref(place, version)), cache_dir=self._cache_dir)
+
+    def _path(self, name: str) -> Path:
+        try:
+            id = ids.parse(name)
+        except InvalidId:
+            id = None
+        path = home.path_of(id, self._where) if id is not None else None
+        if path is None:
+            raise DatasetNotFound(
+                f"{name} is not in this home.", hint="rlds list --here shows the datasets on this disk"
+            )
+        return path
