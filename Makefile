@@ -7,12 +7,13 @@ READY  := $(VENV)/.ready $(KERNEL)
 PEERS  := PYTHONPATH=. .bench-data/peers/bin/python
 TORCHRL := 0.14.0
 
-.PHONY: help docs demo test test-docs test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-video bench-preprocess bench-grow bench-share bench-versions bench-remote test-export learn soak fuzz attack screenshots clean
+.PHONY: help docs demo test test-docs test-view test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-video bench-preprocess bench-grow bench-share bench-versions bench-remote test-export learn soak fuzz attack screenshots clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
 	@echo "make test      the tests, but for those of the documentation"
 	@echo "make test-docs the tests of the documentation: its code, its commands and the examples run"
+	@echo "make test-view the tests of pages in Chromium; without one they are skipped, and the last line says so"
 	@echo "make test-all  all tests: those that take long, and more cases of what the others run through"
 	@echo "make test-ray  preprocess on a Ray cluster of two nodes on this machine; installs Ray, 80 MB"
 	@echo "make test-native  the loader's tests with a kernel that checks its memory accesses and arithmetic (gcc or clang, Linux)"
@@ -65,11 +66,15 @@ RUN = $(BIN)/python -m pytest -n $(WORKERS)
 # Each worker would rewrite the assertions of all modules, which takes a tenth of the time; those that fail run again.
 test: $(READY)
 	$(COMPILED)
-	$(RUN) --dist loadfile -m '$(QUICK) and not docs and not source' --assert=plain \
-		|| { $(BIN)/python -m pytest --last-failed -m '$(QUICK) and not docs and not source'; exit 1; }
+	$(RUN) --dist loadfile -m '$(QUICK) and not docs and not source and not view' --assert=plain \
+		|| { $(BIN)/python -m pytest --last-failed -m '$(QUICK) and not docs and not source and not view'; exit 1; }
 
 test-docs: $(READY)
 	$(BIN)/python -m pytest -m '$(QUICK) and docs' --assert=plain $$(grep -rl --include='test_*.py' 'mark\.docs' tests)
+
+test-view: $(READY)
+	$(BIN)/python -m pytest -m view --assert=plain $$(grep -rl --include='test_*.py' 'mark\.view' tests)
+	@$(BIN)/python tests/support/chromium.py
 
 test-all: $(READY)
 	$(COMPILED)

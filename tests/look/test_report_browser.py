@@ -17,7 +17,7 @@ BROWSER = chromium.find()
 NAMES = ("cartpole-minari", "mountaincar-robohive", "pendulum-d4rl", "pictures", "hostile")
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.view,
     pytest.mark.skipif(BROWSER is None, reason=f"no Chromium here ({', '.join(chromium.NAMES)})"),
 ]
 

@@ -183,3 +183,9 @@ class Page:
 
     def _events(self) -> list[dict[str, Any]]:
         return [e for e in self._browser.events if e.get("sessionId") == self._session]
+
+
+if __name__ == "__main__":
+    print(
+        f"The browser was {find()}." if find() else f"No browser was here ({', '.join(NAMES)}): its tests were skipped."
+    )
