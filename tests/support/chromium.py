@@ -69,6 +69,10 @@ class Browser:
 
     def open(self, file: Path, *, width: int = 1280, height: int = 900, dark: bool = False, address: str = "") -> Page:
         """Open a file in a tab of its own, and wait until it is loaded."""
+        return self.visit(file.as_uri() + address, width=width, height=height, dark=dark)
+
+    def visit(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> Page:
+        """Open an address in a tab of its own, and wait until it is loaded."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)
@@ -76,7 +80,7 @@ class Browser:
             page.call(f"{domain}.enable")
         page.size(width, height)
         page.media(dark=dark)
-        page.call("Page.navigate", url=file.as_uri() + address)
+        page.call("Page.navigate", url=url)
         self.wait(lambda e: e["method"] == "Page.loadEventFired" and e.get("sessionId") == session)
         return page
 
@@ -134,12 +138,31 @@ class Page:
             raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def key(self, key: str, code: int) -> None:
-        """Press a key: ``ArrowRight`` is 39, ``Tab`` 9, ``Enter`` 13."""
-        text = {"text": "\r"} if key == "Enter" else {}
+    def wait_for(self, expression: str) -> Any:
+        """Wait until a JavaScript expression is true of the page, and return its value."""
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            value = self.run(expression)
+            if value:
+                return value
+            time.sleep(0.02)
+        raise TimeoutError(f"never true: {expression}; the page complains of {self.complaints}")
+
+    def key(self, key: str, code: int, *, shift: bool = False) -> None:
+        """Press a key: ``ArrowRight`` is 39, ``Tab`` 9, ``Enter`` 13; that of a letter is the capital's."""
+        text = {"text": "\r" if key == "Enter" else key} if key == "Enter" or len(key) == 1 else {}
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
+            self.call(
+                "Input.dispatchKeyEvent",
+                **{"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": 8 * shift},
+                **text,
+            )
             text = {}
+
+    def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
+        """Move, press or release the mouse: ``moved``, ``pressed``, ``released``, or turn its wheel: ``wheel``."""
+        button = {"button": "left", "clickCount": 1} if kind in ("pressed", "released") else {}
+        self.call("Input.dispatchMouseEvent", type=f"mouse{kind.capitalize()}", x=x, y=y, **button, **more)
 
     def size(self, width: int, height: int) -> None:
         """Change the size of the window, in CSS pixels."""
