@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from rlds_cli import home
 from rlds_cli.base import ids, settings
@@ -19,6 +20,8 @@ from rlds_cli.errors import DatasetNotFound, InvalidId
 from rlds_cli.store import History, StoredDataset
 
 _MOST_OPEN = 8
+T = TypeVar("T")
+
 _NUMBERED = "~"  # begins the name of what the command named, and no id
 
 
@@ -38,6 +41,7 @@ class Subjects:
         self._where = settings.read(cache_dir)
         self._cache_dir = cache_dir
         self._open: OrderedDict[tuple[str, int | None], tuple[str, Dataset]] = OrderedDict()
+        self._made: OrderedDict[Dataset, dict[Callable[..., Any], Any]] = OrderedDict()
         self._lock = threading.Lock()
 
     @property
@@ -68,6 +72,18 @@ class Subjects:
             while len(self._open) > _MOST_OPEN:
                 self._open.popitem(last=False)
             return found[1]
+
+    def once(self, ds: Dataset, make: Callable[[Dataset], T]) -> T:
+        """Return ``make(ds)``, which is kept for the datasets that were asked for last."""
+        with self._lock:
+            made = self._made.setdefault(ds, {})
+            self._made.move_to_end(ds)
+            while len(self._made) > _MOST_OPEN:
+                self._made.popitem(last=False)
+        if make not in made:
+            made[make] = make(ds)
+        found: T = made[make]
+        return found
 
     def _of_command(self, name: str, version: int | None) -> Dataset:
         number = name.removeprefix(_NUMBERED)
