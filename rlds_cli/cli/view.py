@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 import socket
 import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rlds_cli.base import text
+from rlds_cli.base.progress import silent
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 
@@ -61,7 +63,7 @@ def view(
                 named.append(found)
 
         def tell(address: str, port: int) -> None:
-            out.result(None, address)
+            typer.echo(address)  # as it is: the part behind the # names the page
             _tell_how(address, port, no_open=no_open)
 
         with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
@@ -113,18 +115,26 @@ def _opened(ref: str, cache_dir: Path | None) -> Iterator[Dataset | str]:
 
 @contextmanager
 def _imported(path: str, cache_dir: Path | None) -> Iterator[Dataset]:
-    """Import files into a temporary home, which goes in the end."""
-    from rlds_cli.base import settings
+    """Import files into a temporary home, which goes in the end; gc removes what a killed process leaves."""
+    from rlds_cli import home
+    from rlds_cli.base import ids, settings
     from rlds_cli.make import import_files, plan_import
 
-    where = settings.read(cache_dir).home
-    where.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix="view-", dir=where, ignore_cleanup_errors=True) as temporary, out.progress() as bars:
-        name = f"local/{_name(path)}"
-        planned = plan_import([path], name, cache_dir=temporary)
-        size = planned.array_bytes if planned.array_bytes is not None else planned.bytes
-        out.note(f"{path} is imported into a temporary home, about {text.size_of(size)}, which is removed at the end")
-        yield import_files([path], name, cache_dir=temporary, progress=bars)
+    id = f"local/{_name(path)}"
+    planned = plan_import([path], id, cache_dir=cache_dir)
+    size = planned.array_bytes if planned.array_bytes is not None else planned.bytes
+    own = home.Home(settings.read(cache_dir).home)
+    work = ids.parse(f"local/view-{secrets.token_hex(4)}")
+    temporary = own.partial(work, "view")
+    out.note(f"{path} is imported into {temporary}, about {text.size_of(size)}, which is removed at the end")
+    with home.exclusive(own, work, silent):
+        temporary.mkdir(parents=True)
+        try:
+            with out.progress() as progress:
+                ds = import_files([path], id, cache_dir=temporary, progress=progress)
+            yield ds
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _name(path: str) -> str:

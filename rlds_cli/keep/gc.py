@@ -35,7 +35,7 @@ _LINK, _FOREIGN, _UNKNOWN = "a link", "owned by another user", "not made by rlds
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?:\d+\.)?[0-9a-f]{8,16}", re.DOTALL)
 _PACKED = re.compile(r"[0-9a-f]+-[0-9a-f]+\.\w+|\.[0-9a-f]+-[0-9a-f]+\.\w+\.[0-9a-f]+\.part")
 _WORK = re.compile(
-    r"staging|pull|copy|version|mirror|blocks|encoding-(?:memmap|zarr)|(?:create|writer|append)-[0-9a-f]+|[0-9a-f]+(?:-again|-shards)?"
+    r"staging|pull|copy|version|mirror|blocks|view|encoding-(?:memmap|zarr)|(?:create|writer|append)-[0-9a-f]+|[0-9a-f]+(?:-again|-shards)?"
 )
 _CHECK = re.compile(r"check-\w+")
 _GOING = re.compile(r"\.(?P<name>.+?)(?:\.[0-9a-f]{16})?\.(?:removed|old)", re.DOTALL)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 from viewer import Viewer, viewing
 
@@ -187,19 +193,50 @@ def test_a_port_that_is_taken_is_named(viewer: Viewer) -> None:
         viewing(port=viewer.port).__enter__()
 
 
-@pytest.mark.slow
-def test_the_command_prints_the_address_and_ends_with_ctrl_c(tmp_path: Path) -> None:
-    import signal
-
+@contextmanager
+def command(*words: str, home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `rlds view`, and give the process and the address that it printed."""
     with subprocess.Popen(
-        [sys.executable, "-m", "rlds_cli", "view", "--no-open", "--home", str(tmp_path)],
+        [sys.executable, "-m", "rlds_cli", "view", "--no-open", "--home", str(home), *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None and process.stderr is not None
-        address = process.stdout.readline()
-        assert re.match(r"http://127\.0\.0\.1:\d+/", address)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
-        assert "Traceback" not in process.stderr.read()
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """Press Ctrl-C; what the command then has said on stderr."""
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0 and process.stderr is not None
+    said = process.stderr.read()
+    assert "Traceback" not in said
+    return said
+
+
+@pytest.mark.slow
+def test_the_command_prints_the_address_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    with command(home=tmp_path) as (process, address):
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]+/", address)
+        assert "Ctrl-C" in ended(process)
+
+
+def test_files_are_shown_and_leave_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "Press run 4.h5"
+    with h5py.File(file, "w") as f:
+        f["observation"], f["action"] = np.zeros((9, 3), np.float32), np.ones((9, 2), np.float32)
+        f["done"] = np.arange(9) == 8
+    home = tmp_path / "home"
+    with command(str(file), home=home) as (process, address):
+        assert address.endswith("/#/d/~0")
+        token = address.removesuffix("#/d/~0")
+        with urllib.request.urlopen(f"{token}api/about") as answer:
+            assert json.load(answer)["named"][0]["id"] == "local/press-run-4"
+        assert len(list((home / "partial").iterdir())) == 1
+        assert "removed at the end" in ended(process)
+    assert not list((home / "partial").iterdir()) and file.exists()
+    assert not (home / "datasets").exists() or not list((home / "datasets").rglob("zarr.json"))
