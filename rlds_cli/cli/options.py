@@ -150,8 +150,8 @@ Where = Annotated[
     typer.Option(
         "--where",
         metavar="CONDITION",
-        help="Episodes whose columns fulfil it, such as \"success and task == 'cube'\". Backquotes enclose a name that "
-        "is not a word: '`success rate` > 0.5'.",
+        help='Episodes whose columns fulfil it, such as "success and task == \'cube\'" or "return > quantile(return, '
+        "0.9)\". Backquotes enclose a name that is not a word: '`success rate` > 0.5'.",
         show_default=False,
     ),
 ]

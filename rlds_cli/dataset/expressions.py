@@ -11,21 +11,21 @@ column by another, so an expression is refused in which a run of tokens is the n
 from __future__ import annotations
 
 import ast
-import keyword
 import operator
 import re
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import reduce
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.text import closest, did_you_mean
+from rlds_cli.dataset.coded import Coded, CodedColumns
+from rlds_cli.dataset.spelling import EXAMPLE, METHODS, QUOTE, parse, quoted
 from rlds_cli.errors import InvalidExpression
 from rlds_cli.ted import END_NAMES
 
@@ -35,19 +35,6 @@ MOST_CHARACTERS = 1_000_000  # more than 100,000 numbers of episodes
 _NUMBER = "episode"
 _SYNONYMS = {"return": "total_reward"}
 _CLOSED = {"end": tuple(END_NAMES)}  # columns whose values are all known
-_GRAMMAR = {"and", "or", "not", "in", "is", "True", "False", "None", "if", "else", "for", "lambda", "async", "await"}
-_RESERVED = frozenset(keyword.kwlist) - _GRAMMAR  # no expression of columns needs them, so that they may name columns
-_QUOTE = "`"
-_TOKEN = re.compile(
-    r"""(?P<quoted>`[^`]*`?)
-      | (?P<string>[rRbBuUfF]{0,2}(?:'{3}.*?'{3} | "{3}.*?"{3} | '(?:\\.|[^'\\])*'? | "(?:\\.|[^"\\])*"?))
-      | (?P<word>[^\W\d]\w*)
-      | (?P<blank>\s+)
-      | \d\w* | .
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_NEEDS_TOKENS = re.compile(rf"[`#]|[^\x00-\x7f]|\b(?:{'|'.join(sorted(_RESERVED))})\b")
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -68,19 +55,19 @@ _LOGICAL: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.BitAnd: np.logical_and,
     ast.BitOr: np.logical_or,
 }
-_METHODS: dict[str, Callable[[str, str], bool]] = {
-    "contains": lambda text, part: part in text,
-    "startswith": str.startswith,
-    "endswith": str.endswith,
-    "like": lambda text, pattern: _like(pattern).match(text) is not None,
-}
-_METHOD_AS_WORD = re.compile(rf"(\w+)\s+(?:not\s+)?({'|'.join(_METHODS)})\s+(['\"])", re.IGNORECASE)
-_OTHER_SPELLINGS = (
-    (re.compile(r"&&|\|\||\b(?:AND|OR|NOT)\b"), "conditions are joined by and, or and not"),
-    (re.compile(r"<>"), "values that differ are compared with !="),
-    (re.compile(r"(?<![=<>!])=(?!=)"), "equal values are compared with =="),
-    (re.compile(r"^\s*[<>=!*/]|^\s*$"), "a shell runs what stands in backquotes, unless all of it is in '...'"),
+_METHODS: dict[str, Callable[[str, str], bool]] = dict(
+    zip(
+        METHODS,
+        (
+            lambda text, part: part in text,
+            str.startswith,
+            str.endswith,
+            lambda text, pattern: _like(pattern).match(text) is not None,
+        ),
+        strict=True,
+    )
 )
+_QUANTILE, _OTHER_QUANTILES = "quantile", ("percentile", "median", "nanquantile")
 _EXACT = 2**53  # whole numbers below it are exact as float64
 _WIDEST = 2.0**127  # whole numbers up to it are computed exactly
 _WORDS: dict[Kind, str] = {
@@ -90,12 +77,16 @@ _WORDS: dict[Kind, str] = {
     "missing": "a missing value",
     "list": "a list",
 }
+_OF_COLUMN = "as in total_reward > quantile(total_reward, 0.9)"
 _PARENTHESES = "& and | need parentheses: (length > 100) & (end == 'cut')"
-_EXAMPLE = 'as in "total_reward > 3000 and length >= 500"'
-_IN_BACKQUOTES = "the name of a column that is not a word stands in backquotes: `my column` > 3"
 
 
-def episodes_where(text: str, columns: Mapping[str, Array], numbers: IntArray | None = None) -> BoolArray:
+def episodes_where(
+    text: str,
+    columns: Mapping[str, Array],
+    numbers: IntArray | None = None,
+    whole: Mapping[str, Array] | None = None,
+) -> BoolArray:
     """Return the mask of episodes that fulfil ``text``, such as ``"total_reward > 3000 and length >= 500"``.
 
     Names are episode columns. ``episode`` is the number of the episode: ``numbers`` [n], or 0 to n - 1; ``return`` is
@@ -110,6 +101,9 @@ def episodes_where(text: str, columns: Mapping[str, Array], numbers: IntArray | 
         the beginning or the end of a text, or the whole of it, where ``%`` is any text and ``_`` any character;
     ``task is None``, ``task == None``
         an episode without a value;
+    ``total_reward > quantile(total_reward, 0.9)``
+        a quantile of a column, by linear interpolation as NumPy's: of all episodes of the dataset that have a value,
+        ``whole``, also if ``columns`` are those of some of them;
     ```quality/idle_share` < 0.25``
         a column whose name is not a word, in backquotes.
 
@@ -122,21 +116,21 @@ def episodes_where(text: str, columns: Mapping[str, Array], numbers: IntArray | 
     if len(text) > MOST_CHARACTERS:
         size = f"The expression has {len(text):,} characters"
         raise InvalidExpression(f"{size}; at most {MOST_CHARACTERS:,} are allowed.", hint="ds.select(episodes=numbers)")
-    tree = _parse(text, columns)
+    tree = parse(text, columns)
     episodes = len(next(iter(columns.values())))
     known = _Numbered(columns, np.arange(episodes) if numbers is None else numbers)
     try:
         with np.errstate(all="ignore"):  # a column divided by one with zeros has infinities, which compare as such
-            result = _Expression(text, known).value(tree)
+            result = _Expression(text, known, columns if whole is None else whole).value(tree)
             if result.kind != "flag" and not (result.kind == "missing" and result.is_column):
-                raise InvalidExpression(f'"{text}" is not true or false for each episode.', hint=_EXAMPLE)
+                raise InvalidExpression(f'"{text}" is not true or false for each episode.', hint=EXAMPLE)
             return np.broadcast_to(np.asarray(result.values, bool), (episodes,)).copy()
     except ZeroDivisionError as e:
-        raise InvalidExpression(f'"{text}" divides by zero.', hint=_EXAMPLE) from e
+        raise InvalidExpression(f'"{text}" divides by zero.', hint=EXAMPLE) from e
     except RecursionError as e:
-        raise InvalidExpression(f'"{text}" is nested too deeply.', hint=_EXAMPLE) from e
+        raise InvalidExpression(f'"{text}" is nested too deeply.', hint=EXAMPLE) from e
     except (TypeError, ValueError, OverflowError, np.exceptions.DTypePromotionError) as e:
-        raise InvalidExpression(f'"{text}" holds values that cannot be compared: {e}', hint=_EXAMPLE) from e
+        raise InvalidExpression(f'"{text}" holds values that cannot be compared: {e}', hint=EXAMPLE) from e
 
 
 def expression_of(episodes: Sequence[int]) -> str:
@@ -151,100 +145,13 @@ def expression_of(episodes: Sequence[int]) -> str:
     return " or ".join([*ranges, *([f"{_NUMBER} in [{', '.join(single)}]"] if single or not ranges else [])])
 
 
-def quoted(name: str) -> str:
-    """Return the name of a column as an expression has it: in backquotes unless it is a word."""
-    return name if _is_word(name) else f"{_QUOTE}{name}{_QUOTE}"
-
-
-def _is_word(name: str) -> bool:
-    """Return whether Python's parser takes a name for a name, and returns it as it is."""
-    return name.isidentifier() and name not in _GRAMMAR and unicodedata.normalize("NFKC", name) == name
-
-
-def _parse(text: str, columns: Iterable[str]) -> ast.expr:
-    """Return the tree of an expression, in which each name stands as `quoted` spells it."""
-    odd = [name for name in columns if not _is_word(name)]
-    spelled, names = _with_words(text.strip(), odd) if odd or _NEEDS_TOKENS.search(text) else (text.strip(), {})
-    try:
-        tree = ast.parse(spelled, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
-        why = e.msg if isinstance(e, SyntaxError) else str(e) or "it is nested too deeply"
-        raise InvalidExpression(f'"{text}" is not an expression: {why}', hint=_spelling(text)) from e
-    for node in ast.walk(tree) if names else ():
-        if isinstance(node, ast.Name):
-            node.id = quoted(names.get(node.id, node.id))
-        elif isinstance(node, ast.Attribute):
-            node.attr = names.get(node.attr, node.attr)
-    return tree
-
-
-def _with_words(text: str, odd: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Replace names that Python's parser would not return as they are, outside of strings, by words.
-
-    Returns the text, and the names by these words. ``odd`` holds the columns whose names are not words.
-    """
-    tokens = [(str(m.lastgroup or ""), m[0]) for m in _TOKEN.finditer(text)]
-    _check_tokens(text, tokens)
-    _check_undivided(text, tokens, odd)
-    prefix = "_name"
-    while prefix in text:
-        prefix += "_"
-    names, spelled = dict[str, str](), list[str]()
-    for kind, token in tokens:
-        name = token[1:-1] if kind == "quoted" else token
-        if kind == "quoted" or (kind == "word" and name not in _GRAMMAR and (name in _RESERVED or not _is_word(name))):
-            word = f"{prefix}{len(names)}"
-            names[word] = name
-            spelled.append(f" {word} ")
-        else:
-            spelled.append(token)
-    return "".join(spelled).strip(), names
-
-
-def _check_tokens(text: str, tokens: Sequence[tuple[str, str]]) -> None:
-    """Refuse backquotes without a name, and what the parser would leave out as a comment."""
-    for kind, token in tokens:
-        if kind == "quoted" and not (len(token) > 2 and token.endswith(_QUOTE)):
-            what = "there is no name between backquotes" if token == 2 * _QUOTE else "a backquote is not closed"
-            raise InvalidExpression(f'"{text}" is not an expression: {what}', hint=_IN_BACKQUOTES)
-        if token == "#":
-            raise InvalidExpression(f'"{text}" is not an expression: # begins nothing', hint=_IN_BACKQUOTES)
-
-
-def _check_undivided(text: str, tokens: Sequence[tuple[str, str]], odd: Sequence[str]) -> None:
-    """Refuse several tokens that are the name of a column if blanks are left out: they compute something else."""
-    seen = [token for kind, token in tokens if kind != "blank"]
-    begins = {at: k for k, at in enumerate(accumulate(map(len, seen), initial=0))}
-    joined = "".join(seen)
-    for name in odd:
-        squeezed = "".join(name.split())
-        if not any(c.isidentifier() for c in squeezed):
-            continue  # a number, which is a constant
-        at = joined.find(squeezed)
-        while at >= 0:
-            if begins.get(at + len(squeezed), 0) > begins.get(at, len(seen)) + 1:
-                raise InvalidExpression(
-                    f'"{text}": the name of the episode column {quoted(name)} needs backquotes.',
-                    hint=f"{quoted(name)}, in a shell within '...'; parts in parentheses are computed with",
-                )
-            at = joined.find(squeezed, at + 1)
-
-
-def _spelling(text: str) -> str:
-    """Return a hint on the spelling of an expression that cannot be parsed."""
-    found = _METHOD_AS_WORD.search(text)
-    if found:
-        return f"{found[1]}.{found[2].lower()}({found[3]}...{found[3]})"
-    return next((hint for spelling, hint in _OTHER_SPELLINGS if spelling.search(text)), _EXAMPLE)
-
-
 def _like(pattern: str) -> re.Pattern[str]:
     """Compile a pattern of SQL's LIKE; `fnmatch` makes expressions that do not backtrack."""
     shell = {"%": "*", "_": "?", "*": "[*]", "?": "[?]", "[": "[[]"}
     return re.compile(translate("".join(shell.get(c, c) for c in pattern)))
 
 
-class _Numbered(Mapping[str, Array]):
+class _Numbered(CodedColumns):
     """Episode columns, their synonyms, and the numbers of the episodes unless a column is called ``episode``."""
 
     def __init__(self, columns: Mapping[str, Array], numbers: IntArray) -> None:
@@ -254,6 +161,14 @@ class _Numbered(Mapping[str, Array]):
         if name in self._columns:
             return self._columns[name]
         return self._numbers if name == _NUMBER else self._columns[_SYNONYMS[name]]
+
+    def coded(self, name: str) -> Coded | None:
+        """Return a column of texts by its values; None for a column of numbers or flags."""
+        if name == _NUMBER and name not in self._columns:
+            return None
+        if isinstance(self._columns, CodedColumns):
+            return self._columns.coded(name if name in self._columns else _SYNONYMS[name])
+        return CodedColumns.coded(self, name)
 
     def __contains__(self, name: object) -> bool:
         return name == _NUMBER or name in self._columns or _SYNONYMS.get(str(name)) in self._columns
@@ -274,7 +189,8 @@ class _Value:
     """A part of an expression.
 
     ``values`` [n] or a constant; bool, numbers, or texts as objects with "" for missing ones. A list has a tuple of
-    its elements. ``closed`` holds all values that a text column may have, if they are known.
+    its elements. ``closed`` holds all values that a text column may have, if they are known. With ``codes`` [n], a text
+    column has its different values and which of them are missing, [m]; an episode has the one at the place of its code.
     """
 
     node: ast.expr
@@ -282,6 +198,7 @@ class _Value:
     values: Any
     missing: Any = False
     closed: tuple[str, ...] = ()
+    codes: Array | None = None
 
     @property
     def text(self) -> str:
@@ -292,6 +209,25 @@ class _Value:
     def is_column(self) -> bool:
         """True for a value of each episode, False for a constant or a list."""
         return isinstance(self.values, np.ndarray)
+
+    @property
+    def is_constant(self) -> bool:
+        """True for a value that no column has a part in."""
+        return all(v.is_constant for v in self.values) if self.kind == "list" else not self.is_column
+
+    @property
+    def is_coded(self) -> bool:
+        """True for a column by its different values, and for a list that has one."""
+        return any(v.is_coded for v in self.values) if self.kind == "list" else self.codes is not None
+
+    @property
+    def spread(self) -> _Value:
+        """The part with a value of each episode instead of codes."""
+        if self.kind == "list":
+            return replace(self, values=tuple(v.spread for v in self.values))
+        if self.codes is None:
+            return self
+        return replace(self, values=self.values[self.codes], missing=self.missing[self.codes], codes=None)
 
     @property
     def as_number(self) -> _Value:
@@ -305,8 +241,8 @@ class _Value:
 class _Expression:
     """Evaluates the parts of one expression."""
 
-    def __init__(self, text: str, columns: _Numbered) -> None:
-        self._text, self._columns = text, columns
+    def __init__(self, text: str, columns: _Numbered, whole: Mapping[str, Array]) -> None:
+        self._text, self._columns, self._whole = text, columns, whole
 
     def value(self, node: ast.expr) -> _Value:
         """Evaluate a part."""
@@ -331,31 +267,38 @@ class _Expression:
             case ast.Compare(left=left, ops=ops, comparators=others):
                 pairs = zip(ops, pairwise(map(self.value, (left, *others))), strict=True)
                 return _Value(node, "flag", reduce(np.logical_and, (self._compare(op, a, b) for op, (a, b) in pairs)))
+            case ast.Call(func=ast.Name(id=name), args=[of, share], keywords=[]) if name == _QUANTILE:
+                return _Value(node, "number", self._quantile(of, share))
             case ast.Call(func=ast.Attribute(value=of, attr=name), args=[argument], keywords=[]):
                 return _Value(node, "flag", self._method(name, self.value(of), self.value(argument)))
         raise self._not_allowed(node)
 
     def _column(self, node: ast.expr, name: str) -> _Value:
-        name = name.strip(_QUOTE)
+        name = name.strip(QUOTE)
         if name not in self._columns:
             found = closest(name, self._columns.spellings())
             near = "" if found is None else f' Did you mean "{quoted(found)}"?'
             hint = f"a text stands in quotes: '{name}'" if any(name in c for c in _CLOSED.values()) else None
             there = ", ".join(map(quoted, self._columns))
             raise InvalidExpression(f'There is no episode column "{name}".{near}  Columns: {there}', hint=hint)
-        column = self._columns[name]
-        if column.dtype.kind == "b":
-            return _Value(node, "flag", column)
-        if column.dtype.kind in "iuf":
-            return _Value(node, "number", column)
-        missing = np.array([v is None for v in column], bool) if column.dtype == object else np.zeros(len(column), bool)
-        if len(column) and missing.all():
+        coded = self._columns.coded(name)
+        if coded is None:
+            column = self._columns[name]
+            return _Value(node, "flag" if column.dtype.kind == "b" else "number", column)
+        values = coded.values
+        missing = np.array([v is None for v in values], bool)
+        if len(values) and not missing.all() and any(isinstance(v, str) for v in values):
+            texts = np.where(missing, "", values).astype(object)
+            return _Value(node, "text", texts, missing, _CLOSED.get(name, ()), coded.codes)
+        column = coded.spread
+        missing = missing if coded.codes is None else missing[coded.codes]
+        if not len(column):
+            return _Value(node, "text", column, missing, _CLOSED.get(name, ()))
+        if missing.all():
             return _Value(node, "missing", np.zeros(len(column), bool), missing)
-        if any(isinstance(v, bool) for v in column):
+        if any(isinstance(v, bool) for v in values):
             return _Value(node, "flag", column.astype(bool), missing)
-        if any(isinstance(v, int) for v in column):  # of more than 53 bits; Python compares them exactly
-            return _Value(node, "number", np.where(missing, np.nan, column), missing)
-        return _Value(node, "text", np.where(missing, "", column).astype(object), missing, _CLOSED.get(name, ()))
+        return _Value(node, "number", np.where(missing, np.nan, column), missing)  # whole ones of more than 53 bits
 
     # -- operands
 
@@ -367,7 +310,7 @@ class _Expression:
             hint = f"{found.text} == '...'" if found.kind == "text" else f"{found.text} > 0"
         elif found.kind == "text" and not hint:
             hint = "end in ('cut', 'truncated') compares with several texts"
-        raise self._error(f"{_said(found)}, not true or false", hint or _EXAMPLE)
+        raise self._error(f"{_said(found)}, not true or false", hint or EXAMPLE)
 
     def _number(self, node: ast.expr) -> Any:
         """Return the values of an operand of arithmetic; ``"a" * 10**9`` would fill the memory."""
@@ -378,9 +321,24 @@ class _Expression:
             raise self._error(f"{found.text} is not a number")
         return found.values
 
+    def _quantile(self, of: ast.expr, share: ast.expr) -> float:
+        """Return the number below which a share of the values of all episodes lies."""
+        q = self.value(share)
+        if q.kind != "number" or q.is_column or not 0 <= q.values <= 1:
+            raise self._error(f"{q.text} is not a number from 0 to 1, the share of the episodes below", _OF_COLUMN)
+        numbers = np.arange(len(next(iter(self._whole.values()))))
+        values = _Expression(self._text, _Numbered(self._whole, numbers), self._whole)._number(of)
+        if not isinstance(values, np.ndarray):
+            raise self._error(f"{ast.unparse(of)} is the same for all episodes", _OF_COLUMN)
+        known = values.astype(np.float64)
+        known = known[~np.isnan(known)]
+        return float(np.quantile(known, float(q.values))) if len(known) else float("nan")
+
     # -- comparisons
 
     def _compare(self, op: ast.cmpop, a: _Value, b: _Value) -> Any:
+        if a.is_coded or b.is_coded:
+            return _by_values(lambda x, y: self._compare(op, x, y), a, b)
         match op:
             case ast.In():
                 return self._contained(a, b)
@@ -421,7 +379,7 @@ class _Expression:
         if x.kind == y.kind or "missing" in (x.kind, y.kind):
             return x, y
         column, constant = (b, a) if b.is_column else (a, b)
-        hint = _EXAMPLE
+        hint = EXAMPLE
         if column.kind == "text" and not constant.is_column:
             hint = f"texts stand in quotes: {column.text} == '{constant.text}'"
         elif column.kind == "flag":
@@ -461,6 +419,10 @@ class _Expression:
     # -- texts
 
     def _method(self, name: str, of: _Value, argument: _Value) -> Any:
+        if of.is_coded or argument.is_coded:
+            return _by_values(lambda x, y: self._method(name, x, y), of, argument)
+        if name == _QUANTILE:
+            raise self._error(f"{name} is no method", f"{name}({of.text}, {argument.text})")
         if name not in _METHODS:
             what = f'"{self._text}": texts have no method "{name}".{did_you_mean(name.lower(), _METHODS)}'
             raise InvalidExpression(f"{what}  Methods: {', '.join(_METHODS)}")
@@ -491,7 +453,7 @@ class _Expression:
 
     # -- errors
 
-    def _error(self, what: str, hint: str = _EXAMPLE) -> InvalidExpression:
+    def _error(self, what: str, hint: str = EXAMPLE) -> InvalidExpression:
         return InvalidExpression(f'"{self._text}": {what}.', hint=hint)
 
     def _mixed(self, a: _Value, b: _Value, hint: str) -> InvalidExpression:
@@ -502,6 +464,8 @@ class _Expression:
         match node:
             case ast.Call(func=ast.Name(id=name), args=[of, *_]) if name in _METHODS:
                 return self._error(f"{name} is a method of a text column", f"{ast.unparse(of)}.{name}('...')")
+            case ast.Call(func=ast.Name(id=name)) if name in (_QUANTILE, *_OTHER_QUANTILES):
+                return self._error(f"{ast.unparse(node)} is not known", _OF_COLUMN)
             case ast.Attribute(value=of, attr="str"):
                 return self._error(f"{ast.unparse(node)} is not needed", f"{ast.unparse(of)}.contains('...')")
             case ast.Attribute(value=of, attr=name) | ast.Call(func=ast.Attribute(value=of, attr=name)) if (
@@ -509,6 +473,16 @@ class _Expression:
             ):
                 return self._error(f".{name}() needs one text", f"{ast.unparse(of)}.{name}('...')")
         return self._error(f"{ast.unparse(node)} is not allowed there")
+
+
+def _by_values(compute: Callable[[_Value, _Value], Any], a: _Value, b: _Value) -> Any:
+    """Compute with a column of texts: once for each different text, where the other operand is a constant."""
+    column, other = (a, b) if a.codes is not None else (b, a)
+    if column.codes is None or not other.is_constant:
+        return compute(a.spread, b.spread)
+    once = replace(column, codes=None)
+    found = compute(once, b) if column is a else compute(a, once)
+    return np.broadcast_to(found, column.values.shape)[column.codes]
 
 
 def _said(value: _Value) -> str:

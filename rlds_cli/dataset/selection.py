@@ -13,6 +13,7 @@ from rlds_cli.base import visible
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.text import did_you_mean, plural
 from rlds_cli.dataset import html
+from rlds_cli.dataset.coded import Coded, CodedColumns
 from rlds_cli.errors import MissingPackage, RldsError, UnknownField
 from rlds_cli.store import Stats
 from rlds_cli.ted import END_NAMES
@@ -29,7 +30,7 @@ _ORDER = ("start", "length", "num_transitions", "num_observed", "total_reward", 
 # -- columns and statistics
 
 
-class EpisodeColumns(Mapping[str, Array]):
+class EpisodeColumns(CodedColumns):
     """Episode columns by name, each [num_episodes]; ``len()`` is the number of episodes.
 
     ``end`` is text: ``terminated``, ``truncated`` or ``cut``. Named splits are bool columns under their own names,
@@ -38,9 +39,11 @@ class EpisodeColumns(Mapping[str, Array]):
     which whole numbers of more than 53 bits do not become: those are objects beside None.
     """
 
-    def __init__(self, store: Store, index: IntArray | None) -> None:
+    def __init__(self, store: Store, index: IntArray | None, whole: EpisodeColumns | None = None) -> None:
         self._store = store
         self._index = index
+        self._whole = whole
+        self._coded = dict[str, Coded]()
 
     def __len__(self) -> int:
         return self._store.manifest.counts.episodes if self._index is None else len(self._index)
@@ -57,7 +60,30 @@ class EpisodeColumns(Mapping[str, Array]):
 
     def take(self, chosen: IntArray) -> EpisodeColumns:
         """Return the columns of some of the episodes, by their numbers among these."""
-        return EpisodeColumns(self._store, self.index[chosen])
+        return EpisodeColumns(self._store, self.index[chosen], self.whole)
+
+    @property
+    def whole(self) -> EpisodeColumns:
+        """The columns of all episodes of the dataset."""
+        if self._index is None:
+            return self
+        if self._whole is None:
+            self._whole = EpisodeColumns(self._store, None)
+        return self._whole
+
+    def coded(self, name: str) -> Coded | None:
+        """Return a column of texts by its values, which are looked up once; None for a column of numbers or flags."""
+        if self._index is not None:
+            whole = self.whole.coded(name)
+            return None if whole is None else whole.take(self._index)
+        if name not in self._coded:
+            ends = name == "end"
+            found = Coded(values=np.array(END_NAMES, object), codes=self._store.episodes[name]) if ends else None
+            found = found or super().coded(name)
+            if found is None:
+                return None
+            self._coded[name] = found
+        return self._coded[name]
 
     @cached_property
     def splits(self) -> tuple[str, ...]:
@@ -177,7 +203,8 @@ def matching(
         return found, ""
     from rlds_cli.dataset.expressions import episodes_where
 
-    mask = episodes_where(where, columns.take(found), found)
+    some = columns if episodes is None and split is None else columns.take(found)
+    mask = episodes_where(where, some, found, columns.whole)
     return found[mask], _none_or_all(columns.id, where, mask)
 
 

@@ -489,3 +489,15 @@ def test_what_the_error_of_a_name_in_the_place_of_numbers_says_works(selected: b
         assert len(eval(call, {"ds": ds, "k": 1})) > 0, name
     with pytest.raises(UnknownField, match='Did you mean "action"'):
         ds["acton"]  # type: ignore[index]
+
+
+def test_a_quantile_of_a_selection_is_that_of_the_dataset(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.permutation(np.arange(1, 21))
+    episodes = [episode(list(rng.standard_normal(n + 1)), terminated=True) for n in lengths]
+    ds = rlds_cli.create("local/lengths", episodes, cache_dir=tmp_path)
+    limit = np.quantile(lengths, 0.75)
+
+    few = ds.select(episodes=slice(0, 10)).select(where="length > quantile(length, 0.75)")
+
+    assert few.episodes["length"].tolist() == lengths[:10][lengths[:10] > limit].tolist()

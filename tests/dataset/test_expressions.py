@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -386,3 +388,94 @@ def test_what_is_to_be_typed_has_backquotes() -> None:
     assert e.value.hint is not None and of_flag.value.hint == "`quality/idle` > 0"
     with pytest.raises(InvalidExpression, match=r"Columns: .*`quality/idle`"):
         episodes_where("speed > 1", ODD)
+
+
+# -- quantiles, and columns of texts that few or many episodes share
+
+
+@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9, 1])
+def test_a_quantile_is_that_of_numpy_without_missing_values(share: float) -> None:
+    rng = np.random.default_rng(0)
+    score = rng.standard_normal(101)
+    score[::7] = np.nan
+    columns = {"score": score, "length": rng.integers(1, 50, 101)}
+    limits = {name: np.nanquantile(values, share) for name, values in columns.items()}
+
+    found = episodes_where(f"score >= quantile(score, {share})", columns)
+    both = episodes_where(f"length < quantile(length, {share}) or score < quantile(score, 1 - {share})", columns)
+
+    assert found.tolist() == (score >= limits["score"]).tolist()
+    other = np.nanquantile(score, 1 - share)
+    assert both.tolist() == ((columns["length"] < limits["length"]) | (score < other)).tolist()
+
+
+def test_a_quantile_of_what_is_computed() -> None:
+    columns = {"a": np.arange(10.0), "b": np.arange(10.0)[::-1].copy(), "won": np.arange(10) < 3}
+
+    found = episodes_where("a * b > quantile(a * b, 0.5) and quantile(won, 0.8) == 1", columns)
+
+    assert found.tolist() == (columns["a"] * columns["b"] > np.median(columns["a"] * columns["b"])).tolist()
+
+
+def test_a_quantile_is_that_of_all_episodes_of_the_dataset() -> None:
+    whole = {"length": np.arange(100), "task": np.array(["pick", None] * 50, object)}
+    some = {name: values[80:] for name, values in whole.items()}
+
+    found = episodes_where("length > quantile(length, 0.9)", some, np.arange(80, 100), whole)
+
+    assert found.tolist() == (some["length"] > np.quantile(whole["length"], 0.9)).tolist()
+
+
+def test_a_column_without_values_has_no_quantile() -> None:
+    columns = {"score": np.full(3, np.nan), "speed": np.array([None] * 3, object), "length": np.arange(3)}
+
+    assert not episodes_where("length > quantile(score, 0.5) or length <= quantile(speed, 0.5)", columns).any()
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("length > quantile(length, 90)", "from 0 to 1"),
+        ("length > quantile(length, length)", "from 0 to 1"),
+        ("length > quantile(length, 'half')", "from 0 to 1"),
+        ("length > quantile(task, 0.5)", "task is not a number"),
+        ("length > quantile(3, 0.5)", "the same for all episodes"),
+        ("length > quantile(length)", "not known"),
+        ("length > percentile(length, 90)", "not known"),
+        ("length > length.quantile(0.9)", "no method"),
+        ("quantile(length, 0.5)", "not true or false"),
+    ],
+)
+def test_a_quantile_that_cannot_be_is_refused(text: str, what: str) -> None:
+    columns = {"length": np.arange(4), "task": np.array(["a", "b", "a", None], object)}
+    with pytest.raises(InvalidExpression) as e:
+        episodes_where(text, columns)
+    assert what in e.value.message
+    assert e.value.hint
+
+
+@pytest.mark.parametrize("different", [3, 400])
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("task == 'text 2'", lambda t, o: t == "text 2"),
+        ("task != 'text 2'", lambda t, o: t != "text 2"),
+        ("task in ('text 0', 'text 399', None)", lambda t, o: t in ("text 0", "text 399", None)),
+        ("task in ('text 1', operator)", lambda t, o: t == "text 1" or (t is not None and t == o)),
+        ("task.endswith(('1', '7'))", lambda t, o: t is not None and t.endswith(("1", "7"))),
+        ("task is None", lambda t, o: t is None),
+        ("task >= 'text 2'", lambda t, o: t is not None and t >= "text 2"),
+        ("task == operator", lambda t, o: t is not None and t == o),
+        ("operator in task", lambda t, o: t is not None and o is not None and o in t),
+        ("'2' in task", lambda t, o: t is not None and "2" in t),
+    ],
+)
+def test_texts_that_few_or_many_episodes_share(different: int, text: str, fits: Callable[..., bool]) -> None:
+    rng = np.random.default_rng(different)
+    tasks = [None if k % 11 == 0 else f"text {k}" for k in rng.integers(0, different, 500).tolist()]
+    operators = [None if k == 4 else f"text {k}" for k in rng.integers(0, 5, 500).tolist()]
+    columns = {"task": np.array(tasks, object), "operator": np.array(operators, object)}
+
+    found = episodes_where(text, columns)
+
+    assert found.tolist() == [fits(t, o) for t, o in zip(tasks, operators, strict=True)]
