@@ -1,9 +1,9 @@
-"""The record ``rlds`` of an MCAP file: what an export says of an episode beside its messages.
+"""The record ``rlds`` of an exported recording: what it says of an episode beside its messages.
 
 Messages have every value. Which step one belongs to, how the episode ended and what is said of it is in the record::
 
     {"steps": 3, "hz": 20.0, "fps": 20, "end": "terminated", "final": true, "seed": null, "options": null,
-     "columns": {"task": "pick"},
+     "columns": {"task": "pick"}, "depth": {"observation/depth": "mm"},
      "fields": {"action": {"dtype": "float32", "shape": [2], "placement": "root", "kind": "array", "codec": null}}}
 
 Row k of a field is at k / hz seconds, the result of step k at (k + 1) / hz. The file may come from a stranger.
@@ -28,6 +28,7 @@ from rlds_cli.ted import END_NAMES, Field, Placement, Scalar
 
 RECORD, KEY = "rlds", "episode"
 _MOST_STEPS, _MOST_VALUES = 1 << 40, 1 << 28
+_UNITS = ("mm", "m")
 _TYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32"),
     "float64",
@@ -47,6 +48,7 @@ class RecordedEpisode:
     options: str | None
     columns: Mapping[str, Scalar]
     fields: Mapping[str, Field]
+    depth: Mapping[str, str]  # units of fields of depth
 
     def times(self) -> IntArray:
         """Return the time of each row in nanoseconds [steps + 1]."""
@@ -92,6 +94,9 @@ def _read(said: Mapping[str, Any]) -> RecordedEpisode:
         raise ValueError(f"seed {seed!r:.40}, options {options!r:.40}")
     if not (fps is None or (isinstance(fps, int | float) and math.isfinite(fps) and fps > 0)):
         raise ValueError(f"fps {fps!r:.40}")
+    depth = said.get("depth", {})
+    if not all(name in fields and fields[name].dtype == "uint16" and unit in _UNITS for name, unit in depth.items()):
+        raise ValueError(f"depth {depth!r:.80}")
     columns = {str(n): v for n, v in said["columns"].items() if v is None or isinstance(v, str | int | float)}
     return RecordedEpisode(
         steps=steps,
@@ -103,6 +108,7 @@ def _read(said: Mapping[str, Any]) -> RecordedEpisode:
         options=options,
         columns=columns,
         fields=dict(sorted(fields.items())),
+        depth=depth,
     )
 
 
@@ -113,7 +119,8 @@ def _field(name: str, f: Mapping[str, Any]) -> Field:
     )
     sound = sound and all(type(n) is int and 0 < n < 1 << 31 for n in shape) and math.prod(shape) < _MOST_VALUES
     if kind == "frames":
-        sound = sound and (dtype, len(shape)) == ("uint8", 3) and codec in image_header.CODECS
+        of_depth = (dtype, codec, len(shape) == 3 and shape[2]) == ("uint16", "png", 1)
+        sound = sound and len(shape) == 3 and (of_depth or (dtype == "uint8" and codec in image_header.CODECS))
     elif kind == "text":
         sound = sound and dtype == "str" and not shape
     else:

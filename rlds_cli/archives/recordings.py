@@ -383,6 +383,7 @@ def plan(archive: Archive) -> Plan:
     lists = tuple(p for p in archive.files if p.name == METADATA and {*files} & {*_listed_by(p)})
     begins = np.cumsum([0, *map(len, bags)]).tolist()
     lengths = np.array([len(s.times) - 1 for s in seen])
+    depth = {name: {"unit": unit} for name, unit in first.episode.depth.items()} if first.episode else {}
     return Plan(
         "recordings",
         replace(archive, files=(*files, *lists)),
@@ -401,6 +402,7 @@ def plan(archive: Archive) -> Plan:
             "hz": archive.hz,
             "nearest": archive.nearest,
             "exported": first.episode is not None,
+            **({"depth": depth} if depth else {}),
             "bags": {_place(archive, b[0]): [_place(archive, p) for p in b] for b in bags if len(b) > 1},
         },
         env={"fps": rate} if (rate := archive.hz or (first.episode and first.episode.fps)) else {},

@@ -27,6 +27,7 @@ EXTRAS = {  # the module that each extra of the package brings
     "bags": "rosbags",
     "view": "starlette",
     "jpegxl": "imagecodecs",
+    "rerun": "rerun",
     "ray": "ray",
 }
 _LITTLE = 1 << 30  # bytes free, below which a conversion is likely to fail

@@ -169,4 +169,4 @@ def test_a_condition_on_the_command_line(home: Path, tmp_path: Path, capsys: pyt
 def test_libraries_are_the_folders_that_have_something_of_one() -> None:
     assert dir(rlds_cli.interop) == ["d3rlpy", "d4rl", "minari", "record", "torchrl"]  # and no folder of compiled code
     of_libraries = {"minari", "d4rl", "lerobot", "lerobot2.1", "tfds", "robomimic", "tensordict"}
-    assert of_libraries | {"zarr-replay-buffer", "mcap"} == set(FORMATS)
+    assert of_libraries | {"zarr-replay-buffer", "mcap", "rerun"} == set(FORMATS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rlds_cli.bridges.exports.exporting import format_of, plan_export
 from rlds_cli.errors import ExportError, InvalidEpisode
 from rlds_cli.make import importing
 
-FORMATS = ("minari", "d4rl", "robomimic", "zarr-replay-buffer", "mcap")
+FORMATS = ("minari", "d4rl", "robomimic", "zarr-replay-buffer", "mcap", *(["rerun"] if find_spec("rerun") else []))
 _NAMES = st.sampled_from(
     [
         "cost",
@@ -108,16 +109,17 @@ def test_whatever_a_dataset_holds(tmp_path: Path, episodes: list[dict[str, Any]]
         assume(False)
     ds = ds.select(episodes=list(range(ds.num_episodes))[::-2]) if some else ds
     for to in FORMATS:
+        task = "" if format_of(to).instructed else None  # of several texts none is taken
         try:
-            losses = plan_export(ds, to, tmp_path / to).losses
+            losses = plan_export(ds, to, tmp_path / to, task=task).losses
         except ExportError as e:
             assert "could hold" in e.message
             continue
-        done = rlds_cli.export(ds, to, tmp_path / to, lossy=True, force=True, jobs=1)
+        done = rlds_cli.export(ds, to, tmp_path / to, task=task, lossy=True, force=True, jobs=1)
         assert losses or some or done.fingerprint == ds.fingerprint
         options = {"episodes_by": "timeouts"} if to == "d4rl" and "timeouts" in str(_options(ds, to, tmp_path)) else {}
         again = importing.import_files(
-            tmp_path / to, "local/again", reader=to.replace("-", "_"), force=True, jobs=1, **options
+            tmp_path / to, "local/again", reader=format_of(to).reader, force=True, jobs=1, **options
         )
         assert again.fingerprint == done.fingerprint
 

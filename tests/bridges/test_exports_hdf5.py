@@ -211,6 +211,15 @@ def test_texts_of_which_nothing_can_be_read_are_no_tasks(
     assert (list(again.episodes["task"]) if "task" in again.episodes else None) == tasks
 
 
+def test_the_instruction_may_be_a_field_that_gets_another_name(tmp_path: Path) -> None:
+    given = [episode(3, "terminated", states=["lift", "lift", "lift"], other=["a", "b", "c"])]
+    ds = rlds_cli.create("local/said", given)
+    done = rlds_cli.export(ds, "robomimic", tmp_path / "said", task="states", lossy=True, jobs=1)
+    assert ("name", "states") in {(loss.kind, loss.field) for loss in done.losses}
+    again = importing.import_files(tmp_path / "said", "local/again", reader="robomimic")
+    assert again.fingerprint == done.fingerprint and list(again.episodes["task"]) == ["lift"]
+
+
 def test_robomimic_itself_reads_what_was_given(home: Path, tmp_path: Path) -> None:
     specs = pytest.importorskip("robomimic.utils.obs_utils")
     dataset = pytest.importorskip("robomimic.utils.dataset")

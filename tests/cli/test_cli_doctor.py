@@ -29,7 +29,7 @@ def test_it_knows_the_extras_of_the_package() -> None:
     extras = {k: v for k, v in project["optional-dependencies"].items() if k not in ("all", "dev", "bench")}
     assert set(EXTRAS) == set(extras)
     (everything,) = project["optional-dependencies"]["all"]
-    assert set(re.findall(r"\w+", everything.partition("[")[2])) == set(extras) - {"ray", "jpegxl"}
+    assert set(re.findall(r"\w+", everything.partition("[")[2])) == set(extras) - {"ray", "jpegxl", "rerun"}
 
 
 def test_what_is_wrong_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rlds_cli.archives.formats import ros1_bags, ros2_databases
+from rlds_cli.archives.formats import rerun_files, ros1_bags, ros2_databases
 from rlds_cli.archives.formats.message_leaves import leaves_of
+from rlds_cli.archives.formats.rerun_files import is_rerun
 from rlds_cli.archives.formats.ros1_bags import is_bag
 from rlds_cli.archives.formats.ros2_databases import is_database
 from rlds_cli.archives.formats.text_tables import JSON_LINES
@@ -63,12 +64,14 @@ def is_topic_lines(path: Path) -> bool:
 
 def is_recording(path: Path) -> bool:
     """Return whether `open_recording` knows a file."""
-    return path.is_file() and (is_mcap(path) or is_bag(path) or is_database(path) or is_topic_lines(path))
+    return path.is_file() and (
+        is_mcap(path) or is_bag(path) or is_database(path) or is_rerun(path) or is_topic_lines(path)
+    )
 
 
 @contextmanager
 def open_recording(paths: Path | Sequence[Path]) -> Iterator[Recording]:
-    """Open an MCAP file, a bag, or JSON lines; several files are those of one bag, and hold it together.
+    """Open an MCAP file, a bag, an export to Rerun, or JSON lines; several files are those of one bag.
 
     Raises
     ------
@@ -92,6 +95,8 @@ def _open(path: Path, stack: ExitStack) -> Recording:
         return ros1_bags.read(path, stack.enter_context(path.open("rb")))
     if is_database(path):
         return ros2_databases.read(path, stack)
+    if is_rerun(path):
+        return rerun_files.read(path)
     return _lines(path)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -251,10 +251,18 @@ def _made(ds: Dataset, to: str, target: Path, form: str | None, task: str | None
     if not ds.num_episodes:
         raise ExportError(f"{ds.id} has no episodes that could be exported.")
     whole = Content(ds)
-    losses = tuple(cls(whole, target, form, task).losses())
-    made = cls(whole.after(losses), target, form, task)
+    first = cls(whole, target, form, task)
+    losses = tuple(first.losses())
+    said = first.instructions and first.instructions.name
+    made = cls(whole.after(losses), target, form, said and _after(losses, said))
     made.check()
     return made, losses
+
+
+def _after(losses: Sequence[Loss], name: str) -> str:
+    """Return the name that a text has after the losses; empty if it is left out."""
+    becomes = {loss.field: loss.becomes for loss in losses if loss.kind in ("name", "field")}
+    return becomes.get(name, name)
 
 
 def _check_target(target: Path, force: bool) -> None:

@@ -18,19 +18,18 @@ numbers of 8 bits and flags Int16MultiArray, since readers take bytes for images
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlds_cli.bridges.exports.content import PIECE, Loss
-from rlds_cli.bridges.exports.format import Format, Unit, absent_images, sync
-from rlds_cli.bridges.exports.hdf5 import decoded, losses_of_values
+from rlds_cli.bridges.exports.content import PIECE
+from rlds_cli.bridges.exports.format import Unit, sync
+from rlds_cli.bridges.exports.recorded import KEY, RECORD, RecordedFormat
 from rlds_cli.errors import MissingPackage
-from rlds_cli.ted import CUT, END_NAMES, FLAGS, VIDEO, Field
+from rlds_cli.ted import Field
 
-RECORD = "rlds"
 _SECOND = 1_000_000_000  # nanoseconds
 _LIMIT = "\n" + "=" * 80 + "\nMSG: "
 _HEADER = f"{_LIMIT}std_msgs/Header\nbuiltin_interfaces/Time stamp\nstring frame_id"
@@ -47,42 +46,11 @@ _ARRAYS = {  # NumPy's type: that of the message, and of its data
 }
 
 
-class Mcap(Format):
+class Mcap(RecordedFormat):
     """A recording for each episode."""
 
     name = "mcap"
-    reader = "recordings"
-    can = frozenset(("final", "unknown-final", "cut", "seeds", "options", "columns"))
-
-    @property
-    def _rate(self) -> float:
-        """Steps of a second; one if nobody knows it: then times count steps."""
-        found = self.content.dataset.manifest.env.get("fps")
-        return float(found) if isinstance(found, int | float) and found > 0 else 1.0
-
-    def _file(self, directory: Path, episode: int) -> Path:
-        return directory / f"episode_{episode:0{max(4, len(str(len(self.content.table))))}}.mcap"
-
-    def files(self, directory: Path) -> Sequence[Path]:
-        """Return the files of all episodes."""
-        return [self._file(directory, k) for k in range(len(self.content.table))]
-
-    def losses_of_fields(self) -> Iterator[Loss]:
-        """Yield the losses of fields: types that messages of ROS lack, missing images and texts, videos."""
-        for f in self.content.fields.values():
-            found = list(losses_of_values(self.content, f))
-            if not found and f.kind == "array" and 0 in f.shape:
-                found = [Loss("field", f"{f.name}, whose rows have no values", f.name)]
-            if (
-                not found
-                and f.kind == "frames"
-                and f.codec != VIDEO
-                and (absent := absent_images(self.content, f.name))
-            ):
-                found = [Loss("field", f"{f.name}, of which {absent:,} steps have no image", f.name)]
-            yield from found
-            if not found and f.codec == VIDEO:
-                yield decoded(f)
+    suffix = ".mcap"
 
     def check(self) -> None:
         """Refuse to write without the package of MCAP."""
@@ -96,34 +64,16 @@ class Mcap(Format):
         from mcap_ros2.writer import Writer
 
         for k in range(unit.first, unit.stop):
-            path = self._file(directory, k)
+            path = self.file(directory, k)
             with path.open("wb") as f:
                 writer = Writer(f)
-                writer.add_metadata(RECORD, {"episode": json.dumps(self._said(k))})
+                writer.add_metadata(RECORD, {KEY: json.dumps(self.said(k))})
                 schemas = {name: writer.register_msgdef(*_type_of(f)) for name, f in self.content.fields.items()}
                 for time, name, message in self._messages(k):
                     writer.write_message(f"/{name}", schemas[name], message, log_time=time, publish_time=time)
                 writer.finish()
             sync(path)
         return None
-
-    def _said(self, episode: int) -> Mapping[str, Any]:
-        """Return what messages do not say of an episode."""
-        table, rate = self.content.table, self.content.dataset.manifest.env.get("fps")
-        return {
-            "steps": int(table.length[episode]),
-            "hz": self._rate,
-            "fps": rate,
-            "end": next(name for name, code in zip(END_NAMES, range(3), strict=True) if code == table.end[episode]),
-            "final": bool(table.observed[episode]),
-            "seed": table.seed[episode],
-            "options": table.options[episode],
-            "columns": {name: values[episode] for name, values in table.extra.items()},
-            "fields": {
-                name: {"dtype": f.dtype, "shape": f.shape, "placement": f.placement, "kind": f.kind, "codec": f.codec}
-                for name, f in self.content.fields.items()
-            },
-        }
 
     def _messages(self, episode: int) -> Iterator[tuple[int, str, Any]]:
         """Yield time, field and message, in the order of time."""
@@ -132,10 +82,10 @@ class Mcap(Format):
         size = max(1, PIECE // max(1, sum(f.row_bytes for f in self.content.fields.values())))
         for a in range(0, steps + 1, size):
             b = min(a + size, steps + 1)
-            values = {name: self._rows(f, episode, start + a, start + b) for name, f in self.content.fields.items()}
-            before = {n: self._rows(f, episode, start + a - 1, start + a) for n, f in self._next.items()} if a else {}
+            values = {name: self.rows(f, episode, start + a, start + b) for name, f in self.content.fields.items()}
+            before = {n: self.rows(f, episode, start + a - 1, start + a) for n, f in self._next.items()} if a else {}
             for k in range(a, b):
-                time = round(k * _SECOND / self._rate)
+                time = round(k * _SECOND / self.rate)
                 for name, f in self.content.fields.items():
                     if f.placement == "next":
                         if k:
@@ -147,16 +97,6 @@ class Mcap(Format):
     @property
     def _next(self) -> dict[str, Field]:
         return {name: f for name, f in self.content.fields.items() if f.placement == "next"}
-
-    def _rows(self, f: Field, episode: int, start: int, stop: int) -> Any:
-        if f.kind == "frames":
-            return self.content.frames(f.name, start, stop)
-        rows = self.content.rows(f.name, start, stop)
-        last = int(self.content.starts[episode] + self.content.table.length[episode]) - 1
-        if f.name == FLAGS[1] and self.content.table.end[episode] == CUT and start <= last < stop:
-            rows = rows.copy()
-            rows[last - start] = False  # a recording that ends has no flag
-        return rows
 
 
 def _type_of(f: Field) -> tuple[str, str]:
