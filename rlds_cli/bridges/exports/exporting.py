@@ -253,8 +253,8 @@ def _made(ds: Dataset, to: str, target: Path, form: str | None, task: str | None
     whole = Content(ds)
     first = cls(whole, target, form, task)
     losses = tuple(first.losses())
-    said = first.instructions and first.instructions.name
-    made = cls(whole.after(losses), target, form, said and _after(losses, said))
+    said = None if first.instructions is None else _after(losses, first.instructions.name)
+    made = cls(whole.after(losses), target, form, said)
     made.check()
     return made, losses
 
