@@ -18,9 +18,13 @@ from starlette.routing import Route
 
 from rlds_cli import __version__, errors
 from rlds_cli.errors import RldsError
-from rlds_cli.view.query import Answer, Query, as_json, record
+from rlds_cli.view.curves import curves
+from rlds_cli.view.episode import episode, step
+from rlds_cli.view.frames import frame
+from rlds_cli.view.query import Answer, NotThere, Query, as_json, record
 from rlds_cli.view.ranges import NOT_KEPT, Content, answer
 from rlds_cli.view.subjects import Subjects
+from rlds_cli.view.videos import video
 
 PAGES = Path(__file__).parent / "pages"
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -28,6 +32,7 @@ _STATUS = {
     errors.DatasetNotFound: 404,
     errors.UnknownDataset: 404,
     errors.UnknownField: 404,
+    NotThere: 404,
     errors.InvalidExpression: 422,
     errors.InvalidArgument: 422,
     errors.FrameError: 422,
@@ -72,7 +77,14 @@ def about(query: Query) -> Response:
     return record(query, {"rlds_version": __version__, "named": named, "read_only": query.read_only})
 
 
-ROUTES: dict[str, Answer] = {"/api/about": about}
+ROUTES: dict[str, Answer] = {
+    "/api/about": about,
+    "/api/episode": episode,
+    "/api/step": step,
+    "/api/curves": curves,
+    "/media/frame": frame,
+    "/media/video": video,
+}
 
 
 def application(subjects: Subjects, *, read_only: bool = False, decode: bool = False) -> Starlette:

@@ -13,11 +13,15 @@ import numpy as np
 from starlette.responses import Response
 
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import InvalidArgument
+from rlds_cli.errors import InvalidArgument, RldsError
 from rlds_cli.view.ranges import is_known
 from rlds_cli.view.subjects import Subjects
 
 T = TypeVar("T")
+
+
+class NotThere(RldsError):
+    """What is asked for is not there, in a dataset that is."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,66 @@
+"""What a page knows of the cameras of an episode: which rows have frames, how large they are, and how to show them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.base.array_types import IntArray
+from rlds_cli.base.media import image_header
+from rlds_cli.dataset import Rows
+from rlds_cli.look import rank
+from rlds_cli.store import Facts
+from rlds_cli.ted import VIDEO, Field
+from rlds_cli.view.frames import range_of
+from rlds_cli.view.videos import stream
+
+Json = dict[str, Any]
+
+
+def cameras(rows: Rows, number: int, *, decode: bool) -> list[Json]:
+    """Return the record of each camera; with ``decode`` none is played by the browser."""
+    fields = sorted((f for f in rows.store.fields.values() if f.is_image), key=rank)
+    return [_camera(rows, f, number, decode=decode) for f in fields]
+
+
+def _camera(rows: Rows, f: Field, number: int, *, decode: bool) -> Json:
+    start, count = int(rows.start[number]), int(rows.count(f)[number])
+    of = np.arange(start, start + count)
+    index = rows.at(f.name, of) if f.codec == VIDEO else None
+    if index is not None:
+        there = np.flatnonzero(index[:, 0] >= 0)
+    elif f.kind == "frames":
+        there = np.flatnonzero(rows.sizes(f.name, of))
+    else:
+        there = np.arange(count)
+    known = [int(there[0]), int(there[-1]) + 1] if len(there) else None
+    height, width = _sides(rows, f, start + there[:1])
+    return {
+        "field": f.name,
+        "rows": known,
+        "width": width,
+        "height": height,
+        "codec": "video" if f.codec == VIDEO else f.codec or "raw",
+        "depth": _depth(rows, f, start + there),
+        "stream": None if index is None or decode else stream(rows.store, f.name, index),
+    }
+
+
+def _sides(rows: Rows, f: Field, first: IntArray) -> tuple[int, int]:
+    """Return height and width; of images whose sizes vary, those of the first one."""
+    if f.kind == "array" and not (len(f.shape) == 2 or f.has_channels_last):
+        return f.shape[1], f.shape[2]
+    if f.shape[0] or not len(first):
+        return f.shape[0], f.shape[1]
+    header = image_header.read(rows.frames(f.name, first)[0])
+    return (header.height, header.width) if header else (0, 0)
+
+
+def _depth(rows: Rows, f: Field, there: IntArray) -> Json | None:
+    """Return the unit of a camera of depth, and the range in which its frames are shown at first."""
+    if f.dtype != "uint16":
+        return None
+    unit = Facts(rows.store.manifest).depth.get(f.name, {}).get("unit")
+    low, high = range_of(rows, f, there)
+    return {"unit": unit, "low": low, "high": high}

@@ -1,0 +1,255 @@
+"""What a page knows of an episode before it plays it: fields, cameras, times, marks, texts; and the values of a step.
+
+docs/view-interface.md describes the records.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from starlette.responses import Response
+
+from rlds_cli.dataset import Dataset, Rows, Tasks
+from rlds_cli.errors import InvalidArgument, RldsError
+from rlds_cli.look import check, rank
+from rlds_cli.ted import COMPUTED, END_NAMES, FLAGS, TASK, TASK_AT, Field, Subtasks
+from rlds_cli.view import elements
+from rlds_cli.view.cameras import cameras
+from rlds_cli.view.elements import names_of
+from rlds_cli.view.query import Query, record
+from rlds_cli.view.times import row_times
+
+if TYPE_CHECKING:
+    from rlds_cli.look.checks.findings import CheckReport
+
+_MOST_MARKS = 1000  # of one kind
+_MOST_CHANGES = 1000  # of a field of texts
+_TEXTS = 1 << 20  # characters of all texts of an episode
+_LONGEST = 4000  # characters of a text
+_SHORTEST = 40  # characters of a text of which all others are long
+_LONG_NAME = 200
+_EXACT = 1 << 53
+
+Json = dict[str, Any]
+Changes = dict[str, list[tuple[int, str | None]]]
+
+
+def episode(query: Query) -> Response:
+    """Answer with what an episode has."""
+    ds = query.dataset
+    number = query.episode(ds)
+    return record(query, describe(query, ds, number))
+
+
+def describe(query: Query, ds: Dataset, number: int) -> Json:
+    """Return the record of an episode."""
+    rows = query.once(ds, Rows)
+    length = int(rows.length[number])
+    index = int(rows.index[number])
+    fields = sorted(ds.schema.values(), key=rank)
+    texts = _texts(rows, [f for f in fields if f.kind == "text"], number)
+    marks, bands = _findings(query.once(ds, _found), index, length)
+    return {
+        "version": ds.version,
+        "number": number,
+        "id": _id(ds, index),
+        "steps": length,
+        "rows": length + int(rows.observed[number]),
+        "columns": _columns(ds, index),
+        "source": _source(ds, index),
+        "task": _task(ds, index, texts),
+        "end": END_NAMES[int(ds.store.episodes["end"][index])],
+        "time": row_times(rows, number),
+        "fields": [_field(ds, f, int(rows.count(f)[number]), query.once(ds, names_of)) for f in fields],
+        "cameras": cameras(rows, number, decode=query.decode),
+        "marks": [*_flags(rows, number), *marks],
+        "bands": [*_subtasks(ds, index, length, texts), *bands],
+        "texts": texts,
+    }
+
+
+def _id(ds: Dataset, index: int) -> str | None:
+    found = ds.store.episodes["id"][index].tobytes()
+    return found.hex() if any(found) else None
+
+
+def _columns(ds: Dataset, index: int) -> list[Json]:
+    """Return the values of the columns of the episode table."""
+    e, table = ds.store.episodes, ds.store.table
+    found: Json = {"length": e["length"][index]}
+    found |= {name: e[name][index] for name in COMPUTED if name in e}
+    found["end"] = END_NAMES[int(e["end"][index])]
+    if "seed" in e and e["has_seed"][index]:
+        found["seed"] = e["seed"][index]
+    if ds.episodes.splits:
+        found["splits"] = ", ".join(name for name in ds.episodes.splits if e[f"split/{name}"][index])
+    for name in ("group", "options"):
+        if text := table.episode_strings(name)[index]:
+            found[name] = text
+    found |= {name: ds.store.own_column(name).scalar(index) for name in ds.store.own_columns}
+    return [{"name": name, "value": _shown(value)} for name, value in found.items()]
+
+
+def _shown(value: Any) -> Any:
+    """Return a scalar as JSON has it: whole numbers that JavaScript has no number for are texts."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, int) and abs(value) > _EXACT:
+        return str(value)
+    return _cut(value) if isinstance(value, str) else value
+
+
+def _cut(text: str, longest: int = _LONGEST) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _source(ds: Dataset, index: int) -> str:
+    """Return the file, the group and the first row in the archive, as far as they are known."""
+    e, sources = ds.store.episodes, ds.store.sources
+    source = int(e["source"][index])
+    file = str(sources[source].get("file") or "") if source < len(sources) else ""
+    where = [_cut(part, _LONG_NAME) for part in (file, ds.store.table.episode_strings("group")[index]) if part]
+    return ", ".join([*where, f"row {int(e['row'][index]):,}"]) if where else ""
+
+
+def _task(ds: Dataset, index: int, texts: Changes) -> str | None:
+    """Return what the episode is about: its column, or the first text of a field."""
+    if Tasks(ds.store).is_column and (told := ds.store.own_column(TASK).scalar(index)) is not None:
+        return _cut(str(told))
+    for name in (TASK_AT, TASK):
+        found = next((text for _, text in texts.get(name, ()) if text), None)
+        if found:
+            return found
+    return None
+
+
+# -- fields
+
+
+def _field(ds: Dataset, f: Field, rows: int, names: elements.Names) -> Json:
+    listed = elements.elements(f, names) if f.kind == "array" and not f.is_image else []
+    kind = _kind(f)
+    return {
+        "name": f.name,
+        "kind": kind,
+        "dtype": f.dtype,
+        "shape": f.shape,
+        "placement": "step" if f.placement != "both" else "both",
+        "rows": rows,
+        "elements": listed,
+        "hidden": elements.hidden(f) if listed else 0,
+        "hold": kind in ("curve", "flag") and np.dtype(f.dtype).kind in "biu",
+        "unit": None,
+        "partner": elements.partner(f, ds, names) if kind == "curve" else None,
+    }
+
+
+def _kind(f: Field) -> str:
+    if f.is_image:
+        return "camera"
+    if f.kind == "text":
+        return "text"
+    if 0 in f.shape or np.dtype(f.dtype).kind not in "biuf":
+        return "other"
+    return "flag" if f.dtype == "bool" else "curve"
+
+
+# -- marks and bands
+
+
+def _flags(rows: Rows, number: int) -> list[Json]:
+    start, length = int(rows.start[number]), int(rows.length[number])
+    marks = list[Json]()
+    for name in FLAGS:
+        if name in rows.store.fields and length:
+            steps = np.flatnonzero(rows.between(name, start, start + length).reshape(length, -1).any(1))
+            kind = name.partition("/")[2]
+            marks += [{"step": int(step), "kind": kind, "text": kind} for step in steps[:_MOST_MARKS]]
+    return marks
+
+
+def _found(ds: Dataset) -> CheckReport:
+    """Return the findings that the manifest and the table of episodes have; no row is read."""
+    return check(ds, quick=True)
+
+
+def _findings(report: CheckReport, index: int, length: int) -> tuple[list[Json], list[Json]]:
+    """Return the findings at steps as marks, and those of the whole episode as bands."""
+    marks, bands = list[Json](), list[Json]()
+    for f in report.findings:
+        said = {"kind": "finding", "text": _cut(f"{f.code}: {f.text}"), "severity": f.severity}
+        here = [p for p in f.places if p.episode == index]
+        marks += [{"step": p.step, **said} for p in here if p.step is not None]
+        if (here and all(p.step is None for p in here)) or (not here and index in f.named):
+            bands.append({"first": 0, "stop": length, **said})
+    return marks, bands
+
+
+def _subtasks(ds: Dataset, index: int, length: int, texts: Changes) -> list[Json]:
+    """Return the ranges of steps with sub-tasks: of the column of episodes, or of a field of texts of this name."""
+    if Tasks(ds.store).has_subtasks:
+        try:
+            found = Tasks(ds.store).subtasks(np.array([index]))
+        except RldsError:  # a finding of `rlds check`, and no reason to show nothing
+            return []
+        start = int(ds.store.episodes["start"][index])
+        ranges = list(zip((found.first - start).tolist(), (found.stop - start).tolist(), found.texts, strict=True))
+    else:
+        name = next((n for n in texts if n.rpartition("/")[2] == Subtasks.FIELD), "")
+        changes = texts.get(name, [])
+        stops = [*(step for step, _ in changes[1:]), length][: len(changes)]
+        ranges = [(first, stop, text) for (first, text), stop in zip(changes, stops, strict=True) if text]
+    return [{"first": a, "stop": b, "kind": "subtask", "text": _cut(text)} for a, b, text in ranges]
+
+
+# -- texts
+
+
+def _texts(rows: Rows, fields: list[Field], number: int) -> Changes:
+    """Return where the texts of fields change: (step, text from there on)."""
+    found, left = Changes(), _TEXTS
+    for f in fields:
+        start, count = int(rows.start[number]), int(rows.count(f)[number])
+        codes = rows.between(f.name, start, start + count)
+        at = np.append(0, np.flatnonzero(codes[1:] != codes[:-1]) + 1)[: min(count, _MOST_CHANGES)]
+        changes = found[f.name] = list[tuple[int, str | None]]()
+        for step, text in zip(at.tolist(), rows.store.texts(f.name, codes[at]), strict=True):
+            shown = None if text is None else _cut(str(text), max(_SHORTEST, min(_LONGEST, left)))
+            left -= len(shown or "")
+            changes.append((step, shown))
+    return found
+
+
+# -- a step
+
+
+def step(query: Query) -> Response:
+    """Answer with the value of every field but images at a step; null where a field has none."""
+    ds = query.dataset
+    number, at = query.episode(ds), query.integer("step")
+    rows = query.once(ds, Rows)
+    count = int(rows.length[number] + rows.observed[number])
+    if not 0 <= at < count:
+        raise InvalidArgument(f"Episode {number:,} has no row {at:,}: it has {count:,}.")
+    names = [f.name for f in sorted(ds.schema.values(), key=rank) if not f.is_image]
+    values = {name: _value(rows, ds.schema[name], number, at) for name in names}
+    return record(query, {"version": ds.version, "number": number, "step": at, "values": values})
+
+
+def _value(rows: Rows, f: Field, number: int, at: int) -> Any:
+    """Return a text, a number, or the list of the elements that `episode` names."""
+    if at >= int(rows.count(f)[number]):
+        return None
+    value = rows.values(f.name, np.array([int(rows.start[number]) + at]))[0]
+    if f.kind == "text":
+        return None if value is None else _cut(str(value))
+    listed = [_number(v) for v in np.ravel(value)[: elements.MOST].tolist()]
+    return listed if f.shape else listed[0]
+
+
+def _number(value: Any) -> Any:
+    """Return a value of an array as JSON has it; numbers that it has not are texts."""
+    if isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value)):
+        return str(value)
+    return _shown(value)
