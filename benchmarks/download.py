@@ -25,9 +25,9 @@ import requests
 from results import DATA, Results
 
 from rlds_cli.base import settings
+from rlds_cli.base.http.client import Parallelism, RetryPolicy
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.places import RemoteFile
-from rlds_cli.places.http.client import Parallelism, RetryPolicy
 
 SIZE = 10**9
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))

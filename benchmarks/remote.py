@@ -167,8 +167,7 @@ def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 def _loader(ref: str, sampler: str, options: Mapping[str, Any], cache: str | None = None, seed: int = 1) -> Any:
     """Open a dataset and make its loader. ``options``: window, batch, fields and fill."""
-    from rlds_cli.loader import Loader
-    from rlds_cli.look import bench
+    from rlds_cli.loader import Loader, bench
 
     fields = options.get("fields")
     return Loader(
@@ -185,7 +184,7 @@ def _loader(ref: str, sampler: str, options: Mapping[str, Any], cache: str | Non
 def _imported() -> None:
     """Import what figures are not about."""
     from rlds_cli import loader  # noqa: F401
-    from rlds_cli.look import bench  # noqa: F401
+    from rlds_cli.loader import bench  # noqa: F401
 
 
 def epoch(url: str, ref: str, sampler: str, options: dict[str, Any], most: int, cache: str | None) -> dict[str, Any]:

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from rlds_cli.make.downloads import published as published
     from rlds_cli.make.downloads.download import download as download
     from rlds_cli.make.downloads.loading import load as load
+    from rlds_cli.make.downloads.mirroring import mirror as mirror
     from rlds_cli.make.importing import import_files as import_files
     from rlds_cli.share import index as index
-    from rlds_cli.share import mirror as mirror
     from rlds_cli.share import push as push
     from rlds_cli.store.growing.retention import Fifo as Fifo
     from rlds_cli.store.growing.retention import Reservoir as Reservoir
@@ -113,7 +113,7 @@ _HOMES = {
     "load": "rlds_cli.make.downloads.loading",
     "lock": "rlds_cli.keep",
     "merge": "rlds_cli.make.convert.merging",
-    "mirror": "rlds_cli.share",
+    "mirror": "rlds_cli.make",
     "open_dataset": "rlds_cli.dataset",
     "push": "rlds_cli.share",
     "sync": "rlds_cli.keep",

@@ -21,10 +21,10 @@ import manifest_mutants
 from server import Server
 
 from rlds_cli.base import settings
+from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.keep import pinning
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.places import RemoteFile
-from rlds_cli.places.http.client import RetryPolicy
 
 CONTENT = bytes(range(256)) * 8
 HEADERS = (

@@ -47,36 +47,36 @@ NAME = "rlds_cli"
 WALKS = ("a download", "a first batch", "a preprocess", "a label", "a push")
 
 # What each part of a room may import, besides itself. The parts of a room are packages below its own.
-_GROUND = "base base.files base.media"
-_PLACES = "places.http places.sources places.files places.urls places.remote"
+_GROUND = "base base.files base.http base.media"
+_PLACES = "places.sources places.files places.urls places.remote"
 _STORED = f"{_GROUND} archives.formats ted registry home store store.growing {_PLACES}"
 _BELOW = {
     "base": "",
     "base.files": "base",
     "base.media": "base base.files",
-    "places.http": _GROUND,
-    "places.sources": f"{_GROUND} places.http",
-    "places.files": f"{_GROUND} places.http places.sources",
-    "places.urls": f"{_GROUND} places.http places.sources places.files",
+    "base.http": "base base.files",
+    "places.sources": _GROUND,
+    "places.files": f"{_GROUND} places.sources",
+    "places.urls": f"{_GROUND} places.sources places.files",
     "archives.formats": _GROUND,
     "ted": _GROUND,
-    "registry": f"{_GROUND} places.http",
+    "registry": _GROUND,
     "home": f"{_GROUND} registry ted store",
     "archives": f"{_GROUND} archives.formats ted",
     "store": f"{_GROUND} ted",
     "store.growing": f"{_GROUND} ted store",
-    "places.remote": f"{_GROUND} ted registry home store store.growing places.http places.sources",
+    "places.remote": f"{_GROUND} ted registry home store store.growing places.sources",
     "dataset": f"{_STORED} top",  # `top` is the table of public names: methods call those of packages above by it
     "look.checks": f"{_STORED} dataset",
-    "make.convert": f"{_STORED} dataset archives look.checks",  # it records findings
+    "look.files": f"{_STORED} archives",
+    "make.convert": f"{_STORED} dataset archives look.checks look.files",  # it records findings
     "make.downloads": f"{_STORED} dataset archives look.checks make.convert",
     "loader": f"{_STORED} dataset",
     "preprocess": f"{_STORED} dataset",
-    "look.report": f"{_STORED} dataset archives look.checks make.convert",
+    "look.report": f"{_STORED} dataset archives look.checks look.files",
     "look.pages": f"{_STORED} dataset archives look.checks look.report",
-    "share": f"{_STORED} dataset make.convert make.downloads look.report",
+    "share": f"{_STORED} dataset look.report",
     "keep": f"{_STORED} dataset archives look.checks make.convert make.downloads loader preprocess share",
-    "look.bench": f"{_STORED} dataset loader",
     "view": f"{_STORED} dataset look.checks look.report",
     "bridges.exports": f"{_STORED} dataset archives make.convert",
     "bridges": f"{_STORED} dataset archives bridges.exports make.convert make.downloads loader keep look.report",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli.look.bench.worker import evict, faults, mapped_files, memory
+from rlds_cli.loader.bench.worker import evict, faults, mapped_files, memory
 
 __all__ = ["cool", "faults", "memory", "read_ahead", "resident"]
 

@@ -7,7 +7,7 @@ from functools import cache
 from loader import data
 from loader.cases import Builders, Figure, Group, Row
 from loader.memory import MIB
-from rlds_cli.look.bench import Measurement, measure
+from rlds_cli.loader.bench import Measurement, measure
 
 MANY, SECONDS = 16, 2.0
 

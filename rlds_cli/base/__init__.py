@@ -1,1 +1,1 @@
-"""The ground of all rooms: names, numbers, text, settings, progress, the file system."""
+"""The ground of all rooms: names, numbers, text, settings, progress, the file system, HTTP."""

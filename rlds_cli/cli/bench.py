@@ -11,7 +11,7 @@ from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 
 if TYPE_CHECKING:
-    from rlds_cli.look.bench import Measurement
+    from rlds_cli.loader.bench import Measurement
 
 
 @app.command("bench")
@@ -49,7 +49,7 @@ def bench(
     Example: rlds bench d4rl/hopper-medium-v2 --window "Slice(32)" --batch-size 8 --processes 4
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.look import measure
+    from rlds_cli.loader import measure
 
     with out.progress() as progress:
         found = measure(

@@ -13,7 +13,7 @@ from rlds_cli.cli.commands import app, resumable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rlds_cli.share.mirroring import Mirrored, MirroredArchive
+    from rlds_cli.make.downloads.mirroring import Mirrored, MirroredArchive
 
 
 @app.command("mirror")
@@ -43,10 +43,10 @@ def mirror(
     *ids, to = ids_and_to
     if not ids:
         raise typer.BadParameter("give ids of datasets, and last where to copy their archives")
-    from rlds_cli import share
+    from rlds_cli import make
 
     with out.progress() as progress, resumable():
-        found = share.mirror(ids, to, dry_run=dry_run, cache_dir=cache_dir, progress=progress)
+        found = make.mirror(ids, to, dry_run=dry_run, cache_dir=cache_dir, progress=progress)
     for archive in found.archives:
         for warning in archive.warnings:
             out.note(f"warning: {warning}")

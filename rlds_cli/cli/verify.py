@@ -15,7 +15,7 @@ from rlds_cli.cli.commands import app
 
 if TYPE_CHECKING:
     from rlds_cli.keep.repair import Repair
-    from rlds_cli.keep.verification import Trace
+    from rlds_cli.look.report.tracing import Trace
     from rlds_cli.store.integrity import Verification
 
 
@@ -97,10 +97,10 @@ def _fix(ids: Sequence[str], expect: str | None, cache_dir: Path | None) -> None
 
 def _trace(ids: Sequence[str], steps: int, archive: str | None, reader: str | None, cache_dir: Path | None) -> None:
     """Compare values with the archive instead of comparing hashes."""
-    from rlds_cli import home, keep
+    from rlds_cli import home, look
 
     named = home.versions(ids, everything=not ids, cache_dir=cache_dir)
-    found = [keep.trace(str(ref), steps, archive=archive, reader=reader) for ref in named]
+    found = [look.trace(str(ref), steps, archive=archive, reader=reader) for ref in named]
     out.result(found, _traces(found, ids))
     if not all(t.ok for t in found):
         raise typer.Exit(1)

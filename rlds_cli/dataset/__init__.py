@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from rlds_cli.dataset.environments import known_spaces as known_spaces
     from rlds_cli.dataset.environments import make_env as make_env
     from rlds_cli.dataset.environments import reference_scores as reference_scores
-    from rlds_cli.dataset.environments import time_limit as time_limit
     from rlds_cli.dataset.expressions import expression_of as expression_of
     from rlds_cli.dataset.history import ProvenanceStep as ProvenanceStep
     from rlds_cli.dataset.history import Version as Version
@@ -97,7 +96,6 @@ __all__ = [
     "source_of_step",
     "sources_for_another",
     "stands_for",
-    "time_limit",
     "versions_of",
 ]
 
@@ -108,7 +106,7 @@ lazy(
         "compaction": "compact",
         "datasets": "ArrayLike Dataset open_dataset",
         "editing": "Outcome append_step is_published remake",
-        "environments": "known_spaces make_env reference_scores time_limit",
+        "environments": "known_spaces make_env reference_scores",
         "expressions": "expression_of",
         "history": "ProvenanceStep Version named_versions versions_of",
         "layouts": "d4rl_fields d4rl_steps",

@@ -304,13 +304,6 @@ def _gymnasium() -> Any:
     return gymnasium
 
 
-def time_limit(env: Mapping[str, Any]) -> int | None:
-    """Return the time limit that a manifest records for its environment; None without a valid one."""
-    spec = env.get("spec")
-    stated = (spec.get("max_episode_steps") if isinstance(spec, dict) else None) or env.get("max_episode_steps")
-    return stated if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0 else None
-
-
 def reference_scores(manifest: Manifest) -> tuple[float, float]:
     """Return the returns for scores 0 and 1, from the archive or else from the registry.
 

@@ -1,9 +1,9 @@
 """Maintain datasets: check them, repair them, free space, and write down how they are made.
 
-`verify` compares a dataset with its fingerprint, `verify_all` several, and `trace` compares values with the archive;
-`repair_all` makes damaged ones again. `lock` writes how datasets are made, `sync` makes them, and `unallowed` says what
-it needs permission for. `compact` and `clear` let earlier versions and episodes go, `remove` datasets (`plan_removal`
-says which cannot be made again), `collect` what `find_garbage` lists. `reencode` changes the encoding of a dataset.
+`verify` compares a dataset with its fingerprint, `verify_all` several; `repair_all` makes damaged ones again. `lock`
+writes how datasets are made, `sync` makes them, and `unallowed` says what it needs permission for. `compact` and
+`clear` let earlier versions and episodes go, `remove` datasets (`plan_removal` says which cannot be made again),
+`collect` what `find_garbage` lists. `reencode` changes the encoding of a dataset.
 `diagnose` looks at the installation, whose readers are the `installed_readers`.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlds_cli.keep.reencoding import reencode
     from rlds_cli.keep.removing import plan_removal, remove
     from rlds_cli.keep.repair import repair_all
-    from rlds_cli.keep.verification import trace, verify, verify_all
+    from rlds_cli.keep.verification import verify, verify_all
 
 __all__ = [
     "clear",
@@ -36,7 +36,6 @@ __all__ = [
     "remove",
     "repair_all",
     "sync",
-    "trace",
     "unallowed",
     "verify",
     "verify_all",
@@ -52,6 +51,6 @@ lazy(
         "reencoding": "reencode",
         "removing": "plan_removal remove",
         "repair": "repair_all",
-        "verification": "trace verify verify_all",
+        "verification": "verify verify_all",
     },
 )

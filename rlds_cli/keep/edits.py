@@ -33,7 +33,6 @@ from rlds_cli.dataset import Dataset, Outcome, ProvenanceStep, remake
 from rlds_cli.errors import DatasetNotFound, InvalidEpisode, RldsError
 from rlds_cli.keep.lock_values import LockValue
 from rlds_cli.store import Facts, Manifest, Store, StoredColumn, open_store
-from rlds_cli.ted import Scalar
 
 _MEMBERS = ("from", "base", "episodes", "columns", "facts")
 _MOST = 1 << 53  # episodes and steps: far above those of any dataset, and sums stay below 64 bits
@@ -304,8 +303,8 @@ def _column(runs: Mapping[str, Any], name: str, episodes: int, wrong: str) -> St
         raise RldsError(f"{wrong}: the column {name} has values of {counts.sum():,} episodes, not of {episodes:,}.")
     missing = np.repeat(np.array([v is None for v in values], bool), counts)
     if runs["dtype"] == _TEXT:
-        texts: list[Scalar] = np.repeat(np.array(values, object), counts).tolist()
-        return StoredColumn(_TEXT, [None if t is None else str(t) for t in texts], missing)
+        texts = np.repeat(np.array(values, object), counts)
+        return StoredColumn(_TEXT, [None if t is None else str(t) for t in texts.tolist()], missing)
     filler = np.nan if runs["dtype"] == "float64" else 0
     filled = np.array([filler if v is None else v for v in values], runs["dtype"])
     return StoredColumn(runs["dtype"], np.repeat(filled, counts), missing)

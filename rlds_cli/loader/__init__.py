@@ -3,9 +3,8 @@
 >>> from rlds_cli.loader import Loader, Slice
 >>> loader = Loader("d4rl/hopper-medium-v2", 64, window=Slice(20, after=19))  # doctest: +SKIP
 
-Windows and samplers are read from text by `parse_window` and `parse_sampler`. `reader` reads transitions by number,
-without drawing. `blocks_of` are those of a dataset at an address. `check_packed`, `lock_of_packed` and
-`discard_frames` look after what loaders leave in a home: packed rows and cached frames.
+`reader` reads transitions by number, without drawing. `measure` measures the speed of loading. `check_packed`,
+`lock_of_packed` and `discard_frames` look after what loaders leave in a home: packed rows and cached frames.
 
 `opening` says what a loader draws from, and `build` makes its source; `schedule` and `order` number the samples,
 `samplers` draw windows, `windows` and `index` say which rows these are, `fields` which columns. `read` leads through a
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Resize as Resize
     from rlds_cli.dataset import Reward as Reward
     from rlds_cli.dataset import ToFloat as ToFloat
+    from rlds_cli.loader.bench import measure as measure
     from rlds_cli.loader.fields.goals import Goals as Goals
     from rlds_cli.loader.fields.goals import ReturnToGo as ReturnToGo
     from rlds_cli.loader.loader import Loader as Loader
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from rlds_cli.loader.storage.check import check_packed as check_packed
     from rlds_cli.loader.storage.frame_cache import discard_frames as discard_frames
     from rlds_cli.loader.storage.packed import lock_of_packed as lock_of_packed
-    from rlds_cli.loader.storage.remote import blocks_of as blocks_of
-    from rlds_cli.loader.texts import parse_sampler as parse_sampler
-    from rlds_cli.loader.texts import parse_window as parse_window
     from rlds_cli.loader.waiting import Live as Live
     from rlds_cli.loader.windows.offsets import Offsets as Offsets
     from rlds_cli.loader.windows.windows import Episode as Episode
@@ -82,12 +79,10 @@ __all__ = [
     "Uniform",
     "Weighted",
     "Window",
-    "blocks_of",
     "check_packed",
     "discard_frames",
     "lock_of_packed",
-    "parse_sampler",
-    "parse_window",
+    "measure",
     "reader",
 ]
 
@@ -96,6 +91,7 @@ lazy(
     {
         ".dataset.batch": "Batch",
         ".dataset.transforms": "Clip Metres Normalize Resize Reward ToFloat",
+        "bench": "measure",
         "fields.goals": "Goals ReturnToGo",
         "loader": "Loader",
         "mixture.mixture": "Anneal Member Mixture",
@@ -109,8 +105,6 @@ lazy(
         "storage.check": "check_packed",
         "storage.frame_cache": "discard_frames",
         "storage.packed": "lock_of_packed",
-        "storage.remote": "blocks_of",
-        "texts": "parse_sampler parse_window",
         "waiting": "Live",
         "windows.offsets": "Offsets",
         "windows.windows": "Episode Slice Transition Window",

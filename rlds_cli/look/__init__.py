@@ -1,10 +1,11 @@
-"""Look at datasets: summaries, checks, comparisons, pages and speed; and at files that are not datasets.
+"""Look at datasets: summaries, checks, comparisons and pages; and at files that are not datasets.
 
 Records: `summarise` and `describe_episode` describe a dataset, `describe_source` what it was made of, `describe_file`
-a file, `compare` two datasets, `inspect` any of them; `summarise_derived` what a preprocess run made. `overview`,
-`listing` and `card` describe what the disk and the registry hold, with `citation`, `fingerprint` and `nearest`.
-`check` and `check_archive` look for faults in the content, `episodes_of` a finding of one of the `CODES`;
-`record_findings` writes them into a manifest. `measure` measures the speed of loading.
+a file, `compare` two datasets, `inspect` any of them, and `summarise_derived` what a preprocess run made. `trace`
+compares single steps with the archive. `overview`, `listing` and `card` describe what the disk and the registry hold,
+with `citation`, `fingerprint` and `nearest`. `check` and `check_archive` look for faults in the content, `episodes_of`
+a finding of one of the `CODES`; `record_findings` writes them into a manifest. `choose_files` and `files_to_import`
+return the files that a user's paths and patterns stand for.
 
 Pages: `page` draws a record on a terminal, and `account_lines` the account of an archive; fields are sorted by `rank`.
 `write_page` writes the HTML report, `write_plot` a chart or pictures (`plot_suffixes`), `plot` a chart. `pages_beside`
@@ -18,9 +19,9 @@ from typing import TYPE_CHECKING
 from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
-    from rlds_cli.look.bench import measure
     from rlds_cli.look.checks.findings import CODES, episodes_of
     from rlds_cli.look.checks.run import check, check_archive, record_findings
+    from rlds_cli.look.files.given import choose_files, files_to_import
     from rlds_cli.look.pages.account import account_lines
     from rlds_cli.look.pages.choosing import page
     from rlds_cli.look.report.beside import pages_beside
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from rlds_cli.look.report.plots import plot, plot_suffixes, write_plot
     from rlds_cli.look.report.source import describe_source
     from rlds_cli.look.report.summary import describe_episode, summarise, summarise_derived
+    from rlds_cli.look.report.tracing import trace
 
 __all__ = [
     "CODES",
@@ -43,16 +45,17 @@ __all__ = [
     "card",
     "check",
     "check_archive",
+    "choose_files",
     "citation",
     "compare",
     "describe_episode",
     "describe_file",
     "describe_source",
     "episodes_of",
+    "files_to_import",
     "fingerprint",
     "inspect",
     "listing",
-    "measure",
     "nearest",
     "overview",
     "page",
@@ -63,6 +66,7 @@ __all__ = [
     "record_findings",
     "summarise",
     "summarise_derived",
+    "trace",
     "write_page",
     "write_plot",
 ]
@@ -70,9 +74,9 @@ __all__ = [
 lazy(
     __name__,
     {
-        "bench": "measure",
         "checks.findings": "CODES episodes_of",
         "checks.run": "check check_archive record_findings",
+        "files.given": "choose_files files_to_import",
         "pages.account": "account_lines",
         "pages.choosing": "page",
         "report.beside": "pages_beside",
@@ -86,5 +90,6 @@ lazy(
         "report.plots": "plot plot_suffixes write_plot",
         "report.source": "describe_source",
         "report.summary": "describe_episode summarise summarise_derived",
+        "report.tracing": "trace",
     },
 )

@@ -3,7 +3,8 @@
 `create` takes episodes, and `writer` opens a `Writer`, for `Frames` and `Video`, too. `import_files` and `append` read
 files of a user; `plan_import` and `plan_append` say what would come of them. `merge` joins datasets, which are `MERGED`
 then. `download` fetches what the registry or an address names, and `load` only what is not here; `deliver` does it by a
-`DownloadRequest`, after `plan_download`. A `RegisteredArchive` and `fetch_again` fetch files of archives alone.
+`DownloadRequest`, after `plan_download`. `fetch_again` fetches files of an archive alone, and `mirror` copies
+archives of the registry to a store.
 """
 
 from __future__ import annotations
@@ -18,14 +19,12 @@ if TYPE_CHECKING:
     from rlds_cli.make.convert.cameras import Frames as Frames
     from rlds_cli.make.convert.cameras import Video as Video
     from rlds_cli.make.convert.create import create as create
-    from rlds_cli.make.convert.given import files_to_import as files_to_import
     from rlds_cli.make.convert.merging import MERGED as MERGED
     from rlds_cli.make.convert.merging import merge as merge
     from rlds_cli.make.convert.merging import plan_merge as plan_merge
     from rlds_cli.make.convert.writer import Writer as Writer
     from rlds_cli.make.convert.writer import fields_like as fields_like
     from rlds_cli.make.convert.writer import writer as writer
-    from rlds_cli.make.downloads.again import RegisteredArchive as RegisteredArchive
     from rlds_cli.make.downloads.again import fetch_again as fetch_again
     from rlds_cli.make.downloads.download import deliver as deliver
     from rlds_cli.make.downloads.download import download as download
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from rlds_cli.make.downloads.download import reading_options as reading_options
     from rlds_cli.make.downloads.fetch.planning import remembered as remembered
     from rlds_cli.make.downloads.loading import load as load
+    from rlds_cli.make.downloads.mirroring import mirror as mirror
     from rlds_cli.make.downloads.request import DownloadRequest as DownloadRequest
     from rlds_cli.make.importing import import_files as import_files
     from rlds_cli.make.importing import is_recognised as is_recognised
@@ -44,7 +44,6 @@ __all__ = [
     "DownloadRequest",
     "Frames",
     "MERGED",
-    "RegisteredArchive",
     "Video",
     "Writer",
     "append",
@@ -54,11 +53,11 @@ __all__ = [
     "expand_refs",
     "fetch_again",
     "fields_like",
-    "files_to_import",
     "import_files",
     "is_recognised",
     "load",
     "merge",
+    "mirror",
     "plan_append",
     "plan_download",
     "plan_import",
@@ -75,13 +74,13 @@ lazy(
         "convert.appending": "append plan_append",
         "convert.cameras": "Frames Video",
         "convert.create": "create",
-        "convert.given": "files_to_import",
         "convert.merging": "MERGED merge plan_merge",
         "convert.writer": "Writer fields_like writer",
-        "downloads.again": "RegisteredArchive fetch_again",
+        "downloads.again": "fetch_again",
         "downloads.download": "deliver download expand_refs plan_download reading_options",
         "downloads.fetch.planning": "remembered",
         "downloads.loading": "load",
+        "downloads.mirroring": "mirror",
         "downloads.request": "DownloadRequest",
         "importing": "import_files is_recognised plan_import read_mapping",
     },

@@ -29,7 +29,8 @@ from rlds_cli.base.text import natural
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import InvalidArgument, InvalidId, NameTaken, RldsError, UnsafeArchive
 from rlds_cli.home import Home, exclusive
-from rlds_cli.make.convert import given, reading
+from rlds_cli.look import choose_files, files_to_import
+from rlds_cli.make.convert import reading
 from rlds_cli.make.convert.archive import Conversion, check_plan, convert, identities
 from rlds_cli.make.convert.create import rate, texts
 from rlds_cli.store import Facts, Manifest, StoredDataset
@@ -156,9 +157,7 @@ def plan_import(
     Archive.check_options(rewards=rewards, missing=missing)
     named = None if reader is None else ReaderName(reader).resolved()
     with planner(id=str(id), progress=shown(progress)):
-        chosen = given.files_to_import(
-            [paths] if isinstance(paths, str | os.PathLike) else paths, id, cache_dir=cache_dir
-        )
+        chosen = files_to_import([paths] if isinstance(paths, str | os.PathLike) else paths, id, cache_dir=cache_dir)
         files = chosen.files
         options = Archive(
             _root(files),
@@ -211,7 +210,7 @@ def plan_import(
 def is_recognised(paths: Sequence[StrPath]) -> bool:
     """Return whether a reader recognises files, also where it cannot plan to read them."""
     try:
-        return archives.is_recognised(given.expand(paths))
+        return archives.is_recognised(choose_files(paths).files)
     except RldsError:
         return False
 

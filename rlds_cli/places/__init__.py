@@ -5,8 +5,7 @@ writer.
 
 `as_url` says what a URL of an archive names, and asks its place for the files, unless it leaves that `Unanswered`; URLs
 of `network_schemes` mean the same on every machine. A `FileDownload` brings a `RemoteFile` to the disk, and a
-`FileRecord` beside it says where it came from. A `Client` makes the requests, and retries by a `RetryPolicy` until a
-failure is `Permanent`.
+`FileRecord` beside it says where it came from.
 
 `open_remote` opens a dataset at an address. A `Pull` brings it into a home. `datasets_at` lists those at an address. A
 `Published` dataset is one of LeRobot on the hub, prepared to be read there. `Origins` are the addresses that a dataset
@@ -17,7 +16,7 @@ bytes have hashes. A `PushedDataset` reads it; a `Hasher` and an `IndexBuilder` 
 
 `sources` has a class for each kind of place, the engine `transfer` that brings bytes from it, and `objects`, which
 tries again; `urls` a class for each kind of URL. `files` brings one file of an archive to the disk, with connections
-side by side; `http` makes requests with deadlines and limits. `remote` has datasets at an address: the format
+side by side. `remote` has datasets at an address: the format
 (`index`, `versions`, `blocks`, `building`), reading it (`store`, `files`, `cache`, `flights`, `filling`, `proving`),
 bringing all of it (`pulling`), and what of it is on this disk (`leases`, `origins`, `presence`).
 """
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from rlds_cli.places.files.file_download import FileDownload as FileDownload
     from rlds_cli.places.files.records import FileRecord as FileRecord
     from rlds_cli.places.files.remote_file import RemoteFile as RemoteFile
-    from rlds_cli.places.http.client import Client as Client
-    from rlds_cli.places.http.client import RetryPolicy as RetryPolicy
-    from rlds_cli.places.http.connections import Permanent as Permanent
     from rlds_cli.places.remote.blocks import BLOCK as BLOCK
     from rlds_cli.places.remote.blocks import GROUP as GROUP
     from rlds_cli.places.remote.building import Hasher as Hasher
@@ -61,7 +57,6 @@ __all__ = [
     "GROUP",
     "Address",
     "Body",
-    "Client",
     "FileDownload",
     "FileRecord",
     "Hasher",
@@ -69,13 +64,11 @@ __all__ = [
     "IndexBuilder",
     "Origins",
     "Overtaken",
-    "Permanent",
     "Published",
     "Pull",
     "PushedDataset",
     "RemoteDirectory",
     "RemoteFile",
-    "RetryPolicy",
     "Unanswered",
     "Versions",
     "as_url",
@@ -91,8 +84,6 @@ lazy(
         "files.file_download": "FileDownload",
         "files.records": "FileRecord",
         "files.remote_file": "RemoteFile",
-        "http.client": "Client RetryPolicy",
-        "http.connections": "Permanent",
         "remote.blocks": "BLOCK GROUP",
         "remote.building": "Hasher IndexBuilder",
         "remote.index": "Index",

@@ -493,8 +493,9 @@ def _fetch(source: RegistrySource, where: Settings) -> None:
 
 
 def _get(url: str, where: Settings) -> bytes:
+    from rlds_cli.base.http.client import Client, RetryPolicy
+    from rlds_cli.base.http.connections import Permanent
     from rlds_cli.errors import DownloadFailed, Offline
-    from rlds_cli.places import Client, Permanent, RetryPolicy
 
     if where.offline:
         raise Offline(f"{shown(url)} is on the network, which is off (RLDS_OFFLINE or --offline).")

@@ -1,8 +1,8 @@
-"""Send datasets and archives to stores, where others read them.
+"""Send datasets to stores, where others read them.
 
 `push` sends a version of a dataset to an address, and `collect` removes from there what no version needs. `index` lets
-a directory of a dataset be read at its address as it lies. `mirror` copies archives of the registry. `catalogue` writes
-a page of all datasets below an address.
+a directory of a dataset be read at its address as it lies. `catalogue` writes a page of all datasets below
+an address.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from rlds_cli.share.cataloguing import catalogue
     from rlds_cli.share.collecting import collect
     from rlds_cli.share.indexing import index
-    from rlds_cli.share.mirroring import mirror
     from rlds_cli.share.pushing import push
 
-__all__ = ["catalogue", "collect", "index", "mirror", "push"]
+__all__ = ["catalogue", "collect", "index", "push"]
 
 lazy(
     __name__,
@@ -26,7 +25,6 @@ lazy(
         "cataloguing": "catalogue",
         "collecting": "collect",
         "indexing": "index",
-        "mirroring": "mirror",
         "pushing": "push",
     },
 )

@@ -14,6 +14,7 @@ from pathlib import Path
 from rlds_cli import home
 from rlds_cli.base import settings, text
 from rlds_cli.base.files.hashing import short
+from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.base.progress import Event, Progress, Stage, shown
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import Settings, StrPath
@@ -27,7 +28,6 @@ from rlds_cli.places import (
     Origins,
     Overtaken,
     PushedDataset,
-    RetryPolicy,
     Versions,
     open_objects,
 )

@@ -15,7 +15,7 @@ from PIL import Image
 
 import rlds_cli
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make import plan_import
 
 

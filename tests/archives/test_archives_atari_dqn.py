@@ -19,8 +19,8 @@ from rlds_cli import archives
 from rlds_cli.archives import Archive, atari_dqn
 from rlds_cli.base.text import natural
 from rlds_cli.errors import CorruptArchive, DownloadFailed, UnknownLayout, UnsafeArchive
-from rlds_cli.keep.verification import trace
 from rlds_cli.look.report import catalogue
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files
 from rlds_cli.registry import lookup
 from rlds_cli.ted import END_NAMES, EpisodeTable, Note

@@ -10,7 +10,7 @@ import pytest
 
 import rlds_cli
 from rlds_cli.errors import CorruptArchive, RldsError
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files, plan_import
 
 RNG = np.random.default_rng(0)

@@ -23,7 +23,7 @@ from rlds_cli import archives, registry, ted
 from rlds_cli.archives import Archive, gen_dgrl
 from rlds_cli.archives.formats import compressed
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files
 from rlds_cli.registry import lookup
 

@@ -12,7 +12,7 @@ from archive_rows import Rows
 
 import rlds_cli
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.ted import CUT, TERMINATED
 
 LENGTHS = (4, 1, 5)

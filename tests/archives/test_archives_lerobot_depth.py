@@ -18,9 +18,9 @@ from PIL import Image
 from rlds_cli.base.media import mp4
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import UnknownField, UnknownLayout
-from rlds_cli.keep.verification import trace
 from rlds_cli.loader import Loader, Metres, Sequential, Transition
 from rlds_cli.look.report.plots import contact_sheet
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files, plan_import
 
 DEPTH = "observation/images/depth"

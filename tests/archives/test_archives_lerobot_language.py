@@ -15,8 +15,8 @@ from lerobot_archives import Content, write_v2, write_v3
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import CorruptArchive
-from rlds_cli.keep.verification import trace
 from rlds_cli.loader import Loader, Sequential, Transition
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files, plan_import
 
 ROW = [("role", pa.string()), ("content", pa.string()), ("style", pa.string())]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files
 
 FILES = {

@@ -19,10 +19,10 @@ import rlds_cli
 from rlds_cli import archives, preprocess, registry
 from rlds_cli.archives import flat, flat_rows, ogbench
 from rlds_cli.base.files.packaged import registry_directory
+from rlds_cli.base.http import client
 from rlds_cli.dataset import environments
 from rlds_cli.errors import CorruptArchive, InvalidArgument, MissingPackage, UnknownLayout
 from rlds_cli.make.importing import import_files
-from rlds_cli.places.http import client
 from rlds_cli.registry import lookup
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 

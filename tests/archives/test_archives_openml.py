@@ -16,7 +16,7 @@ import rlds_cli
 from rlds_cli import archives, registry
 from rlds_cli.archives import flat_rows, openml
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files
 from rlds_cli.ted import TERMINATED
 

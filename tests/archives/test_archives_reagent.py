@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import rlds_cli
-from rlds_cli.keep.verification import trace
 from rlds_cli.loader import Loader, Shuffled
+from rlds_cli.look.report.tracing import trace
 
 
 def test_rows_in_any_order_become_episodes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from rllib_files import LENGTHS, batch, buffer, episode, packed, write_states
 
 import rlds_cli
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files, plan_import
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 

@@ -12,7 +12,7 @@ from tfds_files import example, image, write_records
 
 import rlds_cli
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files, plan_import
 
 

@@ -13,7 +13,7 @@ import pytest
 from lerobot_archives import Content, decoded, write_v3
 
 from rlds_cli.errors import ArchiveError, CorruptArchive
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files, plan_import
 
 DATA = Path(__file__).parents[1] / "data"

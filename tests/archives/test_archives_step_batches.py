@@ -16,7 +16,7 @@ from hub_tables import episode_rows, saved, write_rows
 
 import rlds_cli
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.ted import CUT, TERMINATED
 
 Row = dict[str, Any]

@@ -11,7 +11,7 @@ import pytest
 from archive_rows import Rows
 
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files, plan_import
 from rlds_cli.ted import CUT, TERMINATED
 

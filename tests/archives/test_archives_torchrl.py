@@ -20,9 +20,9 @@ import rlds_cli
 from rlds_cli import archives
 from rlds_cli.archives import torchrl
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.keep.verification import trace
+from rlds_cli.look import choose_files
 from rlds_cli.look.report import describe_file
-from rlds_cli.make.convert.given import expand
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files, plan_import
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
@@ -120,12 +120,15 @@ def test_inspect_says_what_it_is(dumps: Path) -> None:
     assert (found.reader, found.what, found.episodes) == ("torchrl", "TorchRL's replay buffer: TED form, 16 arrays", 6)
     assert found.suggestion is not None and "--as local/ted-part" in found.suggestion.replace("_", "-")
     assert plan_import(dumps / "flat_part", "local/x").rows == 60 + 6
-    assert archives.recognise(expand([dumps / "rollout_envs_part"])) == (
+    assert archives.recognise(choose_files([dumps / "rollout_envs_part"]).files) == (
         "torchrl",
         "memory-mapped TensorDict: TED form, 15 arrays",
     )
-    assert archives.recognise(expand([dumps / "h5_part"])) == ("torchrl", "TorchRL's replay buffer: H5 form")
-    alone = expand([dumps / "h5_part" / "storage" / "checkpoint.h5"])
+    assert archives.recognise(choose_files([dumps / "h5_part"]).files) == (
+        "torchrl",
+        "TorchRL's replay buffer: H5 form",
+    )
+    alone = choose_files([dumps / "h5_part" / "storage" / "checkpoint.h5"]).files
     assert archives.recognise(alone) == ("torchrl", "TorchRL's checkpoint of trajectories (HDF5)")
     assert rows(dumps / "h5_part" / "storage").episodes.length.sum() == 60
 

@@ -16,7 +16,7 @@ from rlds_cli import archives
 from rlds_cli.archives import Archive, vd4rl
 from rlds_cli.base.text import natural
 from rlds_cli.errors import CorruptArchive, FrameError, RldsError, UnknownLayout
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files, plan_import
 
 SAMPLES = Path(__file__).parents[1] / "data/vd4rl/main/walker_walk/random"

@@ -21,7 +21,7 @@ from zarr.core.dtype import VariableLengthBytes
 import rlds_cli
 from rlds_cli.cli import import_ as command
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 
 ENDS = np.array([5, 12, 16])
 ROWS = 16

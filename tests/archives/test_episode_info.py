@@ -15,7 +15,7 @@ from own_files import write
 
 import rlds_cli
 from rlds_cli.errors import CorruptArchive, NameTaken, UnknownLayout
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make import append
 from rlds_cli.make.importing import import_files, plan_import
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files, plan_import
 
 NAMES = ["9c1e", "03ab", "f7d0", "5a5a", "1b2c"]  # in another order than that of names

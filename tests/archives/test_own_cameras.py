@@ -22,8 +22,8 @@ from rlds_cli import open_dataset, verify
 from rlds_cli.base.progress import Event
 from rlds_cli.errors import ArchiveError, CorruptArchive, NameTaken, UnknownLayout, UnsafeArchive
 from rlds_cli.keep.repair import repair
-from rlds_cli.keep.verification import trace
 from rlds_cli.loader import Loader
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files, plan_import
 
 LENGTHS = [4, 6]

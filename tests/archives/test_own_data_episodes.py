@@ -17,8 +17,8 @@ import rlds_cli
 from rlds_cli import archives
 from rlds_cli.cli import main
 from rlds_cli.errors import ArchiveError, UnknownLayout
-from rlds_cli.keep.verification import trace
 from rlds_cli.look.report.files import describe_file
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files, plan_import
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 

@@ -17,7 +17,7 @@ from own_files import FORMATS, write
 from rlds_cli import archives
 from rlds_cli.archives.plain import boundaries, flat
 from rlds_cli.errors import ArchiveError, UnknownLayout
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files, plan_import
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 

@@ -18,7 +18,7 @@ import rlds_cli
 from rlds_cli.cli import app
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument, UnknownLayout
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.convert.appending import append
 from rlds_cli.make.importing import import_files, plan_import
 

@@ -17,7 +17,7 @@ import rlds_cli
 from rlds_cli.archives import plugins
 from rlds_cli.errors import CorruptArchive, InvalidArgument, NameTaken, ReaderError, RldsError
 from rlds_cli.keep import pinning, repair
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make import importing
 from rlds_cli.make.importing import import_files
 from rlds_cli.registry import OwnRegistries

@@ -10,7 +10,7 @@ from zarr_files import documented, sessions
 
 import rlds_cli
 from rlds_cli.errors import ArchiveError, ReaderError, UnknownLayout
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 
 
 def test_the_documented_reader_of_trials(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import rlds_cli
 from rlds_cli import Loader, append, import_files, verify
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import CorruptArchive, InvalidArgument, NameTaken, UnknownLayout, UnsafeArchive
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 
 
 def latest(of: Sequence[tuple[int, Any]], at: int) -> tuple[int, Any]:

@@ -16,7 +16,7 @@ from robot_recordings import jpeg
 import rlds_cli
 from rlds_cli import import_files
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make import importing
 
 pytest.importorskip("rosbags.rosbag1")

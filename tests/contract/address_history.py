@@ -36,11 +36,11 @@ from versions_model import Episode, check, check_batches
 
 import rlds_cli
 from rlds_cli.base.files import child
+from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.dataset import named_versions
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, RldsError, UploadFailed, WrongHash
 from rlds_cli.keep import gc as garbage
 from rlds_cli.keep.verification import verify
-from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.share import collecting
 
 HASTY = RetryPolicy(attempts=5, first=0.001, longest=0.01, asked=5.0, connect=60.0, read=60.0, idle=120.0)

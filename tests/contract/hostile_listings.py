@@ -15,10 +15,10 @@ from typing import Any
 
 from server import COMMIT, Server
 
+from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.base.settings import Settings
 from rlds_cli.make.downloads import listing
 from rlds_cli.places import RemoteFile
-from rlds_cli.places.http.client import RetryPolicy
 
 HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, asked=0.0, connect=2.0, read=2.0)
 OID = "0123456789abcdef" * 4

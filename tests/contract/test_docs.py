@@ -37,8 +37,8 @@ from made_once import sample_dataset
 import rlds_cli
 from rlds_cli import preprocess, registry
 from rlds_cli.cli import COMMANDS, main
-from rlds_cli.keep.verification import trace
 from rlds_cli.loader import Loader
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files
 from rlds_cli.registry import lookup
 

@@ -50,10 +50,10 @@ from rlds_cli import preprocess
 from rlds_cli.archives import boundary
 from rlds_cli.archives.formats import compressed
 from rlds_cli.base.files import json as documents
+from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.errors import ArchiveError, CorruptArchive, DownloadFailed, RldsError, UnsafeArchive
 from rlds_cli.make.downloads import listing
 from rlds_cli.make.importing import import_files, read_mapping
-from rlds_cli.places.http.client import RetryPolicy
 
 HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -292,7 +292,7 @@ def test_mapping_files_are_bounded(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("source", ["hub", "gs", "s3"])
 def test_listings_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, text: str) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setattr("rlds_cli.places.http.client.LONGEST", documents.LONGEST)
+    monkeypatch.setattr("rlds_cli.base.http.client.LONGEST", documents.LONGEST)
     with Server() as server:
         url, page = {
             "hub": ("hf://datasets/o/r", "/api/datasets/o/r/tree/main"),

@@ -27,14 +27,14 @@ from hostile import BEHAVIOURS, Hostile, Talk
 from server import Server
 from test_transfer_fetching import Place
 
+from rlds_cli.base.http import connections
+from rlds_cli.base.http.client import Client, Parallelism, RetryPolicy
+from rlds_cli.base.http.connections import Budget, Permanent, Stopped
 from rlds_cli.base.progress import Event
 from rlds_cli.errors import DownloadFailed, NoSpace
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.places import FileRecord, RemoteFile
 from rlds_cli.places.files import arriving
-from rlds_cli.places.http import connections
-from rlds_cli.places.http.client import Client, Parallelism, RetryPolicy
-from rlds_cli.places.http.connections import Budget, Permanent, Stopped
 
 CONTENT = random.Random(11).randbytes(200_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -304,7 +304,7 @@ from pathlib import Path
 from rlds_cli.base import settings
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.places import RemoteFile
-from rlds_cli.places.http.client import RetryPolicy
+from rlds_cli.base.http.client import RetryPolicy
 where = settings.read()
 files = [RemoteFile(f"{k}.h5", (url,)) for k, url in enumerate(sys.argv[2:])]
 policy = RetryPolicy(connect=600.0, read=600.0)

@@ -20,14 +20,14 @@ from hostile import BEHAVIOURS, BLOCK, Behaviour, Hostile, Talk
 from loader_data import create, episode
 
 from rlds_cli.base import settings
+from rlds_cli.base.http.client import RetryPolicy
+from rlds_cli.base.http.ranges import Tag
 from rlds_cli.base.settings import Settings
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError, WrongHash
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.places import Address, Pull, RemoteFile
 from rlds_cli.places.files import parts
-from rlds_cli.places.http.client import RetryPolicy
-from rlds_cli.places.http.ranges import Tag
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.transfer import Stream, Units

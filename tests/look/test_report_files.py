@@ -20,9 +20,9 @@ from conftest import write_d4rl
 import rlds_cli
 from rlds_cli.cli import main
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
+from rlds_cli.look import choose_files
 from rlds_cli.look.report import describe_file
 from rlds_cli.look.report.files import Node
-from rlds_cli.make.convert.given import expand
 
 SAMPLES = Path(rlds_cli.__file__).parent / "samples"
 
@@ -54,9 +54,9 @@ def press(tmp_path: Path) -> Path:
 def test_a_directory_of_far_too_many_files_is_none_to_look_at(tmp_path: Path) -> None:
     for k in range(4):
         (tmp_path / f"{k}.h5").touch()
-    assert len(expand([tmp_path], most=4)) == 4
+    assert len(choose_files([tmp_path], most=4).files) == 4
     with pytest.raises(ArchiveError, match="more than 3 files"):
-        expand([tmp_path], most=3)
+        choose_files([tmp_path], most=3)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

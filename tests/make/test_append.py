@@ -18,8 +18,9 @@ from rlds_cli.base.files import child
 from rlds_cli.cli import app
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, RldsError, UnknownField, UnknownLayout
 from rlds_cli.keep import gc, pinning
-from rlds_cli.keep.verification import trace, verify
+from rlds_cli.keep.verification import verify
 from rlds_cli.look.report.diff import compare
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.convert import appending, merging
 from rlds_cli.ted import VIDEO
 

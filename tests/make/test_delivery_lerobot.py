@@ -14,7 +14,7 @@ from server import COMMIT, Server
 import rlds_cli
 from rlds_cli import registry
 from rlds_cli.errors import DownloadFailed
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.registry import lookup
 
 TOP = "observation/images/top"

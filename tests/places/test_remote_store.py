@@ -23,6 +23,7 @@ from object_store import Fault, ObjectStore
 
 import rlds_cli
 from rlds_cli import preprocess
+from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import (
     DamagedDataset,
@@ -35,7 +36,6 @@ from rlds_cli.errors import (
     WrongHash,
 )
 from rlds_cli.make.importing import import_files
-from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.remote.access import parse_size
 from rlds_cli.places.remote.columns import RemoteColumn
 from rlds_cli.places.remote.presence import GROUP

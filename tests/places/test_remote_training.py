@@ -22,8 +22,19 @@ from test_remote_store import HASTY, MAKERS, large
 import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DownloadFailed
-from rlds_cli.loader import Episode, Goals, Loader, Member, Mixture, ReturnToGo, Sequential, Shuffled, Slice, Transition
-from rlds_cli.look import bench
+from rlds_cli.loader import (
+    Episode,
+    Goals,
+    Loader,
+    Member,
+    Mixture,
+    ReturnToGo,
+    Sequential,
+    Shuffled,
+    Slice,
+    Transition,
+    bench,
+)
 from rlds_cli.share.pushing import push
 
 

@@ -15,7 +15,8 @@ import rlds_cli
 from rlds_cli.base.progress import Bars, Event
 from rlds_cli.bridges.exports import exporting
 from rlds_cli.dataset import Dataset
-from rlds_cli.look import bench, checks
+from rlds_cli.loader import bench
+from rlds_cli.look import checks
 from rlds_cli.places.remote.fetching import Source, Take
 from rlds_cli.share.pushing import push
 

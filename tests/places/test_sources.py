@@ -12,11 +12,11 @@ from hub_server import Hub
 from object_store import ObjectStore
 
 from rlds_cli.base import settings
+from rlds_cli.base.http.client import RetryPolicy
+from rlds_cli.base.http.connections import Permanent
+from rlds_cli.base.http.ranges import RangeRequest
 from rlds_cli.errors import DamagedDataset, DownloadFailed, UploadFailed, WrongHash
 from rlds_cli.places import Address
-from rlds_cli.places.http.client import RetryPolicy
-from rlds_cli.places.http.connections import Permanent
-from rlds_cli.places.http.ranges import RangeRequest
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.opening import open_objects
 from rlds_cli.places.sources.place import Body, Overtaken

@@ -12,8 +12,8 @@ import google_crc32c
 import pytest
 
 from rlds_cli.base.files import hashing
+from rlds_cli.base.http.connections import AHEAD
 from rlds_cli.places.files.parts import StreamHasher
-from rlds_cli.places.http.connections import AHEAD
 
 
 @pytest.mark.thorough

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from server import Page, Server
 
 from rlds_cli.base import settings
+from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive, WrongHash
 from rlds_cli.make.downloads import listing
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.places import RemoteFile, as_url
-from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.sources import bucket_listing
 
 HASTY = RetryPolicy(attempts=3, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)

@@ -15,9 +15,9 @@ from server import Server
 from test_transfer_fetching import Place
 
 from rlds_cli import errors
+from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.errors import TransferError
 from rlds_cli.places import RemoteFile
-from rlds_cli.places.http.client import RetryPolicy
 
 PAGE = Path(__file__).parents[2] / "docs" / "downloading.md"
 SHORT = RetryPolicy(attempts=4, first=0.001, longest=0.002, connect=2.0, read=1.0, least=1)

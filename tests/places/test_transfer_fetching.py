@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 from server import Page, Server
 
+from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.base.progress import Event
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, NoPermission, NoSpace, Offline, WrongHash
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.places import RemoteFile
 from rlds_cli.places.files.parts import PartFile
-from rlds_cli.places.http.client import RetryPolicy
 
 HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=5.0, connect=60.0, read=60.0, least=1)
 MIB = 1 << 20
@@ -672,7 +672,7 @@ from pathlib import Path
 from rlds_cli.base import settings
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.places import RemoteFile
-from rlds_cli.places.http.client import RetryPolicy
+from rlds_cli.base.http.client import RetryPolicy
 where = settings.read()
 files = [RemoteFile(f"{k}.h5", (f"{sys.argv[1]}/d/{k}.h5",)) for k in range(3)]
 policy = RetryPolicy(read=600.0)

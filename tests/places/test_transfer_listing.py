@@ -15,10 +15,10 @@ from server import Server
 from server_pages import Listing as Page
 from test_fuzz import fuzz
 
+from rlds_cli.base.http.connections import Permanent
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, RldsError, UnsafeArchive
 from rlds_cli.make.downloads import listing
-from rlds_cli.places.http.connections import Permanent
 from rlds_cli.places.sources import limits, web
 from rlds_cli.places.sources.bucket_listing import objects
 from rlds_cli.places.sources.limits import ListingLimits

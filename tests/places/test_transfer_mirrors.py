@@ -11,12 +11,12 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from server import Page, Server
 
+from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive
 from rlds_cli.make.downloads import listing
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.places import RemoteFile
-from rlds_cli.places.http.client import RetryPolicy
 
 HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
 DOOR = {"door/human-v2/data/main_data.hdf5": b"\x89HDF", "door/human-v2/data/metadata.json": b'{"a": 1}'}

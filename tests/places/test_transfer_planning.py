@@ -13,12 +13,12 @@ import pytest
 from server import Server
 
 from rlds_cli.base.files import disk
+from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.base.progress import Event
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, NoSpace, Offline, UnsafeArchive, WrongHash
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.places import RemoteFile
-from rlds_cli.places.http.client import RetryPolicy
 
 HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01)
 CONTENT = b"\x89HDF" + bytes(range(256)) * 40

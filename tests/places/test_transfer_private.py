@@ -12,12 +12,12 @@ import pytest
 from server import Server
 
 from rlds_cli.base import settings, visible
+from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, MissingPackage
 from rlds_cli.make.downloads import listing
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.places import as_url
-from rlds_cli.places.http.client import RetryPolicy
 
 pytest.importorskip("obstore")
 

@@ -17,14 +17,14 @@ from server import Page, Server
 from test_transfer_fetching import HASTY, MIB, Place, wanted
 
 from rlds_cli.base.files.names import is_unfinished
+from rlds_cli.base.http.client import Client, Parallelism
+from rlds_cli.base.http.ranges import Tag
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.make.downloads.fetch import planning
 from rlds_cli.places import FileDownload
 from rlds_cli.places.files import spans
 from rlds_cli.places.files.parts import PartOrigin, opened
 from rlds_cli.places.files.spans import Spans, spans_path
-from rlds_cli.places.http.client import Client, Parallelism
-from rlds_cli.places.http.ranges import Tag
 
 CONTENT = random.Random(7).randbytes(3 * MIB + 17)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -212,7 +212,7 @@ import sys
 from pathlib import Path
 from rlds_cli.base import settings
 from rlds_cli.make.downloads.fetch import fetching, planning
-from rlds_cli.places.http.client import Parallelism
+from rlds_cli.base.http.client import Parallelism
 from rlds_cli.places import RemoteFile
 where = settings.read()
 files = [RemoteFile("x.h5", (sys.argv[1],), sha256=sys.argv[3])]

@@ -15,10 +15,10 @@ import pytest
 from server import Server
 from test_transfer_fetching import HASTY, Place, wanted
 
+from rlds_cli.base.http.connections import StallDetector
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.places import RemoteFile
 from rlds_cli.places.files.parts import PartFile
-from rlds_cli.places.http.connections import StallDetector
 
 CONTENT = b"0123456789abcdef" * 10_000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from server import COMMIT, Server
 
+from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive
 from rlds_cli.make.downloads import listing
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.places import RemoteFile
-from rlds_cli.places.http.client import RetryPolicy
 
 HASTY = RetryPolicy(attempts=3, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
 MINARI = {

@@ -31,6 +31,7 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import preprocess
+from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.base.progress import Event
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import (
@@ -52,7 +53,6 @@ from rlds_cli.keep.removing import remove
 from rlds_cli.keep.verification import verify
 from rlds_cli.make.importing import import_files
 from rlds_cli.places import Index
-from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.remote import pulling
 from rlds_cli.places.remote.blocks import GROUP
 from rlds_cli.share import collecting, packing

@@ -27,6 +27,8 @@ from object_store import Fault
 
 import rlds_cli
 from rlds_cli.base import settings
+from rlds_cli.base.http.client import Client, RetryPolicy
+from rlds_cli.base.http.connections import Retryable
 from rlds_cli.base.progress import Event, silent
 from rlds_cli.base.refs import Ref
 from rlds_cli.errors import (
@@ -39,8 +41,6 @@ from rlds_cli.errors import (
     WrongHash,
 )
 from rlds_cli.places import Address, Pull
-from rlds_cli.places.http.client import Client, RetryPolicy
-from rlds_cli.places.http.connections import Retryable
 from rlds_cli.places.sources import opening
 from rlds_cli.places.sources.place import Body
 from rlds_cli.places.sources.transfer import Stream

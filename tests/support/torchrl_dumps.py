@@ -11,7 +11,7 @@ import torch
 from archive_rows import Rows
 from tensordict import TensorDict
 
-from rlds_cli.make.convert.given import expand
+from rlds_cli.look import choose_files
 
 DATA = Path(__file__).parents[1] / "data" / "torchrl"
 
@@ -25,7 +25,7 @@ def unpack(directory: Path) -> Path:
 
 def rows(directory: Path, **about: Any) -> Rows:
     """Everything that the reader gives for a directory."""
-    return Rows("torchrl", *expand([directory]), root=directory, **about)
+    return Rows("torchrl", *choose_files([directory]).files, root=directory, **about)
 
 
 def walk(lengths: list[int], *, seed: int = 0, width: int = 3) -> dict[str, np.ndarray]:

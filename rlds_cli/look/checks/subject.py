@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from rlds_cli.base import ids, text
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.citing import short
 from rlds_cli.base.text import is_below
-from rlds_cli.dataset import Rows, time_limit
+from rlds_cli.dataset import Rows
 from rlds_cli.errors import RldsError
 from rlds_cli.look.checks.findings import MOST_PLACES, FindingPlace, Seen
 from rlds_cli.registry import Entry
@@ -162,3 +162,10 @@ def whole(episodes: IntArray) -> Seen:
 def plural(n: int, noun: str, verb: str = "", verbs: str = "") -> str:
     """``1 step is``, ``3 steps are``."""
     return text.plural(n, noun) + (f" {verb if n == 1 else verbs}" if verb else "")
+
+
+def time_limit(env: Mapping[str, Any]) -> int | None:
+    """Return the time limit that a manifest records for its environment; None without a valid one."""
+    spec = env.get("spec")
+    stated = (spec.get("max_episode_steps") if isinstance(spec, dict) else None) or env.get("max_episode_steps")
+    return stated if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0 else None

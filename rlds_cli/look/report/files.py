@@ -36,7 +36,7 @@ def describe_file(path: StrPath, *, reader: str | None = None, progress: Progres
     """
     with child.reading(READER, progress=progress or silent):  # which starts while this process imports what it needs
         from rlds_cli.archives import ReaderName, describe
-        from rlds_cli.make import files_to_import
+        from rlds_cli.look.files.given import files_to_import
 
         files = files_to_import([path], ids.parse("local/x"), most=_MOST_FILES).files
         return describe(Path(path), files, None if reader is None else ReaderName(reader).resolved())

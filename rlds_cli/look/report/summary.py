@@ -22,10 +22,11 @@ from rlds_cli.base.array_types import Array
 from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below
-from rlds_cli.dataset import Dataset, Rows, open_dataset, reference_scores, time_limit
+from rlds_cli.dataset import Dataset, Rows, open_dataset, reference_scores
 from rlds_cli.errors import RldsError
 from rlds_cli.look.checks.findings import Finding, ranked
 from rlds_cli.look.checks.run import manifest_findings, quick
+from rlds_cli.look.checks.subject import time_limit
 from rlds_cli.look.checks.values import Saturation, saturation
 from rlds_cli.look.report.columns import (
     Distribution,

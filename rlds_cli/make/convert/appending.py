@@ -24,8 +24,9 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, Rows, Tasks, sources_for_another
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, ReaderError, UnknownLayout
 from rlds_cli.home import Home, exclusive
+from rlds_cli.look import choose_files
 from rlds_cli.make import importing
-from rlds_cli.make.convert import extending, given
+from rlds_cli.make.convert import extending
 from rlds_cli.make.convert.create import VideoSources, of_videos
 from rlds_cli.make.convert.decoding import decoded_field
 from rlds_cli.make.convert.merging import differences
@@ -136,7 +137,7 @@ def plan_append(
             )
     how["skip_bad"] = skip_bad
     all_of = [paths] if isinstance(paths, str) or not isinstance(paths, Sequence) else paths
-    chosen = given.choose(all_of, cache_dir=cache_dir)
+    chosen = choose_files(all_of, cache_dir=cache_dir)
     known = () if there is None or again else _known(there, chosen.files)
     files = tuple(f for f in chosen.files if f not in known)
     if known and all(map(is_beside, files)):

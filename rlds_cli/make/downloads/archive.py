@@ -13,6 +13,7 @@ from rlds_cli.archives import Archive, ReaderName, check_name, choose, plan_file
 from rlds_cli.base import text, visible
 from rlds_cli.base.files import child
 from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Event, Progress, silent
 from rlds_cli.base.settings import Settings
@@ -24,7 +25,7 @@ from rlds_cli.make.downloads import listing
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.make.downloads.fetch.fetching import Fetched
 from rlds_cli.make.downloads.request import DownloadRequest, without_secrets
-from rlds_cli.places import FileRecord, RemoteFile, RetryPolicy, as_url
+from rlds_cli.places import FileRecord, RemoteFile, as_url
 from rlds_cli.registry import Entry, File
 
 if TYPE_CHECKING:

@@ -11,9 +11,11 @@ from dataclasses import replace
 
 from rlds_cli.base import visible
 from rlds_cli.base.files import names
+from rlds_cli.base.http.client import Client, RetryPolicy
+from rlds_cli.base.http.connections import Permanent
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, Offline, RldsError, TransferError, UnsafeArchive
-from rlds_cli.places import Client, Permanent, RemoteFile, RetryPolicy, Unanswered, as_url
+from rlds_cli.places import RemoteFile, Unanswered, as_url
 
 _FEW = 8  # files; for more, a mirror is probed once, so that each file does not wait for it
 

@@ -122,7 +122,8 @@ def _is_asked_for(request: DownloadRequest) -> bool:
 
 
 def _has_index(url: str, request: DownloadRequest, where: Settings) -> bool:
-    from rlds_cli.places import Pull, RetryPolicy
+    from rlds_cli.base.http.client import RetryPolicy
+    from rlds_cli.places import Pull
 
     is_file = names.has_suffix(of_url(url))
     try:

@@ -17,12 +17,12 @@ from threading import Condition, Event, Thread
 
 from rlds_cli.base import text, visible
 from rlds_cli.base.files import disk
+from rlds_cli.base.http.client import Client, authorities
+from rlds_cli.base.http.connections import Budget, Exchange, Permanent, Retryable, Stopped, quoted
+from rlds_cli.base.http.ranges import NoRange, RangeRequest, Reply, Tag
 from rlds_cli.errors import InvalidId, NoSpace
 from rlds_cli.places.files.parts import PartFile, PartOrigin
 from rlds_cli.places.files.remote_file import RemoteFile
-from rlds_cli.places.http.client import Client, authorities
-from rlds_cli.places.http.connections import Budget, Exchange, Permanent, Retryable, Stopped, quoted
-from rlds_cli.places.http.ranges import NoRange, RangeRequest, Reply, Tag
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.opening import place_at
 from rlds_cli.places.sources.place import Chunk, Place

@@ -10,14 +10,14 @@ from typing import ParamSpec, Self
 from rlds_cli.base.files import disk
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.locks import LockHeld, file_lock
+from rlds_cli.base.http.client import Client
+from rlds_cli.base.http.connections import Budget, Permanent, Stopped, reason
 from rlds_cli.errors import RldsError
 from rlds_cli.places.files import arriving, parts
 from rlds_cli.places.files.parts import PartFile, PartOrigin, part_path
 from rlds_cli.places.files.records import FileRecord
 from rlds_cli.places.files.remote_file import RemoteFile
 from rlds_cli.places.files.spans import Spans, spans_path
-from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Budget, Permanent, Stopped, reason
 
 P = ParamSpec("P")
 

@@ -35,12 +35,12 @@ from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.disk import sync_directory
 from rlds_cli.base.files.hashing import Digest
+from rlds_cli.base.http.connections import AHEAD
+from rlds_cli.base.http.ranges import Tag, sendable
 from rlds_cli.errors import RldsError
 from rlds_cli.places.files.records import FileRecord
 from rlds_cli.places.files.remote_file import RemoteFile
 from rlds_cli.places.files.spans import Spans, spans_path
-from rlds_cli.places.http.connections import AHEAD
-from rlds_cli.places.http.ranges import Tag, sendable
 
 _INLINE = 8 << 20  # bytes that are hashed without threads
 _SYNC = 64 << 20  # bytes between two syncs, so that the last one is short

@@ -36,9 +36,9 @@ from typing import BinaryIO
 from rlds_cli.base.files import disk
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.hashing import short
+from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DamagedDataset, DownloadFailed, RldsError, WrongHash
-from rlds_cli.places.http.client import RetryPolicy
 from rlds_cli.places.remote.blocks import BLOCK, GROUP, HASH, hashes_of_blocks
 from rlds_cli.places.remote.cache import TIMEOUT
 from rlds_cli.places.remote.fetching import Take, TransferStats

@@ -25,13 +25,13 @@ from rlds_cli.base import ids
 from rlds_cli.base.files import disk, publishing, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.journal import Journal
+from rlds_cli.base.http.client import RetryPolicy
+from rlds_cli.base.http.connections import is_private
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Event, Progress, silent
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DamagedDataset, InvalidId, NameTaken, WrongFingerprint
 from rlds_cli.home import Home, exclusive
-from rlds_cli.places.http.client import RetryPolicy
-from rlds_cli.places.http.connections import is_private
 from rlds_cli.places.remote import completing, plain
 from rlds_cli.places.remote.blocks import GROUP, GroupHashes, groups_of
 from rlds_cli.places.remote.fetching import TransferStats

@@ -28,9 +28,9 @@ from xml.parsers import expat
 
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import names
+from rlds_cli.base.http.client import Client
+from rlds_cli.base.http.connections import Permanent
 from rlds_cli.base.settings import Settings
-from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Permanent
 from rlds_cli.places.sources.limits import ListingLimits
 from rlds_cli.places.sources.place import Meta
 

@@ -14,11 +14,11 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
+from rlds_cli.base.http.client import Client
+from rlds_cli.base.http.connections import Permanent, Retryable
+from rlds_cli.base.http.ranges import NoRange, RangeRequest, Reply, Tag
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import MissingPackage, RldsError
-from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Permanent, Retryable
-from rlds_cli.places.http.ranges import NoRange, RangeRequest, Reply, Tag
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.bucket_listing import http_root, region_in
 from rlds_cli.places.sources.limits import ListingLimits

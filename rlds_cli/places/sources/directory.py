@@ -16,9 +16,9 @@ from rlds_cli.base.files import disk
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.locks import file_lock
+from rlds_cli.base.http.connections import Permanent
+from rlds_cli.base.http.ranges import RangeRequest, Reply, Tag
 from rlds_cli.errors import NoPermission, RldsError
-from rlds_cli.places.http.connections import Permanent
-from rlds_cli.places.http.ranges import RangeRequest, Reply, Tag
 from rlds_cli.places.sources.place import ANY, LONGEST, Body, Chunk, Document, Meta, Overtaken, Place, Unconditional
 
 _PIECE = 1 << 20

@@ -6,7 +6,7 @@ the commit whose index was seen. So two pushes do not mix, and one that is kille
 
 `huggingface_hub` 2.4 makes the same calls where HF_HUB_DISABLE_XET is set when it is imported, and sends objects as
 fast (256 MiB over the loopback interface in 2.3 and 2.4 s). It is not used: it retries by itself, with waits that
-`http.client.RetryPolicy` does not know, and its warnings print the signed address to which an object is sent.
+`base.http.client.RetryPolicy` does not know, and its warnings print the signed address to which an object is sent.
 
 The calls are described at https://huggingface.co/docs/hub/api and, for large files, by Git LFS:
 https://github.com/git-lfs/git-lfs/blob/main/docs/api/batch.md
@@ -30,9 +30,9 @@ from urllib.parse import quote
 import requests
 
 from rlds_cli.base.files import json as documents
-from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Permanent, Retryable, following, quoted
-from rlds_cli.places.http.ranges import RangeRequest
+from rlds_cli.base.http.client import Client
+from rlds_cli.base.http.connections import Permanent, Retryable, following, quoted
+from rlds_cli.base.http.ranges import RangeRequest
 from rlds_cli.places.sources import hub_listing
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.limits import ListingLimits

@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import quote
 
 from rlds_cli.base.files.names import fixed_directory, selected
-from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Permanent
+from rlds_cli.base.http.client import Client
+from rlds_cli.base.http.connections import Permanent
 from rlds_cli.places.sources.limits import ListingLimits
 from rlds_cli.places.sources.place import Meta
 

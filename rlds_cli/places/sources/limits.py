@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from rlds_cli.base.files.names import too_long
-from rlds_cli.places.http.connections import Permanent
+from rlds_cli.base.http.connections import Permanent
 
 PAGES = 10_000
 NAMES = 200_000  # three times as many as the largest archives have files

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
+from rlds_cli.base.http.client import RetryPolicy
+from rlds_cli.base.http.connections import Permanent, Retryable
 from rlds_cli.errors import DamagedDataset, DownloadFailed, UploadFailed, WrongHash
-from rlds_cli.places.http.client import RetryPolicy
-from rlds_cli.places.http.connections import Permanent, Retryable
 from rlds_cli.places.sources.place import LONGEST, Body, Document, Meta, Overtaken, Place
 from rlds_cli.places.sources.transfer import ATTEMPTS, Sink, Stream, Wrong, transfer
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from rlds_cli.base.http.client import Client, RetryPolicy
 from rlds_cli.base.progress import Event, Progress, silent
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import Offline
-from rlds_cli.places.http.client import Client, RetryPolicy
 from rlds_cli.places.sources import objects
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.objects import Objects

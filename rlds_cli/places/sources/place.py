@@ -21,9 +21,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, Final, Self
 
-from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Permanent
-from rlds_cli.places.http.ranges import RangeRequest, Reply
+from rlds_cli.base.http.client import Client
+from rlds_cli.base.http.connections import Permanent
+from rlds_cli.base.http.ranges import RangeRequest, Reply
 from rlds_cli.places.sources.addresses import Address
 
 Chunk = bytes | memoryview
@@ -84,7 +84,7 @@ class Place(ABC):
     """The files below one address. Names are relative, with ``/`` between their parts.
 
     All methods may be called from several threads at a time. Each is one attempt, and raises
-    `places.http.connections.Retryable` or `Permanent`: `objects.Objects` tries again, and raises errors for people.
+    `base.http.connections.Retryable` or `Permanent`: `objects.Objects` tries again, and raises errors for people.
 
     Attributes
     ----------

@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
 from rlds_cli.base import text
-from rlds_cli.places.http.connections import Budget, Permanent, Retryable
-from rlds_cli.places.http.ranges import NoRange, RangeRequest, Reply, Tag
+from rlds_cli.base.http.connections import Budget, Permanent, Retryable
+from rlds_cli.base.http.ranges import NoRange, RangeRequest, Reply, Tag
 from rlds_cli.places.sources.place import Chunk, Place
 
 Span = tuple[int, int | None]  # first byte, and that behind the last; None: to the end

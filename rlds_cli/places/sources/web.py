@@ -13,9 +13,9 @@ from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 import requests
 
-from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Budget, Permanent
-from rlds_cli.places.http.ranges import RangeRequest, Reply, range_of, reply_of
+from rlds_cli.base.http.client import Client
+from rlds_cli.base.http.connections import Budget, Permanent
+from rlds_cli.base.http.ranges import RangeRequest, Reply, range_of, reply_of
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.limits import ListingLimits
 from rlds_cli.places.sources.place import Document, Meta, Place

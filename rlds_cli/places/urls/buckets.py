@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 from rlds_cli.base import visible
 from rlds_cli.base.files import names
+from rlds_cli.base.http.client import Client
+from rlds_cli.base.http.connections import Permanent, Retryable
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.places.files.remote_file import RemoteFile
-from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Permanent, Retryable
 from rlds_cli.places.sources import bucket_listing
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.bucket_listing import http_root, region_in

@@ -10,10 +10,10 @@ from urllib.parse import unquote, urlsplit
 
 from rlds_cli.base import settings
 from rlds_cli.base.files import names, trees
+from rlds_cli.base.http.client import Client
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.places.files.records import FileRecord
 from rlds_cli.places.files.remote_file import RemoteFile
-from rlds_cli.places.http.client import Client
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.urls.url import Offer, Url
 

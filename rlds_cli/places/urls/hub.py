@@ -9,11 +9,11 @@ from functools import partial
 from urllib.parse import quote
 
 from rlds_cli.base.files import names
+from rlds_cli.base.http.client import Client
+from rlds_cli.base.http.connections import Permanent
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.places.files.remote_file import RemoteFile
-from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Permanent
 from rlds_cli.places.sources import hub_listing
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.urls.url import ELSEWHERE, Offer, Unanswered, Url

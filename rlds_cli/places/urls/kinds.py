@@ -18,9 +18,9 @@ from collections.abc import Mapping
 
 from rlds_cli.base import visible
 from rlds_cli.base.files import names
+from rlds_cli.base.http.client import Client
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed
-from rlds_cli.places.http.client import Client
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.urls.buckets import BucketUrl, SignedUrl
 from rlds_cli.places.urls.directory import DirectoryUrl

@@ -10,11 +10,11 @@ from typing import ClassVar
 
 from rlds_cli.base import text, visible
 from rlds_cli.base.files import names
+from rlds_cli.base.http.client import Client
+from rlds_cli.base.http.connections import Permanent, Retryable, Stopped
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, RldsError
 from rlds_cli.places.files.remote_file import RemoteFile
-from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Permanent, Retryable, Stopped
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.place import Meta
 

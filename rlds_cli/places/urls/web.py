@@ -6,11 +6,11 @@ from urllib.parse import unquote, urlunsplit
 
 from rlds_cli.base import visible
 from rlds_cli.base.files import names
+from rlds_cli.base.http.client import Client, RetryPolicy
+from rlds_cli.base.http.connections import Permanent, Retryable
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.places.files.remote_file import RemoteFile
-from rlds_cli.places.http.client import Client, RetryPolicy
-from rlds_cli.places.http.connections import Permanent, Retryable
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.places.sources.web import WebPlace
 from rlds_cli.places.urls.url import Offer, Url

@@ -16,20 +16,18 @@ from urllib.parse import urlsplit
 
 from rlds_cli.base import text, visible
 from rlds_cli.base.files import disk, hashing
+from rlds_cli.base.http.client import Client, Parallelism, RetryPolicy
+from rlds_cli.base.http.connections import Permanent
 from rlds_cli.base.progress import Event, Progress, Stage, silent
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DownloadFailed, Offline, RldsError, WrongHash
 from rlds_cli.make.downloads.fetch.planning import Action, FetchPlan, FetchStep, listing_of, remember, ways
 from rlds_cli.places import (
-    Client,
     FileDownload,
     FileRecord,
-    Permanent,
     RemoteFile,
-    RetryPolicy,
     as_url,
 )
-from rlds_cli.places.http.client import Parallelism
 
 JOBS = 8  # files at a time
 MANY = 12  # files; more are reported as one sum

@@ -25,9 +25,8 @@ import urllib3
 from rlds_cli import __version__
 from rlds_cli.base import text
 from rlds_cli.base.files import json as documents
-from rlds_cli.base.settings import Settings
-from rlds_cli.places.http import connections
-from rlds_cli.places.http.connections import (
+from rlds_cli.base.http import connections
+from rlds_cli.base.http.connections import (
     BLOCK,
     Adapter,
     Budget,
@@ -41,6 +40,7 @@ from rlds_cli.places.http.connections import (
     quoted,
     reason,
 )
+from rlds_cli.base.settings import Settings
 
 S = TypeVar("S")
 T = TypeVar("T")

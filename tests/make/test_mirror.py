@@ -274,9 +274,9 @@ def test_a_repository_of_the_hub_is_a_mirror(lab: Lab, tmp_path: Path, monkeypat
 
 def test_two_mirrors_at_a_time_list_both(lab: Lab, tmp_path: Path) -> None:
     from rlds_cli.base.settings import read
+    from rlds_cli.make.downloads.mirroring import _Target
     from rlds_cli.places import Address
     from rlds_cli.places.sources import opening
-    from rlds_cli.share.mirroring import _Target
 
     objects = opening.open_objects(Address.parse(tmp_path / "mirror"), read())
     first, second = _Target(objects), _Target(objects)

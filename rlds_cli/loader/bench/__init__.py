@@ -1,9 +1,9 @@
 """Measure the speed and the memory of loading a dataset, beside a plain copy of the same bytes.
 
->>> from rlds_cli.look import bench
+>>> from rlds_cli.loader import bench
 >>> bench.measure("d4rl/hopper-medium-v2", window="Slice(32)", batch_size=8)  # doctest: +SKIP
 
-Every measurement runs in processes of its own (`rlds_cli.look.bench.worker`). The figures of memory come from Linux's
+Every measurement runs in processes of its own (`rlds_cli.loader.bench.worker`). The figures of memory come from Linux's
 ``/proc``; on other systems they are None. Windows and samplers may be text, as on a command line (``Slice(32)``), which
 is parsed and never evaluated.
 """
@@ -30,8 +30,11 @@ from rlds_cli.base.progress import Event, Progress, shown, silent
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import BatchSize, InvalidArgument, RldsError
-from rlds_cli.loader import Sampler, Window, blocks_of, parse_sampler, parse_window
+from rlds_cli.loader.samplers import Sampler
 from rlds_cli.loader.stats import LoaderStats
+from rlds_cli.loader.storage.remote import blocks_of
+from rlds_cli.loader.texts import parse_sampler, parse_window
+from rlds_cli.loader.windows.windows import Window
 
 __all__ = ["Measurement", "measure"]
 _LIMIT_BYTES = 256 << 20  # of the array that the limit reads: as large as the dataset, up to this
@@ -267,7 +270,7 @@ def _worker(limit: int) -> Iterator[Connection]:
         sys.executable,
         "-P",
         "-m",
-        "rlds_cli.look.bench.worker",
+        "rlds_cli.loader.bench.worker",
         str(there.fileno()),
     ]  # nothing of this directory
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

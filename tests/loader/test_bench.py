@@ -14,8 +14,8 @@ import rlds_cli
 from rlds_cli import cli
 from rlds_cli.errors import BatchSize, DatasetNotFound, EmptyWindow, InvalidArgument
 from rlds_cli.loader import Prioritized, Slice
-from rlds_cli.look.bench import Measurement, Memory, measure
-from rlds_cli.look.bench.worker import evict, mapped_files, memory
+from rlds_cli.loader.bench import Measurement, Memory, measure
+from rlds_cli.loader.bench.worker import evict, mapped_files, memory
 
 LINUX = sys.platform == "linux"
 WIDE = 256  # float64 a row

@@ -18,9 +18,8 @@ from rlds_cli.loader import (
     Slice,
     Transition,
     Uniform,
-    parse_sampler,
-    parse_window,
 )
+from rlds_cli.loader.texts import parse_sampler, parse_window
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The process that loads batches and measures itself: ``python -m rlds_cli.look.bench.worker FD``, FD a connection.
+"""The process that loads batches and measures itself: ``python -m rlds_cli.loader.bench.worker FD``, FD a connection.
 
 A message starts each stage, so that all workers enter it together::
 
@@ -25,8 +25,9 @@ import torch  # what a loader imports is not its memory
 from rlds_cli.base.array_types import Array
 from rlds_cli.dataset import Batch, Dataset
 from rlds_cli.errors import RldsError
-from rlds_cli.loader import Loader, blocks_of
-from rlds_cli.look.bench import END, IMPORTED, MEMORY, RUN, BenchJob, Memory, Round, WorkerResult
+from rlds_cli.loader.bench import END, IMPORTED, MEMORY, RUN, BenchJob, Memory, Round, WorkerResult
+from rlds_cli.loader.loader import Loader
+from rlds_cli.loader.storage.remote import blocks_of
 from rlds_cli.store import open_store
 
 _ROUND = 0.25  # seconds of the loader, then of the limit, and so on

@@ -16,7 +16,7 @@ from made_once import sample_dataset
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import RldsError
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files
 
 SAMPLES = Path(rlds_cli.__file__).parent / "samples"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import requests
 
-from rlds_cli.places.http.client import Client
-from rlds_cli.places.http.connections import Budget, Exchange, Permanent, quoted
+from rlds_cli.base.http.client import Client
+from rlds_cli.base.http.connections import Budget, Exchange, Permanent, quoted
 
 _RANGE = re.compile(r"bytes\s+([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)", re.ASCII)
 _UNSATISFIED = re.compile(r"bytes\s+\*/([0-9]{1,18})", re.ASCII)

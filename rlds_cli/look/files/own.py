@@ -12,12 +12,12 @@ from pathlib import Path
 from rlds_cli.base import ids, settings
 from rlds_cli.errors import ArchiveError
 from rlds_cli.home import Home, holds_dataset
-from rlds_cli.places import Versions
 from rlds_cli.store import Manifest
 
-_MANIFEST, _SHOWN = "zarr.json", 3
+_MANIFEST, _VERSIONS = "zarr.json", "rlds.json"  # of a dataset, and of a place that one was pushed to
 _HOME = "the home of rlds"
-_PUSHED = (Versions.NAME, "blocks", "groups", "indexes", "objects")
+_SHOWN = 3  # ids in a message
+_PUSHED = (_VERSIONS, "blocks", "groups", "indexes", "objects")
 _INSTEAD = (
     "rlds merge ID ID --as local/NAME joins datasets, rlds append ID FILES adds files of your own to one; "
     "rlds export ID DIR --to FORMAT and rlds push ID ADDRESS copy one"
@@ -47,7 +47,7 @@ def below(directory: Path, files: Iterable[Path], homes: Sequence[Path]) -> dict
     found: dict[Path, str] = {}
     for home in map(Home, homes):
         found |= dict.fromkeys(home.directories(), _HOME)
-    marked = {f.parent for f in files if f.name in (_MANIFEST, Versions.NAME)}
+    marked = {f.parent for f in files if f.name in (_MANIFEST, _VERSIONS)}
     for place in sorted(marked, key=lambda place: len(place.parts)):
         if any(d in found for d in (place, *place.parents)):
             continue
@@ -76,7 +76,7 @@ def _is_dataset(place: Path) -> ArchiveError:
 
 
 def _is_pushed_to(place: Path) -> bool:
-    return (place / Versions.NAME).is_file() and (place / "indexes").is_dir()
+    return (place / _VERSIONS).is_file() and (place / "indexes").is_dir()
 
 
 def _ids(home: Home) -> list[str]:

@@ -16,7 +16,7 @@ from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import natural
 from rlds_cli.errors import ArchiveError
-from rlds_cli.make.convert import own
+from rlds_cli.look.files import own
 from rlds_cli.ted import Note
 
 
@@ -58,21 +58,16 @@ class GivenFiles:
 def files_to_import(
     paths: Sequence[StrPath], id: DatasetId, *, most: int | None = None, cache_dir: StrPath | None = None
 ) -> GivenFiles:
-    """Return the files of paths, as `choose`; refuse addresses and datasets, with what to do instead."""
+    """Return the files of paths, as `choose_files`; refuse addresses and datasets, with what to do instead."""
     homes = settings.read(cache_dir).homes
     for path in paths:
         if ids.address_hint(str(path)):
             _refuse_address(str(path), str(id))
     own.refuse([settings.expanded(path).absolute() for path in paths], homes)
-    return choose(paths, most=most, cache_dir=cache_dir)
+    return choose_files(paths, most=most, cache_dir=cache_dir)
 
 
-def expand(paths: Sequence[StrPath], *, most: int | None = None) -> tuple[Path, ...]:
-    """Return the files that paths, directories and patterns stand for, as `choose`."""
-    return choose(paths, most=most).files
-
-
-def choose(paths: Sequence[StrPath], *, most: int | None = None, cache_dir: StrPath | None = None) -> GivenFiles:
+def choose_files(paths: Sequence[StrPath], *, most: int | None = None, cache_dir: StrPath | None = None) -> GivenFiles:
     """Return the files that paths, directories and patterns stand for: absolute, in natural order, each once.
 
     Files that hold no data are left out, unless they are named or are all that there is; so is what rlds has made.

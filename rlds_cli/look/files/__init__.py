@@ -1,0 +1,1 @@
+"""The files that a user names, without what rlds has made among them."""
