@@ -35,7 +35,7 @@ help:
 	@echo "make learn     the training examples in full, and whether they reach what they should: about nine minutes"
 	@echo "make screenshots  pictures of the reports of the samples, to look at (needs Chromium)"
 	@echo "make fuzz      damaged files to every parser of our own, for five minutes, and random histories of versions; MINUTES=60 for more"
-	@echo "make attack    hostile datasets, locks, homes, archives and servers against the commands: about half an hour"
+	@echo "make attack    hostile datasets, locks, homes, archives, servers and requests against the commands: about half an hour"
 	@echo "make soak      kill conversion, preprocess, writers and readers at random moments, many times; MINUTES=60 for more histories"
 
 $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlds_cli.base import text
+from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.progress import silent
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
@@ -128,7 +129,7 @@ def _imported(path: str, cache_dir: Path | None) -> Iterator[Dataset]:
     temporary = own.partial(work, "view")
     out.note(f"{path} is imported into {temporary}, about {text.size_of(size)}, which is removed at the end")
     with home.exclusive(own, work, silent):
-        temporary.mkdir(parents=True)
+        safe_files.directory(temporary, own.root)
         try:
             with out.progress() as progress:
                 ds = import_files([path], id, cache_dir=temporary, progress=progress)

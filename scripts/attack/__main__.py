@@ -1,4 +1,6 @@
-"""Attack rlds as strangers would: by datasets, locks, homes, archives, servers and addresses. Nothing may come of it.
+"""Attack rlds as strangers would: by datasets, locks, homes, archives, servers, addresses, and through the viewer.
+
+Nothing may come of it.
 
 Usage: python scripts/attack [NAME...] [--quick] [--keep]        default: all attacks
 
@@ -28,10 +30,11 @@ import homes
 import locks
 import scene
 import servers
+import viewers
 
 ATTACKS = {
     f"{module.__name__}.{name}": attack
-    for module in (datasets, growing, locks, homes, archives, servers, addresses)
+    for module in (datasets, growing, locks, homes, archives, servers, addresses, viewers)
     for name, attack in module.ATTACKS.items()
 }
 QUICK = [name for name, attack in ATTACKS.items() if getattr(attack, "quick", False)]

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,18 +94,34 @@ class Scene:
             raise Enough
         self.commands -= 1
         result = watched(("rlds", *map(str, words)), self.work, self._environment())
+        if result.silence > SILENCE:
+            self.fault(f"{' '.join(result.command)[:160]}: {result.silence:.0f} s without a word")
+        self._judge(result)
+        return result
+
+    @contextmanager
+    def serving(self, *words: object) -> Iterator[tuple[Watched, str]]:
+        """Run ``rlds WORDS`` until Ctrl-C; give it, and the first line that it prints."""
+        process = Watched(("rlds", *map(str, words)), self.work, self._environment())
+        try:
+            yield process, process.first_line()
+            if not process.runs:
+                self.fault(f"{' '.join(map(str, words))} ended by itself")
+        finally:
+            process.interrupt()
+            self._judge(process.result())
+
+    def _judge(self, result: Result) -> None:
+        """Record what no command may do, whatever it reads."""
         said = " ".join(result.command)[:160]
         if "Traceback (most recent call last)" in result.said:
             self.fault(f"{said}: a traceback: {result.err[-300:]!r}")
         if result.code < 0 or result.code > 128:
             self.fault(f"{said}: ended by signal {result.code} after {result.seconds:.0f} s")
-        if result.silence > SILENCE:
-            self.fault(f"{said}: {result.silence:.0f} s without a word")
         if result.memory > MEMORY:
             self.fault(f"{said}: {result.memory >> 20} MiB of memory")
         if any(ord(c) < 32 and c not in "\n\t\r" for c in result.said):
             self.fault(f"{said}: prints control characters: {result.said[-200:]!r}")
-        return result
 
     def python(self, code: str) -> str:
         """Run Python of the user's, without watching it, and return what it prints."""
@@ -153,46 +170,80 @@ Attack = Callable[[Scene], None]
 
 def watched(command: tuple[str, ...], directory: Path, environment: Mapping[str, str]) -> Result:
     """Run a command of rlds in a process of its own; kill it where it takes too long or too much memory."""
-    start = last = time.monotonic()
-    longest, output = 0.0, {"out": bytearray(), "err": bytearray()}
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "rlds_cli", *command[1:]],
-        cwd=directory,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    return Watched(command, directory, environment).result()
 
-    def read(name: str, stream: Any) -> None:
-        nonlocal last, longest
+
+class Watched:
+    """A command of rlds that runs in a process of its own, with its outputs, its memory and its silence."""
+
+    def __init__(self, command: tuple[str, ...], directory: Path, environment: Mapping[str, str]) -> None:
+        self._command = command
+        self._start = self._last = time.monotonic()
+        self._longest, self._peak = 0.0, 0
+        self._output = {"out": bytearray(), "err": bytearray()}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "rlds_cli", *command[1:]],
+            cwd=directory,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        streams = (("out", self._process.stdout), ("err", self._process.stderr))
+        self._readers = [threading.Thread(target=self._read, args=both, daemon=True) for both in streams]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, name: str, stream: Any) -> None:
         while block := os.read(stream.fileno(), 1 << 16):
             now = time.monotonic()
-            longest, last = max(longest, now - last), now
-            if len(output[name]) < 1 << 22:
-                output[name] += block
+            self._longest, self._last = max(self._longest, now - self._last), now
+            if len(self._output[name]) < 1 << 22:
+                self._output[name] += block
 
-    readers = [
-        threading.Thread(target=read, args=(name, stream), daemon=True)
-        for name, stream in (("out", process.stdout), ("err", process.stderr))
-    ]
-    for reader in readers:
-        reader.start()
-    peak = 0
-    while process.poll() is None:
-        peak = max(peak, _resident(process.pid))
-        if time.monotonic() - start > KILLED_AFTER or peak > 2 * MEMORY:
-            os.killpg(process.pid, signal.SIGKILL)
+    def _look(self) -> None:
+        self._peak = max(self._peak, _resident(self._process.pid))
+        if time.monotonic() - self._start > KILLED_AFTER or self._peak > 2 * MEMORY:
+            os.killpg(self._process.pid, signal.SIGKILL)
         time.sleep(0.02)
-    for reader in readers:
-        reader.join(5)
-    for stream in (process.stdout, process.stderr):
-        assert stream is not None
-        stream.close()
-    end = time.monotonic()
-    out, err = (output[name].decode("utf-8", "replace") for name in ("out", "err"))
-    return Result(command, process.returncode, out, err, end - start, max(longest, end - last), peak)
+
+    def first_line(self) -> str:
+        """Wait for the first line that it prints; empty where it ends without one."""
+        while b"\n" not in self._output["out"] and self._process.poll() is None:
+            self._look()
+        return self._output["out"].decode("utf-8", "replace").partition("\n")[0]
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        self._look()
+        return self._process.poll() is None
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C."""
+        self._process.send_signal(signal.SIGINT)
+
+    def result(self) -> Result:
+        """Wait until it ends."""
+        while self._process.poll() is None:
+            self._look()
+        for reader in self._readers:
+            reader.join(5)
+        for stream in (self._process.stdout, self._process.stderr):
+            assert stream is not None
+            stream.close()
+        end = time.monotonic()
+        out, err = (self._output[name].decode("utf-8", "replace") for name in ("out", "err"))
+        return Result(
+            command=self._command,
+            code=self._process.returncode,
+            out=out,
+            err=err,
+            seconds=end - self._start,
+            silence=max(self._longest, end - self._last),
+            memory=self._peak,
+        )
 
 
 def _resident(pid: int) -> int:
