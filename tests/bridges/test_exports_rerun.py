@@ -18,7 +18,7 @@ from test_exports_mcap import given
 import rlds_cli
 from rlds_cli.bridges.exports.exporting import plan_export
 from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout
-from rlds_cli.keep.verification import trace
+from rlds_cli.look.report.tracing import trace
 from rlds_cli.make import importing
 
 MS = 1_000_000

@@ -154,7 +154,11 @@ class Page:
         for kind in ("keyDown", "keyUp"):
             self.call(
                 "Input.dispatchKeyEvent",
-                **{"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": 8 * shift},
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=code,
+                modifiers=8 * shift,
                 **text,
             )
             text = {}
