@@ -422,7 +422,7 @@ class _Expression:
         if of.is_coded or argument.is_coded:
             return _by_values(lambda x, y: self._method(name, x, y), of, argument)
         if name == _QUANTILE:
-            raise self._error(f"{name} is no method", f"{name}({of.text}, {argument.text})")
+            raise self._error(f"{name} is not a method", f"{name}({of.text}, {argument.text})")
         if name not in _METHODS:
             what = f'"{self._text}": texts have no method "{name}".{did_you_mean(name.lower(), _METHODS)}'
             raise InvalidExpression(f"{what}  Methods: {', '.join(_METHODS)}")

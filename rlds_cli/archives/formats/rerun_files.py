@@ -94,7 +94,7 @@ def _record(store: Any, path: Path) -> str | None:
 
 
 class _Rows:
-    """The rows of an entity. Calls that go on from where the last one ended read no chunk twice."""
+    """The rows of an entity. Calls that continue where the last one ended read no chunk twice."""
 
     def __init__(self, path: Path, store: Any, entity: str, dtype: str, shape: tuple[int, ...], hz: float) -> None:
         self._path, self._store, self._entity, self._hz = path, store, entity, hz

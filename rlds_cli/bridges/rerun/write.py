@@ -186,7 +186,7 @@ class Rerun(RecordedFormat):
         return {name: [value] for name, value in found.items() if value is not None}
 
     def _times(self, episode: int) -> Array | None:
-        """Return the seconds of rows, as `timestamp` says them, else by the rate of steps; None if neither is there."""
+        """Return the seconds of rows, as `timestamp` says them, else by the rate of steps; None without either."""
         steps, f = int(self.content.table.length[episode]), self.content.fields.get("timestamp")
         if f is not None and f.kind == "array" and f.dtype in ("float32", "float64") and f.shape in ((), (1,)):
             start = int(self.content.starts[episode])
