@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +222,127 @@ def _flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
             yield f"{above}{key}", value
 
 
+# -- zarr-replay-buffer
+
+
+def read_zarr(directory: Path) -> list[Episode]:
+    """Read with zarr alone, of version 2 or 3, as ``ReplayBuffer`` does: all rows of all arrays, cut at the ends."""
+    import zarr
+
+    (store,) = directory.glob("*.zarr")
+    root = zarr.open(str(store), mode="r")
+    ends = np.asarray(root["meta"]["episode_ends"][:]).tolist()
+    data = root["data"]
+    assert all(data[key].shape[0] == ends[-1] for key in data)
+    values = {key: np.asarray(data[key][:]) for key in data}
+    values = {key: np.array(of.tolist()) if of.dtype.kind in "OT" else of for key, of in values.items()}
+    return [{key: of[a:b] for key, of in values.items()} for a, b in zip([0, *ends], ends, strict=False)]
+
+
+def expected_zarr(ds: Any, k: int) -> Values:
+    """The T steps of an episode; flags only where some episode has one, and not the one that rlds sets where it cut."""
+    episode, steps, cut = ds.episode(k), int(ds.episodes["length"][k]), ds.episodes["end"] == "cut"
+    for name in ds.schema:
+        values, key = _column(episode, name, steps), name.removeprefix("observation/").removeprefix("next/")
+        if key == "truncated" and cut[k]:
+            values = np.zeros_like(values)
+        if key not in ("terminated", "truncated") or not cut.all():
+            yield ("_".join(key.split("/")) if name != "next/info/done" else "next_info_done"), values
+
+
+# -- recordings: mcap, rerun
+
+
+def read_mcap(directory: Path) -> list[Episode]:
+    """Read with mcap and its decoder of ROS 2: the messages of each topic in the order of time."""
+    from mcap.reader import make_reader
+    from mcap_ros2.decoder import DecoderFactory
+
+    found: list[Episode] = []
+    for path in sorted(directory.glob("*.mcap")):
+        topics: dict[str, list[Any]] = {}
+        with path.open("rb") as f:
+            for _, channel, _, m in make_reader(f, decoder_factories=[DecoderFactory()]).iter_decoded_messages():
+                topics.setdefault(channel.topic[1:], []).append(_of_ros(m))
+        found.append({topic: np.stack(values) for topic, values in topics.items()})
+    return found
+
+
+def _of_ros(m: Any) -> np.ndarray:
+    if hasattr(m, "layout"):
+        return np.asarray(m.data).reshape([d.size for d in m.layout.dim])
+    if hasattr(m, "encoding"):
+        return np.frombuffer(bytes(m.data), np.uint8).reshape(m.height, m.width, 3)
+    return _pixels(bytes(m.data)) if hasattr(m, "format") else np.asarray(m.data)
+
+
+def _pixels(data: bytes) -> np.ndarray:
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as image:
+        return np.asarray(image)
+
+
+def read_rerun(directory: Path) -> list[Episode]:
+    """Read with Rerun's own reader: the components of each entity in the order of steps, frames by their times."""
+    import rerun
+
+    found: list[Episode] = []
+    for path in sorted(directory.glob("*.rrd")):
+        rows: dict[str, list[tuple[int, np.ndarray]]] = {}
+        videos: dict[str, dict[int, np.ndarray]] = {}
+        for chunk in rerun.chunk.RrdReader(path).stream():
+            batch, entity = chunk.to_record_batch(), chunk.entity_path[1:]
+            if "AssetVideo:blob" in batch.schema.names:
+                videos[entity] = _frames(rerun, bytes(batch["AssetVideo:blob"][0].as_py()[0]))
+            for k, step in enumerate(batch["step"].to_pylist() if "step" in batch.schema.names else ()):
+                row = {name: batch[name][k].as_py() for name in batch.schema.names if name != "time"}
+                rows.setdefault(entity, []).append((step, _of_rerun(row, videos.get(entity, {}))))
+        ordered = {entity: sorted(of, key=lambda row: row[0]) for entity, of in rows.items()}
+        found.append({entity: np.stack([value for _, value in of]) for entity, of in ordered.items()})
+    return found
+
+
+def _of_rerun(row: Mapping[str, Any], frames: Mapping[int, np.ndarray]) -> np.ndarray:
+    if "EncodedImage:blob" in row:
+        return _pixels(bytes(row["EncodedImage:blob"][0]))
+    if "VideoFrameReference:timestamp" in row:
+        return frames[row["VideoFrameReference:timestamp"][0]]
+    if "Tensor:data" in row:
+        return np.asarray(row["Tensor:data"][0]["buffer"]).reshape(row["Tensor:data"][0]["shape"])
+    if "Image:buffer" in row:
+        about = row["Image:format"][0]
+        return np.asarray(row["Image:buffer"][0], np.uint8).reshape(about["height"], about["width"], -1)
+    return np.asarray(row.get("rlds:value") or row.get("Scalars:scalars") or row["TextDocument:text"][0])
+
+
+def _frames(rerun: Any, data: bytes) -> dict[int, np.ndarray]:
+    """Decode all frames of a video, by the times that Rerun has for them."""
+    import av
+
+    times = sorted(rerun.AssetVideo(contents=data, media_type="video/mp4").read_frame_timestamps_nanos().tolist())
+    with av.open(io.BytesIO(data), options={"ignore_editlist": "1"}) as file:
+        shown = {f.pts: f.to_ndarray(format="rgb24") for f in file.decode(video=0)}
+    return dict(zip(times, (shown[pts] for pts in sorted(shown)), strict=True))
+
+
+def expected_recordings(ds: Any, k: int) -> Values:
+    """All rows of an episode, with the final observation where it is known; without the flag that rlds sets."""
+    steps, observed = int(ds.episodes["length"][k]), int(ds.episodes["num_observed"][k])
+    episode = ds.episode(k)
+    for name, f in ds.schema.items():
+        values = _column(episode, name, steps)
+        if f.placement == "both" and observed > steps:
+            values = np.concatenate([values, _column(episode, f"next/{name}", steps)[-1:]])
+        if name == "next/truncated" and ds.episodes["end"][k] == "cut":
+            values = np.zeros_like(values)
+        yield name, values
+
+
 CHECKS = {
+    "zarr-replay-buffer": Check(read_zarr, expected_zarr),
+    "mcap": Check(read_mcap, expected_recordings),
+    "rerun": Check(read_rerun, expected_recordings),
     "lerobot": Check(read_lerobot, expected_lerobot),
     "lerobot2.1": Check(read_lerobot21, expected_lerobot),
     "tfds": Check(read_tfds, expected_tfds),
@@ -347,7 +468,8 @@ def main() -> int:
         _read(asked.read[0], Path(asked.read[1]), Path(asked.read[2]))
         return 0
     pythons = dict(p.split("=", 1) for p in asked.python)
-    return min(1, sum(check(name, pythons.get(name, sys.executable)) for name in asked.formats or CHECKS))
+    known = [name for name in CHECKS if name != "rerun" or find_spec("rerun")]  # `make` installs no Rerun
+    return min(1, sum(check(name, pythons.get(name, sys.executable)) for name in asked.formats or known))
 
 
 if __name__ == "__main__":

@@ -178,7 +178,10 @@ def test_videos_that_rerun_does_not_play_become_images(rr: Any, home: Path, tmp_
 
 def test_what_it_cannot_hold_is_declared(rr: Any, home: Path, tmp_path: Path) -> None:
     e = {"observation": np.arange(3.0), "action": np.ones(2), "note": ["a", None], "none": np.zeros((2, 0))}
-    e |= {"episode": {"score": float("nan"), "a:b": True, "who": None}, "odd": np.ones(2, np.complex64)}
+    e |= {
+        "episode": {"score": float("nan"), "a:b": True, "who": None, "said": "\udc80"},
+        "odd": np.ones(2, np.complex64),
+    }
     e |= {"__own": np.ones(2), "timestamp": np.array([1_700_000_000.0, 1_700_000_000.5])}
     ds = rlds_cli.create("local/a", [e], progress=False)
     losses = {(loss.field, loss.kind) for loss in plan_export(ds, "rerun", tmp_path / "a").losses}

@@ -182,8 +182,8 @@ class Rerun(RecordedFormat):
         said = self.said(episode)
         found = {"steps": said["steps"], "end": said["end"], "seed": said["seed"], "options": said["options"]}
         for name, value in said["columns"].items():
-            found.setdefault(name.replace(":", "_"), value)
-        return {name: [value] for name, value in found.items() if value is not None}
+            found.setdefault(_shown(name).replace(":", "_"), value)
+        return {name: [_shown(value)] for name, value in found.items() if value is not None}
 
     def _times(self, episode: int) -> Array | None:
         """Return the seconds of rows, as `timestamp` says them, else by the rate of steps; None without either."""
@@ -194,7 +194,7 @@ class Rerun(RecordedFormat):
             passed = np.diff(times)
             if np.isfinite(times).all() and (passed >= 0).all() and np.abs(times).max() < 1 << 33:
                 after = float(np.median(passed)) if steps > 1 else 1 / self.rate
-                return np.append(times, times[-1] + after)
+                return np.round(np.append(times, times[-1] + after), 6)
         said = self.content.dataset.manifest.env.get("fps")
         return np.arange(steps + 1) / self.rate if said else None
 
@@ -280,6 +280,13 @@ class _Batch:
     def as_arrow_array(self) -> pa.Array:
         """Return them."""
         return self.values
+
+
+def _shown(value: Any) -> Any:
+    """Return a value as Arrow can hold it; the property ``rlds`` has it as it is."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    return str(value) if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63 else value
 
 
 def _rerun() -> Any:
