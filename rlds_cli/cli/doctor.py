@@ -12,7 +12,7 @@ from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 
 if TYPE_CHECKING:
-    from rlds_cli.keep.doctor import Diagnosis
+    from rlds_cli.look.report.doctor import Diagnosis
 
 
 _NO_LINKS = (
@@ -35,7 +35,7 @@ def doctor(
     Example: rlds doctor
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.keep import diagnose
+    from rlds_cli.look import diagnose
 
     found = diagnose(cache_dir=cache_dir)
     out.result(found, _found(found))

@@ -89,7 +89,7 @@ def registry(
             removed = own.remove(str(place))
             out.result({"removed": removed.place}, f"{visible.shown(removed.place)} removed; datasets stay")
         case Action.add:
-            from rlds_cli.keep import installed_readers
+            from rlds_cli.look import installed_readers
 
             found, readers = own.add(str(place), prefix=prefix), installed_readers()
             out.result(_row(found), _added(found))
@@ -97,7 +97,7 @@ def registry(
                 if e.format and e.format not in readers:
                     out.note(f'{e.id} needs the reader "{e.format}": install its package before a download')
         case Action.check:
-            from rlds_cli.keep import installed_readers
+            from rlds_cli.look import installed_readers
 
             _check(own.examine(str(place), prefix=prefix, readers=installed_readers()))
 

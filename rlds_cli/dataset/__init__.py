@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rlds_cli.dataset.history import ProvenanceStep as ProvenanceStep
     from rlds_cli.dataset.history import Version as Version
     from rlds_cli.dataset.history import named_versions as named_versions
+    from rlds_cli.dataset.history import version_of as version_of
     from rlds_cli.dataset.history import versions_of as versions_of
     from rlds_cli.dataset.layouts import d4rl_fields as d4rl_fields
     from rlds_cli.dataset.layouts import d4rl_steps as d4rl_steps
@@ -96,6 +97,7 @@ __all__ = [
     "source_of_step",
     "sources_for_another",
     "stands_for",
+    "version_of",
     "versions_of",
 ]
 
@@ -108,7 +110,7 @@ lazy(
         "editing": "Outcome append_step is_published remake",
         "environments": "known_spaces make_env reference_scores",
         "expressions": "expression_of",
-        "history": "ProvenanceStep Version named_versions versions_of",
+        "history": "ProvenanceStep Version named_versions version_of versions_of",
         "layouts": "d4rl_fields d4rl_steps",
         "opening": "listed_at remote_address",
         "provenance": "EpisodeOrigins ReadAs source_of_step sources_for_another",

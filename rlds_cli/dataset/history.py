@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rlds_cli.base import refs, settings, text
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.dataset import editing, provenance
+from rlds_cli.dataset.fixed import OpenDataset
 from rlds_cli.dataset.opening import address_of
 from rlds_cli.places import Address, PushedDataset, open_objects
 from rlds_cli.store import Facts, History, Manifest, StoredDataset
@@ -114,6 +116,19 @@ def named_versions(ref: StrPath, *, cache_dir: StrPath | None = None) -> Sequenc
     if address is not None:
         return _pushed(address, settings.read(cache_dir))
     return versions_of(home.dataset(named.place, cache_dir=cache_dir), named)
+
+
+def version_of(ref: StrPath | OpenDataset, *, cache_dir: StrPath | None = None) -> Ref:
+    """Return the version of a directory that a reference names, or that a dataset is open at.
+
+    Raises
+    ------
+    DatasetNotFound, UnknownDataset
+        It is not on this disk.
+    """
+    if isinstance(ref, str | PathLike):
+        return home.version(ref, cache_dir=cache_dir)
+    return Ref(History.of(ref.path).path, version=ref.store.version)
 
 
 def versions_of(path: Path, until: Ref | None = None) -> Sequence[Version]:

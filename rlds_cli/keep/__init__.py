@@ -4,7 +4,6 @@
 writes how datasets are made, `sync` makes them, and `unallowed` says what it needs permission for. `compact` and
 `clear` let earlier versions and episodes go, `remove` datasets (`plan_removal` says which cannot be made again),
 `collect` what `find_garbage` lists. `reencode` changes the encoding of a dataset.
-`diagnose` looks at the installation, whose readers are the `installed_readers`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
     from rlds_cli.keep.compacting import clear, compact
-    from rlds_cli.keep.doctor import diagnose, installed_readers
     from rlds_cli.keep.gc import collect, find_garbage
     from rlds_cli.keep.pinning import lock, sync, unallowed
     from rlds_cli.keep.reencoding import reencode
@@ -27,9 +25,7 @@ __all__ = [
     "clear",
     "collect",
     "compact",
-    "diagnose",
     "find_garbage",
-    "installed_readers",
     "lock",
     "plan_removal",
     "reencode",
@@ -45,7 +41,6 @@ lazy(
     __name__,
     {
         "compacting": "clear compact",
-        "doctor": "diagnose installed_readers",
         "gc": "collect find_garbage",
         "pinning": "lock sync unallowed",
         "reencoding": "reencode",

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import home, registry
-from rlds_cli.archives import ReaderName
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.base.ids import DatasetId
@@ -157,7 +156,7 @@ def _hopeless(id: DatasetId | None, path: Path) -> str:
         return f"it was not made of the files in the registry: rlds download {id} --force replaces it"
     if m.provenance:
         return f"it was made of {m.provenance[-1]['from']}: rlds preprocess makes it again, with --force"
-    if ReaderName(m.reader).is_file:
+    if m.reader_source.startswith("sha256:"):  # that of a file
         again = f"rlds import FILES --as {id} --reader {m.reader} --force makes it again"
         return f"it was read by {m.reader}, a file of code: {again}"
     if origins.described(path) is not None:

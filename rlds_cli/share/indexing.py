@@ -18,10 +18,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlds_cli import home
 from rlds_cli.base import settings
 from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import StrPath
+from rlds_cli.dataset import version_of
 from rlds_cli.errors import InvalidArgument, RldsError
 from rlds_cli.places import Address, Index, PushedDataset, open_objects
 from rlds_cli.places.remote.index import Object
@@ -103,7 +103,7 @@ def index(
     >>> rlds_cli.index(copy).fingerprint == ds.fingerprint
     True
     """
-    ref, where = home.version(directory, cache_dir=cache_dir), settings.read(cache_dir)
+    ref, where = version_of(directory, cache_dir=cache_dir), settings.read(cache_dir)
     taken, address = snapshot.take(ref), Address.parse(Path(ref.place))
     rows = _files_of_rows(taken, Path(ref.place))
     done = pushing.send(taken, address, where, force=force, in_place=rows, progress=shown(progress))

@@ -9,16 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from os import PathLike
 from pathlib import Path
 
-from rlds_cli import home
 from rlds_cli.base import settings, text
 from rlds_cli.base.files.hashing import short
 from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.base.progress import Event, Progress, Stage, shown
-from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import Settings, StrPath
-from rlds_cli.dataset import Dataset
+from rlds_cli.dataset import Dataset, version_of
 from rlds_cli.errors import DamagedDataset, InvalidArgument, NameTaken, NewerFormat, RldsError, UploadFailed
 from rlds_cli.look import pages_beside
 from rlds_cli.places import (
@@ -37,7 +36,6 @@ from rlds_cli.places.sources.place import Document
 from rlds_cli.share import mending, packing, snapshot
 from rlds_cli.share.packing import Known, PushPlan
 from rlds_cli.share.snapshot import Snapshot
-from rlds_cli.store import History
 
 _MOST_SIBLINGS = 100
 _MOST_VERSIONS = 20  # at the address, whose objects are not sent again
@@ -152,7 +150,9 @@ def push(
     >>> rlds_cli.push(ds, tempfile.mkdtemp()).objects
     1
     """
-    named = _version_of(ref) if isinstance(ref, Dataset) else home.version(ref, cache_dir=cache_dir)
+    if not isinstance(ref, str | PathLike):
+        _check_whole(ref)
+    named = version_of(ref, cache_dir=cache_dir)
     address, where, tell = Address.parse(to), settings.read(cache_dir), shown(progress)
     path, taken = Path(named.place), snapshot.take(named)
     done = send(
@@ -170,15 +170,14 @@ def push(
     return done
 
 
-def _version_of(dataset: Dataset) -> Ref:
-    """Return the version that a dataset is open at."""
+def _check_whole(dataset: Dataset) -> None:
+    """Refuse an open dataset that is not a version on this disk."""
     if dataset.is_selection:
         raise InvalidArgument(
             f"{dataset.id}: a selection is not a version, which push takes.",
             hint="rlds_cli.push(ds.save(NAME), ...), with the ds that was selected",
         )
     dataset.store.table.check_changeable()
-    return Ref(History.of(dataset.path).path, version=dataset.version)
 
 
 def _pages(

@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from rlds_cli.store.integrity import check_field as check_field
     from rlds_cli.store.joining import JoinedMember as JoinedMember
     from rlds_cli.store.joining import join as join
-    from rlds_cli.store.layouts import array_files as array_files
     from rlds_cli.store.local import Files as Files
     from rlds_cli.store.lookups import Lookup as Lookup
     from rlds_cli.store.manifest import Manifest as Manifest
@@ -77,7 +76,6 @@ if TYPE_CHECKING:
     from rlds_cli.store.paths import assign_paths as assign_paths
     from rlds_cli.store.paths import is_indexed as is_indexed
     from rlds_cli.store.sealing import Problem as Problem
-    from rlds_cli.store.sealing import blamed_directories as blamed_directories
     from rlds_cli.store.sealing import row_files as row_files
     from rlds_cli.store.sealing import seal as seal
     from rlds_cli.store.sending import Sent as Sent
@@ -121,9 +119,7 @@ __all__ = [
     "StoredDataset",
     "Video",
     "Work",
-    "array_files",
     "assign_paths",
-    "blamed_directories",
     "check_field",
     "check_frames",
     "decode_frame",
@@ -167,7 +163,6 @@ lazy(
         "images": "CheckedFrames decoded_frames",
         "integrity": "check_field",
         "joining": "JoinedMember join",
-        "layouts": "array_files",
         "local": "Files",
         "lookups": "Lookup",
         "manifest": "Manifest Stats",
@@ -175,7 +170,7 @@ lazy(
         "opening": "Store",
         "own_columns": "ColumnKinds StoredColumn split_columns",
         "paths": "FAILURES assign_paths is_indexed",
-        "sealing": "Problem blamed_directories row_files seal",
+        "sealing": "Problem row_files seal",
         "sending": "Sent",
         "sharing": "share_tree",
         "snapshots": "LocalFile",

@@ -49,6 +49,7 @@ _LONGEST = 64 << 10  # bytes of a document
 _PIECE = 1 << 16  # rows that are looked up at a time
 _MAPPED = 4  # pieces of which the rows stay mapped
 _HINT = "rlds verify ID shows all damage"
+_TEXTS = ("bytes", "offsets")  # the arrays that texts are stored as
 
 
 class Index(NamedTuple):
@@ -100,6 +101,25 @@ class Lookup:
     def numbers(self) -> str:
         """The array of the numbers of its rows, by its path below the dataset."""
         return f"{paths.LOOKUPS}/{self.index}"
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """The arrays that are stored for it, and that of the numbers of its rows, by their paths below the dataset."""
+        parts = self._stored
+        return (*([f"{part}/{name}" for part in parts for name in _TEXTS] if self.texts else parts), self.numbers)
+
+    @property
+    def documents(self) -> tuple[str, ...]:
+        """The files that describe these arrays, and groups of them."""
+        return tuple(f"{place}/zarr.json" for place in (*(self._stored if self.texts else ()), *self.arrays))
+
+    @property
+    def _stored(self) -> list[str]:
+        return [f"{self.array}/{k}" for k, part in enumerate(self.parts) if part.kind == "stored"]
+
+    def files(self, dataset: Path) -> dict[str, int]:
+        """Return the files of these arrays in a dataset that has their documents, with sizes; raises DamagedDataset."""
+        return {name: size for array in self.arrays for name, size in layouts.array_files(dataset, array).items()}
 
     def write(self, dataset: Path) -> None:
         """Write the document of a lookup of a dataset in a directory."""

@@ -8,7 +8,7 @@ all files can be hashed anew: that takes a fingerprint, a lock file or a sha256 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,6 +36,12 @@ class Problem:
             first, last = self.episodes[0], self.episodes[1] - 1
             span = f"episode {first:,} " if first == last else f"episodes {first:,}-{last:,} "
         return f"{self.where}: {span}{self.what}"
+
+    def directories(self, m: Manifest) -> list[Path]:
+        """Return the directories below the dataset with rows, videos and digests of rows of the field at fault."""
+        where = f"{self.where} "
+        blamed = [f for f in m.fields if where.startswith((f"{f.name} ", f"{digests.ROWS}/{f.name} "))]
+        return [Path(root, f.path) for f in blamed for root in ("", videos.DIRECTORY, digests.ROWS)]
 
 
 def seal(directory: Path, m: Manifest, *, known: Mapping[str, str] = {}, threads: int = 2) -> Manifest:
@@ -134,10 +140,3 @@ def row_files(m: Manifest) -> dict[str, int | None]:
         files = {file.as_posix(): sizes[part] for part, file in rows.files(Path(), f, f.path).items()}
         found |= {path: size for path, size in files.items() if size != 0}  # an array without bytes has no file
     return found
-
-
-def blamed_directories(m: Manifest, problems: Iterable[Problem]) -> list[Path]:
-    """Return the directories below the dataset with the rows, videos and digests of rows of the fields at fault."""
-    wrong = {f"{p.where} " for p in problems}
-    blamed = [f for f in m.fields if any(w.startswith((f"{f.name} ", f"{digests.ROWS}/{f.name} ")) for w in wrong)]
-    return [Path(root, f.path) for f in blamed for root in ("", videos.DIRECTORY, digests.ROWS)]

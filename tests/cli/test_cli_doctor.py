@@ -12,7 +12,7 @@ import pytest
 from conftest import run_rlds
 
 import rlds_cli
-from rlds_cli.keep.doctor import EXTRAS
+from rlds_cli.look.report.doctor import EXTRAS
 
 
 def test_it_names_the_home_and_what_is_installed(home: Path) -> None:

@@ -21,9 +21,9 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import NameTaken, NoPermission
 from rlds_cli.keep import removing
 from rlds_cli.keep.compacting import compact
-from rlds_cli.keep.doctor import diagnose
 from rlds_cli.keep.verification import verify
 from rlds_cli.loader import Loader
+from rlds_cli.look.report.doctor import diagnose
 from rlds_cli.make.importing import import_files
 from rlds_cli.store import History, references
 

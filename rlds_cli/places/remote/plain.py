@@ -35,8 +35,6 @@ from rlds_cli.store import (
     Lookup,
     Manifest,
     Problem,
-    array_files,
-    blamed_directories,
     row_files,
 )
 
@@ -230,7 +228,7 @@ def _bring(
 def forget(dataset: Path, plain: Plain, problems: Sequence[Problem]) -> None:
     """Remove the files that a verification blames, so that `fetch` fetches them again; all files if it blames none."""
     files = [dataset / p.where for p in problems if Index.is_path(p.where) and (dataset / p.where).is_file()]
-    fields = blamed_directories(plain.manifest, problems)
+    fields = {directory for p in problems for directory in p.directories(plain.manifest)}
     for file in files:
         file.unlink(missing_ok=True)
     for directory in fields:
@@ -291,21 +289,13 @@ def _lookups(objects: Objects, dataset: Path, missing: Collection[str]) -> list[
 
 def _parts(objects: Objects, dataset: Path, lookup: Lookup) -> dict[str, int | None]:
     """Fetch the documents of the arrays of a lookup; return their files with sizes; raises as `_describe`."""
-    stored = [f"{lookup.array}/{k}" for k, part in enumerate(lookup.parts) if part.kind == "stored"]
-    if lookup.texts:
-        groups, stored = stored, [f"{part}/{name}" for part in stored for name in ("bytes", "offsets")]
-    else:
-        groups = []
-    files = dict[str, int | None]()
-    for place in (*groups, *stored, lookup.numbers):
-        document = objects.read(f"{place}/{Manifest.FILE}", longest=documents.LONGEST)
+    for path in lookup.documents:
+        document = objects.read(path, longest=documents.LONGEST)
         if document is None:
-            raise DamagedDataset(f"{objects.address}/{place}/{Manifest.FILE} is missing.", hint=HINT)
-        safe_files.make(dataset / place)
-        safe_files.write_bytes(dataset / place / Manifest.FILE, document.data)
-        if place not in groups:
-            files |= array_files(dataset, place)
-    return files
+            raise DamagedDataset(f"{objects.address}/{path} is missing.", hint=HINT)
+        safe_files.make((dataset / path).parent)
+        safe_files.write_bytes(dataset / path, document.data)
+    return {**lookup.files(dataset)}
 
 
 def _ordinary(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | None]:

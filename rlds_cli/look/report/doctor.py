@@ -31,7 +31,7 @@ EXTRAS = {  # the module that each extra of the package brings
     "ray": "ray",
 }
 _LITTLE = 1 << 30  # bytes free, below which a conversion is likely to fail
-_KERNEL = Path(__file__).parents[1] / "loader" / "_kernel.so"
+_KERNEL = Path(__file__).parents[2] / "loader" / "_kernel.so"
 
 
 @dataclass(frozen=True, slots=True)
