@@ -116,4 +116,15 @@ def application(subjects: Subjects, *, read_only: bool = False, decode: bool = F
         name = file.name
         if file.suffix in _TYPES:
             routes.append(route("/" if name == "index.html" else f"/pages/{name}", partial(page, name=name)))
-    return Starlette(routes=routes)
+    return Starlette(routes=routes, exception_handlers={404: _nothing, Exception: _failed})
+
+
+async def _nothing(request: Request, e: Exception) -> Response:
+    return refused(
+        NotThere("There is nothing at this address.", hint="docs/view-interface.md has those that there are")
+    )
+
+
+async def _failed(request: Request, e: Exception) -> Response:
+    """Answer where something went wrong that nobody foresaw; the terminal shows what."""
+    return refused(RldsError(f"The viewer failed: {type(e).__name__}.", hint="the terminal shows where"))

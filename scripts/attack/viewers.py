@@ -75,7 +75,7 @@ class Viewer:
             connection.close()
         if SECRET.encode() in body or b"root:x:0" in body:
             self.scene.fault(f"{target[:200]} gives a file of the user's away")
-        if b"Traceback" in body or answer.status == 500:
+        if b"Traceback" in body or b"The viewer failed" in body:
             self.scene.fault(f"{target[:200]}: {answer.status}: {body[-200:]!r}")
         if answer.status == 503:  # too many at once
             return answer.status, body
