@@ -438,8 +438,9 @@ def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, te
     where = settings.read(cache_dir)
     pins = tuple(pinned(f, known, where) for f in d.files)
     # A part of an archive needs the listing of all files. So does a tree whose files have no remote address of
-    # their own.
+    # their own, and a store of many files, which the lock pins as one.
     listed = bool(portion) or (bool(known.tree) and not all(map(_is_reachable, pins)))
+    listed = listed or any(f.path.startswith(f"{pin.path}/") for pin in pins for f in known.files)
     request = DownloadRequest(
         base,
         frames=str(d.options.get("frames", "encoded")),

@@ -33,7 +33,7 @@ from rlds_cli.archives.formats.text_tables import MAX_COLUMNS
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import child, disk, trees
 from rlds_cli.base.files import json as documents
-from rlds_cli.base.files.bundles import DOCUMENTS, is_store, state_of
+from rlds_cli.base.files.bundles import DOCUMENTS, is_record, is_store, state_of
 from rlds_cli.errors import CorruptArchive, MissingPackage, RldsError, UnknownLayout, UnsafeArchive
 
 ATTRIBUTES = ".zattrs"
@@ -316,7 +316,7 @@ def _of_directory(path: Path) -> tuple[dict[str, bytes], Counter[str]]:
         if entry.name in (*DOCUMENTS, ATTRIBUTES):
             with Path(entry.path).open("rb") as f:
                 found[name] = documents.read(f)
-        else:
+        elif not is_record(entry.path):
             counts.update(_above(name))
     return found, counts
 

@@ -51,16 +51,26 @@ def gathered(files: Mapping[Path, PurePath | None], top: Path) -> dict[Path, Pur
     return found
 
 
+def is_record(path: str) -> bool:
+    """Return whether a file in a bundle is the record that a download has left beside the file ``path`` less .json."""
+    return path.endswith(".json") and os.path.isfile(path.removesuffix(".json"))  # noqa: PTH113
+
+
+def parts(bundle: Path) -> list[Path]:
+    """Return the files of a bundle."""
+    return [f for f in trees.files(bundle) if not is_record(os.fspath(f))]
+
+
 def size_of(file: Path) -> int:
     """Return the bytes of a file of an archive."""
-    return sum(f.stat().st_size for f in trees.files(file)) if file.is_dir() else file.stat().st_size
+    return sum(f.stat().st_size for f in parts(file)) if file.is_dir() else file.stat().st_size
 
 
 def sha256_of(file: Path) -> str:
     """Return the sha256 of a file; that of a bundle is the one of a line ``sha256  name`` for each of its files."""
     if not file.is_dir():
         return sha256_of_file(file)
-    names = sorted((f.relative_to(file).as_posix(), f) for f in trees.files(file))
+    names = sorted((f.relative_to(file).as_posix(), f) for f in parts(file))
     listing = "".join(f"{sha256_of_file(f)}  {name}\n" for name, f in names)
     return hashlib.sha256(listing.encode(errors="surrogateescape")).hexdigest()
 
@@ -78,5 +88,6 @@ def state_of(file: Path) -> tuple[int, int, int]:
     if not is_bundle(file):
         stat = file.stat()
         return stat.st_ino, stat.st_size, stat.st_mtime_ns
-    found = [e.stat(follow_symlinks=False) for e in trees.below(file) if not e.is_dir(follow_symlinks=False)]
+    below = [e for e in trees.below(file) if not e.is_dir(follow_symlinks=False) and not is_record(e.path)]
+    found = [e.stat(follow_symlinks=False) for e in below]
     return len(found), sum(s.st_size for s in found), sum(s.st_mtime_ns for s in found)

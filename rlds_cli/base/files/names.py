@@ -17,6 +17,7 @@ _BAD = re.compile(r"[\\\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?", re.IGNORECASE | re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _STARS = re.compile(r"(?P<directories>(?:^|(?<=/))\*\*/)|(?P<rest>\*\*+)|\*")
+OF_ZARR = (".zgroup", ".zarray", ".zattrs", ".zmetadata")  # documents of format 2
 SPANS = ".part.spans"  # ends the name of the file that says which bytes of a part have arrived
 
 
@@ -159,14 +160,14 @@ def selected(names: Iterable[str], wanted: str) -> dict[str, str]:
     ``wanted`` is a file; else a directory, for all files below it; else a pattern; else, if it has no file suffix, a
     prefix. In a pattern, ``*`` stands for anything without a slash, ``**/`` for any directories, and ``**`` elsewhere
     for anything that does not continue a number, as after a prefix: ``door-v1**`` does not match ``door-v10``. An empty
-    ``wanted`` is everything. Hidden files are left out.
+    ``wanted`` is everything. Hidden files are left out, but for the documents of Zarr stores.
 
     Returns
     -------
     dict of str to str
         Name -> name relative to the directory ``wanted``, or to the one that holds the file.
     """
-    names = sorted((n for n in names if not any(re.match(r"\.[^.]", p) for p in n.split("/"))), key=natural)
+    names = sorted((n for n in names if not any(map(_is_hidden, n.split("/")))), key=natural)
     below = wanted + "/" if wanted else ""
     if wanted in names:
         return {wanted: wanted.rpartition("/")[2]}
@@ -175,6 +176,10 @@ def selected(names: Iterable[str], wanted: str) -> dict[str, str]:
     pattern = _pattern(wanted)
     base = len(fixed_directory(wanted)) + 1 if fixed_directory(wanted) else 0
     return {n: n[base:] for n in names if pattern and pattern.fullmatch(n)}
+
+
+def _is_hidden(part: str) -> bool:
+    return part.startswith(".") and not part.startswith("..") and part not in (".", *OF_ZARR)
 
 
 def fixed_directory(wanted: str) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from rlds_cli.archives import Archive, ReaderName, check_name, choose, plan_files
 from rlds_cli.base import text, visible
-from rlds_cli.base.files import child
+from rlds_cli.base.files import bundles, child
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.base.ids import DatasetId
@@ -213,7 +213,7 @@ def _replaced(request: DownloadRequest, steps: planning.FetchPlan) -> dict[str, 
 
 def _distrusted(exc: CorruptArchive, id: DatasetId, fetched: Iterable[Fetched]) -> CorruptArchive:
     """Drop the records of unreadable files that have no published hash, so that the next run fetches them again."""
-    bad = [f for f in fetched if f.action != "link" and not f.file.hashed and f.path.name in exc.message]
+    bad = [f for f in fetched if f.action != "link" and not f.file.hashed and _name(f) in exc.message]
     for f in bad:
         FileRecord.beside(f.path).unlink(missing_ok=True)
     if not bad:
@@ -222,6 +222,12 @@ def _distrusted(exc: CorruptArchive, id: DatasetId, fetched: Iterable[Fetched]) 
         exc.message,
         hint=f"rlds download {id} downloads it again; it has no published hash, and its source may have sent damage",
     )
+
+
+def _name(f: Fetched) -> str:
+    """Return the name by which an error calls a file: of a part of a store, that of the store."""
+    store = next((part for part in PurePath(f.file.path).parts[:-1] if part.lower().endswith(".zarr")), None)
+    return store or f.path.name
 
 
 def _remove(fetched: Iterable[Fetched]) -> None:
@@ -236,9 +242,10 @@ def _conversion(
     from rlds_cli.make.convert.archive import Conversion, check_plan
 
     came = sorted(fetched, key=lambda f: natural(f.file.path))
+    files = _gathered(came, transfer.plan.destination)
     archive = Archive(
         transfer.plan.destination,
-        tuple(f.path for f in came),
+        tuple(dict.fromkeys(files.values())),
         entry.episodes_by,
         dict(entry.fields or {}),
         skip_bad=request.skip_bad,
@@ -254,7 +261,7 @@ def _conversion(
         check_plan(found.plan, archive.files, format or None)
         format, archive = found.reader, found.plan.archive
         kept = set(archive.files)
-        came = [f for f in came if f.path in kept]
+        came = [f for f in came if files[f.path] in kept]
     env = {"id": entry.env_id, "eval_id": entry.eval_env_id, "max_episode_steps": entry.max_episode_steps}
     scores = {"ref_min_score": entry.ref_min_score, "ref_max_score": entry.ref_max_score}
     return Conversion(
@@ -263,7 +270,7 @@ def _conversion(
         archive=archive,
         encoding=request.store,
         frames=request.frames,
-        sources=tuple(source_of(f) for f in came),
+        sources=_sources(came, files, transfer.plan.destination),
         facts={k: v for k, v in scores.items() if v is not None},
         env={k: v for k, v in env.items() if v is not None},
         options={"episodes_by": entry.episodes_by, "frames": request.frames}
@@ -274,6 +281,31 @@ def _conversion(
         | ({"portion": request.portion.facts | {"files": transfer.counts}} if request.portion else {}),
         portion=transfer.portion,
     )
+
+
+def _gathered(came: Sequence[Fetched], destination: Path) -> dict[Path, Path]:
+    """Return the file of the archive that each downloaded file is, or is a part of: a Zarr store is one."""
+    found = bundles.gathered({f.path: None for f in came}, destination)
+    found = {} if destination in found else found
+    return {f.path: next((d for d in (f.path, *f.path.parents) if d in found), f.path) for f in came}
+
+
+def _sources(came: Sequence[Fetched], files: Mapping[Path, Path], destination: Path) -> tuple[dict[str, Any], ...]:
+    """Describe the files of an archive; one of parts is described as a whole."""
+    found: dict[Path, dict[str, Any]] = {}
+    for f in came:
+        file = files[f.path]
+        if file == f.path:
+            found[file] = source_of(f)
+        elif file not in found:
+            inside = len(f.path.relative_to(file).parts)
+            found[file] = source_of(f) | {
+                "file": file.relative_to(destination).as_posix(),
+                "size": bundles.size_of(file),
+                "sha256": bundles.sha256_of(file),
+                "url": "/".join(visible.shown(f.record.url).partition("?")[0].split("/")[:-inside]),
+            }
+    return tuple(found.values())
 
 
 def source_of(f: Fetched) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from rlds_cli.base.files.names import of_url
 from rlds_cli.base.settings import Settings
 from rlds_cli.base.text import natural
 from rlds_cli.errors import DatasetNotFound, InvalidArgument, InvalidId, NameTaken, RldsError
+from rlds_cli.make.downloads import stores
 from rlds_cli.make.downloads.request import DownloadRequest
 from rlds_cli.places import Address, RemoteFile
 from rlds_cli.store import Manifest, open_store
@@ -56,6 +57,12 @@ def as_archive(request: DownloadRequest, where: Settings, *, here: Path | None =
     DownloadFailed
         A pattern matches no file, or the files of its directory are not listed.
     """
+    if any(map(stores.is_store, (request.ref, *request.also))):
+        whole = _whole(request)
+        known = _is_made_of(_described(request, here) or {}, [visible.shown(u) for u in (whole.ref, *whole.also)])
+        if not (request.also or _is_asked_for(request) or known) and _has_index(request.ref, request, where):
+            return None
+        request = whole
     url = request.ref
     several = bool(request.also) or _is_pattern(url)
     odd = next((u for u in (url, *request.also) if not _may_be_archive(u)), None)
@@ -241,10 +248,9 @@ def _listed(request: DownloadRequest, where: Settings) -> dict[str, RemoteFile]:
     found: dict[str, RemoteFile] = {}
     for given in (request.ref, *request.also):
         for url in _alternatives(given.partition("#")[0]):
-            files = listing.list_files([url], where, source=request.source)
             if _is_pattern(url):
-                found |= {as_url(url).matching(f.path): f for f in files}
-            elif len(files) == 1:
+                found |= stores.files(url, where, request.source)
+            elif len(files := listing.list_files([url], where, source=request.source)) == 1:
                 found[url] = files[0]
             else:
                 raise InvalidArgument(
@@ -271,6 +277,12 @@ def _distinct(files: Mapping[str, tuple[str, str]]) -> dict[str, str]:
 def _urls(line: Mapping[str, Any]) -> list[str]:
     """Return the first URL of each file that a line names."""
     return [str(holder["urls"][0]) for holder in (line, *line.get("files", ())) if holder.get("urls")]
+
+
+def _whole(request: DownloadRequest) -> DownloadRequest:
+    """Return a request in which Zarr stores are the patterns of their files."""
+    ref, *also = (stores.parts(u) if stores.is_store(u) else u for u in (request.ref, *request.also))
+    return replace(request, ref=ref, also=tuple(also))
 
 
 def _is_made_of(line: Mapping[str, Any], given: Sequence[str]) -> bool:
