@@ -185,12 +185,16 @@ class Videos:
         absent(f, rows[entries[:, 0] < 0])
         return self.gather(f, entries)
 
-    def gather(self, f: Field, index: Array) -> Array:
-        """Decode the frames of an index [n, 2] to [n, *shape] in the field's dtype; see `decode_video`."""
+    def gather(self, f: Field, index: Array, *, on: bool = False) -> Array:
+        """Decode the frames of an index [n, 2] to [n, *shape] in the field's dtype; see `decode_video`.
+
+        With ``on`` the frames behind those of one video are asked for next: it has a decoder of its own.
+        """
+        where = (str(self.directory), *(index[:1, 0].tolist() if on else ()))
         if self._of.files.blocks is None:
-            return decode_video(index, self.video, f, str(self.directory))
+            return decode_video(index, self.video, f, where, on=on)
         with self._of.files.hold(self._of.data, *self.ranges(index)):  # from the key frames before them on
-            return decode_video(index, self.video, f, str(self.directory))
+            return decode_video(index, self.video, f, where, on=on)
 
     def table(self, number: int) -> bytes:
         """Return the table of a video as it is sent beside a growing dataset, see `to_table`."""
@@ -392,7 +396,7 @@ class Video:
     track: Track
 
 
-def decode_video(index: Array, video: Callable[[int], Video], f: Field, where: Hashable) -> Array:
+def decode_video(index: Array, video: Callable[[int], Video], f: Field, where: Hashable, *, on: bool = False) -> Array:
     """Decode the frames of an index [n, 2] to [n, *shape] in the field's dtype, with zeros for an index of -1.
 
     uint8 frames are grey, RGB or RGBA; uint16 frames hold the video's own values of depth, of 12 or 16 bits.
@@ -408,6 +412,8 @@ def decode_video(index: Array, video: Callable[[int], Video], f: Field, where: H
     f : Field
     where : hashable
         Identifies the reader of the index, whose next call uses the same decoders.
+    on : bool
+        The frame behind the last one is asked for next.
 
     Raises
     ------
@@ -419,7 +425,8 @@ def decode_video(index: Array, video: Callable[[int], Video], f: Field, where: H
     out = np.zeros((len(index), *f.shape), f.dtype)
     distinct, place, which = np.unique(index, axis=0, return_index=True, return_inverse=True)
     wanted = [(n, frame, at) for (n, frame), at in zip(distinct.tolist(), place.tolist(), strict=True) if n >= 0]
-    for (number, frame, at), (later, follows, _) in zip(wanted, [*wanted[1:], (None, _UNKNOWN, 0)], strict=False):
+    end = (wanted[-1][0], wanted[-1][1] + 1, 0) if on and wanted else (None, _UNKNOWN, 0)
+    for (number, frame, at), (later, follows, _) in zip(wanted, [*wanted[1:], end], strict=False):
         out[at] = decode_one(video(number), frame, f, where, follows if later in (number, None) else _ELSEWHERE)
     copy_repeated(out, place, which)
     return out

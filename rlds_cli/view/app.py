@@ -7,8 +7,11 @@ describes them.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from functools import lru_cache, partial
+from inspect import iscoroutinefunction
 from pathlib import Path
+from typing import cast
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -19,6 +22,7 @@ from starlette.routing import Route
 from rlds_cli import __version__, errors
 from rlds_cli.errors import RldsError
 from rlds_cli.view.curves import curves
+from rlds_cli.view.decoding import Decoding
 from rlds_cli.view.episode import episode, step
 from rlds_cli.view.frames import frame
 from rlds_cli.view.query import Answer, NotThere, Query, as_json, record
@@ -87,21 +91,26 @@ ROUTES: dict[str, Answer] = {
 }
 
 
-def application(subjects: Subjects, *, read_only: bool = False, decode: bool = False) -> Starlette:
-    """Return the application that answers for ``subjects``."""
+def application(subjects: Subjects, decoding: Decoding, *, read_only: bool = False, decode: bool = False) -> Starlette:
+    """Return the application that answers for ``subjects``, with frames that ``decoding`` decodes."""
 
     async def respond(request: Request, function: Answer) -> Response:
         query = Query(
             subjects=subjects,
             values=dict(request.query_params),
             headers=request.headers,
+            decoding=decoding,
+            is_gone=request.is_disconnected,
             method=request.method,
             read_only=read_only,
             decode=decode,
             fields=request.query_params.getlist("field"),
         )
         try:
-            return await run_in_threadpool(function, query)
+            if iscoroutinefunction(function):
+                found: Response = await function(query)
+                return found
+            return await run_in_threadpool(cast(Callable[[Query], Response], function), query)
         except RldsError as e:
             return refused(e)
 

@@ -12,29 +12,30 @@ from rlds_cli.dataset import Rows
 from rlds_cli.look import rank
 from rlds_cli.store import Facts
 from rlds_cli.ted import VIDEO, Field
-from rlds_cli.view.frames import range_of
+from rlds_cli.view.decoding import Decoding
+from rlds_cli.view.frames import frames_of, range_of
 from rlds_cli.view.videos import stream
+
+_PLAYED = ("avc1", "av01", "vp09", "vp8")  # codecs that most browsers play
 
 Json = dict[str, Any]
 
 
-def cameras(rows: Rows, number: int, *, decode: bool) -> list[Json]:
+def cameras(rows: Rows, number: int, by: Decoding, *, decode: bool) -> list[Json]:
     """Return the record of each camera; with ``decode`` none is played by the browser."""
     fields = sorted((f for f in rows.store.fields.values() if f.is_image), key=rank)
-    return [_camera(rows, f, number, decode=decode) for f in fields]
+    found = [_camera(rows, f, number, by, decode=decode) for f in fields]
+    if any(_is_decoded(c, decode=decode) for c in found):
+        by.begin()
+    return found
 
 
-def _camera(rows: Rows, f: Field, number: int, *, decode: bool) -> Json:
+def _camera(rows: Rows, f: Field, number: int, by: Decoding, *, decode: bool) -> Json:
     start, count = int(rows.start[number]), int(rows.count(f)[number])
     of = np.arange(start, start + count)
-    index = rows.at(f.name, of) if f.codec == VIDEO else None
-    if index is not None:
-        there = np.flatnonzero(index[:, 0] >= 0)
-    elif f.kind == "frames":
-        there = np.flatnonzero(rows.sizes(f.name, of))
-    else:
-        there = np.arange(count)
+    there = frames_of(rows, f, of)
     known = [int(there[0]), int(there[-1]) + 1] if len(there) else None
+    plays = f.codec == VIDEO and not decode
     height, width = _sides(rows, f, start + there[:1])
     return {
         "field": f.name,
@@ -42,9 +43,16 @@ def _camera(rows: Rows, f: Field, number: int, *, decode: bool) -> Json:
         "width": width,
         "height": height,
         "codec": "video" if f.codec == VIDEO else f.codec or "raw",
-        "depth": _depth(rows, f, start + there),
-        "stream": None if index is None or decode else stream(rows.store, f.name, index),
+        "depth": _depth(rows, f, start + there, by),
+        "stream": stream(rows.store, f.name, rows.at(f.name, of)) if plays else None,
     }
+
+
+def _is_decoded(camera: Json, *, decode: bool) -> bool:
+    """Return whether frames of a camera will probably be asked for that are decoded here."""
+    if camera["stream"] is not None:
+        return not any(codec in camera["stream"]["mime"] for codec in _PLAYED)
+    return camera["codec"] == "video" or camera["depth"] is not None or (decode and camera["codec"] != "raw")
 
 
 def _sides(rows: Rows, f: Field, first: IntArray) -> tuple[int, int]:
@@ -57,10 +65,10 @@ def _sides(rows: Rows, f: Field, first: IntArray) -> tuple[int, int]:
     return (header.height, header.width) if header else (0, 0)
 
 
-def _depth(rows: Rows, f: Field, there: IntArray) -> Json | None:
+def _depth(rows: Rows, f: Field, there: IntArray, by: Decoding) -> Json | None:
     """Return the unit of a camera of depth, and the range in which its frames are shown at first."""
     if f.dtype != "uint16":
         return None
     unit = Facts(rows.store.manifest).depth.get(f.name, {}).get("unit")
-    low, high = range_of(rows, f, there)
-    return {"unit": unit, "low": low, "high": high}
+    found = range_of(rows, f, there, by)
+    return {"unit": unit, "low": found.low, "high": found.high}

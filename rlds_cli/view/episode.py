@@ -63,7 +63,7 @@ def describe(query: Query, ds: Dataset, number: int) -> Json:
         "end": END_NAMES[int(ds.store.episodes["end"][index])],
         "time": row_times(rows, number),
         "fields": [_field(ds, f, int(rows.count(f)[number]), query.once(ds, names_of)) for f in fields],
-        "cameras": cameras(rows, number, decode=query.decode),
+        "cameras": cameras(rows, number, query.decoding, decode=query.decode),
         "marks": [*_flags(rows, number), *marks],
         "bands": [*_subtasks(ds, index, length, texts), *bands],
         "texts": texts,

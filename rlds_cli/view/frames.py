@@ -3,119 +3,147 @@
 from __future__ import annotations
 
 import hashlib
-import io
+import pickle
+from collections.abc import Callable, Hashable
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from rlds_cli.base.array_types import Array, IntArray
+from rlds_cli.base.array_types import BoolArray, IntArray
 from rlds_cli.base.media import image_header
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.dataset import Rows
-from rlds_cli.errors import InvalidArgument, RldsError
+from rlds_cli.errors import ArchiveError, Elsewhere, FrameError, InvalidArgument, RldsError
 from rlds_cli.ted import VIDEO, Field
+from rlds_cli.view import decoding, pictures
+from rlds_cli.view.decoding import Decoding, Encoded
+from rlds_cli.view.pictures import Range, Showing
 from rlds_cli.view.query import NotThere, Query
 from rlds_cli.view.ranges import KEPT, is_known
 
-_SMALL = 64  # images with sides up to this are pixel art, which JPEG would blur
-_QUALITY = 88
 _HIGHEST = 4320  # pixels
 _FEW = 4  # frames that tell the range of a camera of depth
-_TYPES = {"jpeg": "image/jpeg", "png": "image/png"}
-_NONE = (None, None)
-
-Range = tuple[float | None, float | None]
+_GIVEN_UP = 499  # nobody reads it
 
 
-def frame(query: Query) -> Response:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Wanted:
+    """A frame that is asked for: its row, how it is shown, and the names of its bytes."""
+
+    rows: Rows
+    row: IntArray
+    how: Showing
+    headers: dict[str, str]
+
+
+async def frame(query: Query) -> Response:
     """Answer with the frame of a row."""
+    wanted = await run_in_threadpool(_wanted, query)
+    if is_known(wanted.headers["etag"], query.headers):
+        return Response(status_code=304, headers=wanted.headers)
+    if not query.decode:
+        stored = await run_in_threadpool(_as_stored, wanted)
+        if stored is not None:
+            return stored
+    done = await run_in_threadpool(_begun, wanted, query.decoding)
+    if not await decoding.finished(done, query.is_gone):
+        return Response(status_code=_GIVEN_UP)
+    data, codec = done.result()
+    return Response(data, headers=wanted.headers, media_type=pictures.TYPES[codec])
+
+
+def _wanted(query: Query) -> _Wanted:
     ds = query.dataset
     rows, number, at = query.once(ds, Rows), query.episode(ds), query.integer("step")
-    f = ds.field(query.text("field"))
-    height = query.integer("height", None)
-    depth = (query.number("low"), query.number("high"))
+    f, height = ds.field(query.text("field")), query.integer("height", None)
+    depth = Range(low=query.number("low"), high=query.number("high"))
     if not f.is_image:
         raise InvalidArgument(f"{f.name} holds no images.")
     if height is not None and not 1 <= height <= _HIGHEST:
         raise InvalidArgument(f"The parameter height is {height:,}, not from 1 to {_HIGHEST:,}.")
-    if not 0 <= at < int(rows.count(f)[number]):
-        raise NotThere(f"Episode {number:,} has no {f.name} at row {at:,}: it has {int(rows.count(f)[number]):,}.")
+    count = int(rows.count(f)[number])
+    if not 0 <= at < count:
+        raise NotThere(f"Episode {number:,} has no {f.name} at row {at:,}: it has {count:,}.")
     row = np.array([int(rows.start[number]) + at])
+    if not _has_frame(rows, f, row)[0]:
+        raise NotThere(f"Episode {number:,} has no frame of {f.name} at row {at:,}.")
     named = (ds.store.version_id, f.name, int(rows.stored(row)[0]), height, depth, query.decode)
     etag = f'"{hashlib.sha256(repr(named).encode()).hexdigest()[:32]}"'
-    headers = {"etag": etag, "cache-control": KEPT}
-    if is_known(etag, query.headers):
-        return Response(status_code=304, headers=headers)
-    data, kind = picture(rows, f, row, height=height, depth=depth, decode=query.decode)
-    return Response(data, headers=headers, media_type=kind)
+    how = Showing(field=f, height=height, depth=depth)
+    return _Wanted(rows=rows, row=row, how=how, headers={"etag": etag, "cache-control": KEPT})
 
 
-def picture(
-    rows: Rows, f: Field, row: IntArray, *, height: int | None, depth: Range, decode: bool
-) -> tuple[bytes, str]:
-    """Return the frame of a row as bytes for a browser, and their media type."""
-    if f.kind == "frames" and not rows.sizes(f.name, row)[0]:
-        raise NotThere(f"{f.name} has no frame at this row.", hint="rlds check ID names such steps")
-    if f.kind == "frames" and f.codec != VIDEO and f.dtype == "uint8" and height is None and not decode:
-        data = rows.frames(f.name, row)[0]
-        header = image_header.read(data)
-        if header is not None and header.height * header.width <= MAX_PIXELS:
-            return data, _TYPES[header.codec]
-    values = rows.values(f.name, row)[0]
-    return encoded(shown(f, values, depth), height)
+def _has_frame(rows: Rows, f: Field, of: IntArray) -> BoolArray:
+    """Return which rows have a frame [n]."""
+    if f.kind != "frames":
+        return np.ones(len(of), bool)
+    return rows.at(f.name, of)[:, 0] >= 0 if f.codec == VIDEO else rows.sizes(f.name, of) > 0
 
 
-def shown(f: Field, values: Array, depth: Range) -> Array:
-    """Return uint8 [H, W] or [H, W, 3] of the values of a frame."""
-    if values.dtype != np.uint8:
-        return grey(values.reshape(values.shape[:2]), depth)
-    if values.ndim == 2:
-        return values
-    if f.kind == "array" and not f.has_channels_last:
-        values = np.moveaxis(values, 0, -1)
-        is_stack = values.shape[2] == 4
-    else:
-        is_stack = f.kind == "array" and values.shape[2] == 4 and bool((values[..., 3] != 255).any())
-    newest: Array = values[..., -1]  # of a stack of grey frames
-    return newest if is_stack else _of_channels(values)
+def frames_of(rows: Rows, f: Field, of: IntArray) -> IntArray:
+    """Return those of the rows [n] that have a frame, by their places among them."""
+    return np.flatnonzero(_has_frame(rows, f, of))
 
 
-def _of_channels(values: Array) -> Array:
-    found: Array = values[..., 0] if values.shape[2] < 3 else values[..., :3]
-    return found
+def _as_stored(wanted: _Wanted) -> Response | None:
+    """Return a picture as it is stored, if that is what a browser shows."""
+    f = wanted.how.field
+    if f.kind != "frames" or f.codec == VIDEO or f.dtype != "uint8" or wanted.how.height is not None:
+        return None
+    data = wanted.rows.frames(f.name, wanted.row)[0]
+    header = image_header.read(data)
+    if header is None or header.height * header.width > MAX_PIXELS:
+        return None
+    return Response(data, headers=wanted.headers, media_type=pictures.TYPES[header.codec])
 
 
-def grey(values: Array, depth: Range) -> Array:
-    """Return values in a range from black to white; without one, from the least to the greatest."""
-    low, high = depth
-    low = float(values.min(initial=0)) if low is None else low
-    high = float(values.max(initial=0)) if high is None else high
-    scaled = (values.astype(np.float32) - low) * (255 / max(high - low, 1e-9))
-    found: Array = np.clip(scaled, 0, 255).astype(np.uint8)
-    return found
+# -- decoding
 
 
-def encoded(values: Array, height: int | None) -> tuple[bytes, str]:
-    """Encode an image, at most ``height`` pixels high: as PNG if it is small, else as JPEG."""
-    image = Image.fromarray(np.ascontiguousarray(values))
-    if height is not None and image.height > height:
-        image = image.resize((max(1, round(image.width * height / image.height)), height), Image.Resampling.BOX)
-    codec = "png" if max(image.size) <= _SMALL else "jpeg"
-    file = io.BytesIO()
-    image.save(file, codec, **({"quality": _QUALITY} if codec == "jpeg" else {}))
-    return file.getvalue(), _TYPES[codec]
+def _begun(wanted: _Wanted, by: Decoding) -> Future[tuple[bytes, str]]:
+    """Have a frame decoded and drawn: a picture, and its codec."""
+    how, rows, row = wanted.how, wanted.rows, wanted.row
+    if how.field.kind == "array":
+        return by.submit(None, lambda: pictures.draw(rows.values(how.field.name, row)[0], how))
+    (of,) = _encoded(rows, how.field, row)
+    return by.submit(_key(how.field, of), lambda: _asked(rows, how.field, decoding.drawn, of, how))
 
 
-def range_of(rows: Rows, f: Field, there: IntArray) -> Range:
-    """Return the 1st and the 99th percentile of the values of a few frames of depth, without 0: it stands for none."""
+def _key(f: Field, of: Encoded) -> Hashable:
+    """Return what frames share that one decoder brings up in turn; None for an image."""
+    return (of.store, f.name, of.video) if of.store else None
+
+
+def range_of(rows: Rows, f: Field, there: IntArray, by: Decoding) -> Range:
+    """Return the range of most values of a few frames of depth, of these rows; none if they do not decode."""
     chosen = there[np.unique(np.linspace(0, len(there) - 1, _FEW).astype(np.int64))] if len(there) else there
+    if not len(chosen):
+        return Range()
+    of = _encoded(rows, f, chosen)
     try:
-        values = np.ravel(rows.values(f.name, chosen))
-    except RldsError:
-        return _NONE
-    values = values[values > 0]
-    if not len(values):
-        return _NONE
-    low, high = np.percentile(values, [1, 99])
-    return float(low), float(high)
+        found: Range = by.submit(_key(f, of[0]), lambda: _asked(rows, f, decoding.depth_of, of, f)).result()
+        return found
+    except (RldsError, CancelledError):
+        return Range()
+
+
+def _encoded(rows: Rows, f: Field, of: IntArray) -> list[Encoded]:
+    """Return frames as they are stored, of rows that have one."""
+    stored = rows.stored(of).tolist()
+    if f.codec != VIDEO:
+        return [Encoded(row=r, image=image) for r, image in zip(stored, rows.frames(f.name, of), strict=True)]
+    store, entries = pickle.dumps(rows.store), rows.at(f.name, of).tolist()
+    return [Encoded(row=r, store=store, video=v, frame=n) for r, (v, n) in zip(stored, entries, strict=True)]
+
+
+def _asked(rows: Rows, f: Field, function: Callable[..., object], *arguments: object) -> object:
+    """Return what a function of `decoding` returns; raises FrameError for all that a frame can do."""
+    try:
+        return decoding.ask(function, *arguments, name=f"{rows.store.manifest.id}, {f.name}")
+    except ArchiveError as e:  # the process ended, or took too much memory
+        raise FrameError(e.message, hint=e.hint) from e
+    except (Elsewhere, OSError) as e:
+        raise FrameError(f"{f.name}: a frame cannot be read: {e}") from e

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument, RldsError
+from rlds_cli.view.decoding import Decoding
 from rlds_cli.view.ranges import is_known
 from rlds_cli.view.subjects import Subjects
 
@@ -35,6 +36,10 @@ class Query:
     values : mapping of str to str
         The parameters of the address.
     headers : mapping of str to str
+    decoding : Decoding
+        Who decodes frames.
+    is_gone : callable
+        Tells whether nobody waits for the answer any more.
     method : str
         ``GET`` or ``HEAD``.
     read_only, decode : bool
@@ -46,6 +51,8 @@ class Query:
     subjects: Subjects
     values: Mapping[str, str]
     headers: Mapping[str, str]
+    decoding: Decoding
+    is_gone: Callable[[], Awaitable[bool]]
     method: str = "GET"
     read_only: bool = False
     decode: bool = False
@@ -98,7 +105,7 @@ class Query:
         return int(number)
 
 
-Answer = Callable[[Query], Response]
+Answer = Callable[[Query], Response | Awaitable[Response]]  # functions that wait are coroutines
 
 
 def record(query: Query, value: Any, *, etag: str | None = None) -> Response:

@@ -47,6 +47,7 @@ class Server:
             from rlds_cli.view.app import application
         except ImportError as e:
             raise MissingPackage(f"rlds view needs the package {e.name}.", hint="pip install 'rlds-cli[view]'") from e
+        from rlds_cli.view.decoding import Decoding
         from rlds_cli.view.guard import Guard
         from rlds_cli.view.subjects import Subjects
 
@@ -54,7 +55,9 @@ class Server:
         self._socket = _bound(port)
         self.port = int(self._socket.getsockname()[1])
         self.address = f"http://{_HOST}:{self.port}/{token}/"
-        app = application(Subjects(named, cache_dir=cache_dir), read_only=read_only, decode=decode)
+        self._decoding = Decoding()
+        subjects = Subjects(named, cache_dir=cache_dir)
+        app = application(subjects, self._decoding, read_only=read_only, decode=decode)
         config = uvicorn.Config(
             Guard(app, token, in_frames=in_frames),
             access_log=False,  # it would show the token
@@ -80,6 +83,7 @@ class Server:
     def close(self) -> None:
         """End; answers under way get a second."""
         self._server.should_exit = True
+        self._decoding.close()
         if self._thread.is_alive():
             self._thread.join(_PATIENCE)
         self._socket.close()

@@ -1,0 +1,238 @@
+"""Frames of strangers are decoded in processes that are used for nothing else, at most two at once.
+
+A frame that makes a decoder crash, or take too much memory, ends such a process, and is an error of one request. Two
+threads have a process each, and do what is asked of them in turn: frames of one video are asked of the same one, whose
+decoder is where it was. A request that waits is given up when nobody waits for its answer.
+
+The process keeps some decoded frames: those before a frame come out of the decoder with it, and are often asked for
+next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.base.array_types import Array
+from rlds_cli.base.files import child
+from rlds_cli.store import Store, decode_frame
+from rlds_cli.ted import Field
+from rlds_cli.view import pictures
+from rlds_cli.view.pictures import Range, Showing
+
+_AT_ONCE = 2
+_KNOWN = 256  # videos whose thread is remembered
+_LOOK = 0.05  # seconds between two looks whether somebody waits
+_PATIENCE = 2.0  # seconds for a thread to end
+_HELD_BYTES = 48 << 20  # decoded frames that a process keeps
+_BEFORE = 16  # frames that are kept of those that a decoder brings up before the one that is asked for
+
+
+# -- what is decoded, in a process of its own
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Encoded:
+    """A frame as it is stored.
+
+    Attributes
+    ----------
+    row : int
+        Of the store, for messages.
+    image : bytes
+        A JPEG or a PNG; empty for a frame of a video.
+    store : bytes
+        The pickled store of a video.
+    video, frame : int
+        Their numbers.
+    """
+
+    row: int
+    image: bytes = b""
+    store: bytes = b""
+    video: int = -1
+    frame: int = -1
+
+
+def drawn(of: Encoded, how: Showing) -> tuple[bytes, str]:
+    """Decode a frame, and return it as a picture, and its codec."""
+    return pictures.draw(_decoded(of, how.field), how)
+
+
+def depth_of(frames: list[Encoded], f: Field) -> Range:
+    """Decode frames of depth, and return the range of most of their values."""
+    return pictures.spread(np.concatenate([_decoded(of, f).reshape(-1) for of in frames]))
+
+
+def _decoded(of: Encoded, f: Field) -> Array:
+    if of.store:
+        films: _Films = _here.__dict__.setdefault("films", _Films())
+        return films.frame(of, f)
+    return decode_frame(of.image, f, of.row, any_size=not f.shape[0])
+
+
+class _Films:
+    """Decoded frames of videos, the last ones that were brought up."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[Hashable, Array] = OrderedDict()
+        self._bytes = 0
+        self._last: OrderedDict[Hashable, int] = OrderedDict()  # frame that was asked for last, of each video
+
+    def frame(self, of: Encoded, f: Field) -> Array:
+        """Return a frame of a video, in the field's dtype and shape."""
+        place = (*self._of(of, f), of.frame)
+        if place not in self._held:
+            self._bring_up(of, f)
+        found = self._held[place]
+        self._held.move_to_end(place)
+        self._last[self._of(of, f)] = of.frame
+        while len(self._last) > _KNOWN:
+            self._last.popitem(last=False)
+        return found
+
+    @staticmethod
+    def _of(of: Encoded, f: Field) -> tuple[Hashable, ...]:
+        return of.store, f.name, of.video
+
+    def _bring_up(self, of: Encoded, f: Field) -> None:
+        """Decode a frame; and with it those before it in its group, unless it follows on what was asked for last."""
+        videos = _opened(of.store).videos(f.name)
+        first = of.frame
+        if not 0 <= of.frame - self._last.get(self._of(of, f), -_BEFORE) < _BEFORE:
+            groups = videos.video(of.video).track.groups
+            most = min(_BEFORE, max(1, _HELD_BYTES // 4 // max(1, f.row_bytes)))
+            if of.frame < len(groups):
+                before = groups[max(0, of.frame + 1 - most) : of.frame + 1]
+                first = of.frame + 1 - int((before == groups[of.frame]).sum())
+        numbers = np.arange(first, of.frame + 1)
+        index = np.stack([np.full(len(numbers), of.video), numbers], 1)
+        for number, values in zip(numbers.tolist(), videos.gather(f, index, on=True), strict=True):
+            place = (*self._of(of, f), number)
+            self._bytes += values.nbytes - (self._held[place].nbytes if place in self._held else 0)
+            self._held[place] = values.copy()  # the memory of all of them would stay with one
+        while self._bytes > _HELD_BYTES and len(self._held) > 1:
+            self._bytes -= self._held.popitem(last=False)[1].nbytes
+
+
+_here = threading.local()  # as decoders are: each thread has its own where requests are answered in one process
+
+
+@lru_cache(maxsize=4)
+def _opened(store: bytes) -> Store:
+    found: Store = pickle.loads(store)  # of the process that asks, which opened it
+    return found
+
+
+# -- who asks for it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Task:
+    call: Callable[[], Any]
+    done: Future[Any]
+    number: int  # of the thread
+
+
+class Decoding:
+    """Two threads, each with a process that decodes; they start when they are needed, and end with `close`."""
+
+    def __init__(self) -> None:
+        self._queues: list[queue.SimpleQueue[_Task | None]] = []
+        self._threads: list[threading.Thread] = []
+        self._places: OrderedDict[Hashable, int] = OrderedDict()
+        self._loads = [0] * _AT_ONCE  # tasks of each thread that are not done
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def submit(self, key: Hashable, call: Callable[[], Any]) -> Future[Any]:
+        """Have one of the threads call a function, which may `ask` its process: the same one for a key, unless None."""
+        done = Future[Any]()
+        with self._lock:
+            if self._closed:
+                done.cancel()
+                return done
+            self._start()
+            number = self._place(key)
+            self._loads[number] += 1
+            self._queues[number].put(_Task(call=call, done=done, number=number))
+        return done
+
+    def begin(self) -> None:
+        """Start the threads and their processes, which takes a moment."""
+        with self._lock:
+            if not self._closed:
+                self._start()
+
+    def close(self) -> None:
+        """End the threads and their processes; what waits is given up."""
+        with self._lock:
+            self._closed = True
+            for waiting in self._queues:
+                waiting.put(None)
+        for thread in self._threads:
+            thread.join(_PATIENCE)
+
+    def _start(self) -> None:
+        if self._threads:
+            return
+        for number in range(_AT_ONCE):
+            waiting: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+            self._queues.append(waiting)
+            name = f"rlds view: frames {number}"
+            self._threads.append(threading.Thread(target=self._work, args=(waiting,), name=name, daemon=True))
+            self._threads[-1].start()
+
+    def _place(self, key: Hashable) -> int:
+        """Return the thread of a key: that of before, else the one with fewer keys; without a key, with fewer tasks."""
+        if key is None:
+            return self._loads.index(min(self._loads))
+        number = self._places.pop(key, None)
+        if number is None:
+            counts = [sum(n == k for n in self._places.values()) for k in range(_AT_ONCE)]
+            number = counts.index(min(counts))
+        self._places[key] = number
+        while len(self._places) > _KNOWN:
+            self._places.popitem(last=False)
+        return number
+
+    def _work(self, waiting: queue.SimpleQueue[_Task | None]) -> None:
+        with child.reading(__name__):
+            while (task := waiting.get()) is not None:
+                if self._closed:
+                    task.done.cancel()
+                if task.done.set_running_or_notify_cancel():
+                    try:
+                        task.done.set_result(task.call())
+                    except BaseException as e:
+                        task.done.set_exception(e)
+                with self._lock:
+                    self._loads[task.number] -= 1
+
+
+async def finished(done: Future[Any], is_gone: Callable[[], Awaitable[bool]]) -> bool:
+    """Wait until a task is done; give up one that has not begun when nobody waits for it any more, and return False."""
+    waiting = asyncio.wrap_future(done)
+    while not waiting.done():
+        await asyncio.wait([waiting], timeout=_LOOK)
+        if not waiting.done() and await is_gone():
+            done.cancel()  # what runs goes on
+            break
+    await asyncio.wait([waiting])
+    return not done.cancelled()
+
+
+def ask(function: Callable[..., Any], *arguments: Any, name: str) -> Any:
+    """Return what a function of this module returns in the process of a thread of `Decoding`."""
+    return child.ask(function, *arguments, names=[Path(name)], types=(Range,))
