@@ -132,19 +132,18 @@ class EpisodeColumns(CodedColumns):
         return name in self._names or name in _TEXT
 
     def __getitem__(self, name: str) -> Array:
-        stored = self._store.episodes
+        stored, index = self._store.episodes, self._index
         if name in _TEXT:
-            column: Array = np.array(self._store.table.episode_strings(name), object)
-        elif name in self._store.own_columns:
+            texts = self._store.table.episode_strings(name)
+            return np.array(texts if index is None else [texts[k] for k in index.tolist()], object)
+        if name in self._store.own_columns:
             own = self._store.own_column(name)
-            return (own if self._index is None else own.take(self._index)).shown()
-        elif name in stored:
-            column = np.array(END_NAMES)[stored["end"]] if name == "end" else stored[name]
-        elif name in self.splits:
-            column = stored[_SPLIT + name]
-        else:
+            return (own if index is None else own.take(index)).shown()
+        if name not in stored and name not in self.splits:
             raise UnknownField(f'no episode column "{name}" in {self._store.manifest.id}.  Columns: {", ".join(self)}')
-        return column if self._index is None else column[self._index]
+        column = stored[name if name in stored else _SPLIT + name]
+        chosen = column if index is None else column[index]
+        return np.array(END_NAMES)[chosen] if name == "end" else chosen
 
 
 class StoredStats(Mapping[str, Stats]):

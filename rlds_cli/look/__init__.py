@@ -1,12 +1,12 @@
 """Look at datasets: summaries, checks, comparisons and pages; and at files that are not datasets.
 
-Records: `summarise` and `describe_episode` describe a dataset, `describe_source` what it was made of, `describe_file`
-a file, `compare` two datasets, `inspect` any of them, and `summarise_derived` what a preprocess run made. `trace`
-compares single steps with the archive. `overview`, `listing` and `card` describe what the disk and the registry hold,
-with `citation`, `fingerprint` and `nearest`. `check` and `check_archive` look for faults in the content, `episodes_of`
-a finding of one of the `CODES`; `record_findings` writes them into a manifest. `choose_files` and `files_to_import`
-return the files that a user's paths and patterns stand for. `diagnose` looks at the installation, whose readers are the
-`installed_readers`.
+Records: `summarise` and `describe_episode` describe a dataset, `describe_source` what it was made of, `describe_file` a
+file, `compare` two datasets, `inspect` any of them, and `summarise_derived` what a preprocess run made. An
+`EpisodeTable` filters and sorts episodes. `trace` compares single steps with the archive. `overview`, `listing` and
+`card` describe what the disk and the registry hold, with `citation`, `fingerprint` and `nearest`. `check` and
+`check_archive` look for faults in the content, `episodes_of` a finding of one of the `CODES`; `record_findings` writes
+them into a manifest. `choose_files` and `files_to_import` return the files that a user's paths and patterns stand for.
+`diagnose` looks at the installation, whose readers are the `installed_readers`.
 
 Pages: `page` draws a record on a terminal, and `account_lines` the account of an archive; fields are sorted by `rank`.
 `write_page` writes the HTML report, `write_plot` a chart or pictures (`plot_suffixes`), `plot` a chart. `pages_beside`
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rlds_cli.look.report.catalogue import card, citation, fingerprint, listing, nearest, overview
     from rlds_cli.look.report.diff import compare
     from rlds_cli.look.report.doctor import diagnose, installed_readers
+    from rlds_cli.look.report.episodes import EpisodeTable
     from rlds_cli.look.report.files import describe_file
     from rlds_cli.look.report.html import write_page
     from rlds_cli.look.report.html.collection import CollectionEntry, CollectionPage
@@ -43,6 +44,7 @@ __all__ = [
     "CODES",
     "CollectionEntry",
     "CollectionPage",
+    "EpisodeTable",
     "account_lines",
     "card",
     "check",
@@ -87,6 +89,7 @@ lazy(
         "report.catalogue": "card citation fingerprint listing nearest overview",
         "report.diff": "compare",
         "report.doctor": "diagnose installed_readers",
+        "report.episodes": "EpisodeTable",
         "report.files": "describe_file",
         "report.html": "write_page",
         "report.html.collection": "CollectionEntry CollectionPage",

@@ -494,7 +494,7 @@ def test_what_the_error_of_a_name_in_the_place_of_numbers_says_works(selected: b
 def test_a_quantile_of_a_selection_is_that_of_the_dataset(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     lengths = rng.permutation(np.arange(1, 21))
-    episodes = [episode(list(rng.standard_normal(n + 1)), terminated=True) for n in lengths]
+    episodes = [{"observation": np.zeros((n + 1, 2)), "action": np.zeros((n, 1))} for n in lengths]
     ds = rlds_cli.create("local/lengths", episodes, cache_dir=tmp_path)
     limit = np.quantile(lengths, 0.75)
 
