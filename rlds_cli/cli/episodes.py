@@ -48,10 +48,16 @@ def episodes(
     from rlds_cli.look import EpisodeTable
 
     there = remote.opened(ref, cache_dir)
-    table = EpisodeTable(
-        there or open_dataset(ref, cache_dir=cache_dir), ref=ref, home=None if cache_dir is None else str(cache_dir)
+    table = EpisodeTable(there or open_dataset(ref, cache_dir=cache_dir))
+    found = table.page(
+        where=where,
+        sort=sort,
+        descending=descending,
+        first=first,
+        count=count,
+        ref=ref,
+        home=None if cache_dir is None else str(cache_dir),
     )
-    found = table.page(where=where, sort=sort, descending=descending, first=first, count=count)
     out.result(found, _table(found))
     out.note(_counted(found))
     remote.tell(there)

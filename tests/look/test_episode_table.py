@@ -47,7 +47,7 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> rlds_cli.Dataset:
 
 @pytest.fixture
 def table(ds: rlds_cli.Dataset) -> EpisodeTable:
-    return EpisodeTable(ds, ref="local/table")
+    return EpisodeTable(ds)
 
 
 def numbers(table: EpisodeTable, **asked: Any) -> list[int]:
@@ -178,7 +178,7 @@ def test_the_lines_that_do_the_same(ds: rlds_cli.Dataset, monkeypatch: pytest.Mo
     monkeypatch.setenv("RLDS_HOME", str(ds.path.parents[2]))
     where = '`success rate` < 0.5 and task != "it\'s $HOME"'
 
-    page = EpisodeTable(ds, ref="local/table").page(where=where, sort="score", descending=True)
+    page = EpisodeTable(ds).page(where=where, sort="score", descending=True, ref="local/table")
 
     assert page.shell is not None
     done = run_rlds(*shlex.split(page.shell)[1:], "--json")

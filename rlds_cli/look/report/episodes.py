@@ -28,7 +28,7 @@ NUMBER = "episode"  # sorts by the number of the episode, unless a column has th
 MOST_ROWS = 1000
 _BINS = 32
 _MOST_VALUES = 12  # frequent texts of a column that are counted
-_MOST_BYTES = 192 << 20  # of what is remembered
+_MOST_BYTES = 96 << 20  # of what is remembered
 _USUAL = ("length", "total_reward", "end")
 
 
@@ -148,14 +148,10 @@ class EpisodeTable:
     Parameters
     ----------
     ds : Dataset
-    ref : str, optional
-        What a user types for the dataset, in the lines of a page that do the same; None for a selection.
-    home : str, optional
-        The home, if it is not the usual one.
     """
 
-    def __init__(self, ds: Dataset, *, ref: str | None = None, home: str | None = None) -> None:
-        self.dataset, self._ref, self._home = ds, ref, home
+    def __init__(self, ds: Dataset) -> None:
+        self.dataset = ds
         self._known, self._lock = OrderedDict[tuple[object, ...], Any](), threading.RLock()
         self.columns = tuple(_column(ds, name) for name in ds.episodes)
         self.cameras = tuple(f.name for f in ds.schema.values() if f.is_image)
@@ -168,6 +164,8 @@ class EpisodeTable:
         descending: bool = False,
         first: int = 0,
         count: int = 100,
+        ref: str | None = None,
+        home: str | None = None,
     ) -> EpisodePage:
         """Return some rows.
 
@@ -181,6 +179,10 @@ class EpisodeTable:
             From the greatest to the least value. Episodes without a value come last in any case.
         first, count : int
             The place of the first row, and the number of rows, at most 1,000.
+        ref : str, optional
+            What a user types for the dataset, in the lines that do the same; None for a selection.
+        home : str, optional
+            The home, if it is not the usual one.
 
         Raises
         ------
@@ -192,6 +194,7 @@ class EpisodeTable:
         numbers = self._numbers(where, sort, descending)
         shown = numbers[first : first + count]
         some = self.dataset.episodes.take(shown)
+        ordered = (["--sort", sort] if sort else []) + (["--descending"] if descending else [])
         values = {c.name: _plain(some[c.name]) for c in self.columns}
         rows = (
             TableRow(number=n, values={name: of[k] for name, of in values.items()})
@@ -209,7 +212,7 @@ class EpisodeTable:
             columns=self.columns,
             cameras=self.cameras,
             episodes=tuple(rows),
-            **self._lines(where, sort, descending),
+            **_lines(ref, home, where=where, ordered=ordered),
         )
 
     def spreads(self, where: str | None = None, names: Sequence[str] | None = None) -> TableSpreads:
@@ -342,20 +345,18 @@ class EpisodeTable:
                 self._known.popitem(last=False)
             return found
 
-    def _lines(self, where: str | None, sort: str | None, descending: bool) -> dict[str, Any]:
-        """Return lines of shell and Python that do the same."""
-        words = ["--where", where] if where else []
-        ordered = (["--sort", sort] if sort else []) + (["--descending"] if descending else [])
-        home = ["--home", self._home] if self._home else []
-        if self._ref is None:
-            opened, shell, select = "ds", None, None
-        else:
-            place = f", cache_dir={self._home!r}" if self._home else ""
-            opened = f"rlds_cli.open_dataset({self._ref!r}{place})"
-            shell = shlex.join(["rlds", "episodes", self._ref, *words, *ordered, *home])
-            select = f"{shlex.join(['rlds', 'select', self._ref, *words, *home])} --as NAME" if where else None
-        python = f"{opened}.select(where={where!r})" if where else opened
-        return {"shell": shell, "select": select, "python": python}
+
+def _lines(ref: str | None, home: str | None, *, where: str | None, ordered: Sequence[str]) -> dict[str, Any]:
+    """Return lines of shell and Python that do the same."""
+    selecting = f".select(where={where!r})" if where else ""
+    if ref is None:
+        return {"shell": None, "select": None, "python": f"ds{selecting}"}
+    words, there = ["--where", where] if where else [], ["--home", home] if home else []
+    return {
+        "shell": shlex.join(["rlds", "episodes", ref, *words, *ordered, *there]),
+        "select": f"{shlex.join(['rlds', 'select', ref, *words, *there])} --as NAME" if where else None,
+        "python": f"rlds_cli.open_dataset({ref!r}{f', cache_dir={home!r}' if home else ''}){selecting}",
+    }
 
 
 def _column(ds: Dataset, name: str) -> TableColumn:
