@@ -46,7 +46,7 @@ def view(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Look at episodes in the browser: play, search, sort and filter them.
+    """Look at episodes in the browser: play, search, sort, filter.
 
     Example: rlds view d4rl/hopper-medium-v2
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -94,7 +94,12 @@ def here(where: Settings) -> dict[str, list[tuple[DatasetId, Path]]]:
 
 
 def find(
-    query: str = "", *, family: str | None = None, local: bool = False, cache_dir: StrPath | None = None
+    query: str = "",
+    *,
+    family: str | None = None,
+    local: bool = False,
+    cache_dir: StrPath | None = None,
+    present: Mapping[str, Sequence[tuple[DatasetId, Path]]] | None = None,
 ) -> list[Entry]:
     """Search the registry, and datasets that are on this disk without being in it.
 
@@ -109,6 +114,8 @@ def find(
         Only datasets that are on this disk.
     cache_dir : path, optional
         A home instead of ``RLDS_HOME``.
+    present : mapping, optional
+        What `here` returns, where it is known.
 
     Returns
     -------
@@ -125,7 +132,7 @@ def find(
     >>> [e.id for e in find("hopper medium expert", family="d4rl")][-1]
     'd4rl/hopper-medium-expert-v2'
     """
-    present = here(settings.read(cache_dir))
+    present = here(settings.read(cache_dir)) if present is None else present
     found = registry.search(query, family=family, present=[present[key][0][0].base for key in sorted(present)])
     return [e for e in found if not local or e.id.lower() in present]
 

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import disk
 from rlds_cli.base.files.names import is_unfinished
-from rlds_cli.base.files.sizes import Inode, add_new, files_of, size_on_disk, sizes_of
+from rlds_cli.base.files.sizes import Files, Inode, add_new, files_of, size_on_disk, sizes_of
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
@@ -87,21 +86,23 @@ def usage(refs: Iterable[str] = (), *, cache_dir: StrPath | None = None) -> Usag
     archives = {str(id): _archive(path) for id, path in home.archives()}
     caches = {str(id): _cache(path) for id, path in there}
     owners: dict[Inode, list[str]] = {}
-    for owned in ({f"the archive of {id}": sizes for id, sizes in archives.items()}, caches):
+    measured = {id: files.sizes for id, files in caches.items()}
+    for owned in ({f"the archive of {id}": sizes for id, sizes in archives.items()}, measured):
         for name, sizes in owned.items():
             for inode in sizes:
                 owners.setdefault(inode, []).append(name)
     seen = set[Inode]()
     taken = {id: add_new(sizes, seen) for id, sizes in archives.items()}
-    archived, cached = sum(taken.values()), sum(add_new(sizes, seen) for sizes in caches.values())
+    archived, cached = sum(taken.values()), sum(add_new(sizes, seen) for sizes in measured.values())
     rows = [_dataset(id, path, taken.pop(str(id), 0), caches[str(id)], owners) for id, path in there]
     rows += [DatasetUsage(id, size, 0, 0, None, False) for id, size in taken.items() if size]
     rows.sort(key=lambda row: _order((ids.parse(row.id), root)))  # archives before what was made of parts of them
     rows = [row for row in rows if not chosen or row.id in chosen]
     packed, frames, remote = (size_on_disk(place, seen) for place in (root / "packed", home.frames, home.remote))
-    partial = sum(
-        size_on_disk(root / top, seen) for top in ("partial", "archives", "datasets", "versions")
-    )  # with what is left over
+    left_over, walked = Files(), {str(place) for _, path in there for place in (path, History(path).beside)}
+    for top in ("partial", "archives", "datasets", "versions"):
+        left_over.add(root / top, without=walked)
+    partial = add_new(left_over.sizes, seen)
     total = archived + cached + packed + frames + partial + remote
     return Usage(root, tuple(rows), packed, partial, archived, cached, total, disk.free(root), remote, frames)
 
@@ -126,23 +127,28 @@ def _archive(path: Path) -> dict[Inode, int]:
     return sizes_of(file for file in files_of(path) if not is_unfinished(file[0]))
 
 
-def _cache(path: Path) -> dict[Inode, int]:
-    """Return the bytes of the files of a dataset with all its versions."""
-    return sizes_of(chain(files_of(path), files_of(History(path).beside)))
+def _cache(path: Path) -> Files:
+    """Return the files of a dataset with all its versions."""
+    files = Files()
+    files.add(path)
+    files.add(History(path).beside)
+    return files
 
 
 def _dataset(
-    id: DatasetId, path: Path, archive: int, sizes: Mapping[Inode, int], owners: Mapping[Inode, Sequence[str]]
+    id: DatasetId, path: Path, archive: int, files: Files, owners: Mapping[Inode, Sequence[str]]
 ) -> DatasetUsage:
+    sizes = files.sizes
     shared = {inode: size for inode, size in sizes.items() if len(owners[inode]) > 1}
     others = {owner for inode in shared for owner in owners[inode]} - {str(id)}
     status = (path / "zarr.json").stat()
     opened = datetime.fromtimestamp(max(status.st_atime, status.st_mtime), UTC).isoformat(timespec="seconds")
-    sources, cache = tuple(map(str, _sources(path))), sum(sizes.values())
+    sources, cache = tuple(map(str, _sources(path, files))), sum(sizes.values())
     return DatasetUsage(str(id), archive, cache, sum(shared.values()), opened, True, sources, tuple(sorted(others)))
 
 
-def _sources(path: Path) -> tuple[ReferencedVersion, ...]:
-    with suppress(DamagedDataset):
-        return History(path).sources
+def _sources(path: Path, files: Files) -> tuple[ReferencedVersion, ...]:
+    if History.REFERENCE in files.names:
+        with suppress(DamagedDataset):
+            return History(path).sources
     return ()

@@ -225,8 +225,9 @@ def _own_family(name: str) -> Family:
 
 def _unregistered(present: Sequence[DatasetId]) -> Iterator[Entry]:
     """Make entries for the datasets on this disk that the registry does not list."""
+    known = {**package.by_name(), **_own_index()} if present else {}
     for id in present:
-        if str(id).lower() not in package.by_name() and str(id).lower() not in _own_index():
+        if str(id).lower() not in known:
             yield package.unlisted(str(id)) or Entry(id=str(id), family=id.family, format="")
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rlds_cli.base import refs, visible
 from rlds_cli.base.files import disk, publishing, trees
@@ -67,6 +67,7 @@ class History:
     """
 
     path: Path
+    REFERENCE: ClassVar[str] = references.FILE  # the name of files that say where else rows are stored
 
     @classmethod
     def of(cls, version: Path) -> History:

@@ -23,6 +23,7 @@ _OWN = "rlds_sha256"  # of the manifest's file, in it
 _KEY = f'"{_OWN}": "'
 _NO_DIGEST = "0" * 64
 _checked: set[str] = set()  # sha256 of the files of manifests that this process has checked
+_NOT_FINITE = (b'"NaN"', b'Infinity"')  # texts of numbers
 _AS_IT_IS = {str, int, bool, type(None)}  # of JSON
 
 
@@ -201,7 +202,7 @@ class Manifest:
             if bool(attributes.get("growing")) != (found == cls.GROWING_FORMAT):
                 kind = "grows" if found == cls.FORMAT else "does not grow"
                 raise ValueError(f"format {found} of a dataset that {kind}")
-            m = from_json(attributes)
+            m = from_json(attributes, plain=not any(name in text for name in _NOT_FINITE))
             if bool(m.fingerprint) == bool(m.growing):
                 raise ValueError("a fingerprint of a growing dataset, or none of one that does not")
             m = m.at(commits.last(dataset)) if m.growing else m
@@ -270,6 +271,9 @@ class Manifest:
         return replace(self, counts=Counts(**commits.counts_of(g)))
 
 
+_KEYS = frozenset(f.name for f in fields(Manifest))
+
+
 def summarise_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return number, size and one sha256 of the archive files.
 
@@ -288,15 +292,17 @@ def summarise_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def from_json(d: Mapping[str, Any]) -> Manifest:
-    """Build a manifest from the result of ``to_json``; unknown keys are ignored."""
-    known = {f.name for f in fields(Manifest)}
-    d = {k: v for k, v in d.items() if k in known}
+def from_json(d: Mapping[str, Any], *, plain: bool = False) -> Manifest:
+    """Build a manifest from the result of ``to_json``; unknown keys are ignored.
+
+    Statistics that are ``plain`` hold no text that stands for a number.
+    """
+    d = {k: v for k, v in d.items() if k in _KEYS}
     stored = tuple(StoredField(**{**f, "shape": tuple(f["shape"])}) for f in d.pop("fields"))
     counts = Counts(**d.pop("counts"))
     for name in ("provenance", "metadata", "notes", "account"):
         d[name] = tuple(d.get(name, ()))
-    return Manifest(fields=stored, counts=counts, **{**d, "stats": _decode(d["stats"])})
+    return Manifest(fields=stored, counts=counts, **{**d, "stats": d["stats"] if plain else _decode(d["stats"])})
 
 
 def _write(dataset: Path, values: Mapping[str, Any]) -> None:

@@ -142,8 +142,13 @@ def _list(check_item: Check, *, least: int = 0, most: int | None = None) -> Chec
     def check(value: Any, where: str) -> None:
         if not isinstance(value, list) or not least <= len(value) <= (len(value) if most is None else most):
             raise _wrong(value, where, "a list" if most is None else f"a list of {least} to {most}")
-        for k, item in enumerate(value):
-            check_item(item, f"{where}[{k}]")
+        try:
+            for item in value:
+                check_item(item, where)
+        except (ValueError, NewerFormat):
+            for k, item in enumerate(value):  # again, to say which one: a name for each takes longer than the checks
+                check_item(item, f"{where}[{k}]")
+            raise
 
     return check
 
@@ -429,12 +434,17 @@ def _check_depth(value: Any) -> None:
     """Refuse values that are nested too deeply, and numbers too large for a float."""
     level = [value]  # the values inside of as many others
     for _ in range(_DEEPEST + 2):
-        if any(isinstance(item, int) and abs(item) > _LARGEST for item in level):
-            raise ValueError("the manifest holds a number of more than 300 digits")
-        nested = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
-        level = [value for values in nested for value in values]
+        nested, below = False, list[Any]()
+        for item in level:
+            kind = type(item)
+            if kind is dict or kind is list:
+                nested = True
+                below.extend(item.values() if kind is dict else item)
+            elif kind is int and abs(item) > _LARGEST:
+                raise ValueError("the manifest holds a number of more than 300 digits")
         if not nested:
             return
+        level = below
     raise ValueError(f"the manifest is nested more than {_DEEPEST} levels deep")
 
 

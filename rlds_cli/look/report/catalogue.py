@@ -155,7 +155,7 @@ def listing(
         There is no such family.
     """
     present = home.here(settings.read(cache_dir))
-    found = home.find(query, family=family, local=local, cache_dir=cache_dir)
+    found = home.find(query, family=family, local=local, present=present)
     rows = [_row(e, present) for e in found if closed or e.status != "closed" or e.id.lower() in present]
     return tuple(replace(row, contents=_stored_rows(present[row.id.lower()])) if local else row for row in rows)
 
