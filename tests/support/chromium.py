@@ -139,10 +139,10 @@ class Page:
         return answer["result"].get("value")
 
     def wait_for(self, expression: str) -> Any:
-        """Wait until a JavaScript expression is true of the page, and return its value."""
+        """Wait until a JavaScript expression is true of the page, and return its value; True for an element."""
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
-            value = self.run(expression)
+            value = self.run(f"(v => v instanceof Node || v)({expression})")
             if value:
                 return value
             time.sleep(0.02)

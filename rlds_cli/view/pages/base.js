@@ -11,8 +11,8 @@ const known = new Map(); // address -> {etag, value}: records that the server ma
 
 function address(path, parameters) {
   const query = new URLSearchParams();
-  for (const [name, value] of Object.entries(parameters ?? {})) {
-    if (value !== undefined && value !== null && value !== "") query.set(name, value);
+  for (const [name, values] of Object.entries(parameters ?? {})) {
+    for (const value of [values].flat()) if (value !== undefined && value !== null && value !== "") query.append(name, value);
   }
   const text = query.toString();
   return text ? `${path}?${text}` : path;

@@ -1,7 +1,211 @@
-// One episode.
+// One episode: its cameras and curves, which one clock moves.
 
-import { h } from "./base.js";
+import { get, h, link, note, plural, say, short } from "./base.js";
+import { cameras } from "./cameras.js";
+import { ticks } from "./chart.js";
+import { Curves, drawable } from "./curves.js";
+import { keys } from "./keys.js";
+import { Player, SPEEDS } from "./player.js";
+import { Step } from "./step.js";
+import { Timeline } from "./timeline.js";
 
-export async function episode(main, [key, number]) {
-  main.append(h("h1", {}, `${key} ${number}`));
+const remembered = new Map(); // dataset -> names of the fields that were chosen
+let speed = 1; // the one that was chosen last
+
+export async function episode(main, [key, number], query) {
+  const abort = new AbortController();
+  const table = { where: query.get("where"), sort: query.get("sort"), descending: query.get("descending") };
+  const parameters = { d: key, v: query.get("v"), episode: number };
+  const [facts, about] = await Promise.all([get("episode", parameters, abort.signal), get("about")]);
+  parameters.v ??= facts.version;
+  const clock = clockOf(facts);
+  const stage = cameras(facts.cameras, parameters, about);
+  const player = new Player({ rows: facts.rows, time: facts.time, cameras: stage, told: (what) => (what === "row" ? moved() : changed()) });
+  player.speed = speed;
+  const name = (row) => `row ${row.toLocaleString("en")} of ${facts.rows.toLocaleString("en")}${clock.known ? `, ${clock.text(player.at(row))}` : ""}`;
+  let held = 0;
+  const timeline = new Timeline(facts, {
+    name,
+    seek: (row) => player.seek(row),
+    hold() {
+      held = player.direction;
+      player.pause();
+    },
+    release() {
+      if (held) player.play(held);
+    },
+  });
+  const curves = new Curves(facts, parameters, chosen(), {
+    name,
+    seek: (row) => player.seek(row),
+    viewed: (view) => timeline.setView(view),
+    ticks: (first, stop, count) => clock.ticks(player, first, stop, count),
+    failed: (e) => say(e.message),
+    changed(fields) {
+      remembered.set(key, fields);
+      note({ fields: fields.map(encodeURIComponent).join(",") });
+    },
+  });
+  const step = new Step(facts, parameters);
+  const around = await neighbours(key, Number(number), facts, query, abort.signal);
+  const board = keys({
+    toggle: () => player.toggle(),
+    pause: () => player.toggle(),
+    shuttle: (direction) => player.shuttle(direction),
+    move: (rows) => player.move(rows),
+    skip: (seconds) => player.skip(seconds),
+    first: () => player.seek(0),
+    last: () => player.seek(facts.rows - 1),
+    mark_in: () => player.setLoop(player.row, player.loop && player.loop[1] > player.row ? player.loop[1] : facts.rows - 1),
+    mark_out: () => player.setLoop(player.loop && player.loop[0] < player.row ? player.loop[0] : 0, player.row),
+    unloop: () => player.setLoop(null),
+    other: (by) => (around[by] ? (location.hash = around[by]) : say(by > 0 ? "This is the last episode." : "This is the first episode.")),
+    zoom: (factor) => (factor ? curves.zoom(factor) : curves.show(0, facts.rows)),
+  });
+  const controls = transport();
+
+  main.append(h("div.ep", { class: facts.cameras.length ? "ep" : "ep ep-blind" },
+    heading(),
+    h("div.ep-left", {}, facts.cameras.length ? stage.stage : null, step.texts, marks(), step.table, columns()),
+    curves.element,
+    h("div.ep-bar", { role: "group", "aria-label": "player" }, controls.element, timeline.element)));
+  document.title = `${about.named.find((n) => n.key === key)?.id ?? key} · episode ${number}`;
+
+  let noted = 0;
+  function moved() {
+    const { row } = player;
+    timeline.setRow(row);
+    curves.setRow(row, { follow: player.playing });
+    step.setRow(row, player);
+    controls.row(row);
+    clearTimeout(noted);
+    noted = setTimeout(() => note({ step: row || null }), 400);
+  }
+  function changed() {
+    timeline.setLoop(player.loop);
+    controls.state();
+    if (!player.playing) moved();
+  }
+  player.seek(Number(query.get("step")) || 0);
+  changed();
+  return () => {
+    abort.abort();
+    clearTimeout(noted);
+    speed = player.speed;
+    for (const part of [player, stage, curves, step, timeline, board]) part.close();
+    document.title = "rlds view";
+  };
+
+  function chosen() {
+    const fields = drawable(facts).map((f) => f.name);
+    if (query.has("fields")) return query.get("fields").split(",").map(decodeURIComponent);
+    const before = remembered.get(key)?.filter((n) => fields.includes(n));
+    return before?.length ? before : drawable(facts).filter((f) => f.elements.length <= 64).slice(0, 6).map((f) => f.name);
+  }
+
+  function heading() {
+    const id = about.named.find((n) => n.key === key)?.id ?? key;
+    const python = `ds.episode(${number})`, shell = `rlds inspect ${id}:${facts.version} --episode ${number}`;
+    const copy = (text, what) => h("button", { type: "button", click: () => copied(text(), what) }, what);
+    const other = (by, text, title) =>
+      around[by] ? h("a.ep-other", { href: around[by], rel: by > 0 ? "next" : "prev", title, "aria-label": title }, text) : h("span.ep-other.soft", { "aria-hidden": "true" }, text);
+    return h("header.ep-head", {},
+      h("div.ep-title", {}, other(-1, "‹", "previous episode (P)"), h("h1", {}, `Episode ${Number(number).toLocaleString("en")}`), other(1, "›", "next episode (N)"),
+        h("span.soft", {}, [plural(facts.steps, "step"), clock.known ? clock.text(player.at(facts.rows - 1)) : null, facts.end, around.of].filter(Boolean).join(" · ")),
+        h("span.ep-copy", {}, copy(() => location.href, "copy link"), copy(() => python, "copy Python"), copy(() => shell, "copy command"))),
+      facts.task ? h("p.ep-task", {}, facts.task) : null);
+  }
+
+  function marks() {
+    const found = [...facts.marks, ...facts.bands.map((b) => ({ ...b, step: b.first }))].sort((a, b) => a.step - b.step);
+    if (!found.length) return null;
+    const item = (m) => h("li", {}, h("button.ep-mark", { type: "button", click: () => player.seek(m.step) }, h("span.soft", {}, m.step.toLocaleString("en")), h("span", { class: `ep-${m.kind}` }, m.text)));
+    return h("details.ep-marks", { open: found.length <= 6 && innerWidth >= 1100 }, h("summary", {}, `Marks: ${found.length.toLocaleString("en")}`), h("ol", {}, found.slice(0, 200).map(item)));
+  }
+
+  function columns() {
+    const rows = [...facts.columns, facts.source ? { name: "source", value: facts.source } : null, facts.id ? { name: "id", value: facts.id } : null].filter(Boolean);
+    if (!rows.length) return null;
+    const value = (v) => (typeof v === "number" ? short(v) : Array.isArray(v) ? v.join(", ") : v === null ? "–" : String(v));
+    return h("details.st", {}, h("summary", {}, "About this episode"), h("table", {}, h("tbody", {}, rows.map((c) => h("tr", {}, h("th", { scope: "row" }, c.name), h("td", {}, value(c.value)))))));
+  }
+
+  function transport() {
+    const button = (label, icon, click, name = "tr-button") => h(`button.${name}`, { type: "button", "aria-label": label, title: label, click }, symbol(icon));
+    const play = button("play (space)", "play", () => player.toggle(), "tr-play");
+    const speeds = h("select", { "aria-label": "speed", change: () => player.setSpeed(Number(speeds.value)) }, SPEEDS.map((s) => h("option", { value: s }, s === 0.25 ? "¼×" : s === 0.5 ? "½×" : `${s}×`)));
+    const where = h("output.tr-where", { "aria-live": "off" });
+    const state = h("span.soft.tr-state", { role: "status" });
+    const loop = h("button.tr-loop", { type: "button", title: "end the loop (X)", hidden: true, click: () => player.setLoop(null) });
+    const element = h("div.tr", {}, button("first row (Home)", "first", () => player.seek(0)), button("one step back (,)", "back", () => player.move(-1)), play,
+      button("one step on (.)", "on", () => player.move(1)), speeds, where, loop, state,
+      h("span.tr-right", {}, h("span.soft", {}, clock.note), h("button", { type: "button", "aria-label": "keys (?)", title: "keys (?)", click: () => board.help() }, "?")));
+    return {
+      element,
+      row(row) {
+        where.textContent = `${row.toLocaleString("en")} / ${(facts.rows - 1).toLocaleString("en")}${clock.known ? ` · ${clock.text(player.at(row))}` : ""}`;
+      },
+      state() {
+        play.replaceChildren(symbol(player.playing ? "pause" : "play"));
+        play.setAttribute("aria-label", player.playing ? "pause (space)" : "play (space)");
+        speeds.value = String(player.speed);
+        loop.hidden = !player.loop;
+        if (player.loop) loop.textContent = `loop ${player.loop[0].toLocaleString("en")}–${player.loop[1].toLocaleString("en")} ×`;
+        state.textContent = player.waits ? "waiting for pictures" : player.direction < 0 ? "backwards" : "";
+      },
+    };
+  }
+}
+
+async function copied(text, what) {
+  try {
+    await navigator.clipboard.writeText(text);
+    say(`${what.replace("copy ", "")}: ${text}`);
+  } catch {
+    say(text);
+  }
+}
+
+const PATHS = {
+  play: "M4 2l10 6-10 6z", pause: "M3 2h4v12H3zM9 2h4v12H9z", first: "M2 2h2v12H2zM14 2v12L5 8z", back: "M11 2v12L3 8zM12 2h2v12h-2z", on: "M5 2l8 6-8 6zM2 2h2v12H2z",
+};
+
+function symbol(name) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", "0 0 16 16");
+  svg.setAttribute("aria-hidden", "true");
+  const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+  path.setAttribute("d", PATHS[name]);
+  svg.append(path);
+  return svg;
+}
+
+/** How times of an episode are said. */
+function clockOf({ time, rows }) {
+  const known = Boolean(time.rate || time.at);
+  const text = (s) => (s >= 60 ? `${Math.floor(s / 60)}:${(s % 60).toFixed(1).padStart(4, "0")} min` : `${s.toFixed(2)} s`);
+  return {
+    known,
+    text,
+    note: !known ? "no rate is known: 20 rows a second" : time.rate ? `${short(time.rate)} Hz` : `times by ${time.by}`,
+    ticks(player, first, stop, count) {
+      if (!known) return ticks(first, stop - 1, count).filter(Number.isInteger).map((row) => ({ row, text: row.toLocaleString("en") }));
+      const places = ticks(player.at(first), player.at(Math.min(rows, stop) - 1), count);
+      return places.map((s) => ({ row: player.rowAt(s), text: s >= 60 ? `${Math.floor(s / 60)}:${String(Math.round(s % 60)).padStart(2, "0")}` : `${Number(s.toFixed(3))} s` }));
+    },
+  };
+}
+
+/** The episodes before and behind this one, in the order of the table that led here: {"-1": link, 1: link, of}. */
+async function neighbours(key, number, facts, query, signal) {
+  const at = query.has("at") ? Number(query.get("at")) : number;
+  const order = query.has("at") ? ["v", "where", "sort", "descending"] : ["v"];
+  const keep = Object.fromEntries(order.map((n) => [n, query.get(n)]));
+  const first = Math.max(0, at - 1);
+  const page = await get("episodes", { d: key, v: keep.v, where: keep.where, sort: keep.sort, descending: keep.descending, first, count: at - first + 2 }, signal).catch(() => null);
+  const to = (k) => {
+    const other = page?.episodes?.[k - first];
+    return other && k >= 0 ? link(["e", key, String(other.number)], { ...keep, at: query.has("at") ? k : null }) : null;
+  };
+  return { "-1": at > 0 ? to(at - 1) : null, 1: to(at + 1), of: page ? `${(at + 1).toLocaleString("en")} of ${page.matching.toLocaleString("en")}${keep.where ? " that match" : ""}` : null };
 }

@@ -1,0 +1,54 @@
+// The keys of a video editor.
+
+import { h } from "./base.js";
+
+const HELP = [
+  ["Space, K", "play, pause"],
+  ["L, J", "play on, play back; again: faster"],
+  ["→ ←, . ,", "one step on, one back"],
+  ["Shift → ←", "one second on, one back"],
+  ["Home, End", "first row, last row"],
+  ["I, O", "in and out: the range that is looped"],
+  ["X", "end the loop"],
+  ["N, P", "next, previous episode"],
+  ["+ − 0", "zoom in, out, whole episode"],
+  ["Drag over a curve", "zoom into this range; with Shift: pan"],
+  ["Ctrl and wheel, pinch", "zoom; Shift and wheel: pan"],
+  ["?", "this list"],
+];
+
+/** Listen to keys until the returned function is called; `act` has a function for each. */
+export function keys(act) {
+  const dialog = h("dialog.keys", { "aria-label": "keys", click: (e) => e.target === dialog && dialog.close() },
+    h("h2", {}, "Keys"), h("dl", {}, HELP.map(([key, what]) => [h("dt", {}, key), h("dd", {}, what)])),
+    h("form", { method: "dialog" }, h("button", {}, "Close")));
+  document.body.append(dialog);
+  const pressed = {
+    " ": act.toggle, k: act.pause, K: act.pause, l: () => act.shuttle(1), L: () => act.shuttle(1), j: () => act.shuttle(-1), J: () => act.shuttle(-1),
+    ",": () => act.move(-1), ".": () => act.move(1), Home: act.first, End: act.last, i: act.mark_in, I: act.mark_in, o: act.mark_out, O: act.mark_out,
+    x: act.unloop, X: act.unloop, n: () => act.other(1), N: () => act.other(1), p: () => act.other(-1), P: () => act.other(-1),
+    "+": () => act.zoom(0.5), "=": () => act.zoom(0.5), "-": () => act.zoom(2), "−": () => act.zoom(2), 0: () => act.zoom(null), "?": () => dialog.showModal(),
+  };
+  const listen = (e) => {
+    if (e.ctrlKey || e.metaKey || e.altKey || e.defaultPrevented || dialog.open) return;
+    const tag = e.target.tagName, kind = e.target.type;
+    if (tag === "SELECT" || tag === "TEXTAREA" || (tag === "INPUT" && kind !== "checkbox")) return;
+    if (e.key === " " && (tag === "BUTTON" || tag === "SUMMARY" || tag === "INPUT" || tag === "A")) return;
+    const arrow = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[e.key];
+    const vertical = e.key === "ArrowUp" || e.key === "ArrowDown";
+    let known = pressed[e.key];
+    if (arrow && (!vertical || e.target.role === "slider")) known = () => (e.shiftKey ? act.skip(arrow) : act.move(arrow));
+    if (e.key === "PageUp" || e.key === "PageDown") known = e.target.role === "slider" ? () => act.skip(e.key === "PageUp" ? 10 : -10) : null;
+    if (!known) return;
+    e.preventDefault();
+    known();
+  };
+  addEventListener("keydown", listen);
+  return {
+    help: () => dialog.showModal(),
+    close() {
+      removeEventListener("keydown", listen);
+      dialog.remove();
+    },
+  };
+}
