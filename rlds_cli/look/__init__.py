@@ -2,11 +2,12 @@
 
 Records: `summarise` and `describe_episode` describe a dataset, `describe_source` what it was made of, `describe_file` a
 file, `compare` two datasets, `inspect` any of them, and `summarise_derived` what a preprocess run made. An
-`EpisodeTable` filters and sorts episodes. `trace` compares single steps with the archive. `overview`, `listing` and
-`card` describe what the disk and the registry hold, with `citation`, `fingerprint` and `nearest`. `check` and
-`check_archive` look for faults in the content, `episodes_of` a finding of one of the `CODES`; `record_findings` writes
-them into a manifest. `choose_files` and `files_to_import` return the files that a user's paths and patterns stand for.
-`diagnose` looks at the installation, whose readers are the `installed_readers`.
+`EpisodeTable` filters and sorts episodes, and `HomeContents` are the datasets of a home. `trace` compares single steps
+with the archive. `overview`, `listing` and `card` describe what the disk and the registry hold, with `citation`,
+`fingerprint` and `nearest`. `check` and `check_archive` look for faults in the content, `episodes_of` a finding of one
+of the `CODES`; `record_findings` writes them into a manifest. `choose_files` and `files_to_import` return the files
+that a user's paths and patterns stand for. `diagnose` looks at the installation, whose readers are the
+`installed_readers`.
 
 Pages: `page` draws a record on a terminal, and `account_lines` the account of an archive; fields are sorted by `rank`.
 `write_page` writes the HTML report, `write_plot` a chart or pictures (`plot_suffixes`), `plot` a chart. `pages_beside`
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rlds_cli.look.pages.choosing import page
     from rlds_cli.look.report.beside import pages_beside
     from rlds_cli.look.report.catalogue import card, citation, fingerprint, listing, nearest, overview
+    from rlds_cli.look.report.contents import HomeContents
     from rlds_cli.look.report.diff import compare
     from rlds_cli.look.report.doctor import diagnose, installed_readers
     from rlds_cli.look.report.episodes import EpisodeTable
@@ -45,6 +47,7 @@ __all__ = [
     "CollectionEntry",
     "CollectionPage",
     "EpisodeTable",
+    "HomeContents",
     "account_lines",
     "card",
     "check",
@@ -87,6 +90,7 @@ lazy(
         "pages.choosing": "page",
         "report.beside": "pages_beside",
         "report.catalogue": "card citation fingerprint listing nearest overview",
+        "report.contents": "HomeContents",
         "report.diff": "compare",
         "report.doctor": "diagnose installed_readers",
         "report.episodes": "EpisodeTable",

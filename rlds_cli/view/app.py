@@ -28,6 +28,7 @@ from rlds_cli.view.frames import frame
 from rlds_cli.view.query import Answer, NotThere, Query, as_json, record
 from rlds_cli.view.ranges import NOT_KEPT, Content, answer
 from rlds_cli.view.subjects import Subjects
+from rlds_cli.view.table import changed, columns, contents, dataset, episodes
 from rlds_cli.view.videos import video
 
 PAGES = Path(__file__).parent / "pages"
@@ -83,6 +84,11 @@ def about(query: Query) -> Response:
 
 ROUTES: dict[str, Answer] = {
     "/api/about": about,
+    "/api/home": contents,
+    "/api/dataset": dataset,
+    "/api/changed": changed,
+    "/api/episodes": episodes,
+    "/api/columns": columns,
     "/api/episode": episode,
     "/api/step": step,
     "/api/curves": curves,

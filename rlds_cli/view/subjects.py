@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import DatasetNotFound, InvalidId
+from rlds_cli.look import HomeContents
 from rlds_cli.store import History, StoredDataset
 
 _MOST_OPEN = 8
@@ -43,6 +45,23 @@ class Subjects:
         self._open: OrderedDict[tuple[str, int | None], tuple[str, Dataset]] = OrderedDict()
         self._made: OrderedDict[Dataset, dict[Callable[..., Any], Any]] = OrderedDict()
         self._lock = threading.Lock()
+
+    @cached_property
+    def contents(self) -> HomeContents:
+        """What the home holds."""
+        return HomeContents(self._cache_dir)
+
+    @property
+    def home(self) -> str | None:
+        """The home, as it was given; None for the usual one."""
+        return None if self._cache_dir is None else str(self._cache_dir)
+
+    def ref(self, name: str, version: int | None = None) -> str | None:
+        """Return what a user types for a dataset; None if there is nothing to type, as for a selection."""
+        if not name.startswith(_NUMBERED):
+            return str(Ref(name, version))
+        ds = self._of_command(name, version)
+        return None if ds.is_selection else str(Ref(ds.store.address or History.of(ds.path).path, version))
 
     @property
     def named(self) -> list[tuple[str, Dataset]]:

@@ -149,15 +149,15 @@ def summarise_own_columns(ds: Dataset) -> tuple[OwnColumn, ...]:
 
 
 def _own_column(ds: Dataset, name: str) -> OwnColumn:
-    column, index = ds.store.own_column(name), ds.episodes.index
-    values = [v for k in index.tolist() if (v := column.scalar(k)) is not None]
+    column, episodes = ds.store.own_column(name), ds.num_episodes
+    values = [v for v in column.scalars() if v is not None]
     if name == Subtasks.COLUMN and column.dtype == "str":
-        return _subtasks(values, len(index))
+        return _subtasks(values, episodes)
     counted = Counter(map(str, values)) if column.dtype in ("str", "bool") else Counter[str]()
     spread = None if counted or not values else distribution(ds.episodes[name])
     distinct = len(counted) if counted else len(set(values))
     return OwnColumn(
-        name, column.dtype, len(index) - len(values), distinct, dict(counted.most_common(MOST_VALUES)), spread
+        name, column.dtype, episodes - len(values), distinct, dict(counted.most_common(MOST_VALUES)), spread
     )
 
 

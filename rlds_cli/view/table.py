@@ -1,0 +1,100 @@
+"""The home, a dataset, and the table of its episodes: what is answered about more than one episode."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+
+from rlds_cli import look
+from rlds_cli.dataset import Dataset, ProvenanceStep, expression_of, named_versions
+from rlds_cli.errors import RldsError
+from rlds_cli.look import EpisodeTable
+from rlds_cli.view.query import Query, record
+
+if TYPE_CHECKING:
+    from rlds_cli.look.checks.findings import Finding
+
+_MOST_NAMED = 100  # episodes of a finding
+_LONGEST = 4000  # characters of an expression that a page puts into its address
+
+
+def contents(query: Query) -> Response:
+    """Answer with the datasets of the home; with ``details=1`` with what takes longer, by id."""
+    if query.text("details", ""):
+        return record(query, {"datasets": query.subjects.contents.details()})
+    return record(query, {"datasets": [{"key": e.id, **_values(e)} for e in query.subjects.contents.entries()]})
+
+
+def dataset(query: Query) -> Response:
+    """Answer with what a dataset is, its versions, and what checks say of it."""
+    ds = query.dataset
+    return record(query, query.once(ds, _described) | {"ref": _ref(query), "versions": _versions(query, ds)})
+
+
+def changed(query: Query) -> Response:
+    """Answer with the size of the newest version; with 304 if it is the one that is known."""
+    ds = query.subjects.dataset(query.text("d"))
+    counts = {"version": ds.version, "episodes": ds.num_episodes, "steps": ds.num_steps}
+    state = f"{ds.version} {ds.num_episodes} {ds.manifest.created} {ds.manifest.fingerprint}"
+    return record(query, counts, etag=hashlib.sha256(state.encode()).hexdigest()[:20])
+
+
+def episodes(query: Query) -> Response:
+    """Answer with a page of the table."""
+    page = query.once(query.dataset, EpisodeTable).page(
+        where=query.text("where", "") or None,
+        sort=query.text("sort", "") or None,
+        descending=query.text("descending", "") == "1",
+        first=query.integer("first", 0),
+        count=query.integer("count", 100),
+        ref=_ref(query),
+        home=query.subjects.home,
+    )
+    return record(query, page)
+
+
+def columns(query: Query) -> Response:
+    """Answer with how columns are distributed: those that ``field`` names, or the usual ones."""
+    table = query.once(query.dataset, EpisodeTable)
+    return record(query, table.spreads(query.text("where", "") or None, query.fields or None))
+
+
+def _ref(query: Query) -> str | None:
+    return query.subjects.ref(query.text("d"), query.integer("v", None))
+
+
+def _described(ds: Dataset) -> dict[str, Any]:
+    report = look.check(ds, quick=True)
+    summary = look.summarise(ds)
+    return {
+        "id": ds.id,
+        "version": ds.version,
+        "address": ds.store.address,
+        "selected": ds.num_episodes if ds.is_selection else None,
+        "summary": replace(summary, findings=()),
+        "findings": [_finding(f) for f in report.findings],
+        "made": [{"text": ProvenanceStep(s).described(), "from": s.get("from")} for s in summary.provenance],
+    }
+
+
+def _finding(f: Finding) -> dict[str, Any]:
+    """Return a finding with the first of its episodes, and the expression that selects all of them."""
+    where = expression_of(f.episodes) if f.episodes else ""
+    return _values(replace(f, episodes=f.episodes[:_MOST_NAMED])) | {"where": where if len(where) < _LONGEST else ""}
+
+
+def _versions(query: Query, ds: Dataset) -> Sequence[Any]:
+    """Return the versions of a dataset; none of a selection, and none if the place of an address does not answer."""
+    if not ds.is_selection:
+        with suppress(RldsError):
+            return named_versions(ds.store.address, cache_dir=query.subjects.home) if ds.store.address else ds.versions
+    return ()
+
+
+def _values(of: Any) -> dict[str, Any]:
+    return {f.name: getattr(of, f.name) for f in fields(of)}
