@@ -14,6 +14,7 @@ _ID = re.compile(
 )
 FINGERPRINT = "rlds1:"  # begins one
 LOCAL = "local"  # the family of what is imported or made here; no registry has it
+FRAME_CODECS = ("jpeg", "png")  # in which raw frames are stored when they are asked for
 FRAME_SIZE = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,3})")
 MAX_LENGTH = 200  # an id is one file name, with room for prefixes and endings
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*:/")  # a Path collapses the second slash
@@ -116,17 +117,18 @@ def from_component(family: str, component: str) -> DatasetId:
 
 
 def frames_variant(frames: str) -> str | None:
-    """Return the variant that holds decoded frames; None for ``encoded``.
+    """Return the variant that holds frames otherwise than published; None for ``encoded``.
 
     Raises
     ------
     FrameError
-        ``frames`` is none of ``encoded``, ``raw``, ``HxW``.
+        ``frames`` is none of ``encoded``, ``raw``, ``jpeg``, ``png``, ``HxW``.
     """
     if frames == "encoded":
         return None
-    if frames != "raw" and not FRAME_SIZE.fullmatch(frames):
-        raise FrameError(f'frames must be "encoded", "raw" or a size such as "84x84", not "{frames}".')
+    if frames not in ("raw", *FRAME_CODECS) and not FRAME_SIZE.fullmatch(frames):
+        codecs = ", ".join(f'"{codec}"' for codec in FRAME_CODECS)
+        raise FrameError(f'frames must be "encoded", "raw", {codecs} or a size such as "84x84", not "{frames}".')
     return frames
 
 

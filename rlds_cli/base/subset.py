@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Self
 
-from rlds_cli.base.ids import FRAME_SIZE, DatasetId
+from rlds_cli.base.ids import FRAME_CODECS, FRAME_SIZE, DatasetId
 from rlds_cli.errors import ArchiveError, InvalidId
 
 _RANGE = re.compile(r"(?P<start>\d*):(?P<stop>\d*)|(?P<one>\d+)")
@@ -173,7 +173,7 @@ def command(id: DatasetId) -> str:
             said += f" --split {what}"
         elif kind == "episodes" and (bounds := re.fullmatch(r"(\d+)-(\d+|end)", what)):
             said += f" --episodes {bounds[1]}:{bounds[2].replace('end', '')}"
-        elif kind == "raw" or FRAME_SIZE.fullmatch(kind):
+        elif kind in ("raw", *FRAME_CODECS) or FRAME_SIZE.fullmatch(kind):
             said += f" --frames {kind}"
         else:
             return f"rlds download {id.base} --include GLOB"

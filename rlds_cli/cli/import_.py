@@ -80,6 +80,7 @@ def import_(
                 raise
             raise _unknown_layout(path[0], as_, e) from e
         if dry_run:
+            planned = planned.stored(frames)
             out.page(_plan(planned), planned.summary())
             return
         del planned  # with millions of episodes it is large
@@ -136,7 +137,10 @@ def plan_lines(p: ImportPlan) -> list[str]:
     if p.rows is not None and p.array_bytes is not None:
         lines.append(f"{p.rows:,} rows, {out.size(p.array_bytes)} of arrays")
         if p.array_bytes > max(_LARGE, _TIMES * p.bytes):
-            lines.append(f"note: that is {p.array_bytes // p.bytes:,} times the files; --storage zarr compresses them")
+            ways = "--storage zarr compresses them"
+            if p.stored("jpeg").fields != p.fields:
+                ways += ", --frames jpeg keeps images small"
+            lines.append(f"note: that is {p.array_bytes // p.bytes:,} times the files; {ways}")
     if p.episodes is not None:
         lines += _episodes(p.episodes)
     if columns := dict.fromkeys(use for e in p.account for use in e.used_as if use.startswith("episode/")):

@@ -52,8 +52,8 @@ Frames = Annotated[
     str,
     typer.Option(
         "--frames",
-        metavar="encoded|raw|HxW",
-        help="Keep images encoded as published, or decode them, or also resize them.",
+        metavar="encoded|raw|jpeg|png|HxW",
+        help="Keep images as published, or decode them, or encode raw ones, or decode and resize them.",
     ),
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be read, and list them.")]

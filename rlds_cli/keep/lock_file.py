@@ -204,7 +204,7 @@ def _check_options(options: LockValue, id: str) -> None:
         try:
             ids.frames_variant(frames.text())
         except RldsError:
-            raise frames.wrong('"encoded", "raw" or a size') from None
+            raise frames.wrong('"encoded", "raw", "jpeg", "png" or a size') from None
     if skip_bad:
         skip_bad.flag()
     if portion:

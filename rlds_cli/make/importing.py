@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ from rlds_cli.look import choose_files, files_to_import
 from rlds_cli.make.convert import reading
 from rlds_cli.make.convert.archive import Conversion, check_plan, convert, identities
 from rlds_cli.make.convert.create import rate, texts
+from rlds_cli.make.convert.decoding import decoded_field
 from rlds_cli.store import Facts, Manifest, StoredDataset
 from rlds_cli.ted import Field
 
@@ -68,6 +69,11 @@ class ImportPlan:
     def array_bytes(self) -> int | None:
         """Bytes of all rows of the fields that are arrays; None if the number of rows is not known in advance."""
         return None if self.rows is None else self.rows * sum(f.row_bytes for f in self.fields if f.kind == "array")
+
+    def stored(self, frames: str) -> ImportPlan:
+        """Return the plan with the fields that `import_files` makes with ``frames``."""
+        ids.frames_variant(frames)
+        return replace(self, fields=tuple(decoded_field(f, frames) for f in self.fields))
 
     def summary(self) -> dict[str, Any]:
         """Return the plan as JSON values, without the reader's own plan."""

@@ -209,6 +209,32 @@ def test_images_that_are_chunks_stay_as_they_are(tmp_path: Path, codec: str, for
     assert trace(rlds_cli.open_dataset("local/x"), 8).ok
 
 
+@pytest.mark.parametrize("frames", ["encoded", "jpeg"])
+def test_jpeg_xl_images_are_decoded(tmp_path: Path, frames: str) -> None:
+    """As imagecodecs does by itself: chunks with the options of UMI's script 07, in its document."""
+    imagecodecs = pytest.importorskip("imagecodecs")
+    y, x = np.mgrid[:48, :64]
+    images = [
+        np.stack([3 * x + 5 * k, 4 * y + k, 0 * x + 9 * k], -1).clip(0, 255).astype(np.uint8) for k in range(ROWS)
+    ]
+    chunks = [imagecodecs.jpegxl_encode(image, level=99, numthreads=1) for image in images]
+    path = with_images(tmp_path / "b.zarr", chunks, "imagecodecs_jpegxl")
+    document = json.loads((path / "data/img/.zarray").read_text())
+    said = dict.fromkeys(("effort", "distance", "decodingspeed", "photometric", "planar", "usecontainer", "index"))
+    said |= {"id": "imagecodecs_jpegxl", "level": 99, "lossless": False, "keeporientation": None, "numthreads": 1}
+    document |= {"shape": [ROWS, 48, 64, 3], "chunks": [1, 48, 64, 3], "compressor": said}
+    (path / "data/img/.zarray").write_text(json.dumps(document))
+    ds = rlds_cli.import_files(path, "local/x", frames=frames)
+    shown = [np.asarray(ds.episode(k)["observation", "img"])[:n] for k, n in enumerate(np.diff(ENDS, prepend=0))]
+    wanted = np.stack([imagecodecs.jpegxl_decode(chunk) for chunk in chunks])
+    if frames == "encoded":
+        np.testing.assert_array_equal(np.concatenate(shown), wanted)
+    else:
+        assert ds.schema["observation/img"].codec == "jpeg"
+        np.testing.assert_allclose(np.concatenate(shown).astype(int), wanted, atol=16)
+    assert trace(ds, 8).ok
+
+
 def test_images_of_any_length_stay_as_they_are(tmp_path: Path) -> None:
     images = [jpeg(k) for k in range(ROWS)]
     data = {k: v for k, v in arrays().items() if k != "img"}

@@ -24,7 +24,7 @@ from rlds_cli.dataset import Dataset, ReadAs, source_of_step
 from rlds_cli.dataset.provenance import TransitionSource
 from rlds_cli.errors import ReaderError, RldsError
 from rlds_cli.home import Home
-from rlds_cli.store import open_store
+from rlds_cli.store import encode_frames, open_store
 from rlds_cli.ted import CUT, FLAGS, TASK, TASK_AT, VIDEO
 
 
@@ -248,18 +248,23 @@ def _base(ds: Dataset, field: str) -> str | None:
 
 
 def _is_ours(ds: Dataset, cell: ArchivedValue, name: str, place: TransitionSource) -> bool:
-    """Return whether the archive does not hold a value: a decoded frame, or the flag of a cut episode."""
+    """Return whether the archive does not hold a value: a decoded or resized frame, or the flag of a cut episode."""
     columns = ds.store.episodes
     is_last = place.step == columns["length"][place.episode] - 1
     if name == FLAGS[1] and is_last and columns["end"][place.episode] == CUT:
+        return True
+    given, shape = np.shape(cell.value), ds.schema[name].shape
+    if ids.FRAME_SIZE.fullmatch(str(ds.manifest.options.get("frames"))) and len(given) == len(shape) and given != shape:
         return True
     return isinstance(cell.value, bytes) and ds.schema[name].kind == "array"
 
 
 def _compare(ds: Dataset, cell: ArchivedValue, name: str, place: TransitionSource) -> ValueDifference | None:
     row = int(ds.store.episodes["start"][place.episode]) + place.step + (name != cell.field)
-    stored = _stored(ds, name, row, encoded=isinstance(cell.value, bytes))
     archived = cell.value
+    if ds.schema[name].codec == "jpeg" and isinstance(archived, np.ndarray):  # encoded by the import
+        archived = encode_frames(archived[None], "jpeg", name=name).data.tobytes()
+    stored = _stored(ds, name, row, encoded=isinstance(archived, bytes))
     if isinstance(archived, bytes) and ds.schema[name].kind == "text":  # as HDF5 stores text
         archived = archived.decode("utf-8", "replace")
     if _same(stored, archived):

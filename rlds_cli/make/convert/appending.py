@@ -17,7 +17,7 @@ from rlds_cli.base import ids, settings
 from rlds_cli.base.array_types import Array, BoolArray
 from rlds_cli.base.files import bundles, trees
 from rlds_cli.base.files import safe as safe_files
-from rlds_cli.base.ids import DatasetId
+from rlds_cli.base.ids import FRAME_CODECS, DatasetId
 from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import StrPath
@@ -155,7 +155,7 @@ def plan_append(
     notes = (*planned.notes, *(n.text for n in chosen.notes))
     planned = replace(planned, notes=notes, account=(*planned.account, *chosen.entries))
     frames = _frames(planned.fields, there)
-    found = tuple(decoded_field(f, frames) if f.kind == "frames" else f for f in planned.fields)
+    found = tuple(decoded_field(f, frames) if frames != "encoded" else f for f in planned.fields)
     if there is not None:
         _check_fields(str(id), schema, found, grows=there.table.keeps is not None)
     return AppendPlan(str(id), there is None, files, known, schema or found, planned, remembered, how, chosen.notes)
@@ -169,8 +169,12 @@ _REMEMBERED = (
 
 def _frames(given: Sequence[Field], there: Store | None) -> str:
     """Return how the frames of files are kept in a dataset, which may have to be made."""
-    held = set() if there is None else {n for n, f in there.fields.items() if f.kind == "array"}
-    return "raw" if any(f.kind == "frames" and f.name in held for f in given) else "encoded"
+    held = {} if there is None else there.fields
+    pairs = [(f, held[f.name]) for f in given if f.name in held]
+    if any(f.kind == "frames" and as_.kind == "array" for f, as_ in pairs):
+        return "raw"
+    codecs = {as_.codec for f, as_ in pairs if f.kind == "array" and decoded_field(f, str(as_.codec)) == as_}
+    return next((codec for codec in codecs if codec in FRAME_CODECS), "encoded")
 
 
 def _as_before(before: Mapping[str, Any], how: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

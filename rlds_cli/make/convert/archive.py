@@ -1,6 +1,6 @@
 """Convert an archive into a dataset: planned, parallel, resumable, in bounded memory.
 
-``--frames raw`` decodes encoded frames on the way, and ``--frames HxW`` resizes them.
+``--frames raw`` decodes encoded frames on the way, ``--frames HxW`` resizes them, ``--frames jpeg`` encodes raw ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlds_cli.base import text
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import arrays, bundles, child, disk, trees
 from rlds_cli.base.files import safe as safe_files
-from rlds_cli.base.ids import DatasetId
+from rlds_cli.base.ids import FRAME_CODECS, DatasetId
 from rlds_cli.base.media import media_files
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.base.media.mp4 import Extent
@@ -211,7 +211,12 @@ def _check_room(c: Conversion, plan: Plan, home: Home, threads: int) -> None:
     frames = [f for f in schema if f.kind == "array" and f not in plan.schema]
     if c.frames == "raw" and any(map(is_raw_frame, plan.schema)) and not frames:
         raise FrameError(f"The frames of {c.id.base} are published raw, and stay raw.", hint="--frames encoded, or HxW")
-    if c.frames != "encoded" and not frames:
+    if c.frames in FRAME_CODECS and schema == [*plan.schema]:
+        raise FrameError(
+            f"{c.id.base} has no raw images that {c.frames} could hold; encoded ones stay as they are.",
+            hint="--frames encoded",
+        )
+    if c.frames not in ("encoded", *FRAME_CODECS) and not frames:
         raise FrameError(f"{c.id.base} has no frames to decode or resize.", hint=f"rlds download {c.id.base}")
     if None in known or c.portion.cuts:
         return

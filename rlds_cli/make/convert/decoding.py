@@ -1,4 +1,4 @@
-"""Decode and resize frames of an archive as it is converted: ``--frames raw`` and ``--frames HxW``.
+"""Decode, resize or encode frames of an archive as it is converted: ``--frames raw``, ``HxW``, ``jpeg`` or ``png``.
 
 Decoders are imported when a frame is decoded: most archives have none, and the process that reads them starts with this
 module.
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlds_cli.base.array_types import Array
-from rlds_cli.base.ids import FRAME_SIZE
+from rlds_cli.base.array_types import Array, BoolArray
+from rlds_cli.base.ids import FRAME_CODECS, FRAME_SIZE
 from rlds_cli.ted import Chunk, Column, EncodedFrames, EpisodeTable, Field, VideoFrames
 
 if TYPE_CHECKING:
     from rlds_cli.store import Video
 
+_CHANNELS = {"jpeg": (1, 3), "png": (1, 2, 3, 4)}
 _LEAST_SIDE, _MOST_CHANNELS = 16, 16  # smallest side of a raw frame; largest number of channels
 # Frames that are decoded, hashed and written together. Pieces of 16 MiB left the processor's caches in between, and
 # writing them took three times as long.
@@ -29,6 +30,10 @@ _DECODED_BYTES = 4 << 20
 
 def decoded_field(f: Field, frames: str) -> Field:
     """Return the field as it is stored with ``frames``."""
+    if frames in FRAME_CODECS:
+        channels = f.shape[2] if len(f.shape) == 3 else 1
+        encodes = is_raw_frame(f) and not _channels_first(f) and channels in _CHANNELS[frames]
+        return replace(f, kind="frames", codec=frames) if encodes else f
     size = FRAME_SIZE.fullmatch(frames)
     if f.kind != "frames" and not (size and is_raw_frame(f)):
         return f
@@ -54,9 +59,9 @@ def _resized(f: Field, size: tuple[int, int]) -> tuple[int, ...]:
 
 
 def decode_chunks(chunks: Iterator[Chunk], schema: Sequence[Field], frames: str, root: Path) -> Iterator[Chunk]:
-    """Decode and resize the frames of chunks, in pieces of about 4 MiB. Videos are below ``root``."""
+    """Decode, resize or encode the frames of chunks, in pieces of about 4 MiB. Videos are below ``root``."""
     encoded = [f for f in schema if decoded_field(f, frames) != f]
-    width = max(1, sum(decoded_field(f, frames).row_bytes for f in encoded))
+    width = max(1, sum(max(f.row_bytes, decoded_field(f, frames).row_bytes) for f in encoded))
     step = max(1, _DECODED_BYTES // width)
     for chunk in chunks:
         ends = np.cumsum(chunk.last)
@@ -70,7 +75,9 @@ def decode_chunks(chunks: Iterator[Chunk], schema: Sequence[Field], frames: str,
             }
             for f in encoded:
                 column = chunk.columns[f.name]
-                if isinstance(column, VideoFrames):
+                if isinstance(column, np.ndarray) and frames in FRAME_CODECS:
+                    columns[f.name] = _encode_rows(f, column[a:b], frames, chunk.last[a:b])
+                elif isinstance(column, VideoFrames):
                     columns[f.name] = _decode_videos(f, column, slice(a, b), frames, root)
                 else:
                     columns[f.name] = _decode_rows(f, column, offsets[f.name], a, b, frames)
@@ -106,6 +113,17 @@ def _decode_rows(f: Field, column: Column, offsets: Array, a: int, b: int, frame
             any_size = not f.shape[0] and target.shape != f.shape
             out[row - a] = _resize(decode_frame(data, f, row, any_size=any_size), target.shape[:2])
     return out
+
+
+def _encode_rows(f: Field, rows: Array, codec: str, last: BoolArray) -> EncodedFrames:
+    """Encode raw frames; last rows of a field that is not placed ``both`` have none."""
+    from rlds_cli.store import encode_frames
+
+    shown = np.ones(len(rows), bool) if f.placement == "both" else ~last
+    encoded = encode_frames(rows[shown], codec, name=f.name)  # type: ignore[arg-type]
+    lengths = np.zeros(len(rows), np.int64)
+    lengths[shown] = encoded.lengths
+    return replace(encoded, lengths=lengths)
 
 
 def _decode_videos(f: Field, column: VideoFrames, rows: slice, frames: str, root: Path) -> Array:
