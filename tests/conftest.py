@@ -60,7 +60,7 @@ _DIVIDE_BY_THE_CLOCK = {"test_preprocess_division"}
 
 # Modules whose archives are read in other processes, as everywhere outside the tests; or in one for all of their tests,
 # while it lives. Another process takes a third of a second to start, and knows no monkeypatch.
-_APART = {"test_archives_child", "test_golden", "test_fuzz"}
+_APART = {"test_archives_child", "test_golden", "test_fuzz", "test_view_decoding"}
 _IN_ONE_CHILD = {"test_hostile_hdf5", "test_hostile_parquet", "test_hostile_texts"}
 
 # The tests write some hundred thousand small files: in memory that takes seconds, on a disk minutes.

@@ -48,6 +48,8 @@ class Encoded:
 
     Attributes
     ----------
+    name : str
+        Of the dataset and the field, for messages.
     row : int
         Of the store, for messages.
     image : bytes
@@ -58,6 +60,7 @@ class Encoded:
         Their numbers.
     """
 
+    name: str
     row: int
     image: bytes = b""
     store: bytes = b""
@@ -76,6 +79,7 @@ def depth_of(frames: list[Encoded], f: Field) -> Range:
 
 
 def _decoded(of: Encoded, f: Field) -> Array:
+    child.note(Path(of.name))
     if of.store:
         films: _Films = _here.__dict__.setdefault("films", _Films())
         return films.frame(of, f)
@@ -230,9 +234,12 @@ async def finished(done: Future[Any], is_gone: Callable[[], Awaitable[bool]]) ->
             done.cancel()  # what runs goes on
             break
     await asyncio.wait([waiting])
-    return not done.cancelled()
+    if waiting.cancelled():
+        return False
+    waiting.exception()  # of which who asks for the result is told
+    return True
 
 
-def ask(function: Callable[..., Any], *arguments: Any, name: str) -> Any:
+def ask(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return what a function of this module returns in the process of a thread of `Decoding`."""
-    return child.ask(function, *arguments, names=[Path(name)], types=(Range,))
+    return child.ask(function, *arguments, names=(), types=(Range,))

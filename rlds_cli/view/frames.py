@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable, Hashable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from starlette.concurrency import run_in_threadpool
@@ -109,7 +110,7 @@ def _begun(wanted: _Wanted, by: Decoding) -> Future[tuple[bytes, str]]:
     if how.field.kind == "array":
         return by.submit(None, lambda: pictures.draw(rows.values(how.field.name, row)[0], how))
     (of,) = _encoded(rows, how.field, row)
-    return by.submit(_key(how.field, of), lambda: _asked(rows, how.field, decoding.drawn, of, how))
+    return by.submit(_key(how.field, of), lambda: _asked(how.field, decoding.drawn, of, how))
 
 
 def _key(f: Field, of: Encoded) -> Hashable:
@@ -124,7 +125,7 @@ def range_of(rows: Rows, f: Field, there: IntArray, by: Decoding) -> Range:
         return Range()
     of = _encoded(rows, f, chosen)
     try:
-        found: Range = by.submit(_key(f, of[0]), lambda: _asked(rows, f, decoding.depth_of, of, f)).result()
+        found: Range = by.submit(_key(f, of[0]), lambda: _asked(f, decoding.depth_of, of, f)).result()
         return found
     except (RldsError, CancelledError):
         return Range()
@@ -132,17 +133,18 @@ def range_of(rows: Rows, f: Field, there: IntArray, by: Decoding) -> Range:
 
 def _encoded(rows: Rows, f: Field, of: IntArray) -> list[Encoded]:
     """Return frames as they are stored, of rows that have one."""
+    make = partial(Encoded, name=f"{rows.store.manifest.id}, {f.name}")
     stored = rows.stored(of).tolist()
     if f.codec != VIDEO:
-        return [Encoded(row=r, image=image) for r, image in zip(stored, rows.frames(f.name, of), strict=True)]
+        return [make(row=r, image=image) for r, image in zip(stored, rows.frames(f.name, of), strict=True)]
     store, entries = pickle.dumps(rows.store), rows.at(f.name, of).tolist()
-    return [Encoded(row=r, store=store, video=v, frame=n) for r, (v, n) in zip(stored, entries, strict=True)]
+    return [make(row=r, store=store, video=v, frame=n) for r, (v, n) in zip(stored, entries, strict=True)]
 
 
-def _asked(rows: Rows, f: Field, function: Callable[..., object], *arguments: object) -> object:
+def _asked(f: Field, function: Callable[..., object], *arguments: object) -> object:
     """Return what a function of `decoding` returns; raises FrameError for all that a frame can do."""
     try:
-        return decoding.ask(function, *arguments, name=f"{rows.store.manifest.id}, {f.name}")
+        return decoding.ask(function, *arguments)
     except ArchiveError as e:  # the process ended, or took too much memory
         raise FrameError(e.message, hint=e.hint) from e
     except (Elsewhere, OSError) as e:
