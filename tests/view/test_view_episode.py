@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,151 @@ def test_fields_marks_and_columns() -> None:
     assert (fields["observation"]["placement"], fields["observation"]["rows"]) == ("both", 7)
     assert (fields["action"]["placement"], fields["action"]["rows"]) == ("step", 6)
     assert fields["next/terminated"]["kind"] == "flag" and fields["next/terminated"]["hold"]
+
+
+def lerobot(tmp_path: Path, names: Any) -> Any:
+    """A LeRobot dataset that names the elements of its state."""
+    write_v3(tmp_path / "arm", Content())
+    path = tmp_path / "arm" / "meta" / "info.json"
+    info = json.loads(path.read_text())
+    info["features"]["observation.state"]["names"] = names
+    path.write_text(json.dumps(info))
+    return import_files(tmp_path / "arm", "local/arm", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("names", "elements"),
+    [
+        (["a", "b", "c", "d"], ["a", "b", "c", "d"]),
+        ({"motors": ["a", "b"], "gripper": ["c", "d"]}, ["a", "b", "c", "d"]),
+        (["a", "b"], ["0", "1", "2", "3"]),  # of another width
+        (None, ["0", "1", "2", "3"]),
+        ([1, 2, 3, 4], ["0", "1", "2", "3"]),
+    ],
+)
+def test_elements_have_the_names_of_the_archive(tmp_path: Path, names: Any, elements: list[str]) -> None:
+    with viewing(lerobot(tmp_path, names)) as viewer:
+        fields = viewer.record("episode", d="~0", episode=0)["fields"]
+    (state,) = (f for f in fields if f["name"] == "observation/state")
+    assert state["elements"] == elements and state["hidden"] == 0
+
+
+def test_fields_of_every_kind() -> None:
+    rows = 4
+    seen = {
+        "state": np.zeros((rows, 2, 3), np.float32),
+        "wide": np.zeros((rows, 300), np.float32),
+        "waves": np.zeros((rows, 2), np.complex64),
+        "nothing": np.zeros((rows, 0), np.float32),
+        "count": np.arange(rows, dtype=np.int16),
+        "lights": np.zeros((rows, 2), bool),
+        "picture": np.zeros((rows, 24, 24, 3), np.uint8),
+        "said": np.array(["a", "a", "b", "b"], object),
+    }
+    action = np.zeros((rows - 1, 2, 3), np.float32)
+    ds = rlds_cli.create("local/kinds", [{"observation": seen, "action": action}], progress=False)
+    with viewing(ds) as viewer:
+        e = viewer.record("episode", d="~0", episode=0)
+        step = viewer.record("step", d="~0", episode=0, step=1)["values"]
+        for field in ("observation/said", "observation/waves", "observation/none"):
+            answer = viewer.ask("api/curves", d="~0", episode=0, field=field)
+            assert answer.status in (404, 422) and answer.record["error"]
+    fields = {f["name"].removeprefix("observation/"): f for f in e["fields"]}
+    kinds = {name: f["kind"] for name, f in fields.items()}
+    assert kinds == {
+        "state": "curve", "wide": "curve", "waves": "other", "nothing": "other", "count": "curve", "lights": "flag",
+        "picture": "camera", "said": "text", "action": "curve", "next/terminated": "flag", "next/truncated": "flag",
+    }  # fmt: skip
+    assert fields["state"]["elements"] == ["0,0", "0,1", "0,2", "1,0", "1,1", "1,2"]
+    assert fields["action"]["partner"] == "observation/state"
+    assert (len(fields["wide"]["elements"]), fields["wide"]["hidden"]) == (256, 44)
+    assert fields["count"]["hold"] and fields["lights"]["hold"] and not fields["state"]["hold"]
+    assert e["texts"] == {"observation/said": [[0, "a"], [2, "b"]]}
+    assert "observation/picture" not in step and len(step["observation/wide"]) == 256
+    assert (step["observation/count"], step["observation/said"], step["observation/lights"]) == (1, "a", [False, False])
+
+
+# -- times
+
+NOW = 1_764_000_000  # seconds since 1970
+UNEVEN = np.array([0.0, 0.1, 0.25, 0.3, 0.5, 0.61])
+
+
+@pytest.mark.parametrize(
+    ("name", "times", "fps", "unit"),
+    [
+        ("timestamp", UNEVEN, None, 1.0),
+        ("info/time", 5 + UNEVEN, None, 1.0),
+        ("timestamp", NOW + UNEVEN, None, 1.0),
+        ("timestamp", (1000 * UNEVEN).astype(np.int64), 10.0, 1e-3),
+        ("timestamp", (NOW * 10**9 + (UNEVEN * 1e9)).astype(np.int64), None, 1e-9),
+        ("timestamp", np.array([NOW * 10**6 + round(1e6 * t) for t in UNEVEN]), None, 1e-6),
+    ],
+)
+def test_times_of_rows(name: str, times: Any, fps: float | None, unit: float) -> None:
+    """The final observation has no time of its own: it follows after the usual step."""
+    ds = rlds_cli.create("local/timed", [steps(6, **{name: times})], progress=False, fps=fps)
+    with viewing(ds) as viewer:
+        time = viewer.record("episode", d="~0", episode=0)["time"]
+    assert time["by"] == name and len(time["at"]) == 7
+    wanted = np.array([t - times[0] for t in times], np.float64) * unit
+    np.testing.assert_allclose(time["at"], [*wanted, wanted[-1] + np.median(np.diff(wanted))], atol=2e-6)
+    np.testing.assert_allclose(time["rate"], 1 / np.median(np.diff(wanted)), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "times", "fps", "expected"),
+    [
+        ("timestamp", np.arange(6) / 30, None, {"rate": pytest.approx(30), "at": None, "by": "timestamp"}),
+        ("timestamp", 3 + np.arange(6) / 30, 30.0, {"rate": 30.0, "at": None, "by": "timestamp"}),
+        ("timestamp", np.arange(6), None, {"rate": None, "at": None, "by": None}),  # seconds, or ticks?
+        ("timestamp", np.zeros(6), 20.0, {"rate": 20.0, "at": None, "by": "fps"}),
+        ("timestamp", np.array([0, 1, 2, np.nan, 4, 5]), 20.0, {"rate": 20.0, "at": None, "by": "fps"}),
+        ("info/age/time", UNEVEN, 20.0, {"rate": 20.0, "at": None, "by": "fps"}),
+    ],
+)
+def test_rates(name: str, times: Any, fps: float | None, expected: Any) -> None:
+    ds = rlds_cli.create("local/timed", [steps(6, **{name: times})], progress=False, fps=fps)
+    with viewing(ds) as viewer:
+        assert viewer.record("episode", d="~0", episode=0)["time"] == expected
+
+
+# -- marks, bands, and where they are
+
+
+def test_subtasks_are_bands_of_the_steps_of_an_episode() -> None:
+    said = [[0, 2, "reach"], [3, 5, "grasp"]]
+    with rlds_cli.writer("local/told") as w:
+        w.add_episodes([steps(3), steps(5)])
+    ds = rlds_cli.open_dataset("local/told").label({"subtasks": [None, json.dumps(said)]})
+    with viewing(ds.select(episodes=[1])) as viewer:
+        e = viewer.record("episode", d="~0", episode=0)
+    assert [[b["first"], b["stop"], b["text"]] for b in e["bands"] if b["kind"] == "subtask"] == said
+
+
+def test_findings_are_marks_of_their_episodes() -> None:
+    wrong = steps(5)
+    wrong["observation"] = wrong["observation"].astype(np.float32)
+    wrong["observation"][3] = np.nan
+    ds = rlds_cli.create("local/found", [steps(5), wrong], progress=False)
+    with viewing(ds) as viewer:
+        marks = [viewer.record("episode", d="~0", episode=k)["marks"] for k in (0, 1)]
+    found = [[(m["step"], m["severity"]) for m in of if "not-finite" in m["text"]] for of in marks]
+    assert found == [[], [(3, "error")]]
+
+
+def test_long_texts_are_cut() -> None:
+    said = np.array([f"{k}" + "x" * 100_000 for k in range(30)], object)
+    ds = rlds_cli.create("local/long", [steps(29, observation={"said": said})], progress=False)
+    with viewing(ds) as viewer:
+        answer = viewer.ask("api/episode", d="~0", episode=0)
+    assert len(answer.body) < 200_000
+    assert [text[: len(str(k))] for k, (_, text) in enumerate(answer.record["texts"]["observation/said"])] == [
+        str(k) for k in range(30)
+    ]
+
+
+# -- curves
 
 
 @pytest.mark.parametrize("width", [3, 7, 100])
