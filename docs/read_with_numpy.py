@@ -117,10 +117,17 @@ def looked_up(path, take):
     dataset = path.parents[len(Path(to["array"]).parts) - 1]
     index = array(dataset / "__lookups" / to["index"])
     rows = np.zeros((len(index), *to["row"]), to["data_type"] or object)
-    for k, (kind, count) in enumerate(to["parts"]):
+    for k, (kind, count, *record) in enumerate(to["parts"]):
         at = (index >= start) & (index < start + count)
         if kind == "stored" and at.any():
             rows[at] = take(path / str(k), index[at] - start)
+        elif kind == "records" and at.any():
+            first, width, log = record
+            file = place(dataset / "__lookups" / log) / "c" / "0" / "0"
+            records = np.memmap(file, np.uint8, "r", shape=(count, width))
+            size = rows[:1].nbytes
+            part = np.ascontiguousarray(records[index[at] - start, first : first + size])
+            rows[at] = part.view(rows.dtype.newbyteorder("<")).reshape(-1, *to["row"])
         elif kind == "numbers":
             rows[at] = index[at] - start
         start = -(-(start + count) // 65536) * 65536

@@ -464,7 +464,8 @@ def _derive(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target
             )
         history = History(place.dataset(id))
         history.check_replaceable()
-        change = replace(change, copies=to.copy, moves=to.copy and temporary, looks_up=not temporary)
+        records = ds.records if isinstance(ds, Selected) and not to.copy else None
+        change = replace(change, copies=to.copy, moves=to.copy and temporary, looks_up=not temporary, records=records)
         built = _write(ds, place, id, 1, change, step)
         history.replace(built)
         _discard(built)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rlds_cli.base import settings
 from rlds_cli.base.array_types import IntArray
@@ -25,6 +25,9 @@ from rlds_cli.errors import NoPermission
 from rlds_cli.home import Home, writing
 from rlds_cli.store import Description, JoinedMember, Manifest, Store, join, open_store
 from rlds_cli.ted import Field
+
+if TYPE_CHECKING:
+    from rlds_cli.store.lookups import EpisodeRecords
 
 
 class OpenDataset(Protocol):
@@ -67,12 +70,22 @@ class OpenDataset(Protocol):
 
 
 class Selected:
-    """Episodes of a dataset in another store: at another version, or in other files."""
+    """Episodes of a dataset in another store: at another version, or in other files.
 
-    def __init__(self, ds: OpenDataset, store: Store, index: IntArray, manifest: Manifest | None = None) -> None:
+    ``records`` are logs that hold what the episode table of the store says.
+    """
+
+    def __init__(
+        self,
+        ds: OpenDataset,
+        store: Store,
+        index: IntArray,
+        manifest: Manifest | None = None,
+        records: EpisodeRecords | None = None,
+    ) -> None:
         self.id, self.schema, self.is_selection = ds.id, ds.schema, ds.is_selection
         self.store, self.path, self.manifest = store, store.path, manifest or store.manifest
-        self.episodes = EpisodeColumns(store, index)
+        self.episodes, self.records = EpisodeColumns(store, index), records
 
 
 @contextmanager
@@ -102,12 +115,13 @@ def fixed(ds: OpenDataset, id: DatasetId, cache_dir: StrPath | None, *, copy: bo
     work = place.partial(id, f"fixed-{secrets.token_hex(4)}")
     try:
         with writing(place):
-            if copy and not ds.store.files.can_link(ds.store.table.columns(), place.root):
+            links = ds.store.files.can_link(ds.store.table.columns(), place.root)
+            if copy and not links:
                 disk.check_space(_bytes(ds.store), place.root)
             safe_files.work_directory(work, place.root)
             store = _written(ds, work, copy=copy)
         of_version = replace(store.manifest, version=ds.store.version)
-        yield Selected(ds, store, ds.episodes.index, of_version)
+        yield Selected(ds, store, ds.episodes.index, of_version, ds.store.table.records() if links else None)
     finally:
         trees.discard(work)
 

@@ -3,10 +3,12 @@
 An array is shared where the dataset has the episodes of its source under the same numbers. Where it has some of them,
 or other values of some, rows are looked up in the source's, see `lookups`: that takes 4 bytes for an episode and an
 index, of which there is one for all arrays of an ordinary dataset. What the source looks up is looked up where it does.
+The source that was made of a growing dataset, to be removed, has the values that are in logs: they are looked up there.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,13 +19,15 @@ import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays, trees
-from rlds_cli.store import layouts, lookups, sealing, sharing
-from rlds_cli.store.lookups import Kind, Lookup, Part
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.store import layouts, lookups, paths, sealing, sharing
+from rlds_cli.store.lookups import EpisodeRecords, Kind, Lookup, Part, Records
 from rlds_cli.store.opening import Store
 
 FEWEST = 1024  # episodes of a dataset that looks values up: those of fewer take no more than their files would
 Column = Array | list[str]
 _NONE = np.zeros(0, np.int64)
+_RECORDS = "records"  # in the place of a source's index: numbers of records
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,9 @@ class Tables:
         also where they are those of the source, so that one index does for all arrays.
     looks_up : bool
         Share arrays of the source. Otherwise all values are written.
+    records : EpisodeRecords, optional
+        Logs that hold what the source has: the arrays that are the same there are looked up in them. Others are
+        written unless ``looks_up`` is set.
     listed : mapping of str to str
         Digests of all files of the source, by name, see `Manifest.listed`.
 
@@ -102,20 +109,26 @@ class Tables:
         *,
         parts: IntArray,
         looks_up: bool,
+        records: EpisodeRecords | None,
         listed: Mapping[str, str],
     ) -> None:
         self._source, self._directory, self._index, self._parts = source, directory, index, parts
         count = source.manifest.counts.episodes if index is None else len(index)
-        self._looks_up = looks_up and count >= FEWEST
+        self._records = records if count >= FEWEST else None
+        self._shares = looks_up and count >= FEWEST
+        self._looks_up = self._shares or self._records is not None
+        self._of_records = ""  # where the records are numbered as the source's episodes are, else as `places` says
         self._listed = listed
         self._indices: dict[tuple[str, tuple[int, ...], int], _Index] = {}
         self._read: dict[str, IntArray] = {}
+        if records is not None and (records.places != np.arange(len(records.places))).any():
+            self._of_records, self._read[_RECORDS] = _RECORDS, records.places
         self.known: dict[str, str] = {}
 
     @property
     def keeps_files(self) -> bool:
         """Whether files of the source are shared, rather than that values are written."""
-        return self._index is None or self._looks_up
+        return self._records is None and (self._index is None or self._shares)
 
     def share_file(self, path: str) -> None:
         """Share a file of the source."""
@@ -133,7 +146,15 @@ class Tables:
         if value is not None and not isinstance(value, Patched):
             write_column(self._directory / path, value)
             return
-        there = None if value is not None and value.others != "stored" else Lookup.of(self._source.path / path)
+        computed = value is not None and value.others != "stored"
+        if self._records is not None:
+            patched, there = value or self._of_source(path), None if computed else self._recorded(path, self._records)
+            if computed or there is not None:
+                self._look_up(path, patched, there)
+            else:
+                write_column(self._directory / path, values(self._source, path, patched, self._index))
+            return
+        there = None if computed else Lookup.of(self._source.path / path)
         if value is None and self._index is None and (there is None or not self._looks_up):
             sharing.share_tree(self._source.path / path, self._directory / path, within=self._directory)
             self.known |= sealing.below(self._listed, path, path)
@@ -143,6 +164,24 @@ class Tables:
             write_column(self._directory / path, values(self._source, path, patched, self._index))
         else:
             self._look_up(path, patched, there)
+
+    def _recorded(self, path: str, records: EpisodeRecords) -> Lookup | None:
+        """Return an array of the source as a lookup in a log; None if no log has the same values."""
+        if path not in records.columns:
+            return None
+        log, at = records.columns[path]
+        (_, *row), dtype = layouts.open_document(self._source.path / path)
+        if at + arrays.row_bytes((1, *row), dtype) > log.width:
+            return None
+        part, first = Part("records", log.rows, at, log.width, log.name), 0
+        found = Lookup(array=path, index=self._of_records, dtype=dtype, row=tuple(row), parts=(part,))
+        rows = Records.mapped(log.file, part, found).rows
+        for stored in lookups.pieces(self._source.path / path):
+            there = rows[records.places[first : first + len(stored)]]
+            if arrays.raw(there) != arrays.raw(stored):
+                return None
+            first += len(stored)
+        return found
 
     def _of_source(self, path: str) -> Patched:
         """Return an array of the source, with the episodes that are parts of its own apart."""
@@ -167,6 +206,8 @@ class Tables:
                 write_column(target, patched.column())
             elif parts[k].kind == "stored":
                 self._share(places[k], target)
+            elif parts[k].kind == "records" and not lookups.index_in(self._directory, parts[k].log).exists():
+                self._share_log(path, parts[k])
 
     def _kind(self, path: str, there: Lookup | None) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
         """Return dtype and shape of a row of an array of the source; no dtype of texts."""
@@ -176,6 +217,17 @@ class Tables:
             return None, ()
         shape, dtype = layouts.open_document(self._source.path / path)
         return dtype, shape[1:]
+
+    def _share_log(self, array: str, part: Part) -> None:
+        """Share the log of a part of an array, which the source looks up or has from there."""
+        target = lookups.index_in(self._directory, part.log)
+        if self._records is None:
+            self._share(f"{paths.LOOKUPS}/{part.log}", target)
+            return
+        log, _ = self._records.columns[array]
+        sharing.link_file(log.file, arrays.data_file(target, 2))
+        document = arrays.chunk_document((log.rows, log.width), np.uint8, max(1, log.rows))
+        safe_files.write_bytes(target / "zarr.json", json.dumps(document).encode())
 
     def _share(self, path: str, target: Path) -> None:
         identity = self._source.files.identity
@@ -194,7 +246,7 @@ class Tables:
             return self._indices[key]
         name = str(len(self._indices))
         target = lookups.index_in(self._directory, name)
-        if of_source and self._index is None and not len(at):
+        if of_source not in ("", _RECORDS) and self._index is None and not len(at):
             there = lookups.index_in(self._source.path, of_source)
             sharing.share_tree(there, target, within=self._directory)
             found = _Index(name=name, kept=tuple(range(len(rows))))

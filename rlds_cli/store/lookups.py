@@ -10,9 +10,10 @@ and one array says which rows of them are meant::
     episodes/length/1/             [20]      of episodes that have other values: here those that a trim has made shorter
 
 Rows are counted through all parts, each of which begins at a multiple of 65,536, as segments do. Besides those that are
-stored there are parts of zeros, and of numbers, each row of which holds its own number within the part. What is looked
-up lies in stored rows at once, however many selections were made of each other: numbers are put together when one is
-made.
+stored there are parts of zeros, and of numbers, each row of which holds its own number within the part. A growing
+dataset has no arrays of episodes but logs with a record for each: in a part of records, which are the bytes of such a
+log, a row has its place within each record. What is looked up lies in stored rows or records at once, however many
+selections were made of each other: numbers are put together when one is made.
 
 As with `references`, neither the manifest nor the list of digests knows of lookups: they describe the files that there
 would be if the values were written, so that the version id does not depend on it. `read` and `read_strings` return the
@@ -23,8 +24,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -43,9 +46,11 @@ from rlds_cli.store import files as store_files
 from rlds_cli.store import layouts, paths, references, validation
 
 MOST_PARTS = 16  # each is a file that is opened for a column
-Kind = Literal["stored", "numbers", "zeros"]
+Kind = Literal["stored", "records", "numbers", "zeros"]
 Indices = dict[str, "Index"]  # those that were read, by name
 _LONGEST = 64 << 10  # bytes of a document
+_LONGEST_RECORD = 1 << 20  # bytes
+_LOG = re.compile("[a-z]{1,20}")  # its name
 _PIECE = 1 << 16  # rows that are looked up at a time
 _MAPPED = 4  # pieces of which the rows stay mapped
 _HINT = "rlds verify ID shows all damage"
@@ -62,10 +67,16 @@ class Index(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some rows of a lookup, as `Kind` says."""
+    """Some rows of a lookup, as `Kind` says.
+
+    In records of ``width`` bytes, which are those of a ``log`` beside the numbers of rows, each begins at byte ``at``.
+    """
 
     kind: Kind
     rows: int
+    at: int = 0
+    width: int = 0
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +92,8 @@ class Lookup:
     dtype, row
         Type and shape of a row; no dtype if the rows are texts, as `arrays.write_strings` stores them.
     parts : tuple of Part
-        Those that are stored are arrays ``0``, ``1``, ... in the directory of the lookup, by their numbers here.
+        Those that are stored are arrays ``0``, ``1``, ... in the directory of the lookup, by their numbers here. A log
+        is an array of bytes [rows, width], whose file may have more records.
     """
 
     FILE: ClassVar[str] = paths.LOOKUP  # in the directory of the array
@@ -103,27 +115,35 @@ class Lookup:
         return f"{paths.LOOKUPS}/{self.index}"
 
     @property
-    def arrays(self) -> tuple[str, ...]:
-        """The arrays that are stored for it, and that of the numbers of its rows, by their paths below the dataset."""
-        parts = self._stored
-        return (*([f"{part}/{name}" for part in parts for name in _TEXTS] if self.texts else parts), self.numbers)
-
-    @property
     def documents(self) -> tuple[str, ...]:
-        """The files that describe these arrays, and groups of them."""
-        return tuple(f"{place}/zarr.json" for place in (*(self._stored if self.texts else ()), *self.arrays))
+        """The files that describe the arrays of its parts, and groups of them, by their paths below the dataset."""
+        parts = [f"{self.array}/{k}" for k, part in enumerate(self.parts) if part.kind == "stored"]
+        texts = [f"{part}/{name}" for part in parts for name in _TEXTS] if self.texts else []
+        logs = [f"{paths.LOOKUPS}/{part.log}" for part in self.parts if part.kind == "records"]
+        return tuple(f"{place}/zarr.json" for place in (*parts, *texts, *logs, self.numbers))
 
-    @property
-    def _stored(self) -> list[str]:
-        return [f"{self.array}/{k}" for k, part in enumerate(self.parts) if part.kind == "stored"]
+    def files(self, dataset: Path) -> dict[str, int | None]:
+        """Return the files of these arrays, with sizes where they are known; the dataset has their documents.
 
-    def files(self, dataset: Path) -> dict[str, int]:
-        """Return the files of these arrays in a dataset that has their documents, with sizes; raises DamagedDataset."""
-        return {name: size for array in self.arrays for name, size in layouts.array_files(dataset, array).items()}
+        Raises
+        ------
+        DamagedDataset
+            A document cannot be read.
+        """
+        found: dict[str, int | None] = dict(layouts.array_files(dataset, self.numbers))
+        for k, part in enumerate(self.parts):
+            place = f"{self.array}/{k}"
+            if part.kind == "stored":
+                arrays_of = [f"{place}/{name}" for name in _TEXTS] if self.texts else [place]
+                found |= {name: size for a in arrays_of for name, size in layouts.array_files(dataset, a).items()}
+            elif part.kind == "records":
+                log = arrays.data_file(Path(paths.LOOKUPS, part.log), 2)
+                found[log.as_posix()] = None  # its writer adds to it
+        return found
 
     def write(self, dataset: Path) -> None:
         """Write the document of a lookup of a dataset in a directory."""
-        parts = [[p.kind, p.rows] for p in self.parts]
+        parts = [[p.kind, p.rows, *((p.at, p.width, p.log) if p.kind == "records" else ())] for p in self.parts]
         kind = None if self.dtype is None else self.dtype.name
         values = {"array": self.array, "index": self.index, "data_type": kind, "row": self.row, "parts": parts}
         safe_files.make(dataset / self.array)
@@ -161,12 +181,24 @@ def _parsed(values: Mapping[str, Any]) -> Lookup:
     row = validation.shape([1, *values["row"]], "row", itemsize=validation.NUMERIC[kind] if kind else 1)[1:]
     if not isinstance(parts, list) or not 1 <= len(parts) <= MOST_PARTS:
         raise ValueError(f"at most {MOST_PARTS} parts are read")
-    kinds = ("stored", "numbers", "zeros") if (kind, row) == ("int64", ()) else ("stored",)
-    for what, rows in parts:
-        if what not in kinds or not isinstance(rows, int) or isinstance(rows, bool) or not 0 <= rows < 1 << 48:
-            raise ValueError(f"{str(rows)[:40]} rows of the kind {str(what)[:40]!r}")
     dtype = None if kind is None else np.dtype(kind)
-    return Lookup(array=array, index=index, dtype=dtype, row=row, parts=tuple(Part(what, n) for what, n in parts))
+    size = None if dtype is None else arrays.row_bytes((1, *row), dtype)
+    computed = ("numbers", "zeros") if (kind, row) == ("int64", ()) else ()
+    return Lookup(array=array, index=index, dtype=dtype, row=row, parts=tuple(_part(p, size, computed) for p in parts))
+
+
+def _part(values: Any, size: int | None, computed: Collection[str]) -> Part:
+    """Return a part whose rows have ``size`` bytes, None of texts; raises ValueError if it is of no kind."""
+    what, rows, *record = values
+    numbers = (rows, *record[:2])
+    whole = all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 1 << 48 for n in numbers)
+    if whole and not record and (what == "stored" or what in computed):
+        return Part(what, rows)
+    if whole and what == "records" and size is not None:
+        at, width, log = record
+        if at + size <= width <= _LONGEST_RECORD and isinstance(log, str) and _LOG.fullmatch(log):
+            return Part("records", rows, at, width, log)
+    raise ValueError(f"{str(numbers)[:80]} rows of the kind {str(what)[:40]!r}")
 
 
 # -- values
@@ -190,10 +222,13 @@ class LookedUp:
         self._index = _index_of(directory, lookup, known)
         self.shape, self.dtype = (len(self._index), *lookup.row), np.dtype(lookup.dtype)
         self._numbers, segments, stop = list[tuple[int, int]](), list[Segment](), 0
+        self._records = list[tuple[int, Records]]()  # with the number of the first row
         for k, (part, start) in enumerate(zip(lookup.parts, starts([p.rows for p in lookup.parts]), strict=True)):
             stop = start + part.rows
             if part.kind == "numbers":
                 self._numbers.append((start, stop))
+            elif part.kind == "records":
+                self._records.append((start, Records.of(_dataset(directory, lookup), part, lookup)))
             elif part.kind == "stored":
                 segments.append(_segment(directory / str(k), start, (part.rows, *lookup.row)))
         if any(s.dtype != self.dtype for s in segments):
@@ -210,6 +245,9 @@ class LookedUp:
             for low, behind in self._numbers:
                 at = (index >= low) & (index < behind)
                 values[at] = index[at] - low
+            for low, records in self._records:
+                at = (index >= low) & (index < low + len(records.rows))
+                values[at] = records.rows[index[at] - low]
         return found
 
     def read(self) -> Array:
@@ -223,8 +261,67 @@ class LookedUp:
         for a in range(0, self.shape[0], step):
             b = min(a + step, self.shape[0])
             yield self.between(a, b)
-            if self._stored.nbytes and (b == self.shape[0] or not b % (_MAPPED * step)):
-                mapping.let_go(self._stored.ctypes.data, self._stored.nbytes)
+            if b == self.shape[0] or not b % (_MAPPED * step):
+                mapped = [self._stored, *(records.bytes for _, records in self._records)]
+                for array in (array for array in mapped if array.nbytes):
+                    mapping.let_go(array.ctypes.data, array.nbytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordLog:
+    """A file of ``rows`` records of ``width`` bytes, to which its writer adds others; lookups know it by its name."""
+
+    name: str
+    file: Path
+    rows: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeRecords:
+    """What the logs of a growing dataset hold of the episodes of a version.
+
+    Attributes
+    ----------
+    places : int array [episodes]
+        The number of the record of each episode.
+    columns : mapping
+        For arrays of the episode table and of digests, by their paths below a dataset, the log and the byte of its
+        records at which a row begins.
+    """
+
+    places: IntArray
+    columns: Mapping[str, tuple[RecordLog, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """Records of episodes, which are mapped: their ``bytes`` [rows, width], and the ``rows`` [rows, ...] in them."""
+
+    bytes: Array
+    rows: Array
+
+    @classmethod
+    def of(cls, dataset: Path, part: Part, lookup: Lookup) -> Records:
+        """Return the records of a part of a lookup of a dataset; raises DamagedDataset if there are fewer."""
+        return cls.mapped(arrays.data_file(references.place(index_in(dataset, part.log)), 2), part, lookup)
+
+    @classmethod
+    def mapped(cls, file: Path, part: Part, lookup: Lookup) -> Records:
+        """Return the records of a part of a lookup that are in a file; raises as `of`."""
+        assert lookup.dtype is not None
+        count, width = part.rows, part.width
+        raw: Array = np.zeros(0, np.uint8)
+        try:
+            with store_files.open_regular(file) as f:
+                if count:
+                    raw = np.frombuffer(mmap.mmap(f.fileno(), count * width, access=mmap.ACCESS_READ), np.uint8)
+        except (OSError, ValueError, OverflowError) as e:  # it is shorter
+            raise DamagedDataset(f"{file} does not have {count:,} records: {e}.", hint=_HINT) from e
+        strides = (width, *np.empty((1, *lookup.row), lookup.dtype).strides[1:])
+        little = lookup.dtype.newbyteorder("<")
+        rows: Array = np.ndarray((count, *lookup.row), little, raw.data, part.at, strides)
+        return cls(bytes=raw.reshape(count, width), rows=rows)
 
 
 def starts(rows: Sequence[int]) -> tuple[int, ...]:
@@ -285,7 +382,7 @@ class _LookedUpTexts:
 def _index_of(directory: Path, lookup: Lookup, known: Indices) -> IntArray:
     """Return the numbers of the rows; raises DamagedDataset if one is not there."""
     if lookup.index not in known:
-        place = index_in(directory.parents[len(Path(lookup.array).parts) - 1], lookup.index)
+        place = index_in(_dataset(directory, lookup), lookup.index)
         found = layouts.read(place)
         if found.ndim != 1 or found.dtype not in (np.int32, np.int64):
             raise DamagedDataset(f"{place} holds no numbers of rows.", hint=_HINT)
@@ -299,8 +396,13 @@ def _index_of(directory: Path, lookup: Lookup, known: Indices) -> IntArray:
 
 
 def index_in(dataset: Path, name: str) -> Path:
-    """Return the directory of numbers of rows."""
+    """Return the directory of numbers of rows, or of a log."""
     return dataset / paths.LOOKUPS / name
+
+
+def _dataset(directory: Path, lookup: Lookup) -> Path:
+    """Return the dataset in which a directory has a lookup."""
+    return directory.parents[len(Path(lookup.array).parts) - 1]
 
 
 def opened(directory: Path, known: Indices) -> LookedUp | Array | None:

@@ -22,6 +22,7 @@ from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.episode_table import Columns
 from rlds_cli.store.history import History
 from rlds_cli.store.local import Files, LocalFiles, replaced, version_removed
+from rlds_cli.store.lookups import EpisodeRecords
 from rlds_cli.store.manifest import Manifest, Stats, StoredField
 from rlds_cli.store.metadata import Metadata
 from rlds_cli.store.own_columns import StoredColumn
@@ -250,6 +251,10 @@ class Table(ABC):
     def digest_columns(self) -> Iterator[Column]:
         """Yield the arrays of digests of rows."""
         return (self.column(name, "digests") for name, f in self.fields.items() if digests.has_row_digests(f))
+
+    def records(self) -> EpisodeRecords | None:
+        """Return what logs hold of the episodes; None where the episode table is stored as arrays."""
+        return None
 
     @abstractmethod
     def row_runs(self) -> tuple[Run, ...]:

@@ -20,6 +20,7 @@ from rlds_cli.base.array_types import IntArray
 from rlds_cli.store import derived, digests, layouts, lookups, metadata, own_columns, sealing, sharing, videos
 from rlds_cli.store.derived import Column, Patched, Tables, WrittenTable
 from rlds_cli.store.digests import Digests
+from rlds_cli.store.lookups import EpisodeRecords
 from rlds_cli.store.manifest import Counts, Manifest
 from rlds_cli.store.new_rows import NewRows
 from rlds_cli.store.opening import Store
@@ -61,6 +62,8 @@ class Change:
         The source is removed afterwards: its files of rows move.
     looks_up : bool
         The files of the source's episode table may be shared: they are not there for this result alone.
+    records : EpisodeRecords, optional
+        Logs that hold what the source's episode table says: it is looked up there.
     facts : mapping
         Members of the manifest that change.
     """
@@ -74,6 +77,7 @@ class Change:
     copies: bool = False
     moves: bool = False
     looks_up: bool = True
+    records: EpisodeRecords | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def write(
@@ -114,7 +118,9 @@ class Change:
             known |= _share(source, directory, name, listed, self)
         start, looks_up = self.columns.get("start"), self.looks_up and not self.copies
         parts = start.at if isinstance(start, Patched) else np.zeros(0, np.int64)
-        tables = Tables(source, directory, self.index, parts=parts, looks_up=looks_up, listed=listed)
+        tables = Tables(
+            source, directory, self.index, parts=parts, looks_up=looks_up, records=self.records, listed=listed
+        )
         table = source.path / EPISODES
         apart = {table / MISSING, *(table / component(name) for name in source.own_columns)}
         names = sorted({*derived.column_names(table, apart), *self.columns})

@@ -18,6 +18,7 @@ from typing import BinaryIO
 from rlds_cli.errors import NoPermission
 
 _CAREFUL = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # the last: a FIFO must not make us wait
+_PROTECTED = Path("/proc/sys/fs/protected_hardlinks")
 _HINT = "remove it if it is not yours, or use a home of your own: --home DIR, or RLDS_HOME"
 FILE, DIRECTORY = 0o664, 0o775  # modes of what is new, before the umask: nothing is for everybody to write
 _LONGEST = 200  # bytes of a name that its temporary name keeps
@@ -97,9 +98,27 @@ def reading(path: Path) -> BinaryIO:
     return os.fdopen(open_shared(path, os.O_RDONLY), "rb")
 
 
-def updating(path: Path) -> BinaryIO:
-    """Open an existing file for reading and writing; raises as `open_own`."""
-    return os.fdopen(open_own(path, os.O_RDWR), "r+b")
+def updating(path: Path, *, linked: bool = False) -> BinaryIO:
+    """Open an existing file for reading and writing; raises as `open_own`.
+
+    One that is ``linked`` may have several names, if `has_own_links` says so of its directory.
+    """
+    opened = open_shared if linked and has_own_links(path.parent) else open_own
+    return os.fdopen(opened(path, os.O_RDWR), "r+b")
+
+
+def has_own_links(directory: Path) -> bool:
+    """Return whether nobody can have linked a file there that only others may write.
+
+    The directory is this user's alone, or the system protects hard links.
+    """
+    status = directory.stat()
+    if status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return True
+    try:
+        return _PROTECTED.read_text().strip() == "1"
+    except OSError:
+        return False
 
 
 def write_bytes(path: Path, *data: bytes | memoryview) -> None:

@@ -295,7 +295,7 @@ def _parts(objects: Objects, dataset: Path, lookup: Lookup) -> dict[str, int | N
             raise DamagedDataset(f"{objects.address}/{path} is missing.", hint=HINT)
         safe_files.make((dataset / path).parent)
         safe_files.write_bytes(dataset / path, document.data)
-    return {**lookup.files(dataset)}
+    return lookup.files(dataset)
 
 
 def _ordinary(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | None]:

@@ -537,7 +537,8 @@ class Appender:
             descriptors = self._rows.dirty()
             for name, (at, data) in added.items():
                 if data:
-                    log = opened.enter_context(safe_files.updating(self.path / name))
+                    linked = name in logs.LOOKED_UP
+                    log = opened.enter_context(safe_files.updating(self.path / name, linked=linked))
                     disk.write_at(log.fileno(), at, data)
                     descriptors.append(log.fileno())
             if self._durable:

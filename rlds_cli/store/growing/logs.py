@@ -51,6 +51,7 @@ from rlds_cli.ted import TERMINATED, Field
 EPISODES, DIGESTS, DEPARTED, ABOUT, SOURCES, STRINGS, VIDEOS, EDITS = ALL = tuple(
     f"{name}.log" for name in ("episodes", "digests", "departed", "about", "sources", "strings", "videos", "edits")
 )
+LOOKED_UP = (EPISODES, DIGESTS)  # which selections give second names
 _RECORD: list[Any] = [
     *((name, "<i8") for name in ("start", "length", "num_observed", "num_transitions", "row")),
     *(("seed", "<u8"), ("total_reward", "<f8"), ("num_done", "<i8"), ("num_terminated", "<i8")),

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays
+from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidEpisode
 from rlds_cli.store import commits, digests, episode_table
 from rlds_cli.store import files as store_files
@@ -32,6 +33,7 @@ from rlds_cli.store.growing.films import GrowingVideos
 from rlds_cli.store.growing.logs import freed
 from rlds_cli.store.growing.places import LogPlaces
 from rlds_cli.store.local import Files, LocalFiles
+from rlds_cli.store.lookups import EpisodeRecords, RecordLog
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.own_columns import StoredColumn
 from rlds_cli.store.snapshots import LocalFile
@@ -327,6 +329,21 @@ class LoggedTable(ChangedByLog):
         return len(self.strings(name)) - 1
 
     # -- files, for datasets that share them
+
+    def records(self) -> EpisodeRecords | None:
+        """Return what the logs hold of the episodes; see `Table.records`. None if they may not get second names."""
+        own = all(safe_files.is_own(self.files.path / name) for name in logs.LOOKED_UP)
+        if not own or not safe_files.has_own_links(self.files.path):
+            return None
+        g, record, path = self.commit, logs.episode(len(self.encoded)), self.files.path
+        of_episodes = RecordLog(name="episodes", file=path / logs.EPISODES, rows=g.episodes, width=record.itemsize)
+        width = len(self.fields) * logs.DIGEST
+        of_digests = RecordLog(name="digests", file=path / logs.DIGESTS, rows=g.episodes, width=width)
+        fields: Mapping[str, Any] = record.fields or {}
+        columns = {f"episodes/{n}": (of_episodes, int(fields[n][1])) for n in self.episodes if n in fields}
+        for i, name in enumerate(sorted(self.fields)):
+            columns[f"digests/{self.path_of(name)}"] = of_digests, i * logs.DIGEST
+        return EpisodeRecords(places=self._kept_places.logged, columns=columns)
 
     def check_recorded(self) -> None:
         """Refuse a dataset whose logs are not those that were written; see `Table.check_recorded`."""
