@@ -9,6 +9,7 @@ import numpy as np
 from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.media import image_header
 from rlds_cli.dataset import Rows
+from rlds_cli.errors import RldsError
 from rlds_cli.look import rank
 from rlds_cli.store import Facts
 from rlds_cli.ted import VIDEO, Field
@@ -24,10 +25,23 @@ Json = dict[str, Any]
 def cameras(rows: Rows, number: int, by: Decoding, *, decode: bool) -> list[Json]:
     """Return the record of each camera; with ``decode`` none is played by the browser."""
     fields = sorted((f for f in rows.store.fields.values() if f.is_image), key=rank)
-    found = [_camera(rows, f, number, by, decode=decode) for f in fields]
+    found = [_told(rows, f, number, by, decode=decode) for f in fields]
     if any(_is_decoded(c, decode=decode) for c in found):
         by.begin()
     return found
+
+
+def _told(rows: Rows, f: Field, number: int, by: Decoding, *, decode: bool) -> Json:
+    """Return the record of a camera; of one whose tables are damaged, what is wrong with them."""
+    try:
+        return _camera(rows, f, number, by, decode=decode) | {"error": None}
+    except RldsError as e:
+        unknown = dict.fromkeys(("rows", "width", "height", "depth", "stream"))
+        return {"field": f.name, "codec": _codec(f), **unknown, "error": e.message}
+
+
+def _codec(f: Field) -> str:
+    return "video" if f.codec == VIDEO else f.codec or "raw"
 
 
 def _camera(rows: Rows, f: Field, number: int, by: Decoding, *, decode: bool) -> Json:
@@ -42,7 +56,7 @@ def _camera(rows: Rows, f: Field, number: int, by: Decoding, *, decode: bool) ->
         "rows": known,
         "width": width,
         "height": height,
-        "codec": "video" if f.codec == VIDEO else f.codec or "raw",
+        "codec": _codec(f),
         "depth": _depth(rows, f, start + there, by),
         "stream": stream(rows.store, f.name, rows.at(f.name, of)) if plays else None,
     }

@@ -18,7 +18,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ _KNOWN = 256  # videos whose thread is remembered
 _LOOK = 0.05  # seconds between two looks whether somebody waits
 _PATIENCE = 2.0  # seconds for a thread to end
 _HELD_BYTES = 48 << 20  # decoded frames that a process keeps
+_STORES = 4  # that a process keeps open
 _BEFORE = 16  # frames that are kept of those that a decoder brings up before the one that is asked for
 
 
@@ -90,6 +90,7 @@ class _Films:
     """Decoded frames of videos, the last ones that were brought up."""
 
     def __init__(self) -> None:
+        self._stores: OrderedDict[bytes, Store] = OrderedDict()
         self._held: OrderedDict[Hashable, Array] = OrderedDict()
         self._bytes = 0
         self._last: OrderedDict[Hashable, int] = OrderedDict()  # frame that was asked for last, of each video
@@ -106,13 +107,20 @@ class _Films:
             self._last.popitem(last=False)
         return found
 
+    def _opened(self, store: bytes) -> Store:
+        found = self._stores.pop(store, None) or pickle.loads(store)  # of the process that asks, which opened it
+        self._stores[store] = found
+        while len(self._stores) > _STORES:
+            self._stores.popitem(last=False)
+        return found
+
     @staticmethod
     def _of(of: Encoded, f: Field) -> tuple[Hashable, ...]:
         return of.store, f.name, of.video
 
     def _bring_up(self, of: Encoded, f: Field) -> None:
         """Decode a frame; and with it those before it in its group, unless it follows on what was asked for last."""
-        videos = _opened(of.store).videos(f.name)
+        videos = self._opened(of.store).videos(f.name)
         first = of.frame
         if not 0 <= of.frame - self._last.get(self._of(of, f), -_BEFORE) < _BEFORE:
             groups = videos.video(of.video).track.groups
@@ -131,12 +139,6 @@ class _Films:
 
 
 _here = threading.local()  # as decoders are: each thread has its own where requests are answered in one process
-
-
-@lru_cache(maxsize=4)
-def _opened(store: bytes) -> Store:
-    found: Store = pickle.loads(store)  # of the process that asks, which opened it
-    return found
 
 
 # -- who asks for it
