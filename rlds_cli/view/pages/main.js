@@ -7,27 +7,29 @@ import { episode } from "./episode.js";
 
 const PAGES = { "": home, d: dataset, e: episode };
 let leave = null; // what the page that is shown has to end
+let turn = 0;
 
 async function show() {
   const { parts, query } = place();
   const main = document.getElementById("main");
   leave?.();
   leave = null;
-  main.replaceChildren();
+  const mine = ++turn;
+  const box = h("div"); // of this page alone: one that comes late shows nothing
+  main.replaceChildren(box);
   document.getElementById("top").replaceChildren(
     h("strong", {}, h("a", { href: link([]) }, "rlds view")),
-    parts[1] ? h("a.id", { href: link(["d", parts[1]], { v: query.get("v") }) }, parts[1]) : null,
-    parts[0] === "e" ? h("span", {}, `episode ${parts[2]}`) : null,
+    parts[1] ? h("a.id", { href: link(["d", parts[1]], { v: query.get("v") }) }, parts[1]) : "",
+    parts[0] === "e" ? h("span", {}, `episode ${parts[2]}`) : "",
   );
   const page = PAGES[parts[0] ?? ""] ?? home;
-  const shown = location.hash;
   try {
-    const end = await page(main, parts.slice(1), query);
-    if (shown.split("?")[0] === location.hash.split("?")[0]) leave = end ?? null;
+    const end = await page(box, parts.slice(1), query);
+    if (mine === turn) leave = end ?? null;
     else end?.();
   } catch (error) {
-    if (error.name === "AbortError") return;
-    main.replaceChildren(problem(error));
+    if (error.name === "AbortError" || mine !== turn) return;
+    box.replaceChildren(problem(error));
     if (!error.type && error.status === undefined) console.error(error);
   }
 }
