@@ -17,6 +17,7 @@ from rlds_cli.view.decoding import Decoding
 from rlds_cli.view.frames import frames_of, range_of
 from rlds_cli.view.videos import stream
 
+_DEEPEST = 65535.0
 _PLAYED = ("avc1", "av01", "vp09", "vp8")  # codecs that most browsers play
 
 Json = dict[str, Any]
@@ -85,4 +86,5 @@ def _depth(rows: Rows, f: Field, there: IntArray, by: Decoding) -> Json | None:
         return None
     unit = Facts(rows.store.manifest).depth.get(f.name, {}).get("unit")
     found = range_of(rows, f, there, by)
-    return {"unit": unit, "low": found.low, "high": found.high}
+    low, high = (0.0, _DEEPEST) if found.low is None else (found.low, found.high)
+    return {"unit": unit, "low": low, "high": high}

@@ -93,19 +93,39 @@ class _Films:
         self._stores: OrderedDict[bytes, Store] = OrderedDict()
         self._held: OrderedDict[Hashable, Array] = OrderedDict()
         self._bytes = 0
-        self._last: OrderedDict[Hashable, int] = OrderedDict()  # frame that was asked for last, of each video
+        self._at: OrderedDict[Hashable, int] = OrderedDict()  # frame of each video that its decoder gave last
 
     def frame(self, of: Encoded, f: Field) -> Array:
         """Return a frame of a video, in the field's dtype and shape."""
-        place = (*self._of(of, f), of.frame)
-        if place not in self._held:
-            self._bring_up(of, f)
-        found = self._held[place]
-        self._held.move_to_end(place)
-        self._last[self._of(of, f)] = of.frame
-        while len(self._last) > _KNOWN:
-            self._last.popitem(last=False)
-        return found
+        film = of.store, f.name, of.video
+        if (film, of.frame) not in self._held:
+            self._bring_up(film, of, f)
+        self._held.move_to_end((film, of.frame))
+        return self._held[film, of.frame]
+
+    def _bring_up(self, film: Hashable, of: Encoded, f: Field) -> None:
+        """Decode a frame, and those before it that the decoder comes by: they may be asked for next."""
+        videos = self._opened(of.store).videos(f.name)
+        most = min(_BEFORE, max(1, _HELD_BYTES // 4 // max(1, f.row_bytes)))
+        ahead = of.frame - self._at.pop(film, of.frame)
+        if not 0 < ahead <= most:  # it begins with a key frame
+            groups = videos.video(of.video).track.groups
+            before = groups[max(0, of.frame + 1 - most) : of.frame + 1]
+            ahead = int((before == before[-1]).sum()) if of.frame < len(groups) else 1
+        numbers = np.arange(of.frame + 1 - ahead, of.frame + 1)
+        index = np.stack([np.full(ahead, of.video), numbers], 1)
+        for number, values in zip(numbers.tolist(), videos.gather(f, index, on=True), strict=True):
+            self._hold((film, number), values.copy())  # the memory of all of them would stay with one
+        self._at[film] = of.frame
+        while len(self._at) > _KNOWN:
+            self._at.popitem(last=False)
+
+    def _hold(self, place: Hashable, values: Array) -> None:
+        before = self._held.pop(place, None)
+        self._bytes += values.nbytes - (0 if before is None else before.nbytes)
+        self._held[place] = values
+        while self._bytes > _HELD_BYTES and len(self._held) > 1:
+            self._bytes -= self._held.popitem(last=False)[1].nbytes
 
     def _opened(self, store: bytes) -> Store:
         found = self._stores.pop(store, None) or pickle.loads(store)  # of the process that asks, which opened it
@@ -113,29 +133,6 @@ class _Films:
         while len(self._stores) > _STORES:
             self._stores.popitem(last=False)
         return found
-
-    @staticmethod
-    def _of(of: Encoded, f: Field) -> tuple[Hashable, ...]:
-        return of.store, f.name, of.video
-
-    def _bring_up(self, of: Encoded, f: Field) -> None:
-        """Decode a frame; and with it those before it in its group, unless it follows on what was asked for last."""
-        videos = self._opened(of.store).videos(f.name)
-        first = of.frame
-        if not 0 <= of.frame - self._last.get(self._of(of, f), -_BEFORE) < _BEFORE:
-            groups = videos.video(of.video).track.groups
-            most = min(_BEFORE, max(1, _HELD_BYTES // 4 // max(1, f.row_bytes)))
-            if of.frame < len(groups):
-                before = groups[max(0, of.frame + 1 - most) : of.frame + 1]
-                first = of.frame + 1 - int((before == groups[of.frame]).sum())
-        numbers = np.arange(first, of.frame + 1)
-        index = np.stack([np.full(len(numbers), of.video), numbers], 1)
-        for number, values in zip(numbers.tolist(), videos.gather(f, index, on=True), strict=True):
-            place = (*self._of(of, f), number)
-            self._bytes += values.nbytes - (self._held[place].nbytes if place in self._held else 0)
-            self._held[place] = values.copy()  # the memory of all of them would stay with one
-        while self._bytes > _HELD_BYTES and len(self._held) > 1:
-            self._bytes -= self._held.popitem(last=False)[1].nbytes
 
 
 _here = threading.local()  # as decoders are: each thread has its own where requests are answered in one process

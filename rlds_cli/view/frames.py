@@ -147,5 +147,7 @@ def _asked(f: Field, function: Callable[..., object], *arguments: object) -> obj
         return decoding.ask(function, *arguments)
     except ArchiveError as e:  # the process ended, or took too much memory
         raise FrameError(e.message, hint=e.hint) from e
-    except (Elsewhere, OSError) as e:
-        raise FrameError(f"{f.name}: a frame cannot be read: {e}") from e
+    except Elsewhere as e:
+        raise FrameError(f"{f.name}: a frame cannot be read: {e.kind}: {e.text}") from e
+    except OSError as e:
+        raise FrameError(f"{f.name}: a frame cannot be read: {e.strerror}") from e
