@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rlds_cli import loader as loader
     from rlds_cli import preprocess as preprocess
     from rlds_cli import ted as ted
+    from rlds_cli import view as view
     from rlds_cli.archives import formats as formats
     from rlds_cli.base.media import mp4 as mp4
     from rlds_cli.bridges import dropins as interop  # noqa: F401

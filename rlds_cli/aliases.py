@@ -32,6 +32,7 @@ MODULES = {
     "published": "rlds_cli.make.downloads.published",
     "report": "rlds_cli.look.report",
     "ted": "rlds_cli.ted",
+    "view": "rlds_cli.view",
 }
 
 

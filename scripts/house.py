@@ -71,7 +71,7 @@ _BELOW = {
     "look.files": f"{_STORED} archives",
     "make.convert": f"{_STORED} dataset archives look.checks look.files",  # it records findings
     "make.downloads": f"{_STORED} dataset archives look.checks make.convert",
-    "loader": f"{_STORED} dataset",
+    "loader": f"{_STORED} dataset top",  # as `dataset`
     "preprocess": f"{_STORED} dataset",
     "look.report": f"{_STORED} dataset archives look.checks look.files",
     "look.pages": f"{_STORED} dataset archives look.checks look.report",

@@ -58,3 +58,25 @@ class Shortcuts:
     def loader(self, batch_size: int = 256, **options: Any) -> rlds_cli.Loader:
         """Return a `Loader` of this dataset; ``options`` are its arguments, such as ``window`` and ``sampler``."""
         return rlds_cli.Loader(cast("rlds_cli.Dataset", self), batch_size, **options)
+
+    def view(self, *, height: int = 720, port: int = 0) -> rlds_cli.view.Shown:
+        """Show the episodes in a browser, or in the frame of a notebook: play, search, sort and filter them.
+
+        The last expression of a cell is shown as a frame; elsewhere ``print(ds.view().address)`` says where to look.
+        It ends with its ``close()``, or with the process.
+
+        Parameters
+        ----------
+        height : int
+            Of the frame, in pixels.
+        port : int
+            By default any that is free.
+
+        Raises
+        ------
+        MissingPackage
+            The extra ``view`` is not installed.
+        RldsError
+            The port is taken.
+        """
+        return rlds_cli.view.show(cast("rlds_cli.Dataset", self), height=height, port=port)

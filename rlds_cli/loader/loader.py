@@ -10,6 +10,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Never, NoReturn
 from weakref import WeakSet
 
+import rlds_cli  # its names are loaded when they are used, so a method may call what shows a loader
 from rlds_cli.base.integers import integer
 from rlds_cli.base.libraries import counterparts
 from rlds_cli.base.settings import StrPath
@@ -546,6 +547,28 @@ class Loader:
     def describe(self) -> str:
         """Describe what is sampled, what is left out and why, and where each field is read from."""
         return describe(self)
+
+    def view(self, *, height: int = 720, port: int = 0) -> rlds_cli.view.Shown:
+        """Show batches as training gets them, in a browser or in the frame of a notebook.
+
+        Fields with their ranges, samples with windows, padding and masks, after transforms. The loader stays where it
+        is: a copy of it gives the batches, from the next one on.
+
+        Parameters
+        ----------
+        height : int
+            Of the frame, in pixels.
+        port : int
+            By default any that is free.
+
+        Raises
+        ------
+        MissingPackage
+            The extra ``view`` is not installed.
+        RldsError
+            The port is taken.
+        """
+        return rlds_cli.view.show(self, height=height, port=port)
 
     if not TYPE_CHECKING:  # type checkers find wrong names by themselves
 

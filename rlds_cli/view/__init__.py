@@ -1,6 +1,7 @@
 """Look at episodes in a browser: a server on the loopback interface, and the pages that it serves.
 
-`serve` shows datasets until it is interrupted, as ``rlds view`` does; `show` does it beside a notebook.
+`serve` shows datasets until it is interrupted, as ``rlds view`` does; `show` does it beside a notebook, and
+shows what a loader gives.
 
 A request passes `guard`, which knows the address that only its user was told, and reaches `app`: records as JSON,
 arrays, pictures and videos. `subjects` knows which datasets may be asked for, and opens their versions. The scripts and
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING
 from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
-    from rlds_cli.view.server import serve, show
+    from rlds_cli.view.server import Shown, serve, show
 
-__all__ = ["serve", "show"]
+__all__ = ["Shown", "serve", "show"]
 
-lazy(__name__, {"server": "serve show"})
+lazy(__name__, {"server": "Shown serve show"})

@@ -27,6 +27,7 @@ from rlds_cli.view.episode import episode, step
 from rlds_cli.view.frames import frame
 from rlds_cli.view.query import Answer, NotThere, Query, as_json, record
 from rlds_cli.view.ranges import NOT_KEPT, Content, answer
+from rlds_cli.view.samples import batch, image
 from rlds_cli.view.subjects import Subjects
 from rlds_cli.view.table import changed, columns, contents, dataset, episodes
 from rlds_cli.view.videos import video
@@ -92,6 +93,8 @@ ROUTES: dict[str, Answer] = {
     "/api/episode": episode,
     "/api/step": step,
     "/api/curves": curves,
+    "/api/batch": batch,
+    "/media/batch": image,
     "/media/frame": frame,
     "/media/video": video,
 }

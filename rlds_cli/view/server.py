@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from rlds_cli.base.settings import StrPath
@@ -16,6 +16,7 @@ from rlds_cli.errors import MissingPackage, RldsError
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
+    from rlds_cli.view.batches import GivesBatches
 
 _HOST = "127.0.0.1"
 _PATIENCE = 10.0  # seconds until the server has begun or ended
@@ -40,11 +41,13 @@ class Server:
         read_only: bool = False,
         decode: bool = False,
         in_frames: bool = False,
+        loader: GivesBatches | None = None,
     ) -> None:
         try:
             import uvicorn
 
             from rlds_cli.view.app import application
+            from rlds_cli.view.batches import ShownBatches
         except ImportError as e:
             raise MissingPackage(f"rlds view needs the package {e.name}.", hint="pip install 'rlds-cli[view]'") from e
         from rlds_cli.view.decoding import Decoding
@@ -56,7 +59,9 @@ class Server:
         self.port = int(self._socket.getsockname()[1])
         self.address = f"http://{_HOST}:{self.port}/{token}/"
         self._decoding = Decoding()
-        subjects = Subjects(named, cache_dir=cache_dir)
+        self.batches = ShownBatches(loader) if loader is not None else None
+        named = [*named, *(self.batches.datasets if self.batches else [])]
+        subjects = Subjects(named, cache_dir=cache_dir, batches=self.batches)
         app = application(subjects, self._decoding, read_only=read_only, decode=decode)
         config = uvicorn.Config(
             Guard(app, token, in_frames=in_frames),
@@ -168,7 +173,7 @@ class Shown:
 
     def __init__(self, server: Server, height: int) -> None:
         self._server, self._height = server, height
-        self.address = server.address + fragment("~0")
+        self.address = server.address + (f"#/b/{server.batches.next}" if server.batches else fragment("~0"))
 
     def close(self) -> None:
         """End the server."""
@@ -184,6 +189,11 @@ class Shown:
         )
 
 
-def show(ds: Dataset, *, height: int = 720, port: int = 0) -> Shown:
-    """Show a dataset or a selection in the frame of a notebook, see `Dataset.view`."""
-    return Shown(Server([ds], port=port, in_frames=True).start(), height)
+def show(shown: Dataset | GivesBatches, *, height: int = 720, port: int = 0) -> Shown:
+    """Show a dataset, a selection or a loader in the frame of a notebook, see `Dataset.view` and `Loader.view`."""
+    from rlds_cli.dataset import Dataset
+
+    server = Server([shown], port=port, in_frames=True) if isinstance(shown, Dataset) else None
+    if server is None:
+        server = Server(port=port, in_frames=True, loader=cast("GivesBatches", shown))
+    return Shown(server.start(), height)

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlds_cli import home
 from rlds_cli.base import ids, settings
@@ -20,6 +20,9 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import DatasetNotFound, InvalidId
 from rlds_cli.look import HomeContents
 from rlds_cli.store import History, StoredDataset
+
+if TYPE_CHECKING:
+    from rlds_cli.view.batches import ShownBatches
 
 _MOST_OPEN = 8
 T = TypeVar("T")
@@ -36,9 +39,14 @@ class Subjects:
         What the command named, opened: ``~0``, ``~1``, ... stand for them.
     cache_dir : path, optional
         A home instead of ``RLDS_HOME``.
+    batches : ShownBatches, optional
+        Those of a loader that is shown.
     """
 
-    def __init__(self, named: Sequence[Dataset] = (), *, cache_dir: StrPath | None = None) -> None:
+    def __init__(
+        self, named: Sequence[Dataset] = (), *, cache_dir: StrPath | None = None, batches: ShownBatches | None = None
+    ) -> None:
+        self.batches = batches
         self._named = list(named)
         self._where = settings.read(cache_dir)
         self._cache_dir = cache_dir

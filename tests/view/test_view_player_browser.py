@@ -16,7 +16,9 @@ from page_data import HOSTILE
 from viewer import Viewer, viewing
 
 import rlds_cli
+from rlds_cli.loader import Loader, Sequential, Slice
 from rlds_cli.make import import_files
+from rlds_cli.view.server import Server
 
 BROWSER = chromium.find()
 
@@ -39,17 +41,29 @@ def browser() -> Iterator[chromium.Browser]:
 
 
 @pytest.fixture(scope="module")
-def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
-    """Datasets ``~0``: cameras of all kinds; ``~1``: trimmed; ``~2``: a video of another rate; ``~3``: markup."""
-    folder = tmp_path_factory.mktemp("films")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("films")
+
+
+@pytest.fixture(scope="module")
+def viewed(folder: Path) -> rlds_cli.Dataset:
+    """Cameras of all kinds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RLDS_HOME", str(folder / "home"))
         ds = rlds_cli.create(
             "local/films", [episode(folder, k) for k in range(3)], fps=30, depth_unit="mm", progress=False
         )
-        damage(ds, films.jpeg(5, tint=92))
-        trimmed = ds.trim({0: (37, 90)}, "short")
-        with viewing(ds, trimmed, other_rate(folder), hostile()) as found:
+    damage(ds, films.jpeg(5, tint=92))
+    return ds
+
+
+@pytest.fixture(scope="module")
+def viewer(folder: Path, viewed: rlds_cli.Dataset) -> Iterator[Viewer]:
+    """Datasets ``~0``: `viewed`; ``~1``: trimmed; ``~2``: a video of another rate; ``~3``: markup."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RLDS_HOME", str(folder / "home"))
+        trimmed = viewed.trim({0: (37, 90)}, "short")
+        with viewing(viewed, trimmed, other_rate(folder), hostile()) as found:
             yield found
 
 
@@ -362,6 +376,27 @@ def test_the_legend_and_the_list_of_fields(browser: chromium.Browser, viewer: Vi
     assert page.run("[...document.querySelectorAll('.ch-row:not([hidden])')].map(r => r.textContent)") == ["action3"]
     page.run("document.querySelector('.ch-row:not([hidden]) input').click()")
     assert "action" in page.run(cards)
+
+
+# -- batches of a loader
+
+
+def test_batches_of_a_loader(browser: chromium.Browser, viewer: Viewer, viewed: rlds_cli.Dataset) -> None:
+    chosen = ["observation/state", "observation/images/jpeg", "action", "subtask"]
+    loader = Loader(viewed, 4, window=Slice(12, after=11), sampler=Sequential(), fields=chosen)
+    last = len(loader) - 1
+    with Server(loader=loader) as server:
+        page = browser.visit(f"{server.address}#/b/{last}")
+        page.wait_for("document.querySelectorAll('.ba-cards article').length === 4")
+        assert page.run("document.querySelectorAll('.ba-cards canvas').length") == 8
+        page.wait_for("[...document.querySelectorAll('.ba-strip img')].slice(0, 6).every(i => i.naturalWidth)")
+        padded = "[...document.querySelectorAll('article')].map(a => a.querySelectorAll('.ba-pad').length)"
+        assert page.run(padded) == [8, 9, 10, 11]  # the last four steps of an episode begin the last four slices
+        assert "<b>lift</b>" in page.run("document.querySelector('article').textContent")
+        press(page, "p")
+        page.wait_for(f"document.querySelector('h1')?.textContent === 'Batch {last - 1}'")
+        page.wait_for(f"{padded}.join() === '4,5,6,7'")
+        assert page.complaints == []
 
 
 # -- every page

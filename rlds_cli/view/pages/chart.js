@@ -48,6 +48,14 @@ export function extent(piece, shown, view) {
   return [low, high];
 }
 
+/** The ends of an axis for what lies between some lowest and highest values. */
+export function range(...pairs) {
+  let low = Math.min(...pairs.map((p) => p[0])), high = Math.max(...pairs.map((p) => p[1]));
+  if (!(low <= high)) return [0, 1];
+  const rest = high > low ? 0.04 * (high - low) : Math.abs(low) * 0.1 || 1;
+  return [low - rest, high + rest];
+}
+
 /** Draw an element of a piece: {first, stop, columns, values}. */
 export function line(brush, piece, k, { x, y, hold, colour, dash = [], width = 1.4, fill = null }) {
   const { first, stop, columns, values } = piece;

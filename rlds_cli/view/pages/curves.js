@@ -1,7 +1,7 @@
 // Curves of the fields that are chosen, one chart below the other, over the same rows.
 
 import { bytes, h, short } from "./base.js";
-import { canvasOf, colours, extent, GUTTER, line, ticks } from "./chart.js";
+import { canvasOf, colours, extent, GUTTER, line, range, ticks } from "./chart.js";
 import { chooser } from "./chooser.js";
 import { gestures } from "./gestures.js";
 import { Legend } from "./legend.js";
@@ -100,13 +100,6 @@ class Chart {
       if (seen) element.style.transform = `translateX(${this.x(at)}px)`;
     }
   }
-}
-
-function range(...pairs) {
-  let low = Math.min(...pairs.map((p) => p[0])), high = Math.max(...pairs.map((p) => p[1]));
-  if (!(low <= high)) return [0, 1];
-  const rest = high > low ? 0.04 * (high - low) : Math.abs(low) * 0.1 || 1;
-  return [low - rest, high + rest];
 }
 
 /** The fields that can be drawn, those first that one wants to see: what is done, earned and the state. */

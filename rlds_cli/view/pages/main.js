@@ -3,9 +3,10 @@
 import { get, h, link, place, problem } from "./base.js";
 import { home } from "./home.js";
 import { dataset } from "./dataset.js";
+import { batch } from "./batch.js";
 import { episode } from "./episode.js";
 
-const PAGES = { "": home, d: dataset, e: episode };
+const PAGES = { "": home, d: dataset, e: episode, b: batch };
 let leave = null; // what the page that is shown has to end
 let turn = 0;
 
@@ -19,7 +20,7 @@ async function show() {
   main.replaceChildren(box);
   document.getElementById("top").replaceChildren(
     h("strong", {}, h("a", { href: link([]) }, "rlds view")),
-    parts[1] ? h("a.id", { href: link(["d", parts[1]], { v: query.get("v") }) }, parts[1]) : "",
+    parts[1] && parts[0] !== "b" ? h("a.id", { href: link(["d", parts[1]], { v: query.get("v") }) }, parts[1]) : "",
     parts[0] === "e" ? h("span", {}, `episode ${parts[2]}`) : "",
   );
   const page = PAGES[parts[0] ?? ""] ?? home;
