@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rlds_cli.look import check as check
     from rlds_cli.look import checks as checks
     from rlds_cli.look import inspect as inspect
+    from rlds_cli.look import measures as measures
     from rlds_cli.look import report as report
     from rlds_cli.make import importing as importing
     from rlds_cli.make.convert.appending import append as append

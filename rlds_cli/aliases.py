@@ -27,6 +27,7 @@ MODULES = {
     "interop.record": "rlds_cli.bridges.record",
     "interop.torchrl": "rlds_cli.bridges.torchrl.dropin",
     "loader": "rlds_cli.loader",
+    "measures": "rlds_cli.look.measures",
     "mp4": "rlds_cli.base.media.mp4",
     "preprocess": "rlds_cli.preprocess",
     "published": "rlds_cli.make.downloads.published",

@@ -68,6 +68,7 @@ _BELOW = {
     "places.remote": f"{_GROUND} ted registry home store store.growing places.sources",
     "dataset": f"{_STORED} top",  # `top` is the table of public names: methods call those of packages above by it
     "look.checks": f"{_STORED} dataset",
+    "look.measures": f"{_STORED} dataset look.checks",
     "look.files": f"{_STORED} archives",
     "make.convert": f"{_STORED} dataset archives look.checks look.files",  # it records findings
     "make.downloads": f"{_STORED} dataset archives look.checks make.convert",

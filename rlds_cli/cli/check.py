@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rlds_cli.base import visible
 from rlds_cli.base.refs import Ref
-from rlds_cli.base.text import size_of
+from rlds_cli.base.text import plural, size_of
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+    from rlds_cli.look.checks.findings import CheckReport
+
 _LONGEST_WORD = 128 * 1024 - 1  # bytes of an argument of a command on Linux
+_NEW = 3  # exit code of --since
 
 
 def _codes() -> list[str]:
@@ -26,17 +32,45 @@ def _codes() -> list[str]:
 @app.command("check")
 def check(
     ref: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="ID|PATH|FILE|ADDRESS",
             help="A dataset on this disk or at an address, or an archive.",
             autocompletion=options.complete_here,
         ),
-    ],
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 on warnings as well.")] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Read the manifest and the episode table only, and no rows.")
     ] = False,
+    measure: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--measure",
+            metavar="time|motion|action|camera|labels|all",
+            help="Compute measures of episodes, keep them in the home, and find episodes unlike their siblings.",
+        ),
+    ] = None,
+    fn: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fn",
+            metavar="FILE.py:FUNCTION",
+            help="Compute a measure of your own: a function of an episode that returns a number, or numbers by name.",
+        ),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Explain all measures.")] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="VERSION|TAG", help="Print what that version does not have; exit 3 if it is not a note."
+        ),
+    ] = None,
+    suppress: Annotated[
+        str | None,
+        typer.Option("--suppress", metavar="CODE", help="Do not count these findings again.", autocompletion=_codes),
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why --suppress is right; it is kept.")] = "",
     episodes: Annotated[
         str | None,
         typer.Option(
@@ -47,6 +81,7 @@ def check(
         ),
     ] = None,
     reader: options.Reader = None,
+    jobs: options.Jobs = None,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -66,39 +101,122 @@ def check(
     Notes: constant-element, constant-reward, constant-info, spike, never-terminated, both-flags, next-unknown,
     not-decoded, uneven-rate.
 
-    docs/check.md explains them.
+    With --measure, episodes that differ from their siblings are warnings: time-jump, dropped-rows, idle, frozen-signal,
+    dead-joint, encoder-wrap, saturated-action, inverted-action, action-lag, frozen-camera, black-camera,
+    overexposed-camera, blurred-camera, lone-task. Measures are words of --where from then on.
+
+    docs/check.md and docs/measures.md explain them.
 
     With --episodes, the exit code does not depend on the findings.
 
-    Example: rlds check d4rl/antmaze-umaze-diverse-v2 --strict
+    \b
+    Examples:
+      rlds check d4rl/antmaze-umaze-diverse-v2 --strict
+      rlds check local/day1 --measure motion --measure action
+      rlds check local/day1 --measure all --since v3
+      rlds check local/day1 --measure motion --suppress idle --reason "they wait for a person"
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import home, look
     from rlds_cli.make import import_files
 
+    if list_:
+        _print_measures()
+        return
+    if ref is None:
+        raise typer.BadParameter("Missing argument 'ID|PATH|FILE|ADDRESS'.")
     there = remote.opened(ref, cache_dir)
     target, is_dataset = (Ref(there.path), True) if there else home.version_or_file(ref, cache_dir=cache_dir)
     if quick and not is_dataset:
         raise typer.BadParameter(f"--quick needs a dataset; {ref} is an archive, of which all rows are read")
     if reader is not None and is_dataset:
         raise typer.BadParameter(f"--reader reads files; {ref} is a dataset")
+    if not is_dataset and (measure or fn or since or suppress):
+        raise typer.BadParameter(f"measures, --since and --suppress need a dataset; {ref} is an archive")
+    groups = [g for given in measure or () for g in given.split(",")]
     with out.progress() as progress:
         if is_dataset:
-            report = look.check(there or str(target), quick=quick, progress=progress)
+            ds = there or str(target)
+            _measure_own(ds, fn or (), cache_dir)
+            _tell_costs(ds, groups, cache_dir)
+            how = {"quick": quick, "measures": groups, "since": since, "jobs": jobs, "cache_dir": cache_dir}
+            report = look.check(ds, **how, progress=progress)  # type: ignore[arg-type]
         else:
             report = look.check_archive(
                 Path(target.place), partial(import_files, reader=reader), cache_dir=cache_dir, progress=progress
             )
+    if suppress is not None:
+        _suppress(there or str(target), report, suppress, reason, cache_dir)
+        return
     if episodes is not None:
-        found = look.episodes_of(report, episodes)
-        out.result(found, visible.Lines(found.where))
-        if not found.num_episodes:
-            unread = "; no rows were read" if quick else ""
-            out.note(f"{report.id}: nothing was found by the name {episodes}{unread}")
-        elif len(found.where) > _LONGEST_WORD:
-            out.note(f"{size_of(len(found.where))} do not fit on a command line; in Python: ds.select(episodes=...)")
+        _print_episodes(report, episodes, quick=quick)
         return
     out.page(look.page(report, ref=ref if is_dataset else ""), report)
     remote.tell(there)
-    if report.errors or (strict and report.warnings):
+    if since is not None and (report.errors or report.warnings):
+        raise typer.Exit(_NEW)
+    if since is None and (report.errors or (strict and report.warnings)):
         raise typer.Exit(1)
+
+
+def _print_measures() -> None:
+    """Print all measures, with their units, sources and needs."""
+    from rlds_cli import look
+
+    found = look.Measures.explained()
+    parts = list[str]()
+    for m in found:
+        parts += [f"{m.name} [{m.unit}]  group {m.group}, version {m.version}", f"    {m.text}"]
+        parts.append(f"    source: {m.source};  needs {m.needs}")
+    out.result(found, visible.lines(parts))
+
+
+def _measure_own(ds: Dataset | str, references: Sequence[str], cache_dir: Path | None) -> None:
+    """Compute the measures of functions of the user's own, and say what they are called."""
+    from rlds_cli import look
+    from rlds_cli.preprocess import find_function
+
+    for reference in references:
+        found = find_function(reference)
+        measures = look.Measures(_opened(ds, cache_dir), cache_dir=cache_dir)
+        with out.progress() as progress:
+            names = measures.compute_own(found.load(), reference, found.code, progress=progress)
+        out.note(f"{reference}: {', '.join(names)} are measured; they are words of --where")
+
+
+def _tell_costs(ds: Dataset | str, groups: Sequence[str], cache_dir: Path | None) -> None:
+    """Say what the computation of measures will read."""
+    if not groups:
+        return
+    from rlds_cli import look
+
+    for cost in look.Measures(_opened(ds, cache_dir), cache_dir=cache_dir).costs(groups):
+        out.note(str(cost))
+
+
+def _opened(ds: Dataset | str, cache_dir: Path | None) -> Dataset:
+    from rlds_cli.dataset import open_dataset
+
+    return open_dataset(ds, cache_dir=cache_dir) if isinstance(ds, str) else ds
+
+
+def _suppress(ds: Dataset | str, report: CheckReport, code: str, reason: str, cache_dir: Path | None) -> None:
+    """Suppress the findings of a code, and say so."""
+    from rlds_cli import look
+
+    done = look.Measures(_opened(ds, cache_dir), cache_dir=cache_dir).suppress(report, code, reason)
+    of = f"in {plural(len(done.episodes), 'episode')}" if done.episodes else "of the dataset"
+    out.result(done, f"{code} {of} is suppressed: {done.reason}")
+
+
+def _print_episodes(report: CheckReport, code: str, *, quick: bool) -> None:
+    """Print the expression that selects the episodes of a finding."""
+    from rlds_cli import look
+
+    found = look.episodes_of(report, code)
+    out.result(found, visible.Lines(found.where))
+    if not found.num_episodes:
+        unread = "; no rows were read" if quick else ""
+        out.note(f"{report.id}: nothing was found by the name {code}{unread}")
+    elif len(found.where) > _LONGEST_WORD:
+        out.note(f"{size_of(len(found.where))} do not fit on a command line; in Python: ds.select(episodes=...)")

@@ -82,12 +82,21 @@ def _table(u: Usage, *, sums: bool) -> str:
         rows.append(("cached frames (decoded when needed)", "-", out.size(u.frames), "-", "", ""))
     if u.remote:
         rows.append(("blocks of datasets at an address", "-", out.size(u.remote), "-", "", ""))
+    if u.measures:
+        rows.append(("measures of episodes (computed when needed)", "-", out.size(u.measures), "-", "", ""))
     if u.partial:
         rows.append(("partial downloads and conversions", out.size(u.partial), "-", "-", "", ""))
     where = f"{out.size(u.total)} in {short_path(u.home)}, {out.size(u.free)} free"
     if not rows:
         return where
-    total = ("", out.size(u.archives + u.partial), out.size(u.caches + u.packed + u.frames + u.remote), "", "", where)
+    total = (
+        "",
+        out.size(u.archives + u.partial),
+        out.size(u.caches + u.packed + u.frames + u.remote + u.measures),
+        "",
+        "",
+        where,
+    )
     return out.table(header, [*rows, total], right="ARCHIVE CACHE SHARED")
 
 

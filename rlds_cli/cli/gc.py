@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _NOTES = {
     "frames": "cached frames, decoded again when needed",
+    "measures": "of a dataset that is not here; computed again when needed",
     "partial": "interrupted work",
     "archive": "archive, can be downloaded again",
     "remote": "blocks of a dataset at an address, fetched again when needed",

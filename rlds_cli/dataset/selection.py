@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _TEXT = ("group", "options")
 _SPLIT = "split/"
+_MEASURE = "quality_"  # how names of measures begin
 _SHOWN = 10  # episodes in a notebook
 _ORDER = ("start", "length", "num_transitions", "num_observed", "total_reward", "end", "num_done", "source", "seed")
 
@@ -37,6 +38,8 @@ class EpisodeColumns(CodedColumns):
     and as ``split/NAME`` where a column has that name. Columns of the user's own (``task``, ``success``) are bool,
     int64, float64, or texts as objects; where an episode has no value it is None, and NaN in numbers: float64 then,
     which whole numbers of more than 53 bits do not become: those are objects beside None.
+
+    Measures (``quality_idle_share``) are columns, too, and not listed: they are in the home, see docs/measures.md.
     """
 
     def __init__(self, store: Store, index: IntArray | None, whole: EpisodeColumns | None = None) -> None:
@@ -129,7 +132,18 @@ class EpisodeColumns(CodedColumns):
         return pd.DataFrame(frame, index=pd.RangeIndex(len(self), name="episode"))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names or name in _TEXT
+        return name in self._names or name in _TEXT or self._is_measure(name)
+
+    def _is_measure(self, name: object) -> bool:
+        """Return whether a name is one of a measure, of which no column is a label."""
+        return isinstance(name, str) and name.startswith(_MEASURE) and self._measures.has(name)
+
+    @property
+    def _measures(self) -> Any:
+        """The measures of these episodes, as the home has them now."""
+        import rlds_cli
+
+        return rlds_cli.measures.Measures(rlds_cli.Dataset(self._store, self._index))
 
     def __getitem__(self, name: str) -> Array:
         stored, index = self._store.episodes, self._index
@@ -140,6 +154,8 @@ class EpisodeColumns(CodedColumns):
             own = self._store.own_column(name)
             return (own if index is None else own.take(index)).shown()
         if name not in stored and name not in self.splits:
+            if self._is_measure(name):
+                return np.asarray(self._measures.column(name))
             raise UnknownField(f'no episode column "{name}" in {self._store.manifest.id}.  Columns: {", ".join(self)}')
         column = stored[name if name in stored else _SPLIT + name]
         chosen = column if index is None else column[index]

@@ -10,6 +10,7 @@
     <home>/remote/                      datasets at addresses: indexes, and blocks that were read
     <home>/remote.<user>/               those of another user, who may write to the home; else they are in a home of
                                         that user's own
+    <home>/measures/<family>+<name>/    measures of episodes, computed again when needed, and suppressed findings
     <home>/locks/
     <home>/origins/                     where datasets were pushed to or downloaded from
     <home>/registries/                  registries of the user's own
@@ -56,7 +57,7 @@ class Home:
 
     root: Path
     DIRECTORIES: ClassVar[tuple[str, ...]] = (
-        *("archives", "datasets", "frames", "locks", "origins", "packed", "partial", "registries"),
+        *("archives", "datasets", "frames", "locks", "measures", "origins", "packed", "partial", "registries"),
         *(_REMOTE, _VERSIONS),
     )
 
@@ -80,6 +81,11 @@ class Home:
     def frames(self) -> Path:
         """The directory of cached frames."""
         return self.root / "frames"
+
+    @property
+    def measures(self) -> Path:
+        """The directory of measures of episodes."""
+        return self.root / "measures"
 
     def directories(self) -> list[Path]:
         """Return the directories that a home may have, those of remote datasets of other users included."""

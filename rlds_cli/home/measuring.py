@@ -50,9 +50,9 @@ class Usage:
     """Bytes on disk of a home.
 
     ``packed`` counts row blocks for loading, which are rebuilt when needed; ``frames`` counts cached frames, which are
-    decoded again; ``remote`` counts cached blocks of datasets at an address, which are fetched again; ``partial``
-    counts the remains of interrupted downloads, conversions and removals. ``archives`` and ``caches`` count shared
-    files once; ``total`` counts everything.
+    decoded again; ``remote`` counts cached blocks of datasets at an address, which are fetched again; ``measures``
+    counts measures of episodes, which are computed again; ``partial`` counts the remains of interrupted downloads,
+    conversions and removals. ``archives`` and ``caches`` count shared files once; ``total`` counts everything.
     """
 
     home: Path
@@ -65,6 +65,7 @@ class Usage:
     free: int
     remote: int = 0
     frames: int = 0
+    measures: int = 0
 
 
 def usage(refs: Iterable[str] = (), *, cache_dir: StrPath | None = None) -> Usage:
@@ -98,13 +99,14 @@ def usage(refs: Iterable[str] = (), *, cache_dir: StrPath | None = None) -> Usag
     rows += [DatasetUsage(id, size, 0, 0, None, False) for id, size in taken.items() if size]
     rows.sort(key=lambda row: _order((ids.parse(row.id), root)))  # archives before what was made of parts of them
     rows = [row for row in rows if not chosen or row.id in chosen]
-    packed, frames, remote = (size_on_disk(place, seen) for place in (root / "packed", home.frames, home.remote))
+    caches_of = (root / "packed", home.frames, home.remote, home.measures)
+    packed, frames, remote, measured = (size_on_disk(place, seen) for place in caches_of)
     left_over, walked = Files(), {str(place) for _, path in there for place in (path, History(path).beside)}
     for top in ("partial", "archives", "datasets", "versions"):
         left_over.add(root / top, without=walked)
     partial = add_new(left_over.sizes, seen)
-    total = archived + cached + packed + frames + partial + remote
-    return Usage(root, tuple(rows), packed, partial, archived, cached, total, disk.free(root), remote, frames)
+    total = archived + cached + packed + frames + partial + remote + measured
+    return Usage(root, tuple(rows), packed, partial, archived, cached, total, disk.free(root), remote, frames, measured)
 
 
 def _chosen(refs: Iterable[str], root: Path, cache_dir: StrPath | None) -> set[str]:

@@ -22,12 +22,12 @@ from rlds_cli.base.files.names import SPANS
 from rlds_cli.base.files.sizes import freed_by
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Progress, shown
-from rlds_cli.base.settings import StrPath
+from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import InvalidId, NameTaken, NoPermission, RldsError
 from rlds_cli.home import Home, is_dataset, writing
 from rlds_cli.store import GrowingDataset
 
-Kind = Literal["packed", "frames", "partial", "archive", "versions", "remote"]
+Kind = Literal["packed", "frames", "measures", "partial", "archive", "versions", "remote"]
 _PART = ".part"
 _BUSY = "locked by another process"
 _HELD = "a process reads an older version, or a tag names it"
@@ -70,6 +70,7 @@ def find_garbage(*, archives: bool = False, remote: bool = False, cache_dir: Str
     """List the garbage in the user's own home; nothing is changed.
 
     Packed rows are built again when a loader needs them, and frames are decoded again. Frames that a process uses stay.
+    Measures of datasets that are in no home any more are removed.
     Rows of episodes that left a growing dataset are freed where no reader holds a version with them. Interrupted work
     is removed, with its finished parts, unless a process holds its lock. An archive is removed if it can be downloaded
     again and its dataset, if it exists, was made of exactly these files. Links, files of other users and files that
@@ -80,7 +81,7 @@ def find_garbage(*, archives: bool = False, remote: bool = False, cache_dir: Str
     archives : bool
         Also remove archives.
     remote : bool
-        Also remove the cached blocks of datasets at an address that no process reads.
+        Also remove the cached blocks of datasets at an address that no process reads, and measures of these.
 
     Raises
     ------
@@ -89,7 +90,7 @@ def find_garbage(*, archives: bool = False, remote: bool = False, cache_dir: Str
     """
     home = Home(settings.read(cache_dir).home)
     found = [*_links(home), *_packed(home), *_frames(home), *_partial(home), *_parts(home), *_aside(home)]
-    found += _versions(home)
+    found += [*_versions(home), *_measures(home, settings.read(cache_dir), elsewhere=remote)]
     if archives:
         found += _archives(home)
     if remote:
@@ -149,6 +150,26 @@ def _frames(home: Home) -> Iterator[Garbage]:
     for path in _children(home.frames):
         known = re.fullmatch(r"[0-9a-f]{16}", path.name) is not None or trees.is_aside(path)
         yield Garbage("frames", path, 0, why=_foreign(path, stat.S_ISDIR, known=known))
+
+
+def _measures(home: Home, where: Settings, *, elsewhere: bool) -> Iterator[Garbage]:
+    """Yield measures of datasets that are gone; with ``elsewhere`` also of those at addresses."""
+    for path in _children(home.measures):
+        name, at, _ = path.name.partition("~")
+        id = _id(*name.partition("+")[::2])
+        gone = elsewhere if at else id is None or not _has_any(ids.parse(id), where)
+        if gone:
+            yield Garbage("measures", path, 0, id, _foreign(path, stat.S_ISDIR, known=id is not None))
+
+
+def _has_any(id: DatasetId, where: Settings) -> bool:
+    """Return whether a home has a dataset, or one that was made of it."""
+    return any(
+        found.name.partition("@")[0] == id.component
+        for root in where.homes
+        for found in (Home(root).dataset(id), *Home(root).dataset(id).parent.glob(f"{id.component}@*"))
+        if is_dataset(found)
+    )
 
 
 def _partial(home: Home) -> Iterator[Garbage]:
@@ -276,6 +297,8 @@ def _locks(home: Home, g: Garbage) -> list[Path]:
         from rlds_cli.loader import lock_of_packed  # slow to import
 
         locks.append(lock_of_packed(g.path.with_name(g.path.name.removeprefix("."))))
+    elif g.kind == "measures":
+        locks.append(g.path / "lock")
     elif g.path.parent == home.root / "partial":
         locks.append(home.root / "locks" / f"{g.path.name.rpartition('.')[0]}.lock")
         locks += sorted((g.path / "running").glob("*.lock"))  # locks of the shards of a preprocess job

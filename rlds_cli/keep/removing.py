@@ -9,7 +9,7 @@ from typing import Any
 
 from rlds_cli import home
 from rlds_cli.base import ids, settings
-from rlds_cli.base.files import bundles
+from rlds_cli.base.files import bundles, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.sizes import freed_by, size_on_disk
 from rlds_cli.base.ids import DatasetId
@@ -95,7 +95,7 @@ def _tags(path: Path) -> str:
 def remove(
     refs: Iterable[str], *, cache_dir: StrPath | None = None, progress: Progress | bool | None = None
 ) -> tuple[Removal, ...]:
-    """Remove datasets one by one, each in one step. Their archives, and datasets made of them, stay.
+    """Remove datasets one by one, each in one step, with their measures. Archives, and datasets made of them, stay.
 
     Raises
     ------
@@ -111,6 +111,8 @@ def remove(
                 StoredDataset(one.path).check_not_written()
                 History(one.path).remove()
                 Origins(one.path).forget()
+                if id.variant is None:
+                    trees.discard(Home(where.home).measures / f"{id.family}+{id.component}")
     return planned
 
 

@@ -5,7 +5,7 @@ file, `compare` two datasets, `inspect` any of them, and `summarise_derived` wha
 `EpisodeTable` filters and sorts episodes, and `HomeContents` are the datasets of a home. `trace` compares single steps
 with the archive. `overview`, `listing` and `card` describe what the disk and the registry hold, with `citation`,
 `fingerprint` and `nearest`. `check` and `check_archive` look for faults in the content, `episodes_of` a finding of one
-of the `CODES`; `record_findings` writes them into a manifest. `choose_files` and `files_to_import` return the files
+of the `CODES`; `record_findings` writes them into a manifest. `Measures` are numbers that tell the bad episodes. `choose_files` and `files_to_import` return the files
 that a user's paths and patterns stand for. `diagnose` looks at the installation, whose readers are the
 `installed_readers`.
 
@@ -22,8 +22,10 @@ from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
     from rlds_cli.look.checks.findings import CODES, episodes_of
-    from rlds_cli.look.checks.run import check, check_archive, record_findings
+    from rlds_cli.look.checks.run import check_archive, record_findings
     from rlds_cli.look.files.given import choose_files, files_to_import
+    from rlds_cli.look.measures.checking import check
+    from rlds_cli.look.measures.measuring import Measures
     from rlds_cli.look.pages.account import account_lines
     from rlds_cli.look.pages.choosing import page
     from rlds_cli.look.report.beside import pages_beside
@@ -48,6 +50,7 @@ __all__ = [
     "CollectionPage",
     "EpisodeTable",
     "HomeContents",
+    "Measures",
     "account_lines",
     "card",
     "check",
@@ -84,8 +87,10 @@ lazy(
     __name__,
     {
         "checks.findings": "CODES episodes_of",
-        "checks.run": "check check_archive record_findings",
+        "checks.run": "check_archive record_findings",
         "files.given": "choose_files files_to_import",
+        "measures.checking": "check",
+        "measures.measuring": "Measures",
         "pages.account": "account_lines",
         "pages.choosing": "page",
         "report.beside": "pages_beside",

@@ -23,6 +23,9 @@ CODES = (  # of the checks; readers and the registry have codes of their own
     *("limit-terminated", "counts-differ", "reward-isolated", "age-gap"),
     *("constant-element", "constant-reward", "constant-info", "spike", "never-terminated", "both-flags"),
     *("next-unknown", "not-decoded", "uneven-rate"),
+    *("time-jump", "dropped-rows", "idle", "frozen-signal", "dead-joint", "encoder-wrap", "saturated-action"),
+    *("inverted-action", "action-lag", "frozen-camera", "black-camera", "overexposed-camera", "blurred-camera"),
+    "lone-task",
 )
 
 
@@ -35,6 +38,32 @@ class FindingPlace:
 
     def __str__(self) -> str:
         return f"episode {self.episode:,}" + (f" step {self.step:,}" if self.step is not None else "")
+
+
+@dataclass(frozen=True, slots=True)
+class StepRange:
+    """Steps of an episode from ``first`` up to, but without, ``stop``."""
+
+    episode: int
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Siblings:
+    """What is usual among the siblings of the episode that stands out most, in the unit of the measure.
+
+    ``spread`` is a robust standard deviation, of the logarithm where the rule compares that. An episode stands out at
+    ``below`` or less, or at ``above`` or more, whichever side the rule looks at; ``why`` says where the least
+    difference that counts comes from.
+    """
+
+    episodes: int
+    median: float
+    spread: float
+    below: float
+    above: float
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +104,12 @@ class Finding:
         steps was read, or no rows.
     episodes : tuple of int
         Numbers of these episodes, ascending, for ``ds.select(episodes=...)``. Notes of a manifest list the first 1,000.
+    measure : str or None
+        The measure by which these episodes differ from their siblings, see docs/measures.md.
+    siblings : Siblings or None
+        What is usual among these.
+    ranges : tuple of StepRange
+        The steps at which they differ; none where whole episodes do.
     """
 
     check: str
@@ -87,6 +122,9 @@ class Finding:
     known: tuple[str, ...] = ()
     num_episodes: int = 0
     episodes: tuple[int, ...] = ()
+    measure: str | None = None
+    siblings: Siblings | None = None
+    ranges: tuple[StepRange, ...] = ()
 
     @property
     def named(self) -> tuple[int, ...]:
@@ -112,8 +150,32 @@ class FoundEpisodes:
 
 
 @dataclass(frozen=True, slots=True)
+class SuppressedFinding:
+    """A finding that a user has suppressed, and the reason."""
+
+    finding: Finding
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureSummary:
+    """A measure over the episodes that have a value: least, median and greatest; None where no episode has one."""
+
+    name: str
+    unit: str
+    episodes: int
+    least: float | None
+    median: float | None
+    greatest: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class CheckReport:
-    """Result of ``rlds check``: findings (errors first), checks that found nothing, and reasons for skipped checks."""
+    """Result of ``rlds check``: findings (errors first), checks that found nothing, and reasons for skipped checks.
+
+    ``measures`` are those that were asked for. With ``since``, the number of an earlier version, ``findings`` are those
+    that are new, and ``known`` are the others. ``suppressed`` findings do not count.
+    """
 
     id: str
     version: int
@@ -125,6 +187,10 @@ class CheckReport:
     findings: tuple[Finding, ...]
     ok: tuple[str, ...]
     skipped: Mapping[str, str]
+    measures: tuple[MeasureSummary, ...] = ()
+    suppressed: tuple[SuppressedFinding, ...] = ()
+    since: int | None = None
+    known: tuple[Finding, ...] = ()
 
 
 def finding(

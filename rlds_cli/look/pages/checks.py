@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rlds_cli.base import refs, text, visible
-from rlds_cli.look.checks.findings import CheckReport, Finding, Severity
-from rlds_cli.look.pages import line, plain
+from rlds_cli.look.checks.findings import CheckReport, Finding, MeasureSummary, Severity
+from rlds_cli.look.pages import grid, line, plain
 
 STYLES: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _WIDE = 100  # columns from which findings stand in a table
@@ -28,10 +28,19 @@ class CheckPage:
             yield findings(console, options, r.findings)
         if r.ok:
             yield line(console, f"ok       {', '.join(r.ok)}")
+        for s in r.suppressed:
+            yield line(console, f"suppressed  {s.finding.code}: {s.reason}", "dim")
+        if r.known:
+            codes = ", ".join(dict.fromkeys(f.code for f in r.known))
+            yield line(console, f"in v{r.since}, too  {codes}", "dim")
+        if r.measures:
+            yield measures(r.measures)
         for reason in dict.fromkeys(r.skipped.values()):
             names = ", ".join(n for n, why in r.skipped.items() if why == reason)
             yield line(console, f"skipped  {names}: {reason}", "dim")
-        yield line(console, f"{refs.named(r.id, r.version, self.ref)}: {tally(r.errors, r.warnings, r.notes)}", "bold")
+        new = "" if r.since is None else f" that v{r.since} does not have"
+        counted = tally(r.errors, r.warnings, r.notes)
+        yield line(console, f"{refs.named(r.id, r.version, self.ref)}: {counted}{new}", "bold")
 
 
 def findings(console: Console, options: ConsoleOptions, found: tuple[Finding, ...]) -> RenderableType:
@@ -56,6 +65,16 @@ def findings(console: Console, options: ConsoleOptions, found: tuple[Finding, ..
     table.add_column(overflow="fold")
     for f in found:
         table.add_row(plain(f.severity, STYLES[f.severity]), plain(f.code), plain(sentence(f)))
+    return table
+
+
+def measures(found: tuple[MeasureSummary, ...]) -> Table:
+    """Return measures over the episodes that have a value, as a table."""
+    columns = ("MEASURE", "UNIT", "LEAST", "MEDIAN", "GREATEST", "EPISODES")
+    table = grid((c, "left" if k < 2 else "right") for k, c in enumerate(columns))
+    for m in found:
+        numbers = ("-" if x is None else f"{x:.3g}" for x in (m.least, m.median, m.greatest))
+        table.add_row(plain(m.name), plain(m.unit), *numbers, f"{m.episodes:,}")
     return table
 
 

@@ -1,0 +1,326 @@
+"""The measures of an episode that rlds computes: names, units, and where their formulas come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from rlds_cli.base.text import did_you_mean
+from rlds_cli.errors import InvalidArgument
+
+Group = Literal["time", "motion", "action", "camera", "labels"]
+GROUPS: tuple[Group, ...] = ("time", "motion", "action", "camera", "labels")
+ALL = "all"
+PREFIX = "quality_"
+Needs = Literal["stamps", "states", "actions", "actions and states", "joint velocities", "cameras", "tasks and states"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """A number of an episode.
+
+    Attributes
+    ----------
+    name : str
+        A word of ``where=``.
+    group : {"time", "motion", "action", "camera", "labels"}
+        Measures of a group are computed together.
+    unit : str
+        ``share`` is a part of the steps, or of other things that ``text`` names, from 0 to 1.
+    text : str
+        A sentence on what it is.
+    source : str
+        Its formula, and where that comes from.
+    needs : str
+        What it is computed from. Without these fields it has no value: NaN.
+    over : {"max", "min", ""}
+        Of a measure of each element, field or camera: which of them is the value of the episode. Empty for others.
+    version : int
+        Another number where the formula is another one.
+    """
+
+    name: str
+    group: Group
+    unit: str
+    text: str
+    source: str
+    needs: Needs
+    over: Literal["max", "min", ""] = ""
+    version: int = 1
+
+
+MEASURES: tuple[Measure, ...] = (
+    Measure(
+        name="quality_rate",
+        group="time",
+        unit="1/s",
+        text="Steps a second: one divided by the median time from stamp to stamp.",
+        source="1 / median dt",
+        needs="stamps",
+    ),
+    Measure(
+        name="quality_jitter",
+        group="time",
+        unit="share",
+        text="Spread of the times from stamp to stamp, as a share of their median.",
+        source="interquartile range / 1.349, the standard deviation of normal values",
+        needs="stamps",
+    ),
+    Measure(
+        name="quality_time_gap",
+        group="time",
+        unit="steps",
+        text="The time from stamp to stamp that differs most from the median, in medians.",
+        source="max |dt - median dt| / median dt",
+        needs="stamps",
+    ),
+    Measure(
+        name="quality_time_back",
+        group="time",
+        unit="steps",
+        text="Stamps that are not later than the one before.",
+        source="count of dt <= 0",
+        needs="stamps",
+    ),
+    Measure(
+        name="quality_not_finite",
+        group="motion",
+        unit="values",
+        text="Values of states and actions that are NaN or infinite.",
+        source="IEEE 754",
+        needs="actions and states",
+    ),
+    Measure(
+        name="quality_idle_share",
+        group="motion",
+        unit="share",
+        text="Steps at which neither the states nor the actions move.",
+        source="runs of at least 7 steps, as in openpi's rule, slower than a tenth of the episode's root mean square",
+        needs="actions and states",
+    ),
+    Measure(
+        name="quality_idle_run",
+        group="motion",
+        unit="steps",
+        text="The longest run of idle steps.",
+        source="as quality_idle_share",
+        needs="actions and states",
+    ),
+    Measure(
+        name="quality_idle_start",
+        group="motion",
+        unit="steps",
+        text="Idle steps at the start of the episode.",
+        source="as quality_idle_share",
+        needs="actions and states",
+    ),
+    Measure(
+        name="quality_frozen_signal",
+        group="motion",
+        unit="steps",
+        text="The longest run of steps at which a field of states keeps all its bits while the rest moves.",
+        source="equality",
+        needs="actions and states",
+        over="max",
+    ),
+    Measure(
+        name="quality_dead_joints",
+        group="motion",
+        unit="elements",
+        text="Elements of the states that never change.",
+        source="equality",
+        needs="states",
+    ),
+    Measure(
+        name="quality_wraps",
+        group="motion",
+        unit="steps",
+        text="Steps at which an element of the states jumps by a whole turn.",
+        source="2 pi, 360 or 4096, within 5 %",
+        needs="states",
+    ),
+    Measure(
+        name="quality_motion_jump",
+        group="motion",
+        unit="times",
+        text="The longest step of the states, in lengths of the steps around it.",
+        source="|dx_t| / max(|dx_t-1|, |dx_t+1|, root mean square of |dx|)",
+        needs="states",
+    ),
+    Measure(
+        name="quality_jerk",
+        group="motion",
+        unit="1/step^2",
+        text="How much the motion jerks: its third difference in units of its first.",
+        source="root mean squares; Hogan and Sternad 2009, without durations",
+        needs="states",
+    ),
+    Measure(
+        name="quality_path_efficiency",
+        group="motion",
+        unit="share",
+        text="The straight way from the first to the last state, as a share of the way that was gone.",
+        source="|x_T - x_0| / sum |dx|",
+        needs="states",
+    ),
+    Measure(
+        name="quality_openpi_idle_share",
+        group="motion",
+        unit="share",
+        text="Steps that openpi's filter for DROID leaves out.",
+        source="openpi, examples/droid/compute_droid_nonidle_ranges.py: runs of at least 7 frames whose commanded "
+        "joint velocities change by less than 1e-3, kept ranges of at least 16, the last 10 frames of each left out",
+        needs="joint velocities",
+    ),
+    Measure(
+        name="quality_saturation",
+        group="action",
+        unit="share",
+        text="Moving steps with an action at the least or greatest value of its episode.",
+        source="equality; elements without a value between the two are left out",
+        needs="actions",
+        over="max",
+    ),
+    Measure(
+        name="quality_action_noise",
+        group="action",
+        unit="times",
+        text="How rough the actions are: their second difference in units of the first.",
+        source="root mean squares; 1.73 for white noise",
+        needs="actions",
+    ),
+    Measure(
+        name="quality_action_sign",
+        group="action",
+        unit="correlation",
+        text="Correlation of an action with the state that it moves: -1 if its usual sign is inverted.",
+        source="Pearson's r at the usual lag",
+        needs="actions and states",
+        over="min",
+    ),
+    Measure(
+        name="quality_action_lag",
+        group="action",
+        unit="steps",
+        text="Steps by which the states follow the actions.",
+        source="peak of the mean cross-correlation of their differences, and a parabola (Jacovitti and Scarano 1993)",
+        needs="actions and states",
+    ),
+    Measure(
+        name="quality_tracking",
+        group="action",
+        unit="correlation",
+        text="How well the states follow the actions: the height of that peak.",
+        source="Pearson's r",
+        needs="actions and states",
+    ),
+    Measure(
+        name="quality_frozen_run",
+        group="camera",
+        unit="steps",
+        text="The longest run of steps at which a camera gives the same frame while the states move.",
+        source="mean difference below 0.1 of 255",
+        needs="cameras",
+        over="max",
+    ),
+    Measure(
+        name="quality_frozen_share",
+        group="camera",
+        unit="share",
+        text="Steps in such runs.",
+        source="as quality_frozen_run",
+        needs="cameras",
+        over="max",
+    ),
+    Measure(
+        name="quality_black_share",
+        group="camera",
+        unit="share",
+        text="Frames that are black.",
+        source="99 of 100 pixels at most 16 of 255, black in ITU-R BT.601",
+        needs="cameras",
+        over="max",
+    ),
+    Measure(
+        name="quality_overexposed_share",
+        group="camera",
+        unit="share",
+        text="Pixels that are white.",
+        source="at least 250 of 255",
+        needs="cameras",
+        over="max",
+    ),
+    Measure(
+        name="quality_sharpness",
+        group="camera",
+        unit="1",
+        text="How sharp the frames are.",
+        source="median of the variance of the Laplacian (Pech-Pacheco et al. 2000)",
+        needs="cameras",
+        over="min",
+    ),
+    Measure(
+        name="quality_broken_frames",
+        group="camera",
+        unit="frames",
+        text="Frames that are missing or do not decode.",
+        source="count",
+        needs="cameras",
+        over="max",
+    ),
+    Measure(
+        name="quality_task_siblings",
+        group="labels",
+        unit="share",
+        text="Episodes with the same task text among the 5 whose motion is nearest.",
+        source="states at 8 moments, each element in units of its spread over the dataset",
+        needs="tasks and states",
+    ),
+    Measure(
+        name="quality_twin_distance",
+        group="labels",
+        unit="spreads",
+        text="Distance of the motion to that of the nearest other episode.",
+        source="as quality_task_siblings, root mean square over moments and elements",
+        needs="states",
+    ),
+)
+_BY_NAME = {m.name: m for m in MEASURES}
+
+
+def of_group(group: Group) -> tuple[Measure, ...]:
+    """Return the measures of a group."""
+    return tuple(m for m in MEASURES if m.group == group)
+
+
+def measure(name: str) -> Measure:
+    """Return a measure by its name.
+
+    Raises
+    ------
+    InvalidArgument
+        There is none of this name.
+    """
+    if name not in _BY_NAME:
+        near = did_you_mean(name, _BY_NAME)
+        raise InvalidArgument(f'No measure is called "{name}".{near}', hint="rlds check --list explains all measures")
+    return _BY_NAME[name]
+
+
+def groups(names: Iterable[str]) -> tuple[Group, ...]:
+    """Return groups by their names, in their order; ``all`` is every one of them.
+
+    Raises
+    ------
+    InvalidArgument
+        A name is none of a group.
+    """
+    given = list(names)
+    for name in given:
+        if name not in (*GROUPS, ALL):
+            near = did_you_mean(name, (*GROUPS, ALL))
+            raise InvalidArgument(
+                f'No group of measures is called "{name}".{near}', hint=f"groups: {', '.join(GROUPS)}, all"
+            )
+    return tuple(g for g in GROUPS if g in given or ALL in given)

@@ -1,0 +1,511 @@
+"""Compute measures of the episodes of a dataset, keep them in the home, and read them as columns."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.base import settings
+from rlds_cli.base.array_types import Array, IntArray
+from rlds_cli.base.files import safe as safe_files
+from rlds_cli.base.files.locks import file_lock
+from rlds_cli.base.progress import Event, Progress, shown
+from rlds_cli.base.settings import StrPath
+from rlds_cli.base.text import plural, size_of
+from rlds_cli.base.workers import Processes, check_started, run_items
+from rlds_cli.dataset import Dataset, Rows
+from rlds_cli.errors import InvalidArgument, RldsError
+from rlds_cli.home import Home, writing
+from rlds_cli.look.checks.findings import CheckReport
+from rlds_cli.look.measures import cameras, catalogue, results, siblings, suppressing
+from rlds_cli.look.measures.blocks import Block
+from rlds_cli.look.measures.catalogue import Group, Measure
+from rlds_cli.look.measures.results import Results
+from rlds_cli.look.measures.roles import Roles
+from rlds_cli.look.measures.suppressing import Suppression
+from rlds_cli.look.measures.vectors import SIGNATURE, Values, Vectors
+from rlds_cli.store import Store
+from rlds_cli.ted import VIDEO
+
+_ROLES, _OWN = "roles.json", "own.json"
+_BLOCK_BYTES = 16 << 20  # of the fields that a block of episodes reads
+_FRAMES_AT_ONCE = 512  # of a task of the group camera
+_SMALL = 256 << 20  # bytes that one process reads sooner than others start
+_TASK = "task"
+Function = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What is still to be computed of a group: episodes, bytes that are read for them, and frames to decode.
+
+    ``lacking`` says which fields of the dataset the group would need; empty where it has all of them.
+    """
+
+    group: str
+    episodes: int
+    known: int
+    bytes: int
+    frames: int
+    lacking: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.episodes:
+            return f"{self.group}: all of {plural(self.known, 'episode')} are measured"
+        frames = f"{plural(self.frames, 'frame')} are decoded" if self.frames else "no frame is decoded"
+        return f"{self.group}: {plural(self.episodes, 'episode')} to measure; {size_of(self.bytes)} are read, {frames}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Own:
+    """A function of a user's own, and its name."""
+
+    function: Function
+    reference: str
+
+
+class Measures:
+    """The measures of the episodes of a dataset.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Of a selection, `column` has the values of its episodes; siblings are those of the whole version.
+    cache_dir : path, optional
+        A home to keep measures in, where that of the dataset may not be written, instead of ``RLDS_HOME``.
+
+    Examples
+    --------
+    >>> m = Measures(rlds_cli.open_dataset("local/day1"))  # doctest: +SKIP
+    >>> m.compute(["motion"])  # doctest: +SKIP
+    >>> m.column("quality_idle_share")  # doctest: +SKIP
+    """
+
+    def __init__(self, dataset: Dataset, *, cache_dir: StrPath | None = None) -> None:
+        self.store = dataset.store
+        self.index = dataset.episodes.index if dataset.is_selection else None
+        self._places = results.directories(self.store, cache_dir)
+        self._opened: dict[tuple[str, Path], Results] = {}
+
+    @staticmethod
+    def explained() -> tuple[Measure, ...]:
+        """Return all measures that rlds computes, with their units and sources."""
+        return catalogue.MEASURES
+
+    @property
+    def directory(self) -> Path:
+        """Where new measures are kept."""
+        return self._places[0]
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The whole version."""
+        return Dataset(self.store)
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The rows of all its episodes."""
+        return Rows(self.dataset)
+
+    @cached_property
+    def roles(self) -> Roles:
+        """What its fields are to measures; pairs of actions and states, if they were looked for."""
+        of_fields = Roles.of(self.store.fields)
+        for place in self._places:
+            kept = _read_json(place / _ROLES)
+            try:
+                found = Roles.of_json(kept)
+            except (KeyError, TypeError, ValueError):
+                continue
+            if replace(found, pairs=None) == of_fields:
+                return found
+        return of_fields
+
+    # -- reading
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the measures that were computed for all episodes, those of the user's own last."""
+        return tuple(n for n in (*(m.name for m in catalogue.MEASURES), *self._own) if self._is_known(n))
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a measure of this name, computed or not."""
+        return any(m.name == name for m in catalogue.MEASURES) or name in self._own
+
+    def lacks(self, name: str) -> str:
+        """Return which fields the dataset would need for a measure; empty if it has them."""
+        return "" if name in self._own else self._lacking.get(catalogue.measure(name).needs, "")
+
+    @property
+    def _lacking(self) -> Mapping[str, str]:
+        """What is not there of what measures need, in words."""
+        r = self.roles
+        there = {
+            "stamps": r.stamp,
+            "states": r.states,
+            "actions": r.actions,
+            "actions and states": r.actions and r.states,
+            "joint velocities": r.velocity,
+            "cameras": r.cameras,
+            "tasks and states": _TASK in self.store.own_columns and r.states,
+        }
+        return {needs: needs for needs, found in there.items() if not found}
+
+    def elements(self, name: str) -> list[str]:
+        """Return what each of the columns of a measure with several is of: an element, a field or a camera."""
+        r = self.roles
+        if name == "quality_saturation":
+            widths = {n: max(1, math.prod(self.store.fields[n].shape)) for n in r.actions}
+            return [n if w == 1 else f"{n}[{i}]" for n, w in widths.items() for i in range(w)]
+        if name == "quality_action_sign":
+            every = self.elements("quality_saturation")
+            return [every[p.action] for p in r.pairs or ()]
+        return list(r.states if name == "quality_frozen_signal" else r.cameras)
+
+    def column(self, name: str) -> Array:
+        """Return a measure of each episode [n]; NaN where it has no value.
+
+        Raises
+        ------
+        InvalidArgument
+            There is no such measure.
+        RldsError
+            It was not computed for all of them; the hint is the command that does it. Or the dataset lacks the fields.
+        """
+        if needs := self.lacks(name):
+            what = f"{name} has no value in {self.store.manifest.id}, which has no {needs}."
+            raise RldsError(what, hint="rlds check --list says what each measure needs")
+        found = np.asarray(self.values(name), np.float64)
+        if found.ndim == 2:
+            over = catalogue.measure(name).over
+            with np.errstate(invalid="ignore"):
+                reduced = (np.fmin if over == "min" else np.fmax).reduce(found, axis=1, initial=np.nan)
+            found = np.asarray(reduced)
+        return np.asarray(found if self.index is None else found[self.index])
+
+    def values(self, name: str) -> Array:
+        """Return a measure of all episodes of the version [episodes], or of each element of them [episodes, n]."""
+        m = None if name in self._own else catalogue.measure(name)
+        group = self._own[name]["group"] if m is None else m.group
+        if m is not None and m.group == "labels":
+            return self._near.distance if name == "quality_twin_distance" else self._near.same_task
+        found, names = self._results(group), self._names(group)
+        there = found.find(names)[1]
+        if not there.all():
+            raise self._missing(name, group, int((~there).sum()))
+        return found.values(name, names)
+
+    def _missing(self, name: str, group: str, count: int) -> RldsError:
+        id = self.store.address or self.store.manifest.id
+        own = self._own.get(name)
+        which = f"--fn {own['reference']}" if own else f"--measure {'motion' if group == 'labels' else group}"
+        some = "any" if count == self.store.manifest.counts.episodes else f"{count:,} of the"
+        what = f"{name} was not computed for {some} {'episode' if some == 'any' else 'episodes'} of {id}."
+        return RldsError(what, hint=f"rlds check {id} {which}")
+
+    def _is_known(self, name: str) -> bool:
+        try:
+            if self.lacks(name):
+                return False
+            self.values(name)
+        except RldsError:
+            return False
+        return True
+
+    @cached_property
+    def _near(self) -> siblings.Near:
+        names = self._names("motion")
+        found = self._results("motion")
+        if not (there := found.find(names)[1]).all():
+            raise self._missing("quality_task_siblings", "labels", int((~there).sum()))
+        return siblings.near(found.values(SIGNATURE, names), self.tasks)
+
+    @cached_property
+    def tasks(self) -> IntArray:
+        """Codes of the texts of the tasks of all episodes; -1 without one."""
+        if _TASK not in self.store.own_columns:
+            return np.full(self.store.manifest.counts.episodes, -1)
+        texts = self.store.own_column(_TASK).scalars()
+        codes = {t: k for k, t in enumerate(dict.fromkeys(t for t in texts if t))}
+        return np.array([codes.get(t, -1) if t else -1 for t in texts], np.int64)
+
+    # -- computing
+
+    def costs(self, groups: Iterable[str]) -> tuple[Cost, ...]:
+        """Return what is still to be computed of these groups; nothing is read."""
+        return tuple(self._cost(g, self._missing_of(g)) for g in catalogue.groups(groups))
+
+    def compute(
+        self, groups: Iterable[str], *, jobs: int | None = None, progress: Progress | bool | None = None
+    ) -> tuple[Cost, ...]:
+        """Compute what is not known yet, and return what it cost; finished episodes are kept if it is interrupted.
+
+        Parameters
+        ----------
+        jobs : int, optional
+            Processes; 0 starts none, by default as many as there are cores where it takes long.
+
+        Raises
+        ------
+        NoPermission, NoSpace
+            The home cannot be written.
+        """
+        done = list[Cost]()
+        for group in catalogue.groups(groups):
+            missing = self._missing_of(group)
+            cost = self._cost(group, missing)
+            if len(missing) and group != "labels":
+                with self._writing():
+                    if self.roles.pairs is None and group == "action":
+                        self._learn()
+                        missing = self._missing_of(group)
+                    self._compute(group, missing, cost, jobs, shown(progress))
+            done.append(cost)
+        return tuple(done)
+
+    def compute_own(
+        self, function: Function, reference: str, code: str, *, progress: Progress | bool | None = None
+    ) -> tuple[str, ...]:
+        """Compute a measure of the user's own, and return the names of its columns.
+
+        Parameters
+        ----------
+        function : callable
+            Of an episode, as ``ds.episode(k)`` gives it, that returns a number, or a mapping of numbers by names.
+        reference : str
+            The name that users write: ``my.py:grip`` makes ``quality_grip``.
+        code : str
+            A hash of its source: other code is another measure.
+
+        Raises
+        ------
+        InvalidArgument
+            It returns something else than numbers, or those of other names for some episodes.
+        """
+        own = _Own(function=function, reference=reference)
+        tell, stem = shown(progress), f"own-{code[:16]}"
+        with self._writing():
+            file = Results(self.directory, stem, self._about(stem))
+            names = self._names(stem)
+            missing = np.flatnonzero(~file.find(names)[1])
+            file.resume()
+            word, columns = own.reference.rpartition(":")[2], file.measures
+            for done, k in enumerate(missing.tolist()):
+                tell(Event(self.store.manifest.id, "measure", own.reference, done, len(missing), "episodes"))
+                numbers = _numbers(own, word, self.dataset.episode(k), f"{self.store.manifest.id}, episode {k:,}")
+                if columns and tuple(numbers) != columns:
+                    of_others = f"and {', '.join(columns)} for others"
+                    raise InvalidArgument(
+                        f"{own.reference} gives {', '.join(numbers)} for episode {k:,}, {of_others}.",
+                        hint="the same names for all episodes; float('nan') where there is no value",
+                    )
+                columns = tuple(numbers)
+                file.add(names[k : k + 1], {n: np.array([x]) for n, x in numbers.items()})
+            known = dict(self._own) | {n: {"group": stem, "reference": own.reference} for n in columns}
+            safe_files.replace_text(self.directory / _OWN, json.dumps(known, indent=1))
+        self._opened.clear()
+        self.__dict__.pop("_own", None)
+        return columns
+
+    def suppress(self, report: CheckReport, code: str, reason: str) -> Suppression:
+        """Suppress the findings of one code of a report from now on; see `suppressing.suppress`."""
+        return suppressing.suppress(self.store, report, code, reason, self._places[0])
+
+    def _missing_of(self, group: Group) -> IntArray:
+        """Return the numbers of the episodes that are not measured yet."""
+        of: Group = "motion" if group == "labels" else group
+        return np.flatnonzero(~self._results(of).find(self._names(of))[1])
+
+    def _cost(self, group: Group, missing: IntArray) -> Cost:
+        r, fields = self.roles, self._fields(group)
+        steps = int(self.store.episodes["length"][missing].sum())
+        row = sum(_row_bytes(self.store, n) for n in fields if n not in r.cameras)
+        size = row * steps
+        if group == "camera" and steps:
+            whole = max(1, int(self.store.episodes["length"].sum()))
+            size += sum(_bytes_of(self.store, n) for n in r.cameras) * steps // whole
+        needs = {m.needs for m in catalogue.of_group(group)}
+        return Cost(
+            group=group,
+            episodes=len(missing),
+            known=self.store.manifest.counts.episodes - len(missing),
+            bytes=size,
+            frames=steps * len(r.cameras) if group == "camera" else 0,
+            lacking=tuple(n for n in sorted(needs) if n in self._lacking),
+        )
+
+    def _learn(self) -> None:
+        """Look which states the actions move, and write it down."""
+        self.roles = self.roles.paired(self.rows)
+        safe_files.replace_text(self.directory / _ROLES, json.dumps(self.roles.to_json(), indent=1))
+        self._opened.clear()
+
+    def _compute(self, group: Group, missing: IntArray, cost: Cost, jobs: int | None, tell: Progress) -> None:
+        file, names = self._results(group, self.directory), self._names(group)
+        file.resume()
+        task = _Task(self.dataset, self.roles)
+        items = {k: (group, first, stop) for k, (first, stop) in enumerate(self._divided(group, missing))}
+        count = settings.cores() if jobs is None else jobs
+        large = group == "camera" or cost.bytes > _SMALL
+        executor = Processes(min(count, len(items))) if count and large and len(items) > 1 else None
+        id, done = self.store.manifest.id, 0
+        found = run_items(
+            _measure, task, items, executor, id=id, name=lambda k: f"episodes from {items[k][1]:,} on", progress=tell
+        )
+        for k, values in found:
+            _, first, stop = items[k]
+            file.add(names[first:stop], values)
+            done += stop - first
+            tell(Event(id, "measure", group, done, len(missing), "episodes"))
+        self._opened.clear()
+
+    def _divided(self, group: Group, missing: IntArray) -> Iterator[tuple[int, int]]:
+        """Yield runs of episodes (first, stop) that are not known, of about as many rows as are read at once."""
+        row = max(1, sum(_row_bytes(self.store, n) for n in self._fields(group) if n not in self.roles.cameras))
+        most = _FRAMES_AT_ONCE if group == "camera" else _BLOCK_BYTES // row
+        length = self.store.episodes["length"]
+        for run in np.split(missing, np.flatnonzero(np.diff(missing) != 1) + 1):
+            rows = np.cumsum(length[run])
+            edges = np.flatnonzero(np.diff(rows // max(1, most))) + 1
+            for part in np.split(run, edges):
+                if len(part):
+                    yield int(part[0]), int(part[-1]) + 1
+
+    # -- files
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Hold the lock of the directory of the measures, which is made if there is none."""
+        check_started()
+        place = Home(self.directory.parent.parent)
+        with writing(place):
+            safe_files.directory(self.directory, place.root)
+            with file_lock(self.directory / "lock").acquire():
+                yield
+
+    def _fields(self, group: str) -> tuple[str, ...]:
+        """Return the fields that a group of measures reads."""
+        r = self.roles
+        if group.startswith("own-"):
+            return tuple(sorted(self.store.fields))
+        if group == "time":
+            return (r.stamp,) if r.stamp else ()
+        vectors = (*r.states, *r.actions)
+        return (*vectors, *r.cameras) if group == "camera" else vectors
+
+    def _names(self, group: str) -> Array:
+        return results.names_of(self.store, self.store.table.numbers, self._fields(group))
+
+    def _about(self, group: str) -> dict[str, Any]:
+        """Return all that the values of a group depend on beside the content of its fields."""
+        fields = {n: [f.dtype, list(f.shape)] for n in self._fields(group) for f in (self.store.fields[n],)}
+        versions = {m.name: m.version for m in catalogue.MEASURES if m.group == group}
+        roles = self.roles if group == "action" else replace(self.roles, pairs=None)
+        return {"group": group, "measures": versions, "fields": fields, "roles": roles.to_json()}
+
+    def _results(self, group: str, place: Path | None = None) -> Results:
+        """Return the results of a group: those of a directory, or of the first that has some of all episodes."""
+        names = self._names(group)
+        found = list[Results]()
+        for where in self._places if place is None else [place]:
+            if (group, where) not in self._opened:
+                self._opened[group, where] = Results(where, group, self._about(group))
+            found.append(self._opened[group, where])
+            if found[-1].find(names)[1].all():
+                return found[-1]
+        return found[0]
+
+    @cached_property
+    def _own(self) -> Mapping[str, Mapping[str, str]]:
+        """The user's own measures that were computed, by name: their groups and functions."""
+        found: dict[str, Mapping[str, str]] = {}
+        for place in self._places:
+            kept = _read_json(place / _OWN)
+            for name, of in kept.items() if isinstance(kept, dict) else ():
+                if isinstance(of, dict) and all(isinstance(of.get(k), str) for k in ("group", "reference")):
+                    found.setdefault(name, of)
+        return found
+
+
+class _Task:
+    """A dataset and the roles of its fields, for the processes that measure it."""
+
+    def __init__(self, dataset: Dataset, roles: Roles) -> None:
+        self.dataset, self.roles = dataset, roles
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _Task, (self.dataset, self.roles)
+
+    @cached_property
+    def rows(self) -> Rows:
+        return Rows(self.dataset)
+
+
+def _measure(task: _Task, group: Group, first: int, stop: int) -> Values:
+    """Return the measures of a group, of episodes ``first`` up to, but without, ``stop``."""
+    if group == "camera":
+        each = [cameras.measured(task.rows, task.roles, k) for k in range(first, stop)]
+        return {name: np.concatenate([of[name] for of in each]) for name in each[0]} | _nothing(each[0], stop - first)
+    vectors = Vectors(Block(task.rows, first, stop), task.roles)
+    found = {"time": vectors.time, "motion": vectors.motion, "action": vectors.action}[group]()
+    return found | _nothing(found, stop - first)
+
+
+def _nothing(found: Values, count: int) -> Values:
+    """Return a column for episodes of which nothing can be measured: that they were looked at is written down, too."""
+    return {} if found else {"none": np.full(count, np.nan)}
+
+
+def _numbers(own: _Own, word: str, episode: Any, where: str) -> dict[str, float]:
+    """Return what a user's own function says of an episode, by names of columns."""
+    try:
+        given = own.function(episode)
+    except Exception as e:
+        raise InvalidArgument(f"{own.reference} fails for {where}: {type(e).__name__}: {e}") from e
+    named = given if isinstance(given, Mapping) else {"": given}
+    found = dict[str, float]()
+    for name, value in named.items():
+        try:
+            number = float(np.asarray(value, np.float64).item())
+        except (TypeError, ValueError):
+            number = None
+        if number is None:
+            raise InvalidArgument(
+                f"{own.reference} returns {type(value).__name__} for {where}.",
+                hint="a number, or a mapping of numbers by name: {'grip': 0.3}",
+            )
+        column = f"{catalogue.PREFIX}{word}" + (f"_{name}" if name else "")
+        if not column.isidentifier() or any(m.name == column for m in catalogue.MEASURES):
+            raise InvalidArgument(f"{own.reference}: {column} cannot be the name of a measure.", hint="another word")
+        found[column] = number
+    return found
+
+
+def _row_bytes(store: Store, name: str) -> int:
+    f = store.fields[name]
+    return int(math.prod(f.shape)) * np.dtype(f.dtype).itemsize
+
+
+def _bytes_of(store: Store, name: str) -> int:
+    """Return the bytes of the frames of a camera."""
+    f = store.fields[name]
+    if f.kind == "array":
+        return _row_bytes(store, name) * store.manifest.counts.rows
+    column = store.table.column(name, "films" if f.codec == VIDEO else "frames")
+    return column.stop - column.first
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        with safe_files.reading(path) as file:
+            return json.loads(file.read())
+    except (OSError, ValueError, RldsError):
+        return {}

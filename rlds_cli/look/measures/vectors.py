@@ -1,0 +1,331 @@
+"""Measures of columns of numbers: stamps, states and actions; all episodes of a block at once.
+
+Lengths of motions are in units of the episode itself: the change of an element is divided by the range of its values in
+the episode, or by a twentieth of the widest range of its field where it hardly moves, so that noise of an element at
+rest does not count as motion.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from rlds_cli.base.array_types import Array, BoolArray
+from rlds_cli.look.measures.blocks import Block, Runs
+from rlds_cli.look.measures.roles import ALIKE, Pair, Roles
+
+SIGNATURE = "signature"  # what tells motions apart; no measure
+MOMENTS, _TOLD = 8, 16  # moments of an episode, and elements of its states, in a signature
+SHORTEST_IDLE, SHORTEST_KEPT, LAST_LEFT_OUT, IDLE_CHANGE = 7, 16, 10, 1e-3  # openpi's rule
+_SLOW = 0.1  # of the root mean square of the speed, below which a step is idle
+_LEAST_RANGE = 0.05  # of the widest range of the field
+_TURNS, _TURN_MARGIN = (2 * np.pi, 360.0, 4096.0), 0.05
+_JUMP = 2.0  # lengths of the steps around it, from which a step is none of a motion
+_LAGS = tuple(range(-3, 6))
+_MOVED = 0.05  # of the usual standard deviation of an action, from which it counts as moved
+_NANOSECONDS = 1e5  # a time from stamp to stamp above which stamps count nanoseconds
+Values = dict[str, Array]
+
+
+class Vectors:
+    """The measures of the episodes of a block, and the ranges of steps in which they show."""
+
+    def __init__(self, block: Block, roles: Roles) -> None:
+        self.block, self.roles = block, roles
+
+    # -- time
+
+    def time(self) -> Values:
+        """Return the measures of the group ``time``; NaN without stamps, and for episodes of one step."""
+        names = ("quality_rate", "quality_jitter", "quality_time_gap", "quality_time_back")
+        b, gaps = self.block, self.gaps
+        if gaps is None:
+            return {name: np.full(len(b), np.nan) for name in names}
+        count = np.maximum(1, b.length - 1)
+        order = np.lexsort((gaps, np.isnan(gaps), b.episode))  # the first step of an episode is its last
+        low, median, high = (gaps[order][b.start + (count - 1) * k // 4] for k in (1, 2, 3))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rate = np.where(median > _NANOSECONDS, 1e9, 1.0) / median
+            jitter = (high - low) / 1.349 / median
+            gap = b.max(np.abs(gaps - b.per_step(median))) / median
+        back = np.where(np.isnan(median), np.nan, b.sum(gaps <= 0))
+        return dict(zip(names, (rate, jitter, gap, back), strict=True))
+
+    @cached_property
+    def gaps(self) -> Array | None:
+        """Times from stamp to stamp [steps]; NaN at the first step of an episode. None without stamps."""
+        if self.roles.stamp is None:
+            return None
+        stamps = self.block.values([self.roles.stamp])[:, 0].astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            found = np.diff(stamps, prepend=np.nan)
+        found[self.block.start] = np.nan
+        return found
+
+    # -- motion
+
+    @cached_property
+    def _states(self) -> Array:
+        return self.block.values(self.roles.states)
+
+    @cached_property
+    def _actions(self) -> Array:
+        return self.block.values(self.roles.actions)
+
+    @cached_property
+    def _moved(self) -> Array:
+        return self.block.changes(self._states)
+
+    @cached_property
+    def _commanded(self) -> Array:
+        return self.block.changes(self._actions)
+
+    def _scale(self, names: tuple[str, ...], values: Array) -> Array:
+        """Return one divided by the range of each element in each episode [episodes, n]; 0 for those that are fixed."""
+        b, units, at = self.block, list[Array](), 0
+        ranges = b.max(values).astype(np.float64) - b.min(values)
+        ranges[~np.isfinite(ranges)] = 0
+        for name in names:
+            own = ranges[:, at : at + b.values([name]).shape[1]]
+            units.append(np.maximum(own, _LEAST_RANGE * own.max(axis=1, keepdims=True)))
+            at += own.shape[1]
+        unit = np.concatenate(units, axis=1)
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.where(unit > 0, 1 / unit, 0).astype(values.dtype))
+
+    @cached_property
+    def _state_scale(self) -> Array:
+        return self._scale(self.roles.states, self._states)
+
+    @cached_property
+    def _motion(self) -> Array:
+        return np.asarray(self._moved * self.block.per_step(self._state_scale))
+
+    @cached_property
+    def _speed(self) -> Array:
+        """Length of each step of the states [steps]."""
+        return _length(self._motion)
+
+    @cached_property
+    def is_moving(self) -> BoolArray:
+        """Steps at which the states or the actions are not slow [steps]."""
+        b, slow = self.block, np.ones(self.block.steps, bool)
+        speeds = [self._speed] if self.roles.states else []
+        if self.roles.actions:
+            scale = self._scale(self.roles.actions, self._actions)
+            speeds.append(_length(self._commanded * b.per_step(scale)))
+        for speed in speeds:
+            slow &= speed <= _SLOW * b.per_step(self._usual(speed))
+        return ~slow
+
+    def _usual(self, values: Array) -> Array:
+        """Return the root mean square of the steps of each episode but the first."""
+        return np.asarray(np.sqrt(self.block.sum(values * values) / np.maximum(1, self.block.length - 1)))
+
+    @cached_property
+    def idle(self) -> Runs:
+        """Runs of steps that do not move; the first step of an episode, which comes from none, is of none."""
+        still: BoolArray = np.logical_not(self.is_moving)
+        still[self.block.start] = False
+        runs = self.block.runs(still)
+        return runs.where(runs.length >= SHORTEST_IDLE)
+
+    def motion(self) -> Values:
+        """Return the measures of the group ``motion``."""
+        b, r = self.block, self.roles
+        found = Values()
+        if r.states or r.actions:
+            at_start = self.idle.where(self.idle.first == b.start[self.idle.episode] + 1)
+            found |= {
+                "quality_not_finite": b.sum(self.not_finite),
+                "quality_idle_share": b.covered(self.idle) / b.length,
+                "quality_idle_run": b.longest(self.idle),
+                "quality_idle_start": b.covered(at_start),
+            }
+        if r.states:
+            found |= self._of_states()
+        if (kept := self.kept_by_openpi) is not None:
+            found["quality_openpi_idle_share"] = 1 - b.covered(kept) / b.length
+        return found
+
+    @property
+    def not_finite(self) -> Array:
+        """Number of values of states and actions that are not finite [steps]."""
+        of_states, of_actions = (np.asarray((~np.isfinite(x)).sum(axis=1)) for x in (self._states, self._actions))
+        return np.asarray(of_states + of_actions)
+
+    def _of_states(self) -> Values:
+        b, usual = self.block, self._usual(self._speed)
+        third = b.changes(b.changes(self._motion))
+        early = (b.start[:, None] + np.arange(3)).ravel()  # their third difference is not known
+        third[early[early < b.steps]] = 0
+        ends = np.nan_to_num(self._states[b.start + b.length - 1] - self._states[b.start]) * self._state_scale
+        with np.errstate(invalid="ignore", divide="ignore"):
+            jerk = np.sqrt(b.sum(_length(third) ** 2) / np.maximum(1, b.length - 3)) / usual
+            efficiency = _length(ends) / b.sum(self._speed)
+        return {
+            "quality_frozen_signal": np.stack([b.longest(runs) for runs in self.frozen_signals], 1),
+            "quality_dead_joints": (b.max(self._states) == b.min(self._states)).sum(axis=1),
+            "quality_wraps": b.sum(self.turns),
+            "quality_motion_jump": b.max(self.jumps),
+            "quality_jerk": jerk,
+            "quality_path_efficiency": efficiency,
+            SIGNATURE: self._signature(),
+        }
+
+    @property
+    def frozen_signals(self) -> list[Runs]:
+        """Return the runs of steps in which a field of states keeps all its bits while the rest moves, by field."""
+        b, found, at = self.block, list[Runs](), 0
+        for name in self.roles.states:
+            width = b.values([name]).shape[1]
+            same = (self._moved[:, at : at + width] == 0).all(axis=1) & self.is_moving
+            same[b.start] = False
+            found.append(b.runs(same))
+            at += width
+        return found
+
+    @property
+    def turns(self) -> BoolArray:
+        """Steps at which an element of the states jumps by a whole turn [steps]."""
+        size = np.abs(self._moved)
+        found, widest = np.zeros(self.block.steps, bool), float(size.max(initial=0))
+        for turn in _TURNS:
+            if widest >= (1 - _TURN_MARGIN) * turn:
+                found |= (np.abs(size - turn) <= _TURN_MARGIN * turn).any(axis=1)
+        return found
+
+    @cached_property
+    def jumps(self) -> Array:
+        """Length of each step of the states in lengths of those around it [steps]; 0 where one of them is missing."""
+        speed, b = self._speed, self.block
+        around = np.maximum(np.concatenate([[0], speed[:-1]]), np.concatenate([speed[1:], [0]]))
+        around = np.maximum(around, b.per_step(self._usual(speed)).astype(speed.dtype))
+        inside = b.has_later(1) & b.has_later(-2)
+        return np.where(inside & (around > 0), speed / np.where(around > 0, around, 1), 0)
+
+    def _signature(self) -> Array:
+        """Return the first elements of the states at moments of the episode [episodes, moments * elements]."""
+        b = self.block
+        at = b.start[:, None] + np.round(np.linspace(0, 1, MOMENTS) * (b.length[:, None] - 1)).astype(np.int64)
+        return self._states[at, :_TOLD].reshape(len(b), -1)
+
+    @cached_property
+    def kept_by_openpi(self) -> Runs | None:
+        """Runs of steps that openpi's rule keeps; None without commanded joint velocities."""
+        if self.roles.velocity is None:
+            return None
+        b = self.block
+        with np.errstate(invalid="ignore"):
+            change = np.abs(b.changes(b.values([self.roles.velocity])))
+            still: BoolArray = np.asarray((change < IDLE_CHANGE).all(axis=1))
+        still[b.start] = False
+        idle = b.runs(still)
+        idle = idle.where(idle.length >= SHORTEST_IDLE)
+        edges = np.zeros(b.steps + 1, np.int64)
+        np.add.at(edges, idle.first, 1)
+        np.add.at(edges, idle.stop, -1)
+        kept = b.runs(np.cumsum(edges[:-1]) == 0)
+        kept = kept.where(kept.length >= SHORTEST_KEPT)
+        return Runs(episode=kept.episode, first=kept.first, stop=kept.stop - LAST_LEFT_OUT)
+
+    # -- actions
+
+    def action(self) -> Values:
+        """Return the measures of the group ``action``."""
+        b, r = self.block, self.roles
+        if not r.actions:
+            return {}
+        with np.errstate(invalid="ignore", divide="ignore"):
+            saturation = b.sum(self.saturated) / b.length[:, None]
+            between = b.sum(~self._at_extremes) > 0
+            second = b.changes(self._commanded)
+            early = (b.start[:, None] + np.arange(2)).ravel()
+            second[early[early < b.steps]] = 0
+            first = np.sqrt(b.sum(self._commanded**2) / np.maximum(1, b.length - 1)[:, None])
+            rough = np.sqrt(b.sum(second**2) / np.maximum(1, b.length - 2)[:, None]) / first
+        noise = np.where(np.isfinite(rough), rough, 0).max(axis=1)
+        found = {"quality_saturation": np.where(between, saturation, np.nan), "quality_action_noise": noise}
+        return found | (self._of_pairs(r.pairs) if r.pairs else {})
+
+    @cached_property
+    def _at_extremes(self) -> BoolArray:
+        """Whether each element of the actions is at its least or greatest value in the episode [steps, n]."""
+        b, values = self.block, self._actions
+        return np.asarray((values == b.per_step(b.max(values))) | (values == b.per_step(b.min(values))))
+
+    @property
+    def saturated(self) -> BoolArray:
+        """Steps at which an element of the actions is at an extreme while something moves [steps, n]."""
+        return np.asarray(self._at_extremes & self.is_moving[:, None])
+
+    def _of_pairs(self, pairs: tuple[Pair, ...]) -> Values:
+        """Return how the actions and the states that they move belong together."""
+        b, columns = self.block, [p.action for p in pairs]
+        actions = b.centred(self._actions[:, columns])
+        states = b.centred(self._states[:, [p.state for p in pairs]])
+        changed, follow = self._commanded[:, columns], self._moved[:, [p.state for p in pairs]]
+        is_velocity = np.array([p.target == "velocity" for p in pairs])
+        usual = np.array([p.sign for p in pairs])
+        moved = np.sqrt(b.sum(actions**2) / b.length[:, None]) > _MOVED * np.array([p.spread for p in pairs])
+        signs = np.full(moved.shape, np.nan)
+        effect = np.where(is_velocity, follow, states)
+        for lag in {p.lag for p in pairs}:
+            of_lag = np.array([p.lag == lag for p in pairs])
+            signs[:, of_lag] = self._correlation(actions[:, of_lag], effect[:, of_lag], lag)
+        whole = (self.jumps <= _JUMP)[:, None]  # where rows are missing, actions and states jump together
+        cause = _unit(b, np.where(is_velocity, actions, changed) * whole)
+        effects = _unit(b, follow * whole) * b.per_step(np.where(signs < 0, -1, 1))
+        cause[:, :] = np.where(b.per_step(moved), cause, 0)
+        found = np.stack([b.sum(self._product(cause, effects, lag)) for lag in _LAGS], 1)
+        found /= np.maximum(1, moved.sum(axis=1))[:, None]
+        peak, height = _peak(found)
+        return {
+            "quality_action_sign": np.where(moved, signs * usual, np.nan),
+            "quality_action_lag": np.where(height >= ALIKE, peak, np.nan),
+            "quality_tracking": np.where(moved.any(axis=1), height, np.nan),
+        }
+
+    def _correlation(self, x: Array, y: Array, lag: int) -> Array:
+        """Return the correlation of centred values with others, ``lag`` steps later, in each episode [episodes, n]."""
+        b, product = self.block, np.zeros(x.shape, np.float64)
+        inside = np.flatnonzero(b.has_later(lag))
+        product[inside] = x[inside] * y[inside + lag]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(b.sum(product) / np.sqrt(b.sum(x**2) * b.sum(y**2)))
+
+    def _product(self, x: Array, y: Array, lag: int) -> Array:
+        """Return the sum over elements of ``x`` times ``y``, which comes ``lag`` steps later [steps]."""
+        found = np.zeros(len(x), np.float64)
+        if len(x) > abs(lag):
+            a, z = (x[: len(x) - lag], y[lag:]) if lag >= 0 else (x[-lag:], y[:lag])
+            found[max(0, -lag) : len(x) - max(0, lag)] = np.einsum("sn,sn->s", a, z)
+        found[~self.block.has_later(lag)] = 0
+        return found
+
+
+def _length(values: Array) -> Array:
+    """Return the Euclidean length of each row [n]."""
+    return np.asarray(np.sqrt(np.einsum("sn,sn->s", values, values)))
+
+
+def _unit(b: Block, values: Array) -> Array:
+    """Return values [steps, n] divided by the root of their sum of squares over each episode; 0 for those at rest."""
+    norm = np.sqrt(b.sum(values**2))
+    with np.errstate(divide="ignore"):
+        return np.asarray(values * b.per_step(np.where(norm > 0, 1 / norm, 0)))
+
+
+def _peak(found: Array) -> tuple[Array, Array]:
+    """Return at which lag correlations [episodes, lags] peak, between whole ones by a parabola, and how high."""
+    best = found.argmax(axis=1)
+    inner = np.clip(best, 1, len(_LAGS) - 2)
+    rows = np.arange(len(found))
+    low, high, after = (found[rows, inner + k] for k in (-1, 0, 1))
+    bend = low - 2 * high + after
+    with np.errstate(invalid="ignore", divide="ignore"):
+        beside = np.where(bend < 0, (low - after) / (2 * bend), 0)
+    at_edge = inner != best
+    lag = np.array(_LAGS)[best] + np.where(at_edge, 0, np.clip(beside, -0.5, 0.5))
+    return lag, found[rows, best]

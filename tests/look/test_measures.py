@@ -1,0 +1,207 @@
+"""Measures of episodes: their numbers against ones that are worked out by hand, and where they are kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlds_cli
+from rlds_cli.errors import RldsError
+from rlds_cli.measures import MEASURES, Measures
+from tests.conftest import run_rlds
+
+
+def made(episodes: list[dict[str, np.ndarray]], home: Path, id: str = "local/arm") -> rlds_cli.Dataset:
+    """Make a dataset of episodes with observation, action and further fields."""
+    return rlds_cli.create(id, episodes, cache_dir=home)
+
+
+def arm(steps: int = 40, *, rest: int = 0, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return an arm that rests, and then follows sines; states come one step after their commands."""
+    rng = np.random.default_rng(seed)
+    t = np.maximum(0, np.arange(steps) - rest)[:, None]
+    action = np.sin(t * rng.uniform(0.2, 0.4, 3))
+    return {"observation": np.concatenate([action[:1], action[:-1]]), "action": action}
+
+
+def column(ds: rlds_cli.Dataset, name: str) -> np.ndarray:
+    m = Measures(ds)
+    m.compute([next(x.group for x in MEASURES if x.name == name)], jobs=0)
+    return Measures(ds).column(name)
+
+
+def test_idle_steps_come_in_runs_of_seven(tmp_path: Path) -> None:
+    """The state rests one step longer than the command, and the first step comes from none."""
+    ds = made([arm(rest=0), arm(rest=5), arm(rest=10), arm(rest=20)], tmp_path)
+    assert column(ds, "quality_idle_run").tolist() == [0, 0, 10, 20]
+    assert column(ds, "quality_idle_start").tolist() == [0, 0, 10, 20]
+    assert column(ds, "quality_idle_share").tolist() == [0, 0, 10 / 40, 20 / 40]
+
+
+def test_states_follow_their_actions_by_one_step(tmp_path: Path) -> None:
+    episodes = [arm(seed=k) for k in range(10)]
+    episodes[3]["action"] = np.concatenate([episodes[3]["action"][:1], episodes[3]["action"][:-1]])
+    episodes[4]["action"] = episodes[4]["action"] * [1, -1, 1]
+    ds = made(episodes, tmp_path)
+    lag, sign = column(ds, "quality_action_lag"), column(ds, "quality_action_sign")
+    assert np.allclose(np.delete(lag, [3, 4]), 1, atol=0.2)
+    assert lag[3] == pytest.approx(0, abs=0.2)
+    assert sign[4] < -0.9 < 0.9 < np.delete(sign, 4).min()
+
+
+def test_stamps_tell_rate_gaps_and_steps_back(tmp_path: Path) -> None:
+    stamps = [np.arange(40) / 20.0 for _ in range(3)]
+    stamps[1] = stamps[1] + np.where(np.arange(40) >= 9, 0.25, 0)  # 0.05 s and 0.25 more: five periods too many
+    stamps[2] = np.where(np.arange(40) == 9, 0.0, stamps[2])
+    ds = made([{**arm(), "info": {"timestamp": s}} for s in stamps], tmp_path)
+    assert column(ds, "quality_rate") == pytest.approx([20, 20, 20])
+    assert column(ds, "quality_time_gap") == pytest.approx([0, 5, 9])
+    assert column(ds, "quality_time_back").tolist() == [0, 0, 1]
+
+
+def test_openpi_keeps_ranges_of_sixteen_without_their_last_ten(tmp_path: Path) -> None:
+    """Frames 5 to 14 repeat one velocity: 10 idle ones. 5 before are too few to keep; of the 25 behind, 15 stay."""
+    velocity = np.arange(40.0)
+    velocity[4:15] = 4
+    episode = {"observation": arm()["observation"], "action": {"joint_velocity": velocity[:, None]}}
+    ds = made([episode], tmp_path)
+    assert column(ds, "quality_openpi_idle_share") == pytest.approx([1 - 15 / 40])
+
+
+def test_openpis_rule_needs_velocities(tmp_path: Path) -> None:
+    ds = made([arm()], tmp_path)
+    with pytest.raises(RldsError, match="joint velocities"):
+        column(ds, "quality_openpi_idle_share")
+
+
+def test_jumps_wraps_and_frozen_fields(tmp_path: Path) -> None:
+    jump, wrap, frozen = arm(seed=1), arm(seed=1), arm(seed=1)
+    jump["observation"] = np.delete(jump["observation"], range(10, 15), axis=0)
+    jump["action"] = np.delete(jump["action"], range(10, 15), axis=0)
+    wrap["observation"][20:, 0] += 2 * np.pi
+    two = {"a": frozen["observation"].copy(), "b": frozen["observation"] + 1}
+    two["a"][12:21] = two["a"][12]
+    ds = made([arm(seed=1), jump, wrap], tmp_path)
+    assert column(ds, "quality_motion_jump").argmax() != 0
+    assert column(ds, "quality_wraps").tolist() == [0, 0, 1]
+    other = made([{"observation": two, "action": frozen["action"]}], tmp_path, "local/two")
+    assert column(other, "quality_frozen_signal").tolist() == [8]
+
+
+def test_saturated_actions_keep_their_extremes(tmp_path: Path) -> None:
+    """A sine is beyond 0.5 in two thirds of its steps; steps at rest do not count."""
+    sine, ramp = np.sin(np.arange(120) * 2 * np.pi / 60)[:, None], np.arange(120)[:, None] / 120
+    rest = np.where(np.arange(120) < 60, 0, 1)[:, None] * ramp
+    episodes = [
+        {"observation": ramp, "action": sine},
+        {"observation": ramp, "action": np.clip(sine, -0.5, 0.5)},
+        {"observation": rest, "action": rest},
+    ]
+    values = column(made(episodes, tmp_path), "quality_saturation")
+    assert values[0] < 0.1
+    assert values[1] == pytest.approx(2 / 3, abs=0.03)
+    assert values[2] < 0.1
+
+
+def test_values_that_are_not_finite_are_counted_and_do_not_spread(tmp_path: Path) -> None:
+    broken = arm(seed=2)
+    broken["observation"][7, 1] = np.nan
+    ds = made([arm(seed=2), broken], tmp_path)
+    assert column(ds, "quality_not_finite").tolist() == [0, 1]
+    assert np.isfinite(column(ds, "quality_motion_jump")).all()
+
+
+def test_measures_are_kept_by_what_was_read(tmp_path: Path) -> None:
+    """A selection has its own already; episodes that are appended are the only ones that a next version measures."""
+    ds = made([arm(seed=k) for k in range(6)], tmp_path)
+    Measures(ds).compute(["motion"], jobs=0)
+    some = ds.select(episodes=[4, 1]).save("some", cache_dir=tmp_path)
+    assert Measures(some).costs(["motion"])[0].episodes == 0
+    assert Measures(some).column("quality_jerk").tolist() == column(ds, "quality_jerk")[[4, 1]].tolist()
+    labelled = ds.label(good=True)
+    assert Measures(labelled).costs(["motion"])[0].episodes == 0
+    other = made([arm(seed=k) for k in range(7)], tmp_path / "other")
+    assert Measures(other).costs(["motion"])[0].episodes == 7
+
+
+def test_columns_of_measures_select_and_become_labels(tmp_path: Path) -> None:
+    ds = made([arm(rest=r) for r in (0, 10, 20)], tmp_path)
+    with pytest.raises(RldsError, match="not computed") as e:
+        ds.select(where="quality_idle_share < 0.3")
+    assert e.value.hint == "rlds check local/arm --measure motion"
+    Measures(ds).compute(["motion"], jobs=0)
+    assert ds.select(where="quality_idle_share < 0.3").episodes.index.tolist() == [0, 1]
+    assert ds.episodes["quality_idle_run"].tolist() == [0, 10, 20]
+    assert ds.select(episodes=[2]).episodes["quality_idle_run"].tolist() == [20]
+    fingerprint = ds.fingerprint
+    assert rlds_cli.open_dataset("local/arm", cache_dir=tmp_path).fingerprint == fingerprint
+
+
+def test_a_directory_of_a_stranger_has_measures_of_its_own(tmp_path: Path) -> None:
+    """Its digests are claims: measures of the dataset that it says to be are not taken for its own."""
+    import shutil
+
+    ds = made([arm(seed=k) for k in range(3)], tmp_path / "home")
+    Measures(ds).compute(["motion"], jobs=0)
+    shutil.copytree(ds.path, tmp_path / "elsewhere" / "arm")
+    copy = rlds_cli.open_dataset(tmp_path / "elsewhere" / "arm")
+    m = Measures(copy, cache_dir=tmp_path / "home")
+    assert m.costs(["motion"])[0].episodes == 3
+    m.compute(["motion"], jobs=0)
+    assert len(list((tmp_path / "home" / "measures").iterdir())) == 2
+
+
+def test_a_torn_file_is_continued(tmp_path: Path) -> None:
+    ds = made([arm(seed=k) for k in range(3)], tmp_path)
+    Measures(ds).compute(["motion"], jobs=0)
+    wanted = Measures(ds).column("quality_jerk")
+    (file,) = (tmp_path / "measures" / "local+arm").glob("motion-*.jsonl")
+    file.write_bytes(file.read_bytes()[:-9])
+    assert Measures(ds).costs(["motion"])[0].episodes == 3
+    Measures(ds).compute(["motion"], jobs=0)
+    assert Measures(ds).column("quality_jerk").tolist() == wanted.tolist()
+    file.write_text('{"key": "' + file.stem.partition("-")[2] + '"}\n{"episodes": 3, "values": {"x": [1, [2]]}}\n')
+    assert Measures(ds).costs(["motion"])[0].episodes == 3
+
+
+def test_own_functions_are_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    made([arm(seed=k) for k in range(3)], tmp_path)
+    (tmp_path / "my.py").write_text(
+        "def grip(episode):\n    return {'most': episode['action'].max(), 'n': len(episode['action'])}\n"
+    )
+    done = run_rlds("check", "local/arm", "--fn", f"{tmp_path}/my.py:grip", "--quick", "--json")
+    assert done.returncode == 0, done.stderr
+    ds = rlds_cli.open_dataset("local/arm")
+    assert ds.episodes["quality_grip_n"].tolist() == [40, 40, 40]
+    assert ds.episodes["quality_grip_most"].tolist() == [float(ds.episode(k)["action"].max()) for k in range(3)]
+    (tmp_path / "wrong.py").write_text("def wrong(episode):\n    return 'many'\n")
+    done = run_rlds("check", "local/arm", "--fn", f"{tmp_path}/wrong.py:wrong", "--quick")
+    assert done.returncode != 0
+    assert b"returns str for local/arm, episode 0" in done.stderr
+
+
+def test_the_list_explains_all_measures() -> None:
+    done = run_rlds("check", "--list", "--json")
+    told = {m["name"]: m for m in json.loads(done.stdout)}
+    assert set(told) == {m.name for m in MEASURES}
+    assert all(
+        m["unit"] and m["text"].endswith(".") and m["source"] and m["name"].isidentifier() for m in told.values()
+    )
+    assert run_rlds("check", "--list").stdout.count(b"group camera") == 6
+
+
+def test_the_home_knows_its_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`du` counts them, `rm` takes them along, and `gc` removes those of a dataset that is gone."""
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    Measures(made([arm()], tmp_path)).compute(["motion"], jobs=0)
+    Measures(made([arm()], tmp_path, "local/other")).compute(["motion"], jobs=0)
+    assert json.loads(run_rlds("du", "--json").stdout)["measures"] > 0
+    assert run_rlds("rm", "local/arm", "--yes").returncode == 0
+    assert [d.name for d in (tmp_path / "measures").iterdir()] == ["local+other"]
+    (tmp_path / "measures" / "local+gone").mkdir()
+    assert run_rlds("gc", "--yes").returncode == 0
+    assert [d.name for d in (tmp_path / "measures").iterdir()] == ["local+other"]
