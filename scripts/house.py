@@ -78,7 +78,7 @@ _BELOW = {
     "look.pages": f"{_STORED} dataset archives look.checks look.report",
     "share": f"{_STORED} dataset look.report",
     "keep": f"{_STORED} dataset archives look.checks make.convert make.downloads loader preprocess share",
-    "view": f"{_STORED} dataset look.checks look.report",
+    "view": f"{_STORED} dataset look.checks look.measures look.report",
     "bridges.exports": f"{_STORED} dataset archives make.convert",
     "bridges": f"{_STORED} dataset archives bridges.exports make.convert make.downloads loader keep look.report",
 }

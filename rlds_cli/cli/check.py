@@ -211,9 +211,7 @@ def _suppress(ds: Dataset | str, report: CheckReport, code: str, reason: str, ca
 
 def _print_episodes(report: CheckReport, code: str, *, quick: bool) -> None:
     """Print the expression that selects the episodes of a finding."""
-    from rlds_cli import look
-
-    found = look.episodes_of(report, code)
+    found = report.episodes_of(code)
     out.result(found, visible.Lines(found.where))
     if not found.num_episodes:
         unread = "; no rows were read" if quick else ""

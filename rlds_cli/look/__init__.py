@@ -4,10 +4,10 @@ Records: `summarise` and `describe_episode` describe a dataset, `describe_source
 file, `compare` two datasets, `inspect` any of them, and `summarise_derived` what a preprocess run made. An
 `EpisodeTable` filters and sorts episodes, and `HomeContents` are the datasets of a home. `trace` compares single steps
 with the archive. `overview`, `listing` and `card` describe what the disk and the registry hold, with `citation`,
-`fingerprint` and `nearest`. `check` and `check_archive` look for faults in the content, `episodes_of` a finding of one
-of the `CODES`; `record_findings` writes them into a manifest. `Measures` are numbers that tell the bad episodes. `choose_files` and `files_to_import` return the files
-that a user's paths and patterns stand for. `diagnose` looks at the installation, whose readers are the
-`installed_readers`.
+`fingerprint` and `nearest`. `check` and `check_archive` look for faults in the content, each of one of the `CODES`;
+`record_findings` writes them into a manifest. `Measures` are numbers that tell the bad episodes. `choose_files` and
+`files_to_import` return the files that a user's paths and patterns stand for. `diagnose` looks at the installation,
+whose readers are the `installed_readers`.
 
 Pages: `page` draws a record on a terminal, and `account_lines` the account of an archive; fields are sorted by `rank`.
 `write_page` writes the HTML report, `write_plot` a chart or pictures (`plot_suffixes`), `plot` a chart. `pages_beside`
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
-    from rlds_cli.look.checks.findings import CODES, episodes_of
+    from rlds_cli.look.checks.findings import CODES
     from rlds_cli.look.checks.run import check_archive, record_findings
     from rlds_cli.look.files.given import choose_files, files_to_import
     from rlds_cli.look.measures.checking import check
@@ -62,7 +62,6 @@ __all__ = [
     "describe_file",
     "describe_source",
     "diagnose",
-    "episodes_of",
     "files_to_import",
     "fingerprint",
     "inspect",
@@ -86,7 +85,7 @@ __all__ = [
 lazy(
     __name__,
     {
-        "checks.findings": "CODES episodes_of",
+        "checks.findings": "CODES",
         "checks.run": "check_archive record_findings",
         "files.given": "choose_files files_to_import",
         "measures.checking": "check",

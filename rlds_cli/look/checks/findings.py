@@ -192,6 +192,10 @@ class CheckReport:
     since: int | None = None
     known: tuple[Finding, ...] = ()
 
+    def episodes_of(self, code: str) -> FoundEpisodes:
+        """Return the episodes of all findings of ``code``; see `checks.episodes_of`."""
+        return episodes_of(self, code)
+
 
 def finding(
     code: str,
