@@ -94,19 +94,19 @@ def usage(refs: Iterable[str] = (), *, cache_dir: StrPath | None = None) -> Usag
                 owners.setdefault(inode, []).append(name)
     seen = set[Inode]()
     taken = {id: add_new(sizes, seen) for id, sizes in archives.items()}
-    archived, cached = sum(taken.values()), sum(add_new(sizes, seen) for sizes in of_measures.values())
+    archived, cached = sum(taken.values()), sum(add_new(sizes, seen) for sizes in measured.values())
     rows = [_dataset(id, path, taken.pop(str(id), 0), caches[str(id)], owners) for id, path in there]
     rows += [DatasetUsage(id, size, 0, 0, None, False) for id, size in taken.items() if size]
     rows.sort(key=lambda row: _order((ids.parse(row.id), root)))  # archives before what was made of parts of them
     rows = [row for row in rows if not chosen or row.id in chosen]
     caches_of = (root / "packed", home.frames, home.remote, home.measures)
-    packed, frames, remote, of_measures = (size_on_disk(place, seen) for place in caches_of)
+    packed, frames, remote, kept = (size_on_disk(place, seen) for place in caches_of)
     left_over, walked = Files(), {str(place) for _, path in there for place in (path, History(path).beside)}
     for top in ("partial", "archives", "datasets", "versions"):
         left_over.add(root / top, without=walked)
     partial = add_new(left_over.sizes, seen)
-    total = archived + cached + packed + frames + partial + remote + of_measures
-    return Usage(root, tuple(rows), packed, partial, archived, cached, total, disk.free(root), remote, frames, of_measures)
+    total = archived + cached + packed + frames + partial + remote + kept
+    return Usage(root, tuple(rows), packed, partial, archived, cached, total, disk.free(root), remote, frames, kept)
 
 
 def _chosen(refs: Iterable[str], root: Path, cache_dir: StrPath | None) -> set[str]:
