@@ -471,7 +471,7 @@ class _Decoder:
         self._context = _open(self._av, track)
         self._reformatter = self._av.video.reformatter.VideoReformatter()
         self._alone = video_files.one_thread(self._av)
-        self._prefix = _length_prefix(track)
+        self._prefix = track.length_prefix
         self._video: Hashable = None
         self._next = 0  # packet
         self._last: int | None = None  # time of the frame that came out last
@@ -570,12 +570,6 @@ class _Decoder:
         plane = self._reformatter.reformat(frame, format=form, **self._alone).planes[0]
         rows = np.frombuffer(plane, "<u2").reshape(plane.height, -1)  # lines are padded
         return rows[:, : frame.width]
-
-
-def _length_prefix(track: Track) -> int:
-    """Return the bytes of the length before each unit in a packet of H.264 (ISO/IEC 14496-15, avcC); else 0."""
-    is_avcc = track.codec == "h264" and len(track.extradata) > 4 and track.extradata[0] == 1
-    return (track.extradata[4] & 3) + 1 if is_avcc else 0
 
 
 def _open(av: Any, track: Track) -> Any:

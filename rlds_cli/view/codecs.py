@@ -20,6 +20,7 @@ MP4, WEBM, MATROSKA, AVI = "video/mp4", "video/webm", "video/x-matroska", "video
 _PLAYED = {MP4: ("h264", "hevc", "av1", "vp9", "mpeg4"), WEBM: ("vp8", "vp9", "av1")}
 _DOCTYPE_WEBM = b"\x42\x82\x84webm"
 _HEAD = 256
+_MOST_UNITS = 64  # of a packet, before the first of a picture
 # Pixels of a frame up to which a level of VP9 reaches, beside ten times its number (VP9 bitstream, annex A).
 _VP9_LEVELS = ((36_864, 10), (73_728, 11), (122_880, 20), (245_760, 21), (552_960, 30), (983_040, 31))
 _VP9_LARGE = ((2_228_224, 41), (8_912_896, 51), (35_651_584, 61))
@@ -34,9 +35,9 @@ def container_of(data: Array) -> str:
 
 
 def mime_of(data: Array, track: Track) -> str | None:
-    """Return the type that `canPlayType` of a browser takes; None for what no browser plays."""
+    """Return the type that `canPlayType` of a browser takes; None for what no browser plays, or seeks in."""
     container = container_of(data)
-    if track.codec not in _PLAYED.get(container, ()):
+    if track.codec not in _PLAYED.get(container, ()) or _has_open_groups(data, track):
         return None
     codec = _codec(data, track)
     return f'{container}; codecs="{codec}"' if codec else None
@@ -58,6 +59,26 @@ def _codec(data: Array, track: Track) -> str | None:
         start = extra.find(b"\x00\x00\x01\xb0")  # visual_object_sequence: its profile and level follow
         return f"mp4v.20.{extra[start + 4] if start >= 0 and start + 4 < len(extra) else 1}"
     return "vp8" if track.codec == "vp8" else None
+
+
+def _has_open_groups(data: Array, track: Track) -> bool:
+    """Return whether pictures of H.264 refer to some before a key frame: Chromium shows nothing after a seek to it.
+
+    Such a key frame is no IDR picture, of which the units have type 5 (ITU-T H.264, 7.4.1); the second one shows it.
+    """
+    width = track.length_prefix
+    if not width or len(track.keys) < 2:
+        return False
+    at = int(track.start[track.keys[1]])
+    stop = at + int(track.size[track.keys[1]])
+    for _ in range(_MOST_UNITS):
+        if at + width >= stop:
+            break
+        *length, head = np.asarray(data[at : at + width + 1]).tolist()
+        if 1 <= head & 31 <= 5:  # of a picture
+            return bool(head & 31 != 5)
+        at += width + int.from_bytes(bytes(length))
+    return False
 
 
 def _hevc(extra: bytes) -> str:

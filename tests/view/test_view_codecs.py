@@ -12,6 +12,8 @@ from numbered_frames import film
 from rlds_cli.base.media import video_files
 from rlds_cli.view.codecs import container_of, mime_of
 
+GROUPS = {"g": "10", "bf": "2", "preset": "veryfast", "level": "11"}  # several groups of pictures
+
 
 def mime(path: Path) -> str | None:
     return mime_of(np.fromfile(path, np.uint8), video_files.read(path))
@@ -30,12 +32,14 @@ def mime(path: Path) -> str | None:
         ("a.mp4", {"codec": "vp9"}, 'video/mp4; codecs="vp09.00.10.08"'),
         ("a.webm", {"codec": "vp9"}, 'video/webm; codecs="vp09.00.10.08"'),
         ("a.mp4", {"codec": "mpeg4"}, 'video/mp4; codecs="mp4v.20.1"'),
+        ("a.mp4", {"codec": "h264", "x264-params": "open-gop=1", **GROUPS}, None),
+        ("a.mp4", {"codec": "h264", "x264-params": "open-gop=0", **GROUPS}, 'video/mp4; codecs="avc1.64000b"'),
         ("a.mkv", {"codec": "h264"}, None),
         ("a.avi", {"codec": "mpeg4"}, None),
     ],
 )
 def test_the_type_of_a_video(tmp_path: Path, name: str, options: dict[str, Any], expected: str | None) -> None:
-    assert mime(film(tmp_path / name, range(3), **options)) == expected
+    assert mime(film(tmp_path / name, range(30), **options)) == expected
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,12 @@ class Track:
         return (np.searchsorted(self.keys, self.frames, "right") - 1).astype(np.int32)
 
     @property
+    def length_prefix(self) -> int:
+        """Bytes of the length before each unit in a packet of H.264 (ISO/IEC 14496-15, avcC); 0 for other codecs."""
+        is_avcc = self.codec == "h264" and len(self.extradata) > 4 and self.extradata[0] == 1
+        return (self.extradata[4] & 3) + 1 if is_avcc else 0
+
+    @property
     def seconds(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Time at which each frame is shown [frames]."""
         return self.time[self.frames] / self.timescale + self.delay
