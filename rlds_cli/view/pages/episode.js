@@ -14,7 +14,6 @@ let speed = 1; // the one that was chosen last
 
 export async function episode(main, [key, number], query) {
   const abort = new AbortController();
-  const table = { where: query.get("where"), sort: query.get("sort"), descending: query.get("descending") };
   const parameters = { d: key, v: query.get("v"), episode: number };
   const [facts, about] = await Promise.all([get("episode", parameters, abort.signal), get("about")]);
   parameters.v ??= facts.version;
@@ -47,7 +46,7 @@ export async function episode(main, [key, number], query) {
     },
   });
   const step = new Step(facts, parameters);
-  const around = await neighbours(key, Number(number), facts, query, abort.signal);
+  const around = await neighbours(key, Number(number), query, abort.signal);
   const board = keys({
     toggle: () => player.toggle(),
     pause: () => player.toggle(),
@@ -111,7 +110,7 @@ export async function episode(main, [key, number], query) {
       around[by] ? h("a.ep-other", { href: around[by], rel: by > 0 ? "next" : "prev", title, "aria-label": title }, text) : h("span.ep-other.soft", { "aria-hidden": "true" }, text);
     return h("header.ep-head", {},
       h("div.ep-title", {}, other(-1, "‹", "previous episode (P)"), h("h1", {}, `Episode ${Number(number).toLocaleString("en")}`), other(1, "›", "next episode (N)"),
-        h("span.soft", {}, [plural(facts.steps, "step"), clock.known ? clock.text(player.at(facts.rows - 1)) : null, facts.end, around.of].filter(Boolean).join(" · ")),
+        around.of, h("span.soft", {}, [plural(facts.steps, "step"), clock.known && clock.text(player.at(facts.rows - 1)), facts.end].filter(Boolean).join(" · ")),
         h("span.ep-copy", {}, copy(() => location.href, "copy link"), copy(() => python, "copy Python"), copy(() => shell, "copy command"))),
       facts.task ? h("p.ep-task", {}, facts.task) : null);
   }
@@ -197,15 +196,15 @@ function clockOf({ time, rows }) {
 }
 
 /** The episodes before and behind this one, in the order of the table that led here: {"-1": link, 1: link, of}. */
-async function neighbours(key, number, facts, query, signal) {
-  const at = query.has("at") ? Number(query.get("at")) : number;
-  const order = query.has("at") ? ["v", "where", "sort", "descending"] : ["v"];
-  const keep = Object.fromEntries(order.map((n) => [n, query.get(n)]));
+async function neighbours(key, number, query, signal) {
+  const ordered = query.has("at"), at = ordered ? Number(query.get("at")) : number, v = query.get("v");
+  const order = ordered ? Object.fromEntries(["where", "sort", "desc"].map((n) => [n, query.get(n)])) : {};
   const first = Math.max(0, at - 1);
-  const page = await get("episodes", { d: key, v: keep.v, where: keep.where, sort: keep.sort, descending: keep.descending, first, count: at - first + 2 }, signal).catch(() => null);
+  const page = await get("episodes", { d: key, v, where: order.where, sort: order.sort, descending: order.desc, first, count: at - first + 2 }, signal).catch(() => null);
   const to = (k) => {
-    const other = page?.episodes?.[k - first];
-    return other && k >= 0 ? link(["e", key, String(other.number)], { ...keep, at: query.has("at") ? k : null }) : null;
+    const other = k >= 0 && page?.episodes[k - first];
+    return other ? link(["e", key, String(other.number)], { v, ...order, at: ordered ? k : null }) : null;
   };
-  return { "-1": at > 0 ? to(at - 1) : null, 1: to(at + 1), of: page ? `${(at + 1).toLocaleString("en")} of ${page.matching.toLocaleString("en")}${keep.where ? " that match" : ""}` : null };
+  const place = page && `${(at + 1).toLocaleString("en")} of ${page.matching.toLocaleString("en")}${order.where ? " that match" : ""}`;
+  return { "-1": to(at - 1), 1: to(at + 1), of: place && h("a.soft", { href: link(["d", key], { v, ...order, at: at || null }) }, place) };
 }

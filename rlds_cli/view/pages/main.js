@@ -1,12 +1,8 @@
 // Which page is shown: the home, a dataset with its episodes, or one episode.
 
 import { get, h, link, place, problem } from "./base.js";
-import { home } from "./home.js";
-import { dataset } from "./dataset.js";
-import { batch } from "./batch.js";
-import { episode } from "./episode.js";
 
-const PAGES = { "": home, d: dataset, e: episode, b: batch };
+const PAGES = { d: "dataset", e: "episode", b: "batch" }; // modules, which are fetched when they are shown
 let leave = null; // what the page that is shown has to end
 let turn = 0;
 
@@ -23,8 +19,10 @@ async function show() {
     parts[1] && parts[0] !== "b" ? h("a.id", { href: link(["d", parts[1]], { v: query.get("v") }) }, parts[1]) : "",
     parts[0] === "e" ? h("span", {}, `episode ${parts[2]}`) : "",
   );
-  const page = PAGES[parts[0] ?? ""] ?? home;
+  const name = PAGES[parts[0]] ?? "home";
   try {
+    const page = (await import(`./${name}.js`))[name];
+    if (mine !== turn) return;
     const end = await page(box, parts.slice(1), query);
     if (mine === turn) leave = end ?? null;
     else end?.();

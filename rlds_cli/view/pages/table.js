@@ -31,11 +31,13 @@ export function episodeTable({ key, v, query }) {
   const element = h("section.tb", {}, h("div.tb-bar", {}, h("label.tb-label", {}, "where ", input), clear, count, view, chooser), error, where, box, h("details.tb-same", {}, h("summary", {}, "The same in a shell and in Python"), lines));
 
   const asked = () => ({ d: key, v, where: state.where, sort: state.sort, descending: state.desc ? 1 : null });
+  /** Where an episode is shown, which is the k-th one of the table. */
+  const to = (r, k) => link(["e", key, String(r.number)], { v: v ?? version, ...(state.where || state.sort || state.desc ? { where: state.where, sort: state.sort, desc: state.desc ? 1 : null, at: k } : {}) });
   const rows = new Rows(box, {
     height: 34,
     fetchPage: async (from, number, signal) => (await get("episodes", { ...asked(), first: from, count: number }, signal)).episodes,
     draw: row,
-    open: (r) => r && (location.hash = link(["e", key, String(r.number)], { v: v ?? version })),
+    open: (r) => r && (location.hash = to(r, rows.current)),
     settled: (k) => note({ at: k || null }),
   });
 
@@ -122,10 +124,10 @@ export function episodeTable({ key, v, query }) {
 
   function row(r, k) {
     if (!r) return h("div.tb-row.tb-wait", { role: "row" }, h("span", {}, "…"));
-    const to = link(["e", key, String(r.number)], { v: v ?? version });
-    return h("div.tb-row", { role: "row", click: (e) => e.target.closest("a") || ((rows.current = k), rows.update()), dblclick: () => (location.hash = to) },
-      h("span", { role: "gridcell" }, h("a", { href: to, tabindex: "-1", "aria-label": `episode ${r.number}` }, r.number.toLocaleString("en"))),
-      cameras.length ? h("a.tb-strip", { role: "gridcell", href: to, tabindex: "-1" }, strip().flatMap((field) => [0, Math.max(0, r.values.length - 1)].map((step, last) =>
+    const href = to(r, k);
+    return h("div.tb-row", { role: "row", click: (e) => e.target.closest("a") || ((rows.current = k), rows.update()), dblclick: () => (location.hash = href) },
+      h("span", { role: "gridcell" }, h("a", { href, tabindex: "-1", "aria-label": `episode ${r.number}` }, r.number.toLocaleString("en"))),
+      cameras.length ? h("a.tb-strip", { role: "gridcell", href, tabindex: "-1" }, strip().flatMap((field) => [0, Math.max(0, r.values.length - 1)].map((step, last) =>
         pictures.picture(media("frame", { d: key, v, episode: r.number, step, field, height: 64 }), `${last ? "last" : "first"} frame of ${field}`)))) : null,
       some().map((c) => cell(c, r.values[c.name])));
   }
