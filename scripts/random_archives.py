@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 import random_lerobot
 import zarr
+from random_rllib import rllib
 from random_tables import imitation, step_batches
 
 Rng = np.random.Generator
@@ -675,6 +676,7 @@ FAMILIES: dict[str, Callable[[Rng, Path], Options]] = {
         plain,
         step_batches,
         imitation,
+        rllib,
         lerobot,
     )
 }

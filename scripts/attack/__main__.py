@@ -28,13 +28,14 @@ import datasets
 import growing
 import homes
 import locks
+import recordings
 import scene
 import servers
 import viewers
 
 ATTACKS = {
     f"{module.__name__}.{name}": attack
-    for module in (datasets, growing, locks, homes, archives, servers, addresses, viewers)
+    for module in (datasets, growing, locks, homes, archives, recordings, servers, addresses, viewers)
     for name, attack in module.ATTACKS.items()
 }
 QUICK = [name for name, attack in ATTACKS.items() if getattr(attack, "quick", False)]

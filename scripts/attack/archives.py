@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import struct
 import zlib
@@ -328,3 +329,79 @@ def chunks_of_zarr_that_inflate(scene: Scene) -> None:
     content = b"".join(packed.compress(bytes(64 << 20)) for _ in range(96)) + packed.flush()  # 6 GiB
     (path / "data/state/0.0").write_bytes(content)
     brought_in(scene, path)
+
+
+def packed(value: object) -> bytes:
+    """Write a value as msgpack does, with arrays in the form of msgpack-numpy; bytes of `Raw` stand as they are."""
+    if isinstance(value, Raw):
+        return value.data
+    if value is None or isinstance(value, bool):
+        return {None: b"\xc0", False: b"\xc2", True: b"\xc3"}[value]
+    if isinstance(value, int):
+        return struct.pack(">Bq", 0xD3, value)
+    if isinstance(value, str):
+        return struct.pack(">BI", 0xDB, len(value.encode())) + value.encode()
+    if isinstance(value, bytes):
+        return struct.pack(">BI", 0xC6, len(value)) + value
+    if isinstance(value, dict):
+        return struct.pack(">BI", 0xDF, len(value)) + b"".join(packed(x) for item in value.items() for x in item)
+    assert isinstance(value, np.ndarray)
+    said = {b"nd": True, b"type": value.dtype.str, b"kind": b"", b"data": value.tobytes()}
+    return packed({**said, b"shape": Raw(bytes([0x90 | value.ndim]) + b"".join(map(packed, value.shape)))})
+
+
+class Raw:
+    """Bytes of msgpack."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+def state(**changed: object) -> dict[object, object]:
+    """The state of an episode of RLlib of three steps, with some of it changed."""
+
+    def held(values: np.ndarray) -> dict[object, object]:
+        return {"data": values, "lookback": 0, "finalized": True}
+
+    of = {"observations": held(np.zeros((4, 2))), "actions": held(np.zeros(3)), "rewards": held(np.zeros(3))}
+    return {"id_": "a", **of, "is_terminated": True, "is_truncated": False, "t_started": 0, "t": 3, **changed}
+
+
+@attack(quick=True)
+def states_that_ask_for_much(scene: Scene) -> None:
+    """Episodes of RLlib in msgpack: lists of billions, lists in lists, shapes and types that lie, pickles."""
+
+    def array(dtype: str, shape: tuple[int, ...], data: bytes = bytes(48), kind: bytes = b"") -> dict[object, object]:
+        sides = Raw(struct.pack(">BI", 0xDD, len(shape)) + b"".join(map(packed, shape)))
+        said = {b"nd": True, b"type": dtype, b"kind": kind, b"shape": sides, b"data": data}
+        return {"data": said, "lookback": 0, "finalized": True}
+
+    trap = pickle.dumps(_Trap(scene.work / "ran"))
+    for number, odd in enumerate(
+        (
+            state(rewards=Raw(b"\xdd\xff\xff\xff\xff")),
+            state(rewards=Raw(b"\xdf\xff\xff\xff\xff")),
+            state(rewards=Raw(b"\xc6\xff\xff\xff\xff")),
+            state(rewards=Raw(b"\x91" * 1_000_000 + b"\xc0")),
+            state(rewards=Raw(b"\xdd" + struct.pack(">I", 16_000_000) + b"\x90" * 16_000_000)),
+            state(rewards=Raw(b"\xdd" + struct.pack(">I", 40_000_000) + b"\x90" * 40_000_000)),
+            state(observations=array("<f8", (1 << 40, 1 << 40))),
+            state(observations=array("<f8", (-1,))),
+            state(observations=array("<f8", (0, 1 << 62))),
+            state(observations=array("|V4000000000", (4,))),
+            state(observations=array(",".join(["f8"] * 200_000), (1,))),
+            state(observations=array("|O", (4,), trap)),
+            state(observations=array("<f8", (4,), trap, kind=b"O")),
+            state(observations=array("(100000,100000)f8", (1,))),
+            state(t=1 << 60),
+            state(t_started=-(1 << 60)),
+            state(id_="\x1b[2J" * 1000),
+        )
+    ):
+        file = scene.work / "episodes.parquet"
+        sound = [packed(state(id_=f"{k}")) for k in range(3)]
+        pq.write_table(pa.table({"item": [*sound, packed(odd)]}), file)
+        if brought_in(scene, file) and number < 16:
+            scene.fault(f"state {number} was imported")
+        if (scene.work / "ran").exists():
+            scene.fault("a pickle was read")

@@ -170,3 +170,20 @@ def test_columns_of_the_new_api_stack_are_read(tmp_path: Path) -> None:
     assert read.episodes.length.tolist() == [*LENGTHS] and read.episodes.observed.all()
     assert read.episodes.end.tolist() == [TERMINATED, TRUNCATED, TERMINATED]
     assert read.of(2, "observation")[:, 0].tolist() == [20.0, 21.0, 22.0, 23.0]
+
+
+def test_observations_that_are_a_tuple_are_read(tmp_path: Path) -> None:
+    """A finalized buffer of a Tuple space is a list of arrays, and no list of steps."""
+    state = episode(0, 3)
+    seen = state["observations"]["data"]
+    state["observations"] = buffer([seen, seen[:, 0]]) | {"finalized": True}
+    read = Rows("plain", write_states(tmp_path / "a.parquet", [state]))
+    np.testing.assert_array_equal(read.of(0, "observation/0"), seen)
+    np.testing.assert_array_equal(read.of(0, "observation/1").ravel(), seen[:, 0])
+
+
+@pytest.mark.parametrize("steps", [1 << 62, -5])
+def test_counts_of_steps_that_lie_take_no_memory(tmp_path: Path, steps: int) -> None:
+    path = write_states(tmp_path / "a.parquet", [changed(episode(0, 3), t=steps)])
+    with pytest.raises(CorruptArchive, match=f"has {steps:,} steps, and 3 values of obs"):
+        plan_import(path, "local/x")

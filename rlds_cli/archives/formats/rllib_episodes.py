@@ -136,15 +136,16 @@ def _batch(state: bytes | None, path: Path, row: int) -> Any:
             columns |= dict(_leaves(name, _values(said[key])))
         for name, of in (said.get("extra_model_outputs") or {}).items():
             columns |= dict(_leaves(str(name), _values(of)))
-        ends = {"terminateds": said["is_terminated"], "truncateds": said["is_truncated"]}
-        columns |= {name: np.arange(n) == n - 1 if bool(flag) else np.zeros(n, bool) for name, flag in ends.items()}
-        columns |= {"t": np.arange(begin, end)}
+        ends = {"terminateds": bool(said["is_terminated"]), "truncateds": bool(said["is_truncated"])}
     except UnsafeArchive as e:
         raise UnsafeArchive(f"{where}: {e.message}", hint=e.hint) from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as e:
         raise CorruptArchive(f"{where} is not the state of an episode of RLlib: {type(e).__name__}: {e}") from e
     if odd := next((name for name, values in columns.items() if len(values) != n), None):
         raise CorruptArchive(f"{where} has {n:,} steps, and {len(columns[odd]):,} values of {odd}.")
+    for name, flag in ends.items():
+        columns[name] = np.arange(n) == n - 1 if flag else np.zeros(n, bool)
+    columns["t"] = np.arange(begin, end)
     if odd := next((name for name, values in columns.items() if values.dtype.kind not in "biuf"), None):
         raise UnknownLayout(f"{where}: {odd} holds {columns[odd].dtype} values, which are not read.")
     texts = {name: said.get(key) for name, key in (("eps_id", "id_"), ("agent_id", "agent_id"))}
@@ -164,9 +165,16 @@ def _record(columns: Mapping[str, Array], texts: Mapping[str, str], n: int) -> A
 
 
 def _values(buffer: Any) -> Any:
-    """Return the values of a buffer without those of the chunk before: an array, or a dictionary of arrays."""
+    """Return the values of a buffer without those of the chunk before: an array, or a dictionary of arrays.
+
+    A list is one of steps, or in a buffer that is finalized a tuple of arrays.
+    """
     data, lookback = buffer["data"], int(buffer["lookback"])
-    return _stacked(data[lookback:]) if isinstance(data, list) else _cut(data, lookback)
+    if lookback < 0:
+        raise ValueError(f"a lookback of {lookback}")
+    if isinstance(data, list) and buffer.get("finalized") is not True:
+        return _stacked(data[lookback:])
+    return _cut(data, lookback)
 
 
 def _stacked(values: Sequence[Any]) -> Any:
