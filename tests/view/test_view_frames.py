@@ -224,6 +224,22 @@ def test_an_address_is_asked_for_what_is_shown(tmp_path: Path) -> None:
         assert [shown(viewer, step) for step in (7, 8, 70)] == [7, 8, 70]
 
 
+def test_a_dataset_that_grows(tmp_path: Path) -> None:
+    def episode(first: int) -> dict[str, Any]:
+        path = film(tmp_path / f"{first}.mp4", range(first, first + 20), g="8", bf="2")
+        return {"observation": {"cam": Video(path)}, "action": np.zeros((19, 1), np.float32)}
+
+    with rlds_cli.writer("local/log") as w:
+        w.add_episodes([episode(100)])
+        w.commit()
+        with viewing(rlds_cli.open_dataset("local/log")) as viewer:
+            assert shown(viewer, 7) == 107
+            w.add_episodes([episode(200)])
+            w.commit()
+            answer = viewer.ask("media/frame", d="~0", episode=1, step=19, field=CAMERA)
+            assert number_of(answer.body) == 219 and shown(viewer, 8) == 108
+
+
 # -- what strangers send
 
 
