@@ -57,12 +57,10 @@ def check(manifest: Any) -> None:
     fields = manifest["fields"]
     for f in fields:
         _check_field(f)
-    _check_names([f["name"] for f in fields])
-    _check_paths([f["path"] for f in fields])
-    _check_counts(manifest["counts"])
+    _check_names(fields)
+    _check_counts(manifest["counts"], fields)
     _check_growing(manifest)
-    _check_rows(manifest["counts"]["rows"], fields)
-    _check_stats(manifest["stats"], {f["name"]: f for f in fields})
+    _check_stats(manifest["stats"], fields)
 
 
 def shape(value: Any, where: str, *, itemsize: int = 1, most: int = MOST_BYTES) -> tuple[int, ...]:
@@ -73,7 +71,7 @@ def shape(value: Any, where: str, *, itemsize: int = 1, most: int = MOST_BYTES) 
     ValueError
     """
     _shape(value, where)
-    if math.prod(max(1, d) for d in value) * itemsize > most:
+    if math.prod(filter(None, value)) * itemsize > most:
         raise _wrong(value, where, f"a shape of at most {most:,} bytes")
     return tuple(value)
 
@@ -177,9 +175,9 @@ def _record(required: Mapping[str, Check], optional: Mapping[str, Check] = {}, *
         for key, check_item in optional.items():
             if key in value:
                 check_item(value[key], f"{where}: {key}")
-        unknown = [key for key in value if closed and key not in required and key not in optional]
-        if unknown:
-            raise _wrong(unknown[0], f"{where}: a key", ", ".join(required))
+        for key in value if closed else ():
+            if key not in required and key not in optional:
+                raise _wrong(key, f"{where}: a key", ", ".join(required))
 
     return check
 
@@ -248,6 +246,7 @@ def _part_of_space(value: Any, where: str) -> None:
 _shape: Check = _list(_whole(), most=MOST_DIMENSIONS + 1)
 _numbers: Check = _bound
 _dtype = _one_of(*NUMERIC)
+_sha256 = _like(_DIGEST, "a sha256")
 _SPACES: Mapping[Any, Check] = {
     "Box": _record({"dtype": _dtype, "shape": _space_shape, "low": _bound, "high": _bound}),
     "Discrete": _record({"n": _whole(0, 1 << 63)}, {"start": _or_none(_whole(-(1 << 63), 1 << 63)), "dtype": _dtype}),
@@ -479,7 +478,7 @@ def _check_growing(manifest: Mapping[str, Any]) -> None:
     """Check what growing datasets have, and what they never have."""
     growing = manifest.get("growing")
     if not growing:
-        _like(_DIGEST, "a sha256")(manifest["files"], "the manifest: files")
+        _sha256(manifest["files"], "the manifest: files")
         return
     if "segment_rows" not in growing:
         raise ValueError('growing lacks "segment_rows"')
@@ -495,34 +494,23 @@ def _check_frames(sides: Sequence[int], where: str) -> None:
         raise _wrong(sides, f"{where}: shape", f"[H, W, C] of at most {_MOST_PIXELS:,} pixels")
 
 
-def _check_names(names: Sequence[str]) -> None:
-    twice = _first_twice(names)
-    if twice is not None:
-        raise ValueError(f"two fields are called {twice[:80]!r}")
-
-
-def _check_paths(paths: Sequence[str]) -> None:
-    """Refuse two fields in one directory, also where a file system ignores case, and one inside another."""
-    lower = [path.lower() for path in paths]
-    twice = _first_twice(lower)
-    if twice is not None:
-        raise ValueError(f"two fields have the path {twice[:80]!r}")
-    ordered = sorted(path + "/" for path in lower)
-    for one, other in pairwise(ordered):
+def _check_names(fields: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse two fields of one name or in one directory, also if case is ignored, and one inside another."""
+    names, paths = set[str](), set[str]()
+    for f in fields:
+        name, path = f["name"], f"{f['path'].lower()}/"
+        if name in names:
+            raise ValueError(f"two fields are called {name[:80]!r}")
+        if path in paths:
+            raise ValueError(f"two fields have the path {path[:-1][:80]!r}")
+        names.add(name)
+        paths.add(path)
+    for one, other in pairwise(sorted(paths)):
         if other.startswith(one):
             raise ValueError(f"the field at {other[:-1][:80]!r} lies inside the one at {one[:-1][:80]!r}")
 
 
-def _first_twice(texts: Sequence[str]) -> str | None:
-    seen: set[str] = set()
-    for text in texts:
-        if text in seen:
-            return text
-        seen.add(text)
-    return None
-
-
-def _check_counts(c: Mapping[str, int]) -> None:
+def _check_counts(c: Mapping[str, int], fields: Sequence[Mapping[str, Any]]) -> None:
     ends = c["terminated"] + c["truncated"] + c["cut"]
     if c["rows"] < c["steps"]:
         raise _wrong(c["rows"], "the manifest: counts: rows", f"at least the {c['steps']:,} steps")
@@ -531,25 +519,20 @@ def _check_counts(c: Mapping[str, int]) -> None:
     for name, most in (("transitions", "steps"), ("final_observations", "episodes"), ("terminated_inside", "steps")):
         if c[name] > c[most]:
             raise _wrong(c[name], f"the manifest: counts: {name}", f"at most the {c[most]:,} {most}")
+    widest = 0  # bytes of a row of a field
+    for f in fields:
+        width = {"frames": 8, "text": 4}.get(f["kind"]) or math.prod(f["shape"]) * NUMERIC[f["dtype"]]
+        widest = max(widest, width)
+    if c["rows"] > _MOST_EMPTY_ROWS and not widest:
+        raise _wrong(c["rows"], "the manifest: counts: rows", "fields that hold something")
+    if c["rows"] * widest > MOST_BYTES:
+        raise _wrong(c["rows"], "the manifest: counts: rows", f"at most {MOST_BYTES:,} bytes")
 
 
-def _check_rows(rows: int, fields: Sequence[Mapping[str, Any]]) -> None:
-    widths = [_row_bytes(f) for f in fields]
-    if rows > _MOST_EMPTY_ROWS and not any(widths):
-        raise _wrong(rows, "the manifest: counts: rows", "fields that hold something")
-    if rows * max(widths, default=0) > MOST_BYTES:
-        raise _wrong(rows, "the manifest: counts: rows", f"at most {MOST_BYTES:,} bytes")
-
-
-def _row_bytes(f: Mapping[str, Any]) -> int:
-    if f["kind"] == "array":
-        return int(math.prod(f["shape"]) * NUMERIC[f["dtype"]])
-    return 8 if f["kind"] == "frames" else 4
-
-
-def _check_stats(stats: Mapping[str, Mapping[str, Any]], fields: Mapping[str, Mapping[str, Any]]) -> None:
+def _check_stats(stats: Mapping[str, Mapping[str, Any]], fields: Sequence[Mapping[str, Any]]) -> None:
+    known = {f["name"]: f for f in fields} if stats else {}
     for name, found in stats.items():
-        f = fields.get(name)
+        f = known.get(name)
         where = f"the statistics of {name[:80]!r}"
         if f is None or f["kind"] != "array":
             raise ValueError(f"{where} belong to a field without statistics")

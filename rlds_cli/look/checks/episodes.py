@@ -58,7 +58,20 @@ def boundaries(s: Subject) -> Iterator[Finding]:
             yield from _step_column(s, f)
         for f in _columns_named(s, _EPISODES, text=True):
             yield from _episode_column(s, f)
-    yield from _lengths(s)
+    limit, longest = s.max_episode_steps, int(s.length.max(initial=0))
+    if len(s.length) <= _MIN_EPISODES or (limit and longest <= limit):
+        return
+    usual, at = _beyond_horizon(s.length)
+    if len(at):
+        text = f"{plural(len(at), 'episode', 'has', 'have')} a multiple of {usual:,} steps, the usual and otherwise"
+        text += f" greatest length, e.g. {int(s.length[at[0]]):,}: {_MERGED}"
+        yield finding("length-multiple", "warning", text, len(at), None, whole(at))
+        return
+    usual, at = _beyond_others(s)
+    if len(at):
+        text = f"{plural(len(at), 'episode', 'is', 'are')} over {_OUTLIER_FACTOR} times as long as 99 % of the others"
+        text += f" ({longest:,} steps, {usual:,}): {_MERGED}"
+        yield finding("length-outlier", "warning", text, len(at), None, whole(at))
 
 
 def _columns_named(s: Subject, names: re.Pattern[str], *, text: bool) -> list[Field]:
@@ -170,23 +183,6 @@ def _is_id(s: Subject, f: Field, changes: IntArray) -> bool:
 # -- lengths
 
 
-def _lengths(s: Subject) -> Iterator[Finding]:
-    limit, longest = s.max_episode_steps, int(s.length.max(initial=0))
-    if len(s.length) <= _MIN_EPISODES or (limit and longest <= limit):
-        return
-    usual, at = _beyond_horizon(s.length)
-    if len(at):
-        text = f"{plural(len(at), 'episode', 'has', 'have')} a multiple of {usual:,} steps, the usual and otherwise"
-        text += f" greatest length, e.g. {int(s.length[at[0]]):,}: {_MERGED}"
-        yield finding("length-multiple", "warning", text, len(at), None, whole(at))
-        return
-    usual, at = _beyond_others(s)
-    if len(at):
-        text = f"{plural(len(at), 'episode', 'is', 'are')} over {_OUTLIER_FACTOR} times as long as 99 % of the others"
-        text += f" ({longest:,} steps, {usual:,}): {_MERGED}"
-        yield finding("length-outlier", "warning", text, len(at), None, whole(at))
-
-
 def _beyond_horizon(length: IntArray) -> tuple[int, IntArray]:
     """The usual length, and the few episodes with a multiple of it; none where episodes have other greater lengths."""
     lengths, counts = np.unique(length, return_counts=True)
@@ -218,52 +214,35 @@ def flags(s: Subject) -> Iterator[Finding]:
 
     Inside an episode, ``terminated`` is a warning and ``truncated`` an error. A last step without its flag is an error.
     """
-    if not all(name in s.ds.schema for name in FLAGS):
+    if not s.ds.schema.keys() >= set(FLAGS):
         raise Skipped("it has no flags")
-    yield from _terminated_inside(s)
-    yield from _kinds_of_ends(s)
-    if s.thorough:
-        seen = s.steps_where(_TRUNCATED, np.asarray, last=False)
-        if seen.count:
-            text = _goes_on(seen.count, "truncated")
-            yield finding("truncated-inside", "error", text, seen.count, _TRUNCATED, seen.seen)
-        yield from _flags_of_ends(s)
-
-
-def _goes_on(count: int, flagged: str) -> str:
-    whose = "its" if count == 1 else "their"
-    return f"{plural(count, 'step', 'is', 'are')} {flagged} and {whose} episode continues"
-
-
-def _terminated_inside(s: Subject) -> Iterator[Finding]:
-    count = s.ds.manifest.counts.terminated_inside
+    c, of_episodes, seen = s.ds.manifest.counts, s.ds.episodes.get("num_terminated"), Seen()
+    count = c.terminated_inside
     if s.thorough and count:
         found = s.steps_where(_TERMINATED, np.asarray, last=False)
         count, seen = found.count, found.seen
-    else:
-        seen = _episodes_terminated_inside(s)
+    elif of_episodes is not None:
+        seen = whole(np.flatnonzero(of_episodes > (s.rows.end == TERMINATED)))
     if count:
-        text = _goes_on(count, "terminated")
         known = s.known("terminated-inside")
-        yield finding("terminated-inside", "warning", text, count, _TERMINATED, seen, known)
-
-
-def _episodes_terminated_inside(s: Subject) -> Seen:
-    """Episodes with terminated steps before their end, from the episode table alone."""
-    count = s.ds.episodes.get("num_terminated")
-    if count is None:
-        return Seen()
-    return whole(np.flatnonzero(count > (s.rows.end == TERMINATED)))
-
-
-def _kinds_of_ends(s: Subject) -> Iterator[Finding]:
-    c = s.ds.manifest.counts
+        yield finding("terminated-inside", "warning", _goes_on(count, "terminated"), count, _TERMINATED, seen, known)
     if c.cut == c.episodes > 0:
         text = f"no episode ends with a flag: all {c.episodes:,} count as cut"
         yield finding("never-flagged", "warning", text, c.cut, None, _all(s))
     elif c.episodes and not c.terminated and not c.terminated_inside:
         known = s.known("never-terminated")
         yield finding("never-terminated", "note", "no step is terminated", 1, _TERMINATED, Seen(), known)
+    if s.thorough:
+        found = s.steps_where(_TRUNCATED, np.asarray, last=False)
+        if found.count:
+            text = _goes_on(found.count, "truncated")
+            yield finding("truncated-inside", "error", text, found.count, _TRUNCATED, found.seen)
+        yield from _flags_of_ends(s)
+
+
+def _goes_on(count: int, flagged: str) -> str:
+    whose = "its" if count == 1 else "their"
+    return f"{plural(count, 'step', 'is', 'are')} {flagged} and {whose} episode continues"
 
 
 def _flags_of_ends(s: Subject) -> Iterator[Finding]:
@@ -346,12 +325,7 @@ def isolated_rewards(s: Subject) -> Iterator[Finding]:
         return  # a vector, or several rewards by name: a success cannot be recognised
     stats = s.ds.stats[REWARD]
     low, high = (float(np.ravel(x)[0]) if np.size(x) else np.nan for x in (stats.min, stats.max))
-    if (
-        not s.thorough
-        or not s.ds.manifest.counts.terminated_inside
-        or not low < high
-        or sum(c > 0 for c in stats.histogram) > 2
-    ):
+    if not s.ds.manifest.counts.terminated_inside or not low < high or sum(c > 0 for c in stats.histogram) > 2:
         return
     found = _isolated(s, low, high)
     if found is not None and found.count:
@@ -393,7 +367,7 @@ def repeats(s: Subject) -> Iterator[Finding]:
     columns = [f for f in columns if f.kind != "text" and 0 not in f.shape]
     if not any(f.name.split("/")[0] in ("observation", "action") for f in columns):
         raise Skipped("neither observations nor actions can be compared")
-    if not s.thorough or len(s.length) < 2:
+    if len(s.length) < 2:
         return
     first = repeated(s, columns)
     again = np.flatnonzero(first >= 0)

@@ -22,7 +22,7 @@ _TASK, _DECODED = 512, 16  # rows of a thread, which follow each other in a vide
 def frames(s: Subject) -> Iterator[Finding]:
     """Find steps, and final observations, without a frame, or with one that does not decode: they cannot be loaded."""
     encoded = [f for f in s.ds.schema.values() if f.kind == "frames"]
-    for f in encoded if s.thorough else ():
+    for f in encoded:
         absent = Sightings(s)
         for a in range(0, len(s.rows), _ROWS_AT_ONCE):
             rows = np.arange(a, min(a + _ROWS_AT_ONCE, len(s.rows)))

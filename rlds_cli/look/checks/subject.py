@@ -51,11 +51,6 @@ class Subject:
         except RldsError:
             return None
 
-    @property
-    def is_original(self) -> bool:
-        """True for a dataset converted from a whole archive, neither derived nor a part of it."""
-        return not self.ds.manifest.provenance and ids.parse(self.ds.id).variant is None
-
     @cached_property
     def max_episode_steps(self) -> int | None:
         """The environment's time limit, from the manifest or the registry; None where neither has it."""
@@ -63,9 +58,12 @@ class Subject:
 
     def known(self, code: str) -> tuple[str, ...]:
         """References of the known defects that show as findings of this code; the defects count as explained."""
-        shown = [d for d in (self.entry.defects if self.entry else ()) if code in d.shows_as]
-        self.explained |= {d.code for d in shown}
-        return tuple(dict.fromkeys(short(ref) for d in shown for ref in d.refs))
+        refs: dict[str, None] = {}
+        for d in self.entry.defects if self.entry else ():
+            if code in d.shows_as:
+                self.explained.add(d.code)
+                refs |= dict.fromkeys(map(short, d.refs))
+        return tuple(refs)
 
     def fields(self, *roots: str, kinds: str = "biuf") -> list[Field]:
         """Numeric fields of NumPy's ``kinds`` at and below the names ``roots``, or everywhere when none is given."""
@@ -150,13 +148,13 @@ class Sightings:
 
 def at_steps(episodes: IntArray, steps: IntArray) -> Seen:
     """Return episodes in each of which one step is concerned."""
-    places = zip(episodes[:MOST_PLACES].tolist(), steps[:MOST_PLACES].tolist(), strict=True)
-    return Seen(tuple(episodes.tolist()), tuple(FindingPlace(e, t) for e, t in places))
+    places = map(FindingPlace, episodes[:MOST_PLACES].tolist(), steps[:MOST_PLACES].tolist())
+    return Seen(tuple(episodes.tolist()), tuple(places))
 
 
 def whole(episodes: IntArray) -> Seen:
     """Return episodes that are concerned as a whole."""
-    return Seen(tuple(episodes.tolist()), tuple(FindingPlace(e) for e in episodes[:MOST_PLACES].tolist()))
+    return Seen(tuple(episodes.tolist()), tuple(map(FindingPlace, episodes[:MOST_PLACES].tolist())))
 
 
 def plural(n: int, noun: str, verb: str = "", verbs: str = "") -> str:

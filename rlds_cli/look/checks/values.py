@@ -110,8 +110,14 @@ def constant(s: Subject) -> Iterator[Finding]:
     """
     others = []
     for f in s.fields():
-        same = _constant_elements(s, f)
-        if same is None or f.name in FLAGS or not same.any():
+        stats = s.ds.stats.get(f.name)
+        if stats is None or stats.count < 2 or 0 in f.shape or f.name in FLAGS:
+            continue
+        low, high = np.ravel(np.asarray(stats.min, np.float64)), np.ravel(np.asarray(stats.max, np.float64))
+        same = np.asarray((low == high) & (stats.nonfinite == 0))  # elements of a row that have one value in all steps
+        if np.dtype(f.dtype).kind in "iu":  # statistics are float64, to which larger integers are rounded
+            same &= np.abs(low) < 2**53
+        if not same.any():
             continue
         if f.name.split("/")[0] in _INPUTS:
             yield _constant_input(s, f, same)
@@ -122,18 +128,6 @@ def constant(s: Subject) -> Iterator[Finding]:
     if others:
         text = f"{', '.join(others[:_NAMED])}{f' and {len(others) - _NAMED} more' if len(others) > _NAMED else ''}"
         yield finding("constant-info", "note", f"{text} never change{'s' if len(others) == 1 else ''}", len(others))
-
-
-def _constant_elements(s: Subject, f: Field) -> np.ndarray | None:
-    """Mask of the elements of a row that have one value in all steps; None where the statistics cannot tell."""
-    stats = s.ds.stats.get(f.name)
-    if stats is None or stats.count < 2 or 0 in f.shape:
-        return None
-    low, high = (np.ravel(np.asarray(x, np.float64)) for x in (stats.min, stats.max))
-    same = (low == high) & (stats.nonfinite == 0)
-    if np.dtype(f.dtype).kind in "iu":  # statistics are float64, to which larger integers are rounded
-        same &= np.abs(low) < 2**53
-    return np.asarray(same)
 
 
 def _only_value(s: Subject, name: str) -> float | None:
@@ -171,8 +165,6 @@ def saturated(s: Subject) -> Iterator[Finding]:
         raise Skipped("no continuous actions")
     if not s.ds.store.slices:
         raise Skipped("rows are compressed")
-    if not s.thorough:
-        return
     for f in actions:
         found = saturation(s.ds, f)
         if found is None or found.share < _NOTE:
@@ -332,7 +324,7 @@ def jumps(s: Subject) -> Iterator[Finding]:
     fields = [f for f in s.fields(kinds="f") if _is_state(f) and _width(f) <= _MAX_COMPONENTS]
     if not fields:
         raise Skipped("no continuous observations")
-    for f in fields if s.thorough else ():
+    for f in fields:
         limit = limits(s, f)
         if np.isfinite(limit).any():
             yield from _findings(s, f, *_jumps_and_spikes(s, f, limit))
