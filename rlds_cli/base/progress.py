@@ -71,18 +71,14 @@ def shown(progress: Progress | bool | None) -> Progress:
     InvalidArgument
         The argument is none of these, and cannot be called.
     """
-    if progress is True or (progress is None and _is_watched()):
+    watched = sys.stderr.isatty() or "ipykernel" in sys.modules  # at once: a terminal, or a cell of a notebook
+    if progress is True or (progress is None and watched):
         return Bars(sys.stderr, live=True)
     if progress is None or progress is False:
         return silent
     if not callable(progress):
         raise InvalidArgument(f"progress={progress!r}: True shows bars; else a function of events, or None.")
     return progress
-
-
-def _is_watched() -> bool:
-    """Return whether a person sees stderr at once: a terminal, or a cell of a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 class Bars:

@@ -163,7 +163,9 @@ class EpisodeRunner:
         if ep.end == CUT and end == TRUNCATED:
             end = CUT  # a cut episode is flagged as truncated
         rows = {n: v.rows for n, v in flat.items() if isinstance(v, LazyArray)}
-        used = [n for n in ep.original if n in flat and n not in rows and _is_used(given.get(n))]
+        used = [n for n in ep.original if n in flat and n not in rows]
+        # What the function has not used of its input, it cannot return in parts.
+        used = [n for n in used if not isinstance(v := given.get(n), LazyArray) or v.is_read]
         rows |= {n: _ALL for n in used if forms.same(flat[n], ep.original[n])}
         if length != ep.length and self._task.arrays != "tensordict":
             views = ((n, _rows_of(returned[n], value_of(given[n]), ep.original[n])) for n in used if n in returned)
@@ -401,11 +403,6 @@ def _kept(ep: SourceEpisode, results: list[EpisodeResult]) -> bool:
 def _touched(name: str, results: list[EpisodeResult], kept: bool) -> bool:
     """Return whether a field differs from rows of the source; if lengths are kept, from all its rows."""
     return any(r.rows.get(name) != _ALL if kept else name not in r.rows for r in results)
-
-
-def _is_used(given: object) -> bool:
-    """Return whether the function used a field of its input: what it has not used, it cannot return in parts."""
-    return not isinstance(given, LazyArray) or given.is_read
 
 
 def _with_flags(flat: Flat, ep: SourceEpisode, where: str) -> Flat:

@@ -262,15 +262,9 @@ def runs(lengths: IntArray, steps: int) -> list[int]:
     return firsts
 
 
-def _shared(store: Store) -> Store:
-    """Return a version as the parts of a job share it in a process: what one has read is read once."""
-    if store.address or store.table.segment_rows:  # one that outlives a job would hold the version
-        return store
-    return _opened(store.path, store.version_id)
-
-
 @lru_cache(maxsize=1)
 def _opened(path: Path, version_id: str) -> Store:
+    """Return a version as the parts of a job share it in a process: what one has read is read once."""
     store = open_store(path)
     store.table.check_same(version_id, "opened")
     return store
@@ -281,7 +275,9 @@ class SourceReader:
 
     def __init__(self, dataset: Dataset) -> None:
         self._index = dataset.episodes.index
-        self.store = _shared(dataset.store)
+        store = dataset.store
+        alone = store.address or store.table.segment_rows  # one that outlives a job would hold the version
+        self.store = store if alone else _opened(store.path, store.version_id)
         self._rows = Rows(Dataset(self.store, self._index))
         self._ends = self._rows.end
 

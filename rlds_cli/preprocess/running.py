@@ -188,7 +188,11 @@ def _make(t: Task, how: _Making) -> None:
             return None  # made by the process that held the lock
         History(place.dataset(t.id)).check_replaceable()
         work = place.partial(t.id, t.key[:16])
-        _forget_others(place, t, None if how.force else work)
+        kept = [] if how.force else [work, shards.directory(place, t)]
+        others = place.partial(t.id, "")  # unfinished work of other functions under this name
+        for path in others.parent.glob(f"{others.name}{'[0-9a-f]' * 16}*"):  # not those of ID@NAME.x
+            if path not in kept and not shards.is_running(path):
+                trees.discard(path)
         safe_files.work_directory(work, place.root)
         with _source_stays(t.dataset), ExitStack() as stack:
             nodes = None
@@ -205,7 +209,10 @@ def _run(pool: WorkerPool, work: Path, target: Path, how: _Making) -> None:
 
     An interrupted run of the same task continues from what is in ``work``, which is removed at the end.
     """
-    assumptions = _recall(work)
+    try:
+        assumptions = Assumptions.from_json((work / "known.json").read_text())  # of an earlier run
+    except OSError:
+        assumptions = Assumptions()
     t = job.with_state(pool.task, work, pool)
     broken: PreprocessJob | None = None  # the job of a plan that an episode has contradicted
     while True:
@@ -256,14 +263,6 @@ def _taken_over(todo: PreprocessJob, target: Path, tell: Progress) -> Reuse | No
     return found
 
 
-def _recall(work: Path) -> Assumptions:
-    """Return the assumptions of an earlier run that was interrupted."""
-    try:
-        return Assumptions.from_json((work / "known.json").read_text())
-    except OSError:
-        return Assumptions()
-
-
 def _replan(before: PreprocessJob, now: PreprocessJob, work: Path, assumptions: Assumptions, tell: Progress) -> None:
     """Keep the finished chunks of the plan ``before`` if they can be completed, and record why there is another one."""
     if completing.can_complete(before, now):
@@ -307,12 +306,3 @@ def _source_stays(source: Dataset) -> Iterator[None]:
             "finished chunks are kept.",
             hint=f"rlds download {source.id}, or import it again; then the same command continues",
         ) from e
-
-
-def _forget_others(place: Home, t: Task, keep: Path | None) -> None:
-    """Remove unfinished work of other functions under this name. Shards that are running stay."""
-    mine = place.partial(t.id, "")
-    kept = [] if keep is None else [keep, shards.directory(place, t)]
-    for path in mine.parent.glob(f"{mine.name}{'[0-9a-f]' * 16}*"):  # not those of ID@NAME.x
-        if path not in kept and not shards.is_running(path):
-            trees.discard(path)

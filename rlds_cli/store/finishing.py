@@ -124,7 +124,7 @@ def finish(
         stats={x.field.name: asdict(x.stats) for x in finished if x.stats},
         notes=tuple(asdict(n) for n in Note.merged(built.notes)),
         shared={x.field.name: x.how for x in finished if x.how},
-        known=_known(shared, finished),
+        known=_known(shared, finished) if shared else {},
     )
     content = _beside(built, written, linked) if linked else written
     return complete(built.directory, about, content, metadata=metadata, threads=threads)
@@ -214,6 +214,8 @@ def complete(
     of_episodes = {f.name: layouts.read(directory / "digests" / f.path) for f in c.fields}
     arrays.write(directory / "episodes" / "id", digests.ids(table, of_episodes))
     own_columns.write_own(directory / "episodes", of_user)
+    if about.sources:
+        arrays.write_strings(directory / "sources", [json.dumps(dict(s), sort_keys=True) for s in about.sources])
     manifest = Manifest(
         format=Manifest.FORMAT,
         id=about.id,
@@ -231,7 +233,7 @@ def complete(
         spaces=dict(about.spaces),
         env=dict(about.env),
         stats=c.stats,
-        archive=_write_sources(directory, about.sources),
+        archive=summarise_sources(about.sources),
         options=dict(about.options),
         provenance=about.provenance,
         metadata=tuple(data_not_per_row.write(directory, metadata)),
@@ -425,13 +427,3 @@ def _counts(table: EpisodeTable, total: int, terminated: Array | None) -> Counts
         final_observations=int(table.observed.sum()),
         terminated_inside=0 if terminated is None else int(terminated.sum()) - ended,
     )
-
-
-# -- sources
-
-
-def _write_sources(directory: Path, sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Write one JSON text per archive file, and return their summary for the manifest."""
-    if sources:
-        arrays.write_strings(directory / "sources", [json.dumps(dict(s), sort_keys=True) for s in sources])
-    return summarise_sources(sources)

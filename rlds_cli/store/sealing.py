@@ -8,7 +8,7 @@ all files can be hashed anew: that takes a fingerprint, a lock file or a sha256 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -50,8 +50,17 @@ def seal(directory: Path, m: Manifest, *, known: Mapping[str, str] = {}, threads
     ``known`` holds digests of files by path: those that another dataset recorded for shared files.
     """
     there = lookups.files(directory)
-    names = there.keys() - {m.FILE, m.LISTING, paths.TAGS}
-    listed = dict.fromkeys(sorted(names - _rows(names, m)), "")
+    # Digests of episodes cover plain rows and digests of rows, and the shape the bytes behind them, to which the writer
+    # of a growing dataset that has the same file may add.
+    of_rows: list[str] = []
+    for f in m.fields:
+        of_rows += [f"{digests.ROWS}/{f.path}/"] if digests.has_row_digests(f) else []
+        of_rows += [f"{videos.DIRECTORY}/{f.path}/bytes/"] if f.codec == VIDEO else []
+        of_rows += [f"{f.path}/"] if m.encoding == "memmap" else []
+    covered, listed = tuple(of_rows), dict[str, str]()
+    for name in sorted(there.keys() - {m.FILE, m.LISTING, paths.TAGS}):
+        if name.endswith("zarr.json") or not name.startswith(covered):
+            listed[name] = ""
 
     def add(name: str) -> None:
         listed[name] = known.get(name) or lookups.sha256_of_file(there[name])
@@ -103,18 +112,6 @@ def _compare(file: Path | lookups.WholeFile | None, name: str, digest: str) -> P
         return Problem(name, f"cannot be read: {e.strerror}")
     except DamagedDataset as e:
         return Problem(name, e.message)
-
-
-def _rows(files: Set[str], m: Manifest) -> set[str]:
-    """Return the files of plain rows and of their digests.
-
-    Digests of episodes cover both, and the shape the bytes behind them, to which the writer of a growing dataset that
-    has the same file may add.
-    """
-    below = [f"{digests.ROWS}/{f.path}/" for f in m.fields if digests.has_row_digests(f)]
-    below += [f"{videos.DIRECTORY}/{f.path}/bytes/" for f in m.fields if f.codec == VIDEO]
-    below += [f"{f.path}/" for f in m.fields if m.encoding == "memmap"]
-    return {name for name in files if name.startswith(tuple(below)) and not name.endswith("zarr.json")}
 
 
 def row_files(m: Manifest) -> dict[str, int | None]:

@@ -195,9 +195,11 @@ class _Child:
         progress: Progress,
     ) -> Iterator[Any]:
         """Yield the values of a call, or its only one."""
-        memory = settings.read_memory()
+        memory, directory = settings.read_memory(), ""
+        with suppress(OSError):  # it was removed
+            directory = str(Path.cwd())
         known = {t.__name__: t for t in (*types, Event)}
-        call = _Call(function, arguments, dict(os.environ), _directory(), memory)
+        call = _Call(function, arguments, dict(os.environ), directory, memory)
         answered = False
         try:
             data = pickle.dumps(call, protocol=5)

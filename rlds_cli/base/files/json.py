@@ -40,15 +40,9 @@ def loads(text: str | bytes, *, longest: int = LONGEST) -> Any:
 def _check(text: str | bytes, longest: int) -> None:
     if len(text) > longest:
         raise ValueError(f"{len(text):,} bytes are too many for a description; at most {longest:,} are read")
-    if _most_values(text) > _MOST_VALUES:
+    marks: tuple[Any, ...] = (",", "[", "{") if isinstance(text, str) else (b",", b"[", b"{")
+    if sum(map(text.count, marks)) > _MOST_VALUES:  # an upper bound for the number of values
         raise ValueError(f"it has more than {_MOST_VALUES:,} values")
-
-
-def _most_values(text: str | bytes) -> int:
-    """Return an upper bound for the number of values in a JSON text."""
-    if isinstance(text, str):
-        return text.count(",") + text.count("[") + text.count("{")
-    return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def dumps(values: Any, what: str, *, lines: bool = True) -> str:

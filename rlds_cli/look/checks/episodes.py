@@ -380,10 +380,14 @@ def repeats(s: Subject) -> Iterator[Finding]:
 def repeated(s: Subject, columns: list[Field]) -> IntArray:
     """For every episode the number of the first one with the same content, -1 for that one itself; int64 [E]."""
     first = np.full(len(s.length), -1, np.int64)
-    todo = _sharing(episode_keys(s, columns, shares=(0.0,)))
-    keys = _whole_keys(s, columns, todo)
-    again, of = _later(keys)
-    again, of = todo[again], todo[of]
+    group, size = np.unique(episode_keys(s, columns, shares=(0.0,)), return_inverse=True, return_counts=True)[1:]
+    todo = np.flatnonzero(size[group] > 1)
+    keys = s.length[todo].astype(np.uint64)  # of the whole content of these episodes
+    for chosen, steps in _batches(s, columns, todo):
+        keys[chosen] = _mix(keys[chosen], _words(_rows_of(s, columns, todo[chosen], steps)))
+    earliest, group = np.unique(keys, return_index=True, return_inverse=True)[1:]
+    later = np.flatnonzero(earliest[group] != np.arange(len(keys)))
+    again, of = todo[later], todo[earliest[group][later]]
     same = np.zeros(len(again), bool)
     for pairs, steps in _batches(s, columns, again):
         x, y = (_rows_of(s, columns, which[pairs], steps) for which in (of, again))
@@ -401,28 +405,6 @@ def episode_keys(s: Subject, columns: list[Field], *, shares: tuple[float, ...] 
             rows = start + np.minimum((length * share).astype(np.int64), length - 1)
             for f in columns:
                 keys[a : a + _KEYS_AT_ONCE] = _mix(keys[a : a + _KEYS_AT_ONCE], _words(s.at(f.name, rows)))
-    return keys
-
-
-def _sharing(keys: Words) -> IntArray:
-    """Indices of the keys that occur more than once, in order."""
-    group, size = np.unique(keys, return_inverse=True, return_counts=True)[1:]
-    return np.flatnonzero(size[group] > 1)
-
-
-def _later(keys: Words) -> tuple[IntArray, IntArray]:
-    """Indices of keys that occurred before, and the index where each occurred first."""
-    earliest, group = np.unique(keys, return_index=True, return_inverse=True)[1:]
-    of = earliest[group]
-    again = np.flatnonzero(of != np.arange(len(keys)))
-    return again, of[again]
-
-
-def _whole_keys(s: Subject, columns: list[Field], episodes: IntArray) -> Words:
-    """Hash the whole content of each of ``episodes``."""
-    keys = s.length[episodes].astype(np.uint64)
-    for chosen, steps in _batches(s, columns, episodes):
-        keys[chosen] = _mix(keys[chosen], _words(_rows_of(s, columns, episodes[chosen], steps)))
     return keys
 
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rlds_cli.base import settings
 from rlds_cli.base.files import safe as safe_files
@@ -149,16 +148,16 @@ def check_archive(
 
 def quick(ds: Dataset) -> tuple[Finding, ...]:
     """Findings from the manifest and the episode table, with the places that were recorded at conversion."""
-    recorded = {(f.code, f.field): f for f in map(of_note, _check_notes(ds))}
-    found = [_with_recorded(f, recorded.get((f.code, f.field))) for f in manifest_findings(ds)]
+    recorded, found = dict[tuple[str, str | None], Finding](), list[Finding]()
+    for note in ds.manifest.notes:
+        if "severity" in note:
+            known = of_note(note)
+            recorded[known.code, known.field] = known
+    for f in manifest_findings(ds):
+        known = recorded.get((f.code, f.field), f)
+        # A record may be cut, where the episode table tells all episodes.
+        found.append(replace(known, num_episodes=f.num_episodes, episodes=f.episodes) if f.episodes else known)
     return ranked([*found, *_reader_notes(ds)])
-
-
-def _with_recorded(f: Finding, recorded: Finding | None) -> Finding:
-    """Return a recorded finding; with all episodes where the episode table tells them, since a record may be cut."""
-    if recorded is None:
-        return f
-    return replace(recorded, num_episodes=f.num_episodes, episodes=f.episodes) if f.episodes else recorded
 
 
 def manifest_findings(ds: Dataset, *, without: Collection[str] = ()) -> Iterator[Finding]:
@@ -172,10 +171,6 @@ def manifest_findings(ds: Dataset, *, without: Collection[str] = ()) -> Iterator
 
 def _named(name: str, find: Check, s: Subject) -> Iterator[Finding]:
     return (replace(f, check=name) for f in find(s))
-
-
-def _check_notes(ds: Dataset) -> list[Mapping[str, Any]]:
-    return [n for n in ds.manifest.notes if "severity" in n]
 
 
 def _reader_notes(ds: Dataset) -> list[Finding]:

@@ -75,21 +75,16 @@ def not_finite(s: Subject) -> Iterator[Finding]:
             seen = s.steps_where(f.name, _rows_not_finite).seen if s.thorough else Seen()
             text = f"{plural(count, 'value', 'is', 'are')} NaN or infinite in {f.name}"
             yield finding("not-finite", severity, text, count, f.name, seen)
-        if s.thorough and f.placement == "both":
-            yield from _final_rows_not_finite(s, f, severity)
-
-
-def _final_rows_not_finite(s: Subject, f: Field, severity: Severity) -> Iterator[Finding]:
-    """Find them in final observations, which are not steps and therefore not in the statistics."""
-    known = np.flatnonzero(s.rows.observed)
-    bad = [np.zeros(0, np.int64)]
-    for a in range(0, len(known), _EPISODES_AT_ONCE):
-        some: IntArray = known[a : a + _EPISODES_AT_ONCE]
-        bad.append(some[_rows_not_finite(s.at(f.name, s.rows.final[some]))])
-    episodes = np.concatenate(bad)
-    if len(episodes):
-        text = f"{f.name} is NaN or infinite in the final row of {plural(len(episodes), 'episode')}"
-        yield finding("final-not-finite", severity, text, len(episodes), f.name, at_steps(episodes, s.length[episodes]))
+        if not s.thorough or f.placement != "both":
+            continue
+        known = np.flatnonzero(s.rows.observed)  # final observations are not steps, and not in the statistics
+        bad = [np.zeros(0, np.int64)]
+        for a in range(0, len(known), _EPISODES_AT_ONCE):
+            some: IntArray = known[a : a + _EPISODES_AT_ONCE]
+            bad.append(some[_rows_not_finite(s.at(f.name, s.rows.final[some]))])
+        if len(at := np.concatenate(bad)):
+            text = f"{f.name} is NaN or infinite in the final row of {plural(len(at), 'episode')}"
+            yield finding("final-not-finite", severity, text, len(at), f.name, at_steps(at, s.length[at]))
 
 
 def _rows_not_finite(values: Array) -> BoolArray:
@@ -192,22 +187,17 @@ def saturation(ds: Dataset, f: Field) -> Saturation | None:
     """Measure the saturation of a field over at most 4,096 of its steps; None without bounds, or when compressed."""
     if f.kind != "array" or np.dtype(f.dtype).kind != "f" or 0 in (*f.shape, ds.num_steps) or not ds.store.slices:
         return None
-    rows = Rows(ds)
-    values = np.asarray(rows.at(f.name, rows.of_steps(_sampled_steps(ds))), np.float64)
+    rows, steps = Rows(ds), np.arange(ds.num_steps)
+    if ds.num_steps > _BLOCKS * _BLOCK:  # evenly spaced blocks, since single rows of a cold file cost a page each
+        first = np.linspace(0, ds.num_steps - _BLOCK, _BLOCKS).astype(np.int64)
+        steps = (first[:, None] + np.arange(_BLOCK)).ravel()
+    values = np.asarray(rows.at(f.name, rows.of_steps(steps)), np.float64)
     values = values.reshape(-1, int(np.prod(f.shape)))
     bounds = _space_bounds(ds.manifest.spaces.get("action"), f)
     if bounds is not None:
         return Saturation(_share_at_bounds(values, *bounds), "space", len(values))
     extremes = _observed_bounds(ds, f, values)
     return Saturation(_share_at_bounds(values, *extremes), "extremes", len(values)) if extremes is not None else None
-
-
-def _sampled_steps(ds: Dataset) -> IntArray:
-    """Numbers of steps in evenly spaced blocks: neighbours, since single rows of a cold file cost a page each."""
-    if ds.num_steps <= _BLOCKS * _BLOCK:
-        return np.arange(ds.num_steps)
-    first = np.linspace(0, ds.num_steps - _BLOCK, _BLOCKS).astype(np.int64)
-    return (first[:, None] + np.arange(_BLOCK)).ravel()
 
 
 def _space_bounds(space: Mapping[str, Any] | None, f: Field) -> tuple[FloatArray, FloatArray] | None:

@@ -10,6 +10,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -166,13 +167,13 @@ def _summarise(ds: Dataset, f: Field, elements: bool) -> FieldSummary:
         shape=f.shape,
         kind=f.kind,
         codec=f.codec,
-        bytes=_bytes(ds, f),
+        bytes=sum(ds.store.files.size_with_others(*d.parts) for d in ds.store.table.directories_of(f.name)),
         default=any(is_below(f.name, name) for name in (*_DEFAULT, *ds.manifest.preprocessed)),
         **numbers,
         nonfinite=stats.nonfinite if stats else 0,
         histogram=Histogram(tuple(stats.histogram), stats.low, stats.high) if stats and counted else None,
         saturation=saturation(ds, f) if is_below(f.name, "action") else None,
-        distinct=_distinct(ds, f),
+        distinct=ds.store.table.num_texts(f.name) if f.kind == "text" else None,
         shared=ds.manifest.shared.get(f.name),
         elements=describe_elements(ds, f, stats) if stats and stats.count and elements and f.shape else None,
     )
@@ -191,16 +192,6 @@ def _over_elements(stats: Stats) -> dict[str, Any]:
         "min": float(np.fmin.reduce(low)),
         "max": float(np.fmax.reduce(high)),
     }
-
-
-def _bytes(ds: Dataset, f: Field) -> int:
-    return sum(ds.store.files.size_with_others(*path.parts) for path in ds.store.table.directories_of(f.name))
-
-
-def _distinct(ds: Dataset, f: Field) -> int | None:
-    if f.kind != "text":
-        return None
-    return ds.store.table.num_texts(f.name)
 
 
 def summarise(
@@ -271,9 +262,15 @@ def _normalized(ds: Dataset, returns: Any) -> Distribution | None:
 
 def about(ds: Dataset) -> About:
     """Describe a dataset; a derived one has the description of its source."""
-    entry, facts, env = _entry(ds), ds.manifest.facts, ds.manifest.env
+    facts, env = ds.manifest.facts, ds.manifest.env
+    entry: Entry | None = None
+    low: float | None = None
+    high: float | None = None
+    with suppress(RldsError):  # the registry does not know it
+        entry = registry.known(str(ids.parse(ds.id).base))
+    with suppress(RldsError):
+        low, high = reference_scores(ds.manifest)
     family = next((f for f in registry.families() if f.name == entry.family), None) if entry else None
-    low, high = _reference_scores(ds)
     return About(
         title=family.title if family else None,
         description=_text(facts, "description"),
@@ -291,13 +288,6 @@ def about(ds: Dataset) -> About:
     )
 
 
-def _entry(ds: Dataset) -> Entry | None:
-    try:
-        return registry.known(str(ids.parse(ds.id).base))
-    except RldsError:
-        return None
-
-
 def _text(facts: Mapping[str, Any], key: str) -> str | None:
     value = facts.get(key)
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value) if value else None
@@ -310,13 +300,6 @@ def _source(ds: Dataset, entry: Entry | None) -> str | None:
     if entry is None:
         return None
     return entry.files[0].urls[0] if entry.files else next(iter(entry.tree), None)
-
-
-def _reference_scores(ds: Dataset) -> tuple[float | None, float | None]:
-    try:
-        return reference_scores(ds.manifest)
-    except RldsError:
-        return None, None
 
 
 # -- a derived dataset

@@ -116,8 +116,16 @@ def _listed(request: DownloadRequest, entry: Entry, where: Settings, policy: Ret
     named = request.files or entry.files
     if request.source and len(named) > 1 and not request.files and listing.names_file(request.source):
         named = (_only_file(request, entry),)
-    if named:
-        return _listed_by_name(request, named, where, policy)
+    if named:  # each at its own addresses
+        known = []
+        for f in named:
+            found = listing.list_files(
+                f.urls, where, source=request.source, size=f.size, sha256=f.sha256, policy=policy
+            )
+            if len(found) != 1:
+                raise DownloadFailed(f"{f.path}: {len(found)} files where one was expected.")
+            known.append(replace(found[0], path=f.path))
+        return tuple(known)
     tree = [*(as_url(url).at_revision(request.revision) for url in entry.tree if request.revision), *entry.tree]
     unique = [*dict.fromkeys(tree)]
     files = listing.list_files(unique, where, source=request.source, suffix=entry.suffix, policy=policy)
@@ -137,19 +145,6 @@ def _only_file(request: DownloadRequest, entry: Entry) -> File:
             hint="--from takes the directory that they are in",
         )
     return wanted[0]
-
-
-def _listed_by_name(
-    request: DownloadRequest, named: Sequence[File], where: Settings, policy: RetryPolicy
-) -> tuple[RemoteFile, ...]:
-    """List files whose names are known, each at its own addresses."""
-    files = []
-    for f in named:
-        found = listing.list_files(f.urls, where, source=request.source, size=f.size, sha256=f.sha256, policy=policy)
-        if len(found) != 1:
-            raise DownloadFailed(f"{f.path}: {len(found)} files where one was expected.")
-        files.append(replace(found[0], path=f.path))
-    return tuple(files)
 
 
 def make(

@@ -104,7 +104,13 @@ def _with_line(request: DownloadRequest) -> DownloadRequest:
     if request.line is not None:
         return request
     if not refs.is_address(request.ref) and not request.also:
-        _check_known(request)
+        given = [*(["sha256"] if request.sha256 else []), *request.reading]
+        if given:  # the registry says how a dataset is read
+            option = {"fields": "map", "format": "reader"}.get(given[0], given[0].replace("_", "-"))
+            raise InvalidArgument(
+                f"The registry says how {request.ref} is read: --{option} is for an archive at a URL.",
+                hint=f"rlds download {request.ref}; rlds import FILES --as local/NAME reads files in another way",
+            )
         return request
     path = settings.expanded(str(request.ref).removeprefix("file://"))
     if path.is_file() and path.name != "rlds.json":
@@ -117,17 +123,6 @@ def _with_line(request: DownloadRequest) -> DownloadRequest:
 
     here = None if request.as_ is None else home.path_of(ids.parse(request.as_), request.where)
     return urls.as_archive(request, request.where, here=here) or request
-
-
-def _check_known(request: DownloadRequest) -> None:
-    """Refuse options of archives at a URL for a dataset of the registry, which says how it is read."""
-    given = [*(["sha256"] if request.sha256 else []), *request.reading]
-    if given:
-        option = {"fields": "map", "format": "reader"}.get(given[0], given[0].replace("_", "-"))
-        raise InvalidArgument(
-            f"The registry says how {request.ref} is read: --{option} is for an archive at a URL.",
-            hint=f"rlds download {request.ref}; rlds import FILES --as local/NAME reads files in another way",
-        )
 
 
 def _check_id(request: DownloadRequest) -> None:

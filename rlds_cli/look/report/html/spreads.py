@@ -74,7 +74,7 @@ def spread(rows: Rows, f: Field) -> Spreads | None:
     for block in step_blocks(rows, f):
         count.add(block)
     width = 1 if ranges.pooled else int(np.prod(f.shape, dtype=np.int64))
-    return Spreads(f, count.steps, is_sampled(rows, f), tuple(count.result(f)), width - len(ranges.low))
+    return Spreads(f, count.steps, len(rows) > _most_rows(f), tuple(count.result(f)), width - len(ranges.low))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +167,6 @@ class _Count:
 
 
 # -- a sample of the steps
-
-
-def is_sampled(rows: Rows, f: Field) -> bool:
-    """Return whether `step_blocks` leaves out steps of the field."""
-    return len(rows) > _most_rows(f)
 
 
 def step_blocks(rows: Rows, f: Field) -> Iterator[Array]:
