@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import reduce
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any, Literal
 
 import numpy as np
@@ -59,7 +59,7 @@ _METHODS: dict[str, Callable[[str, str], bool]] = dict(
     zip(
         METHODS,
         (
-            lambda text, part: part in text,
+            str.__contains__,
             str.startswith,
             str.endswith,
             lambda text, pattern: _like(pattern).match(text) is not None,
@@ -438,6 +438,8 @@ class _Expression:
             return np.zeros(np.shape(of.values), bool)
         fits = _METHODS[name]
         self._check_closed(of, argument, fits)
+        if of.is_column and not argument.is_column:
+            return _fitting(name, of.values.tolist(), argument.values) & ~np.asarray(of.missing)
         pairs = np.broadcast_arrays(*(np.asarray(v.values, object) for v in (of, argument)))
         found = np.array([fits(x, y) for x, y in zip(*(p.ravel() for p in pairs), strict=True)], bool)
         return found.reshape(pairs[0].shape) & ~np.asarray(of.missing | argument.missing)
@@ -473,6 +475,14 @@ class _Expression:
             ):
                 return self._error(f".{name}() needs one text", f"{ast.unparse(of)}.{name}('...')")
         return self._error(f"{ast.unparse(node)} is not allowed there")
+
+
+def _fitting(name: str, texts: list[str], argument: str) -> BoolArray:
+    """Return the mask of texts [n] for which a method with a constant holds."""
+    if name == "like":
+        fits = _like(argument).match
+        return np.array([fits(text) is not None for text in texts], bool)
+    return np.fromiter(map(_METHODS[name], texts, repeat(argument)), bool, len(texts))
 
 
 def _by_values(compute: Callable[[_Value, _Value], Any], a: _Value, b: _Value) -> Any:

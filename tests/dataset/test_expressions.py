@@ -442,7 +442,7 @@ def test_a_column_without_values_has_no_quantile() -> None:
         ("length > quantile(3, 0.5)", "the same for all episodes"),
         ("length > quantile(length)", "not known"),
         ("length > percentile(length, 90)", "not known"),
-        ("length > length.quantile(0.9)", "no method"),
+        ("length > length.quantile(0.9)", "not a method"),
         ("quantile(length, 0.5)", "not true or false"),
     ],
 )

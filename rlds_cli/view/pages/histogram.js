@@ -91,9 +91,10 @@ export function numbers(column, chosen, choose) {
   return h("div.hg", { title: "drag: only episodes in this range; a press shows all again" }, plot, ends);
 }
 
-/** The most frequent values, each a button. */
+/** The most frequent values, each a button; `chosen()` is the condition that holds now. */
 export function values(column, chosen, choose) {
-  const now = chosen?.values ?? [];
+  const chosenValues = () => chosen()?.values ?? [];
+  const shown = chosenValues();
   const { missing, distinct } = column;
   const total = column.values.reduce((n, v) => n + v.episodes, missing) || 1;
   const rows = column.values.slice(0, column.kind === "flag" ? 2 : 12).map((v) => ({ ...v, said: v.value === true ? "yes" : v.value === false ? "no" : v.value || "(empty)" }));
@@ -102,11 +103,13 @@ export function values(column, chosen, choose) {
   if (!rows.length) return h("div.hg.soft", {}, distinct ? `${distinct.toLocaleString("en")} different` : "no value");
   const single = (v) => typeof v !== "string";
   return h("div.hg.hg-values", { role: "group", "aria-label": column.name }, rows.map((v) => {
-    const on = now.includes(v.value);
-    const press = () => choose(on ? now.filter((x) => x !== v.value) : single(v.value) || now.some(single) ? [v.value] : [...now, v.value]);
+    const press = () => {
+      const now = chosenValues();
+      choose(now.includes(v.value) ? now.filter((x) => x !== v.value) : single(v.value) || now.some(single) ? [v.value] : [...now, v.value]);
+    };
     const bar = h("span.hg-bar"), some = h("span.hg-bar.hg-part");
     bar.style.width = `${(100 * v.episodes) / total}%`;
     some.style.width = `${(100 * (v.matching ?? 0)) / total}%`;
-    return h("button.hg-value", { type: "button", "aria-pressed": String(on), title: `${v.said}: ${v.episodes.toLocaleString("en")}`, click: press }, bar, some, h("span.hg-said", {}, v.said));
+    return h("button.hg-value", { type: "button", "aria-pressed": String(shown.includes(v.value)), title: `${v.said}: ${v.episodes.toLocaleString("en")}`, click: press }, bar, some, h("span.hg-said", {}, v.said));
   }));
 }

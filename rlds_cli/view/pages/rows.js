@@ -104,7 +104,7 @@ export class Rows {
       element.remove();
       this.shown.delete(number);
     }
-    for (let k = first; k < stop; k++) {
+    for (let k = stop - 1; k >= first; k--) {
       let element = this.shown.get(k);
       const row = this.row(k);
       if (!element || (!element.row && row)) {

@@ -13,9 +13,10 @@ export function episodeTable({ key, v, query }) {
   const state = { where: query.get("where") ?? "", sort: query.get("sort") ?? "", desc: query.get("desc") === "1" };
   const pictures = new Pictures();
   const wide = {}; // rem of the columns of texts, as the first rows need
+  let goal = { ...state }; // what is asked for, before it is there
   let columns = [], shown = null, cameras = [], spreads = new Map(), asking = null, matching = 0, first = Number(query.get("at")) || 0, open = null, version = null;
 
-  const input = h("input.tb-where", { type: "text", value: state.where, spellcheck: "false", autocomplete: "off", autocapitalize: "off", placeholder: "all, or such as  success and length > 100", "aria-label": "show episodes where", "aria-describedby": "tb-error",
+  const input = h("input.tb-where", { type: "text", value: state.where, spellcheck: "false", autocomplete: "off", autocapitalize: "off", placeholder: "all, or for example: success and length > 100", "aria-label": "show episodes where", "aria-describedby": "tb-error",
     input: () => (clearTimeout(input.timer), (input.timer = setTimeout(() => apply({ where: input.value }, { typed: true }), 450))),
     keydown: (e) => e.key === "Enter" && (clearTimeout(input.timer), apply({ where: input.value })) });
   const clear = h("button", { type: "button", click: () => apply({ where: "" }) }, "Clear");
@@ -43,7 +44,7 @@ export function episodeTable({ key, v, query }) {
 
   /** Ask for other episodes, or for others of a version that has grown. */
   async function apply(change, { typed = false, again = false } = {}) {
-    const wanted = { ...state, ...change };
+    const wanted = (goal = { ...goal, ...change });
     asking?.abort();
     const mine = (asking = new AbortController());
     let page;
@@ -53,11 +54,14 @@ export function episodeTable({ key, v, query }) {
     } catch (e) {
       if (e.name === "AbortError") return;
       box.removeAttribute("aria-busy");
+      goal = { ...state };
+      input.setAttribute("aria-invalid", String(wanted.where !== state.where));
       error.replaceChildren(problem(e));
       return;
     }
     box.removeAttribute("aria-busy");
     error.replaceChildren();
+    input.removeAttribute("aria-invalid");
     const moved = wanted.where !== state.where || wanted.sort !== state.sort || wanted.desc !== state.desc;
     Object.assign(state, wanted);
     if (moved) note({ where: state.where, sort: state.sort, desc: state.desc ? 1 : null, at: null }, { push: !typed });
@@ -109,9 +113,9 @@ export function episodeTable({ key, v, query }) {
     head.replaceChildren(of("episode", "episode"), cameras.length ? h("div.tb-th", { role: "columnheader" }, h("span.tb-sort", {}, "first and last frame")) : "",
       ...some().map((c) => {
         const s = spreads.get(c.name);
-        const now = condition(state.where, c.name);
-        const set = (wanted) => apply({ where: withCondition(state.where, c.name, wanted) });
-        return of(c.name, c.name, !s ? null : c.kind === "number" ? numbers(s, now, (low, high) => set(between(c.name, low, high))) : values(s, now, (chosen) => set(among(c.name, chosen))));
+        const now = () => condition(goal.where, c.name);
+        const set = (wanted) => apply({ where: withCondition(goal.where, c.name, wanted) });
+        return of(c.name, c.name, !s ? null : c.kind === "number" ? numbers(s, now(), (low, high) => set(between(c.name, low, high))) : values(s, now, (chosen) => set(among(c.name, chosen))));
       }));
     if (kept) [...(head.querySelector(`[data-column="${CSS.escape(kept.name)}"]`)?.querySelectorAll("button, [tabindex]") ?? [])][Math.max(0, kept.k)]?.focus();
     choose.replaceChildren(...columns.map((c) => h("label.ch-row", {}, h("input", { type: "checkbox", checked: shown.includes(c.name), change: (e) => {

@@ -12,14 +12,14 @@ export const text = (value) => `'${value.replace(/[\\']/g, "\\$&").replace(/\n/g
 export function condition(where, name) {
   const q = escape(quoted(name));
   const forms = [`(?<low>${NUMBER}) <= ${q} <= (?<high>${NUMBER})`, `${q} >= (?<from>${NUMBER})`, `${q} <= (?<to>${NUMBER})`,
-    `${q} in \\((?<list>${TEXT}(?:, ${TEXT})+)\\)`, `${q} == (?<one>${TEXT})`, `${q} is (?<none>None)`, `(?<not>not )?${q}(?! *[-+*/<>=!.(]| in| is| not)`];
+    `${q} in \\((?<list>${TEXT}(?:, ${TEXT})+)\\)`, `${q} == (?<one>${TEXT})`, `${q} is (?<none>None)`, `${q} == (?<no>False)`, `(?<not>not )?${q}(?! *[-+*/<>=!.(]| in| is| not)`];
   const found = new RegExp(`(?<=^|\\band |\\()(?:${forms.join("|")})(?=$| and|\\))`).exec(where);
   if (!found) return null;
   const g = found.groups;
   const number = (...of) => Number(of.find((x) => x !== undefined) ?? NaN);
   const values = (g.list ?? g.one)?.match(new RegExp(TEXT, "g")).map((t) => t.slice(1, -1).replace(/\\(.)/g, (_, c) => ({ n: "\n", r: "\r" })[c] ?? c));
   const flag = found[0].endsWith(quoted(name)) ? [!g.not] : null;
-  return { at: found.index, length: found[0].length, low: number(g.low, g.from), high: number(g.high, g.to), values: values ?? (g.none ? [null] : flag) ?? [] };
+  return { at: found.index, length: found[0].length, low: number(g.low, g.from), high: number(g.high, g.to), values: values ?? (g.none ? [null] : g.no ? [false] : flag) ?? [] };
 }
 
 /** The expression with another condition of a column; none takes it out. */
@@ -46,6 +46,6 @@ export function among(name, values) {
   const q = quoted(name);
   if (!values.length) return "";
   if (values[0] === null) return `${q} is None`;
-  if (typeof values[0] === "boolean") return values[0] ? q : `not ${q}`;
+  if (typeof values[0] === "boolean") return values[0] ? q : `${q} == False`; // not q has those without a value, too
   return values.length === 1 ? `${q} == ${text(values[0])}` : `${q} in (${values.map(text).join(", ")})`;
 }
