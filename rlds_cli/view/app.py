@@ -80,7 +80,8 @@ def page(query: Query, name: str) -> Response:
 def about(query: Query) -> Response:
     """Answer with what the command named, and how the viewer was started."""
     named = [{"key": key, "id": ds.id, "address": ds.store.address} for key, ds in query.subjects.named]
-    return record(query, {"rlds_version": __version__, "named": named, "read_only": query.read_only})
+    started = {"read_only": query.read_only, "decode": query.decode}
+    return record(query, {"rlds_version": __version__, "named": named, **started})
 
 
 ROUTES: dict[str, Answer] = {

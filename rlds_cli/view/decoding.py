@@ -1,8 +1,8 @@
 """Frames of strangers are decoded in processes that are used for nothing else, at most two at once.
 
-A frame that makes a decoder crash, or take too much memory, ends such a process, and is an error of one request. Two
-threads have a process each, and do what is asked of them in turn: frames of one video are asked of the same one, whose
-decoder is where it was. A request that waits is given up when nobody waits for its answer.
+A frame that makes a decoder crash, or takes too much memory or time, ends such a process, and is an error of one
+request. Two threads have a process each, and do what is asked of them in turn: frames of one video are asked of the
+same one, whose decoder is where it was. A request that waits is given up when nobody waits for its answer.
 
 The process keeps some decoded frames: those before a frame come out of the decoder with it, and are often asked for
 next.
@@ -14,9 +14,11 @@ import asyncio
 import pickle
 import queue
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ import numpy as np
 
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import child
+from rlds_cli.base.progress import Event
+from rlds_cli.errors import FrameError
 from rlds_cli.store import Store, decode_frame
 from rlds_cli.ted import Field
 from rlds_cli.view import pictures
@@ -32,6 +36,7 @@ from rlds_cli.view.pictures import Range, Showing
 
 _AT_ONCE = 2
 _KNOWN = 256  # videos whose thread is remembered
+_LONGEST = 25.0  # seconds for a frame; blocks of an address arrive meanwhile
 _LOOK = 0.05  # seconds between two looks whether somebody waits
 _PATIENCE = 2.0  # seconds for a thread to end
 _HELD_BYTES = 48 << 20  # decoded frames that a process keeps
@@ -145,15 +150,14 @@ _here = threading.local()  # as decoders are: each thread has its own where requ
 class _Task:
     call: Callable[[], Any]
     done: Future[Any]
-    number: int  # of the thread
 
 
 class Decoding:
     """Two threads, each with a process that decodes; they start when they are needed, and end with `close`."""
 
     def __init__(self) -> None:
-        self._queues: list[queue.SimpleQueue[_Task | None]] = []
-        self._threads: list[threading.Thread] = []
+        self._queues: list[queue.SimpleQueue[_Task | None]] = [queue.SimpleQueue() for _ in range(_AT_ONCE)]
+        self._threads: dict[int, threading.Thread] = {}
         self._places: OrderedDict[Hashable, int] = OrderedDict()
         self._loads = [0] * _AT_ONCE  # tasks of each thread that are not done
         self._lock = threading.Lock()
@@ -166,17 +170,16 @@ class Decoding:
             if self._closed:
                 done.cancel()
                 return done
-            self._start()
             number = self._place(key)
+            self._start(number)
             self._loads[number] += 1
-            self._queues[number].put(_Task(call=call, done=done, number=number))
+            self._queues[number].put(_Task(call=call, done=done))
         return done
 
     def begin(self) -> None:
-        """Start the threads and their processes, which takes a moment."""
-        with self._lock:
-            if not self._closed:
-                self._start()
+        """Start a thread and its process, which takes a moment: frames will be asked for."""
+        if not self._threads:
+            self.submit(None, lambda: None)
 
     def close(self) -> None:
         """End the threads and their processes; what waits is given up."""
@@ -184,18 +187,14 @@ class Decoding:
             self._closed = True
             for waiting in self._queues:
                 waiting.put(None)
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.join(_PATIENCE)
 
-    def _start(self) -> None:
-        if self._threads:
-            return
-        for number in range(_AT_ONCE):
-            waiting: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-            self._queues.append(waiting)
+    def _start(self, number: int) -> None:
+        if number not in self._threads:
             name = f"rlds view: frames {number}"
-            self._threads.append(threading.Thread(target=self._work, args=(waiting,), name=name, daemon=True))
-            self._threads[-1].start()
+            self._threads[number] = threading.Thread(target=self._work, args=(number,), name=name, daemon=True)
+            self._threads[number].start()
 
     def _place(self, key: Hashable) -> int:
         """Return the thread of a key: that of before, else the one with fewer keys; without a key, with fewer tasks."""
@@ -210,18 +209,34 @@ class Decoding:
             self._places.popitem(last=False)
         return number
 
-    def _work(self, waiting: queue.SimpleQueue[_Task | None]) -> None:
-        with child.reading(__name__):
-            while (task := waiting.get()) is not None:
+    def _work(self, number: int) -> None:
+        watch = _Watch()
+        with ExitStack() as process:
+            while (task := self._queues[number].get()) is not None:
                 if self._closed:
                     task.done.cancel()
                 if task.done.set_running_or_notify_cancel():
                     try:
+                        if not watch.begins:
+                            process.enter_context(child.reading(__name__, progress=watch))
+                        watch.begins = time.monotonic()
                         task.done.set_result(task.call())
                     except BaseException as e:
                         task.done.set_exception(e)
                 with self._lock:
-                    self._loads[task.number] -= 1
+                    self._loads[number] -= 1
+
+
+class _Watch:
+    """Is told now and then that a process has not answered yet; an error that it raises ends the process."""
+
+    def __init__(self) -> None:
+        self.begins = 0.0  # when the process was asked
+
+    def __call__(self, event: Event) -> None:
+        seconds = time.monotonic() - self.begins
+        if seconds > _LONGEST:
+            raise FrameError(f"A frame did not decode in {seconds:.0f} s, and was given up.")
 
 
 async def finished(done: Future[Any], is_gone: Callable[[], Awaitable[bool]]) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from viewer import Viewer, viewing
 import rlds_cli
 from rlds_cli import Frames, Video
 from rlds_cli.dataset import Dataset
+from rlds_cli.errors import FrameError
 from rlds_cli.view.decoding import Decoding, finished
+from rlds_cli.view.decoding import ask as apart
 
 CAMERA = "observation/cam"
 LINUX = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are found, and limited, on Linux")
@@ -46,7 +49,7 @@ def test_a_process_that_ends_is_an_error_of_one_picture(tmp_path: Path) -> None:
     with viewing(made(Video(film(tmp_path / "cam.mp4", range(20), g="5")), 20)) as viewer:
         assert not children()
         assert number_of(ask(viewer, 3).body) == 3
-        assert len(children()) == 2
+        assert len(children()) == 1
         for child in children():
             os.kill(child, signal.SIGSEGV)
         answer = ask(viewer, 4)
@@ -128,6 +131,14 @@ def test_two_are_decoded_at_once_and_one_video_in_turn(decoding: Decoding) -> No
     found = {d.result(10) for d in done}
     assert most[0] <= 2
     assert len(found) == 4 and len({thread for _, thread in found}) == 2
+
+
+def test_what_takes_too_long_is_given_up(decoding: Decoding, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlds_cli.base.files.child._WORD", 0.05)
+    monkeypatch.setattr("rlds_cli.view.decoding._LONGEST", 0.1)
+    for _ in range(2):  # the process after it is another one
+        with pytest.raises(FrameError, match="given up"):
+            decoding.submit("a", lambda: apart(time.sleep, 60)).result(20)
 
 
 def test_what_waits_is_given_up_at_the_end(decoding: Decoding) -> None:
