@@ -220,6 +220,7 @@ def _steps(rows: int) -> dict[str, np.ndarray]:
 def row(layout: Layout, plan: ImportPlan) -> str:
     """Return the line of a layout."""
     from rlds_cli import look
+    from rlds_cli.base.text import ends_in_words
     from rlds_cli.look.pages.account import named
     from rlds_cli.ted import FLAGS
 
@@ -229,7 +230,10 @@ def row(layout: Layout, plan: ImportPlan) -> str:
     rule, _, column = plan.episodes_by.rpartition(":")
     rule = rule or column
     column = column if rule != column else ""
-    ends = f"`{column}`" if column else {"file": "the file, record or group", "flags": "flags"}.get(rule, f"`{rule}`")
+    words = {"file": "the file, record or group", "flags": "flags"}
+    ends = f"`{column}`" if column else words.get(rule, f"`{rule}`")
+    if (said := ends_in_words(plan.episodes_by)) != plan.episodes_by:
+        ends = said
     cells = (f"[{layout.title}]({layout.page})", recognised, fields, ends, lost)
     return f"| {' | '.join(cells)} |"
 

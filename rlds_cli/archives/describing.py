@@ -10,6 +10,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from shlex import quote
 from typing import IO, cast
@@ -239,12 +240,23 @@ def suggested_command(path: Path, found: FileTree, fields: Mapping[str, str]) ->
         grouped = any("/*/" in key or key.startswith("*/") for key in fields.values())
         ends = [f"--episodes-by field:{key}"] if (key := _episode_key(found.nodes)) else []
         if grouped:
-            ends = []
+            ends = ["--episodes-by file"] if _may_be_batches(found.nodes, fields) else []
         elif not ends and not {"next/terminated", "next/truncated"} & set(fields):
             ends = ["--episodes-by jumps"]
         maps = [f"--map {_SHORT.get(k, k)}={quote(v)}" for k, v in fields.items()]
         return " ".join([f"rlds import {quote(str(path))} --as {id}", *maps, *ends, "--dry-run"])
     return None
+
+
+def _may_be_batches(nodes: Sequence[Node], fields: Mapping[str, str]) -> bool:
+    """Return whether rows of groups look like batches of steps, as those of two arms do.
+
+    `steps.check_steps` refuses them unless a rule says that they are steps.
+    """
+    if not set(fields) <= {"observation", "action"}:
+        return False
+    shapes = [n.shape or () for key in fields.values() for n in nodes if fnmatchcase(n.name, key)]
+    return bool(shapes) and all(len(shape) > 2 for shape in shapes)
 
 
 def _episode_key(nodes: Sequence[Node]) -> str | None:

@@ -26,6 +26,11 @@ def bytes_of(size: str) -> int | None:
     return int(float(parts[1]) * _UNITS[parts[2]]) if parts and parts[2] in _UNITS else None
 
 
+def ends_in_words(rule: str) -> str:
+    """Return how episodes end: a rule of ``--episodes-by``, or for a list of a file or of its rows what it holds."""
+    return "stated ends or lengths" if rule.startswith("field:ends:") else rule
+
+
 def plural(n: int, word: str) -> str:
     """Return the count with its noun: ``1 episode``, ``2,187 episodes``, ``2 batches``."""
     ending = "" if n == 1 else "es" if word.endswith("ch") else "s"

@@ -128,7 +128,7 @@ def plan_lines(p: ImportPlan) -> list[str]:
     from rlds_cli import look
 
     lines = [f"{p.files[0].name}{f' and {len(p.files) - 1} more' if len(p.files) > 1 else ''}: {p.recognised}"]
-    lines += [f"reader {p.reader}, {out.size(p.bytes)}, episodes end by {p.episodes_by}"]
+    lines += [f"reader {p.reader}, {out.size(p.bytes)}, episodes end by {text.ends_in_words(p.episodes_by)}"]
     keys, width = p.facts.get("fields", {}), max(len(f.name) for f in p.fields)
     for f in sorted(p.fields, key=look.rank):
         kept = f" kept as {f.codec}" if f.codec else ""

@@ -15,7 +15,7 @@ from rlds_cli import look
 from rlds_cli.base import citing, refs, subset, visible
 from rlds_cli.base.figures import space_text
 from rlds_cli.base.files.hashing import short
-from rlds_cli.base.text import plural
+from rlds_cli.base.text import ends_in_words, plural
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 from rlds_cli.errors import DamagedDataset
@@ -224,6 +224,8 @@ def _chain(m: Manifest) -> Iterator[str]:
 
 def _episodes(rule: str | None) -> str:
     rule = rule or ""
+    if (said := ends_in_words(rule)) != rule:
+        return f"by {said}"
     return f"end where {rule.partition(':')[2]} changes" if rule.startswith("field:") else _RULES.get(rule, rule)
 
 

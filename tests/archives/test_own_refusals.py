@@ -336,6 +336,14 @@ def test_all_remarks_of_a_plan_are_in_the_dataset(data: Path) -> None:
     assert len(planned) == 2 and sorted(made) == sorted(planned)
 
 
+@pytest.mark.parametrize(("name", "what"), [("run_0.db3.zstd", "bag of ROS 2"), ("a.jsonl.zst", "compressed by zstd")])
+def test_a_file_compressed_as_a_whole_is_named_with_the_way(tmp_path: Path, name: str, what: str) -> None:
+    (tmp_path / name).write_bytes(b"\x28\xb5\x2f\xfd" + bytes(40))
+    with pytest.raises(UnknownLayout, match=what) as e:
+        plan_import(tmp_path / name, "local/x")
+    assert f"zstd -d {tmp_path / name}" in str(e.value.hint)
+
+
 def test_a_tub_of_donkeycar_is_named(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('["cam/image_array"]\n["image_array"]\n{"deleted_indexes": [0]}\n')
     (tmp_path / "catalog_0.catalog").write_text('{"_index": 0, "cam/image_array": "0_cam.jpg", "user/angle": 0.5}\n')

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,18 @@ def test_the_suggested_command_works(press: Path, monkeypatch: pytest.MonkeyPatc
     with h5py.File(press) as f:
         assert np.array_equal(ds.episode(1)["observation"], f["state/q"][25:])
         assert np.array_equal(ds.episode(1)["action"], f["cmd"][25:])
+
+
+def test_the_suggested_command_for_groups_of_two_arms_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of arms by joints might be a batch of steps; the command says that it is a step."""
+    with h5py.File(tmp_path / "arms.h5", "w") as f:
+        for k in range(2):
+            f[f"ep{k}/q"], f[f"ep{k}/cmd"] = np.ones((5 + k, 2, 7)), np.ones((5 + k, 2, 7))
+    command = str(describe_file(tmp_path / "arms.h5").suggestion)
+    monkeypatch.setattr("sys.argv", shlex.split(command.removesuffix(" --dry-run")))
+    with suppress(SystemExit):
+        main()
+    assert rlds_cli.open_dataset("local/arms").episodes["length"].tolist() == [5, 6]
 
 
 @pytest.mark.parametrize(

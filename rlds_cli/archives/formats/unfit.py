@@ -14,6 +14,7 @@ NPY = b"\x93NUMPY"
 _READ_IT_YOURSELF = "if you trust it, read it yourself and pass the episodes to rlds_cli.create(ID, episodes)"
 _CREATE = "rlds_cli.create takes the episodes that you read yourself"
 _ZIP = b"PK\x03\x04"
+_ZSTD = b"\x28\xb5\x2f\xfd"
 _PAGE = (b"<!doctype", b"<html", b"<?xml")
 
 
@@ -63,6 +64,12 @@ def not_read(file: Path) -> UnknownLayout | None:
         return UnknownLayout(
             f"{file.name} is a part of a donkeycar tub, whose manifest says which records were deleted.",
             hint="donkeycar's Tub gives the others: rlds_cli.create(ID, episodes) takes them",
+        )
+    if head == _ZSTD:
+        bag = file.name.removesuffix(".zstd")
+        what = "a bag of ROS 2 that rosbag2 compressed as a whole" if bag.endswith((".db3", ".mcap")) else "compressed"
+        return UnknownLayout(
+            f"{file.name} is {what} by zstd, which is not read.", hint=f"zstd -d {file}, and import {bag}"
         )
     if head.startswith(_ZIP):
         return UnknownLayout(f"{file.name} is a zip archive, which is not read.", hint="unpack it, and import that")

@@ -38,7 +38,7 @@ def _file_heading(r: FileReport) -> str:
     if r.reader:
         counts = [text.plural(r.episodes, "episode")] if r.episodes is not None else []
         counts += [f"{r.rows:,} rows"] if r.rows is not None else []
-        ends = f"; episodes end by {r.episodes_by}" if r.episodes_by else ""
+        ends = f"; episodes end by {text.ends_in_words(r.episodes_by)}" if r.episodes_by else ""
         made = f": {', '.join(counts)}" if counts else ""
         return visible.lines([f"{r.path}, {text.size_of(r.bytes)}{files}: {r.what}", f"reader {r.reader}{made}{ends}"])
     why = f", no known layout ({r.why})" if r.why else ", which no reader knows"
