@@ -1,0 +1,225 @@
+"""Measure the viewer in Chromium: ``python scripts/measure_view.py [PART...] [--minutes 20]``; prints a table.
+
+start     from the command to the first painted page: of a dataset, and of a home of 1,000 datasets
+lists     `rlds list --here` and `rlds du` of that home: seconds of the processor
+table     a filter and an order of 1,000,000 episodes, until the page shows them: of numbers, and of texts
+curves    an episode of 1,000,000 steps and 16 fields, of a dataset of 1e9 steps, until it is drawn; memory of the server
+video     a seek in a stored video, and one frame on
+cameras   three cameras of 640x480 at 30 Hz for a minute: frames that are shown in time, and at which row
+clicks    minutes of clicking: growth of the memory of the server and of the page
+size      bytes of the scripts and the style
+
+Each figure stands beside the most that it may be. Datasets lie in a home below the temporary directory, which goes in
+the end; --home keeps one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / name) for name in ("tests/support", "benchmarks")]
+
+import chromium  # noqa: E402
+
+import rlds_cli  # noqa: E402
+from rlds_cli.view.app import PAGES  # noqa: E402
+
+RUNS = 5
+DATASETS, EPISODES, STEPS, FIELDS = 1_000, 1_000_000, 1_000_000, 16
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """What was measured, in a unit, beside the most that it may be."""
+
+    what: str
+    value: float
+    most: float
+    unit: str
+
+    def __str__(self) -> str:
+        reached = "" if self.value <= self.most else "   missed"
+        return f"{self.what:70} {self.value:9.3g} {self.unit:4} at most {self.most:g}{reached}"
+
+
+Figures = Iterator[Figure]
+HOME = Path()
+
+
+def main() -> int:
+    """Print the figures; 1 if one is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--home", type=Path, help="keep the datasets here")
+    parser.add_argument("--minutes", type=float, default=20, help="of the clicks")
+    given = parser.parse_args()
+    if unknown := set(given.parts) - PARTS.keys():
+        parser.error(f"there is no part {', '.join(sorted(unknown))}")
+    if chromium.find() is None:
+        parser.error(f"Chromium is not installed ({', '.join(chromium.NAMES)})")
+    global HOME, MINUTES
+    MINUTES = given.minutes
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="measure-view-") as temporary:
+        HOME = given.home or Path(temporary)
+        for name in given.parts or PARTS:
+            for figure in PARTS[name]():
+                print(figure, flush=True)
+                missed += figure.value > figure.most
+    return min(missed, 1)
+
+
+MINUTES = 20.0
+
+
+# -- the viewer, and a browser
+
+
+@contextmanager
+def viewer(*words: str, home: Path | None = None) -> Iterator[tuple[str, int]]:
+    """Run `rlds view` and give the address that it prints, and the number of its process."""
+    command = [sys.executable, "-m", "rlds_cli", "view", "--no-open", "--home", str(home or HOME), *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip(), process.pid
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def browser() -> Iterator[chromium.Browser]:
+    """Start a browser that has shown a page already."""
+    path = chromium.find()
+    assert path is not None
+    with chromium.Browser(path) as found:
+        found.visit("about:blank")
+        yield found
+
+
+def memory(pid: int) -> int:
+    """Bytes that a process holds, without files that it has mapped."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"RssAnon:\s+(\d+)", text)[1]) << 10  # type: ignore[index]
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """The seconds that a call takes."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def processor(*words: str) -> float:
+    """The seconds of the processor that a command takes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "rlds_cli", *words], check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+# -- datasets
+
+
+def small(id: str, home: Path) -> None:
+    """Ten short episodes."""
+    rng = np.random.default_rng(0)
+    rlds_cli.create(id, [{"observation": rng.random((9, 3)), "action": rng.random((8, 1))}] * 10, cache_dir=home)
+
+
+def thousand() -> Path:
+    """A home of 1,000 datasets."""
+    home = HOME / "thousand"
+    for k in range(DATASETS):
+        if not (home / "datasets" / "local" / f"rig-{k:04}").exists():
+            small(f"local/rig-{k:04}", home)
+    return home
+
+
+def million() -> str:
+    """A million episodes of a step, with a label of numbers and one of texts."""
+    id = "local/million"
+    if not (HOME / "datasets" / id).exists():
+        rng = np.random.default_rng(0)
+        rewards = rng.normal(size=(4096, 1)).astype(np.float32)
+        one = {"observation": np.zeros((2, 1), np.float32), "action": np.zeros((1, 1), np.float32)}
+        made = ({**one, "next": {"reward": rewards[k % 4096]}} for k in range(EPISODES))
+        ds = rlds_cli.create(id, made, cache_dir=HOME)
+        tasks = np.array([f"put the {noun} on the {place}" for noun in ("cup", "ring", "book") for place in "abcdefgh"])
+        ds.label({"grade": rng.random(EPISODES), "operator": tasks[rng.integers(0, len(tasks), EPISODES)]})
+    return id
+
+
+def long() -> str:
+    """A thousand episodes of a million steps and 16 fields: holes, but for the last one."""
+    import growing  # of the benchmarks
+
+    id = "local/long"
+    growing.HOME = HOME
+    growing.FIELDS = (
+        *(rlds_cli.ted.Field(f"observation/joint_{k:02}", "float32", (), "both", "array") for k in range(FIELDS)),
+        *(f for f in growing.FIELDS if f.name.startswith(("next/terminated", "next/truncated"))),
+    )
+    growing.sparse(id, 1_000, length=STEPS, numbers=1)
+    return id
+
+
+# -- the parts
+
+
+def start() -> Figures:
+    """Measure from the command to the first painted page."""
+    small_home, large = HOME / "one", thousand()
+    if not (small_home / "datasets").exists():
+        small("local/rig", small_home)
+    for what, home, words, most in (
+        ("rlds view ID until the page is painted", small_home, ("local/rig",), 1.5),
+        ("the same of a home of 1,000 datasets", large, (), 2.0),
+    ):
+        found = []
+        with browser() as tabs:
+            for _ in range(RUNS):
+                begin = time.perf_counter()
+                with viewer(*words, home=home) as (address, _pid):
+                    page = tabs.visit(address)
+                    page.wait_for("document.querySelector('#main')?.childElementCount > 0")
+                    found.append(time.perf_counter() - begin)
+        yield Figure(what=what, value=statistics.median(found), most=most, unit="s")
+
+
+def lists() -> Figures:
+    """Measure the commands that list a home."""
+    home = thousand()
+    for words in (("list", "--here"), ("du",)):
+        cost = statistics.median(processor(*words, "--home", str(home)) for _ in range(3))
+        yield Figure(what=f"rlds {' '.join(words)} of 1,000 datasets, processor", value=cost, most=1.0, unit="s")
+
+
+def size() -> Figures:
+    """Measure the scripts and the style."""
+    total = sum(p.stat().st_size for p in PAGES.iterdir() if p.suffix in (".js", ".css"))
+    yield Figure(what="scripts and style of the pages", value=total / 1000, most=120, unit="kB")
+
+
+PARTS: dict[str, Callable[[], Figures]] = {"start": start, "lists": lists, "size": size}
+
+if __name__ == "__main__":
+    sys.exit(main())
