@@ -16,7 +16,6 @@ the end; --home keeps one.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import resource
 import statistics
@@ -28,7 +27,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -213,13 +211,160 @@ def lists() -> Figures:
         yield Figure(what=f"rlds {' '.join(words)} of 1,000 datasets, processor", value=cost, most=1.0, unit="s")
 
 
+DRAWN = (
+    "[...document.querySelectorAll('.cv-card canvas')].length === COUNT && "
+    "[...document.querySelectorAll('.cv-card canvas')].every(c => /from -/.test(c.ariaLabel ?? ''))"
+)
+CANVASES = "[...document.querySelectorAll('.cam canvas')]"
+SLIDER = "document.querySelector('[role=slider]')"
+
+
+def curves() -> Figures:
+    """Measure how fast an episode of a million steps is drawn: the page is there, and shows another one."""
+    id = long()
+    fields = ",".join(quote(f"observation/joint_{k:02}", safe="") for k in range(FIELDS))
+    with browser() as tabs, viewer(id) as (address, pid):
+        address = address.partition("#")[0]
+        page = tabs.visit(f"{address}#/e/{quote(id, safe='')}/997?fields={quote(fields)}", height=2600)
+        page.wait_for(DRAWN.replace("COUNT", str(FIELDS)))
+        before, found = memory(pid), []
+        for k in range(20):
+            target = f"#/e/{quote(id, safe='')}/{998 + k % 2}?fields={quote(fields)}"
+            found.append(
+                page.run(
+                    f"(async () => {{ const begin = performance.now(); location.hash = {target!r};"
+                    " await new Promise(r => addEventListener('hashchange', r, {once: true}));"
+                    f" while (!({DRAWN.replace('COUNT', str(FIELDS))})) await new Promise(requestAnimationFrame);"
+                    " return performance.now() - begin; })()"
+                )
+            )
+        slowest = float(np.percentile(found, 95))
+        yield Figure(what="an episode of 1e6 steps and 16 fields, drawn, 95 %", value=slowest, most=250, unit="ms")
+        grown = (memory(pid) - before) / MIB
+        yield Figure(what="memory of the server for it", value=grown, most=150, unit="MiB")
+
+
+def filmed(id: str, cameras: int, seconds: int) -> str:
+    """An episode at 30 Hz with videos of 640x480."""
+    if not (HOME / "datasets" / id).exists():
+        import numbered_films
+
+        rows = range(30 * seconds + 1)
+        options = {"g": "30", "bf": "2", "preset": "veryfast"}
+        views = {}
+        for k in range(cameras):
+            file = HOME / f"{id.replace('/', '-')}-{k}.mp4"
+            numbered_films.film(file, rows, options=options, width=640, height=480, tint=30 * k)
+            views[f"camera{k}"] = rlds_cli.Video(file)
+        state = np.random.default_rng(0).normal(size=(len(rows), 7)).astype(np.float32)
+        one = {"observation": {"state": state, **views}, "action": state[1:]}
+        rlds_cli.create(id, [one], fps=30, cache_dir=HOME)
+    return id
+
+
+def opened(tabs: chromium.Browser, address: str, id: str, cameras: int) -> chromium.Page:
+    """Show the first episode of a dataset, and wait until its cameras do."""
+    page = tabs.visit(f"{address.partition('#')[0]}#/e/{quote(id, safe='')}/0")
+    page.wait_for(f"{CANVASES}.length === {cameras} && {CANVASES}.every(c => c.dataset.row === '0')")
+    return page
+
+
+def video() -> Figures:
+    """Measure seeks in a stored video, and steps of a frame."""
+    id = filmed("local/filmed", 1, 60)
+    with browser() as tabs, viewer(id) as (address, _pid):
+        page = opened(tabs, address, id, 1)
+        left, top, width = (page.run(f"{SLIDER}.getBoundingClientRect().{side}") for side in ("left", "top", "width"))
+        seeks = []
+        for row in np.random.default_rng(0).integers(0, 1801, 40).tolist():
+            begin = time.perf_counter()
+            for kind in ("pressed", "released"):
+                page.mouse(kind, left + (row + 0.5) * width / 1801, top + 15)
+            page.wait_for(f"{CANVASES}[0].dataset.row === {SLIDER}.ariaValueNow")
+            seeks.append(1000 * (time.perf_counter() - begin))
+        yield Figure(what="a seek in a stored video, median", value=statistics.median(seeks), most=300, unit="ms")
+        steps = []
+        for _ in range(40):
+            begin = time.perf_counter()
+            row = int(page.run(f"{SLIDER}.ariaValueNow"))
+            page.key(".", 190)
+            page.wait_for(f"{CANVASES}[0].dataset.row === '{min(1800, row + 1)}'")
+            steps.append(1000 * (time.perf_counter() - begin))
+        yield Figure(what="one frame on, median", value=statistics.median(steps), most=100, unit="ms")
+
+
+def cameras() -> Figures:
+    """Measure when the frames of three cameras are shown while a minute is played, and whether all are of one row."""
+    id = filmed("local/three", 3, 60)
+    with browser() as tabs, viewer(id) as (address, _pid):
+        page = opened(tabs, address, id, 3)
+        page.run(
+            f"(() => {{ globalThis.seen = []; const canvases = {CANVASES}; let last = '';"
+            " const look = (now) => { const rows = canvases.map(c => Number(c.dataset.row));"
+            " if (rows.join() !== last) seen.push([now, ...rows]); last = rows.join(); requestAnimationFrame(look); };"
+            " requestAnimationFrame(look); })()"
+        )
+        page.key(" ", 32)
+        time.sleep(61)
+        shown = np.array(page.run("seen"), np.float64)
+    moving = shown[shown[:, 1] > 0]
+    rows, late = moving[:, 1], (moving[:, 0] - moving[0, 0]) - (moving[:, 1] - moving[0, 1]) * 1000 / 30
+    apart = float((moving[:, 1:].max(axis=1) != moving[:, 1:].min(axis=1)).sum())
+    in_time = len(set(rows[np.abs(late) <= 50].tolist())) / 1800
+    yield Figure(what="rows not shown within 50 ms, of 100", value=100 * (1 - in_time), most=1, unit="")
+    yield Figure(what="moments at which cameras show different rows", value=apart, most=0, unit="")
+
+
+def clicks() -> Figures:
+    """Measure what the server and the page hold after many clicks, less what they held after the first two minutes."""
+    id = filmed("local/filmed", 1, 60)
+    small_home = HOME / "clicks"
+    if not (small_home / "datasets").exists():
+        small("local/rig", HOME)
+        small_home.mkdir()
+    rng = np.random.default_rng(0)
+    with browser() as tabs, viewer() as (address, pid):
+        page = tabs.visit(address)
+
+        def held() -> tuple[int, float]:
+            page.call("HeapProfiler.collectGarbage")
+            metrics = page.call("Performance.getMetrics")["metrics"]
+            return memory(pid), next(m["value"] for m in metrics if m["name"] == "JSHeapUsedSize")
+
+        page.call("Performance.enable")
+        targets = ["#/", f"#/d/{quote(id, safe='')}", f"#/e/{quote(id, safe='')}/0", "#/d/local%2Frig"]
+        targets += [f"#/e/local%2Frig/{k}" for k in range(10)]
+        first, end, before = time.monotonic(), time.monotonic() + 60 * MINUTES, None
+        while time.monotonic() < end:
+            page.run(f"location.hash = {str(rng.choice(targets))!r}")
+            time.sleep(0.3)
+            for key in rng.choice([" ", ".", ",", "l", "j", "+", "-", "0"], 5).tolist():
+                page.key(key, ord(key.upper()))
+                time.sleep(0.05)
+            if before is None and time.monotonic() - first > min(120, 6 * MINUTES):
+                before = held()
+        after = held()
+    assert before is not None
+    for what, k in (("server", 0), ("page", 1)):
+        grown = (after[k] - before[k]) / MIB
+        yield Figure(what=f"growth of the {what} in {MINUTES:g} minutes of clicks", value=grown, most=20, unit="MiB")
+
+
 def size() -> Figures:
     """Measure the scripts and the style."""
     total = sum(p.stat().st_size for p in PAGES.iterdir() if p.suffix in (".js", ".css"))
     yield Figure(what="scripts and style of the pages", value=total / 1000, most=120, unit="kB")
 
 
-PARTS: dict[str, Callable[[], Figures]] = {"start": start, "lists": lists, "size": size}
+PARTS: dict[str, Callable[[], Figures]] = {
+    "start": start,
+    "lists": lists,
+    "curves": curves,
+    "video": video,
+    "cameras": cameras,
+    "clicks": clicks,
+    "size": size,
+}
 
 if __name__ == "__main__":
     sys.exit(main())
