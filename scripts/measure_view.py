@@ -3,7 +3,7 @@
 start     from the command to the first painted page: of a dataset, and of a home of 1,000 datasets
 lists     `rlds list --here` and `rlds du` of that home: seconds of the processor
 table     a filter and an order of 1,000,000 episodes, until the page shows them: of numbers, and of texts
-curves    an episode of 1,000,000 steps and 16 fields, of a dataset of 1e9 steps, until it is drawn; memory of the server
+curves    an episode of 1,000,000 steps and 16 fields, of a dataset of 1e9 steps, until it is drawn; the server's memory
 video     a seek in a stored video, and one frame on
 cameras   three cameras of 640x480 at 30 Hz for a minute: frames that are shown in time, and at which row
 clicks    minutes of clicking: growth of the memory of the server and of the page

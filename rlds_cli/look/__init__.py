@@ -4,10 +4,10 @@ Records: `summarise` and `describe_episode` describe a dataset, `describe_source
 file, `compare` two datasets, `inspect` any of them, and `summarise_derived` what a preprocess run made. An
 `EpisodeTable` filters and sorts episodes, and `HomeContents` are the datasets of a home. `trace` compares single steps
 with the archive. `overview`, `listing` and `card` describe what the disk and the registry hold, with `citation`,
-`fingerprint` and `nearest`. `check` and `check_archive` look for faults in the content, each of one of the `CODES`;
-`record_findings` writes them into a manifest. `Measures` are numbers that tell the bad episodes. `choose_files` and
-`files_to_import` return the files that a user's paths and patterns stand for. `diagnose` looks at the installation,
-whose readers are the `installed_readers`.
+`fingerprint` and `nearest`. `check` and `check_archive` look for faults in the content, each of one of the `CODES`,
+`quick` without its rows; `record_findings` writes them into a manifest. `Measures` are numbers that tell the bad
+episodes. `choose_files` and `files_to_import` return the files that a user's paths and patterns stand for. `diagnose`
+looks at the installation, whose readers are the `installed_readers`.
 
 Pages: `page` draws a record on a terminal, and `account_lines` the account of an archive; fields are sorted by `rank`.
 `write_page` writes the HTML report, `write_plot` a chart or pictures (`plot_suffixes`), `plot` a chart. `pages_beside`
@@ -22,7 +22,7 @@ from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
     from rlds_cli.look.checks.findings import CODES
-    from rlds_cli.look.checks.run import check_archive, record_findings
+    from rlds_cli.look.checks.run import check_archive, quick, record_findings
     from rlds_cli.look.files.given import choose_files, files_to_import
     from rlds_cli.look.measures.checking import check
     from rlds_cli.look.measures.measuring import Measures
@@ -73,6 +73,7 @@ __all__ = [
     "pages_beside",
     "plot",
     "plot_suffixes",
+    "quick",
     "rank",
     "record_findings",
     "summarise",
@@ -86,7 +87,7 @@ lazy(
     __name__,
     {
         "checks.findings": "CODES",
-        "checks.run": "check_archive record_findings",
+        "checks.run": "check_archive quick record_findings",
         "files.given": "choose_files files_to_import",
         "measures.checking": "check",
         "measures.measuring": "Measures",

@@ -6,6 +6,7 @@ docs/view-interface.md describes the records.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from starlette.responses import Response
 
 from rlds_cli.dataset import Dataset, Rows, Tasks
 from rlds_cli.errors import InvalidArgument, RldsError
-from rlds_cli.look import check, rank
+from rlds_cli.look import quick, rank
 from rlds_cli.ted import COMPUTED, END_NAMES, FLAGS, TASK, TASK_AT, Field, Subtasks
 from rlds_cli.view import elements
 from rlds_cli.view.cameras import cameras
@@ -22,7 +23,7 @@ from rlds_cli.view.query import Query, record
 from rlds_cli.view.times import row_times
 
 if TYPE_CHECKING:
-    from rlds_cli.look.checks.findings import CheckReport
+    from rlds_cli.look.checks.findings import Finding
 
 _MOST_MARKS = 1000  # of one kind
 _MOST_CHANGES = 1000  # of a field of texts
@@ -50,7 +51,7 @@ def describe(query: Query, ds: Dataset, number: int) -> Json:
     index = int(rows.index[number])
     fields = sorted(ds.schema.values(), key=rank)
     texts = _texts(rows, [f for f in fields if f.kind == "text"], number)
-    marks, bands = _findings(query.once(ds, _found), index, length)
+    marks, bands = _findings(query.once(ds, quick), index, length)
     return {
         "version": ds.version,
         "number": number,
@@ -169,15 +170,10 @@ def _flags(rows: Rows, number: int) -> list[Json]:
     return marks
 
 
-def _found(ds: Dataset) -> CheckReport:
-    """Return the findings that the manifest and the table of episodes have; no row is read."""
-    return check(ds, quick=True)
-
-
-def _findings(report: CheckReport, index: int, length: int) -> tuple[list[Json], list[Json]]:
+def _findings(found: Iterable[Finding], index: int, length: int) -> tuple[list[Json], list[Json]]:
     """Return the findings at steps as marks, and those of the whole episode as bands."""
     marks, bands = list[Json](), list[Json]()
-    for f in report.findings:
+    for f in found:
         said = {"kind": "finding", "text": _cut(f"{f.code}: {f.text}"), "severity": f.severity}
         here = [p for p in f.places if p.episode == index]
         marks += [{"step": p.step, **said} for p in here if p.step is not None]

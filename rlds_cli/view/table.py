@@ -69,7 +69,6 @@ def _ref(query: Query) -> str | None:
 
 
 def _described(ds: Dataset) -> dict[str, Any]:
-    report = look.check(ds, quick=True)
     summary = look.summarise(ds)
     return {
         "id": ds.id,
@@ -77,7 +76,7 @@ def _described(ds: Dataset) -> dict[str, Any]:
         "address": ds.store.address,
         "selected": ds.num_episodes if ds.is_selection else None,
         "summary": replace(summary, findings=()),
-        "findings": [_finding(f) for f in report.findings],
+        "findings": [_finding(f) for f in look.quick(ds)],
         "made": [{"text": ProvenanceStep(s).described(), "from": s.get("from")} for s in summary.provenance],
     }
 

@@ -916,3 +916,12 @@ def test_every_code_is_listed() -> None:
     of_measures = {rule.code for rule in RULES}
     assert of_checks | of_measures == {*CODES}
     assert not of_checks & of_measures
+
+
+def test_a_quick_check_of_a_growing_dataset_reads_no_rows(tmp_path: Path) -> None:
+    one = {"observation": np.full((5, 2), np.nan, np.float32), "action": np.zeros((4, 1), np.float32)}
+    with rlds_cli.writer("local/grows", cache_dir=tmp_path) as writer:
+        writer.add_episodes([one] * 3)
+    ds = rlds_cli.open_dataset("local/grows", cache_dir=tmp_path)
+    assert "not-finite" in [f.code for f in checks.check(ds).findings]
+    assert "not-finite" not in [f.code for f in checks.check(ds, quick=True).findings]

@@ -321,9 +321,9 @@ def isolated_rewards(s: Subject) -> Iterator[Finding]:
     """
     if not s.fields(REWARD):
         raise Skipped("it has no rewards")
-    if REWARD not in s.ds.stats or s.ds.schema[REWARD].shape:
+    if REWARD not in s.stats or s.ds.schema[REWARD].shape:
         return  # a vector, or several rewards by name: a success cannot be recognised
-    stats = s.ds.stats[REWARD]
+    stats = s.stats[REWARD]
     low, high = (float(np.ravel(x)[0]) if np.size(x) else np.nan for x in (stats.min, stats.max))
     if not s.ds.manifest.counts.terminated_inside or not low < high or sum(c > 0 for c in stats.histogram) > 2:
         return

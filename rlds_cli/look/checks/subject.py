@@ -75,6 +75,13 @@ class Subject:
             and (not roots or any(is_below(f.name, r) for r in roots))
         ]
 
+    @cached_property
+    def stats(self) -> Mapping[str, Any]:
+        """Statistics of the fields; where no rows are read only those that the version has recorded."""
+        store = self.ds.store
+        recorded = store.manifest is store.table.manifest  # else it computes those that the version lacks
+        return self.ds.stats if self.thorough or recorded else {}
+
     # -- rows
 
     @cached_property

@@ -68,7 +68,7 @@ _WIDE = 2048
 def not_finite(s: Subject) -> Iterator[Finding]:
     """Find NaN and infinities: errors in fields that a learner uses, warnings in infos."""
     for f in s.fields(kinds="fc"):
-        stats = s.ds.stats.get(f.name)
+        stats = s.stats.get(f.name)
         count = stats.nonfinite if stats else 0
         severity: Severity = "error" if f.name.split("/")[0] in _LEARNED else "warning"
         if count:
@@ -105,7 +105,7 @@ def constant(s: Subject) -> Iterator[Finding]:
     """
     others = []
     for f in s.fields():
-        stats = s.ds.stats.get(f.name)
+        stats = s.stats.get(f.name)
         if stats is None or stats.count < 2 or 0 in f.shape or f.name in FLAGS:
             continue
         low, high = np.ravel(np.asarray(stats.min, np.float64)), np.ravel(np.asarray(stats.max, np.float64))
@@ -127,7 +127,7 @@ def constant(s: Subject) -> Iterator[Finding]:
 
 def _only_value(s: Subject, name: str) -> float | None:
     """The value of a constant field; None where its elements have different ones."""
-    low = np.ravel(np.asarray(s.ds.stats[name].min, np.float64))
+    low = np.ravel(np.asarray(s.stats[name].min, np.float64))
     return float(low[0]) if (low == low[0]).all() else None
 
 
@@ -249,7 +249,7 @@ def out_of_bounds(s: Subject) -> Iterator[Finding]:
     if not bounded:
         raise Skipped("no bounds of the actions are known")
     for f, (low, high) in bounded:
-        stats = s.ds.stats.get(f.name)
+        stats = s.stats.get(f.name)
         if stats is None or not stats.count:
             continue
         least, greatest = (np.ravel(np.asarray(x, np.float64)) for x in (stats.min, stats.max))
@@ -443,7 +443,7 @@ def _turned(s: Subject, f: Field, before: Array, after: Array, bound: Array) -> 
     """Mask of components of steps [n, width] that only wrap around: an angle plus a turn, a negated quaternion."""
     before, after = before.astype(np.float64), after.astype(np.float64)
     step, near = np.abs(after - before), _NEAR * bound
-    stats = s.ds.stats.get(f.name)
+    stats = s.stats.get(f.name)
     span = np.ravel(np.asarray(stats.max, np.float64) - stats.min) if stats is not None else np.zeros(len(bound))
     turned = (np.abs(before + after) <= near) | (np.abs(step - span) <= near)
     for turn in _TURNS:
