@@ -32,6 +32,9 @@ class Content:
     media_type : str
     cache : str
         ``Cache-Control``: whether a browser may keep it.
+    at_once : int or None
+        Bytes that answer a range without an end. A player asks for such a range, and reads it as slowly as it plays; a
+        browser has six connections to a host, and seven videos would need more.
     """
 
     size: int
@@ -39,6 +42,7 @@ class Content:
     etag: str
     media_type: str
     cache: str = KEPT
+    at_once: int | None = None
 
 
 def answer(content: Content, headers: Mapping[str, str], *, method: str = "GET") -> Response:
@@ -55,8 +59,10 @@ def answer(content: Content, headers: Mapping[str, str], *, method: str = "GET")
         return Response(status_code=416, headers=common | {"content-range": f"bytes */{content.size}"})
     if len(ranges) == 1:
         first, stop = ranges[0]
+        if content.at_once is not None and asked is not None and asked.rstrip().endswith("-"):
+            stop = min(stop, first + content.at_once)
         common["content-range"] = f"bytes {first}-{stop - 1}/{content.size}"
-        return _body(content, ranges, 206, common, method)
+        return _body(content, [(first, stop)], 206, common, method)
     return _several(content, ranges, common, method)
 
 

@@ -13,7 +13,9 @@ from rlds_cli.store import Store
 from rlds_cli.ted import VIDEO
 from rlds_cli.view.codecs import container_of, mime_of
 from rlds_cli.view.query import Query
-from rlds_cli.view.ranges import Content, answer
+from rlds_cli.view.ranges import NOT_KEPT, Content, answer
+
+_AT_ONCE = 512 << 10  # bytes: what a browser takes off a connection before its player needs them
 
 Json = dict[str, Any]
 
@@ -35,6 +37,8 @@ def video(query: Query) -> Response:
         read=lambda first, stop: np.asarray(data[first:stop]).tobytes(),
         etag=videos.files[number].tobytes().hex(),
         media_type=container_of(data),
+        at_once=_AT_ONCE,
+        cache=NOT_KEPT,  # else Chromium asks for one range of a file at a time, and waits for one that it does not read
     )
     return answer(content, query.headers, method=query.method)
 

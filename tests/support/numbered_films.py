@@ -56,14 +56,29 @@ def film(
     tint: int = 0,
 ) -> Path:
     """Write a video of numbered frames; ``times`` in milliseconds make its rate vary."""
+    frames = [frame(number, width=width, height=height, tint=tint) for number in numbers]
+    return write(path, frames, codec=codec, options=options, rate=rate, times=times)
+
+
+def write(
+    path: Path,
+    frames: Sequence[Image.Image],
+    *,
+    codec: str = "libx264",
+    options: dict[str, str] | None = None,
+    rate: int = 30,
+    times: Sequence[int] | None = None,
+) -> Path:
+    """Write a video of images."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=rate, options=options or {})
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        stream.width, stream.height = frames[0].size
+        stream.pix_fmt = "yuv420p"
         stream.codec_context.thread_count = 1
         if times is not None:
             stream.time_base = stream.codec_context.time_base = Fraction(1, 1000)
-        for k, number in enumerate(numbers):
-            image = av.VideoFrame.from_image(frame(number, width=width, height=height, tint=tint))
+        for k, shown in enumerate(frames):
+            image = av.VideoFrame.from_image(shown)
             image.pts, image.time_base = (k, Fraction(1, rate)) if times is None else (times[k], Fraction(1, 1000))
             container.mux(stream.encode(image))
         container.mux(stream.encode())

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
+import numbered_films as films
 import numpy as np
 import pytest
+from PIL import Image
 from viewer import Viewer, viewing
 
 import rlds_cli
@@ -154,6 +156,25 @@ def test_several_ranges_come_as_parts(viewer: Viewer) -> None:
     parts = [p.partition(b"\r\n\r\n") for p in found.body.split(f"--{boundary[1]}".encode())[1:-1]]
     assert [body.removesuffix(b"\r\n") for _, _, body in parts] == [BASE[:5], BASE[10:20], BASE[-3:]]
     assert f"Content-Range: bytes 10-19/{len(BASE)}".encode() in parts[1][0]
+
+
+def test_a_range_of_a_video_without_an_end_comes_in_parts(tmp_path: Path) -> None:
+    """Else players that read slowly keep all connections of a browser; so does its cache, which locks a file."""
+    noise = np.random.default_rng(0).integers(0, 255, (12, 240, 320, 3), np.uint8)
+    path = films.write(tmp_path / "noise.mp4", [Image.fromarray(x) for x in noise], options={"crf": "1", "g": "1"})
+    size, whole = path.stat().st_size, path.read_bytes()
+    assert size > 1 << 20
+    one = {"observation": {"camera": rlds_cli.Video(path)}, "action": np.zeros((11, 1))}
+    with viewing(rlds_cli.create("local/noise", [one], progress=False)) as viewer:
+        asked = {"d": "~0", "field": "observation/camera", "video": 0}
+        first = viewer.ask("media/video", headers={"Range": "bytes=0-"}, **asked)
+        assert first.status == 206 and first.headers["content-range"] == f"bytes 0-524287/{size}"
+        assert first.body == whole[: 1 << 19]
+        last = viewer.ask("media/video", headers={"Range": f"bytes={size - 9}-"}, **asked)
+        assert last.body == whole[-9:]
+        given = viewer.ask("media/video", headers={"Range": f"bytes=7-{size - 1}"}, **asked)
+        assert given.body == whole[7:]
+        assert first.headers["cache-control"] == "no-store"
 
 
 @pytest.mark.parametrize("asked", [f"bytes={len(BASE)}-", "bytes=-0"])
