@@ -19,7 +19,7 @@ class Coded:
     Attributes
     ----------
     values : array of objects [m]
-        The different values; or, where most episodes have one of their own, those of all episodes.
+        The different values; or, where most of many episodes have one of their own, those of all episodes.
     codes : array [n], optional
         The place of the value of each episode. None where ``values`` has one for each.
     """
@@ -32,7 +32,7 @@ class Coded:
         """Return a column of texts or other objects [n] by its values."""
         listed = column.tolist()
         some = listed[:: max(1, len(listed) // _SAMPLE)]
-        if len(set(some)) > len(some) // 2:
+        if len(listed) > _SAMPLE and len(set(some)) > len(some) // 2:
             return cls(values=column.astype(object))
         places = dict.fromkeys(listed)
         values = list(places)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import socket
 import threading
@@ -87,6 +88,7 @@ class Server:
 
     def close(self) -> None:
         """End; answers under way get a second."""
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # of answers that are cut off now
         self._server.should_exit = True
         self._decoding.close()
         if self._thread.is_alive():

@@ -454,7 +454,7 @@ def test_a_quantile_that_cannot_be_is_refused(text: str, what: str) -> None:
     assert e.value.hint
 
 
-@pytest.mark.parametrize("different", [3, 400])
+@pytest.mark.parametrize("different", [3, 20_000])
 @pytest.mark.parametrize(
     ("text", "fits"),
     [
@@ -472,8 +472,8 @@ def test_a_quantile_that_cannot_be_is_refused(text: str, what: str) -> None:
 )
 def test_texts_that_few_or_many_episodes_share(different: int, text: str, fits: Callable[..., bool]) -> None:
     rng = np.random.default_rng(different)
-    tasks = [None if k % 11 == 0 else f"text {k}" for k in rng.integers(0, different, 500).tolist()]
-    operators = [None if k == 4 else f"text {k}" for k in rng.integers(0, 5, 500).tolist()]
+    tasks = [None if k % 11 == 0 else f"text {k}" for k in rng.integers(0, different, 5000).tolist()]
+    operators = [None if k == 4 else f"text {k}" for k in rng.integers(0, 5, 5000).tolist()]
     columns = {"task": np.array(tasks, object), "operator": np.array(operators, object)}
 
     found = episodes_where(text, columns)

@@ -151,6 +151,13 @@ def test_distributions_are_those_of_numpy(ds: rlds_cli.Dataset, table: EpisodeTa
     assert found["end"].distinct == len(set(ds.episodes["end"].tolist()))
 
 
+def test_texts_of_few_episodes_are_counted_together(tmp_path: Path) -> None:
+    ds = made(tmp_path, 3, texts=("push", "pull", "push"))
+    (task,) = EpisodeTable(ds).spreads(names=["task"]).columns
+    told = [t for t in ds.episodes["task"].tolist() if t is not None]
+    assert {v.value: v.episodes for v in task.values} == {t: told.count(t) for t in told}
+
+
 def test_distributions_of_what_is_asked_for(table: EpisodeTable) -> None:
     assert [c.name for c in table.spreads(names=["row", "length"]).columns] == ["row", "length"]
     with pytest.raises(UnknownField, match="no episode column"):

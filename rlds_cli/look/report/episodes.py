@@ -311,8 +311,9 @@ class EpisodeTable:
         listed = [False, True] if coded is None else coded.values.tolist()
         codes = self.dataset.episodes[name].astype(np.intp) if coded is None else coded.codes
         if codes is None and len(listed) > _MOST_VALUES:  # almost every episode has a text of its own
-            missing = self._remembered(("missing", name), lambda: sum(v is None for v in listed))
-            return ColumnSpread(name=name, kind=kind, missing=missing, distinct=len(listed) - missing)
+            different = self._remembered(("different", name), lambda: len(set(listed) - {None}))
+            missing = self._remembered(("missing", name), lambda: listed.count(None))
+            return ColumnSpread(name=name, kind=kind, missing=missing, distinct=different)
         codes = np.arange(len(listed)) if codes is None else codes
         counts = self._remembered(("counts", name), lambda: np.bincount(codes, minlength=len(listed)).tolist())
         matched = counts if chosen is None else np.bincount(codes[chosen], minlength=len(listed)).tolist()

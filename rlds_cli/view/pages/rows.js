@@ -4,9 +4,9 @@ const MOST = 6e6; // pixels: browsers draw elements of up to 16 million
 const PAGE = 100; // rows that are fetched together
 
 export class Rows {
-  /** `fetchPage(first, count, signal)` gives rows, `draw(row, number)` an element, `current(number)` hears of the row that is chosen. */
-  constructor(box, { height, fetchPage, draw, open, settled }) {
-    Object.assign(this, { box, height, fetchPage, draw, open, settled, count: 0, position: 0, last: 0, pages: new Map(), pending: new Map(), shown: new Map(), current: 0 });
+  /** `fetchPage(first, count, signal)` gives rows, `draw(row, number)` an element; `settled(number)` hears of the first row in sight. */
+  constructor(box, { height, fetchPage, draw, open, settled, failed }) {
+    Object.assign(this, { box, height, fetchPage, draw, open, settled, failed, count: 0, position: 0, last: 0, pages: new Map(), pending: new Map(), shown: new Map(), current: 0 });
     this.inner = document.createElement("div");
     this.inner.className = "rw-inner";
     this.inner.setAttribute("role", "rowgroup");
@@ -24,7 +24,7 @@ export class Rows {
   get most() { return Math.max(0, this.whole - this.view); }
   get reach() { return Math.max(0, this.tall - this.view); }
 
-  /** Forget rows; `keep` leaves the old ones until others are there. */
+  /** Forget rows; those that are shown stay until others are there. */
   reset({ count = this.count, first = null } = {}) {
     for (const abort of this.pending.values()) abort.abort();
     this.pending.clear();
@@ -138,7 +138,8 @@ export class Rows {
       this.pages.set(p, rows);
       if (this.pages.size > 40) this.pages.delete(this.pages.keys().next().value);
     } catch (e) {
-      if (e.name !== "AbortError") throw e;
+      if (e.name !== "AbortError") this.failed?.(e);
+      return;
     } finally {
       if (this.pending.get(p) === abort) this.pending.delete(p);
     }

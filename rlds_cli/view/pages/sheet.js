@@ -2,7 +2,7 @@
 
 import { get, h, link, media, plural } from "./base.js";
 
-const MOST = 6; // requests at once: a browser has six connections to a host
+const MOST = 4; // requests at once: a browser has six connections to a host, and records need one, too
 const RATE = 5; // frames of the sheet in a second
 
 /** Pictures that are loaded a few at a time, and only while they are on the page. */
@@ -36,7 +36,7 @@ export class Pictures {
 
 /** A sheet of the episodes that `rows(first, count)` gives. */
 export function sheet({ key, v, cameras, rows, total }) {
-  let abort = new AbortController(), tiles = [], k = 0, playing = true, rate = null, timer = 0, seconds = 4, field = cameras[0];
+  let abort = new AbortController(), tiles = [], k = 0, playing = !matchMedia("(prefers-reduced-motion: reduce)").matches, rate = null, timer = 0, seconds = 4, field = cameras[0];
   const grid = h("div.sh-grid");
   const state = h("span.soft", { role: "status" });
   const play = h("button", { type: "button", click: () => ((playing = !playing), name()) });

@@ -40,6 +40,7 @@ export function episodeTable({ key, v, query }) {
     draw: row,
     open: (r) => r && (location.hash = to(r, rows.current)),
     settled: (k) => note({ at: k || null }),
+    failed: (e) => error.replaceChildren(problem(e)),
   });
 
   /** Ask for other episodes, or for others of a version that has grown. */
