@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rlds_cli.dataset.datasets import open_dataset as open_dataset
     from rlds_cli.dataset.editing import Outcome as Outcome
     from rlds_cli.dataset.editing import append_step as append_step
-    from rlds_cli.dataset.editing import is_published as is_published
     from rlds_cli.dataset.editing import remake as remake
     from rlds_cli.dataset.environments import known_spaces as known_spaces
     from rlds_cli.dataset.environments import make_env as make_env
@@ -82,7 +81,6 @@ __all__ = [
     "d4rl_fields",
     "d4rl_steps",
     "expression_of",
-    "is_published",
     "known_spaces",
     "listed_at",
     "make_env",
@@ -107,7 +105,7 @@ lazy(
         "batch": "ROOT_FLAGS Batch register",
         "compaction": "compact",
         "datasets": "ArrayLike Dataset open_dataset",
-        "editing": "Outcome append_step is_published remake",
+        "editing": "Outcome append_step remake",
         "environments": "known_spaces make_env reference_scores",
         "expressions": "expression_of",
         "history": "ProvenanceStep Version named_versions version_of versions_of",

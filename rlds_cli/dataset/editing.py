@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli import home, registry
+from rlds_cli import home
 from rlds_cli.base import ids, settings
 from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.files import disk, trees
@@ -418,7 +418,7 @@ def _apply(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target)
 
 
 def _check_own(id: DatasetId, m: Manifest) -> None:
-    if is_published(id, m):
+    if home.is_published(id, derived=bool(m.provenance)):
         raise InvalidArgument(
             f"{id} is a dataset of the registry: it stays as it is.",
             hint=f"label and drop with --as NAME (name=) make {id.base}@NAME; rlds select makes one, too",
@@ -495,11 +495,6 @@ def _write(
 def _discard(built: Path) -> None:
     """Remove the directory in which `_write` has made a dataset, with what is left of it."""
     trees.discard(built.parent)
-
-
-def is_published(id: DatasetId, m: Manifest) -> bool:
-    """Return whether a dataset is one that others have under this id, too: of the registry, and not derived from it."""
-    return registry.listed(str(id.base)) is not None and not (id.variant and m.provenance)
 
 
 def _home_of(path: Path, id: DatasetId) -> Home:

@@ -12,7 +12,7 @@ from rlds_cli.base import ids, refs, settings
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import Settings, StrPath
-from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidId, UnknownDataset
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidId, RldsError, UnknownDataset
 from rlds_cli.home.homes import Home, is_dataset, path_of
 from rlds_cli.registry import Entry
 
@@ -280,6 +280,19 @@ def _matching(pattern: str, where: Settings) -> list[Path]:
         homes = " nor in ".join(str(h) for h in where.homes)
         raise DatasetNotFound(f'Nothing in {homes} matches "{pattern}".', hint="rlds list --here lists datasets")
     return found
+
+
+def entry_of(id: str) -> Entry | None:
+    """Return what the registry says of the dataset with an id, which may come from a stranger; None of no other."""
+    try:
+        return registry.known(str(ids.parse(id).base))
+    except RldsError:
+        return None
+
+
+def is_published(id: DatasetId, *, derived: bool) -> bool:
+    """Return whether a dataset is one that others have under this id, too: of the registry, and not derived from it."""
+    return registry.listed(str(id.base)) is not None and not (id.variant and derived)
 
 
 def _names(id: DatasetId) -> list[str]:

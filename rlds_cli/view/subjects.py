@@ -9,15 +9,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rlds_cli import home
-from rlds_cli.base import ids, settings
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import DatasetNotFound, InvalidId
+from rlds_cli.errors import DatasetNotFound
 from rlds_cli.look import HomeContents
 from rlds_cli.store import History, StoredDataset
 
@@ -48,7 +45,6 @@ class Subjects:
     ) -> None:
         self.batches = batches
         self._named = list(named)
-        self._where = settings.read(cache_dir)
         self._cache_dir = cache_dir
         self._open: OrderedDict[tuple[str, int | None], tuple[str, Dataset]] = OrderedDict()
         self._made: OrderedDict[Dataset, dict[Callable[..., Any], Any]] = OrderedDict()
@@ -88,7 +84,7 @@ class Subjects:
         """
         if name.startswith(_NUMBERED):
             return self._of_command(name, version)
-        path = self._path(name)
+        path = self.contents.path_of(name)
         with self._lock:
             state = StoredDataset(path).version_id
             found = self._open.get((name, version))
@@ -124,15 +120,3 @@ class Subjects:
                 return ds
         place = ds.store.address or History.of(ds.path).path
         return open_dataset(str(Ref(place, version)), cache_dir=self._cache_dir)
-
-    def _path(self, name: str) -> Path:
-        try:
-            id = ids.parse(name)
-        except InvalidId:
-            id = None
-        path = home.path_of(id, self._where) if id is not None else None
-        if path is None:
-            raise DatasetNotFound(
-                f"{name} is not in this home.", hint="rlds list --here shows the datasets on this disk"
-            )
-        return path

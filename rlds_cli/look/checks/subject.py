@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_cli import registry
-from rlds_cli.base import ids, text
+from rlds_cli import home
+from rlds_cli.base import text
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.citing import short
 from rlds_cli.base.text import is_below
 from rlds_cli.dataset import Rows
-from rlds_cli.errors import RldsError
 from rlds_cli.look.checks.findings import MOST_PLACES, FindingPlace, Seen
 from rlds_cli.registry import Entry
 from rlds_cli.ted import Field
@@ -46,10 +45,7 @@ class Subject:
     @cached_property
     def entry(self) -> Entry | None:
         """The entry in the registry; None for a user's own data."""
-        try:
-            return registry.known(str(ids.parse(self.ds.id).base))
-        except RldsError:
-            return None
+        return home.entry_of(self.ds.id)
 
     @cached_property
     def max_episode_steps(self) -> int | None:

@@ -14,10 +14,9 @@ from functools import cache
 from html import escape
 from typing import TYPE_CHECKING
 
-from rlds_cli import registry
+from rlds_cli import home
 from rlds_cli.base import ids, visible
 from rlds_cli.base.citing import licence_identifier, link
-from rlds_cli.errors import InvalidId
 from rlds_cli.look.report.rendering import environment
 
 if TYPE_CHECKING:
@@ -105,10 +104,7 @@ def download_command(s_id: str, address: str | None) -> str:
 
 def citation(id: str) -> str | None:
     """Return how the authors of the source want it to be cited; None if the registry does not know."""
-    try:
-        entry = registry.known(str(ids.parse(id).base))
-    except InvalidId:
-        return None
+    entry = home.entry_of(id)
     return entry.citation if entry else None
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import home, registry
-from rlds_cli.base import settings
+from rlds_cli.base import ids, settings
 from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import StrPath
-from rlds_cli.errors import DamagedDataset, RldsError
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidId, RldsError
 from rlds_cli.store import History, Manifest
 from rlds_cli.ted import TASK
 
@@ -78,6 +78,18 @@ class HomeContents:
     def details(self) -> dict[str, HomeDetails]:
         """Return what takes longer, by id."""
         return self._of_each("details", _details)
+
+    def path_of(self, name: str) -> Path:
+        """Return the directory of the dataset with an id; raises DatasetNotFound if there is none."""
+        try:
+            path = home.path_of(ids.parse(name), settings.read(self._cache_dir))
+        except InvalidId:
+            path = None
+        if path is None:
+            raise DatasetNotFound(
+                f"{name} is not in this home.", hint="rlds list --here shows the datasets on this disk"
+            )
+        return path
 
     def _of_each(self, what: str, make: Callable[[DatasetId, Path], Any]) -> dict[str, Any]:
         found, seen = dict[str, Any](), set[tuple[str, Path]]()

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli import registry
-from rlds_cli.base import ids, subset, visible
+from rlds_cli import home, registry
+from rlds_cli.base import subset, visible
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.settings import StrPath
@@ -262,12 +262,9 @@ def _normalized(ds: Dataset, returns: Any) -> Distribution | None:
 
 def about(ds: Dataset) -> About:
     """Describe a dataset; a derived one has the description of its source."""
-    facts, env = ds.manifest.facts, ds.manifest.env
-    entry: Entry | None = None
+    entry, facts, env = home.entry_of(ds.id), ds.manifest.facts, ds.manifest.env
     low: float | None = None
     high: float | None = None
-    with suppress(RldsError):  # the registry does not know it
-        entry = registry.known(str(ids.parse(ds.id).base))
     with suppress(RldsError):
         low, high = reference_scores(ds.manifest)
     family = next((f for f in registry.families() if f.name == entry.family), None) if entry else None
