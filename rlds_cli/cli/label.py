@@ -34,6 +34,10 @@ def label(
             show_default=False,
         ),
     ] = None,
+    measures: Annotated[
+        str | None,
+        typer.Option("--measures", metavar="NAMES", help="Measures as labels: quality_jerk,... or all that there are."),
+    ] = None,
     facts: options.Facts = None,
     name: options.NewName = None,
     force: options.Force = False,
@@ -47,12 +51,15 @@ def label(
 
     A dataset of the registry is not changed in its place: --as makes ID@NAME.
 
-    Example: rlds label local/day1 --where "episode in [3, 7]" quality=bad
+    \b
+    Examples:
+      rlds label local/day1 --where "episode in [3, 7]" quality=bad
+      rlds label local/day1 --measures quality_idle_share,quality_jerk
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.cli import selecting
 
-    if file is not None and (labels or where or split or episodes):
+    if file is not None and (labels or where or split or episodes or measures):
         raise InvalidArgument("--from names the episodes and their labels itself.", hint="two commands")
     columns, values = selecting.assignments(labels or []), selecting.typed(selecting.assignments(facts or []))
     how: dict[str, Any] = {"name": name, "force": force, "copy": copy, "cache_dir": cache_dir}
@@ -60,7 +67,8 @@ def label(
     def change() -> tuple[Dataset, Dataset]:
         ds = selecting.selected(id, where=where, split=split, episodes=episodes, cache_dir=cache_dir)
         if file is None:
-            return ds, ds.label(selecting.typed(columns, ds), facts=values, **how)
+            measured = selecting.measured(measures, ds) if measures else {}
+            return ds, ds.label({**selecting.typed(columns, ds), **measured}, facts=values, **how)
         named, read = selecting.from_file(file, ds)
         return ds, named.label(read, facts=values, **how)
 

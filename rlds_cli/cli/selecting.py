@@ -121,6 +121,29 @@ def assignments(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def measured(names: str, ds: Dataset) -> dict[str, list[float | None]]:
+    """Return measures of the episodes of a dataset by name; ``all`` stands for those that were computed.
+
+    Raises
+    ------
+    RldsError
+        One was not computed.
+    """
+    import numpy as np
+
+    wanted = ds.episodes.measures if names == "all" else [n.strip() for n in names.split(",")]
+    if not wanted:
+        raise RldsError(f"No measure of {ds.id} was computed.", hint=f"rlds check {ds.id} --measure motion")
+    found = dict[str, list[float | None]]()
+    for name in wanted:
+        if name not in ds.episodes or name in ds.store.own_columns:
+            what = "is a label already" if name in ds.store.own_columns else "is not the name of a measure"
+            raise InvalidArgument(f"{name} {what}.", hint="rlds check --list explains all measures")
+        values = ds.episodes[name].astype(np.float64).tolist()
+        found[name] = [v if np.isfinite(v) else None for v in values]
+    return found
+
+
 def facts(given: Sequence[str]) -> dict[str, Any]:
     """Return the facts of ``--set NAME=VALUE``.
 

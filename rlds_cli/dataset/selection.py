@@ -139,6 +139,12 @@ class EpisodeColumns(CodedColumns):
         return isinstance(name, str) and name.startswith(_MEASURE) and self._measures.has(name)
 
     @property
+    def measures(self) -> tuple[str, ...]:
+        """Names of the measures that were computed for all episodes of the version; see docs/measures.md."""
+        own = self._store.own_columns
+        return tuple(name for name in self._measures.names if name not in own)
+
+    @property
     def _measures(self) -> Any:
         """The measures of these episodes, as the home has them now."""
         import rlds_cli

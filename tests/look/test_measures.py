@@ -205,3 +205,21 @@ def test_the_home_knows_its_measures(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "measures" / "local+gone").mkdir()
     assert run_rlds("gc", "--yes").returncode == 0
     assert [d.name for d in (tmp_path / "measures").iterdir()] == ["local+other"]
+
+
+def test_measures_are_shown_and_become_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    made([arm(rest=r) for r in (0, 10, 20)], tmp_path)
+    assert (
+        b"rlds check local/arm --measure motion" in run_rlds("label", "local/arm", "--measures", "quality_jerk").stderr
+    )
+    assert run_rlds("check", "local/arm", "--measure", "motion").returncode == 0
+    shown = json.loads(run_rlds("inspect", "local/arm", "--episode", "1", "--json").stdout)
+    assert shown["columns"]["quality_idle_run"] == 10
+    done = run_rlds("label", "local/arm", "--measures", "quality_idle_run")
+    assert done.returncode == 0, done.stderr
+    ds = rlds_cli.open_dataset("local/arm")
+    assert ds.store.own_columns == ("quality_idle_run",)
+    assert ds.select(where="quality_idle_run == 20").episodes.index.tolist() == [2]
+    assert "quality_idle_run" not in ds.episodes.measures
+    assert b"is a label already" in run_rlds("label", "local/arm", "--measures", "quality_idle_run").stderr

@@ -94,6 +94,7 @@ class Measures:
         self.index = dataset.episodes.index if dataset.is_selection else None
         self._places = results.directories(self.store, cache_dir)
         self._opened: dict[tuple[str, Path], Results] = {}
+        self._named: dict[tuple[str, ...], Array] = {}  # of episodes, by fields
 
     @staticmethod
     def explained() -> tuple[Measure, ...]:
@@ -212,13 +213,11 @@ class Measures:
         return RldsError(what, hint=f"rlds check {id} {which}")
 
     def _is_known(self, name: str) -> bool:
-        try:
-            if self.lacks(name):
-                return False
-            self.values(name)
-        except RldsError:
+        if self.lacks(name):
             return False
-        return True
+        group = self._own[name]["group"] if name in self._own else catalogue.measure(name).group
+        of = "motion" if group == "labels" else group
+        return bool(self._results(of).find(self._names(of))[1].all())
 
     @cached_property
     def _near(self) -> siblings.Near:
@@ -402,7 +401,10 @@ class Measures:
         return (*vectors, *r.cameras) if group == "camera" else vectors
 
     def _names(self, group: str) -> Array:
-        return results.names_of(self.store, self.store.table.numbers, self._fields(group))
+        fields = self._fields(group)
+        if fields not in self._named:
+            self._named[fields] = results.names_of(self.store, self.store.table.numbers, fields)
+        return self._named[fields]
 
     def _about(self, group: str) -> dict[str, Any]:
         """Return all that the values of a group depend on beside the content of its fields."""

@@ -153,7 +153,7 @@ class EpisodeTable:
     def __init__(self, ds: Dataset) -> None:
         self.dataset = ds
         self._known, self._lock = OrderedDict[tuple[object, ...], Any](), threading.RLock()
-        self.columns = tuple(_column(ds, name) for name in ds.episodes)
+        self.columns = tuple(_column(ds, name) for name in (*ds.episodes, *ds.episodes.measures))
         self.cameras = tuple(f.name for f in ds.schema.values() if f.is_image)
 
     def page(

@@ -459,13 +459,19 @@ def describe_episode(
         options=json.loads(e["options"][number] or "null"),
         source=_episode_source(ds, number),
         splits=tuple(name for name in e.splits if e[f"split/{name}"][number]),
-        columns={name: _own_value(ds, name, number) for name in ds.store.own_columns},
+        columns={name: _own_value(ds, name, number) for name in ds.store.own_columns}
+        | {name: _measured(ds, name, number) for name in ds.episodes.measures},
         fields=tuple(_field(rows, f, number, elements) for f in sorted(ds.schema.values(), key=rank)),
     )
 
 
 def _own_value(ds: Dataset, name: str, number: int) -> Scalar:
     return ds.store.own_column(name).scalar(int(ds.episodes.index[number]))
+
+
+def _measured(ds: Dataset, name: str, number: int) -> float | None:
+    value = float(ds.episodes[name][number])
+    return value if math.isfinite(value) else None
 
 
 def _score(ds: Dataset, total: float) -> float | None:
