@@ -23,8 +23,18 @@ def select(
         str | None,
         typer.Option(
             "--trim",
-            metavar="FILE.py:FUNCTION",
-            help="A function of an episode that returns the ranges of steps that stay.",
+            metavar="idle|openpi-idle|FILE.py:FUNCTION",
+            help="Cut idle steps out: by findings, or by openpi's rule; or a function of an episode that returns the "
+            "ranges of steps that stay.",
+            show_default=False,
+        ),
+    ] = None,
+    drop_findings: Annotated[
+        str | None,
+        typer.Option(
+            "--drop-findings",
+            metavar="CODES",
+            help="Leave out the episodes of these findings, such as idle,frozen-camera.",
             show_default=False,
         ),
     ] = None,
@@ -40,12 +50,24 @@ def select(
     The function of --trim gets an episode, and returns a flag for each step, a pair (first, stop), a list of pairs, or
     None to leave the episode out. Each range becomes an episode.
 
-    Example: rlds select local/day1 --where "success" --as clean
+    --drop-findings and --trim idle go by measures, which rlds check --measure computes. What they decided is written
+    down in the dataset, and in its lock: versions of measures, limits, episodes and ranges.
+
+    \b
+    Examples:
+      rlds select local/day1 --where "success" --as clean
+      rlds select local/day1 --drop-findings idle,frozen-camera --as clean
+      rlds select local/day1 --trim idle --as awake
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.cli import selecting
 
     ds = selecting.selected(id, where=where, split=split, episodes=episodes, cache_dir=cache_dir)
+    if drop_findings is not None:
+        ds = selecting.without_findings(ds, drop_findings, cache_dir)
+    if trim in selecting.TRIMS:
+        out.new_dataset(selecting.trimmed(ds, trim, name, force=force, copy=copy, cache_dir=cache_dir))
+        return
     if trim is None:
         out.new_dataset(ds.save(name, force=force, copy=copy, cache_dir=cache_dir))
         return

@@ -17,6 +17,7 @@ from rlds_cli.errors import InvalidArgument, RldsError
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
+TRIMS = ("idle", "openpi-idle")  # what --trim takes beside functions
 NUMBER, ID = "episode", "id"  # columns of a file of labels
 SUBTASKS, _INTERVAL = "subtasks", ("first", "stop", "subtask")  # the label that lines with these columns make
 
@@ -41,6 +42,36 @@ def selected(
     for warning in caught:
         out.note(f"warning: {warning.message}")
     return found
+
+
+def without_findings(ds: Dataset, codes: str, cache_dir: Path | None) -> Dataset:
+    """Return a dataset without the episodes of findings, and say how many go.
+
+    Raises
+    ------
+    RldsError
+        There is no such code, or a measure was not computed.
+    """
+    from rlds_cli import look
+
+    found = look.Measures(ds, cache_dir=cache_dir).dropping([c.strip() for c in codes.split(",")])
+    if found.num_episodes == ds.num_episodes:
+        out.note(f"note: no episode of {ds.id} has a finding {codes}")
+    return found
+
+
+def trimmed(ds: Dataset, what: str, name: str, *, cache_dir: Path | None, **how: Any) -> Dataset:
+    """Make ``ID@NAME`` of what stays of a dataset by ``--trim idle`` or ``--trim openpi-idle``.
+
+    Raises
+    ------
+    RldsError
+        A measure was not computed.
+    """
+    from rlds_cli import look
+
+    found = look.Measures(ds, cache_dir=cache_dir).trimming(what)
+    return found.dataset.trim(found.ranges, name, cache_dir=cache_dir, **how)
 
 
 def on_newest(ref: str, change: Callable[[], tuple[Dataset, Dataset]]) -> tuple[Dataset, Dataset]:

@@ -54,7 +54,8 @@ def sync(
 ) -> None:
     """Make the datasets of a lock file again. Exit 1 and name the differences if fingerprints differ.
 
-    Selections, trims and labels are data of the lock and run no code. Built-in functions run without
+    Selections, trims and labels are data of the lock and run no code; measures by which episodes were chosen are
+    computed again, and differences are named. Built-in functions run without
     asking; your own functions need --allow-code, and web servers that the registry does not name
     --allow-address, or your consent on a terminal.
 
@@ -71,6 +72,8 @@ def sync(
         done = keep.sync(file, jobs=jobs or 0, force=force, progress=progress, **how)  # type: ignore[arg-type]
     out.result(done, _synced(done))
     for d in done:
+        if d.selected_from is not None:
+            _compare_measures(d, d.selected_from, cache_dir)
         if d.version < d.newest:
             out.note(f"note: {d.id} without #v{d.version} is version {d.newest:,}, which is also on this disk")
 
@@ -88,6 +91,17 @@ def _ask(
     references = dict.fromkeys(one.reference for one in wanted.functions)
     run = [r for r in references if typer.confirm(f"Run {r}?", err=True)]
     return [*functions, *run], [*hosts, *more]
+
+
+def _compare_measures(d: Synced, source: Path, cache_dir: Path | None) -> None:
+    """Compute the measures by which episodes were chosen once more, and say where they are other ones here."""
+    from rlds_cli import look
+    from rlds_cli.dataset import open_dataset
+
+    measures = look.Measures(open_dataset(source), cache_dir=cache_dir)
+    for account in open_dataset(d.path).manifest.provenance[-1]["args"].get("measured", ()):
+        for says in measures.differing(account):
+            out.note(f"note: {d.id} has the episodes of the lock; {says}")
 
 
 def _synced(done: Sequence[Synced]) -> str:

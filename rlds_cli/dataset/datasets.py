@@ -143,6 +143,11 @@ class Dataset(Shortcuts):
         return self.store.fingerprint(self._index if self._selected else None)
 
     @property
+    def selected_by(self) -> Mapping[str, Any]:
+        """What a user asked for of a selection, as the log of versions says it: ``where``, ``split``, ..."""
+        return self._how
+
+    @property
     def is_selection(self) -> bool:
         """True if this is a selection of the episodes of a dataset."""
         return self._selected
@@ -491,7 +496,11 @@ class Dataset(Shortcuts):
         if warning:
             warnings.warn(warning, UserWarning, stacklevel=2)
         given = {"split": split, "where": where}
-        picked = {} if episodes is None else {"episodes": True}
+        picked: dict[str, Any] = {} if episodes is None else {"episodes": True}
+        if where is not None and (measures := self.episodes.measures_in(where)):
+            sides = {"episodes": self.episodes.index[chosen], "among": self.episodes.index}
+            account = {name: selection.runs(index) for name, index in sides.items()}
+            picked["measured"] = [{"where": where, "measures": measures, **account}]
         return self._view(chosen, {**{n: v for n, v in given.items() if v is not None}, **picked})
 
     @property
@@ -568,6 +577,8 @@ class Dataset(Shortcuts):
         said = dict({"episodes": True} if how is None else how)
         if "where" in said and "where" in self._how:
             said["where"] = f"({self._how['where']}) and ({said['where']})"
+        if "measured" in said:
+            said["measured"] = [*self._how.get("measured", ()), *said["measured"]]
         index = chosen if self._index is None else self._index[chosen]
         return Dataset(self.store, index, how={**self._how, **said})
 

@@ -46,6 +46,7 @@ from rlds_cli.ted import TASK, TASK_AT, Scalar, Subtasks
 
 LABEL, COMPACT, RESTORE = "label", "compact", "restore"
 _SELECT, _TRIM, _DROP, _SYNC = "select", "trim", "drop", "sync"
+BY_FINDINGS, MEASURED = "drop-findings", "measured"  # codes, and accounts of measures: see docs/measures.md
 FROM_FILE = "from"  # the name of a file that names the episodes and their labels
 BY_EPISODE = "(by episode)"  # what the log of versions says where the values of a column differ
 _LONGEST = 60  # characters of the numbers of episodes that the log of versions names
@@ -74,7 +75,7 @@ def trim(ds: OpenDataset, ranges: Ranges, function: str, how: Mapping[str, Any],
     """Make ``ID@NAME`` of ranges of steps; see `Dataset.trim`."""
     with _source(ds, to) as ds:
         change = trimming.change(ds.store, ranges)
-        step = step_of(ds, _TRIM, {**_selection(ds, how), "trim": function})
+        step = step_of(ds, _TRIM, {**_selection(ds, how), "trim": how.get("trim", function)})
         return _derive(ds, change, {**step, "changed": sorted(change.rows)}, to)
 
 
@@ -254,11 +255,14 @@ class Outcome:
         Of all these episodes; None takes a column away.
     facts : mapping
         None takes a fact away.
+    measured : sequence of mappings
+        Accounts of the measures by which episodes and steps were chosen, for the provenance.
     """
 
     ranges: IntArray | None
     columns: Mapping[str, StoredColumn | None]
     facts: Mapping[str, Any]
+    measured: Sequence[Mapping[str, Any]] = ()
 
 
 def remake(
@@ -291,7 +295,8 @@ def remake(
         )
         change = retelling.relabelled(ds.store, change)
         about = {"columns": sorted(wanted.columns), "facts": sorted(wanted.facts)}
-        step = {**step_of(ds, _SYNC, {}), "changed": sorted(change.rows), **about}
+        args = {MEASURED: list(wanted.measured)} if wanted.measured else {}
+        step = {**step_of(ds, _SYNC, args), "changed": sorted(change.rows), **about}
         if ds.id == str(id) and change.index is not None:
             change = replace(change, columns=_of_first_version(ds.store, change))
         built = _write(ds, place, id, version, change, step)
@@ -385,9 +390,10 @@ def append_step(ds: OpenDataset, how: Mapping[str, Any]) -> dict[str, Any]:
 
 def _selection(ds: OpenDataset, how: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the log of versions says of the selected episodes: conditions, numbers if few, and how many."""
+    measured = {n: how[n] for n in (BY_FINDINGS, MEASURED) if n in how}
     if not ds.is_selection:
-        return {}
-    named = {n: how[n] for n in ("where", "split", FROM_FILE) if n in how}
+        return measured
+    named = {n: how[n] for n in ("where", "split", FROM_FILE) if n in how} | measured
     ranges = _ranges(ds.episodes.index)
     if ("episodes" in how or not named) and len(ranges) <= _LONGEST:
         named["episodes"] = ranges

@@ -24,7 +24,7 @@ from rlds_cli.store.history import Made
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+")  # needs no quotes in a shell
 _TYPED = re.compile(r"true|false|null|-?\d+(\.\d+)?([eE][-+]?\d+)?", re.IGNORECASE)
-_OPTIONS = ("where", "split", "episodes", "trim", editing.FROM_FILE)
+_OPTIONS = ("where", editing.BY_FINDINGS, "split", "episodes", "trim", editing.FROM_FILE)
 _LONGEST = 200  # characters of a label
 
 
@@ -93,6 +93,7 @@ class ProvenanceStep:
             return f"restore {step['from']}#v{args['version']}"
         if args.get(editing.FROM_FILE) and editing.BY_EPISODE in args.values():
             args = {n: v for n, v in args.items() if v != editing.BY_EPISODE}
+        args.pop(editing.MEASURED, None)
         selected = args.pop("selected") if type(args.get("selected")) is int else None
         said = ["select" if "trim" in args else step["function"]]
         said += [f"--{name} {_typed(args.pop(name))}" for name in _OPTIONS if name in args]

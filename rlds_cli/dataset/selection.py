@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _TEXT = ("group", "options")
 _SPLIT = "split/"
 _MEASURE = "quality_"  # how names of measures begin
+_MEASURES = re.compile(rf"\b{_MEASURE}\w+")
 _SHOWN = 10  # episodes in a notebook
 _ORDER = ("start", "length", "num_transitions", "num_observed", "total_reward", "end", "num_done", "source", "seed")
 
@@ -138,6 +140,12 @@ class EpisodeColumns(CodedColumns):
         """Return whether a name is one of a measure, of which no column is a label."""
         return isinstance(name, str) and name.startswith(_MEASURE) and self._measures.has(name)
 
+    def measures_in(self, where: str) -> dict[str, int | str]:
+        """Return the measures that an expression names, and their versions."""
+        names = dict.fromkeys(_MEASURES.findall(where))
+        found = self._measures if names else None
+        return {n: found.version(n) for n in names if n not in self._names and found.has(n)} if found else {}
+
     @property
     def measures(self) -> tuple[str, ...]:
         """Names of the measures that were computed for all episodes of the version; see docs/measures.md."""
@@ -237,6 +245,12 @@ def _none_or_all(id: str, where: str, mask: BoolArray) -> str:
 
 
 # -- numbers of episodes
+
+
+def runs(index: IntArray) -> list[list[int]]:
+    """Return numbers, sorted, as runs [first, stop)."""
+    each = np.split(np.sort(index), np.flatnonzero(np.diff(np.sort(index)) != 1) + 1)
+    return [[int(run[0]), int(run[-1]) + 1] for run in each if len(run)]
 
 
 def name_in(index: object) -> str | None:

@@ -61,6 +61,8 @@ class Synced:
     """A dataset of a lock file, now on this disk, and how it was obtained. It has the fingerprint of the lock.
 
     ``version`` is its number, and ``newest`` that of the newest version here, which an id without a version means.
+    ``selected_from`` is the dataset whose episodes were chosen by measures; the account is in the manifest, see
+    docs/measures.md.
     """
 
     id: str
@@ -69,6 +71,7 @@ class Synced:
     path: Path
     version: int = 1
     newest: int = 1
+    selected_from: Path | None = None
 
 
 def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: StrPath | None = None) -> str:
@@ -347,7 +350,8 @@ def _sync(
     if d.edits is not None:
         source = _sync(_unedited(d), done, jobs, force, cache_dir, tell) if d.in_place else done[str(d.source)]
         path = _edited(d, d.edits, source.path, cache_dir)
-        return Synced(d.id, d.fingerprint, "made", path)
+        chosen_from = source.path if d.edits.get("measured") else None
+        return Synced(d.id, d.fingerprint, "made", path, selected_from=chosen_from)
     if d.address is not None and may_be_pulled(d.id):
         try:
             path = _pulled(d, d.address, force, cache_dir, tell)

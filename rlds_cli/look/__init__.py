@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from rlds_cli.look.checks.findings import CODES
     from rlds_cli.look.checks.run import check_archive, quick, record_findings
     from rlds_cli.look.files.given import choose_files, files_to_import
+    from rlds_cli.look.measures.asking import Measures
     from rlds_cli.look.measures.checking import check
-    from rlds_cli.look.measures.measuring import Measures
     from rlds_cli.look.pages.account import account_lines
     from rlds_cli.look.pages.choosing import page
     from rlds_cli.look.report.beside import pages_beside
@@ -89,8 +89,8 @@ lazy(
         "checks.findings": "CODES",
         "checks.run": "check_archive quick record_findings",
         "files.given": "choose_files files_to_import",
+        "measures.asking": "Measures",
         "measures.checking": "check",
-        "measures.measuring": "Measures",
         "pages.account": "account_lines",
         "pages.choosing": "page",
         "report.beside": "pages_beside",

@@ -4,8 +4,9 @@
 >>> measures.Measures(ds).column("quality_idle_share")  # doctest: +SKIP
 
 `catalogue` lists the measures, `roles` says what fields are to them. `blocks`, `vectors` and `cameras` compute them,
-`siblings` compares motions. `results` are the files of a home, `measuring` has what users ask, `found` the findings,
-and `checking` is ``rlds check``. `suppressing` keeps the reasons of suppressed findings.
+`siblings` compares motions. `results` are the files of a home, `measuring` reads and fills them, `found` has the
+findings. `decisions` say what was left out and why, `suppressing` keeps the reasons of suppressed findings, `asking` is
+what users see of all that, and `checking` is ``rlds check``.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import TYPE_CHECKING
 from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
+    from rlds_cli.look.measures.asking import Measures as Measures
     from rlds_cli.look.measures.catalogue import MEASURES as MEASURES
     from rlds_cli.look.measures.catalogue import PREFIX as PREFIX
     from rlds_cli.look.measures.catalogue import Measure as Measure
     from rlds_cli.look.measures.measuring import Cost as Cost
-    from rlds_cli.look.measures.measuring import Measures as Measures
 
 __all__ = ["MEASURES", "PREFIX", "Cost", "Measure", "Measures"]
 
-lazy(__name__, {"catalogue": "MEASURES PREFIX Measure", "measuring": "Cost Measures"})
+lazy(__name__, {"catalogue": "MEASURES PREFIX Measure", "asking": "Measures", "measuring": "Cost"})

@@ -17,8 +17,8 @@ from rlds_cli.errors import InvalidArgument
 from rlds_cli.look.checks import run
 from rlds_cli.look.checks.findings import CheckReport, Finding, MeasureSummary, SuppressedFinding, number, ranked
 from rlds_cli.look.measures import catalogue, suppressing
+from rlds_cli.look.measures.asking import Measures
 from rlds_cli.look.measures.found import findings
-from rlds_cli.look.measures.measuring import Measures
 from rlds_cli.store import History
 
 MEASURED = "measures"  # the name of the check

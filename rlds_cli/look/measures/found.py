@@ -24,7 +24,7 @@ from rlds_cli.look.checks.findings import MOST_PLACES, Finding, FindingPlace, Si
 from rlds_cli.look.measures import cameras, catalogue
 from rlds_cli.look.measures.blocks import Block
 from rlds_cli.look.measures.catalogue import Group
-from rlds_cli.look.measures.measuring import Measures
+from rlds_cli.look.measures.measuring import StoredMeasures
 from rlds_cli.look.measures.vectors import Vectors
 
 FEWEST = 8  # siblings that tell what is usual
@@ -203,7 +203,7 @@ RULES: tuple[Rule, ...] = (
 CODES = tuple(dict.fromkeys(r.code for r in RULES))
 
 
-def findings(m: Measures, groups: tuple[Group, ...]) -> Iterator[Finding]:
+def findings(m: StoredMeasures, groups: tuple[Group, ...]) -> Iterator[Finding]:
     """Yield the findings of groups of measures, which were computed.
 
     Raises
@@ -216,7 +216,7 @@ def findings(m: Measures, groups: tuple[Group, ...]) -> Iterator[Finding]:
             yield from of_rule(m, rule)
 
 
-def of_rule(m: Measures, rule: Rule) -> Iterator[Finding]:
+def of_rule(m: StoredMeasures, rule: Rule) -> Iterator[Finding]:
     """Yield the finding of one rule, if there is one: its episodes, each with the element that stands out most."""
     values = np.asarray(m.values(rule.measure), np.float64)
     columns = values[:, None] if values.ndim == 1 else values
@@ -315,7 +315,7 @@ def _usual(rule: Rule, values: Array, tasks: IntArray) -> _Usual:
 # -- the steps of an episode
 
 
-def steps(m: Measures, code: str, episode: int, element: int = 0) -> tuple[StepRange, ...]:
+def steps(m: StoredMeasures, code: str, episode: int, element: int = 0) -> tuple[StepRange, ...]:
     """Return the ranges of steps at which an episode shows what ``code`` says; none where all of it does."""
     if code == "frozen-camera":
         same = cameras.frozen(m.rows, m.roles, episode, m.roles.cameras[element])

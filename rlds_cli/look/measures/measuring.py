@@ -24,13 +24,11 @@ from rlds_cli.base.workers import Processes, check_started, run_items
 from rlds_cli.dataset import Dataset, Rows
 from rlds_cli.errors import InvalidArgument, RldsError
 from rlds_cli.home import Home, writing
-from rlds_cli.look.checks.findings import CheckReport
-from rlds_cli.look.measures import cameras, catalogue, results, siblings, suppressing
+from rlds_cli.look.measures import cameras, catalogue, results, siblings
 from rlds_cli.look.measures.blocks import Block
-from rlds_cli.look.measures.catalogue import Group, Measure
+from rlds_cli.look.measures.catalogue import Group
 from rlds_cli.look.measures.results import Results
 from rlds_cli.look.measures.roles import Roles
-from rlds_cli.look.measures.suppressing import Suppression
 from rlds_cli.look.measures.vectors import SIGNATURE, Values, Vectors
 from rlds_cli.store import Store
 from rlds_cli.ted import VIDEO
@@ -72,34 +70,15 @@ class _Own:
     reference: str
 
 
-class Measures:
-    """The measures of the episodes of a dataset.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        Of a selection, `column` has the values of its episodes; siblings are those of the whole version.
-    cache_dir : path, optional
-        A home to keep measures in, where that of the dataset may not be written, instead of ``RLDS_HOME``.
-
-    Examples
-    --------
-    >>> m = Measures(rlds_cli.open_dataset("local/day1"))  # doctest: +SKIP
-    >>> m.compute(["motion"])  # doctest: +SKIP
-    >>> m.column("quality_idle_share")  # doctest: +SKIP
-    """
+class StoredMeasures:
+    """The measures of the episodes of a dataset that lie in the home; see `asking.Measures`."""
 
     def __init__(self, dataset: Dataset, *, cache_dir: StrPath | None = None) -> None:
-        self.store = dataset.store
+        self.store, self.selected_by = dataset.store, dataset.selected_by
         self.index = dataset.episodes.index if dataset.is_selection else None
         self._places = results.directories(self.store, cache_dir)
         self._opened: dict[tuple[str, Path], Results] = {}
         self._named: dict[tuple[str, ...], Array] = {}  # of episodes, by fields
-
-    @staticmethod
-    def explained() -> tuple[Measure, ...]:
-        """Return all measures that rlds computes, with their units and sources."""
-        return catalogue.MEASURES
 
     @property
     def directory(self) -> Path:
@@ -140,6 +119,10 @@ class Measures:
     def has(self, name: str) -> bool:
         """Return whether there is a measure of this name, computed or not."""
         return any(m.name == name for m in catalogue.MEASURES) or name in self._own
+
+    def version(self, name: str) -> int | str:
+        """Return the version of a measure; of one of the user's own, the hash of its code."""
+        return self._own[name]["group"].partition("-")[2] if name in self._own else catalogue.measure(name).version
 
     def lacks(self, name: str) -> str:
         """Return which fields the dataset would need for a measure; empty if it has them."""
@@ -313,10 +296,6 @@ class Measures:
         self._opened.clear()
         self.__dict__.pop("_own", None)
         return columns
-
-    def suppress(self, report: CheckReport, code: str, reason: str) -> Suppression:
-        """Suppress the findings of one code of a report from now on; see `suppressing.suppress`."""
-        return suppressing.suppress(self.store, report, code, reason, self._places[0])
 
     def _missing_of(self, group: Group) -> IntArray:
         """Return the numbers of the episodes that are not measured yet."""
