@@ -9,7 +9,7 @@
                    "ranges": [[4, 1, 25], [9, 1, 20]],  episode, first, stop
                    "siblings": {"median": 0.0, ...}}]}  what was usual, and the limits
 
-The account is no instruction: episodes and ranges themselves are what makes the selection again. `differing` computes
+The account makes nothing: episodes and ranges themselves make the selection again. `differing` computes
 the measures once more and says where another machine sees it differently: sums differ in their last digits between
 machines, and an episode at a limit may then fall on its other side.
 """
