@@ -64,7 +64,7 @@ def found_by(m: StoredMeasures, codes: Iterable[str]) -> list[Finding]:
     for code in wanted:
         if code not in CODES:
             near = did_you_mean(code, CODES)
-            raise InvalidArgument(f'No finding is called "{code}".{near}', hint="rlds check --help lists them")
+            raise InvalidArgument(f'No finding is called "{code}".{near}', hint="docs/check.md and docs/measures.md list them")
     found = list[Finding]()
     for code in wanted:
         for rule in (r for r in RULES if r.code == code):
