@@ -64,7 +64,8 @@ def found_by(m: StoredMeasures, codes: Iterable[str]) -> list[Finding]:
     for code in wanted:
         if code not in CODES:
             near = did_you_mean(code, CODES)
-            raise InvalidArgument(f'No finding is called "{code}".{near}', hint="docs/check.md and docs/measures.md list them")
+            hint = "docs/check.md and docs/measures.md list them"
+            raise InvalidArgument(f'No finding is called "{code}".{near}', hint=hint)
     found = list[Finding]()
     for code in wanted:
         for rule in (r for r in RULES if r.code == code):
