@@ -15,7 +15,7 @@ from starlette.responses import Response
 from rlds_cli.dataset import Dataset, Rows, Tasks
 from rlds_cli.errors import InvalidArgument, RldsError
 from rlds_cli.look import quick, rank
-from rlds_cli.ted import COMPUTED, END_NAMES, FLAGS, TASK, TASK_AT, Field, Subtasks
+from rlds_cli.ted import COMPUTED, CUT, END_NAMES, FLAGS, TASK, TASK_AT, Field, Subtasks
 from rlds_cli.view import elements
 from rlds_cli.view.cameras import cameras
 from rlds_cli.view.elements import names_of
@@ -49,6 +49,7 @@ def describe(query: Query, ds: Dataset, number: int) -> Json:
     rows = query.once(ds, Rows)
     length = int(rows.length[number])
     index = int(rows.index[number])
+    end = int(ds.store.episodes["end"][index])
     fields = sorted(ds.schema.values(), key=rank)
     texts = _texts(rows, [f for f in fields if f.kind == "text"], number)
     marks, bands = _findings(query.once(ds, quick), index, length)
@@ -61,11 +62,11 @@ def describe(query: Query, ds: Dataset, number: int) -> Json:
         "columns": _columns(ds, index),
         "source": _source(ds, index),
         "task": _task(ds, index, texts),
-        "end": END_NAMES[int(ds.store.episodes["end"][index])],
+        "end": END_NAMES[end],
         "time": row_times(rows, number),
         "fields": [_field(ds, f, int(rows.count(f)[number]), query.once(ds, names_of)) for f in fields],
         "cameras": cameras(rows, number, query.decoding, decode=query.decode),
-        "marks": [*_flags(rows, number), *marks],
+        "marks": [*_flags(rows, number, end), *marks],
         "bands": [*_subtasks(ds, index, length, texts), *bands],
         "texts": texts,
     }
@@ -159,14 +160,17 @@ def _kind(f: Field) -> str:
 # -- marks and bands
 
 
-def _flags(rows: Rows, number: int) -> list[Json]:
+def _flags(rows: Rows, number: int, end: int) -> list[Json]:
     start, length = int(rows.start[number]), int(rows.length[number])
     marks = list[Json]()
     for name in FLAGS:
         if name in rows.store.fields and length:
             steps = np.flatnonzero(rows.between(name, start, start + length).reshape(length, -1).any(1))
             kind = name.partition("/")[2]
-            marks += [{"step": int(step), "kind": kind, "text": kind} for step in steps[:_MOST_MARKS]]
+            marks += [{"step": step, "kind": kind, "text": kind} for step in steps[:_MOST_MARKS].tolist()]
+    for mark in marks:  # the flag of an episode that was cut says that it is truncated
+        if end == CUT and mark["kind"] == "truncated" and mark["step"] == length - 1:
+            mark["text"] = END_NAMES[CUT]
     return marks
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlds_cli.base.array_types import Array
 from rlds_cli.ted import Field
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 TYPES = {"jpeg": "image/jpeg", "png": "image/png"}
 _SMALL = 64  # images with sides up to this are pixel art, which JPEG would blur
+_MEDIUM = 256  # up to this they may be: what takes fewer bytes as PNG has few colours
 _QUALITY = 88
 
 
@@ -42,17 +47,23 @@ class Showing:
 
 
 def draw(values: Array, how: Showing) -> tuple[bytes, str]:
-    """Return a frame [*field.shape] as a picture, and its codec: PNG if it is small, else JPEG."""
+    """Return a frame [*field.shape] as a picture, and its codec."""
     from PIL import Image
 
     image = Image.fromarray(np.ascontiguousarray(pixels(values, how)))
+    side = max(image.size)
     if how.height is not None and image.height > how.height:
         width = max(1, round(image.width * how.height / image.height))
         image = image.resize((width, how.height), Image.Resampling.BOX)
-    codec = "png" if max(image.size) <= _SMALL else "jpeg"
+    codecs = ["png"] if side <= _SMALL else ["png", "jpeg"] if side <= _MEDIUM else ["jpeg"]
+    made = [(_encoded(image, codec), codec) for codec in codecs]
+    return min(made, key=lambda m: len(m[0]))
+
+
+def _encoded(image: Image.Image, codec: str) -> bytes:
     file = io.BytesIO()
-    image.save(file, codec, **({"quality": _QUALITY} if codec == "jpeg" else {}))
-    return file.getvalue(), codec
+    image.save(file, codec, **({"quality": _QUALITY} if codec == "jpeg" else {"compress_level": 3}))
+    return file.getvalue()
 
 
 def pixels(values: Array, how: Showing) -> Array:

@@ -195,6 +195,15 @@ def test_findings_are_marks_of_their_episodes() -> None:
     assert found == [[], [(3, "error")]]
 
 
+def test_the_mark_at_the_end_of_a_cut_episode_says_so() -> None:
+    open_ended = steps(5)
+    del open_ended["next/terminated"]
+    ds = rlds_cli.create("local/ended", [open_ended], progress=False)
+    with viewing(ds) as viewer:
+        e = viewer.record("episode", d="~0", episode=0)
+    assert e["end"] == "cut" and e["marks"][0] == {"step": 4, "kind": "truncated", "text": "cut"}
+
+
 def test_long_texts_are_cut() -> None:
     said = np.array([f"{k}" + "x" * 100_000 for k in range(30)], object)
     ds = rlds_cli.create("local/long", [steps(29, observation={"said": said})], progress=False)

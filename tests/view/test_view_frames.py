@@ -31,7 +31,7 @@ UNEVEN = np.cumsum(RNG.integers(20, 300, ROWS + 1)).tolist()  # hundredths of a 
 def made(camera: Any, rows: int = ROWS + 1) -> Dataset:
     """A dataset of one episode, whose camera shows a row for each observation."""
     episode = {"observation": {"cam": camera}, "action": np.zeros((rows - 1, 1), np.float32)}
-    return rlds_cli.create("local/shown", [episode], progress=False)
+    return rlds_cli.create("local/shown", [episode], progress=False, force=True)
 
 
 def of_film(tmp_path: Path, name: str = "cam.mp4", **options: Any) -> Dataset:
@@ -180,6 +180,17 @@ def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
             answer = viewer.ask("media/frame", **{**asked, **wrong})
             assert answer.status == status and answer.record["error"], wrong
         assert viewer.ask("media/video", d="~0", field=CAMERA, video=0).status == 422
+
+
+def test_raw_images_of_few_colours_stay_sharp() -> None:
+    rng = np.random.default_rng(0)
+    for values, kind in ((rng.integers(0, 2, (84, 84)) * 255, "png"), (rng.integers(0, 256, (84, 84, 3)), "jpeg")):
+        frames = np.stack([values] * 4).astype(np.uint8)
+        with viewing(made(frames, 4)) as viewer:
+            answer = viewer.ask("media/frame", d="~0", episode=0, step=0, field=CAMERA)
+        assert answer.headers["content-type"] == f"image/{kind}"
+        if kind == "png":
+            assert np.array_equal(np.asarray(Image.open(io.BytesIO(answer.body))), values)
 
 
 @pytest.mark.parametrize(
