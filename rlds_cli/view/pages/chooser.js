@@ -17,12 +17,8 @@ export function chooser(fields, chosen, choose) {
   const element = h("details.ch", { keydown: (e) => e.key === "Escape" && ((element.open = false), summary.focus()) }, summary, h("div.ch-card", {}, search,
     h("div.ch-tools", {}, h("button", { type: "button", click: () => choose([...new Set([...chosen(), ...found()])]) }, "all found"),
       h("button", { type: "button", click: () => choose(chosen().filter((n) => !found().includes(n))) }, "none")), list));
+  const away = (e) => element.contains(e.target) || (element.open = false);
   document.addEventListener("pointerdown", away);
-  function away(e) {
-    if (!element.isConnected && element.wasShown) document.removeEventListener("pointerdown", away);
-    element.wasShown ||= element.isConnected;
-    if (!element.contains(e.target)) element.open = false;
-  }
   function update() {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const now = chosen();
@@ -33,5 +29,5 @@ export function chooser(fields, chosen, choose) {
     }
     summary.textContent = `Fields: ${now.length} of ${fields.length}`;
   }
-  return { element, update };
+  return { element, update, close: () => document.removeEventListener("pointerdown", away) };
 }

@@ -307,6 +307,7 @@ export class Curves {
 
   close() {
     this.abort?.abort();
+    this.choose_.close();
     clearTimeout(this.timer);
     clearTimeout(this.telling);
     this.watch.disconnect();
