@@ -387,6 +387,21 @@ def test_the_legend_and_the_list_of_fields(browser: chromium.Browser, viewer: Vi
     assert "action" in page.run(cards)
 
 
+def test_episodes_that_are_left_leave_nothing(browser: chromium.Browser, viewer: Viewer) -> None:
+    page = visit(browser, viewer)
+    page.call("Performance.enable")
+    counts = []
+    for turn in range(8):
+        number = turn % 2
+        page.run(f"location.hash = '#/e/~0/{number}?step={turn}'")
+        page.wait_for(f"document.querySelector('h1')?.textContent === 'Episode {number}'")
+        page.wait_for(f"{CANVASES}.every(c => 'row' in c.dataset)")
+        page.call("HeapProfiler.collectGarbage")
+        counts.append({m["name"]: m["value"] for m in page.call("Performance.getMetrics")["metrics"]})
+    for name in ("Nodes", "JSEventListeners"):
+        assert counts[-1][name] < 2 * counts[1][name], name
+
+
 # -- batches of a loader
 
 

@@ -62,6 +62,7 @@ export async function bytes(path, parameters, signal) {
 export function h(name, attributes, ...children) {
   const [tag, ...classes] = name.split(".");
   const element = document.createElement(tag || "div");
+  if (tag === "button") element.type = "button";
   if (classes.length) element.className = classes.join(" ");
   for (const [key, value] of Object.entries(attributes ?? {})) {
     if (typeof value === "function") element.addEventListener(key, value);
@@ -105,7 +106,21 @@ export function note(parameters, { push = false } = {}) {
   history[push ? "pushState" : "replaceState"](null, "", link(parts, Object.fromEntries(query)));
 }
 
-export const plural = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
+export const figure = (n) => n.toLocaleString("en");
+export const plural = (n, noun) => `${figure(n)} ${noun}${n === 1 ? "" : "s"}`;
+
+/** The greatest number below a count for which something holds that holds for all smaller ones; -1 for none. */
+export function last(count, holds) {
+  let low = -1;
+  for (let high = count; high - low > 1; ) {
+    const middle = (low + high) >> 1;
+    if (holds(middle)) low = middle;
+    else high = middle;
+  }
+  return low;
+}
+
+export const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 
 export function size(bytes) {
   if (bytes < 1024) return `${bytes} B`;

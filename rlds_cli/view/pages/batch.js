@@ -1,6 +1,6 @@
 // A batch of a loader, as training gets it: its fields, and some samples with their windows, padding and masks.
 
-import { get, h, link, media, plural, problem, short } from "./base.js";
+import { figure, get, h, link, media, plural, problem, short } from "./base.js";
 import { canvasOf, colours, extent, GUTTER, line, range, ticks } from "./chart.js";
 
 const COUNT = 8; // samples that are shown at once
@@ -15,10 +15,10 @@ export async function batch(main, [number]) {
     return href ? h("a.ep-other", { href, title: name, "aria-label": name }, text) : h("span.ep-other.soft", { "aria-hidden": true }, text);
   };
   const cards = h("div.ba-cards", {}, samples.map((s) => card(record, s)));
-  const more = h("button", { type: "button", click: add }, "");
+  const more = h("button", { click: add }, "");
   const count = () => {
     const left = size - cards.children.length;
-    more.textContent = `${Math.min(COUNT, left)} more of ${left.toLocaleString("en")}`;
+    more.textContent = `${Math.min(COUNT, left)} more of ${figure(left)}`;
     more.hidden = left <= 0;
   };
   async function add() {
@@ -34,8 +34,8 @@ export async function batch(main, [number]) {
   count();
   main.append(
     h("header.ep-head", {},
-      h("div.ep-title", {}, other(-1, "‹", "previous batch (P)"), h("h1", {}, `Batch ${record.number.toLocaleString("en")}`), other(1, "›", "next batch (N)"),
-        h("span.soft", {}, of === null ? "of a loader that does not end" : `of ${of.toLocaleString("en")}`)),
+      h("div.ep-title", {}, other(-1, "‹", "previous batch (P)"), h("h1", {}, `Batch ${figure(record.number)}`), other(1, "›", "next batch (N)"),
+        h("span.soft", {}, of === null ? "of a loader that does not end" : `of ${figure(of)}`)),
       h("details.st", {}, h("summary", {}, record.loader), h("pre.ba-text", {}, record.text))),
     h("details.st.ba-fields", { open: fields.length <= 12 }, h("summary", {}, plural(fields.length, "field")), h("table", {}, h("thead", {}, h("tr", {}, ["field", "shape", "dtype", "range"].map((t) => h("th", { scope: "col" }, t)))),
       h("tbody", {}, fields.map((f) => h("tr", {}, h("th", { scope: "row" }, f.name), h("td", {}, f.shape.join(" × ")), h("td", {}, f.dtype),
@@ -73,7 +73,7 @@ function card({ number, fields }, sample) {
     const words = sample.values[f.name].flat().map((v) => (typeof v === "number" ? short(v) : String(v ?? "–")));
     return f.steps ? words.filter((w, k) => w !== words[k - 1]).join(" → ") : words.join("   ");
   };
-  return h("article.cv-card", { "aria-label": `sample ${sample.number}` }, h("h2.cv-name", {}, `Sample ${sample.number.toLocaleString("en")}`),
+  return h("article.cv-card", { "aria-label": `sample ${sample.number}` }, h("h2.cv-name", {}, `Sample ${figure(sample.number)}`),
     h("div.ba-images", {}, fields.filter((f) => f.kind === "image").map(strip)),
     h("div.ba-plots", {}, fields.filter((f) => f.kind === "curve" && sample.values[f.name]).map((f) => plot(f, sample))),
     scalars.length ? h("div.st", {}, h("table", {}, h("tbody", {}, scalars.map((f) => h("tr", {}, h("th", { scope: "row" }, f.name), h("td", {}, text(f))))))) : null);

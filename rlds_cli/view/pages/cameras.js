@@ -13,7 +13,7 @@ class Camera {
     this.why = h("p.cam-why", { hidden: true });
     this.view = h("div.cam-view", {}, this.canvas, this.why);
     const name = this.field.slice(prefix);
-    const larger = h("button.cam-larger", { type: "button", "aria-pressed": "false", "aria-label": `only ${this.field}`, title: "only this camera" }, "⤢");
+    const larger = h("button.cam-larger", { "aria-pressed": "false", "aria-label": `only ${this.field}`, title: "only this camera" }, "⤢");
     larger.addEventListener("click", () => this.alone(larger));
     this.figure = h("figure.cam", {}, this.view, h("figcaption", {}, h("span.cam-name", { title: this.field }, name), this.note, larger));
     if (facts.depth && facts.depth.low !== null) {

@@ -97,7 +97,8 @@ export function line(brush, piece, k, { x, y, hold, colour, dash = [], width = 1
 }
 
 function bars(brush, { first, columns, values }, k, { x, y, rows, width }) {
-  const wide = Math.max(1 / (devicePixelRatio || 1), x(first + rows) - x(first));
+  const ratio = devicePixelRatio || 1;
+  const edge = (c) => Math.round((x(first + c * rows) - (x(first + rows) - x(first)) / 2) * ratio) / ratio; // whole pixels of the screen
   let before = null;
   for (let c = 0, i = 2 * k * columns; c < columns; c++, i += 2) {
     if (Number.isNaN(values[i])) {
@@ -106,7 +107,7 @@ function bars(brush, { first, columns, values }, k, { x, y, rows, width }) {
     }
     const top = y(values[i + 1]), bottom = y(values[i]);
     const from = before ? Math.min(top, before[1]) : top, to = before ? Math.max(bottom, before[0]) : bottom;
-    brush.fillRect(x(first + c * rows) - wide / 2, from - width / 2, wide, to - from + width);
+    brush.fillRect(edge(c), from - width / 2, Math.max(1 / ratio, edge(c + 1) - edge(c)), to - from + width);
     before = [top, bottom];
   }
 }

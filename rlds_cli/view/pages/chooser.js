@@ -15,8 +15,8 @@ export function chooser(fields, chosen, choose) {
   const found = () => boxes.filter(({ row }) => !row.hidden).map(({ f }) => f.name);
   const summary = h("summary", {}, "");
   const element = h("details.ch", { keydown: (e) => e.key === "Escape" && ((element.open = false), summary.focus()) }, summary, h("div.ch-card", {}, search,
-    h("div.ch-tools", {}, h("button", { type: "button", click: () => choose([...new Set([...chosen(), ...found()])]) }, "all found"),
-      h("button", { type: "button", click: () => choose(chosen().filter((n) => !found().includes(n))) }, "none")), list));
+    h("div.ch-tools", {}, h("button", { click: () => choose([...new Set([...chosen(), ...found()])]) }, "all found"),
+      h("button", { click: () => choose(chosen().filter((n) => !found().includes(n))) }, "none")), list));
   const away = (e) => element.contains(e.target) || (element.open = false);
   document.addEventListener("pointerdown", away);
   function update() {

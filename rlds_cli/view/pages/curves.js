@@ -1,8 +1,8 @@
 // Curves of the fields that are chosen, one chart below the other, over the same rows.
 
-import { bytes, h, short } from "./base.js";
+import { bytes, clamp, h, short } from "./base.js";
 import { canvasOf, colours, extent, GUTTER, line, range, ticks } from "./chart.js";
-import { chooser } from "./chooser.js";
+import { chooser as fieldChooser } from "./chooser.js";
 import { gestures } from "./gestures.js";
 import { Legend } from "./legend.js";
 
@@ -20,7 +20,7 @@ class Chart {
     this.legend = new Legend(field, () => this.draw());
     const over = this.partner && h("label.soft", { title: `Draw ${this.partner.name} pale behind it` }, h("input", { type: "checkbox", change: (e) => this.overlay(e.target.checked) }), ` over ${this.partner.name}`);
     const head = h("div.cv-head", {}, h("h3.cv-name", {}, field.name), field.unit ? h("span.soft", {}, field.unit) : null, over, this.legend.choice,
-      h("button.cv-close", { type: "button", title: "Hide this field", "aria-label": `hide ${field.name}`, click: () => panel.choose(panel.chosen.filter((n) => n !== field.name)) }, "×"));
+      h("button.cv-close", { title: "Hide this field", "aria-label": `hide ${field.name}`, click: () => panel.choose(panel.chosen.filter((n) => n !== field.name)) }, "×"));
     this.card = h("article.cv-card", { "aria-label": field.name }, head, this.plot, this.legend.element);
     this.height = HEIGHTS[field.kind];
     this.plot.style.height = `${this.height}px`;
@@ -86,7 +86,7 @@ class Chart {
     for (const mark of this.panel.facts.marks) {
       const at = x(mark.step);
       if (at < GUTTER) continue;
-      brush.fillStyle = mark.kind === "finding" ? paint.warn : paint.line;
+      brush.fillStyle = mark.kind === "finding" ? `${paint.warn}55` : paint.line;
       brush.fillRect(Math.round(at), 0, 1, this.height);
     }
   }
@@ -118,10 +118,10 @@ export class Curves {
     this.list = h("div.cv-list");
     this.axis = h("canvas", { "aria-hidden": "true" });
     this.under = h("span.cv-under", { role: "status", "aria-live": "off" });
-    this.choose_ = chooser(this.drawable, () => this.chosen, (names) => this.choose(names));
-    const zoom = (text, name, click) => h("button", { type: "button", "aria-label": name, title: name, click }, text);
+    this.chooser = fieldChooser(this.drawable, () => this.chosen, (names) => this.choose(names));
+    const zoom = (text, name, click) => h("button", { "aria-label": name, title: name, click }, text);
     this.element = h("section.curves", { "aria-label": "curves" },
-      h("div.cv-bar", {}, h("div.cv-tools", {}, this.choose_.element, this.under,
+      h("div.cv-bar", {}, h("div.cv-tools", {}, this.chooser.element, this.under,
         h("span.cv-zoom", {}, zoom("−", "zoom out (−)", () => this.zoom(2)), zoom("+", "zoom in (+)", () => this.zoom(0.5)), zoom("whole", "whole episode (0)", () => this.show(0, facts.rows)))),
       h("div.cv-axis", {}, this.axis)), this.list);
     this.seen = new Set();
@@ -149,7 +149,7 @@ export class Curves {
     this.watch.disconnect();
     for (const chart of this.charts) this.watch.observe(chart.card);
     this.blocks.clear();
-    this.choose_.update();
+    this.chooser.update();
     this.resize();
     if (told) this.look.changed(this.chosen);
   }
@@ -299,7 +299,7 @@ export class Curves {
     for (const { row, text } of this.look.ticks(first, stop, Math.max(2, box / 110))) {
       const x = left + GUTTER + ((row + 0.5 - first) / (stop - first)) * (box - GUTTER);
       brush.fillStyle = paint.soft;
-      brush.fillText(text, Math.min(width - 20, Math.max(GUTTER, x)), 8);
+      brush.fillText(text, clamp(x, GUTTER, width - brush.measureText(text).width / 2), 8);
       brush.fillStyle = paint.line;
       brush.fillRect(Math.round(x), 15, 1, 3);
     }
@@ -307,7 +307,7 @@ export class Curves {
 
   close() {
     this.abort?.abort();
-    this.choose_.close();
+    this.chooser.close();
     clearTimeout(this.timer);
     clearTimeout(this.telling);
     this.watch.disconnect();

@@ -1,6 +1,6 @@
 // One episode: its cameras and curves, which one clock moves.
 
-import { get, h, link, note, plural, say, short } from "./base.js";
+import { figure, get, h, link, note, plural, say, short } from "./base.js";
 import { cameras } from "./cameras.js";
 import { ticks } from "./chart.js";
 import { Curves, drawable } from "./curves.js";
@@ -21,7 +21,7 @@ export async function episode(main, [key, number], query) {
   const stage = cameras(facts.cameras, parameters, about);
   const player = new Player({ rows: facts.rows, time: facts.time, cameras: stage, told: (what) => (what === "row" ? moved() : changed()) });
   player.speed = speed;
-  const name = (row) => `row ${row.toLocaleString("en")} of ${facts.rows.toLocaleString("en")}${clock.known ? `, ${clock.text(player.at(row))}` : ""}`;
+  const name = (row) => `row ${figure(row)} of ${figure(facts.rows)}${clock.known ? `, ${clock.text(player.at(row))}` : ""}`;
   let held = 0;
   const timeline = new Timeline(facts, {
     name,
@@ -105,11 +105,11 @@ export async function episode(main, [key, number], query) {
   function heading() {
     const id = about.named.find((n) => n.key === key)?.id ?? key;
     const python = `ds.episode(${number})`, shell = `rlds inspect ${id}:${facts.version} --episode ${number}`;
-    const copy = (text, what) => h("button", { type: "button", click: () => copied(text(), what) }, what);
+    const copy = (text, what) => h("button", { click: () => copied(text(), what) }, what);
     const other = (by, text, title) =>
       around[by] ? h("a.ep-other", { href: around[by], rel: by > 0 ? "next" : "prev", title, "aria-label": title }, text) : h("span.ep-other.soft", { "aria-hidden": "true" }, text);
     return h("header.ep-head", {},
-      h("div.ep-title", {}, other(-1, "‹", "previous episode (P)"), h("h1", {}, `Episode ${Number(number).toLocaleString("en")}`), other(1, "›", "next episode (N)"),
+      h("div.ep-title", {}, other(-1, "‹", "previous episode (P)"), h("h1", {}, `Episode ${figure(Number(number))}`), other(1, "›", "next episode (N)"),
         around.of, h("span.soft", {}, [plural(facts.steps, "step"), clock.known && clock.text(player.at(facts.rows - 1)), facts.end].filter(Boolean).join(" · ")),
         h("span.ep-copy", {}, copy(() => location.href, "copy link"), copy(() => python, "copy Python"), copy(() => shell, "copy command"))),
       facts.task ? h("p.ep-task", {}, facts.task) : null);
@@ -118,8 +118,8 @@ export async function episode(main, [key, number], query) {
   function marks() {
     const found = [...facts.marks, ...facts.bands.map((b) => ({ ...b, step: b.first }))].sort((a, b) => a.step - b.step);
     if (!found.length) return null;
-    const item = (m) => h("li", {}, h("button.ep-mark", { type: "button", click: () => player.seek(m.step) }, h("span.soft", {}, m.step.toLocaleString("en")), h("span", { class: `ep-${m.kind}` }, m.text)));
-    return h("details.ep-marks", { open: found.length <= 6 && innerWidth >= 1100 }, h("summary", {}, `Marks: ${found.length.toLocaleString("en")}`), h("ol", {}, found.slice(0, 200).map(item)));
+    const item = (m) => h("li", {}, h("button.ep-mark", { click: () => player.seek(m.step) }, h("span.soft", {}, figure(m.step)), h("span", { class: `ep-${m.kind}` }, m.text)));
+    return h("details.ep-marks", { open: found.length <= 6 && innerWidth >= 1100 }, h("summary", {}, `Marks: ${figure(found.length)}`), h("ol", {}, found.slice(0, 200).map(item)));
   }
 
   function columns() {
@@ -130,26 +130,26 @@ export async function episode(main, [key, number], query) {
   }
 
   function transport() {
-    const button = (label, icon, click, name = "tr-button") => h(`button.${name}`, { type: "button", "aria-label": label, title: label, click }, symbol(icon));
+    const button = (label, icon, click, name = "tr-button") => h(`button.${name}`, { "aria-label": label, title: label, click }, symbol(icon));
     const play = button("play (space)", "play", () => player.toggle(), "tr-play");
     const speeds = h("select", { "aria-label": "speed", change: () => player.setSpeed(Number(speeds.value)) }, SPEEDS.map((s) => h("option", { value: s }, s === 0.25 ? "¼×" : s === 0.5 ? "½×" : `${s}×`)));
     const where = h("output.tr-where", { "aria-live": "off" });
     const state = h("span.soft.tr-state", { role: "status" });
-    const loop = h("button.tr-loop", { type: "button", title: "end the loop (X)", hidden: true, click: () => player.setLoop(null) });
+    const loop = h("button.tr-loop", { title: "end the loop (X)", hidden: true, click: () => player.setLoop(null) });
     const element = h("div.tr", {}, button("first row (Home)", "first", () => player.seek(0)), button("one step back (,)", "back", () => player.move(-1)), play,
       button("one step on (.)", "on", () => player.move(1)), speeds, where, loop, state,
-      h("span.tr-right", {}, h("span.soft", {}, clock.note), h("button", { type: "button", "aria-label": "keys (?)", title: "keys (?)", click: () => board.help() }, "?")));
+      h("span.tr-right", {}, h("span.soft", {}, clock.note), h("button", { "aria-label": "keys (?)", title: "keys (?)", click: () => board.help() }, "?")));
     return {
       element,
       row(row) {
-        where.textContent = `${row.toLocaleString("en")} / ${(facts.rows - 1).toLocaleString("en")}${clock.known ? ` · ${clock.text(player.at(row))}` : ""}`;
+        where.textContent = `${figure(row)} / ${figure(facts.rows - 1)}${clock.known ? ` · ${clock.text(player.at(row))}` : ""}`;
       },
       state() {
         play.replaceChildren(symbol(player.playing ? "pause" : "play"));
         play.setAttribute("aria-label", player.playing ? "pause (space)" : "play (space)");
         speeds.value = String(player.speed);
         loop.hidden = !player.loop;
-        if (player.loop) loop.textContent = `loop ${player.loop[0].toLocaleString("en")}–${player.loop[1].toLocaleString("en")} ×`;
+        if (player.loop) loop.textContent = `loop ${figure(player.loop[0])}–${figure(player.loop[1])} ×`;
         state.textContent = player.waits ? "waiting for pictures" : player.direction < 0 ? "backwards" : "";
       },
     };
@@ -188,7 +188,7 @@ function clockOf({ time, rows }) {
     text,
     note: !known ? "no rate is known: 20 rows a second" : time.rate ? `${short(time.rate)} Hz` : `times by ${time.by}`,
     ticks(player, first, stop, count) {
-      if (!known) return ticks(first, stop - 1, count).filter(Number.isInteger).map((row) => ({ row, text: row.toLocaleString("en") }));
+      if (!known) return ticks(first, stop - 1, count).filter(Number.isInteger).map((row) => ({ row, text: figure(row) }));
       const places = ticks(player.at(first), player.at(Math.min(rows, stop) - 1), count);
       return places.map((s) => ({ row: player.rowAt(s), text: s >= 60 ? `${Math.floor(s / 60)}:${String(Math.round(s % 60)).padStart(2, "0")}` : `${Number(s.toFixed(3))} s` }));
     },
@@ -205,6 +205,6 @@ async function neighbours(key, number, query, signal) {
     const other = k >= 0 && page?.episodes[k - first];
     return other ? link(["e", key, String(other.number)], { v, ...order, at: ordered ? k : null }) : null;
   };
-  const place = page && `${(at + 1).toLocaleString("en")} of ${page.matching.toLocaleString("en")}${order.where ? " that match" : ""}`;
+  const place = page && `${figure(at + 1)} of ${figure(page.matching)}${order.where ? " that match" : ""}`;
   return { "-1": to(at - 1), 1: to(at + 1), of: place && h("a.soft", { href: link(["d", key], { v, ...order, at: at || null }) }, place) };
 }

@@ -21,7 +21,7 @@ const HELP = [
 export function keys(act) {
   const dialog = h("dialog.keys", { "aria-label": "keys", click: (e) => e.target === dialog && dialog.close() },
     h("h2", {}, "Keys"), h("dl", {}, HELP.map(([key, what]) => [h("dt", {}, key), h("dd", {}, what)])),
-    h("form", { method: "dialog" }, h("button", {}, "Close")));
+    h("form", { method: "dialog" }, h("button", { type: "submit" }, "Close")));
   document.body.append(dialog);
   const pressed = {
     " ": act.toggle, k: act.pause, K: act.pause, l: () => act.shuttle(1), L: () => act.shuttle(1), j: () => act.shuttle(-1), J: () => act.shuttle(-1),

@@ -1,6 +1,6 @@
 // The elements of a field: their colours, names and values. A click hides one, a double click leaves it alone.
 
-import { h, short } from "./base.js";
+import { figure, h, short } from "./base.js";
 
 const DASHES = [[], [6, 3], [2, 2]];
 
@@ -18,12 +18,12 @@ export class Legend {
       const swatch = h("span.lg-swatch");
       swatch.style.borderTopColor = `var(--c${k % 8})`;
       swatch.style.borderTopStyle = ["solid", "dashed", "dotted"][Math.floor(k / 8) % 3];
-      return h("button.lg-item", { type: "button", "aria-pressed": !this.off.has(k) + "", title: `${name}: click hides it, double click hides the others`, click: () => this.toggle(k), dblclick: () => this.solo(k) },
+      return h("button.lg-item", { "aria-pressed": !this.off.has(k) + "", title: `${name}: click hides it, double click hides the others`, click: () => this.toggle(k), dblclick: () => this.solo(k) },
         swatch, count > 1 ? h("span.lg-name", {}, name) : null, value);
     });
-    const hidden = field.hidden ? h("span.soft", {}, `and ${field.hidden.toLocaleString("en")} more`) : null;
+    const hidden = field.hidden ? h("span.soft", {}, `and ${figure(field.hidden)} more`) : null;
     this.element = h("div.lg", { role: "group", "aria-label": `elements of ${field.name}` }, this.items, hidden);
-    const set = (text, off) => h("button.lg-all", { type: "button", "aria-label": `${text} elements of ${field.name}`, click: () => this.set(off) }, text);
+    const set = (text, off) => h("button.lg-all", { "aria-label": `${text} elements of ${field.name}`, click: () => this.set(off) }, text);
     this.choice = count > 1 ? h("span.lg-choice", {}, set("all", []), set("none", Array.from({ length: count }, (_, k) => k))) : null;
   }
 

@@ -16,7 +16,7 @@ async function show() {
   main.replaceChildren(box);
   document.getElementById("top").replaceChildren(
     h("strong", {}, h("a", { href: link([]) }, "rlds view")),
-    parts[1] && parts[0] !== "b" ? h("a.id", { href: link(["d", parts[1]], { v: query.get("v") }) }, parts[1]) : "",
+    parts[1] && parts[0] !== "b" ? h("a.id", { href: link(["d", parts[1]], { v: query.get("v") }) }, about.named.find((n) => n.key === parts[1])?.id ?? parts[1]) : "",
     parts[0] === "e" ? h("span", {}, `episode ${parts[2]}`) : "",
   );
   const name = PAGES[parts[0]] ?? "home";

@@ -1,7 +1,9 @@
 // The clock of an episode. A row is shown when every camera has its frame: all of them at once, and the cursors with
 // them. While a frame is awaited the clock waits too.
 
-const SPEEDS = [0.25, 0.5, 1, 2, 4];
+import { clamp, last } from "./base.js";
+
+export const SPEEDS = [0.25, 0.5, 1, 2, 4];
 const AHEAD = 0.05; // seconds of the wall that the clock may be ahead of what is shown
 
 export class Player {
@@ -18,14 +20,8 @@ export class Player {
   }
 
   rowAt(seconds) {
-    if (!this.times) return Math.min(this.rows - 1, Math.max(0, Math.floor(seconds * this.rate + 1e-6)));
-    let low = 0, high = this.rows - 1;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (this.times[middle] <= seconds + 1e-9) low = middle;
-      else high = middle - 1;
-    }
-    return low;
+    const row = this.times ? last(this.rows, (k) => this.times[k] <= seconds + 1e-9) : Math.floor(seconds * this.rate + 1e-6);
+    return clamp(row, 0, this.rows - 1);
   }
 
   get playing() {
@@ -57,7 +53,7 @@ export class Player {
 
   /** Go to a row; what plays plays on from there. */
   seek(row) {
-    this.row = Math.min(this.rows - 1, Math.max(0, Math.round(row)));
+    this.row = clamp(Math.round(row), 0, this.rows - 1);
     if (this.playing) this.begin();
     else this.cameras.show(this.row);
     this.told("row");
@@ -75,10 +71,10 @@ export class Player {
   }
 
   play(direction = 1, speed = this.speed) {
-    const [first, last] = this.range;
+    const [first, stop] = this.range;
     Object.assign(this, { direction, speed });
-    if (direction > 0 && (this.row >= last || this.row < first)) this.row = first;
-    if (direction < 0 && (this.row <= first || this.row > last)) this.row = last;
+    if (direction > 0 && (this.row >= stop || this.row < first)) this.row = first;
+    if (direction < 0 && (this.row <= first || this.row > stop)) this.row = stop;
     this.begin();
     this.told("state");
     cancelAnimationFrame(this.frame);
@@ -236,5 +232,3 @@ export class Player {
     cancelAnimationFrame(this.frame);
   }
 }
-
-export { SPEEDS };

@@ -1,6 +1,6 @@
 // What is at a row: texts, and the value of every field.
 
-import { get, h } from "./base.js";
+import { figure, get, h } from "./base.js";
 
 const MOST = 32; // elements of a field that are listed at first
 
@@ -44,7 +44,7 @@ export class Step {
       return;
     }
     this.shown = row;
-    this.caption.textContent = `All values at row ${row.toLocaleString("en")}`;
+    this.caption.textContent = `All values at row ${figure(row)}`;
     this.body.replaceChildren(...Object.entries(record.values).map(([name, value]) => this.line(name, value)));
   }
 
@@ -57,11 +57,11 @@ export class Step {
 
   fill(cell, field, name, value) {
     const flat = Array.isArray(value) ? value.flat(9) : null;
-    if (!flat) return cell.replaceChildren(word(value));
+    if (!flat) return cell.replaceChildren(word(value, field?.dtype));
     const shown = this.whole.has(name) ? flat : flat.slice(0, MOST);
-    cell.replaceChildren(...shown.flatMap((v, k) => [h("span.st-value", {}, h("span.soft", {}, field?.elements[k] ?? String(k)), " ", word(v)), " "]));
+    cell.replaceChildren(...shown.flatMap((v, k) => [h("span.st-value", {}, h("span.soft", {}, field?.elements[k] ?? String(k)), " ", word(v, field?.dtype)), " "]));
     if (shown.length === flat.length) return;
-    const more = h("button", { type: "button", click: () => (this.whole.add(name), this.fill(cell, field, name, value)) }, `${flat.length - shown.length} more`);
+    const more = h("button", { click: () => (this.whole.add(name), this.fill(cell, field, name, value)) }, `${flat.length - shown.length} more`);
     cell.append(more);
   }
 
@@ -71,9 +71,11 @@ export class Step {
   }
 }
 
-/** A value as text: numbers as they are, since this is where one reads them exactly. */
-function word(value) {
-  if (value === null || value === undefined) return "–";
-  return typeof value === "number" && !Number.isInteger(value) && String(value).length > 12 ? String(Number(value.toPrecision(9))) : String(value);
+/** A value as text: of a float32 no more digits than it has. */
+function word(value, dtype) {
+  if (dtype === "float32" && typeof value === "number") {
+    for (let digits = 6; digits < 9; digits++) if (Math.fround(value.toPrecision(digits)) === value) return String(Number(value.toPrecision(digits)));
+  }
+  return String(value ?? "–");
 }
 

@@ -1,21 +1,14 @@
 // Frames of a stored video, which the browser decodes: each with the row that it belongs to, by its time in the file.
 
+import { clamp, last } from "./base.js";
+
 const NEAR = 0.005; // seconds that the time of a frame may differ from that of its row
 const MOST = 5; // frames kept: some decoders have no more
 const PATIENCE = 15000;
 
 /** Whether the browser may play this stream. */
 export function playable(stream) {
-  return stream && "requestVideoFrameCallback" in HTMLVideoElement.prototype && document.createElement("video").canPlayType(stream.mime) !== "";
-}
-
-/** The frame that a video shows now, with its own time: the video itself may go on at any moment. */
-function capture(video, metadata) {
-  if (globalThis.VideoFrame) return new VideoFrame(video);
-  if (!metadata) return null;
-  const copy = new OffscreenCanvas(video.videoWidth, video.videoHeight);
-  copy.getContext("2d").drawImage(video, 0, 0);
-  return Object.assign(copy, { timestamp: metadata.mediaTime * 1e6, close() {} });
+  return stream && globalThis.VideoFrame && "requestVideoFrameCallback" in HTMLVideoElement.prototype && document.createElement("video").canPlayType(stream.mime) !== "";
 }
 
 export class Stream {
@@ -35,12 +28,12 @@ export class Stream {
     this.video.setAttribute("aria-hidden", "true");
     this.video.tabIndex = -1;
     this.video.addEventListener("error", () => this.end(this.video.error?.message || "the browser cannot decode it"));
-    this.collect = (now, metadata) => {
+    const collect = () => {
       if (this.closed) return;
-      this.video.requestVideoFrameCallback(this.collect);
-      this.keep(metadata);
+      this.video.requestVideoFrameCallback(collect);
+      this.keep();
     };
-    this.video.requestVideoFrameCallback(this.collect);
+    this.video.requestVideoFrameCallback(collect);
     this.video.src = url;
   }
 
@@ -48,22 +41,11 @@ export class Stream {
     if (!this.closed) this.failed(reason);
   }
 
-  /** The number of the picture of a row, -1 without one. */
-  place(row) {
-    let low = 0, high = this.pictures.length - 1;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (this.pictures[middle].first <= row) low = middle;
-      else high = middle - 1;
-    }
-    const found = this.pictures[low];
-    return found && found.first <= row && row <= found.last ? low : -1;
-  }
-
-  /** The number of the picture of a row, or of the next one. */
-  placeFrom(row) {
-    const k = this.pictures.findIndex((p) => p.last >= row);
-    return k < 0 ? this.pictures.length - 1 : k;
+  /** The number of the picture of a row; without one -1, or that of the next. */
+  place(row, { next = false } = {}) {
+    const k = last(this.pictures.length, (k) => this.pictures[k].first <= row);
+    if (k >= 0 && row <= this.pictures[k].last) return k;
+    return next ? Math.min(k + 1, this.pictures.length - 1) : -1;
   }
 
   gap(k) {
@@ -73,29 +55,22 @@ export class Stream {
 
   /** The number of the picture with this time, -1 if it belongs to no row. */
   match(time) {
-    let low = 0, high = this.pictures.length - 1;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.pictures[middle].time < time - NEAR) low = middle + 1;
-      else high = middle;
-    }
-    const near = [low, low + 1].filter((k) => this.pictures[k]);
-    near.sort((a, b) => Math.abs(this.pictures[a].time - time) - Math.abs(this.pictures[b].time - time));
-    return near.length && Math.abs(this.pictures[near[0]].time - time) <= Math.min(NEAR, 0.45 * this.gap(near[0])) ? near[0] : -1;
+    const k = last(this.pictures.length, (k) => this.pictures[k].time <= time);
+    const fits = (k) => this.pictures[k] && Math.abs(this.pictures[k].time - time) <= Math.min(NEAR, 0.45 * this.gap(k));
+    return [k, k + 1].find(fits) ?? -1;
   }
 
-  /** Keep the frame that the video shows, if it is one of a row. */
-  keep(metadata) {
+  /** Keep the frame that the video shows, if it is one of a row: a copy with its own time, as the video goes on. */
+  keep() {
     if (this.video.readyState < 2) return;
     let frame;
     try {
-      frame = capture(this.video, metadata);
+      frame = new VideoFrame(this.video);
     } catch {
-      return;
+      return; // there is none yet
     }
-    if (!frame) return;
     const k = this.match(frame.timestamp / 1e6);
-    if (k < 0 || this.kept.some((f) => f.k === k)) frame.close();
+    if (k < 0 || this.has(k)) frame.close();
     else this.kept.push({ k, frame });
     this.kept.sort((a, b) => a.k - b.k);
     if (k >= 0) this.at = k;
@@ -110,7 +85,7 @@ export class Stream {
 
   ready(row, slack = 0) {
     const k = this.place(row);
-    if (this.kept.some((f) => f.k === k)) return true;
+    if (this.has(k)) return true;
     return slack > 0 && this.kept.some((f) => f.k < k && k - f.k <= slack) && this.kept.some((f) => f.k > k);
   }
 
@@ -160,7 +135,7 @@ export class Stream {
       let done = 0;
       const seeked = () => {
         done = performance.now();
-        this.keep(null);
+        this.keep();
       };
       this.video.addEventListener("seeked", seeked, { once: true });
       this.video.currentTime = this.pictures[k].time + offset;
@@ -191,8 +166,8 @@ export class Stream {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     this.running = true;
     this.wanted = null;
-    const k = this.placeFrom(row);
-    this.rate = Math.min(16, Math.max(0.0625, speed * this.pace(span)));
+    const k = this.place(row, { next: true });
+    this.rate = clamp(speed * this.pace(span), 0.0625, 16);
     if (!this.has(k) || this.kept.at(-1).k !== this.at) await this.seek(k);
     if (turn === this.turn && this.running) this.resume();
   }
