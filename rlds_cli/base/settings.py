@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -91,12 +92,16 @@ def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = N
     home = expanded(cache_dir or env.get("RLDS_HOME") or user_home(env)).absolute()
     search = tuple(expanded(p).absolute() for p in env.get("RLDS_PATH", "").split(os.pathsep) if p)
     hub_home = expanded(env.get("HF_HOME") or user_cache / "huggingface")
+    token = env.get("HF_TOKEN")
+    if not token:
+        with suppress(OSError):
+            token = expanded(env.get("HF_TOKEN_PATH") or hub_home / "token").read_text().strip()
     return Settings(
         home=home,
         search=search,
         offline=env.get("RLDS_OFFLINE", "").lower() not in ("", "0", "false", "no"),
         hub=(env.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
-        hub_token=env.get("HF_TOKEN") or _token_file(env, hub_home),
+        hub_token=token or None,
         hub_cache=expanded(env.get("HF_HUB_CACHE") or hub_home / "hub"),
         elsewhere=(
             expanded(env.get("D4RL_DATASET_DIR") or "~/.d4rl/datasets"),
@@ -152,11 +157,3 @@ def _aws(env: Mapping[str, str]) -> dict[str, str]:
     except (Error, KeyError):
         return {}
     return {k: profile[f"aws_{name.lower()}"] for k, name in _AWS.items() if f"aws_{name.lower()}" in profile}
-
-
-def _token_file(env: Mapping[str, str], hub_home: Path) -> str | None:
-    path = expanded(env.get("HF_TOKEN_PATH") or hub_home / "token")
-    try:
-        return path.read_text().strip() or None
-    except OSError:
-        return None

@@ -287,7 +287,15 @@ class History:
             The dataset has tags, or has the rows of another one in a home without hard links; nothing was replaced.
         """
         self._check_not_referred()
-        if growing or self._is_again(built):
+        again = growing
+        if not growing and (self.path / "zarr.json").exists():
+            new = Manifest.read(built)
+            try:
+                old = Manifest.read(self.path)
+                again = (new.fingerprint, new.version) == (old.fingerprint, old.version)
+            except RldsError:  # the manifest is repaired
+                again = True
+        if again:
             self._carry(built)
             publishing.publish(built, self.path, growing=growing)
             return
@@ -354,17 +362,6 @@ class History:
             if paths.is_indexed(name):
                 (newer / name).parent.mkdir(safe_files.DIRECTORY, exist_ok=True)
                 disk.share(file, newer / name, sealed=True)
-
-    def _is_again(self, built: Path) -> bool:
-        """Return whether ``built`` has the content and the number of the dataset, or repairs its manifest."""
-        if not (self.path / "zarr.json").exists():
-            return False
-        new = Manifest.read(built)
-        try:
-            old = Manifest.read(self.path)
-        except RldsError:
-            return True
-        return (new.fingerprint, new.version) == (old.fingerprint, old.version)
 
     # -- tags
 

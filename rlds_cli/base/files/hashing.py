@@ -17,11 +17,7 @@ def short(fingerprint: str) -> str:
     return f"{head}{colon}{'-'.join(filter(None, (digits[:4], digits[4:8], digits[8:12])))}"
 
 
-def _nothing(done: int) -> None:
-    pass
-
-
-def sha256_of(file: Path, told: Callable[[int], None] = _nothing) -> str:
+def sha256_of(file: Path, told: Callable[[int], None] | None = None) -> str:
     """Return the sha256 of a file; ``told`` is called with the number of bytes read so far."""
     digest = hashlib.sha256()
     _feed(digest, file, told)
@@ -31,7 +27,7 @@ def sha256_of(file: Path, told: Callable[[int], None] = _nothing) -> str:
 def hash_of(kind: str, file: Path) -> str:
     """Return the hash of a file, of a kind that sources publish: ``git_sha1``, ``md5`` or ``crc32c``."""
     found = digest(kind, file.stat().st_size)
-    _feed(found, file, _nothing)
+    _feed(found, file, None)
     return found.hexdigest()
 
 
@@ -66,10 +62,12 @@ class _Crc32c:
         return f"{self._value:08x}"
 
 
-def _feed(digest: Digest, file: Path, told: Callable[[int], None]) -> None:
+def _feed(digest: Digest, file: Path, told: Callable[[int], None] | None) -> None:
     done = 0
     with file.open("rb", buffering=0) as stream:
         size = os.fstat(stream.fileno()).st_size  # most files are small, and memory for more takes longer than they do
         while block := stream.read(min(_BLOCK, max(_SMALL, size + 1))):
             digest.update(block)
-            told(done := done + len(block))
+            done += len(block)
+            if told is not None:
+                told(done)
