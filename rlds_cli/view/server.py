@@ -8,6 +8,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
@@ -62,8 +63,8 @@ class Server:
         self._decoding = Decoding()
         self.batches = ShownBatches(loader) if loader is not None else None
         named = [*named, *(self.batches.datasets if self.batches else [])]
-        subjects = Subjects(named, cache_dir=cache_dir, batches=self.batches)
-        app = application(subjects, self._decoding, read_only=read_only, decode=decode)
+        self._subjects = Subjects(named, cache_dir=cache_dir, batches=self.batches)
+        app = application(self._subjects, self._decoding, read_only=read_only, decode=decode)
         config = uvicorn.Config(
             Guard(app, token, in_frames=in_frames),
             access_log=False,  # it would show the token
@@ -85,6 +86,15 @@ class Server:
         self._socket.listen(64)  # who connects now waits until it does
         self._thread.start()
         return self
+
+    def list_home(self) -> None:
+        """Begin to read what the home holds, before the browser asks for it."""
+
+        def read() -> None:
+            with suppress(RldsError, OSError):  # whoever asks is told
+                self._subjects.contents.entries()
+
+        threading.Thread(target=read, name="rlds view: home", daemon=True).start()
 
     def close(self) -> None:
         """End; answers under way get a second."""
@@ -160,6 +170,8 @@ def serve(
         The port is taken.
     """
     with Server(named, port=port, cache_dir=cache_dir, read_only=read_only, decode=decode) as server:
+        if not (first or named):
+            server.list_home()
         tell(server.address + fragment(first or ("~0" if named else "")), server.port)
         threading.Event().wait()
 

@@ -6,6 +6,7 @@ It remembers what it has read of each dataset while the files stay as they are.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ class HomeContents:
     def __init__(self, cache_dir: StrPath | None = None) -> None:
         self._cache_dir = cache_dir
         self._known: dict[tuple[str, Path], tuple[object, Any]] = {}
+        self._locks = {"entry": threading.Lock(), "details": threading.Lock()}
 
     def entries(self) -> tuple[HomeEntry, ...]:
         """Return a record of each dataset, in the order of ids."""
@@ -92,6 +94,10 @@ class HomeContents:
         return path
 
     def _of_each(self, what: str, make: Callable[[DatasetId, Path], Any]) -> dict[str, Any]:
+        with self._locks[what]:  # whoever asks meanwhile gets what is found now
+            return self._read(what, make)
+
+    def _read(self, what: str, make: Callable[[DatasetId, Path], Any]) -> dict[str, Any]:
         found, seen = dict[str, Any](), set[tuple[str, Path]]()
         for copies in home.here(settings.read(self._cache_dir)).values():
             for id, path in copies:
