@@ -15,6 +15,7 @@ from rlds_cli.store import Facts
 from rlds_cli.ted import VIDEO, Field
 from rlds_cli.view.decoding import Decoding
 from rlds_cli.view.frames import frames_of, range_of
+from rlds_cli.view.times import MOST_ROWS
 from rlds_cli.view.videos import stream
 
 _DEEPEST = 65535.0
@@ -47,10 +48,12 @@ def _codec(f: Field) -> str:
 
 def _camera(rows: Rows, f: Field, number: int, by: Decoding, *, decode: bool) -> Json:
     start, count = int(rows.start[number]), int(rows.count(f)[number])
-    of = np.arange(start, start + count)
+    of = np.arange(start, start + min(count, MOST_ROWS))
     there = frames_of(rows, f, of)
     known = [int(there[0]), int(there[-1]) + 1] if len(there) else None
-    plays = f.codec == VIDEO and not decode
+    if count > len(of):
+        known = [0, count]
+    plays = f.codec == VIDEO and not decode and count == len(of)
     height, width = _sides(rows, f, start + there[:1])
     return {
         "field": f.name,

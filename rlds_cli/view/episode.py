@@ -20,7 +20,7 @@ from rlds_cli.view import elements
 from rlds_cli.view.cameras import cameras
 from rlds_cli.view.elements import names_of
 from rlds_cli.view.query import Query, record
-from rlds_cli.view.times import row_times
+from rlds_cli.view.times import MOST_ROWS, row_times
 
 if TYPE_CHECKING:
     from rlds_cli.look.checks.findings import Finding
@@ -164,10 +164,12 @@ def _flags(rows: Rows, number: int, end: int) -> list[Json]:
     start, length = int(rows.start[number]), int(rows.length[number])
     marks = list[Json]()
     for name in FLAGS:
-        if name in rows.store.fields and length:
-            steps = np.flatnonzero(rows.between(name, start, start + length).reshape(length, -1).any(1))
-            kind = name.partition("/")[2]
-            marks += [{"step": step, "kind": kind, "text": kind} for step in steps[:_MOST_MARKS].tolist()]
+        kind, found = name.partition("/")[2], list[Json]()
+        for a in range(0, length if name in rows.store.fields else 0, MOST_ROWS):
+            values = rows.between(name, start + a, start + min(a + MOST_ROWS, length))
+            steps = a + np.flatnonzero(values.reshape(len(values), -1).any(1))[: _MOST_MARKS - len(found)]
+            found += [{"step": step, "kind": kind, "text": kind} for step in steps.tolist()]
+        marks += found
     for mark in marks:  # the flag of an episode that was cut says that it is truncated
         if end == CUT and mark["kind"] == "truncated" and mark["step"] == length - 1:
             mark["text"] = END_NAMES[CUT]
@@ -210,7 +212,7 @@ def _texts(rows: Rows, fields: list[Field], number: int) -> Changes:
     """Return where the texts of fields change: (step, text from there on)."""
     found, left = Changes(), _TEXTS
     for f in fields:
-        start, count = int(rows.start[number]), int(rows.count(f)[number])
+        start, count = int(rows.start[number]), min(int(rows.count(f)[number]), MOST_ROWS)
         codes = rows.between(f.name, start, start + count)
         at = np.append(0, np.flatnonzero(codes[1:] != codes[:-1]) + 1)[: min(count, _MOST_CHANGES)]
         changes = found[f.name] = list[tuple[int, str | None]]()

@@ -26,6 +26,7 @@ from rlds_cli.view.query import NotThere, Query
 from rlds_cli.view.ranges import KEPT, is_known
 
 _HIGHEST = 4320  # pixels
+_MOST_BYTES = 4 * MAX_PIXELS  # of a raw image
 _FEW = 4  # frames that tell the range of a camera of depth
 _GIVEN_UP = 499  # nobody reads it
 
@@ -108,6 +109,8 @@ def _begun(wanted: _Wanted, by: Decoding) -> Future[tuple[bytes, str]]:
     """Have a frame decoded and drawn: a picture, and its codec."""
     how, rows, row = wanted.how, wanted.rows, wanted.row
     if how.field.kind == "array":
+        if how.field.row_bytes > _MOST_BYTES:
+            raise FrameError(f"{how.field.name}: an image of {how.field.row_bytes:,} bytes is not drawn.")
         return by.submit(None, lambda: pictures.draw(rows.values(how.field.name, row)[0], how))
     (of,) = _encoded(rows, how.field, row)
     return by.submit(_key(how.field, of), lambda: _asked(how.field, decoding.drawn, of, how))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from rlds_cli.dataset import Rows
 from rlds_cli.store import Facts
 from rlds_cli.ted import Field
 
+MOST_ROWS = 1 << 20  # of an episode that are told of one by one
 _NAMES = ("timestamp", "timestamps", "time", "times", "seconds")  # last parts of the names of fields with times
 _AGES = "info/age"  # seconds since something came: no times of rows
 _UNITS = (1.0, 1e3, 1e6, 1e9)  # of a second
@@ -47,10 +48,11 @@ def row_times(rows: Rows, number: int) -> RowTimes:
     count = int(rows.length[number] + rows.observed[number])
     start = int(rows.start[number])
     for f in _candidates(rows):
-        values = rows.between(f.name, start, start + int(rows.count(f)[number]))
-        seconds = _seconds(values.reshape(-1), fps)
+        known = min(int(rows.count(f)[number]), MOST_ROWS)
+        seconds = _seconds(rows.between(f.name, start, start + known).reshape(-1), fps)
         if seconds is not None:
-            return _spaced(seconds, count, fps, f.name)
+            found = _spaced(seconds, min(count, MOST_ROWS), fps, f.name)
+            return found if count <= MOST_ROWS else replace(found, at=None)
     return RowTimes(rate=fps, by="fps" if fps else None)
 
 

@@ -21,6 +21,9 @@ import rlds_cli
 from rlds_cli import Frames, Video
 from rlds_cli.dataset import Dataset
 from rlds_cli.make import import_files
+from rlds_cli.ted import Field
+from rlds_cli.view.decoding import Encoded, drawn
+from rlds_cli.view.pictures import Showing
 
 ROWS = 100
 CAMERA = "observation/cam"
@@ -180,6 +183,12 @@ def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
             answer = viewer.ask("media/frame", **{**asked, **wrong})
             assert answer.status == status and answer.record["error"], wrong
         assert viewer.ask("media/video", d="~0", field=CAMERA, video=0).status == 422
+
+
+def test_images_of_different_sizes_have_sizes_of_their_own() -> None:
+    how = Showing(field=Field("image", "uint8", (0, 0, 3), "both", "frames", "png"), height=10)
+    data, _ = drawn(Encoded(name="local/shown, image", row=0, image=encoded(5, "png")), how)
+    assert number_of(data) == 5 and Image.open(io.BytesIO(data)).size == (50, 10)
 
 
 def test_raw_images_of_few_colours_stay_sharp() -> None:
