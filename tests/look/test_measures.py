@@ -223,3 +223,60 @@ def test_measures_are_shown_and_become_labels(tmp_path: Path, monkeypatch: pytes
     assert ds.select(where="quality_idle_run == 20").episodes.index.tolist() == [2]
     assert "quality_idle_run" not in ds.episodes.measures
     assert b"is a label already" in run_rlds("label", "local/arm", "--measures", "quality_idle_run").stderr
+
+
+def test_measures_of_a_dataset_at_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They lie in the reader's own home; what an index says is part of their key."""
+    ds = made([arm(seed=k) for k in range(4)], tmp_path / "home")
+    wanted = column(ds, "quality_jerk")
+    ds_at = f"{tmp_path}/shared/arm"
+    rlds_cli.push(ds, ds_at)
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "reader"))
+    there = rlds_cli.open_dataset(ds_at)
+    assert there.store.address
+    with pytest.raises(RldsError, match="not computed"):
+        there.select(where="quality_jerk < 1")
+    done = run_rlds("check", ds_at, "--measure", "motion")
+    assert done.returncode == 0, done.stderr
+    assert rlds_cli.open_dataset(ds_at).episodes["quality_jerk"].tolist() == wanted.tolist()
+    (directory,) = (tmp_path / "reader" / "measures").iterdir()
+    assert directory.name.startswith("local+arm~")
+    assert not any((tmp_path / "shared").rglob("*measures*"))
+    assert run_rlds("gc", "--yes").returncode == 0
+    assert directory.exists()
+    assert run_rlds("gc", "--remote", "--yes").returncode == 0
+    assert not directory.exists()
+
+
+def test_measures_of_a_shared_home_are_in_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    ds = made([arm(seed=k) for k in range(4)], tmp_path / "lab")
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "own"))
+    monkeypatch.setenv("RLDS_PATH", str(tmp_path / "lab"))
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode, **how: path != tmp_path / "lab" and allowed(path, mode, **how))
+    opened = rlds_cli.open_dataset("local/arm")
+    assert opened.path == ds.path
+    Measures(opened).compute(["motion"], jobs=0)
+    assert (tmp_path / "own" / "measures" / "local+arm").is_dir()
+    assert not (tmp_path / "lab" / "measures").exists()
+    assert np.isfinite(opened.episodes["quality_jerk"]).all()
+    assert run_rlds("gc", "--yes").returncode == 0
+    assert (tmp_path / "own" / "measures" / "local+arm").is_dir()
+
+
+def test_a_growing_dataset_measures_what_is_new(tmp_path: Path) -> None:
+    with rlds_cli.writer("local/live", cache_dir=tmp_path) as w:
+        for k in range(3):
+            w.add_episodes([arm(seed=k)])
+    ds = rlds_cli.open_dataset("local/live", cache_dir=tmp_path)
+    Measures(ds).compute(["motion"], jobs=0)
+    with rlds_cli.writer("local/live", cache_dir=tmp_path) as w:
+        w.add_episodes([arm(seed=9)])
+    newer = rlds_cli.open_dataset("local/live", cache_dir=tmp_path)
+    assert Measures(newer).costs(["motion"])[0].episodes == 1
+    Measures(newer).compute(["motion"], jobs=0)
+    assert len(newer.episodes["quality_jerk"]) == 4
+    dropped = newer.select(episodes=[0]).drop()
+    assert dropped.episodes["quality_jerk"].tolist() == newer.episodes["quality_jerk"].tolist()[1:]

@@ -19,6 +19,8 @@ import numpy as np
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.dataset import Rows
 
+_PIECE = 256  # steps: their sum as float32 is right to 1 in 100,000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
@@ -109,16 +111,35 @@ class Block:
     # -- over each episode
 
     def sum(self, values: Array) -> Array:
-        """Add up the values of each episode, as float64."""
-        return np.asarray(np.add.reduceat(values, self.start, axis=0, dtype=np.float64))
+        """Add up the values of each episode, as float64.
+
+        Pieces of a few steps are added in the type of the values, and the pieces as float64: NumPy takes six times as
+        long to convert each value of a row.
+        """
+        exact = values.dtype == np.float64
+        first, of_episodes = self._pieces
+        parts = np.add.reduceat(values if exact else values.astype(np.float32, copy=False), first, axis=0)
+        return np.asarray(np.add.reduceat(parts, of_episodes, axis=0, dtype=np.float64))
+
+    @cached_property
+    def _pieces(self) -> tuple[IntArray, IntArray]:
+        """First steps of pieces of episodes [n], and the first piece of each episode."""
+        count = -(-self.length // _PIECE)
+        of_episodes = np.cumsum(count) - count
+        number = np.arange(int(count.sum())) - np.repeat(of_episodes, count)
+        return np.repeat(self.start, count) + number * _PIECE, of_episodes
 
     def max(self, values: Array) -> Array:
         """Return the greatest value of each episode that is not NaN."""
-        return np.asarray(np.fmax.reduceat(values, self.start, axis=0))
+        found = np.maximum.reduceat(values, self.start, axis=0)  # four times as fast as fmax
+        unknown = found.dtype.kind == "f" and np.isnan(found).any()
+        return np.asarray(np.fmax.reduceat(values, self.start, axis=0) if unknown else found)
 
     def min(self, values: Array) -> Array:
         """Return the least value of each episode that is not NaN."""
-        return np.asarray(np.fmin.reduceat(values, self.start, axis=0))
+        found = np.minimum.reduceat(values, self.start, axis=0)
+        unknown = found.dtype.kind == "f" and np.isnan(found).any()
+        return np.asarray(np.fmin.reduceat(values, self.start, axis=0) if unknown else found)
 
     def has_later(self, lag: int) -> BoolArray:
         """Return which steps have one ``lag`` steps later, or earlier if it is negative, in their episode [steps]."""

@@ -240,18 +240,20 @@ class StoredMeasures:
         NoPermission, NoSpace
             The home cannot be written.
         """
-        done = list[Cost]()
-        for group in catalogue.groups(groups):
-            missing = self._missing_of(group)
-            cost = self._cost(group, missing)
-            if len(missing) and group != "labels":
-                with self._writing():
-                    if self.roles.pairs is None and group == "action":
-                        self._learn()
-                        missing = self._missing_of(group)
-                    self._compute(group, missing, cost, jobs, shown(progress))
-            done.append(cost)
-        return tuple(done)
+        wanted = catalogue.groups(groups)
+        if "action" in wanted and self.roles.pairs is None:
+            with self._writing():
+                self._learn()
+        costs = {g: self._cost(g, self._missing_of(g)) for g in wanted}
+        together: dict[bytes, list[Group]] = {}  # groups of the same episodes, whose fields are read once
+        for group in (g for g in wanted if costs[g].episodes and g != "labels"):
+            alone = group.encode() if group == "camera" else b""
+            together.setdefault(alone + self._missing_of(group).tobytes(), []).append(group)
+        for some in together.values():
+            with self._writing():
+                size = sum(costs[g].bytes for g in some)
+                self._compute(tuple(some), self._missing_of(some[0]), size, jobs, shown(progress))
+        return tuple(costs.values())
 
     def compute_own(
         self, function: Function, reference: str, code: str, *, progress: Progress | bool | None = None
@@ -326,13 +328,16 @@ class StoredMeasures:
         safe_files.replace_text(self.directory / _ROLES, json.dumps(self.roles.to_json(), indent=1))
         self._opened.clear()
 
-    def _compute(self, group: Group, missing: IntArray, cost: Cost, jobs: int | None, tell: Progress) -> None:
-        file, names = self._results(group, self.directory), self._names(group)
-        file.resume()
+    def _compute(
+        self, groups: tuple[Group, ...], missing: IntArray, size: int, jobs: int | None, tell: Progress
+    ) -> None:
+        files = {g: self._results(g, self.directory) for g in groups}
+        for file in files.values():
+            file.resume()
         task = _Task(self.dataset, self.roles)
-        items = {k: (group, first, stop) for k, (first, stop) in enumerate(self._divided(group, missing))}
+        items = {k: (groups, first, stop) for k, (first, stop) in enumerate(self._divided(groups, missing))}
         count = settings.cores() if jobs is None else jobs
-        large = group == "camera" or cost.bytes > _SMALL
+        large = "camera" in groups or size > _SMALL
         executor = Processes(min(count, len(items))) if count and large and len(items) > 1 else None
         id, done = self.store.manifest.id, 0
         found = run_items(
@@ -340,15 +345,17 @@ class StoredMeasures:
         )
         for k, values in found:
             _, first, stop = items[k]
-            file.add(names[first:stop], values)
+            for group, file in files.items():
+                file.add(self._names(group)[first:stop], values[group])
             done += stop - first
-            tell(Event(id, "measure", group, done, len(missing), "episodes"))
+            tell(Event(id, "measure", ", ".join(groups), done, len(missing), "episodes"))
         self._opened.clear()
 
-    def _divided(self, group: Group, missing: IntArray) -> Iterator[tuple[int, int]]:
+    def _divided(self, groups: tuple[Group, ...], missing: IntArray) -> Iterator[tuple[int, int]]:
         """Yield runs of episodes (first, stop) that are not known, of about as many rows as are read at once."""
-        row = max(1, sum(_row_bytes(self.store, n) for n in self._fields(group) if n not in self.roles.cameras))
-        most = _FRAMES_AT_ONCE if group == "camera" else _BLOCK_BYTES // row
+        fields = {n for g in groups for n in self._fields(g)}.difference(self.roles.cameras)
+        row = max(1, sum(_row_bytes(self.store, n) for n in fields))
+        most = _FRAMES_AT_ONCE if "camera" in groups else _BLOCK_BYTES // row
         length = self.store.episodes["length"]
         for run in np.split(missing, np.flatnonzero(np.diff(missing) != 1) + 1):
             rows = np.cumsum(length[run])
@@ -430,14 +437,18 @@ class _Task:
         return Rows(self.dataset)
 
 
-def _measure(task: _Task, group: Group, first: int, stop: int) -> Values:
-    """Return the measures of a group, of episodes ``first`` up to, but without, ``stop``."""
-    if group == "camera":
+def _measure(task: _Task, groups: tuple[Group, ...], first: int, stop: int) -> dict[Group, Values]:
+    """Return the measures of groups, of episodes ``first`` up to, but without, ``stop``."""
+    if "camera" in groups:
         each = [cameras.measured(task.rows, task.roles, k) for k in range(first, stop)]
-        return {name: np.concatenate([of[name] for of in each]) for name in each[0]} | _nothing(each[0], stop - first)
+        whole = {name: np.concatenate([of[name] for of in each]) for name in each[0]}
+        return {"camera": whole | _nothing(whole, stop - first)}
     vectors = Vectors(Block(task.rows, first, stop), task.roles)
-    found = {"time": vectors.time, "motion": vectors.motion, "action": vectors.action}[group]()
-    return found | _nothing(found, stop - first)
+    found: dict[Group, Values] = {}
+    for group in groups:
+        values = {"time": vectors.time, "motion": vectors.motion, "action": vectors.action}[group]()
+        found[group] = values | _nothing(values, stop - first)
+    return found
 
 
 def _nothing(found: Values, count: int) -> Values:
