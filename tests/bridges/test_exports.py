@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -14,7 +15,7 @@ import rlds_cli
 from rlds_cli.bridges.exports import exporting
 from rlds_cli.bridges.exports.exporting import FORMATS, plan_export
 from rlds_cli.cli import main, out
-from rlds_cli.errors import LossyExport, NameTaken
+from rlds_cli.errors import ExportError, LossyExport, NameTaken
 
 
 def episodes(*, final: bool = True) -> list[dict]:
@@ -164,6 +165,26 @@ def test_a_condition_on_the_command_line(home: Path, tmp_path: Path, capsys: pyt
         assert done == code and (said.err == "" if code == 0 else err in said.err)
     with out.escaped_warnings():  # one line for a warning of ours, as of a selection of all episodes
         assert warnings.formatwarning(UserWarning("all"), UserWarning, out.__file__, 1) == "warning: all\n"
+
+
+@pytest.mark.parametrize("to", ["lerobot", "tfds", pytest.param("lerobot2.1", marks=pytest.mark.thorough)])
+def test_texts_that_are_no_unicode_are_refused_or_left_out(home: Path, tmp_path: Path, to: str) -> None:
+    """A lone surrogate stands for a byte that was not UTF-8, as HDF5 holds some."""
+    steps: dict[str, Any] = {"observation": np.arange(6.0).reshape(3, 2), "action": np.ones((2, 1))}
+    ds = rlds_cli.create("local/field", [steps | {"note": ["a\udc80", "b"]}], progress=False)
+    lost = {(loss.kind, loss.field) for loss in plan_export(ds, to, tmp_path / "a").losses}
+    assert ("field", "note") in lost
+    assert rlds_cli.export(ds, to, tmp_path / "a", lossy=True, progress=False).proved
+    given = [steps | {"episode": {"task": "go"}}, steps | {"episode": {"task": "a\udc80"}}]
+    ds = rlds_cli.create("local/task", given, progress=False)
+    with pytest.raises(
+        ExportError, match=r"the text task of episode 1 holds bytes that are not UTF-8, 'a\\udc80'"
+    ) as e:
+        rlds_cli.export(ds, to, tmp_path / "b", lossy=True, progress=False)
+    assert "rlds label local/task task=TEXT --episodes 1" in str(e.value.hint)
+    ds = rlds_cli.create("local/steps", [steps | {"task": ["a\udc80", "b"]}], progress=False)
+    with pytest.raises(ExportError, match=r"the text task (of episode 0 )?holds bytes"):
+        rlds_cli.export(ds, to, tmp_path / "c", lossy=True, progress=False)
 
 
 def test_libraries_are_the_folders_that_have_something_of_one() -> None:

@@ -16,8 +16,8 @@ from rlds_cli.base import text
 from rlds_cli.base.repeated import Repeated
 from rlds_cli.bridges.exports.content import Content, Kind, Loss
 from rlds_cli.bridges.exports.instructions import Instructions, chosen
-from rlds_cli.errors import InvalidArgument
-from rlds_cli.ted import CUT, TASK
+from rlds_cli.errors import ExportError, InvalidArgument
+from rlds_cli.ted import CUT, TASK, TASK_AT
 
 UNIT_BYTES = 64 << 20
 EPISODES = frozenset[Kind](
@@ -151,6 +151,46 @@ def absent_images(content: Content, name: str) -> int:
         steps[content.last_rows(a, b) - a] = False
         count += int((content.frame_sizes(name, a, b)[steps] == 0).sum())
     return count
+
+
+def odd_texts(content: Content) -> Iterator[Loss]:
+    """Yield the loss of fields with texts that are no Unicode, such as bytes that were not UTF-8."""
+    for name, f in content.fields.items():
+        if f.kind == "text" and name != TASK_AT and (odd := sum(map(_is_odd, content.strings(name)))):
+            yield Loss("field", f"the texts {name}, of which {odd:,} hold bytes that are not UTF-8", name)
+
+
+def check_columns(content: Content, format: str) -> None:
+    """Refuse columns of episodes, and tasks of steps, whose texts are no Unicode.
+
+    Raises
+    ------
+    ExportError
+    """
+    for name, values in content.table.extra.items():
+        if (bad := next((k for k, v in enumerate(values) if isinstance(v, str) and _is_odd(v)), None)) is not None:
+            way = f"rlds label {content.id} {name}=TEXT --episodes {bad} writes another"
+            raise _no_unicode(content, f"{name} of episode {bad:,}", str(values[bad]), format, way)
+    said = content.strings(TASK_AT) if TASK_AT in content.fields else []
+    if (text := next(filter(_is_odd, said), None)) is not None:
+        way = f"rlds preprocess {content.id} --fn FUNCTION, which writes another {TASK}"
+        raise _no_unicode(content, TASK, text, format, way)
+
+
+def _no_unicode(content: Content, what: str, text: str, format: str, hint: str) -> ExportError:
+    return ExportError(
+        f"{content.id}: the text {what} holds bytes that are not UTF-8, {text[:40]!r}, not one that {format} "
+        "could hold.",
+        hint=hint,
+    )
+
+
+def _is_odd(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def sync(path: Path) -> None:

@@ -31,7 +31,7 @@ from rlds_cli.base.libraries.tfds import FEATURES, INFO
 from rlds_cli.base.repeated import Repeated
 from rlds_cli.base.text import is_below
 from rlds_cli.bridges.exports.content import Loss
-from rlds_cli.bridges.exports.format import Format, Unit, absent_images, sync, units_of
+from rlds_cli.bridges.exports.format import Format, Unit, absent_images, check_columns, odd_texts, sync, units_of
 from rlds_cli.bridges.exports.instructions import Instructions
 from rlds_cli.bridges.tfds import tfrecords as records
 from rlds_cli.bridges.tfds.tfrecords import ListOfValues
@@ -79,8 +79,11 @@ class Tfds(Format):
 
     def losses_of_fields(self) -> Iterator[Loss]:
         """Yield fields that have no place, and missing texts."""
+        odd = {loss.field: loss for loss in odd_texts(self.content)}
         for name, f in self.content.fields.items():
-            if f.codec == VIDEO:
+            if name in odd:
+                yield odd[name]
+            elif f.codec == VIDEO:
                 yield Loss("encoding", f"{name} in videos: will be stored decoded", name)
             elif f.kind == "frames" and f.dtype != "uint8":
                 yield Loss("encoding", f"{name} in images of 16 bits: will be stored decoded", name)
@@ -98,6 +101,7 @@ class Tfds(Format):
         left_out = {loss.field for loss in self.losses_of_fields() if loss.kind == "field"}
         if not any(is_below(name, "observation") for name in self.content.fields if name not in left_out):
             raise ExportError(f"{self.content.id} has no observation that TFDS could hold.")
+        check_columns(self.content, self.name)
 
     # -- work
 

@@ -34,7 +34,7 @@ from rlds_cli.base.libraries import EXPORTED
 from rlds_cli.base.packages import pyarrow
 from rlds_cli.base.repeated import Repeated
 from rlds_cli.bridges.exports.content import Content, Loss
-from rlds_cli.bridges.exports.format import Format, Unit, absent_images, sync
+from rlds_cli.bridges.exports.format import Format, Unit, absent_images, check_columns, odd_texts, sync
 from rlds_cli.bridges.lerobot.write import features, statistics
 from rlds_cli.bridges.lerobot.write.features import DONE, FACTS, TIME, ExportColumn, FeatureColumns, StepGroup
 from rlds_cli.bridges.lerobot.write.statistics import EpisodeStatistics, Statistics
@@ -112,13 +112,20 @@ class _LeRobot(Format):
         if self._own_time_fails:
             text = f"that {TIME} is the recorded time, which {self._own_time_fails}: {TIME} will be "
             yield Loss("time", f"{text}frame_index / {self.fps:g}, and {TIME}_ the recorded one", TIME)
+        odd = {loss.field: loss for loss in odd_texts(self.content)}
         for name, f in self.content.fields.items():
-            if why := features.problem(f):
+            if name in odd:
+                yield odd[name]
+            elif why := features.problem(f):
                 yield Loss("field", f"{name}: {why}", name)
             elif f.codec == VIDEO:
                 yield from self._losses_of_videos(self._camera(name, counted=bool(self._own_time_fails)))
             elif f.kind == "frames" and f.codec in ("png", "jpeg") and (count := absent_images(self.content, name)):
                 yield Loss("field", f"{name}: {count:,} steps have no image", name)
+
+    def check(self) -> None:
+        """Refuse texts of episodes that no file of LeRobot holds."""
+        check_columns(self.content, self.name)
 
     def _camera(self, name: str, *, counted: bool) -> Camera:
         """Return a field in videos whose times are those of the rows, or ``counted``."""
