@@ -204,6 +204,23 @@ def test_the_mark_at_the_end_of_a_cut_episode_says_so() -> None:
     assert e["end"] == "cut" and e["marks"][0] == {"step": 4, "kind": "truncated", "text": "cut"}
 
 
+def test_an_episode_of_very_many_rows_is_told_of_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("times", "episode", "cameras"):
+        monkeypatch.setattr(f"rlds_cli.view.{module}.MOST_ROWS", 5)
+    said = np.array([str(k) for k in range(13)], object)
+    seen = {"said": said, "camera": np.zeros((13, 20, 30), np.uint8)}
+    flags = {"next/terminated": np.isin(np.arange(12), [2, 7, 11])}
+    uneven = np.cumsum(1 + np.arange(12) % 2)
+    ds = rlds_cli.create("local/many", [steps(12, observation=seen, timestamp=uneven / 10, **flags)], progress=False)
+    with viewing(ds) as viewer:
+        e = viewer.record("episode", d="~0", episode=0)
+    assert e["time"]["by"] == "timestamp" and e["time"]["at"] is None and e["time"]["rate"] > 5
+    assert [text for _, text in e["texts"]["observation/said"]] == list("01234")
+    assert e["cameras"][0]["rows"] == [0, 13]
+    flagged = [(m["step"], m["kind"]) for m in e["marks"] if m["kind"] != "finding"]
+    assert flagged == [(2, "terminated"), (7, "terminated"), (11, "terminated")]
+
+
 def test_long_texts_are_cut() -> None:
     said = np.array([f"{k}" + "x" * 100_000 for k in range(30)], object)
     ds = rlds_cli.create("local/long", [steps(29, observation={"said": said})], progress=False)
