@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
@@ -70,15 +70,28 @@ def _ref(query: Query) -> str | None:
 
 def _described(ds: Dataset) -> dict[str, Any]:
     summary = look.summarise(ds)
+    found = look.quick(ds)
+    if ds.is_selection:
+        numbers = {int(number): k for k, number in enumerate(ds.episodes.index)}
+        found = tuple(f for f in (_within(f, numbers) for f in found) if f is not None)
     return {
         "id": ds.id,
         "version": ds.version,
         "address": ds.store.address,
         "selected": ds.num_episodes if ds.is_selection else None,
         "summary": replace(summary, findings=()),
-        "findings": [_finding(f) for f in look.quick(ds)],
+        "findings": [_finding(f) for f in found],
         "made": [{"text": ProvenanceStep(s).described(), "from": s.get("from")} for s in summary.provenance],
     }
+
+
+def _within(f: Finding, numbers: Mapping[int, int]) -> Finding | None:
+    """Return a finding by the numbers that episodes have in a selection; None if it names others alone."""
+    if not (f.episodes or f.places):
+        return f
+    episodes = tuple(sorted(numbers[k] for k in f.episodes if k in numbers))
+    places = tuple(replace(p, episode=numbers[p.episode]) for p in f.places if p.episode in numbers)
+    return replace(f, episodes=episodes, places=places, num_episodes=len(episodes)) if episodes or places else None
 
 
 def _finding(f: Finding) -> dict[str, Any]:

@@ -139,6 +139,22 @@ def test_a_dataset_of_the_command_is_shown_beside_the_home(home: Path, tmp_path:
     assert [row["values"]["length"] for row in some["episodes"]] == [1, 3]
 
 
+def test_findings_of_a_selection_name_its_episodes(tmp_path: Path) -> None:
+    broken = [episode(k) for k in range(8)]
+    for k in (2, 5):
+        broken[k]["observation"]["state"][0, 0] = np.nan
+    ds = rlds_cli.create("local/broken", broken, cache_dir=tmp_path)
+    with viewing(ds, ds.select(episodes=[7, 5, 1]), ds.select(episodes=[0, 1]), cache_dir=tmp_path) as viewer:
+        whole, some, none = (
+            [f for f in viewer.record("dataset", d=key)["findings"] if f["code"] == "not-finite"]
+            for key in ("~0", "~1", "~2")
+        )
+
+    assert ([p["episode"] for p in whole[0]["places"]], whole[0]["where"]) == ([2, 5], "episode in [2, 5]")
+    assert ([p["episode"] for p in some[0]["places"]], some[0]["where"]) == ([1], "episode in [1]")
+    assert none == []
+
+
 def test_it_follows_a_dataset_that_grows(tmp_path: Path) -> None:
     with rlds_cli.writer("local/growing", cache_dir=tmp_path) as writer, viewing(cache_dir=tmp_path) as viewer:
         for k in range(3):

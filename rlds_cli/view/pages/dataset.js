@@ -99,10 +99,11 @@ const section = (title, ...children) => h("section.ds-card", {}, h("h2", {}, tit
 const list = (pairs) => h("dl.ds-list", {}, pairs.filter(([, x]) => x !== null && x !== undefined && x !== "").map(([name, x]) => [h("dt", {}, name), h("dd", {}, x)]));
 const web = (url) => (/^https?:\/\//.test(url ?? "") ? h("a", { href: url, rel: "noreferrer", target: "_blank" }, url) : url);
 
-function about({ summary: s, ref, made }, { key }) {
+function about({ summary: s, ref, made, selected }, { key }) {
   const a = s.about;
   const spread = (name, d) => d && h("figure.ds-spread", {}, h("figcaption", {}, name, h("span.soft", {}, ` ${short(d.min)} to ${short(d.max)}, median ${short(d.median)}`)), bars(d.histogram.counts, null, `${name}: ${short(d.min)} to ${short(d.max)}`));
   return h("div.ds-about", {},
+    selected === null ? null : h("p.soft", {}, `${plural(selected, "episode")} of it are selected; this is about all of them.`),
     section("What it is", a.description ? h("p.ds-text", {}, a.description) : null, list([
       ["id", h("code", {}, s.id)], ["open it", ref ? h("code", {}, `rlds_cli.open_dataset(${JSON.stringify(ref)})`) : null], ["title", a.title], ["task or environment", s.env_id], ["licence", a.licence], ["algorithm", a.algorithm], ["author", a.author], ["portion", a.portion],
       ["paper", web(a.paper)], ["home page", web(a.homepage)], ["splits", Object.entries(s.splits).map(([n, k]) => `${n}: ${k.toLocaleString("en")}`).join(", ")], ["time limit", a.max_episode_steps], ["storage", `${s.encoding}, ${size(s.bytes)}`], ["fingerprint", s.fingerprint ? h("code", {}, s.fingerprint) : null]])),
