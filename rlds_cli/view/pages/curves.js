@@ -7,6 +7,7 @@ import { gestures } from "./gestures.js";
 import { Legend } from "./legend.js";
 
 const BLOCK = 512; // rows whose values are fetched at once, to be read under the pointer
+const MOST = 1e6; // elements times columns of one request
 const HEIGHTS = { curve: 132, flag: 34 };
 
 class Chart {
@@ -195,16 +196,33 @@ export class Curves {
     this.draw();
   }
 
+  count(name) {
+    return Math.max(1, this.drawable.find((f) => f.name === name).elements.length);
+  }
+
+  /** Pieces of fields by name, in requests that are not too large. */
   async values(names, first, stop, width, signal) {
-    if (stop <= first) return [];
+    const parts = [];
+    let room = 0;
+    for (const name of names) {
+      room -= this.count(name) * width;
+      if (room < 0 || parts.at(-1).length === 16) {
+        parts.push([]);
+        room = MOST - this.count(name) * width;
+      }
+      parts.at(-1).push(name);
+    }
+    return (await Promise.all(parts.map((part) => this.ask(part, first, stop, width, signal)))).flat();
+  }
+
+  async ask(names, first, stop, width, signal) {
     const { data, headers } = await bytes("curves", { ...this.parameters, field: names, first, stop, width }, signal);
     const columns = Number(headers.get("x-columns"));
     const all = new Float32Array(data);
     let from = 0;
     return names.map((name) => {
-      const count = Math.max(1, this.drawable.find((f) => f.name === name).elements.length);
-      const values = all.subarray(from, (from += count * columns * 2));
-      return [name, { first, stop, columns, values, count }];
+      const values = all.subarray(from, (from += this.count(name) * columns * 2));
+      return [name, { first, stop, columns, values }];
     });
   }
 
