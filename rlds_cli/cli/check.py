@@ -103,7 +103,8 @@ def check(
 
     With --measure, episodes that differ from their siblings are warnings: time-jump, dropped-rows, idle, frozen-signal,
     dead-joint, encoder-wrap, saturated-action, inverted-action, action-lag, frozen-camera, black-camera,
-    overexposed-camera, blurred-camera, lone-task. Measures are words of --where from then on.
+    overexposed-camera, blurred-camera, swapped-camera, lone-task, empty-task, success-mismatch, near-duplicate.
+    Measures are words of --where from then on.
 
     docs/check.md and docs/measures.md explain them.
 

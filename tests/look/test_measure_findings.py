@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rlds_cli
@@ -110,3 +111,38 @@ def test_new_findings_fail_a_baseline(tmp_path: Path, monkeypatch: pytest.Monkey
     assert {f["code"] for f in report["findings"] if f["check"] == "measures"} == {"time-jump"}
     assert "idle" in {f["code"] for f in report["known"]}
     assert report["since"] == 1
+
+
+def two_cameras(seed: int, **more: object) -> dict[str, object]:
+    """An episode of a dark camera and a light one."""
+    rng = np.random.default_rng(seed)
+    q = np.cumsum(rng.normal(0, 0.1, (20, 3)), axis=0)
+    dark, light = (rng.integers(a, a + 40, (20, 16, 16, 3), np.uint8) for a in (20, 180))
+    return {"observation": {"a": dark, "b": light, "q": q}, "action": q, "next": {"reward": np.ones(20)}, **more}
+
+
+def test_cameras_texts_and_rewards(tmp_path: Path) -> None:
+    episodes = [two_cameras(k, episode={"task": f"task {k % 2}", "success": True}) for k in range(20)]
+    swapped, black, empty, unpaid, near = (dict(episodes[k]) for k in (3, 5, 7, 9, 11))
+    swapped["observation"] = {
+        **swapped["observation"],
+        "a": swapped["observation"]["b"],
+        "b": swapped["observation"]["a"],
+    }
+    black["observation"] = {**black["observation"], "b": np.zeros((20, 16, 16, 3), np.uint8)}
+    empty["episode"] = {"success": True}
+    unpaid["next"] = {"reward": np.zeros(20)}
+    near["observation"] = {**near["observation"], "q": episodes[13]["observation"]["q"] + 1e-3}
+    near["action"] = near["observation"]["q"]
+    for k, e in ((3, swapped), (5, black), (7, empty), (9, unpaid), (11, near)):
+        episodes[k] = e
+    ds = rlds_cli.create("local/two", episodes, cache_dir=tmp_path)
+    found = {f.code: f.episodes for f in rlds_cli.check(ds, measures=["all"], jobs=0).findings if f.check == "measures"}
+    expected = {
+        "swapped-camera": (3,),
+        "black-camera": (5,),
+        "empty-task": (7,),
+        "success-mismatch": (9,),
+        "near-duplicate": (11, 13),
+    }
+    assert {code: found.get(code) for code in expected} == expected

@@ -191,7 +191,7 @@ def test_the_list_explains_all_measures() -> None:
     assert all(
         m["unit"] and m["text"].endswith(".") and m["source"] and m["name"].isidentifier() for m in told.values()
     )
-    assert run_rlds("check", "--list").stdout.count(b"group camera") == 6
+    assert run_rlds("check", "--list").stdout.count(b"group camera") == 7
 
 
 def test_the_home_knows_its_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

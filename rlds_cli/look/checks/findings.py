@@ -25,7 +25,7 @@ CODES = (  # of the checks; readers and the registry have codes of their own
     *("next-unknown", "not-decoded", "uneven-rate"),
     *("time-jump", "dropped-rows", "idle", "frozen-signal", "dead-joint", "encoder-wrap", "saturated-action"),
     *("inverted-action", "action-lag", "frozen-camera", "black-camera", "overexposed-camera", "blurred-camera"),
-    "lone-task",
+    *("lone-task", "swapped-camera", "empty-task", "success-mismatch", "near-duplicate"),
 )
 
 

@@ -19,6 +19,7 @@ _AT_ONCE = 16  # frames
 _SIDE = 64  # pixels of a side, about, that brightness is read from
 _CROP = 128  # pixels of a side in the middle, that sharpness is read from
 _SAME = 0.1  # of 255, the mean difference of frames below which they are the same
+_ONE_LEVEL = 1.0  # of 255, which is added to distances: less is noise
 _BLACK, _WHITE, _ALL = 16, 250, 0.99
 NAMES = (
     *("quality_frozen_run", "quality_frozen_share", "quality_black_share", "quality_overexposed_share"),
@@ -39,6 +40,19 @@ def measured(rows: Rows, roles: Roles, k: int) -> Values:
 def frozen(rows: Rows, roles: Roles, k: int, name: str) -> BoolArray:
     """Return the steps of an episode at which a camera gives the frame of the step before while the states move."""
     return _same(rows, name, k) & _moving(rows, roles, k)
+
+
+def swapped(looks: Array, count: int) -> Array:
+    """Return how much better two cameras fit the usual look of each other [episodes], of looks [episodes, n]."""
+    each = looks.reshape(len(looks), count, -1)
+    usual = np.nanmedian(each, axis=0)
+    away = np.sqrt(((each[:, :, None] - usual[None, None]) ** 2).mean(axis=3))  # of each camera to each usual look
+    best = np.zeros(len(looks))
+    for i in range(count):
+        for j in range(i):
+            own, other = away[:, i, i] + away[:, j, j], away[:, i, j] + away[:, j, i]
+            best = np.fmax(best, own / (other + _ONE_LEVEL))
+    return best
 
 
 def _moving(rows: Rows, roles: Roles, k: int) -> BoolArray:

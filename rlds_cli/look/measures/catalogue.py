@@ -13,7 +13,18 @@ Group = Literal["time", "motion", "action", "camera", "labels"]
 GROUPS: tuple[Group, ...] = ("time", "motion", "action", "camera", "labels")
 ALL = "all"
 PREFIX = "quality_"
-Needs = Literal["stamps", "states", "actions", "actions and states", "joint velocities", "cameras", "tasks and states"]
+Needs = Literal[
+    "stamps",
+    "states",
+    "actions",
+    "actions and states",
+    "joint velocities",
+    "cameras",
+    "two cameras",
+    "task texts",
+    "tasks and states",
+    "success and rewards",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +279,30 @@ MEASURES: tuple[Measure, ...] = (
         source="count",
         needs="cameras",
         over="max",
+    ),
+    Measure(
+        name="quality_camera_swap",
+        group="camera",
+        unit="times",
+        text="How much better the frames of two cameras fit the usual look of each other than their own.",
+        source="distances of the mean brightness of 4 x 4 parts of the picture to its median over the dataset",
+        needs="two cameras",
+    ),
+    Measure(
+        name="quality_task_empty",
+        group="labels",
+        unit="flag",
+        text="1 if the episode has no task text, else 0.",
+        source="the column task",
+        needs="task texts",
+    ),
+    Measure(
+        name="quality_success_mismatch",
+        group="labels",
+        unit="flag",
+        text="1 if success is true and no reward was given, or false and one was, else 0.",
+        source="the columns success and total_reward",
+        needs="success and rewards",
     ),
     Measure(
         name="quality_task_siblings",

@@ -31,7 +31,6 @@ FEWEST = 8  # siblings that tell what is usual
 _DEVIATIONS, _NORMAL, _FENCE = 6.0, 1.4826, 3.0
 _AT = 1e-12  # a value at a limit lies beyond it
 _NAMED = 3  # elements in a text
-_DARKEST = 1e-3  # added to sharpness before its logarithm is taken
 Side = Literal["high", "low", "both"]
 
 
@@ -54,6 +53,8 @@ class Rule:
         Of the side ``low``, the value that is still usual.
     by_task : bool
         Whether episodes are compared with those of the same task.
+    logarithms : bool
+        Whether logarithms of the values are compared, and ``least`` is a difference of these.
     """
 
     code: str
@@ -65,6 +66,7 @@ class Rule:
     side: Side = "high"
     below: float = np.inf
     by_task: bool = True
+    logarithms: bool = False
 
     @property
     def group(self) -> Group:
@@ -188,6 +190,7 @@ RULES: tuple[Rule, ...] = (
         least=float(np.log(8)),
         why="an eighth of the usual variance of the Laplacian, whose logarithm is compared",
         side="low",
+        logarithms=True,
     ),
     Rule(
         code="lone-task",
@@ -198,6 +201,42 @@ RULES: tuple[Rule, ...] = (
         why="half of the nearest episodes",
         side="low",
         by_task=False,
+    ),
+    Rule(
+        code="swapped-camera",
+        measure="quality_camera_swap",
+        one="has two cameras in each other's place",
+        several="have two cameras in each other's place",
+        least=1.5,
+        why="the frames fit the look of the other camera more than half as well again as their own",
+        by_task=False,
+    ),
+    Rule(
+        code="empty-task",
+        measure="quality_task_empty",
+        one="has no task text",
+        several="have no task text",
+        least=1.0,
+        why="a text or none",
+        by_task=False,
+    ),
+    Rule(
+        code="success-mismatch",
+        measure="quality_success_mismatch",
+        one="has a success that its rewards contradict",
+        several="have a success that their rewards contradict",
+        least=1.0,
+        why="a reward or none",
+    ),
+    Rule(
+        code="near-duplicate",
+        measure="quality_twin_distance",
+        one="moves almost as another one does",
+        several="move almost as others do",
+        least=float(np.log(20)),
+        why="a twentieth of the usual distance to the nearest episode, whose logarithm is compared",
+        side="low",
+        logarithms=True,
     ),
 )
 CODES = tuple(dict.fromkeys(r.code for r in RULES))
@@ -281,8 +320,8 @@ class _Usual:
 
 
 def _usual(rule: Rule, values: Array, tasks: IntArray) -> _Usual:
-    of_logarithms = rule.measure == "quality_sharpness"
-    x = np.log(values + _DARKEST) if of_logarithms else values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        x = np.log(values) if rule.logarithms else values  # what is 0 has no logarithm, and is of another finding
     found = np.full((5, len(x)), np.nan)
     count = np.zeros(len(x), np.int64)
     known = np.isfinite(x)
@@ -302,10 +341,11 @@ def _usual(rule: Rule, values: Array, tasks: IntArray) -> _Usual:
             down = np.where(values[members] <= rule.below, down, -np.inf)
         below = min(below, rule.below) if rule.side == "low" else below
         beyond = {"high": up, "low": down}.get(rule.side, np.fmax(up, down))
-        found[:, members] = [*np.broadcast_arrays(middle, deviation, below, above, np.nan_to_num(beyond, nan=-1) + _AT)]
+        beyond = np.where(known[members], beyond, -1)
+        found[:, members] = [*np.broadcast_arrays(middle, deviation, below, above, beyond + _AT)]
         count[members] = len(usual)
     median, spread, below_, above_, beyond = found
-    if of_logarithms:
+    if rule.logarithms:
         median, below_, above_ = np.exp(median), np.exp(below_), np.exp(above_)
     return _Usual(
         median=median, spread=spread, below=below_, above=above_, count=count, beyond=np.nan_to_num(beyond, nan=-1)

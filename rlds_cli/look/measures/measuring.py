@@ -37,7 +37,7 @@ _ROLES, _OWN = "roles.json", "own.json"
 _BLOCK_BYTES = 16 << 20  # of the fields that a block of episodes reads
 _FRAMES_AT_ONCE = 512  # of a task of the group camera
 _SMALL = 256 << 20  # bytes that one process reads sooner than others start
-_TASK = "task"
+_TASK, _SUCCESS, _REWARD = "task", "success", "total_reward"
 Function = Callable[[Any], Any]
 
 
@@ -128,7 +128,7 @@ class StoredMeasures:
         """Return which fields the dataset would need for a measure; empty if it has them."""
         return "" if name in self._own else self._lacking.get(catalogue.measure(name).needs, "")
 
-    @property
+    @cached_property
     def _lacking(self) -> Mapping[str, str]:
         """What is not there of what measures need, in words."""
         r = self.roles
@@ -139,7 +139,10 @@ class StoredMeasures:
             "actions and states": r.actions and r.states,
             "joint velocities": r.velocity,
             "cameras": r.cameras,
-            "tasks and states": _TASK in self.store.own_columns and r.states,
+            "two cameras": len(r.cameras) > 1,
+            "task texts": (self.tasks >= 0).any(),
+            "tasks and states": (self.tasks >= 0).any() and r.states,
+            "success and rewards": _SUCCESS in self.store.own_columns and _REWARD in self.store.episodes,
         }
         return {needs: needs for needs, found in there.items() if not found}
 
@@ -179,8 +182,8 @@ class StoredMeasures:
         """Return a measure of all episodes of the version [episodes], or of each element of them [episodes, n]."""
         m = None if name in self._own else catalogue.measure(name)
         group = self._own[name]["group"] if m is None else m.group
-        if m is not None and m.group == "labels":
-            return self._near.distance if name == "quality_twin_distance" else self._near.same_task
+        if m is not None and (of_all := self._of_all.get(name)):
+            return of_all()
         found, names = self._results(group), self._names(group)
         there = found.find(names)[1]
         if not there.all():
@@ -201,6 +204,29 @@ class StoredMeasures:
         group = self._own[name]["group"] if name in self._own else catalogue.measure(name).group
         of = "motion" if group == "labels" else group
         return bool(self._results(of).find(self._names(of))[1].all())
+
+    @property
+    def _of_all(self) -> Mapping[str, Callable[[], Array]]:
+        """The measures that need all episodes at once, which are not kept: functions by name."""
+        return {
+            "quality_task_siblings": lambda: self._near.same_task,
+            "quality_twin_distance": lambda: self._near.distance,
+            "quality_task_empty": lambda: np.asarray(self.tasks < 0, np.float64),
+            "quality_success_mismatch": self._mismatch,
+            "quality_camera_swap": self._swap,
+        }
+
+    def _mismatch(self) -> Array:
+        success = self.store.own_column(_SUCCESS).scalars()
+        given = np.asarray(self.store.episodes[_REWARD]) > 0
+        pairs = zip(success, given.tolist(), strict=True)
+        return np.array([np.nan if flag is None else float(bool(flag) != paid) for flag, paid in pairs])
+
+    def _swap(self) -> Array:
+        names, found = self._names("camera"), self._results("camera")
+        if not (there := found.find(names)[1]).all():
+            raise self._missing("quality_camera_swap", "camera", int((~there).sum()))
+        return cameras.swapped(found.values(cameras.LOOK, names), len(self.roles.cameras))
 
     @cached_property
     def _near(self) -> siblings.Near:

@@ -42,7 +42,10 @@ def near(signatures: Array, tasks: IntArray) -> Near:
         squared = size[some][:, None] + size[others] - 2 * scaled[some] @ scaled[others].T
         squared[others[None] == some[:, None]] = np.inf
         order = np.argpartition(squared, min(NEAREST, len(others) - 1) - 1, axis=1)[:, :NEAREST]
-        distance[some] = np.sqrt(np.maximum(0, np.take_along_axis(squared, order, axis=1).min(axis=1)))
+        nearest = others[order[np.arange(len(some)), np.take_along_axis(squared, order, axis=1).argmin(axis=1)]]
+        distance[some] = np.sqrt(
+            ((scaled[some] - scaled[nearest]) ** 2).sum(axis=1)
+        )  # 0 for equal ones, unlike `squared`
         possible = np.clip(of_task[np.maximum(tasks[some], 0)] - 1, 1, order.shape[1])
         equal = (tasks[others][order] == tasks[some][:, None]).sum(axis=1)
         same[some] = np.where(tasks[some] >= 0, np.minimum(1, equal / possible), np.nan)
