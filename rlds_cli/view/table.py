@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rlds_cli.look.checks.findings import Finding
 
 _MOST_NAMED = 100  # episodes of a finding
+_EXACT = 2**53 - 1
 _LONGEST = 4000  # characters of an expression that a page puts into its address
 
 
@@ -55,7 +56,13 @@ def episodes(query: Query) -> Response:
         ref=_ref(query),
         home=query.subjects.home,
     )
-    return record(query, page)
+    rows = [replace(r, values={name: _exact(v) for name, v in r.values.items()}) for r in page.episodes]
+    return record(query, replace(page, episodes=tuple(rows)))
+
+
+def _exact(value: Any) -> Any:
+    """Return a whole number as text where JavaScript has no number for it."""
+    return str(value) if type(value) is int and abs(value) > _EXACT else value
 
 
 def columns(query: Query) -> Response:

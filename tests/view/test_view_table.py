@@ -98,6 +98,15 @@ def test_a_page_of_the_table(viewer: Viewer, home: Path) -> None:
     assert "quality" not in viewer.record("episodes", d="local/day1", v=1, count=1)["episodes"][0]["values"]
 
 
+def test_numbers_that_javascript_would_round_are_texts(tmp_path: Path) -> None:
+    stamps = [2**60 + 1, -(2**53), 2**53 - 1]
+    made = [episode(k) | {"episode": {"stamp": stamp}} for k, stamp in enumerate(stamps)]
+    rlds_cli.create("local/stamps", made, cache_dir=tmp_path)
+    with viewing(cache_dir=tmp_path) as viewer:
+        rows = viewer.record("episodes", d="local/stamps", sort="stamp")["episodes"]
+    assert [row["values"]["stamp"] for row in rows] == [str(-(2**53)), 2**53 - 1, str(2**60 + 1)]
+
+
 def test_columns_of_the_table(viewer: Viewer) -> None:
     found = {c["name"]: c for c in viewer.record("columns", d="local/day1", where="length == 2")["columns"]}
 
