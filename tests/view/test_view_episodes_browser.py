@@ -415,6 +415,7 @@ def test_names_and_texts_with_markup_are_texts(browser: chromium.Browser, viewer
 def test_a_selection_is_shown(browser: chromium.Browser, viewer: Viewer) -> None:
     page = at(browser, viewer, "~0")
     page.wait_for(f"{COUNT} === '2 episodes'")
+    assert page.run("document.querySelector('h1').textContent") == "local/many"
     page.run("document.querySelector('.tb-same').open = true")
     assert page.run("[...document.querySelectorAll('.tb-line code')].map(e => e.textContent)") == ["ds"]
 

@@ -11,11 +11,11 @@ export async function dataset(main, [key], query) {
   let newest = await get("changed", { d: key }, life.signal);
   let v = query.get("v");
   if (v === String(newest.version)) note({ v: (v = null) });
-  document.title = `${key} · rlds view`;
+  const id = document.querySelector("#top a.id")?.textContent ?? key;
+  document.title = `${id} · rlds view`;
   let info = get("dataset", { d: key, v }, life.signal);
   info.catch(() => null);
   const facts = h("p.soft.ds-facts", {}, `${plural(newest.episodes, "episode")} · ${plural(newest.steps, "step")}`);
-  const title = h("h1", {}, key.startsWith("~") ? "" : key);
   const pinned = h("p.ds-pinned", { hidden: true });
   const tabs = Object.entries(TABS).map(([name, said]) => h("button.ds-tab", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "ds-panel", click: () => show(name, true), keydown: (e) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[e.key];
@@ -26,7 +26,7 @@ export async function dataset(main, [key], query) {
   } }, said));
   const table = episodeTable({ key, v, query });
   const panel = h("div", { id: "ds-panel", role: "tabpanel" });
-  main.append(h("div.ds-head", {}, title, facts), pinned, h("div.ds-tabs", { role: "tablist", "aria-label": "what is shown" }, tabs), panel);
+  main.append(h("div.ds-head", {}, h("h1", {}, id), facts), pinned, h("div.ds-tabs", { role: "tablist", "aria-label": "what is shown" }, tabs), panel);
 
   async function show(name, push = false) {
     const now = TABS[name] ? name : "episodes";
@@ -50,7 +50,6 @@ export async function dataset(main, [key], query) {
     try {
       const record = await info;
       const s = record.summary;
-      if (key.startsWith("~")) title.textContent = record.id;
       const at = v && newest ? { version: record.version, episodes: s.counts.episodes, steps: s.counts.steps } : newest;
       facts.textContent = [plural(at.episodes, "episode"), plural(at.steps, "step"), size(s.bytes), s.about.licence, `version ${at.version}`, s.tags.join(", "), s.keeps].filter(Boolean).join(" · ");
       const wrong = record.findings.filter((f) => f.severity !== "note").length;

@@ -33,7 +33,7 @@ async function show() {
   }
 }
 
-addEventListener("hashchange", show);
 const about = await get("about");
 document.body.dataset.version = about.rlds_version;
+addEventListener("hashchange", show);
 show();
