@@ -1,16 +1,20 @@
-"""Take pictures of the reports of the embedded samples and of a dataset with images, for a person to look at.
+"""Take pictures of the viewer, and of the reports of the embedded samples, for a person to look at.
 
-``report.png`` in the folder is the picture of the README, kept as docs/report.png: the head of one report and its
-episode distributions.
+``report.png`` in the folder is the picture of docs/report.md: the head of one report and its episode
+distributions. ``view-home.png``, ``view-episodes.png``, ``view-episode.png`` and ``view-sheet.png`` are kept in docs,
+too.
 
 Usage: python scripts/screenshots.py [FOLDER]        needs Chromium; default folder: screenshots
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from PIL import Image
@@ -20,6 +24,7 @@ sys.path.extend(str(ROOT / "tests" / name) for name in ("support", "contract"))
 
 import chromium  # noqa: E402
 import page_data  # noqa: E402
+from viewer import viewing  # noqa: E402
 
 import rlds_cli  # noqa: E402
 from rlds_cli.look.report.html import write_page  # noqa: E402
@@ -29,6 +34,28 @@ VIEWS = {
     "dark": {"width": 1280, "dark": True},
     "narrow": {"width": 390, "height": 800},
     "narrow-dark": {"width": 390, "height": 800, "dark": True},
+}
+# Of the viewer: where its address leads, what must be there, what is pressed before, and the height of the window.
+PAGES = {
+    "home": ("#/", "document.querySelector('main a')", "", 620),
+    "episodes": (
+        "#/d/local%2Freaching?where=success",
+        "[...document.querySelectorAll('.tb-row img')].filter(i => i.complete && i.naturalWidth).length > 12",
+        "",
+        760,
+    ),
+    "episode": (
+        "#/e/local%2Freaching/3?step=21",
+        "[...document.querySelectorAll('.cam canvas')].every(c => c.dataset.row === '21')",
+        "",
+        900,
+    ),
+    "sheet": (
+        "#/d/local%2Freaching",
+        "document.querySelectorAll('.sh-grid canvas').length > 8",
+        "[...document.querySelectorAll('button')].find(b => b.textContent.startsWith('Play the first'))",
+        760,
+    ),
 }
 SHOWN, COLOURS = "sample-pendulum-d4rl", 64  # the report in the README
 HIDE = "document.querySelectorAll('section').forEach(s => s.hidden = s.id != 'distributions')"
@@ -57,7 +84,8 @@ def main(folder: Path) -> int:
                 tab.screenshot(folder / f"{page.stem}-{name}.png")
                 complaints += [f"{page.name}, {name}: {c}" for c in tab.complaints]
         for_readme(browser, folder)
-    print(f"{len(pages)} reports, {len(pages) * len(VIEWS)} pictures in {folder}")
+        complaints += viewer(browser, folder)
+    print(f"{len(pages)} reports, {len(pages) * len(VIEWS) + len(PAGES)} pictures in {folder}")
     print(*complaints, sep="\n", end="\n" if complaints else "")
     return 1 if complaints else 0
 
@@ -71,6 +99,30 @@ def for_readme(browser: chromium.Browser, folder: Path) -> None:
     with Image.open(folder / "report.png") as page:
         upper = page.convert("RGB").crop((0, 0, page.width, bottom))
     upper.quantize(COLOURS).save(folder / "report.png", optimize=True)
+
+
+def viewer(browser: chromium.Browser, folder: Path) -> list[str]:
+    """Write the pictures of the viewer; return what its pages complain of."""
+    complaints = []
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["RLDS_HOME"] = home
+        for entry in rlds_cli.find(family="sample"):
+            rlds_cli.download(entry.id)
+        page_data.recorded()
+        with viewing() as server:
+            for name, (target, there, pressed, height) in PAGES.items():
+                tab = browser.visit(server.address + target, width=1280, height=height)
+                if pressed:
+                    tab.wait_for(f"Boolean({pressed})")
+                    tab.run(f"{pressed}.click()")
+                tab.wait_for(f"Boolean({there})")
+                time.sleep(2)  # curves and pictures below
+                file = folder / f"view-{name}.png"
+                shot = tab.call("Page.captureScreenshot", format="png")["data"]  # what the window shows
+                with Image.open(io.BytesIO(base64.b64decode(shot))) as page:
+                    page.convert("RGB").quantize(128).save(file, optimize=True)
+                complaints += [f"view-{name}: {c}" for c in tab.complaints]
+    return complaints
 
 
 if __name__ == "__main__":

@@ -8,9 +8,11 @@ import pickle
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from contextlib import ExitStack, redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -994,6 +996,15 @@ def commands(page: str) -> list[str]:
     return [line.removeprefix("$ ").split("  #")[0].strip() for line in lines if line.startswith("$ rlds")]
 
 
+def ends_with_ctrl_c(command: str, environment: Mapping[str, str]) -> None:
+    """Run a command that prints an address and serves until Ctrl-C."""
+    with subprocess.Popen(command.split(), env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0 and address.startswith("http://127.0.0.1:"), command
+
+
 # These in the order of their blocks, above.
 ELSEWHERE = ("docs/commands.md", "docs/export.md", "docs/growing.md", "docs/remote.md", "docs/sharing.md")
 GUIDES = ("docs/start.md", "docs/relabel.md", "docs/homes.md", "docs/performance.md")
@@ -1025,6 +1036,9 @@ def test_commands_run(page: str, desk: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert run_code(page)["report"].errors == 0
     for command in commands(page):
         shown = stand_in(command)
+        if shown.startswith("rlds view"):
+            ends_with_ctrl_c(f"{shown} --no-open", environment)
+            continue
         done = subprocess.run(shown, shell=True, env=environment, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, f"{page}: {shown}\n{done.stdout}{done.stderr}"
         assert done.stdout.strip() or done.stderr.strip(), f"{shown} says nothing"

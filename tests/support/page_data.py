@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,6 +71,34 @@ def pictures(id: str = "local/reaching", *, episodes: int = 40) -> rlds_cli.Data
             yield one
 
     return rlds_cli.create(id, made(), env_id="Reach-v0", fps=10, force=True)
+
+
+def recorded(id: str = "local/reaching", *, episodes: int = 40) -> rlds_cli.Dataset:
+    """Episodes of `reaching` as a lab records them: JPEG images, a task, sub-tasks, operators, successes."""
+    labels: dict[str, list[Any]] = {name: [] for name in ("success", "operator", "task", "subtasks")}
+
+    def made() -> Iterator[dict[str, Any]]:
+        for k in range(episodes):
+            one = reaching(k, width=320)
+            texts, seen = one.pop("instruction"), one["observation"]
+            for name in ("front", "wrist"):
+                seen[name] = rlds_cli.Frames([_jpeg(image) for image in seen[name]])
+            taken = texts.index("bring it to the circle") if "bring it to the circle" in texts else len(texts)
+            ranges = [[0, taken, "take the block"], [taken, len(texts), "bring it to the circle"]]
+            labels["success"].append(bool(one["next"]["terminated"]) and k % 7 > 0)
+            labels["operator"].append(("ada", "grace", "mary")[k % 3])
+            labels["task"].append("bring the block to the circle")
+            labels["subtasks"].append(json.dumps([r for r in ranges if r[0] < r[1]]))
+            yield one
+
+    ds = rlds_cli.create(id, made(), env_id="Reach-v0", fps=10, force=True)
+    return ds.label(labels)
+
+
+def _jpeg(image: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image[0] if image.shape[0] == 1 else image).save(file, "jpeg", quality=88)
+    return file.getvalue()
 
 
 def hostile(id: str = "local/hostile") -> rlds_cli.Dataset:
