@@ -392,48 +392,6 @@ def clicks() -> Figures:
         yield Figure(what=f"growth of the {what} in {MINUTES:g} minutes of clicks", value=grown, most=20, unit="MiB")
 
 
-TYPE = """(async () => {
-  const [box, count] = ['.tb-where', '.tb-count'].map(name => document.querySelector(name));
-  const before = count.textContent;
-  const begin = performance.now();
-  box.value = WHERE;
-  box.dispatchEvent(new Event('input', {bubbles: true}));
-  box.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter', bubbles: true}));
-  box.dispatchEvent(new Event('change', {bubbles: true}));
-  while (count.textContent === before || document.querySelector('.tb-wait')) await new Promise(requestAnimationFrame);
-  return performance.now() - begin;
-})()"""
-PRESS = """(async () => {
-  const first = () => document.querySelector('.tb-row:not(.tb-wait)')?.firstChild.textContent, before = first();
-  const head = [...document.querySelectorAll('[role=columnheader] button')].find(b => b.textContent.startsWith(NAME));
-  const begin = performance.now();
-  head.click();
-  while (!first() || first() === before) await new Promise(requestAnimationFrame);
-  return performance.now() - begin;
-})()"""
-
-
-def table() -> Figures:
-    """Measure filters and orders of a million episodes, until the page shows their rows."""
-    id = million()
-    with browser() as tabs, viewer(id) as (address, _pid):
-        page = tabs.visit(address)
-        page.wait_for("document.querySelector('.tb-row:not(.tb-wait)')")
-        time.sleep(2)  # the histograms are there
-
-        def typed(where: str) -> float:
-            return float(page.run(TYPE.replace("WHERE", repr(where))))
-
-        found = [typed(f"grade < {k / 10}") for k in range(1, 8)]
-        yield Figure(what="a filter of numbers over 1e6 episodes", value=statistics.median(found), most=200, unit="ms")
-        found = [float(page.run(PRESS.replace("NAME", repr(name)))) for name in ("grade", "length", "grade", "length")]
-        yield Figure(what="an order of numbers over 1e6 episodes", value=statistics.median(found), most=200, unit="ms")
-        first = typed("operator.startswith('put the cup')")
-        yield Figure(what="a filter of texts, the first time", value=first, most=500, unit="ms")
-        found = [typed(f"operator.endswith('{place}')") for place in "abcde"]
-        yield Figure(what="the same with other words", value=statistics.median(found), most=200, unit="ms")
-
-
 def size() -> Figures:
     """Measure the scripts and the style that a page fetches."""
     id = filmed("local/filmed", 1, 60)
