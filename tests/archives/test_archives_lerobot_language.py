@@ -54,8 +54,11 @@ def declare(root: Path) -> None:
 
 
 def steps(ds: Dataset, name: str) -> list[Any]:
-    """The texts of the steps of all episodes."""
+    """The texts of the steps of all episodes; those of sub-tasks may be intervals."""
     e = ds.episodes
+    name = "subtask" if name.startswith("language/subtask") and name not in ds.schema else name
+    if name == "subtask" and not any(isinstance(v, str) for v in ds.episodes["subtasks"]):  # none is ever active
+        return [None] * ds.num_steps
     rows = [np.arange(a, a + n) for a, n in zip(e["start"], e["length"], strict=True)]
     return [*ds.gather(name, np.concatenate(rows))]
 
@@ -89,7 +92,6 @@ def test_annotations_are_texts_of_steps_to_batches(tmp_path: Path, declared: boo
         declare(root)
     ds = import_files(root, "local/a")
     assert {n: (f.kind, f.placement) for n, f in ds.schema.items() if n.startswith("language")} == {
-        "language/subtask": ("text", "root"),
         "language/plan": ("text", "root"),
         "language/interjection/user": ("text", "root"),
         "language/vqa/user/left": ("text", "root"),
@@ -100,6 +102,7 @@ def test_annotations_are_texts_of_steps_to_batches(tmp_path: Path, declared: boo
         "language_events": ("text", "root"),
     }
     assert steps(ds, "language/subtask") == [None, "reach", "lift", "lift", None]
+    assert ds.episodes["subtasks"].tolist() == ['[[1, 2, "reach"], [2, 4, "lift"]]', None]
     assert steps(ds, "language/plan") == ["1. reach 2. lift"] * 4 + [None]
     assert steps(ds, "language/interjection/user") == [None, None, None, "halt!", None]
     assert steps(ds, "language/vqa/user/left") == [None, "What is left?", None, None, None]
@@ -107,7 +110,7 @@ def test_annotations_are_texts_of_steps_to_batches(tmp_path: Path, declared: boo
     augmented = [None if t is None else json.loads(t) for t in steps(ds, "language_persistent")]
     assert augmented == [LISTED[3:]] * 4 + [None]
     assert [None if t is None else json.loads(t) for t in steps(ds, "language_events")] == [None] * 3 + [[SPOKEN], None]
-    assert fate(ds, "language_persistent") == ["language/plan", "language/subtask", "language_persistent"]
+    assert fate(ds, "language_persistent") == ["language/plan", "language_persistent", "subtasks"]
     assert "language/vqa/user/top" in fate(ds, "language_events") and "language_events" in fate(ds, "language_events")
     note = next(n for n in ds.manifest.notes if n["code"] == "language-json")
     assert (note["count"], note["text"]) == (
@@ -115,11 +118,36 @@ def test_annotations_are_texts_of_steps_to_batches(tmp_path: Path, declared: boo
         "annotations stay JSON: 1 with calls of tools; 2 with several of one kind at one time",
     )
     looked_up = trace(ds, 9)
-    assert looked_up.ok and {"language/subtask", "language/vqa/user/left", "language_events"} <= {*looked_up.fields}
-    loader = Loader(
-        ds, 4, sampler=Sequential(), window=Transition(anchors="steps"), fields=["action", "language/subtask"]
-    )
-    assert list(next(iter(loader))["language", "subtask"]) == [None, "reach", "lift", "lift"]
+    assert looked_up.ok and {"language/plan", "language/vqa/user/left", "language_events"} <= {*looked_up.fields}
+    loader = Loader(ds, 4, sampler=Sequential(), window=Transition(anchors="steps"), fields=["action", "subtask"])
+    assert list(next(iter(loader))["subtask"]) == [None, "reach", "lift", "lift"]
+
+
+@pytest.mark.parametrize("odd", ["twice", "blank", "tool", "roles", "numbered"])
+def test_sub_tasks_that_are_not_certain_stay_texts_of_steps(tmp_path: Path, odd: str) -> None:
+    """Two at one time, one that says nothing or calls a tool, those of two roles, and beside numbered sub-tasks."""
+    more = {
+        "twice": [row("subtask", "a", 0.3), row("subtask", "b", 0.3)],
+        "blank": [row("subtask", " ", 0.3)],
+        "tool": [row("subtask", "wave", 0.3, tool_calls=[SAY])],
+        "roles": [row("subtask", "watch", 0.0, role="user")],
+        "numbered": [],
+    }[odd]
+    root = add(write_v3(tmp_path / "a", Content(lengths=(4, 1))), [LISTED + more] * 4 + [[]], [[]] * 5)
+    if odd == "numbered":
+        names = pa.table({"subtask_index": [0], "subtask": ["numbered"]})
+        pq.write_table(names, root / "meta/subtasks.parquet")
+        info = json.loads((root / "meta/info.json").read_text())
+        info["features"]["subtask_index"] = {"dtype": "int64", "shape": [1], "names": None}
+        (root / "meta/info.json").write_text(json.dumps(info))
+        for path in root.glob("data/**/*.parquet"):
+            table = pq.read_table(path)
+            pq.write_table(table.append_column("subtask_index", pa.array([0] * len(table))), path)
+    ds = import_files(root, "local/a")
+    name = "language/subtask/assistant" if odd == "roles" else "language/subtask"
+    assert name in ds.schema and list(ds.episode(0)[name])[:3] == [None, "reach", "lift"]
+    numbered = ['[[0, 4, "numbered"]]', '[[0, 1, "numbered"]]'] if odd == "numbered" else None
+    assert (ds.episodes["subtasks"].tolist() if "subtasks" in ds.episodes else None) == numbered
 
 
 def active_at(rows: list[Any], t: float, style: str, role: str) -> str | None:

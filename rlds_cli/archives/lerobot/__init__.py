@@ -36,7 +36,7 @@ from rlds_cli.base.media.mp4 import Track
 from rlds_cli.base.subset import EVERYTHING, Subset
 from rlds_cli.base.text import plural
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
-from rlds_cli.ted import FLAGS, VIDEO, Chunk, Field, Note
+from rlds_cli.ted import FLAGS, VIDEO, Chunk, Field, Note, Subtasks
 
 VERSION = 2
 _DATA = ("data", "videos")  # below these lie the files of episodes, everything else describes
@@ -272,6 +272,9 @@ def _plan(archive: Archive, info: Info) -> Plan:
     read = features.read_features(chosen, columns.schema, named)
     strange = [key for key in read.strange if key not in before.added]
     of_rows, spoken = _spoken(read.found, info, kept, columns, {*named.values()})
+    listed_subtasks = told or any(Subtasks.COLUMN in e.about.get("own", {}) for e in kept)
+    if listed_subtasks or Subtasks.FIELD in {f.field.name for f in of_rows}:
+        spoken = replace(spoken, subtask="")
     found, depths, shallow = _framed(of_rows, info, kept[0])
     found = [replace(f, field=before.columns[f.key].of(f.field)) if f.key in before.columns else f for f in found]
     left_out = {
@@ -287,6 +290,7 @@ def _plan(archive: Archive, info: Info) -> Plan:
     facts = _facts(info, archive, found) | ({"depth": depths} if depths else {})
     facts |= {"language": spoken.facts} if spoken.facts else {}
     facts |= {"subtasks": [*told]} if told else {}
+    facts |= {"spoken_subtask": spoken.subtask} if spoken.subtask else {}
     found += spoken.features
     fields = {f.field.name: f.field for f in found} | {name: Field(name, "bool", (), "next") for name in FLAGS}
     return Plan(
@@ -298,7 +302,16 @@ def _plan(archive: Archive, info: Info) -> Plan:
         facts=facts,
         env={"fps": info.fps} | ({"robot": info.robot} if info.robot else {}),
         notes=tuple(notes),
-        account=accounting.account_of(archive, info, kept, found, without=without, absent=read.absent, told=told),
+        account=accounting.account_of(
+            archive,
+            info,
+            kept,
+            found,
+            without=without,
+            absent=read.absent,
+            told=told,
+            spoken=[spoken.kinds[spoken.subtask].column] if spoken.subtask else [],
+        ),
         several_tasks=any(f.key == TASK for f in found) and _has_several_tasks(info, kept),
     )
 

@@ -50,6 +50,7 @@ def account_of(
     without: Collection[str],
     absent: Collection[str],
     told: Collection[str] = (),
+    spoken: Collection[str] = (),
 ) -> Account:
     """State the fate of a dataset.
 
@@ -64,10 +65,14 @@ def account_of(
         The features for which no data file has a column.
     told : collection of str
         The columns of rows that become a column of episodes.
+    spoken : collection of str
+        Those of which a part does.
     """
     said, names = Ledger(), dict[str, list[str]]()
     for f in found:
         names.setdefault(f.key, []).append(f.field.name)
+    for key in spoken:
+        names.setdefault(key, []).append(Subtasks.COLUMN)
     fields = {key: used_as(*of_key) for key, of_key in names.items()} | dict.fromkeys(told, used_as(Subtasks.COLUMN))
     videos = {f.key for f in found if f.field.codec == VIDEO}
     fates: dict[Path, Fate] = {info.root / e.data: used_as(EPISODES) for e in kept}

@@ -35,6 +35,7 @@ from rlds_cli.ted import Field, Note, Text
 
 ABOVE = "language"  # the group of the fields
 _PERSISTENT, _EVENTS = LANGUAGE
+_SUBTASK = "subtask"  # the persistent style of what is done
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CAMERA = "observation.images."
 _MOST = 256  # fields
@@ -99,6 +100,12 @@ class Annotations:
             found |= {kind: len(texts)} if texts else {}
         return found
 
+    def odd_kinds(self) -> set[Kind]:
+        """Return the kinds of which an annotation stays JSON, or says nothing."""
+        blank = {at for at, row in enumerate(self.rows) if not str(row.get("content") or "").strip()}
+        odd = self.odd.keys() | blank
+        return {kind for kind, of in self.told.items() if not odd.isdisjoint(chain.from_iterable(of.values()))}
+
     def text(self, kind: Kind, time: float) -> str | None:
         """Return the text of a kind at a time; None where there is none, or several."""
         of_time = self.told.get(kind)
@@ -155,16 +162,21 @@ class Language:
         The columns of which something stays JSON, in a field of the column's name.
     notes : tuple of Note
         What stays JSON, and why.
+    subtask : str
+        The field that says the sub-task of each step, if nothing of it is ambiguous: one role has the style, and
+        lerobot finds one text, or none, at each time. It may become intervals; "" otherwise.
     """
 
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     rest: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
+    subtask: str = ""
 
     @property
     def features(self) -> list[LerobotFeature]:
         """The fields."""
-        chosen = [LerobotFeature(kind.column, _text_field(name)) for name, kind in self.kinds.items()]
+        kinds = {name: kind for name, kind in self.kinds.items() if name != self.subtask}
+        chosen = [LerobotFeature(kind.column, _text_field(name)) for name, kind in kinds.items()]
         return [*chosen, *(LerobotFeature(column, _text_field(column), nested=True) for column in self.rest)]
 
     @property
@@ -180,7 +192,7 @@ def _text_field(name: str) -> Field:
 
 def survey(files: Iterable[Path], columns: Sequence[str], taken: Collection[str]) -> Language:
     """Find the fields of the language ``columns`` of data files, without names that are ``taken``."""
-    found, why, rest = Counter[Kind](), Counter[str](), dict[str, None]()
+    found, why, rest, odd = Counter[Kind](), Counter[str](), dict[str, None](), set[Kind]()
     last: dict[str, Annotations] = {}
     for path in files:
         for batch in description.batches(path, columns, parquet.BATCH_ROWS):
@@ -192,13 +204,17 @@ def survey(files: Iterable[Path], columns: Sequence[str], taken: Collection[str]
                         found.update(of_row.kinds())
                         why.update(of_row.odd.values())
                         rest |= {name: None} if of_row.odd else {}
+                        odd |= of_row.odd_kinds()
     kinds = _named(found, taken)
     unnamed = found.keys() - set(kinds.values())
     why[_UNFIT] += sum(found[kind] for kind in unnamed)
     rest |= dict.fromkeys(kind.column for kind in sorted(unnamed))
     listed = "; ".join(f"{count:,} with {reason}" for reason, count in sorted(why.items()) if count)
     notes = [Note("language-json", f"annotations stay JSON: {listed}", why.total(), next(iter(rest)))] if rest else []
-    return Language(kinds, tuple(name for name in columns if name in rest), tuple(notes))
+    said = [name for name, kind in kinds.items() if kind.column == _PERSISTENT and kind.style == _SUBTASK]
+    alike = [kind for kind in found if kind.column == _PERSISTENT and kind.style == _SUBTASK]
+    certain = len(said) == len(alike) == 1 and not alike[0].camera and alike[0] not in odd
+    return Language(kinds, tuple(c for c in columns if c in rest), tuple(notes), said[0] if certain else "")
 
 
 def _named(found: Collection[Kind], taken: Collection[str]) -> dict[str, Kind]:

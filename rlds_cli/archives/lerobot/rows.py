@@ -145,6 +145,8 @@ class _BlockReader:
         self._deep = {n for n in plan.facts.get("depth", ()) if self._field(n).kind == "array"}  # decoded here
         self._tasks = _tasks(plan) if TASK in self._keys.values() else {}
         self._counted = _counted(plan)
+        self._subtask = str(plan.facts.get("spoken_subtask", ""))  # a field of language that becomes intervals
+        self._said: dict[int, list[str | None]] = {}  # its texts, of episodes whose rows are not all read
         self._by_success = plan.facts["terminated"] == f"{_DONE} and {_SUCCESS}"
         images = [f for f in plan.schema if f.kind == "frames" and f.codec != VIDEO]
         width = sum(f.row_bytes for f in plan.schema if f.kind != "frames") + _IMAGE_BYTES * len(images)
@@ -167,19 +169,27 @@ class _BlockReader:
         place = np.arange(block.num_rows) + np.searchsorted(stops, np.arange(block.num_rows), "right")
         rows = _BlockRows(place, stops + np.arange(len(stops)), block.num_rows + len(stops))
         notes: list[Note] = []
-        spoken = self._annotations(block, segments, rows)
+        texts = self._annotations(block, segments)
+        subtask = texts.pop(self._subtask, None)
+        spoken: dict[str, Column] = {name: rows.texts(of, repeat=False) for name, of in texts.items()}
         columns = {
             f.name: self._column(f, block, segments, rows, notes) for f in self.plan.schema if f.name not in spoken
         }
         columns |= spoken
         end = self._ends(columns, block, segments, rows, notes)
-        return Chunk(columns, rows.last, _table(ended, end, self._subtasks(block, segments)), tuple(notes))
+        return Chunk(columns, rows.last, _table(ended, end, self._subtasks(block, segments, subtask)), tuple(notes))
 
-    def _subtasks(self, block: Any, segments: Sequence[_Segment]) -> dict[str, list[Scalar]]:
-        """Return the episode column of the sub-tasks that the rows number, of the episodes that end in a block."""
-        if self._counted is None:
-            return {}
+    def _subtasks(self, block: Any, segments: Sequence[_Segment], texts: Text | None) -> dict[str, list[Scalar]]:
+        """Return the episode column of the sub-tasks that rows number or say, of the episodes that end in a block."""
         found: list[Scalar] = []
+        if texts is not None:
+            for s in segments:
+                self._said.setdefault(s.episode["number"], []).extend(texts[s.start : s.stop])
+                if s.ends:
+                    intervals = Subtasks.of_steps(self._said.pop(s.episode["number"]))
+                    found.append(str(intervals) if len(intervals) else None)
+        if self._counted is None:
+            return {Subtasks.COLUMN: found} if texts is not None else {}
         numbers = block[subtasks.INDEX].to_pylist()
         for s in segments:
             self._counted.add(s.episode["number"], numbers[s.start : s.stop], self._where(s))
@@ -232,14 +242,13 @@ class _BlockReader:
             out[rows.final] = out[rows.final - 1]
         return out
 
-    def _annotations(self, block: Any, segments: Sequence[_Segment], rows: _BlockRows) -> dict[str, Column]:
-        """Lay out the texts of the language columns."""
+    def _annotations(self, block: Any, segments: Sequence[_Segment]) -> dict[str, Text]:
+        """Return the texts of the language columns, by field."""
         if not self._spoken:
             return {}
         times = np.zeros(block.num_rows, np.float64)
         description.values(block[_TIME], times, f"{self._where(segments[0])}: {_TIME}")
-        texts = language.texts(self._spoken, block, times.tolist(), self._where(segments[0]))
-        return {name: rows.texts(of, repeat=False) for name, of in texts.items()}
+        return language.texts(self._spoken, block, times.tolist(), self._where(segments[0]))
 
     def _text(self, column: Any, key: str, where: str) -> Text:
         values: list[Any] = column.to_pylist()
