@@ -298,6 +298,24 @@ def test_the_address_has_the_step_and_leads_to_it(browser: chromium.Browser, vie
     assert page.run(f"{SLIDER}.ariaValueText") == "row 38 of 121, 1.27 s"
 
 
+def test_lines_that_do_the_same(browser: chromium.Browser, viewer: Viewer) -> None:
+    page = visit(browser, viewer, 0, 1)
+    for button, line in {
+        "copy command": "rlds inspect local/films#v1 --episode 1",
+        "copy Python": 'ds = rlds_cli.open_dataset("local/films#v1")\nds.episode(1)',
+    }.items():
+        page.run(f"[...document.querySelectorAll('button')].find(b => b.textContent === '{button}').click()")
+        page.wait_for(f"document.getElementById('said').textContent.includes('{line}')")
+
+
+@pytest.mark.parametrize("place", ["", "#/d/~0", "#/e/~0/0"])
+def test_a_page_is_not_large(browser: chromium.Browser, viewer: Viewer, place: str) -> None:
+    page = browser.visit(viewer.address + place)
+    page.wait_for("document.querySelector('main > div > *')")
+    entries = "performance.getEntriesByType('resource').filter(e => e.name.includes('/pages/'))"
+    assert page.run(f"{entries}.reduce((sum, e) => sum + e.decodedBodySize, 0)") < 120_000
+
+
 def test_the_next_episode_is_the_next_of_the_table(browser: chromium.Browser, viewer: Viewer) -> None:
     page = visit(browser, viewer, 0, 2, where="length > 0", desc=1, at=0)
     assert "1 of 3 that match" in page.run("document.querySelector('header.ep-head').textContent")

@@ -46,6 +46,7 @@ class Camera {
   address(row) {
     const shown = this.canvas.clientHeight * devicePixelRatio;
     const height = shown && this.facts.height > 1.5 * shown ? Math.ceil(shown / 64) * 64 : null;
+    this.height = height;
     return { ...this.parameters, field: this.field, step: row, height, ...this.range };
   }
 
@@ -155,7 +156,11 @@ export function cameras(facts, parameters, { decode }) {
   observer.observe(stage);
   const again = () => {
     arrange();
-    for (const camera of parts) if (camera.shown !== null) camera.show(camera.wanted);
+    for (const camera of parts) {
+      if (camera.shown === null) continue;
+      if (camera.source instanceof Frames && camera.height !== camera.address(0).height) camera.source.clear();
+      camera.show(camera.wanted);
+    }
   };
   addEventListener("resize", again);
   return {

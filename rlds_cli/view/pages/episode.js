@@ -103,15 +103,16 @@ export async function episode(main, [key, number], query) {
   }
 
   function heading() {
-    const id = about.named.find((n) => n.key === key)?.id ?? key;
-    const python = `ds.episode(${number})`, shell = `rlds inspect ${id}:${facts.version} --episode ${number}`;
+    const named = about.named.find((n) => n.key === key);
+    const ref = around.selected ? null : `${named?.address || named?.id || key}#v${facts.version}`;
+    const python = `${ref ? `ds = rlds_cli.open_dataset("${ref}")\n` : ""}ds.episode(${number})`;
     const copy = (text, what) => h("button", { click: () => copied(text(), what) }, what);
     const other = (by, text, title) =>
       around[by] ? h("a.ep-other", { href: around[by], rel: by > 0 ? "next" : "prev", title, "aria-label": title }, text) : h("span.ep-other.soft", { "aria-hidden": "true" }, text);
     return h("header.ep-head", {},
       h("div.ep-title", {}, other(-1, "‹", "previous episode (P)"), h("h1", {}, `Episode ${figure(Number(number))}`), other(1, "›", "next episode (N)"),
         around.of, h("span.soft", {}, [plural(facts.steps, "step"), clock.known && clock.text(player.at(facts.rows - 1)), facts.end].filter(Boolean).join(" · ")),
-        h("span.ep-copy", {}, copy(() => location.href, "copy link"), copy(() => python, "copy Python"), copy(() => shell, "copy command"))),
+        h("span.ep-copy", {}, copy(() => location.href, "copy link"), copy(() => python, "copy Python"), ref && copy(() => `rlds inspect ${ref} --episode ${number}`, "copy command"))),
       facts.task ? h("p.ep-task", {}, facts.task) : null);
   }
 
@@ -206,5 +207,5 @@ async function neighbours(key, number, query, signal) {
     return other ? link(["e", key, String(other.number)], { v, ...order, at: ordered ? k : null }) : null;
   };
   const place = page && `${figure(at + 1)} of ${figure(page.matching)}${order.where ? " that match" : ""}`;
-  return { "-1": to(at - 1), 1: to(at + 1), of: place && h("a.soft", { href: link(["d", key], { v, ...order, at: at || null }) }, place) };
+  return { selected: page?.shell === null, "-1": to(at - 1), 1: to(at + 1), of: place && h("a.soft", { href: link(["d", key], { v, ...order, at: at || null }) }, place) };
 }
