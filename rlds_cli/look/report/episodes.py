@@ -17,7 +17,7 @@ from rlds_cli.base.text import did_you_mean
 from rlds_cli.dataset import matching
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.look.report.ordering import Keys, text_ranks
-from rlds_cli.ted import COMPUTED
+from rlds_cli.ted import COMPUTED, Subtasks
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -362,7 +362,8 @@ def _lines(ref: str | None, home: str | None, *, where: str | None, ordered: Seq
 
 def _column(ds: Dataset, name: str) -> TableColumn:
     e = ds.episodes
-    usual = name in _USUAL or name in e.splits or name.startswith("split/") or name in ds.store.own_columns
+    own = name in ds.store.own_columns and name != Subtasks.COLUMN  # whose texts are JSON
+    usual = name in _USUAL or name in e.splits or name.startswith("split/") or own
     if name in ds.store.own_columns:
         kind: Kind = {"str": "text", "bool": "flag"}.get(ds.store.own_column(name).dtype, "number")  # type: ignore[assignment]
     elif name == "end":
