@@ -323,6 +323,17 @@ def test_a_million_rows_are_a_few_elements(many: chromium.Page) -> None:
     assert len(many.run("asked")) < 20
 
 
+def test_rows_stay_where_they_were_behind_another_tab(many: chromium.Page) -> None:
+    many.run("document.querySelector('.tb-box').scrollTop = 34 * 200")
+    many.wait_for(f"{NUMBERS}.includes(205)")
+    press(many, ".ds-tab", "About")
+    many.wait_for("document.querySelector('.ds-about')")
+    press(many, ".ds-tab", "Episodes")
+    seen = "document.elementFromPoint(60, 500)?.closest('.tb-row')?.firstChild.textContent ?? 0"
+    many.wait_for(f"Number({seen}) >= 200")
+    assert many.run("document.querySelector('.tb-box').scrollTop") == 34 * 200
+
+
 def test_other_columns_are_chosen(many: chromium.Page, ds: rlds_cli.Dataset) -> None:
     many.run("document.querySelector('.tb .ch').open = true")
     press(many, ".tb .ch-row", "row")

@@ -13,7 +13,7 @@ export class Rows {
     box.append(this.inner);
     this.listeners = { scroll: () => this.scrolled(), keydown: (e) => this.key(e) };
     for (const [name, f] of Object.entries(this.listeners)) box.addEventListener(name, f);
-    this.observer = new ResizeObserver(() => this.update());
+    this.observer = new ResizeObserver(() => this.box.clientHeight && this.go(this.position)); // who was hidden has lost its place
     this.observer.observe(box);
   }
 

@@ -172,7 +172,6 @@ export function episodeTable({ key, v, query }) {
     } else show();
     view.setAttribute("aria-pressed", String(Boolean(open)));
     box.hidden = Boolean(open);
-    if (!open) rows.update();
   }
 
   clear.hidden = !state.where;
