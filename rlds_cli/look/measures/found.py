@@ -379,7 +379,7 @@ def _idle(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
 
 
 def _jump(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
-    at = int(np.argmax(v.jumps))
+    at = int(np.argmax(v.jumps[:, element]))
     return (StepRange(episode, at, at + 1),)
 
 

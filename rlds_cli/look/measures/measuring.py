@@ -155,7 +155,7 @@ class StoredMeasures:
         if name == "quality_action_sign":
             every = self.elements("quality_saturation")
             return [every[p.action] for p in r.pairs or ()]
-        return list(r.states if name == "quality_frozen_signal" else r.cameras)
+        return list(r.states if name in ("quality_frozen_signal", "quality_motion_jump") else r.cameras)
 
     def column(self, name: str) -> Array:
         """Return a measure of each episode [n]; NaN where it has no value.

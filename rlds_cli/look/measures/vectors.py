@@ -21,6 +21,7 @@ SHORTEST_IDLE, SHORTEST_KEPT, LAST_LEFT_OUT, IDLE_CHANGE = 7, 16, 10, 1e-3  # op
 _SLOW = 0.1  # of the root mean square of the speed, below which a step is idle
 _LEAST_RANGE = 0.05  # of the widest range of the field
 _TURNS, _TURN_MARGIN = (2 * np.pi, 360.0, 4096.0), 0.05
+_FAR = 4.0  # times what an element moves around a whole turn
 _JUMP = 2.0  # lengths of the steps around it, from which a step is none of a motion
 _LAGS = tuple(range(-3, 6))
 _MOVED = 0.05  # of the usual standard deviation of an action, from which it counts as moved
@@ -188,18 +189,34 @@ class Vectors:
 
     @property
     def turns(self) -> BoolArray:
-        """Steps at which an element of the states jumps by a whole turn [steps]."""
+        """Steps at which an element of the states jumps by a whole turn, alone among the steps around it [steps]."""
         size = np.abs(self._moved)
-        found, widest = np.zeros(self.block.steps, bool), float(size.max(initial=0))
+        near, widest = np.zeros(size.shape, bool), float(size.max(initial=0))
         for turn in _TURNS:
             if widest >= (1 - _TURN_MARGIN) * turn:
-                found |= (np.abs(size - turn) <= _TURN_MARGIN * turn).any(axis=1)
+                near |= np.abs(size - turn) <= _TURN_MARGIN * turn
+        found = np.zeros(self.block.steps, bool)
+        for at in np.flatnonzero(near.any(axis=1)).tolist():
+            around = np.maximum(size[max(0, at - 1)], size[min(at + 1, len(size) - 1)])
+            found[at] = (near[at] & (size[at] > _FAR * around)).any()
         return found
 
     @cached_property
     def jumps(self) -> Array:
-        """Length of each step of the states in lengths of those around it [steps]; 0 where one of them is missing."""
-        speed, b = self._speed, self.block
+        """Length of each step in lengths of those around it, of each field of states [steps, fields].
+
+        0 where a step around it is missing. Fields are apart: velocities change by more than positions from step to
+        step, and would hide a jump of these.
+        """
+        found, at = list[Array](), 0
+        for name in self.roles.states:
+            width = self.block.values([name]).shape[1]
+            found.append(self._jumps_of(_length(self._motion[:, at : at + width])))
+            at += width
+        return np.stack(found, 1)
+
+    def _jumps_of(self, speed: Array) -> Array:
+        b = self.block
         around = np.maximum(np.concatenate([[0], speed[:-1]]), np.concatenate([speed[1:], [0]]))
         around = np.maximum(around, b.per_step(self._usual(speed)).astype(speed.dtype))
         inside = b.has_later(1) & b.has_later(-2)
@@ -274,7 +291,9 @@ class Vectors:
         for lag in {p.lag for p in pairs}:
             of_lag = np.array([p.lag == lag for p in pairs])
             signs[:, of_lag] = self._correlation(actions[:, of_lag], effect[:, of_lag], lag)
-        whole = (self.jumps <= _JUMP)[:, None]  # where rows are missing, actions and states jump together
+        whole = (self._jumps_of(self._speed) <= _JUMP)[
+            :, None
+        ]  # where rows are missing, actions and states jump together
         cause = _unit(b, np.where(is_velocity, actions, changed) * whole)
         effects = _unit(b, follow * whole) * b.per_step(np.where(signs < 0, -1, 1))
         cause[:, :] = np.where(b.per_step(moved), cause, 0)
