@@ -280,3 +280,74 @@ def test_a_growing_dataset_measures_what_is_new(tmp_path: Path) -> None:
     assert len(newer.episodes["quality_jerk"]) == 4
     dropped = newer.select(episodes=[0]).drop()
     assert dropped.episodes["quality_jerk"].tolist() == newer.episodes["quality_jerk"].tolist()[1:]
+
+
+@pytest.mark.parametrize(
+    "episodes",
+    [
+        [{"observation": np.zeros((t, 2)), "action": np.zeros((t, 1))} for t in (1, 2, 3, 1)],
+        [{"observation": np.arange(t), "action": np.zeros(t, np.int64)} for t in (1, 4)],
+        [
+            {
+                "observation": {"a": np.full((5, 3), np.nan), "b": np.full(5, np.inf)},
+                "action": np.ones((5, 2), np.float16),
+            }
+        ],
+        [{"observation": np.zeros((3, 8, 8, 3), np.uint8), "action": np.zeros((3, 2))}] * 3,
+        [{"observation": np.full((4, 2), 1e300), "action": np.full((4, 2), -1e300), "info": {"t": np.full(4, np.nan)}}],
+        [{"observation": np.zeros((4, 2)), "action": np.zeros((4, 2)), "info": {"time": np.arange(4) * 10**9}}],
+        [{"observation": np.zeros((4, 2)), "action": np.zeros((4, 0))}],
+    ],
+    ids=["short", "whole numbers", "not finite", "black", "huge", "nanoseconds", "no elements"],
+)
+def test_odd_episodes_are_measured(tmp_path: Path, episodes: list[dict[str, np.ndarray]]) -> None:
+    """Nothing fails, and shares are shares."""
+    ds = made(episodes, tmp_path)
+    assert rlds_cli.check(ds, measures=["all"], jobs=0).id == "local/arm"
+    for name in ds.episodes.measures:
+        values = ds.episodes[name]
+        assert values.shape == (len(episodes),)
+        if next(m.unit for m in MEASURES if m.name == name) == "share" and name != "quality_jitter":
+            assert np.nanmax(values, initial=0) <= 1 + 1e-9
+            assert np.nanmin(values, initial=0) >= -1e-9
+    if "info" in episodes[0] and "time" in episodes[0]["info"]:
+        assert ds.episodes["quality_rate"].tolist() == [1.0]
+
+
+def test_a_dataset_without_episodes(tmp_path: Path) -> None:
+    with rlds_cli.writer("local/live", cache_dir=tmp_path) as w:
+        w.add_episodes([arm()])
+    with rlds_cli.writer("local/live", cache_dir=tmp_path) as w:
+        w.clear()
+    ds = rlds_cli.open_dataset("local/live", cache_dir=tmp_path)
+    assert ds.num_episodes == 0
+    assert [f for f in rlds_cli.check(ds, measures=["all"]).findings if f.check == "measures"] == []
+
+
+def test_episodes_are_drawn_by_measures(tmp_path: Path) -> None:
+    """Weights of a measure: an episode of weight 0 is never drawn."""
+    from rlds_cli.loader import Loader, Weighted
+
+    ds = made([arm(rest=r) for r in (0, 20)], tmp_path)
+    Measures(ds).compute(["motion"], jobs=0)
+    loader = Loader(ds, batch_size=64, sampler=Weighted("quality_idle_run"), fields=["observation", "episode/length"])
+    batch = next(iter(loader))
+    whole = ds.episode(1)["observation"]
+    assert all(np.isclose(row, whole).all(axis=1).any() for row in np.asarray(batch["observation"]))
+
+
+@pytest.mark.slow
+def test_processes_measure_as_one_does(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 255, (30, 40, 16, 16, 3), np.uint8)
+    arms = [arm(seed=k) for k in range(30)]
+    episodes = [
+        {"observation": {"top": f, "q": e["observation"]}, "action": e["action"]}
+        for f, e in zip(frames, arms, strict=True)
+    ]
+    one, two = (made(episodes, tmp_path / name) for name in ("one", "two"))
+    Measures(one).compute(["all"], jobs=0)
+    Measures(two).compute(["all"], jobs=2)
+    assert one.episodes.measures == two.episodes.measures
+    for name in one.episodes.measures:
+        assert np.array_equal(one.episodes[name], two.episodes[name], equal_nan=True), name

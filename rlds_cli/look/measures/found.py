@@ -363,8 +363,8 @@ def steps(m: StoredMeasures, code: str, episode: int, element: int = 0) -> tuple
     show = _SHOWN.get(code)
     if show is None:
         return ()
-    block = Block(m.rows, episode, episode + 1)
-    return show(Vectors(block, m.roles), episode, element)
+    with np.errstate(all="ignore"):  # infinities among the values
+        return show(Vectors(Block(m.rows, episode, episode + 1), m.roles), episode, element)
 
 
 def _long_enough(block: Block, flags: BoolArray, episode: int, least: int = 1) -> tuple[StepRange, ...]:

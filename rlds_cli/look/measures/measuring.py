@@ -466,14 +466,16 @@ class _Task:
 def _measure(task: _Task, groups: tuple[Group, ...], first: int, stop: int) -> dict[Group, Values]:
     """Return the measures of groups, of episodes ``first`` up to, but without, ``stop``."""
     if "camera" in groups:
-        each = [cameras.measured(task.rows, task.roles, k) for k in range(first, stop)]
+        with np.errstate(all="ignore"):
+            each = [cameras.measured(task.rows, task.roles, k) for k in range(first, stop)]
         whole = {name: np.concatenate([of[name] for of in each]) for name in each[0]}
         return {"camera": whole | _nothing(whole, stop - first)}
     vectors = Vectors(Block(task.rows, first, stop), task.roles)
     found: dict[Group, Values] = {}
-    for group in groups:
-        values = {"time": vectors.time, "motion": vectors.motion, "action": vectors.action}[group]()
-        found[group] = values | _nothing(values, stop - first)
+    with np.errstate(all="ignore"):  # infinities among the values
+        for group in groups:
+            values = {"time": vectors.time, "motion": vectors.motion, "action": vectors.action}[group]()
+            found[group] = values | _nothing(values, stop - first)
     return found
 
 

@@ -85,7 +85,8 @@ class Vectors:
     def _scale(self, names: tuple[str, ...], values: Array) -> Array:
         """Return one divided by the range of each element in each episode [episodes, n]; 0 for those that are fixed."""
         b, units, at = self.block, list[Array](), 0
-        ranges = b.max(values).astype(np.float64) - b.min(values)
+        with np.errstate(invalid="ignore", over="ignore"):
+            ranges = b.max(values).astype(np.float64) - b.min(values)
         ranges[~np.isfinite(ranges)] = 0
         for name in names:
             own = ranges[:, at : at + b.values([name]).shape[1]]
