@@ -305,7 +305,7 @@ def test_lines_that_do_the_same(browser: chromium.Browser, viewer: Viewer) -> No
         "copy Python": 'ds = rlds_cli.open_dataset("local/films#v1")\nds.episode(1)',
     }.items():
         page.run(f"[...document.querySelectorAll('button')].find(b => b.textContent === '{button}').click()")
-        page.wait_for(f"document.getElementById('said').textContent.includes('{line}')")
+        page.wait_for(f"document.getElementById('said').textContent.includes({json.dumps(line)})")
 
 
 @pytest.mark.parametrize("place", ["", "#/d/~0", "#/e/~0/0"])
