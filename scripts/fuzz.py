@@ -519,6 +519,19 @@ def _database() -> bytes:
         return path.read_bytes()
 
 
+def _rerun() -> bytes:
+    """An episode of numbers, images and texts as `rlds export --to rerun` writes it."""
+    import rlds_cli
+
+    rng = np.random.default_rng(0)
+    e = {"observation": {"q": rng.normal(size=(5, 2)), "cam": rng.integers(0, 255, (5, 8, 8, 3), np.uint8)}}
+    e |= {"action": rng.normal(size=(4, 1)), "note": ["a", "b", "c", "d"], "large": rng.normal(size=(4, 70))}
+    with tempfile.TemporaryDirectory() as directory:
+        ds = rlds_cli.create("local/fuzz", [e], fps=10, cache_dir=directory, progress=False)
+        rlds_cli.export(ds, "rerun", f"{directory}/out", progress=False, verify=False)
+        return Path(f"{directory}/out/episode_0000.rrd").read_bytes()
+
+
 _LINES = b"".join(
     json.dumps({"topic": topic, "time": k / 50, "x": [k, 0.5], "on": {"a": k}}).encode() + b"\n"
     for k in range(4)
@@ -536,6 +549,11 @@ TARGETS = {
         else {}
     ),
     "recording_database": Target((_database(),), importing("recordings", "x.db3"), slow=True),
+    **(
+        {"recording_rerun": Target((_rerun(),), importing("recordings", "x.rrd"), slow=True)}
+        if find_spec("rerun")
+        else {}
+    ),
     "recording_lines": Target((_LINES,), importing("recordings", "x.jsonl"), slow=True),
     "video": Target(
         (_video("libx264", 4, "matroska"), _video("mpeg4", 6, "avi"), _video("libvpx", 4, "webm")),
