@@ -195,6 +195,20 @@ def test_the_lines_that_do_the_same(ds: rlds_cli.Dataset, monkeypatch: pytest.Mo
     assert selected.episodes["success rate"].tolist() == sorted(r.values["success rate"] for r in page.episodes)
 
 
+def test_no_dataset_is_made_at_an_address(
+    ds: rlds_cli.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLDS_HOME", str(ds.path.parents[2]))
+    run_rlds("push", "local/table", str(tmp_path / "pushed"))
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+
+    done = run_rlds("episodes", str(tmp_path / "pushed"), "--where", "length == 2", "--json")
+
+    found = json.loads(done.stdout)
+    assert found["select"] is None and "--where 'length == 2'" in found["shell"]
+    assert [row["number"] for row in found["episodes"]] == np.flatnonzero(ds.episodes["length"] == 2)[:20].tolist()
+
+
 def test_the_command_lists_episodes(ds: rlds_cli.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLDS_HOME", str(ds.path.parents[2]))
 

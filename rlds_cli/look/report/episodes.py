@@ -212,7 +212,8 @@ class EpisodeTable:
             columns=self.columns,
             cameras=self.cameras,
             episodes=tuple(rows),
-            **_lines(ref, home, where=where, ordered=ordered),
+            **_lines(ref, home, where=where, ordered=ordered)
+            | ({"select": None} if self.dataset.store.address else {}),  # what lies there stays as it is
         )
 
     def spreads(self, where: str | None = None, names: Sequence[str] | None = None) -> TableSpreads:
