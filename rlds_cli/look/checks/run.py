@@ -146,23 +146,26 @@ def check_archive(
         return replace(check(ds, progress=progress), id=str(path), path=Path(path))
 
 
-def quick(ds: Dataset) -> tuple[Finding, ...]:
-    """Findings from the manifest and the episode table, with the places that were recorded at conversion."""
+def quick(ds: Dataset, *, computed: bool = False) -> tuple[Finding, ...]:
+    """Findings from the manifest and the episode table, with the places that were recorded at conversion.
+
+    ``computed`` statistics of a growing dataset, which reads all its rows once, tell as much as recorded ones.
+    """
     recorded, found = dict[tuple[str, str | None], Finding](), list[Finding]()
     for note in ds.manifest.notes:
         if "severity" in note:
             known = of_note(note)
             recorded[known.code, known.field] = known
-    for f in manifest_findings(ds):
+    for f in manifest_findings(ds, computed=computed):
         known = recorded.get((f.code, f.field), f)
         # A record may be cut, where the episode table tells all episodes.
         found.append(replace(known, num_episodes=f.num_episodes, episodes=f.episodes) if f.episodes else known)
     return ranked([*found, *_reader_notes(ds)])
 
 
-def manifest_findings(ds: Dataset, *, without: Collection[str] = ()) -> Iterator[Finding]:
-    """Run the quick part of all checks but those ``without`` on the manifest and the episode table."""
-    s = Subject(Dataset(ds.store), thorough=False)
+def manifest_findings(ds: Dataset, *, without: Collection[str] = (), computed: bool = False) -> Iterator[Finding]:
+    """Run the quick part of all checks but those ``without`` on the manifest and the episode table; see `quick`."""
+    s = Subject(Dataset(ds.store), thorough=False, computed=computed)
     for name, find in CHECKS:
         if name not in _OF_ROWS and name not in without:
             with suppress(Skipped):

@@ -33,11 +33,13 @@ class Skipped(Exception):
 class Subject:
     """A dataset under examination.
 
-    A check that is not ``thorough`` reads the manifest and the episode table only, no rows.
+    A check that is not ``thorough`` reads the manifest and the episode table only, no rows; with ``computed``
+    statistics of those that the version has not recorded.
     """
 
     ds: Dataset
     thorough: bool = True
+    computed: bool = False
     explained: set[str] = field(default_factory=set)  # codes of known defects that findings have named
 
     # -- facts about the dataset
@@ -76,7 +78,7 @@ class Subject:
         """Statistics of the fields; where no rows are read only those that the version has recorded."""
         store = self.ds.store
         recorded = store.manifest is store.table.manifest  # else it computes those that the version lacks
-        return self.ds.stats if self.thorough or recorded else {}
+        return self.ds.stats if self.thorough or self.computed or recorded else {}
 
     # -- rows
 

@@ -238,7 +238,7 @@ def summarise(
         episode_columns=summarise_own_columns(ds),
         metadata=m.metadata,
         notes=m.notes,
-        findings=quick(ds),
+        findings=quick(ds, computed=True),  # it shows them
         provenance=m.provenance,
         shared=m.shared,
         version=ds.version,
