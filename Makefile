@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready $(KERNEL)
 PEERS  := PYTHONPATH=. .bench-data/peers/bin/python
 TORCHRL := 0.14.0
 
-.PHONY: help docs demo test test-docs test-view test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-video bench-preprocess bench-grow bench-share bench-versions bench-remote test-export learn soak fuzz attack screenshots clean
+.PHONY: help docs demo test test-docs test-view test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-video bench-preprocess bench-grow bench-share bench-versions bench-remote bench-defects test-export learn soak fuzz attack screenshots clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
@@ -30,6 +30,7 @@ help:
 	@echo "make bench-grow  figures of datasets that grow"
 	@echo "make bench-versions  time and bytes of selections, trims and labels; BEFORE=COMMIT as well"
 	@echo "make bench-share  figures of export and push, beside copies and other uploads"
+	@echo "make bench-defects  planted faults that rlds check --measure finds, false findings, and what measures cost"
 	@echo "make bench-remote  figures of datasets at an address, over the loopback interface"
 	@echo "make test-export  LeRobot and TensorFlow Datasets read what is exported to them; installs both, 3 GB"
 	@echo "make learn     the training examples in full, and whether they reach what they should: about nine minutes"
@@ -136,6 +137,9 @@ bench-share: $(READY) .bench-data/peers/.ready
 
 bench-versions: $(READY)
 	$(BIN)/python benchmarks/versions.py $(if $(BEFORE),--before $(BEFORE))
+
+bench-defects: $(READY)
+	PYTHONPATH=. $(BIN)/python benchmarks/defects
 
 bench-remote: $(READY) .bench-data/remote-peers/.ready
 	$(BIN)/python benchmarks/remote.py

@@ -203,6 +203,8 @@ class StoredMeasures:
             return False
         group = self._own[name]["group"] if name in self._own else catalogue.measure(name).group
         of = "motion" if group == "labels" else group
+        if not any(len(self._open(of, place)) for place in self._places):
+            return False  # without a look at the digests, which may be at an address
         return bool(self._results(of).find(self._names(of))[1].all())
 
     @property
@@ -430,12 +432,15 @@ class StoredMeasures:
         names = self._names(group)
         found = list[Results]()
         for where in self._places if place is None else [place]:
-            if (group, where) not in self._opened:
-                self._opened[group, where] = Results(where, group, self._about(group))
-            found.append(self._opened[group, where])
+            found.append(self._open(group, where))
             if found[-1].find(names)[1].all():
                 return found[-1]
         return found[0]
+
+    def _open(self, group: str, place: Path) -> Results:
+        if (group, place) not in self._opened:
+            self._opened[group, place] = Results(place, group, self._about(group))
+        return self._opened[group, place]
 
     @cached_property
     def _own(self) -> Mapping[str, Mapping[str, str]]:

@@ -91,6 +91,9 @@ class Results:
             parts = [_decoded(*r["values"][name]) for r in records if r["values"][name][1][1:] == shape[1:]]
             self._values[name] = np.concatenate(parts)[order]
 
+    def __len__(self) -> int:
+        return len(self._names)
+
     @property
     def measures(self) -> tuple[str, ...]:
         """Names of what was computed."""
