@@ -351,3 +351,16 @@ def test_processes_measure_as_one_does(tmp_path: Path) -> None:
     assert one.episodes.measures == two.episodes.measures
     for name in one.episodes.measures:
         assert np.array_equal(one.episodes[name], two.episodes[name], equal_nan=True), name
+
+
+@pytest.mark.parametrize("text", ["[]", '{"pairs": 3}', "{", None])
+def test_roles_that_another_program_has_written_are_learned_anew(tmp_path: Path, text: str | None) -> None:
+    ds = made([arm(seed=k) for k in range(6)], tmp_path)
+    wanted = column(ds, "quality_action_lag")
+    file = tmp_path / "measures" / "local+arm" / "roles.json"
+    if text is None:  # an element that there is not
+        roles = json.loads(file.read_text())
+        roles["pairs"][0]["action"] = 99
+        text = json.dumps(roles)
+    file.write_text(text)
+    assert column(ds, "quality_action_lag").tolist() == wanted.tolist()

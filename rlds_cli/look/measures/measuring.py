@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,7 +28,7 @@ from rlds_cli.look.measures import cameras, catalogue, results, siblings
 from rlds_cli.look.measures.blocks import Block
 from rlds_cli.look.measures.catalogue import Group
 from rlds_cli.look.measures.results import Results
-from rlds_cli.look.measures.roles import Roles
+from rlds_cli.look.measures.roles import Pair, Roles
 from rlds_cli.look.measures.vectors import SIGNATURE, Values, Vectors
 from rlds_cli.store import Store
 from rlds_cli.ted import VIDEO
@@ -105,9 +105,22 @@ class StoredMeasures:
                 found = Roles.of_json(kept)
             except (KeyError, TypeError, ValueError):
                 continue
-            if replace(found, pairs=None) == of_fields:
+            if replace(found, pairs=None) == of_fields and self._fit(found.pairs or ()):
                 return found
         return of_fields
+
+    def _fit(self, pairs: Sequence[Pair]) -> bool:
+        """Return whether pairs that were read name elements that there are."""
+        of_fields = Roles.of(self.store.fields)
+        widths = [
+            sum(max(1, math.prod(self.store.fields[n].shape)) for n in of)
+            for of in (of_fields.actions, of_fields.states)
+        ]
+        return all(
+            type(k) is int and 0 <= k < width
+            for p in pairs
+            for k, width in zip((p.action, p.state), widths, strict=True)
+        )
 
     # -- reading
 

@@ -197,9 +197,9 @@ class Vectors:
             if widest >= (1 - _TURN_MARGIN) * turn:
                 near |= np.abs(size - turn) <= _TURN_MARGIN * turn
         found = np.zeros(self.block.steps, bool)
-        for at in np.flatnonzero(near.any(axis=1)).tolist():
-            around = np.maximum(size[max(0, at - 1)], size[min(at + 1, len(size) - 1)])
-            found[at] = (near[at] & (size[at] > _FAR * around)).any()
+        at = np.flatnonzero(near.any(axis=1))
+        around = np.maximum(size[np.maximum(at - 1, 0)], size[np.minimum(at + 1, len(size) - 1)])
+        found[at] = (near[at] & (size[at] > _FAR * around)).any(axis=1)
         return found
 
     @cached_property
