@@ -46,6 +46,10 @@ def test_findings_are_dropped_with_an_account(arm: rlds_cli.Dataset) -> None:
     assert (idle["episodes"], idle["siblings"]["above"]) == ([5], 0.1)
     assert [r[0] for r in idle["ranges"]] == [5]
     assert b"--drop-findings idle,time-jump" in run_rlds("log", "local/arm@clean").stdout
+    compared = run_rlds("diff", "local/arm", "local/arm@clean").stdout.decode()
+    assert "2 only in a: 5, 13" in compared
+    assert "b: idle by quality_idle_share: left out of local/arm: 5" in compared
+    assert "b: time-jump by quality_time_gap: left out of local/arm: 13" in compared
     assert clean.fingerprint == arm.select(episodes=np.delete(np.arange(24), [5, 13])).fingerprint
     assert run_rlds("select", "local/arm", "--drop-findings", "idel", "--as", "x").returncode != 0
 

@@ -43,7 +43,7 @@ class DifferencePage:
         yield fitting(console, options, [lambda: _counts(d, self.everything)])
         yield fitting(console, options, [partial(_fields, d, detail) for detail in (2, 1, 0)])
         if d.episodes:
-            yield from (line(console, text) for text in _episodes(d.episodes))
+            yield from (line(console, text) for text in (*_episodes(d.episodes), *d.why))
         yield from (line(console, text) for text in (*_columns(d), *_facts(d)))
 
 

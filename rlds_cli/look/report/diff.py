@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -151,7 +152,8 @@ class Difference:
 
     ``same``: content and fingerprint are equal, in any encoding. ``close``: the same, or within a given tolerance, with
     everything else equal: names of fields, texts, lengths, ends, seeds, splits. ``columns`` are the users' episode
-    columns that differ. ``facts`` are not content: also of the same content they may differ.
+    columns that differ. ``facts`` are not content: also of the same content they may differ. ``why`` says by which
+    measures episodes and steps of either dataset were chosen, see docs/measures.md.
     """
 
     a: Side
@@ -166,6 +168,7 @@ class Difference:
     episodes: EpisodesDifference | None
     columns: tuple[ColumnDifference, ...] = ()
     facts: tuple[FactDifference, ...] = ()
+    why: tuple[str, ...] = ()
 
 
 def compare(
@@ -217,7 +220,28 @@ def compare(
         episodes=None if same else _episodes(one, other),
         columns=() if same else tuple(labels.of_columns(one, other)),
         facts=tuple(labels.of_facts(one, other)),
+        why=() if same else tuple(f"{side}: {says}" for side, ds in (("a", one), ("b", other)) for says in _why(ds)),
     )
+
+
+def _why(ds: Dataset) -> Iterator[str]:
+    """Say by which measures episodes and steps of a dataset were chosen, as its provenance has it."""
+    for step in ds.manifest.provenance:
+        for account in step.get("args", {}).get("measured", ()):
+            with suppress(AttributeError, KeyError, TypeError):  # the manifest may be a stranger's
+                yield from _told(account, str(step["from"]))
+
+
+def _told(account: Mapping[str, Any], source: str) -> Iterator[str]:
+    if "where" in account:
+        yield f"chosen from {source} where {account['where']}"
+    for f in account.get("findings", ()):
+        numbers, does = list(map(int, f["episodes"])), "trimmed" if "trim" in account else "left out"
+        named = f"{', '.join(map(str, numbers[:FEW]))}{', ...' if len(numbers) > FEW else ''}"
+        by = f" by {f['measure']}" if f["measure"] else ""
+        yield f"{f['code']}{by}: {does} of {source}: {named}"
+    if "rule" in account:
+        yield f"{account['trim']}: a rule for all episodes of {source}"
 
 
 def _side(ds: Dataset) -> Side:
