@@ -33,6 +33,7 @@ AT_HAND = [
     "preprocess.run",
     "preprocess.reward_from_goal",
     "loader.Loader",
+    "measures.Measures",
     "importing.import_files",
     "checks.check",
     "report.write_page",
