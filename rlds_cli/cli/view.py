@@ -19,6 +19,7 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.progress import silent
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
+from rlds_cli.errors import UnknownLayout
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -127,7 +128,11 @@ def _imported(path: str, cache_dir: Path | None) -> Iterator[Dataset]:
     from rlds_cli.make import import_files, plan_import
 
     id = f"local/{_name(path)}"
-    planned = plan_import([path], id, cache_dir=cache_dir)
+    try:
+        planned = plan_import([path], id, cache_dir=cache_dir)
+    except UnknownLayout as e:  # the options that its hint names are those of an import
+        hint = f"rlds import {path} --as {id} takes options: {e.hint}" if e.hint else None
+        raise UnknownLayout(e.message, hint=hint) from e
     size = planned.array_bytes if planned.array_bytes is not None else planned.bytes
     own = home.Home(settings.read(cache_dir).home)
     work = ids.parse(f"local/view-{secrets.token_hex(4)}")

@@ -20,6 +20,7 @@ from PIL import Image
 from viewer import Viewer, viewing
 
 import rlds_cli
+from rlds_cli.cli import main
 from rlds_cli.view.app import PAGES
 from rlds_cli.view.subjects import Subjects
 
@@ -261,3 +262,11 @@ def test_files_are_shown_and_leave_nothing(tmp_path: Path) -> None:
         assert "removed at the end" in ended(process)
     assert not list((home / "partial").iterdir()) and file.exists()
     assert not (home / "datasets").exists() or not list((home / "datasets").rglob("zarr.json"))
+
+
+def test_files_that_are_not_recognised_lead_to_an_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "odd.h5"
+    with h5py.File(file, "w") as f:
+        f["quux"] = np.zeros((9, 3))
+    assert main(["view", "--no-open", str(file), "--home", str(tmp_path / "home")]) == 1
+    assert f"rlds import {file} --as local/odd" in capsys.readouterr().err
