@@ -16,11 +16,11 @@ import h5py
 import numbered_films as films
 import numpy as np
 import pytest
+from conftest import run_rlds
 from PIL import Image
 from viewer import Viewer, viewing
 
 import rlds_cli
-from rlds_cli.cli import main
 from rlds_cli.view.app import PAGES
 from rlds_cli.view.subjects import Subjects
 
@@ -264,9 +264,9 @@ def test_files_are_shown_and_leave_nothing(tmp_path: Path) -> None:
     assert not (home / "datasets").exists() or not list((home / "datasets").rglob("zarr.json"))
 
 
-def test_files_that_are_not_recognised_lead_to_an_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_are_not_recognised_lead_to_an_import(tmp_path: Path) -> None:
     file = tmp_path / "odd.h5"
     with h5py.File(file, "w") as f:
         f["quux"] = np.zeros((9, 3))
-    assert main(["view", "--no-open", str(file), "--home", str(tmp_path / "home")]) == 1
-    assert f"rlds import {file} --as local/odd" in capsys.readouterr().err
+    done = run_rlds("view", "--no-open", file, "--home", tmp_path / "home")
+    assert done.returncode == 1 and f"rlds import {file} --as local/odd" in done.stderr.decode()
