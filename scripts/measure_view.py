@@ -360,10 +360,8 @@ def cameras() -> Figures:
 def clicks() -> Figures:
     """Measure what the server and the page hold after many clicks, less what they held after the first two minutes."""
     id = filmed("local/filmed", 1, 60)
-    small_home = HOME / "clicks"
-    if not (small_home / "datasets").exists():
+    if not (HOME / "datasets" / "local" / "rig").exists():
         small("local/rig", HOME)
-        small_home.mkdir()
     rng = np.random.default_rng(0)
     with browser() as tabs, viewer() as (address, pid):
         page = tabs.visit(address)

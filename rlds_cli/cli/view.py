@@ -131,7 +131,7 @@ def _imported(path: str, cache_dir: Path | None) -> Iterator[Dataset]:
     try:
         planned = plan_import([path], id, cache_dir=cache_dir)
     except UnknownLayout as e:  # the options that its hint names are those of an import
-        hint = f"rlds import {path} --as {id} takes options: {e.hint}" if e.hint else None
+        hint = f"{e.hint}; options are those of rlds import {path} --as {id}" if e.hint else None
         raise UnknownLayout(e.message, hint=hint) from e
     size = planned.array_bytes if planned.array_bytes is not None else planned.bytes
     own = home.Home(settings.read(cache_dir).home)

@@ -139,9 +139,7 @@ def application(subjects: Subjects, decoding: Decoding, *, read_only: bool = Fal
 
 
 async def _nothing(request: Request, e: Exception) -> Response:
-    return refused(
-        NotThere("There is nothing at this address.", hint="docs/view-interface.md has those that there are")
-    )
+    return refused(NotThere("There is nothing at this address.", hint="rlds view printed that of the pages"))
 
 
 async def _failed(request: Request, e: Exception) -> Response:

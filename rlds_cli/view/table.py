@@ -40,7 +40,7 @@ def dataset(query: Query) -> Response:
 def changed(query: Query) -> Response:
     """Answer with the size of the newest version; with 304 if it is the one that is known."""
     ds = query.subjects.dataset(query.text("d"))
-    counts = {"version": ds.version, "episodes": ds.num_episodes, "steps": ds.num_steps}
+    counts = {"version": ds.version, "episodes": ds.num_episodes, "steps": ds.num_steps, "created": ds.manifest.created}
     state = f"{ds.version} {ds.num_episodes} {ds.manifest.created} {ds.manifest.fingerprint}"
     return record(query, counts, etag=hashlib.sha256(state.encode()).hexdigest()[:20])
 

@@ -443,7 +443,7 @@ def test_it_follows_a_dataset_that_grows_and_says_when_it_is_gone(browser: chrom
             page.wait_for(f"{COUNT} === '8 episodes' && JSON.stringify({NUMBERS}) === '[0,1,2,3,4,5,6,7]'")
             page.wait_for("document.querySelector('.ds-facts').textContent.startsWith('8 episodes')")
         shutil.rmtree(tmp_path / "datasets" / "local" / "growing")
-        page.wait_for("document.getElementById('said').textContent.includes('is not in this home')")
+        page.wait_for("document.querySelector('.problem')?.textContent.includes('is not in this home')")
 
 
 @pytest.mark.parametrize("width", [390, 1280])

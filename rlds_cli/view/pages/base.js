@@ -7,6 +7,8 @@ export class Refused extends Error {
   }
 }
 
+export const ended = () => new Refused({ error: "The server does not answer.", hint: "rlds view starts it again, at another address" }, 0);
+
 const known = new Map(); // address -> {etag, value}: records that the server may say are still the same
 
 function address(path, parameters) {
@@ -29,7 +31,7 @@ async function ask(path, parameters, signal) {
     response = await fetch(url, { signal, cache: "no-store", headers: before ? { "If-None-Match": before.etag } : {} });
   } catch (e) {
     if (e.name === "AbortError") throw e;
-    throw new Refused({ error: "The server does not answer.", hint: "rlds view starts it again" }, 0);
+    throw ended();
   }
   if (response.status === 304 && before) return { response, before };
   if (!response.ok) {

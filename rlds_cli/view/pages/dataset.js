@@ -67,13 +67,18 @@ export async function dataset(main, [key], query) {
   describe();
   show(query.get("tab") ?? "episodes");
 
-  let failed = false;
+  let failed = null;
   const timer = setInterval(async () => {
     if (document.hidden || v) return;
     try {
       const now = await get("changed", { d: key }, life.signal);
-      failed = false;
+      failed?.remove();
+      failed = null;
       if (now === newest) return;
+      if (now.created !== newest.created && now.version <= newest.version) {
+        dispatchEvent(new Event("hashchange")); // another dataset by the same name: the page begins anew
+        return say("another dataset has taken its place");
+      }
       const more = now.episodes - newest.episodes;
       newest = now;
       say(more > 0 ? `${plural(more, "more episode")}` : "the dataset has changed");
@@ -82,8 +87,8 @@ export async function dataset(main, [key], query) {
       table.refresh();
     } catch (e) {
       if (e.name === "AbortError" || failed) return;
-      failed = true;
-      say(e.message);
+      failed = problem(e);
+      main.prepend(failed);
     }
   }, 1000);
   return () => {

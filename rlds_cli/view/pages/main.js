@@ -1,6 +1,6 @@
 // Which page is shown: the home, a dataset with its episodes, or one episode.
 
-import { get, h, link, place, problem } from "./base.js";
+import { ended, get, h, link, place, problem } from "./base.js";
 
 const PAGES = { d: "dataset", e: "episode", b: "batch" }; // modules, which are fetched when they are shown
 let leave = null; // what the page that is shown has to end
@@ -28,7 +28,8 @@ async function show() {
     else end?.();
   } catch (error) {
     if (error.name === "AbortError" || mine !== turn) return;
-    box.replaceChildren(problem(error));
+    // a module that does not come is a server that has ended
+    box.replaceChildren(problem(error instanceof TypeError && /import/.test(error.message) ? ended() : error));
     if (!error.type && error.status === undefined) console.error(error);
   }
 }

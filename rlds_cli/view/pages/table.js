@@ -16,7 +16,7 @@ export function episodeTable({ key, v, query }) {
   let goal = { ...state }; // what is asked for, before it is there
   let columns = [], shown = null, cameras = [], spreads = new Map(), asking = null, matching = 0, first = Number(query.get("at")) || 0, open = null, version = null;
 
-  const input = h("input.tb-where", { type: "text", value: state.where, spellcheck: "false", autocomplete: "off", autocapitalize: "off", placeholder: "all, or for example: success and length > 100", "aria-label": "show episodes where", "aria-describedby": "tb-error",
+  const input = h("input.tb-where", { type: "text", value: state.where, spellcheck: "false", autocomplete: "off", autocapitalize: "off", placeholder: "all, or for example: length > 100", "aria-label": "show episodes where", "aria-describedby": "tb-error",
     input: () => (clearTimeout(input.timer), (input.timer = setTimeout(() => apply({ where: input.value }, { typed: true }), 450))),
     keydown: (e) => e.key === "Enter" && (clearTimeout(input.timer), apply({ where: input.value })) });
   const clear = h("button", { type: "button", click: () => apply({ where: "" }) }, "Clear");
@@ -74,6 +74,7 @@ export function episodeTable({ key, v, query }) {
     count.textContent = state.where ? `${page.matching.toLocaleString("en")} of ${plural(page.of, "episode")}` : plural(page.of, "episode");
     tell(page);
     frame();
+    if (!page.matching && state.where) error.replaceChildren(h("p.soft", {}, "No episode matches."));
     rows.reset({ count: page.matching });
     rows.put(0, page.episodes);
     if (again) rows.update();
