@@ -48,7 +48,7 @@ def check(
         typer.Option(
             "--measure",
             metavar="time|motion|action|camera|labels|all",
-            help="Compute measures of episodes, keep them in the home, and find episodes unlike their siblings.",
+            help="Compute measures of episodes, and find those unlike their siblings.",
         ),
     ] = None,
     fn: Annotated[
@@ -101,19 +101,14 @@ def check(
     Notes: constant-element, constant-reward, constant-info, spike, never-terminated, both-flags, next-unknown,
     not-decoded, uneven-rate.
 
-    With --measure, episodes that differ from their siblings are warnings: time-jump, dropped-rows, idle, frozen-signal,
-    dead-joint, encoder-wrap, saturated-action, inverted-action, action-lag, frozen-camera, black-camera,
-    overexposed-camera, blurred-camera, swapped-camera, lone-task, empty-task, success-mismatch, near-duplicate.
-    Measures are words of --where from then on.
-
-    docs/check.md and docs/measures.md explain them.
+    With --measure, episodes that differ from their siblings are warnings, such as idle, frozen-camera and action-lag;
+    measures are words of --where from then on. docs/check.md and docs/measures.md explain all codes.
 
     With --episodes, the exit code does not depend on the findings.
 
     \b
     Examples:
       rlds check d4rl/antmaze-umaze-diverse-v2 --strict
-      rlds check local/day1 --measure motion --measure action
       rlds check local/day1 --measure all --since v3
       rlds check local/day1 --measure motion --suppress idle --reason "they wait for a person"
     """
