@@ -110,7 +110,7 @@ def check(
     Examples:
       rlds check d4rl/antmaze-umaze-diverse-v2 --strict
       rlds check local/day1 --measure all --since v3
-      rlds check local/day1 --measure motion --suppress idle --reason "they wait for a person"
+      rlds check local/day1 --measure motion --suppress idle --reason waits
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import home, look
