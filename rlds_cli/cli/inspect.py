@@ -89,11 +89,7 @@ def inspect(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import home
 
-    if ref.startswith("sample/"):  # they come with rlds
-        from rlds_cli.make import load
-
-        with out.progress() as progress:
-            load(ref, cache_dir=cache_dir, progress=progress)
+    remote.fetch_sample(ref, cache_dir)
     there = remote.opened(ref, cache_dir)
     found, is_dataset = (Ref(there.path), True) if there else home.version_or_file(ref, cache_dir=cache_dir)
     path = Path(found.place)

@@ -1,4 +1,4 @@
-"""Datasets at an address, for commands that read a dataset: open them, and say what was fetched."""
+"""Datasets that are fetched for commands that read one: samples, and those at an address."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ from rlds_cli.cli import out
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
+
+
+def fetch_sample(ref: str, cache_dir: Path | None) -> None:
+    """Download a dataset ``sample/...`` that is not here; nothing for any other. Samples come with rlds."""
+    if not ref.startswith("sample/"):
+        return
+    from rlds_cli.make import load
+
+    with out.progress() as progress:
+        load(ref, cache_dir=cache_dir, progress=progress)
 
 
 def opened(ref: str, cache_dir: Path | None) -> Dataset | None:

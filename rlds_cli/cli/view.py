@@ -99,11 +99,7 @@ def _opened(ref: str, cache_dir: Path | None) -> Iterator[Dataset | str]:
     from rlds_cli.base import settings
     from rlds_cli.dataset import open_dataset
 
-    if ref.startswith("sample/"):  # they come with rlds
-        from rlds_cli.make import load
-
-        with out.progress() as progress:
-            load(ref, cache_dir=cache_dir, progress=progress)
+    remote.fetch_sample(ref, cache_dir)
     there = remote.opened(ref, cache_dir)
     if there is not None:
         yield there

@@ -52,9 +52,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        if scope["type"] == "lifespan":
-            return await self._app(scope, receive, send)
-        if scope["type"] != "http":  # no websocket is offered
+        if scope["type"] != "http":  # neither a websocket nor a lifespan is offered
             return None
 
         async def guarded(message: MutableMapping[str, Any]) -> None:
