@@ -28,21 +28,26 @@ export async function dataset(main, [key], query) {
   const panel = h("div", { id: "ds-panel", role: "tabpanel" });
   main.append(h("div.ds-head", {}, h("h1", {}, id), facts), pinned, h("div.ds-tabs", { role: "tablist", "aria-label": "what is shown" }, tabs), panel);
 
+  let current = null;
   async function show(name, push = false) {
-    const now = TABS[name] ? name : "episodes";
+    const now = (current = TABS[name] ? name : "episodes");
     if (push) note({ tab: now === "episodes" ? null : now }, { push: true });
     Object.keys(TABS).forEach((t, k) => {
       tabs[k].setAttribute("aria-selected", String(t === now));
       tabs[k].tabIndex = t === now ? 0 : -1;
     });
     panel.setAttribute("aria-labelledby", `tab-${now}`);
-    if (now === "episodes") return panel.replaceChildren(table.element);
+    if (now === "episodes") {
+      if (!table.element.isConnected) (panel.replaceChildren(table.element), table.back());
+      return;
+    }
     panel.replaceChildren(h("p.soft", {}, "…"));
     try {
       const record = await info;
+      if (now !== current) return;
       panel.replaceChildren({ about, findings, versions }[now](record, { key, v, filter: (where) => (show("episodes", true), table.filter(where)) }));
     } catch (e) {
-      if (e.name !== "AbortError") panel.replaceChildren(problem(e));
+      if (e.name !== "AbortError" && now === current) panel.replaceChildren(problem(e));
     }
   }
 

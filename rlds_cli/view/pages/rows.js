@@ -13,7 +13,7 @@ export class Rows {
     box.append(this.inner);
     this.listeners = { scroll: () => this.scrolled(), keydown: (e) => this.key(e) };
     for (const [name, f] of Object.entries(this.listeners)) box.addEventListener(name, f);
-    this.observer = new ResizeObserver(() => this.box.clientHeight && this.go(this.position)); // who was hidden has lost its place
+    this.observer = new ResizeObserver(() => this.box.clientHeight && this.back());
     this.observer.observe(box);
   }
 
@@ -60,6 +60,11 @@ export class Rows {
     this.box.scrollTop = this.last;
     this.last = this.box.scrollTop;
     this.update();
+  }
+
+  /** Show the same rows again; a box that was out of the page has lost its place. */
+  back() {
+    this.go(this.position);
   }
 
   scrolled() {

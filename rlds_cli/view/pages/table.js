@@ -179,6 +179,7 @@ export function episodeTable({ key, v, query }) {
   apply({});
   return {
     element,
+    back: () => rows.back(),
     refresh: () => apply({}, { again: true }),
     filter: (expression) => apply({ where: expression }),
     close() {
