@@ -87,6 +87,15 @@ export function problem(error) {
   return h("div.problem", { role: "alert" }, h("p", {}, error.message), error.hint ? h("p.soft", {}, error.hint) : null);
 }
 
+const styles = new Map();
+
+/** Fetch the rules of some pages, once. */
+export function style(name) {
+  const load = (resolve, reject) => document.head.append(h("link", { rel: "stylesheet", href: `pages/${name}.css`, load: resolve, error: () => (styles.delete(name), reject(ended())) }));
+  if (!styles.has(name)) styles.set(name, new Promise(load));
+  return styles.get(name);
+}
+
 /** The page that the address names: its parts, and its parameters. */
 export function place() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");

@@ -1,8 +1,9 @@
 // Which page is shown: the home, a dataset with its episodes, or one episode.
 
-import { ended, get, h, link, place, problem } from "./base.js";
+import { ended, get, h, link, place, problem, style } from "./base.js";
 
 const PAGES = { d: "dataset", e: "episode", b: "batch" }; // modules, which are fetched when they are shown
+const STYLES = { home: "lists", dataset: "lists" }; // rules of them alone
 let leave = null; // what the page that is shown has to end
 let turn = 0;
 
@@ -21,7 +22,8 @@ async function show() {
   );
   const name = PAGES[parts[0]] ?? "home";
   try {
-    const page = (await import(`./${name}.js`))[name];
+    const [module] = await Promise.all([import(`./${name}.js`), STYLES[name] && style(STYLES[name])]);
+    const page = module[name];
     if (mine !== turn) return;
     const end = await page(box, parts.slice(1), query);
     if (mine === turn) leave = end ?? null;
