@@ -3,7 +3,7 @@
 import { ended, get, h, link, place, problem, style } from "./base.js";
 
 const PAGES = { d: "dataset", e: "episode", b: "batch" }; // modules, which are fetched when they are shown
-const STYLES = { home: "lists", dataset: "lists" }; // rules of them alone
+const STYLES = { home: "lists", dataset: "lists", batch: "batch" }; // rules of them alone
 let leave = null; // what the page that is shown has to end
 let turn = 0;
 
