@@ -1,4 +1,4 @@
-"""The table of docs/layouts.md: what rlds makes of a small archive of each layout, as the readers say it.
+"""The table of docs/families/layouts.md: what rlds makes of a small archive of each layout, as the readers say it.
 
 Run it to compare the page with the readers, and with ``--write`` to write it. The archives are genuine layouts of
 ``tests/data``, and small files that the tests write in the layouts of others.
@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
-PAGE, DATA = ROOT / "docs" / "layouts.md", ROOT / "tests" / "data"
+PAGE, DATA = ROOT / "docs" / "families" / "layouts.md", ROOT / "tests" / "data"
 BEGIN, END = "<!-- table -->\n", "<!-- end of the table -->\n"
 _SHOWN, _LOST = 5, 3  # names of fields, and things that are left out, in a row
 
@@ -263,7 +263,7 @@ def main(arguments: Sequence[str]) -> int:
     if "--write" in arguments:
         PAGE.write_text(found)
     elif found != text:
-        print("docs/layouts.md is not what the readers say: python scripts/layouts.py --write")
+        print("docs/families/layouts.md is not what the readers say: python scripts/layouts.py --write")
         return 1
     return 0
 

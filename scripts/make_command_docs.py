@@ -1,4 +1,4 @@
-"""Write docs/commands.md, and a page for each panel of commands, from the commands themselves.
+"""Write docs/reference/commands.md, and a page for each panel of commands, from the commands themselves.
 
 Usage: python scripts/make_command_docs.py [--check]        --check: exit 1 when a page is not current
 """
@@ -15,7 +15,7 @@ import typer
 from rlds_cli.cli import app
 from rlds_cli.cli.commands import PANELS
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "reference"
 
 _WRITTEN = "<!-- Written by scripts/make_command_docs.py; change the commands, then run it. -->"
 HEAD = f"""\

@@ -1,7 +1,7 @@
 """Find phrases that a reader must read twice in pages, docstrings, help and messages.
 
     python scripts/prose.py                 print the place of each phrase; exit 1 if there are any
-    python scripts/prose.py docs/loader.md  only in these files
+    python scripts/prose.py docs/guides/loader.md  only in these files
 
 Code blocks, inline code and quotations (``>``) are not read.
 """

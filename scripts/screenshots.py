@@ -1,6 +1,6 @@
 """Take pictures of the viewer, and of the reports of the embedded samples, for a person to look at.
 
-``report.png`` in the folder is the picture of docs/report.md: the head of one report and its episode
+``report.png`` in the folder is the picture of docs/guides/report.md: the head of one report and its episode
 distributions. ``view-home.png``, ``view-episodes.png``, ``view-episode.png`` and ``view-sheet.png`` are kept in docs,
 too.
 

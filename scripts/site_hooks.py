@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/RESULTS.md")
+
+_LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)")
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -20,7 +23,12 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Make links from ``docs/`` to the repository, and from the repository to ``docs/``, links within the site."""
-    if page.file.src_uri in PAGES and "/" not in page.file.src_uri:
-        return re.sub(r"\]\(docs/", "](", markdown)
-    return re.sub(r"\]\(\.\./docs/", "](../", markdown) if "/" in page.file.src_uri else markdown.replace("](../", "](")
+    """Make links to files of the repository links within the site, where ``docs/`` is the root."""
+    shown = Path(page.file.src_uri)
+    written = shown if page.file.src_uri in PAGES else Path("docs", shown)
+
+    def within(link: re.Match[str]) -> str:
+        target = os.path.normpath(written.parent / link[1]).removeprefix("docs/")
+        return f"]({os.path.relpath(target, shown.parent)}"
+
+    return _LINK.sub(within, markdown)

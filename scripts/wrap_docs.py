@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 WIDTH = 120
 
-_GENERATED = "docs/commands"  # the beginning of their names
+_GENERATED = "docs/reference/commands"  # the beginning of their names
 _FIGURES = re.compile(r"<!-- figures.*?<!-- end of figures -->", re.S)
 _KEPT = re.compile(r"\||#|<!--|\s*$")  # lines that are no prose: tables, headings, comments, blank ones
 _ITEM = re.compile(r"\s*(?:[*-]|\d+\.) +")
@@ -24,7 +24,7 @@ _MARKUP = re.compile(r"(?:[*+#>|-]|\d+\.|:---)")  # means something else at the 
 
 def pages() -> list[Path]:
     """Return the pages written by hand."""
-    found = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     return sorted(p for p in found if not p.relative_to(ROOT).as_posix().startswith(_GENERATED))
 
 

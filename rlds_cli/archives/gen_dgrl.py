@@ -241,7 +241,7 @@ def _open(stack: ExitStack, path: Path, member: ArchiveMember) -> NpzFile:
     if pickled:
         raise UnsafeArchive(
             f"{path.name}: {member.name} is a pickle, and unpickling can run any code. It is not read.",
-            hint="convert it in a sandbox, then import the result: docs/gen_dgrl.md has the script",
+            hint="convert it in a sandbox, then import the result: docs/families/gen_dgrl.md has the script",
         )
     raise UnknownLayout(f"{path.name}: {member.name} is not an npz of an episode (it begins with {head!r}).")
 

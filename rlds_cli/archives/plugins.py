@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "rlds_cli.readers"
-PAGE = "docs/writing-a-reader.md"
+PAGE = "docs/reference/writing-a-reader.md"
 _FUNCTIONS = ("recognise", "plan", "read", "metadata", "choose", "look_up")
 _OBJECT = "READER"  # of a module that is not the reader itself
 # What a fault of a declaration raises in the code of an engine, where a damaged file hardly does.

@@ -102,7 +102,7 @@ def check(
     not-decoded, uneven-rate.
 
     With --measure, episodes that differ from their siblings are warnings, such as idle, frozen-camera and action-lag;
-    measures are words of --where from then on. docs/check.md and docs/measures.md explain all codes.
+    measures are words of --where from then on. docs/guides/check.md and docs/reference/measures.md explain all codes.
 
     With --episodes, the exit code does not depend on the findings.
 

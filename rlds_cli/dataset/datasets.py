@@ -50,8 +50,8 @@ def open_dataset(
     """Open a dataset that is on this disk, without network, lock and write; or one at an address.
 
     Of a dataset at an address, the manifest and the episode table are fetched; rows arrive in blocks of 64 KiB when
-    they are read, are checked, and stay in the home. See ``docs/remote.md``. A dataset that is in a home with the same
-    content is opened there.
+    they are read, are checked, and stay in the home. See ``docs/guides/remote.md``. A dataset that is in a home with
+    the same content is opened there.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def open_dataset(
     fill : bool
         Of a dataset at an address: after a loader's first batch, have what is missing of its fields arrive in the
         background, if its sampler draws from all of them, and if they fit the cache and the disk; see
-        docs/remote_loader.md. False fetches what is read alone.
+        docs/reference/remote-loader.md. False fetches what is read alone.
 
     Raises
     ------
@@ -309,7 +309,7 @@ class Dataset(Shortcuts):
         raise no_field(name, self.schema, self.id)
 
     def column(self, key: str | tuple[str, ...], *, gaps: bool = False) -> Array:
-        """Return all rows of an array field, [num_rows, ...], read-only; T+1 rows per episode (``docs/ted.md``).
+        """Return all rows of an array field, [num_rows, ...], read-only; T+1 rows per episode.
 
         Mapped from the file; a zarr-encoded dataset is decoded into memory on first use, and kept. ``ds[:][key]`` has
         one value for each transition, of a selection, too.

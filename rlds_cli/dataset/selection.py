@@ -41,7 +41,8 @@ class EpisodeColumns(CodedColumns):
     int64, float64, or texts as objects; where an episode has no value it is None, and NaN in numbers: float64 then,
     which whole numbers of more than 53 bits do not become: those are objects beside None.
 
-    Measures (``quality_idle_share``) are columns, too, and not listed: they are in the home, see docs/measures.md.
+    Measures (``quality_idle_share``) are columns, too, and not listed: they are in the home, see
+    docs/reference/measures.md.
     """
 
     def __init__(self, store: Store, index: IntArray | None, whole: EpisodeColumns | None = None) -> None:
@@ -148,7 +149,7 @@ class EpisodeColumns(CodedColumns):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Names of the measures that were computed for all episodes of the version; see docs/measures.md."""
+        """Names of the measures that were computed for all episodes of the version; see docs/reference/measures.md."""
         own = self._store.own_columns
         return tuple(name for name in self._measures.names if name not in own)
 

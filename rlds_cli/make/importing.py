@@ -111,8 +111,8 @@ def plan_import(
     ref : str
         Id of the new dataset: ``local/NAME``.
     reader : str, optional
-        The reader to use: a name, or ``FILE.py:NAME`` for one of your own, see docs/writing-a-reader.md. By default the
-        one that recognises the content.
+        The reader to use: a name, or ``FILE.py:NAME`` for one of your own, see docs/reference/writing-a-reader.md. By
+        default the one that recognises the content.
     fields : mapping, optional
         Key of the archive for each TED field, as in ``{"observation": "state/q"}``, or a list of keys whose columns are
         joined.
@@ -131,7 +131,7 @@ def plan_import(
         their rows do not have: ``fill`` writes NaN, 0, False or no text there, and ``drop`` leaves the field out. By
         default it is refused, in words that name the file and the column.
     topics : sequence of str, optional
-        Topics of recordings, or patterns of them; by default all. See docs/recordings.md.
+        Topics of recordings, or patterns of them; by default all. See docs/reference/recordings.md.
     hz : float, optional
         Steps per second of recordings; by default each message of the action makes a step.
     nearest : bool, optional
@@ -139,7 +139,7 @@ def plan_import(
     episode_info : str, optional
         A pattern of files that describe episodes, JSON objects or texts of one line: ``labels/*.json``, relative to the
         folder of the data or one above it, where ``*`` stands for the name or the number of an episode. Files whose
-        names or folders are those of an episode need none. See docs/episode-info.md.
+        names or folders are those of an episode need none. See docs/reference/episode-info.md.
     fps, license, description, depth_unit : optional
         As in ``import_files``; a plan only checks them.
     cache_dir : path, optional

@@ -87,7 +87,7 @@ class StoredColumn:
         """Refuse names of TED's own columns, names that no directory can have, and names that differ only in case.
 
         Names with a backquote or a line break cannot be written in expressions. Those with ``@`` are reserved for the
-        places of fields with a clock of their own (docs/format.md).
+        places of fields with a clock of their own (docs/reference/format.md).
 
         Raises
         ------

@@ -85,7 +85,7 @@ class EpisodeTable:
 
     @property
     def num_transitions(self) -> IntArray:
-        """Steps per episode that a value-based learner may use (T, or T-1; see ``docs/ted.md``)."""
+        """Steps per episode that a value-based learner may use (T, or T-1; see ``docs/reference/ted.md``)."""
         unknown: BoolArray = ~self.observed & (self.end != TERMINATED)
         return self.length - unknown
 

@@ -7,7 +7,7 @@ A request passes `guard`, which knows the address that only its user was told, a
 arrays, pictures and videos. What is known of an episode is gathered by `episode`, `cameras`, `elements` and `times`;
 its values are sent by `curves`, `frames` and `videos`, and frames are decoded in other processes, by `decoding`.
 `subjects` knows which datasets may be asked for, and opens their versions. The scripts and the style of the pages are
-files of `pages`, and fetch what docs/view-interface.md describes.
+files of `pages`, and fetch what docs/reference/view-interface.md describes.
 """
 
 from __future__ import annotations

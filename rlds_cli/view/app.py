@@ -1,7 +1,7 @@
 """What the server answers: the pages, records as JSON, and what `media` and `curves` make of rows.
 
-Each answer is a function of a `Query`, which runs in a thread. `ROUTES` has them by path; docs/view-interface.md
-describes them.
+Each answer is a function of a `Query`, which runs in a thread. `ROUTES` has them by path;
+docs/reference/view-interface.md describes them.
 """
 
 from __future__ import annotations

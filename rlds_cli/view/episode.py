@@ -1,6 +1,6 @@
 """What a page knows of an episode before it plays it: fields, cameras, times, marks, texts; and the values of a step.
 
-docs/view-interface.md describes the records.
+docs/reference/view-interface.md describes the records.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from scene import SECRET, Scene, attacks
 ATTACKS, attack = attacks()
 
 ID = "sample/pendulum-d4rl"
-# Every address that docs/view-interface.md describes, with the parameters that it takes.
+# Every address that docs/reference/view-interface.md describes, with the parameters that it takes.
 ADDRESSES: Mapping[str, tuple[str, ...]] = {
     "api/about": (),
     "api/home": (),

@@ -136,7 +136,7 @@ def test_pickles_are_refused_and_the_way_out_is_said(tmp_path: Path, what: str) 
     assert archives.recognise([path]) == ("gen_dgrl", "episodes in a tar, pickled: a_3_1_0.00.npy")
     with pytest.raises(UnsafeArchive, match="unpickling can run any code") as e:
         import_files(path, "local/x")
-    assert "docs/gen_dgrl.md" in str(e.value.hint)
+    assert "docs/families/gen_dgrl.md" in str(e.value.hint)
     write_tar(path, [("0.npz", npz_bytes(dgrl_episode(3, 0))), ("1.npy", PICKLES[what](dgrl_episode(3, 0)))])
     for skip_bad in (False, True):
         with pytest.raises(UnsafeArchive, match=r"1\.npy is a pickle"):
@@ -145,7 +145,7 @@ def test_pickles_are_refused_and_the_way_out_is_said(tmp_path: Path, what: str) 
 
 def test_the_script_of_the_docs_converts_pickles_elsewhere(tmp_path: Path) -> None:
     made = write_pickled_dgrl(tmp_path / "pickled.tar.xz", [5, 8])
-    script = Path(__file__).parents[2] / "docs" / "convert_pickled_procgen.py"
+    script = Path(__file__).parents[2] / "docs" / "families" / "convert_pickled_procgen.py"
     command = [sys.executable, str(script), "pickled.tar.xz", "converted.tar"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stderr == ""

@@ -22,7 +22,7 @@ from rlds_cli.make import importing
 from rlds_cli.make.importing import import_files
 from rlds_cli.registry import OwnRegistries
 
-PAGE = Path(__file__).parents[2] / "docs" / "writing-a-reader.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "writing-a-reader.md"
 RIG = re.findall(r"<!-- reader -->\n```python\n(.*?)```", PAGE.read_text(), re.S)[0] + "\nREADER = Rig()\n"
 
 

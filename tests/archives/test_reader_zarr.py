@@ -1,4 +1,4 @@
-"""The reader of a Zarr layout of one's own in docs/zarr.md."""
+"""The reader of a Zarr layout of one's own in docs/reference/zarr.md."""
 
 from __future__ import annotations
 

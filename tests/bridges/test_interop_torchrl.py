@@ -43,7 +43,7 @@ with warnings.catch_warnings():
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Got conflicting batch_sizes")
 
-# Episode k has observations 100 k + t, and the lengths, ends and final observations of docs/ted.md.
+# Episode k has observations 100 k + t, and the lengths, ends and final observations of docs/reference/ted.md.
 LENGTHS, ENDS = (4, 3, 5, 1, 2), ("terminated", "truncated", "terminated", "", "terminated")
 OBSERVED = (True, False, False, False, True)  # the final observation is recorded
 # By hand: the last steps of episodes 1 and 3 have no next observation and did not terminate, so they are left out.
@@ -108,7 +108,7 @@ def test_all_steps_without_next_observations(ds: rlds_cli.Dataset) -> None:
     td = RldsExperienceReplay(ds, anchors="steps")[:].to_tensordict()
     assert flat(td, "observation") == [100 * k + t for k in range(5) for t in range(LENGTHS[k])]
     assert "observation" not in td["next"].keys()  # noqa: SIM118
-    # Cut episodes are truncated at their last step, as docs/ted.md says.
+    # Cut episodes are truncated at their last step, as docs/reference/ted.md says.
     assert flat(td, "next", "done") == [t == LENGTHS[k] - 1 for k in range(5) for t in range(LENGTHS[k])]
     assert flat(td, "next", "truncated") == [
         k in (1, 3) and t == LENGTHS[k] - 1 for k in range(5) for t in range(LENGTHS[k])

@@ -129,7 +129,7 @@ def assert_equal(got: Any, wanted: Any, what: str) -> None:
 
 
 def slow_fingerprint(episodes: Sequence[Episode], fields: Sequence[Field] = FIELDS) -> str:
-    """The fingerprint, from the words of docs/fingerprint.md alone."""
+    """The fingerprint, from the words of docs/reference/fingerprint.md alone."""
     h = hashlib.sha256()
     for f in sorted(fields, key=lambda f: f.name):
         h.update(_hash([f.name, f.dtype, list(f.shape), f.placement, f.kind, f.codec], b"".join(_digests(f, episodes))))

@@ -52,7 +52,7 @@ PAGES = (
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
-    *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md"))),
+    *(p.relative_to(ROOT).as_posix() for p in sorted((ROOT / "docs").rglob("*.md"))),
 )
 
 # What a page shows with a published dataset is run with a sample, and shorter.
@@ -68,18 +68,18 @@ STAND_INS = {
 
 # Pages that go on with the code and the data of another one, in the order of the guides.
 CHAPTERS = {
-    "docs/bring-your-own-data.md": ("docs/tables.md", "docs/cameras.md", "docs/create.md"),
-    "docs/commands.md": tuple(
-        f"docs/commands-{panel}.md" for panel in ("get", "look", "make", "share", "house-keeping", "growing")
+    "docs/guides/bring-your-own-data.md": ("docs/guides/tables.md", "docs/guides/cameras.md", "docs/guides/create.md"),
+    "docs/reference/commands.md": tuple(
+        f"docs/reference/commands-{panel}.md" for panel in ("get", "look", "make", "share", "house-keeping", "growing")
     ),
-    "docs/dataset.md": ("docs/curate.md",),
-    "docs/downloading.md": ("docs/urls.md",),
-    "docs/export.md": ("docs/export-formats.md",),
-    "docs/format.md": ("docs/format-home.md", "docs/format-growing.md"),
-    "docs/frameworks.md": ("docs/settings-elsewhere.md",),
-    "docs/inspect.md": ("docs/check.md",),
-    "docs/preprocess.md": ("docs/cluster.md",),
-    "docs/writing-a-reader.md": ("docs/reader-protocol.md",),
+    "docs/guides/dataset.md": ("docs/guides/curate.md",),
+    "docs/guides/downloading.md": ("docs/reference/urls.md",),
+    "docs/guides/export.md": ("docs/reference/export-formats.md",),
+    "docs/reference/format.md": ("docs/reference/format-home.md", "docs/reference/format-growing.md"),
+    "docs/guides/frameworks.md": ("docs/reference/settings-elsewhere.md",),
+    "docs/guides/inspect.md": ("docs/guides/check.md",),
+    "docs/guides/preprocess.md": ("docs/guides/cluster.md",),
+    "docs/reference/writing-a-reader.md": ("docs/reference/reader-protocol.md",),
 }
 LATER = {page for pages in CHAPTERS.values() for page in pages}
 
@@ -279,7 +279,7 @@ def test_the_ratios_of_the_performance_page_are_no_better_than_those_of_the_benc
         "images of 64x64x3, raw": ["torchrl: raw, memmap"],
         "windows of 24 KiB, not in memory": ["torchrl: windows", "", "", "", "pread: windows, 16 threads"],
     }
-    shown = text_of("docs/performance.md").splitlines()
+    shown = text_of("docs/reference/performance.md").splitlines()
     for work, names in peers.items():
         (row,) = (line for line in shown if line.startswith(f"| {work} |"))
         for cell, peer in zip(row.split("|")[2:], names, strict=False):
@@ -331,16 +331,16 @@ def test_wrapping_leaves_code_tables_and_figures_alone() -> None:
 def test_the_table_of_families_is_that_of_the_registry() -> None:
     known = {f.name: f.num_entries + f.num_closed for f in registry.families()}
     said = {}
-    for line in text_of("docs/families.md").splitlines():
+    for line in text_of("docs/families/README.md").splitlines():
         if found := re.match(r"\| \[?`(\w+)`(?:\]\([\w-]+\.md\))? \| (\d+) \|", line):
             said[found[1]] = int(found[2])
     assert said == known
 
 
 def test_what_check_names_by_family_are_findings() -> None:
-    text = text_of("docs/families.md")
+    text = text_of("docs/families/README.md")
     named = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", text.split("## Pitfalls")[1].split("## Errors of other")[0]))
-    assert named <= set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", text_of("docs/inspect.md")))
+    assert named <= set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", text_of("docs/guides/inspect.md")))
 
 
 # -- the worked example of ted.md
@@ -352,11 +352,11 @@ def table_under(text: str, first_column: str) -> list[list[str]]:
 
 
 def test_the_worked_example_of_ted(desk: Path) -> None:
-    code = blocks("docs/ted.md", "python")[0]
+    code = blocks("docs/reference/ted.md", "python")[0]
     namespace: dict[str, Any] = {}
     exec(code, namespace)
     ds = namespace["ds"]
-    example = text_of("docs/ted.md").split("## An example")[1]
+    example = text_of("docs/reference/ted.md").split("## An example")[1]
 
     rows = table_under(example, "row | episode")
     names = ("observation", "action", "next/reward", "next/terminated", "next/truncated")
@@ -410,7 +410,7 @@ def frames_dataset(path: Path) -> rlds_cli.Dataset:
 def test_numpy_alone_reads_arrays_frames_and_text(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(desk / "minari"))
     ds = frames_dataset(desk / "minari")
-    plain = load(ROOT / "docs" / "read_with_numpy.py").Dataset(ds.path)
+    plain = load(ROOT / "docs" / "reference" / "read_with_numpy.py").Dataset(ds.path)
     episode = plain.episode(1)
     with h5py.File(desk / "minari/frames/test-v0/data/main_data.hdf5") as f:
         archive = f["episode_1"]
@@ -436,7 +436,7 @@ def test_the_archive_of_every_sample_is_known() -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("sample", SAMPLE_ARCHIVES)
 def test_numpy_alone_computes_the_fingerprint(desk: Path, sample: str) -> None:
-    script = load(ROOT / "docs" / "read_with_numpy.py")
+    script = load(ROOT / "docs" / "reference" / "read_with_numpy.py")
     ds = rlds_cli.download(sample)
     assert script.Dataset(ds.path).fingerprint() == ds.fingerprint
     smaller = rlds_cli.merge([sample], "local/smaller", store="zarr")
@@ -445,7 +445,7 @@ def test_numpy_alone_computes_the_fingerprint(desk: Path, sample: str) -> None:
 
 @pytest.mark.thorough
 def test_numpy_alone_reads_versions(desk: Path) -> None:
-    script = load(ROOT / "docs" / "read_with_numpy.py")
+    script = load(ROOT / "docs" / "reference" / "read_with_numpy.py")
     whole = scattered.dataset("local/whole")
     ordinary = rlds_cli.create("local/few", [whole.episode(k) for k in (3, 1, 2)])
     with rlds_cli.writer("local/run", like=ordinary) as w:
@@ -459,7 +459,7 @@ def test_numpy_alone_reads_versions(desk: Path) -> None:
 
 def test_numpy_alone_reads_videos_and_computes_their_fingerprint(desk: Path) -> None:
     ds = import_files(write_v3(desk / "film", Content(video=("top",), per_video=2)), "local/film")
-    plain = load(ROOT / "docs" / "read_with_numpy.py").Dataset(ds.path)
+    plain = load(ROOT / "docs" / "reference" / "read_with_numpy.py").Dataset(ds.path)
     assert plain.fingerprint() == ds.fingerprint
     files = sorted((desk / "film").rglob("*.mp4"))
     field = next(f for f in plain.fields if f["codec"] == "mp4")
@@ -468,7 +468,7 @@ def test_numpy_alone_reads_videos_and_computes_their_fingerprint(desk: Path) -> 
 
 def test_numpy_alone_computes_the_fingerprint_of_scattered_episodes(desk: Path) -> None:
     """Rows of no episode, gaps, and the places of episodes do not count; columns without a value do not either."""
-    script = load(ROOT / "docs" / "read_with_numpy.py")
+    script = load(ROOT / "docs" / "reference" / "read_with_numpy.py")
     ds = scattered.dataset("local/whole")
     moved = scattered.scatter(ds, desk / "moved")
     assert (np.diff(moved.episodes["start"]) < 0).any() and moved.num_rows > ds.num_rows
@@ -480,11 +480,11 @@ def test_numpy_alone_computes_the_fingerprint_of_scattered_episodes(desk: Path) 
 @pytest.mark.thorough
 @pytest.mark.parametrize("sample", SAMPLE_ARCHIVES)
 def test_the_fingerprint_follows_from_the_archive_alone(desk: Path, sample: str) -> None:
-    """Computed by the script of docs/fingerprint.md, which sees no file of the store and imports nothing of rlds."""
+    """The script of docs/reference/fingerprint.md sees no file of the store and imports nothing of rlds."""
     command = [
         sys.executable,
         "-I",
-        str(ROOT / "docs/fingerprint_from_archive.py"),
+        str(ROOT / "docs/reference/fingerprint_from_archive.py"),
         str(SAMPLES / SAMPLE_ARCHIVES[sample]),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -495,7 +495,7 @@ def test_the_fingerprint_follows_from_the_archive_alone(desk: Path, sample: str)
 @pytest.mark.thorough
 def test_the_fingerprint_of_any_file_in_the_layout_of_d4rl(desk: Path) -> None:
     """Without next observations; an open end, large rows, rewards as a matrix, terminals that are also timeouts."""
-    script = load(ROOT / "docs" / "fingerprint_from_archive.py")
+    script = load(ROOT / "docs" / "reference" / "fingerprint_from_archive.py")
     n = 5_000
     with h5py.File(desk / "long.hdf5", "w") as f:
         f["observations"] = np.random.default_rng(0).normal(size=(n, 2))
@@ -508,7 +508,7 @@ def test_the_fingerprint_of_any_file_in_the_layout_of_d4rl(desk: Path) -> None:
 
 
 def test_the_fingerprint_counts_a_changed_value(desk: Path) -> None:
-    script = load(ROOT / "docs" / "read_with_numpy.py")
+    script = load(ROOT / "docs" / "reference" / "read_with_numpy.py")
     ds = import_files(SAMPLES / "pendulum-d4rl.hdf5", "local/sample")
     file = ds.path / "action" / "c" / "0" / "0"
     file.chmod(0o644)
@@ -523,7 +523,9 @@ def test_the_fingerprint_counts_a_changed_value(desk: Path) -> None:
 
 def documented(number: int, file: Path) -> str:
     """Write a reader of the page to a file, and return its name."""
-    code = re.findall(r"<!-- reader -->\n```python\n(.*?)```", text_of("docs/writing-a-reader.md"), re.S)[number]
+    code = re.findall(r"<!-- reader -->\n```python\n(.*?)```", text_of("docs/reference/writing-a-reader.md"), re.S)[
+        number
+    ]
     file.write_text(code)
     return str(file)
 
@@ -647,7 +649,9 @@ def test_the_cycle_of_the_readme_runs_on_two_homes(desk: Path, monkeypatch: pyte
 def test_the_code_of_the_format_runs(desk: Path) -> None:
     sample_dataset("pendulum-d4rl")
     with h5py.File(SAMPLES / "pendulum-d4rl.hdf5") as f:
-        np.testing.assert_array_equal(run_code("docs/format.md")["observation"][:200], f["observations"][:200])
+        np.testing.assert_array_equal(
+            run_code("docs/reference/format.md")["observation"][:200], f["observations"][:200]
+        )
 
 
 def test_the_page_about_exports_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -655,7 +659,7 @@ def test_the_page_about_exports_runs(desk: Path, monkeypatch: pytest.MonkeyPatch
     sample_dataset("cartpole-minari")
     sample_dataset("pendulum-d4rl")
     sample_dataset("mountaincar-robohive")
-    ran = run_in_order("docs/export.md", monkeypatch)
+    ran = run_in_order("docs/guides/export.md", monkeypatch)
     assert ran["rows"]["observation"].to_pylist()[1] == ran["ds"].episode(0)["observation"][1].tolist()
     assert ran["done"].fingerprint == ran["ds"].fingerprint == ran["again"].fingerprint
     assert (ran["episode"].observations[:-1] == ran["ds"].episode(0)["observation"]).all()
@@ -666,7 +670,7 @@ def test_the_page_about_exports_runs(desk: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_the_code_about_lerobot_runs(desk: Path) -> None:
     import_files(write_v3(desk / "my_arm", Content(video=("top",))), "local/arm")
-    ran = run_code("docs/lerobot.md")
+    ran = run_code("docs/families/lerobot.md")
     assert ran["images"].shape == (8, 4, 48, 64, 3) and ran["actions"].shape == (8, 4, 2)
     assert ran["ds"].manifest.env["fps"] == 10
 
@@ -676,7 +680,7 @@ def test_the_code_about_leaving_lerobot_runs(desk: Path, monkeypatch: pytest.Mon
     content = Content(video=("top",), lengths=(12, 7, 20), tasks=("push", "pull"))
     import_files(write_v3(desk / "my_arm", content), "local/arm")
     monkeypatch.setitem(STAND_INS, "lerobot/aloha_sim_transfer_cube_human", "local/arm")
-    ran = run_code("docs/coming-from-lerobot.md")
+    ran = run_code("docs/coming-from/lerobot.md")
     assert (
         ran["images"].shape[1:] == (2, 3, 96, 96) and 0 <= float(ran["images"].min()) <= float(ran["images"].max()) <= 1
     )
@@ -696,25 +700,25 @@ def test_the_code_about_leaving_lerobot_runs(desk: Path, monkeypatch: pytest.Mon
 
 def test_the_code_about_families_runs(desk: Path) -> None:
     rlds_cli.download("ogbench/pointmaze-medium-navigate-v0", source=".")
-    ran = run_code("docs/ogbench.md")
+    ran = run_code("docs/families/ogbench.md")
     assert ran["val"].num_episodes == 2 and ran["arrays"]["next_observations"].shape == (6 * 19, 2)
     rlds_cli.download("robomimic/lift/ph/low_dim/v1.5", source="low_dim_v15.hdf5")
-    assert run_code("docs/robomimic.md")["batch"]["action"].shape == (64, 16, 7)
+    assert run_code("docs/families/robomimic.md")["batch"]["action"].shape == (64, 16, 7)
     import_files("adult.arff", "local/adult")
-    assert run_code("docs/openml.md")["reward"].shape == (4,)
+    assert run_code("docs/families/openml.md")["reward"].shape == (4,)
 
 
 def test_the_code_about_tfrecords_runs(desk: Path) -> None:
     import_files(desk / "my_robot", "local/robot")
     import_files(desk / "Alien", "local/alien")
-    assert run_code("docs/openx.md")["ds"].manifest.facts["last_step"] == "action"
-    ran = run_code("docs/rlu_atari.md")
+    assert run_code("docs/families/openx.md")["ds"].manifest.facts["last_step"] == "action"
+    ran = run_code("docs/families/rlu_atari.md")
     assert ran["ds"].manifest.facts["last_step"] == "observation" and ran["first"]["episode_return"] == 5
 
 
 def test_the_code_about_leaving_tfds_runs(desk: Path) -> None:
     ds = import_files(desk / "my_robot", "local/robot", last_step="action")
-    ran = run_code("docs/coming-from-rlds.md")
+    ran = run_code("docs/coming-from/rlds.md")
     assert ds.num_steps == 20 and ran["train"].num_steps == 15
     written = ds.column("action")[ds.episodes["start"][0] + np.arange(5)]  # every episode is the same
     scaled = ((written - written.mean(0)) / (written.std(0) + 1e-3)).astype(np.float32)
@@ -733,13 +737,13 @@ def test_the_code_about_leaving_tfds_runs(desk: Path) -> None:
 
 @pytest.mark.thorough
 def test_the_code_about_torchrl_runs(desk: Path) -> None:
-    ran = run_code("docs/coming-from-torchrl.md")
+    ran = run_code("docs/coming-from/torchrl.md")
     assert tuple(ran["td"].batch_size) == (8, 32) and ran["td"]["next", "reward"].shape == (8, 32, 1)
     assert not np.array_equal(ran["batch"]["observation"], next(ran["batches"])["observation"])
     with h5py.File(SAMPLES / "mountaincar-robohive.h5") as f:
         np.testing.assert_array_equal(ran["fast"].column("speed")[:3], np.abs(f["Trial0/actions"][:3, 0]))
     assert ran["observation"].shape == (ran["ds"].num_rows, 2) and len(ran["steps"]["action"]) == len(ran["ds"])
-    read = run_code("docs/torchrl_directories.md")
+    read = run_code("docs/coming-from/torchrl-directories.md")
     assert read["again"].fingerprint == read["ds"].fingerprint and read["td"].batch_size == (80,)
     made = rlds_cli.open_dataset("local/rollouts")
     assert made.num_episodes == 3 and made.num_transitions == 24
@@ -747,7 +751,7 @@ def test_the_code_about_torchrl_runs(desk: Path) -> None:
 
 
 def test_the_code_about_minari_runs(desk: Path) -> None:
-    ran = run_code("docs/coming-from-minari.md")
+    ran = run_code("docs/coming-from/minari.md")
     with h5py.File(SAMPLES / "cartpole-minari/data/main_data.hdf5") as f:
         lengths = [len(f[f"episode_{k}/rewards"]) for k in range(12)]
     assert ran["long"].total_episodes == lengths.count(500) and ran["steps"] in lengths
@@ -759,8 +763,8 @@ def test_the_code_about_minari_runs(desk: Path) -> None:
 def test_the_code_that_keeps_torchrls_interface_runs(desk: Path) -> None:
     pytest.importorskip("torchrl")
     ran: dict[str, Any] = {}
-    (code,) = (code for code in blocks("docs/coming-from-torchrl.md", "py") if "load_dataset" in code)
-    exec(compile(stand_in(code), "docs/coming-from-torchrl.md", "exec"), ran)
+    (code,) = (code for code in blocks("docs/coming-from/torchrl.md", "py") if "load_dataset" in code)
+    exec(compile(stand_in(code), "docs/coming-from/torchrl.md", "exec"), ran)
     assert ran["td"]["next", "reward"].shape == (256, 1) and ran["rb"].sample()["speed"].shape == (256, 1)
     x = ran["slices"].sample()
     assert (x["episode"].view(8, 32) == x["episode"].view(8, 32)[:, :1]).all()
@@ -789,7 +793,7 @@ def run_in_order(page: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_every_block_about_own_data_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = run_in_order("docs/bring-your-own-data.md", monkeypatch)
+    ran = run_in_order("docs/guides/bring-your-own-data.md", monkeypatch)
     assert ran["ds"].manifest.env["id"] == "Press-v0" and ran["ds"].episodes["end"].tolist() == ["terminated"]
     assert tuple(ran["batch"]["observation"].shape) == (256, 2)
     assert rlds_cli.open_dataset("local/table").episodes["end"].tolist() == ["terminated", "cut"]
@@ -803,7 +807,7 @@ def test_every_block_about_own_data_runs(desk: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_code_about_the_loader_runs(desk: Path) -> None:
-    ran = run_code("docs/loader.md")
+    ran = run_code("docs/guides/loader.md")
     assert ran["loader"].step == 10 and next(iter(ran["again"])) is not None and ran["again"].step == 11
     assert tuple(ran["three_steps"]["next", "discount"].shape) == (256, 1)
     assert tuple(ran["slices"]["observation"].shape) == (8, 32, 3)
@@ -811,7 +815,7 @@ def test_the_code_about_the_loader_runs(desk: Path) -> None:
 
 
 def test_the_code_about_mixtures_runs(desk: Path) -> None:
-    ran = run_code("docs/mixtures.md")
+    ran = run_code("docs/guides/mixtures.md")
     assert ran["from_expert"].sum() == 64
     shares = [ran["ramp"](1000 * epoch)["expert"] for epoch in (0, 9, 10, 11, 12, 13, 14)]
     assert [x / (x + 0.8) for x in shares] == pytest.approx([0, 0, 0.05 / 0.85, 0.1 / 0.9, 0.15 / 0.95, 0.2, 0.2])
@@ -823,7 +827,7 @@ def test_the_code_about_mixtures_runs(desk: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_the_code_about_frameworks_runs(desk: Path) -> None:
-    ran = run_code("docs/frameworks.md")
+    ran = run_code("docs/guides/frameworks.md")
     assert ran["step"] == 30 and tuple(ran["td"].batch_size) == (8, 32) and tuple(ran["flat"].batch_size) == (256,)
     assert ran["state"].shape == () and ran["batch"]["observation"].dtype == np.float32
     with h5py.File(SAMPLES / "pendulum-d4rl.hdf5") as f:
@@ -857,15 +861,15 @@ def test_the_code_about_frameworks_runs(desk: Path) -> None:
 def test_the_code_about_other_packages_runs(package: str, desk: Path) -> None:
     pytest.importorskip(package)
     namespace: dict[str, Any] = {}
-    page = "docs/d3rlpy.md" if package == "d3rlpy" else "docs/frameworks.md"
+    page = "docs/families/d3rlpy.md" if package == "d3rlpy" else "docs/guides/frameworks.md"
     shown = [code for code in blocks(page, "py") if package in code]
-    for code in (blocks("docs/frameworks.md", "python")[0], *shown):
+    for code in (blocks("docs/guides/frameworks.md", "python")[0], *shown):
         exec(compile(stand_in(code), package, "exec"), namespace)
     assert len(shown) == 1
 
 
 def test_the_code_about_datasets_runs(desk: Path) -> None:
-    ran = run_code("docs/dataset.md")
+    ran = run_code("docs/guides/dataset.md")
     with h5py.File(SAMPLES / "cartpole-minari/data/main_data.hdf5") as f:
         np.testing.assert_array_equal(ran["trajectory"], f["episode_3/observations"])
         np.testing.assert_array_equal(ran["episode"]["action"], f["episode_3/actions"])
@@ -881,13 +885,13 @@ def test_the_code_about_datasets_runs(desk: Path) -> None:
 
 def test_the_code_about_reports_and_environments_runs(desk: Path) -> None:
     sample_dataset("cartpole-minari")
-    assert run_code("docs/report.md")["written"].bytes > 10_000 and Path("report.html").exists()
-    ran = run_code("docs/examples.md")
+    assert run_code("docs/guides/report.md")["written"].bytes > 10_000 and Path("report.html").exists()
+    ran = run_code("docs/guides/examples.md")
     assert ran["observation"].shape == (4,) and ran["env"].spec.id == "CartPole-v1"
 
 
 def test_the_code_about_preprocessing_runs(desk: Path) -> None:
-    made = run_code("docs/preprocess.md")
+    made = run_code("docs/guides/preprocess.md")
     with h5py.File(SAMPLES / "pendulum-d4rl.hdf5") as f:
         rewards = f["rewards"][:]
     np.testing.assert_array_equal(made["ds"].column("next/reward")[:200], rewards[:200] - np.float32(1))
@@ -901,8 +905,8 @@ def test_the_code_about_preprocessing_runs(desk: Path) -> None:
 def test_the_array_of_the_slurm_script_runs(desk: Path) -> None:
     """Its tasks, all at once, and what its last command wraps."""
     sample_dataset("pendulum-d4rl")
-    script = next(b for b in blocks("docs/preprocess.md", "sh") if "#SBATCH --array=1-4" in b)
-    finish = re.search(r'--wrap \\\n *"(.*)"', blocks("docs/preprocess.md", "bash")[0])
+    script = next(b for b in blocks("docs/guides/preprocess.md", "sh") if "#SBATCH --array=1-4" in b)
+    finish = re.search(r'--wrap \\\n *"(.*)"', blocks("docs/guides/preprocess.md", "bash")[0])
     assert finish is not None
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -919,7 +923,7 @@ def test_the_array_of_the_slurm_script_runs(desk: Path) -> None:
 
 
 def test_every_block_about_growing_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = run_in_order("docs/growing.md", monkeypatch)
+    ran = run_in_order("docs/guides/growing.md", monkeypatch)
     assert (ran["ds"].num_episodes, ran["newer"].num_episodes) == (20, 21)
     assert ran["again"].fingerprint == ran["ds"].fingerprint != ran["newer"].fingerprint
     lengths, kept = ran["ds"].episodes["length"].tolist(), ran["recent"].episodes["length"].tolist()
@@ -931,23 +935,23 @@ def test_every_block_about_growing_runs(desk: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_code_about_live_loaders_runs(desk: Path) -> None:
-    ran = run_code("docs/live.md")
+    ran = run_code("docs/guides/live.md")
     assert ran["state"]["versions"].tolist()[0] == [0, 1] and ran["live"].version == 2
     assert ran["recorded"].sum() == 32  # half of the batch
     assert rlds_cli.open_dataset("local/online").num_steps == 5_000
     assert ran["fresh"] == 0 and ran["batch"].absent == ("online",)
-    for code in blocks("docs/live.md", "py"):
-        compile(code, "docs/live.md", "exec")  # needs Ray, or D4RL's data
+    for code in blocks("docs/guides/live.md", "py"):
+        compile(code, "docs/guides/live.md", "exec")  # needs Ray, or D4RL's data
 
 
 def test_the_code_about_fields_runs(desk: Path) -> None:
-    ran = run_code("docs/fields.md")
+    ran = run_code("docs/guides/fields.md")
     assert ran["b"]["return_to_go"].shape == (64, 20, 1) and ran["image"].shape == (3, 64, 64)
 
 
 @pytest.mark.slow
 def test_every_block_about_sharing_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = run_in_order("docs/sharing.md", monkeypatch)
+    ran = run_in_order("docs/guides/sharing.md", monkeypatch)
     assert ran["done"].sent == 0 and ran["ds"].fingerprint == ran["done"].fingerprint
     copy = rlds_cli.open_dataset("local/copy", cache_dir="another-home")
     assert copy.fingerprint == rlds_cli.open_dataset("local/log").fingerprint and copy.num_episodes > 1
@@ -955,13 +959,13 @@ def test_every_block_about_sharing_runs(desk: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_every_block_about_addresses_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = run_in_order("docs/remote.md", monkeypatch)
+    ran = run_in_order("docs/guides/remote.md", monkeypatch)
     assert ran["ds"].store.address and ran["ds"].fingerprint == ran["local"].fingerprint
     assert rlds_cli.open_dataset("local/copy", cache_dir="third-home").fingerprint == ran["ds"].fingerprint
 
 
 def test_the_code_about_training_from_an_address_runs(desk: Path) -> None:
-    ran = run_code("docs/remote_loader.md")
+    ran = run_code("docs/reference/remote-loader.md")
     assert ran["live"].state_dict()["versions"].tolist() == [[0, ran["live"].version]]
 
 
@@ -980,7 +984,7 @@ def test_numpy_alone_reads_a_dataset_that_grows(desk: Path) -> None:
             w.add_episodes([e])
             w.commit()
     ds = w.dataset()
-    plain = load(ROOT / "docs" / "read_with_numpy.py").Dataset(ds.path)
+    plain = load(ROOT / "docs" / "reference" / "read_with_numpy.py").Dataset(ds.path)
     for k, e in enumerate(given[-4:]):
         found = plain.episode(k)
         np.testing.assert_array_equal(found["observation/x"], e["observation"]["x"], strict=True)
@@ -1006,8 +1010,14 @@ def ends_with_ctrl_c(command: str, environment: Mapping[str, str]) -> None:
 
 
 # These in the order of their blocks, above.
-ELSEWHERE = ("docs/commands.md", "docs/export.md", "docs/growing.md", "docs/remote.md", "docs/sharing.md")
-GUIDES = ("docs/start.md", "docs/relabel.md", "docs/homes.md", "docs/performance.md")
+ELSEWHERE = (
+    "docs/reference/commands.md",
+    "docs/guides/export.md",
+    "docs/guides/growing.md",
+    "docs/guides/remote.md",
+    "docs/guides/sharing.md",
+)
+GUIDES = ("docs/start/tutorial.md", "docs/guides/relabel.md", "docs/guides/homes.md", "docs/reference/performance.md")
 APART = {*ELSEWHERE, *GUIDES, *LATER}
 
 
@@ -1017,20 +1027,20 @@ APART = {*ELSEWHERE, *GUIDES, *LATER}
 )
 def test_commands_run(page: str, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    if page == "docs/preprocess.md":
+    if page == "docs/guides/preprocess.md":
         sample_dataset("pendulum-d4rl")
         sample_dataset("cartpole-minari")
     if page in (
-        "docs/bring-your-own-data.md",
-        "docs/episode-info.md",
+        "docs/guides/bring-your-own-data.md",
+        "docs/reference/episode-info.md",
     ):  # its code writes the files that its commands import
         run_in_order(page, monkeypatch)
-    if page == "docs/writing-a-reader.md":
+    if page == "docs/reference/writing-a-reader.md":
         documented(0, desk / "rig.py")
         write_rig(desk / "runs.h5")
-    if page == "docs/lerobot.md":
+    if page == "docs/families/lerobot.md":
         write_v3(desk / "my_arm", Content(video=("top",)))
-    if page == "docs/inspect.md":
+    if page == "docs/guides/inspect.md":
         for sample in ("pendulum-d4rl", "cartpole-minari", "mountaincar-robohive"):
             sample_dataset(sample)
         assert run_code(page)["report"].errors == 0
@@ -1049,11 +1059,11 @@ def test_the_guides_run(page: str, desk: Path, monkeypatch: pytest.MonkeyPatch) 
     for sample in ("pendulum-d4rl", "cartpole-minari"):
         sample_dataset(sample)
     ran = run_in_order(page, monkeypatch)
-    if page == "docs/start.md":
+    if page == "docs/start/tutorial.md":
         assert ran["long"].num_episodes == 8 and ran["loss"].item() < 0.7
         shown, made = (rlds_cli.open_dataset(f"sample/cartpole-minari{v}") for v in ("", "@scale"))
         np.testing.assert_array_equal(made.column("observation"), np.tanh(shown.column("observation")))
-    if page == "docs/relabel.md":
+    if page == "docs/guides/relabel.md":
         assert ran["batch"]["next", "reward"].shape == ran["batch"]["info", "model_value"].shape == (256, 1)
 
 
@@ -1062,13 +1072,16 @@ def test_the_guides_run(page: str, desk: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_command_reference_is_current() -> None:
     script = load(ROOT / "scripts" / "make_command_docs.py")
-    shown = {name: (ROOT / "docs" / name).read_text() for name in script.pages()}
+    shown = {name: (ROOT / "docs/reference" / name).read_text() for name in script.pages()}
     assert shown == script.pages(), "python scripts/make_command_docs.py writes them"
-    assert [f"docs/{name}" for name in shown] == ["docs/commands.md", *CHAPTERS["docs/commands.md"]]
+    assert [f"docs/reference/{name}" for name in shown] == [
+        "docs/reference/commands.md",
+        *CHAPTERS["docs/reference/commands.md"],
+    ]
 
 
 def test_every_command_and_option_is_explained() -> None:
-    reference = text_of("docs/commands.md").split("\n## rlds ")[1:]
+    reference = text_of("docs/reference/commands.md").split("\n## rlds ")[1:]
     assert len(reference) == len(COMMANDS)
     for section in reference:
         assert re.search(r"^\$ .*rlds ", section, re.M), f"{section.splitlines()[0]} has no example"
@@ -1080,7 +1093,9 @@ def test_every_command_and_option_is_explained() -> None:
 )
 def test_every_known_defect_is_documented(family: str) -> None:
     defects = json.loads((ROOT / "registry" / "families.json").read_text())[family]["defects"]
-    rows = {cells[0].strip("`"): cells for cells in table_under(text_of(f"docs/{family}.md"), "defect | datasets")}
+    rows = {
+        cells[0].strip("`"): cells for cells in table_under(text_of(f"docs/families/{family}.md"), "defect | datasets")
+    }
     assert set(rows) == set(defects)
     assert {name: row[2] for name, row in rows.items()} == {name: d["text"] for name, d in defects.items()}
 
@@ -1088,11 +1103,11 @@ def test_every_known_defect_is_documented(family: str) -> None:
 # -- notebooks, and the site
 
 
-@pytest.mark.parametrize("name", sorted(p.stem for p in (ROOT / "docs/notebooks").glob("*.ipynb")))
+@pytest.mark.parametrize("name", sorted(p.stem for p in (ROOT / "docs/start").glob("*.ipynb")))
 def test_the_notebooks_run(name: str, desk: Path) -> None:
     shutil.rmtree("runs")
     namespace: dict[str, Any] = {}
-    for cell in json.loads((ROOT / f"docs/notebooks/{name}.ipynb").read_text())["cells"]:
+    for cell in json.loads((ROOT / f"docs/start/{name}.ipynb").read_text())["cells"]:
         if cell["cell_type"] == "code":
             exec(compile("".join(cell["source"]), f"{name}.ipynb", "exec"), namespace)
     if name == "first_dataset":
@@ -1105,15 +1120,15 @@ def test_the_notebooks_run(name: str, desk: Path) -> None:
 
 
 def test_the_site_has_every_page_once() -> None:
-    shown = re.findall(r"^ +- ([\w/-]+\.md)$", text_of("mkdocs.yml"), re.M)
-    assert sorted(p for p in shown if "/" not in p and (ROOT / "docs" / p).exists()) == sorted(
-        p.name for p in (ROOT / "docs").glob("*.md")
-    )
+    shown = re.findall(r"^ +- (?:[^:\n]+: )?([\w/-]+\.md)$", text_of("mkdocs.yml"), re.M)
+    pages = {p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")}
+    assert {p for p in shown if (ROOT / "docs" / p).exists()} == pages
     assert len(set(shown)) == len(shown)
+    assert [p for p in sorted(pages) if "/" not in p] == ["README.md"], "pages lie in the folders of the menu"
 
 
 def test_no_page_is_long() -> None:
-    words = {p.name: len(p.read_text().split()) for p in (ROOT / "docs").glob("*.md")}
+    words = {p.name: len(p.read_text().split()) for p in (ROOT / "docs").rglob("*.md")}
     assert {name: n for name, n in words.items() if n > 1_800} == {}
     assert len((ROOT / "README.md").read_text().split()) <= 900
 

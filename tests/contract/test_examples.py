@@ -414,7 +414,7 @@ def test_the_detour_is_drawn_and_ends_at_the_block_and_the_target(worlds: Module
 
 def test_the_page_shows_the_commands_and_they_reached_what_is_asked() -> None:
     script = load("scripts/learn.py")
-    page = (ROOT / "docs" / "examples.md").read_text()
+    page = (ROOT / "docs" / "guides" / "examples.md").read_text()
     parts = script.sections(page)
     assert list(parts) == [run.title for run in script.RUNS]
     for run in script.RUNS:
@@ -425,7 +425,7 @@ def test_the_page_shows_the_commands_and_they_reached_what_is_asked() -> None:
         assert len(rows) == 8 and float(rows[-1][1]) >= run.least > random
         assert (f"\n| {run.rival} | " in part) == (run.beside is not None)
     drawn = script.picture([script.panel(title, part) for title, part in parts.items()])
-    assert drawn == (ROOT / "docs" / "examples.svg").read_text()
+    assert drawn == (ROOT / "docs" / "pictures" / "examples.svg").read_text()
 
 
 def test_what_the_page_is_made_of() -> None:
@@ -472,7 +472,7 @@ def test_a_section_of_the_page_and_its_curve() -> None:
 
 @pytest.mark.thorough
 def test_the_code_of_the_page_runs() -> None:
-    page = (ROOT / "docs" / "examples.md").read_text()
+    page = (ROOT / "docs" / "guides" / "examples.md").read_text()
     namespace: dict[str, Any] = {}
     for code in re.findall(r"```python\n(.*?)```", page, re.S):
         exec(code, namespace)

@@ -342,7 +342,7 @@ def double(episode: Any) -> Any:
 
 
 def test_numpy_alone_reads_lookups(few: Dataset) -> None:
-    script = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "docs/read_with_numpy.py")))
+    script = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "docs/reference/read_with_numpy.py")))
     few.label(long=[f"{k} " * 200 if k % 7 else None for k in range(FEW)])
     part = rlds_cli.open_dataset(ID).trim(dict.fromkeys(range(50), (0, 1)), "trimmed")
     part = part.select(episodes=np.arange(FEW - 1, -1, -2)).save("part")

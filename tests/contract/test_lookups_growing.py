@@ -128,7 +128,7 @@ def test_copies_pushes_and_readers_have_all_of_it(few: Dataset, tmp_path: Path) 
     rlds_cli.push(part.id, tmp_path / "address", pages=False)
     record(FEW, range(9))
     shutil.copytree(part.path, tmp_path / "plain")
-    script = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "docs/read_with_numpy.py")))
+    script = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "docs/reference/read_with_numpy.py")))
     assert script.Dataset(part.path).fingerprint() == part.fingerprint
     remove([ID])
     far = rlds_cli.open_dataset(tmp_path / "address", cache_dir=tmp_path / "far")

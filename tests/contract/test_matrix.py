@@ -1,4 +1,4 @@
-"""All that a dataset can do, however it is kept and whatever it holds; the table of docs/remote.md is this one.
+"""All that a dataset can do, however it is kept and whatever it holds; the table of docs/guides/remote.md is this one.
 
 A dataset is fixed, grows, or grows while episodes leave. It is on this disk or at an address, and holds numbers, texts,
 images, videos or compressed rows. Each cell reads what was put in, or is refused by the message that stands in `TABLE`.
@@ -287,7 +287,7 @@ def test_the_docs_print_this_table() -> None:
     for what, cells in TABLE.items():
         shown = [c if c in ("yes", "-") else f"no: *{c}*" for c in cells]
         lines.append(f"| {what} | {' | '.join(shown)} |")
-    page = (Path(__file__).parents[2] / "docs/remote.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/guides/remote.md").read_text()
     assert "\n".join(lines) in page
 
 

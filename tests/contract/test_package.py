@@ -75,7 +75,7 @@ def test_every_documented_module_is_at_hand() -> None:
     docs = Path(__file__).parents[2]
     said = {
         name
-        for page in (docs / "README.md", *(docs / "docs").glob("*.md"))
+        for page in (docs / "README.md", *(docs / "docs").rglob("*.md"))
         for name in re.findall(r"\brlds_cli\.([a-z][a-z0-9_]*)", page.read_text())
     } - {"readers"}  # a group of entry points
     assert said - {name.partition(".")[0] for name in AT_HAND} <= set(rlds_cli.__all__)

@@ -354,7 +354,7 @@ def _check_windows(ds: Dataset, window: Any, wanted: list[tuple[int, windows.Win
     assert next(left, None) is None
 
 
-# -- the fingerprint, from the words of docs/fingerprint.md alone
+# -- the fingerprint, from the words of docs/reference/fingerprint.md alone
 
 
 def fingerprint(episodes: Sequence[Episode]) -> str:

@@ -1,4 +1,4 @@
-"""A dataset as users see it: the four episodes of ``docs/ted.md``, worked out by hand, and random ones."""
+"""A dataset as users see it: the four episodes of ``docs/reference/ted.md``, worked out by hand, and random ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other libraries do, as settings: the tables of docs/settings-elsewhere.md, against loaders."""
+"""What other libraries do, as settings: the tables of docs/reference/settings-elsewhere.md, against loaders."""
 
 from __future__ import annotations
 

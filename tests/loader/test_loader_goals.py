@@ -269,7 +269,7 @@ def test_goals_of_fields_without_a_final_row_end_at_the_last_step():
 
 def documented(name):
     """A function that the documentation shows, and what stands beside it."""
-    page = (Path(__file__).parents[2] / "docs" / "fields.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "fields.md").read_text()
     code = next(code for code in re.findall(r"```python\n(.*?)```", page, re.S) if f"def {name}(" in code)
     namespace = {"Goals": Goals}
     exec(code, namespace)

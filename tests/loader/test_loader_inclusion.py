@@ -1,4 +1,4 @@
-"""How likely a step is in a sample, for every sampler and window: what docs/sampling.md says, against loaders."""
+"""How likely a step is in a sample, for every sampler and window: docs/reference/sampling.md, against loaders."""
 
 from __future__ import annotations
 

@@ -344,7 +344,7 @@ def test_weights_are_divided_by_their_sum():
     [(100, 101), (7, 3), (33, 34, 34), (5, 7, 9), (1, 65_000)],
 )
 def test_every_batch_of_every_rank_holds_its_shares(home, weights, world):
-    """100 samples of each rank are as good as docs/mixtures.md says, whatever divides the period."""
+    """100 samples of each rank are as good as docs/guides/mixtures.md says, whatever divides the period."""
     members = {f"m{i}": create([episode(i, 8)], ref=f"local/m{i}") for i in range(len(weights))}
     mixture = Mixture(members, dict(zip(members, weights, strict=True)))
     share = np.array(weights) / sum(weights)

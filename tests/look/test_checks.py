@@ -809,7 +809,7 @@ def _after(text: str, kind: str) -> list[str]:
 
 
 def _table() -> list[str]:
-    text = (ROOT / "docs" / "check.md").read_text()
+    text = (ROOT / "docs" / "guides" / "check.md").read_text()
     return [line for line in text.splitlines() if line.startswith("|")]
 
 

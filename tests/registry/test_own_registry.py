@@ -336,8 +336,8 @@ def test_a_broken_list_is_none(home: Path) -> None:
 
 @pytest.mark.docs
 def test_the_example_of_the_documentation(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/own-registry.md, with the server of this test instead of the lab's."""
-    page = (Path(__file__).parents[2] / "docs" / "own-registry.md").read_text()
+    """docs/reference/own-registry.md, with the server of this test instead of the lab's."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "own-registry.md").read_text()
     sha256 = lab.lines()[0]["sha256"]
 
     def served(text: str) -> str:

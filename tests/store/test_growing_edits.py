@@ -395,7 +395,7 @@ def test_a_merge_and_numpy_alone_read_what_it_holds() -> None:
     merged = rlds_cli.merge([ID], "local/merged", column="of")
     assert merged.episodes["quality"].tolist() == ds.episodes["quality"].tolist() == [None, None, None, "good"]
     assert numbers(merged) == [1, 2, 3, 4]
-    code = f"import sys; sys.argv = ['', '{ds.path}']; exec(open('docs/read_with_numpy.py').read())"
+    code = f"import sys; sys.argv = ['', '{ds.path}']; exec(open('docs/reference/read_with_numpy.py').read())"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
     )

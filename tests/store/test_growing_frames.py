@@ -316,7 +316,9 @@ def test_damage_of_frames_is_found() -> None:
 
 @pytest.mark.thorough
 def test_numpy_alone_reads_images() -> None:
-    found = spec_from_file_location("read_with_numpy", Path(__file__).parents[2] / "docs" / "read_with_numpy.py")
+    found = spec_from_file_location(
+        "read_with_numpy", Path(__file__).parents[2] / "docs" / "reference" / "read_with_numpy.py"
+    )
     assert found is not None and found.loader is not None
     script = module_from_spec(found)
     found.loader.exec_module(script)

@@ -368,7 +368,9 @@ def test_a_push_and_a_download_keep_the_videos(tmp_path: Path, film: Dataset, sm
 
 @pytest.mark.thorough
 def test_numpy_alone_reads_videos(film: Dataset, archive: Path, small: None) -> None:
-    found = spec_from_file_location("read_with_numpy", Path(__file__).parents[2] / "docs" / "read_with_numpy.py")
+    found = spec_from_file_location(
+        "read_with_numpy", Path(__file__).parents[2] / "docs" / "reference" / "read_with_numpy.py"
+    )
     assert found is not None and found.loader is not None
     script = module_from_spec(found)
     found.loader.exec_module(script)

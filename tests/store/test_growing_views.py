@@ -259,7 +259,7 @@ def test_other_zarr_readers_read_the_segments() -> None:
 def test_the_plain_reader_proves_a_selection() -> None:
     given = episodes(seed=5)
     some = record("local/rec", given, keep=Top(4, by="length")).select(episodes=[0, 2, 3]).save("some")
-    path = Path(__file__).parents[2] / "docs" / "read_with_numpy.py"
+    path = Path(__file__).parents[2] / "docs" / "reference" / "read_with_numpy.py"
     found = spec_from_file_location("read_with_numpy", path)
     assert found is not None and found.loader is not None
     found.loader.exec_module(reader := module_from_spec(found))

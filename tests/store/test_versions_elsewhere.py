@@ -405,7 +405,7 @@ def test_other_zarr_readers_see_the_fields_that_are_here(source: Dataset) -> Non
 def test_numpy_alone_follows_references(there: Elsewhere, source: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     merged = rlds_cli.merge([part(source), build("local/here", [draw(np.random.default_rng(3), 4)])], "local/all")
     there.make(lambda: rlds_cli.open_dataset("local/five").label(quality="good"), monkeypatch)
-    script = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "read_with_numpy.py"))
+    script = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "reference" / "read_with_numpy.py"))
     assert script["Dataset"](merged.path).fingerprint() == merged.fingerprint
 
 

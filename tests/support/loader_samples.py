@@ -11,7 +11,7 @@ from loader_data import create
 
 from rlds_cli.loader import Loader, Offsets, Transition
 
-_DOCS = Path(__file__).parents[2] / "docs"
+_DOCS = Path(__file__).parents[2] / "docs" / "reference"
 PAGE = "\n".join((_DOCS / name).read_text() for name in ("sampling.md", "settings-elsewhere.md"))
 DRAWS = 30_000
 

@@ -79,7 +79,7 @@ def record(path: Path, *, seconds: float = 1.0, seed: int = 0, more: Sequence[Ev
 
 
 def write_desk(directory: Path) -> None:
-    """Write the files that docs/recordings.md speaks of: an arm on a base that drives."""
+    """Write the files that docs/reference/recordings.md speaks of: an arm on a base that drives."""
     for name in ("run_0.mcap", "run_1.mcap", "run_7.mcap"):
         twist = {"linear": {"x": 0.5, "y": 0.0, "z": 0.0}, "angular": {"x": 0.0, "y": 0.0, "z": 0.1}}
         base = [(20 * k, "/cmd_vel", "geometry_msgs/msg/Twist", twist) for k in range(50)]

@@ -129,7 +129,7 @@ def write_dataset(
 
 
 def write_desk(directory: Path) -> None:
-    """What docs/openx.md and docs/rlu_atari.md speak of: a robot's episodes, and two files of a game."""
+    """What the pages of openx and rlu_atari speak of: a robot's episodes, and two files of a game."""
     rng = np.random.default_rng(0)
     frames = [image(rng.integers(0, 256, (8, 8, 3)).astype(np.uint8)) for _ in range(5)]
     steps = {"observation": {"image": picture(8, 8, 3), "state": tensor("float32", 2)}, "action": tensor("float32", 2)}

@@ -1,4 +1,4 @@
-"""Zarr stores that docs/zarr.md speaks of, and the reader of its page."""
+"""Zarr stores that docs/reference/zarr.md speaks of, and the reader of its page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import zarr
 
-PAGE = Path(__file__).parents[2] / "docs" / "zarr.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "zarr.md"
 
 
 def documented(directory: Path, old: str = "", new: str = "") -> str:

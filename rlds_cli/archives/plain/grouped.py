@@ -210,7 +210,7 @@ def plan(archive: Archive) -> Plan:
     if role := next((name for name in ("episode", "starts") if name in archive.fields), None):
         raise UnknownLayout(
             f"Each file or group is one episode here; {archive.fields[role]} does not divide them further.",
-            hint=f"leave --map {role}= out; a reader of your own divides groups (docs/writing-a-reader.md)",
+            hint=f"leave --map {role}= out; a reader of your own divides groups (docs/reference/writing-a-reader.md)",
         )
     found = _contents(archive)
     found.settle(archive.missing)

@@ -3,7 +3,7 @@
 >>> from rlds_cli.interop import d3rlpy
 >>> dataset = d3rlpy.MDPDataset("d4rl/hopper-medium-v2")  # doctest: +SKIP
 
-d3rlpy is imported when a buffer is made. ``docs/d3rlpy.md`` says which steps d3rlpy draws.
+d3rlpy is imported when a buffer is made. ``docs/families/d3rlpy.md`` says which steps d3rlpy draws.
 """
 
 from __future__ import annotations

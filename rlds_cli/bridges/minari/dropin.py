@@ -2,7 +2,7 @@
 
 >>> from rlds_cli.interop import minari  # in place of: import minari
 
-Works without Minari, for datasets of any family. ``docs/coming-from-minari.md`` lists the equivalents, and says where
+Works without Minari, for datasets of any family. ``docs/coming-from/minari.md`` lists the equivalents, and says where
 episodes of other families differ from Minari's.
 """
 

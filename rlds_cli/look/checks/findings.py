@@ -105,7 +105,7 @@ class Finding:
     episodes : tuple of int
         Numbers of these episodes, ascending, for ``ds.select(episodes=...)``. Notes of a manifest list the first 1,000.
     measure : str or None
-        The measure by which these episodes differ from their siblings, see docs/measures.md.
+        The measure by which these episodes differ from their siblings, see docs/reference/measures.md.
     siblings : Siblings or None
         What is usual among these.
     ranges : tuple of StepRange

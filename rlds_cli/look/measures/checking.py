@@ -44,7 +44,7 @@ def check(
         Read the manifest and the episode table only, and no rows.
     measures : iterable of str
         Groups of measures, or ``"all"``: those that are not known yet are computed and kept in the home, and episodes
-        that differ from their siblings are findings, too. See docs/measures.md.
+        that differ from their siblings are findings, too. See docs/reference/measures.md.
     since : str, optional
         A version of the dataset, ``"v3"``, or a tag: findings that it has, too, are in ``known`` of the report.
     jobs : int, optional

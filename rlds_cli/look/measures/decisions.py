@@ -64,7 +64,7 @@ def found_by(m: StoredMeasures, codes: Iterable[str]) -> list[Finding]:
     for code in wanted:
         if code not in CODES:
             near = did_you_mean(code, CODES)
-            hint = "docs/check.md and docs/measures.md list them"
+            hint = "docs/guides/check.md and docs/reference/measures.md list them"
             raise InvalidArgument(f'No finding is called "{code}".{near}', hint=hint)
     found = list[Finding]()
     for code in wanted:

@@ -91,7 +91,7 @@ def _parameters(function: Any) -> str:
 def _documented() -> dict[str, Any]:
     """Names that the documentation, the examples and the wheel's readme import or write out."""
     names: set[str] = set()
-    pages = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/*.py"), *ROOT.glob("examples/*.py")]
+    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("docs/**/*.py"), *ROOT.glob("examples/*.py")]
     for page in pages:
         content = page.read_text()
         for module, imported in _IMPORT.findall(content):

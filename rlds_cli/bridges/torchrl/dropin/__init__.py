@@ -6,7 +6,7 @@
 >>> rb.sample()["next", "reward"].shape  # doctest: +SKIP
 torch.Size([256, 1])
 
-Importing this module registers the prefix ``rlds``. docs/coming-from-torchrl.md describes what is given.
+Importing this module registers the prefix ``rlds``. docs/coming-from/torchrl.md describes what is given.
 """
 
 from rlds_cli.errors import MissingPackage

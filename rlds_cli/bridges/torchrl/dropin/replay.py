@@ -157,7 +157,7 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
             if value not in _ALIKE[name]:
                 raise BadArgument(
                     f"{name}={value!r} is not possible: datasets of rlds are read from their archives in one way.",
-                    hint="docs/ted.md describes the values",
+                    hint="docs/reference/ted.md describes the values",
                 )
         strict = more.pop("strict_len", True) and strict_length
         draws = Draws(num_slices, slice_len, strict, pad, replacement, shuffle, bool(streaming))
