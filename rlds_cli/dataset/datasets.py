@@ -34,6 +34,7 @@ from rlds_cli.ted import FLAGS, REWARD, Field
 if TYPE_CHECKING:
     import gymnasium
 
+    from rlds_cli.dataset.decisions.journal import DecisionJournal
     from rlds_cli.dataset.history import Version
 
 ArrayLike = npt.ArrayLike
@@ -752,6 +753,23 @@ class Dataset(Shortcuts):
         from rlds_cli.dataset import editing
 
         return self._opened(editing.restore(self))
+
+    def decisions(self, *, cache_dir: StrPath | None = None) -> DecisionJournal:
+        """Return the journal of decisions on this dataset, in the home; see docs/decisions.md.
+
+        Parameters
+        ----------
+        cache_dir : path, optional
+            A home instead of ``RLDS_HOME``.
+
+        Examples
+        --------
+        >>> id = ds.episodes["id"][3].tobytes().hex()  # doctest: +SKIP
+        >>> ds.decisions().add([{"id": id, "do": "drop", "by": "ann"}])  # doctest: +SKIP
+        """
+        from rlds_cli.dataset.decisions.journal import DecisionJournal
+
+        return DecisionJournal(self, cache_dir=cache_dir)
 
     def _opened(self, path: Path) -> Dataset:
         return Dataset(open_store(path))

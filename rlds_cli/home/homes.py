@@ -5,6 +5,7 @@
     <home>/archives/<family>/<name>/    downloads as they came
     <home>/datasets/<family>/<name>/    published datasets, read-only
     <home>/packed/<source>-*            packed rows, rebuilt when needed
+    <home>/decisions/<family>+<name>~*  what people have decided on episodes, as they decided it
     <home>/frames/<hash>/               decoded frames in the size of training, decoded again when needed
     <home>/partial/<family>+<name>.*/   work in progress and its journals
     <home>/remote/                      datasets at addresses: indexes, and blocks that were read
@@ -57,8 +58,19 @@ class Home:
 
     root: Path
     DIRECTORIES: ClassVar[tuple[str, ...]] = (
-        *("archives", "datasets", "frames", "locks", "measures", "origins", "packed", "partial", "registries"),
-        *(_REMOTE, _VERSIONS),
+        *(
+            "archives",
+            "datasets",
+            "decisions",
+            "frames",
+            "locks",
+            "measures",
+            "origins",
+            "packed",
+            "partial",
+            "registries",
+        ),
+        *("registries", _REMOTE, _VERSIONS),
     )
 
     def dataset(self, id: DatasetId) -> Path:
@@ -76,6 +88,11 @@ class Home:
     def lock(self, id: DatasetId) -> Path:
         """Return the lock file of a dataset."""
         return self.root / "locks" / f"{id.family}+{id.component}.lock"
+
+    @property
+    def decisions(self) -> Path:
+        """The directory of the journals of decisions."""
+        return self.root / "decisions"
 
     @property
     def frames(self) -> Path:

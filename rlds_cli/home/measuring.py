@@ -105,7 +105,7 @@ def usage(refs: Iterable[str] = (), *, cache_dir: StrPath | None = None) -> Usag
     for top in ("partial", "archives", "datasets", "versions"):
         left_over.add(root / top, without=walked)
     partial = add_new(left_over.sizes, seen)
-    total = archived + cached + packed + frames + partial + remote + kept
+    total = archived + cached + packed + frames + partial + remote + kept + size_on_disk(home.decisions, seen)
     return Usage(root, tuple(rows), packed, partial, archived, cached, total, disk.free(root), remote, frames, kept)
 
 

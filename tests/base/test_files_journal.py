@@ -1,11 +1,13 @@
-"""Journals of interrupted work: torn, damaged, of other work, and read while they are written."""
+"""Journals: torn, damaged, of other work, read while they are written, and written by several processes."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from rlds_cli.base.files.journal import Journal
-from rlds_cli.errors import NoPermission
+from rlds_cli.base.files.journal import Journal, SharedJournal
+from rlds_cli.errors import DamagedDataset, NoPermission
 
 RECORDS = [{"part": 0}, ["unit", {"text": "line\nbreak", "é": None}], 2]
 
@@ -60,3 +62,61 @@ def test_a_link_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NoPermission):
         Journal(tmp_path / "link", "key").add(3)
     assert Journal(path, "key").records() == RECORDS
+
+
+# -- journals that several processes append to
+
+
+def test_what_two_append_is_read_by_both_in_order(tmp_path: Path) -> None:
+    one, other = SharedJournal(tmp_path / "shared", "key"), SharedJournal(tmp_path / "shared", "key")
+    assert one.since().records == []
+    first = one.append(RECORDS)
+    assert other.append(["é", 3]) > first
+    assert one.since().records == [*RECORDS, "é", 3]
+    assert one.since(first).records == ["é", 3]
+    assert one.since(one.since().revision).records == []
+
+
+def test_an_append_that_was_torn_at_any_byte_loses_only_its_line(tmp_path: Path) -> None:
+    whole = SharedJournal(tmp_path / "whole", "key")
+    whole.append(["before"])
+    kept = len(whole.path.read_bytes())
+    whole.append([{"torn": "é"}])
+    data = whole.path.read_bytes()
+    for size in range(len(data)):
+        journal = SharedJournal(tmp_path / str(size), "key")
+        journal.path.write_bytes(data[:size])
+        before = ["before"] if size >= kept else []
+        read = journal.since()
+        assert read.records == before
+        journal.append(["after"])
+        found = journal.since().records
+        if size in (kept - 1, len(data) - 1):  # the line break alone was missing
+            assert found[-2:] == [["before"], [{"torn": "é"}]][size > kept] + ["after"]
+        else:
+            assert found == [*before, "after"]
+        if read.revision:  # whoever has read before it was mended reads on from there
+            assert journal.since(read.revision).records[-1] == "after"
+
+
+def test_processes_that_append_at_once_lose_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from rlds_cli.base.files.journal import SharedJournal as J\n"
+        "for k in range(40): J(Path(sys.argv[1]), 'key').append([[sys.argv[2], k, '.' * 9000]])"
+    )
+    path = tmp_path / "shared"
+    running = [subprocess.Popen([sys.executable, "-c", code, path, name]) for name in "abc"]
+    assert [p.wait() for p in running] == [0, 0, 0]
+    found = SharedJournal(path, "key").since().records
+    assert sorted((name, k) for name, k, _ in found) == [(name, k) for name in "abc" for k in range(40)]
+
+
+def test_a_journal_of_another_key_is_neither_read_nor_replaced(tmp_path: Path) -> None:
+    SharedJournal(tmp_path / "shared", "key").append([1])
+    before = (tmp_path / "shared").read_bytes()
+    for wrong in (SharedJournal(tmp_path / "shared", "other"), SharedJournal(tmp_path / "shared", "k")):
+        with pytest.raises(DamagedDataset):
+            wrong.append([2])
+        with pytest.raises(DamagedDataset):
+            wrong.since()
+    assert (tmp_path / "shared").read_bytes() == before
