@@ -32,7 +32,9 @@ Stage = Literal[
     "note",
 ]
 _STAGE = 7  # the width of "convert"
+_LABEL = 36  # characters
 _WORD = 30.0  # seconds without output after which a line reports the progress
+_SOON = 1.0  # seconds: what a terminal would be told of work that ends sooner is left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,9 @@ def shown(progress: Progress | bool | None) -> Progress:
 class Bars:
     """A ``Progress`` that draws bars; safe to call from several threads.
 
-    ``live`` says whether ``stream`` can show bars; by default a terminal can. Within ``with``, a line reports the
-    progress after every ``word`` seconds without other output.
+    ``live`` says whether ``stream`` can show bars; by default a terminal can, where lines of the first second are
+    shown with the first line or bar after it. Within ``with``, a line reports the progress after every ``word`` seconds
+    without other output.
     """
 
     def __init__(self, stream: TextIO, *, live: bool | None = None, word: float = _WORD) -> None:
@@ -96,6 +99,8 @@ class Bars:
         self._lock = Lock()
         self._word = word
         self._last: Event | None = None
+        self._begun = time.monotonic()
+        self._held: list[str] = []  # lines of the first second
         self._shown = time.monotonic()  # when something was shown last
         self._closed = Signal()
 
@@ -107,6 +112,7 @@ class Bars:
     def __exit__(self, *exc: object) -> None:
         with self._lock:
             self._closed.set()
+            self._release()
         for bar in self._bars.values():
             bar.close()
 
@@ -145,19 +151,29 @@ class Bars:
         text = visible.line(text)
         self._shown = time.monotonic()
         if self._live:
-            from tqdm import tqdm  # imported late: commands and libraries start sooner without it
-
-            tqdm.write(text, file=self._stream)
+            self._held.append(text)
+            self._release(at_once=event.stage == "note")
         else:
             print(text, file=self._stream, flush=True)
 
+    def _release(self, *, at_once: bool = False) -> None:
+        """Show the lines that were held back, unless the work may still end soon."""
+        if not self._held or not (at_once or time.monotonic() >= self._begun + _SOON):
+            return
+        from tqdm import tqdm  # imported late: commands and libraries start sooner without it
+
+        for line in self._held:
+            tqdm.write(line, file=self._stream)
+        self._held.clear()
+
     def _advance(self, event: Event) -> None:
         key = (event.id, event.stage, event.what)
+        self._release()
         bar = self._bars.get(key)
         if bar is None:
             from tqdm import tqdm
 
-            label = visible.line(" ".join(p for p in (event.id, event.stage, event.what) if p))
+            label = _shortened(visible.line(" ".join(p for p in (event.id, event.stage, event.what) if p)))
             bytes_ = event.unit == "B"
             bar = self._bars[key] = tqdm(
                 total=event.total,
@@ -176,6 +192,11 @@ class Bars:
             bar.close()
             del self._bars[key]
             self._line(event)
+
+
+def _shortened(label: str) -> str:
+    """Leave out the middle of a label that would leave no room for figures in 80 columns."""
+    return label if len(label) <= _LABEL else f"{label[: _LABEL // 3]}…{label[-(2 * _LABEL // 3 - 1) :]}"
 
 
 def _so_far(last: Event | None) -> Event:

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command_from_info
 
 from rlds_cli import __version__
 from rlds_cli.base import visible
-from rlds_cli.cli import out
+from rlds_cli.cli import helping, out
 from rlds_cli.errors import RldsError
 
 # The commands by panel of `rlds --help`, with the first sentence of their help: so it is printed without them.
@@ -86,14 +86,35 @@ FIRST_STEPS = {
     "rlds --help": "all commands",
 }
 
-# Commands that people expect and that do not exist: (message, hint).
-INSTEAD = {
-    "upload": ("There is no rlds upload.", "rlds push ID ADDRESS sends a dataset to a store"),
+# Words that people type, and what does that; none of them runs anything.
+_INSTEAD = {
+    "add extend": "rlds append ID FILES adds episodes to a dataset",
+    "browse open play replay show visualize visualise": "rlds view ID shows episodes in the browser, rlds inspect ID "
+    "the contents in the terminal",
+    "cat describe head print stats summary": "rlds inspect ID shows the contents of a dataset",
+    "clean cleanup prune": "rlds gc frees disk space, rlds rm ID removes a dataset",
+    "combine concat concatenate join": "rlds merge IDS --as NAME makes one dataset of several",
+    "copy cp publish share upload": "rlds push ID ADDRESS sends a dataset to a directory or a store",
+    "create make new": "rlds import FILES --as local/NAME makes a dataset of files, rlds_cli.create of values",
+    "decompress compress": "rlds convert ID --storage zarr|memmap changes the storage",
+    "del delete erase remove uninstall": "rlds rm ID removes a dataset",
+    "disk size": "rlds du shows what takes the space",
+    "fetch get install pull": "rlds download ID downloads a dataset",
+    "filter query split subset trim": "rlds select ID --where EXPR --as NAME makes a dataset of some episodes",
+    "find ls search": "rlds list WORDS finds datasets, rlds list --here those on this disk",
+    "freeze": "rlds lock ID prints all that makes a dataset again",
+    "history versions": "rlds log ID shows the versions of a dataset",
+    "ingest load read": "rlds import FILES --as local/NAME makes a dataset of files",
+    "lint quality validate": "rlds check ID --measure all checks the content, rlds verify ID the hashes",
+    "map process transform": "rlds preprocess ID --fn MOD:FUNC makes a dataset with your function",
+    "revert rollback undo": "rlds restore ID#VERSION makes a next version with the content of an earlier one",
+    "train": "rlds_cli.Loader(ID, batch_size=256) makes batches in your training script",
+    "where": "rlds path ID prints the directory of a dataset",
 }
+INSTEAD = {word: hint for words, hint in _INSTEAD.items() for word in words.split()}
 
 _INTERRUPTED = 130  # exit code
 _KERNEL = Path(__file__).parents[1] / "loader" / "_kernel.json"  # written when the kernel is compiled: hatch_build.py
-UsageError: Any = typer.BadParameter.__mro__[1]  # Typer brings its own click, or imports the package
 
 
 class _BuiltWhenUsed(MutableMapping[str, Any]):
@@ -106,6 +127,8 @@ class _BuiltWhenUsed(MutableMapping[str, Any]):
         if name not in self._built and name in COMMANDS:
             import_module(f"rlds_cli.cli.{name}{'_' * iskeyword(name)}")  # registers it
             info = next(i for i in app.registered_commands if i.name == name)
+            if info.cls is TyperCommand:
+                info.cls = helping.Command
             self._built[name] = get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
         return self._built[name]
 
@@ -140,31 +163,24 @@ class _Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in INSTEAD:
-            message, hint = INSTEAD[cmd_name]
-            raise RldsError(message, hint=hint)
+            raise RldsError(f"There is no rlds {cmd_name}.", hint=INSTEAD[cmd_name])
         return super().get_command(ctx, cmd_name)
 
+    def get_help(self, ctx: Any) -> str:
+        return helping.coloured(super().get_help(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args[:1] == ["help"]:  # rlds help COMMAND
+            args = [*args[1:], "--help"]
+        return list(super().parse_args(ctx, args))
+
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        with _escaped_usage_errors():
+        with helping.usage_errors():
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        with _escaped_usage_errors():
+        with helping.usage_errors():
             return super().invoke(ctx)
-
-
-@contextmanager
-def _escaped_usage_errors() -> Iterator[None]:
-    """Escape control characters in usage errors: a shell may expand a glob to names of a stranger's files."""
-    try:
-        yield
-    except UsageError as e:
-        message = e.format_message()
-        several_lines = message.startswith(("Missing ", "Usage: "))  # lists choices, or is the help: quotes nothing
-        if not several_lines:
-            message = visible.message(message)
-        e.format_message = lambda: message
-        raise
 
 
 app = typer.Typer(
@@ -205,7 +221,7 @@ def _root(
     verbose: bool = typer.Option(
         False, "--verbose", "-v", is_eager=True, help="With --version: show the kernel's compiler and flags, too."
     ),
-    version: bool = typer.Option(False, "--version", callback=_version, help="Show the version."),
+    version: bool = typer.Option(False, "--version", "-V", callback=_version, help="Show the version."),
 ) -> None:
     if context.invoked_subcommand is None:
         out.result(FIRST_STEPS, visible.lines(f"{command:<40}{what}" for command, what in FIRST_STEPS.items()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 5  # hashes of files
+_SMALL = 16 << 20  # bytes
 
 
 @app.command("download")
@@ -150,7 +152,8 @@ def _download(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) ->
         planned = make.plan_download(orders, guess=dry_run, progress=progress)
         if dry_run:
             return out.page(_plan(planned), planned)
-        out.note(_plan(planned))
+        if not (sys.stderr.isatty() and _small(planned)):
+            out.note(_plan(planned))
         todo = [(o, d) for o, d in zip(orders, planned.datasets, strict=True) if d.here is None]
         with resumable(lambda: _kept(planned)):
             made = [make.deliver(o, planned=d, jobs=jobs, progress=progress) for o, d in todo]
@@ -202,6 +205,11 @@ def _plan(p: Deliveries) -> str:
         lines.append(f"{counts}, {to_fetch}; {cache}; {out.size(p.free)} {room}")
         lines += [f"  {d.id}  {_actions(d)}" for d in todo]
     return visible.lines(lines)
+
+
+def _small(p: Deliveries) -> bool:
+    """Whether one dataset is to be made of so little that its own line says it all."""
+    return [d.here for d in p.datasets] == [None] and p.needed <= min(p.free, _SMALL)
 
 
 def _actions(d: Delivery) -> str:

@@ -25,7 +25,10 @@ def _formats() -> list[str]:
 def export(
     id: Annotated[str, typer.Argument(metavar="ID", help="A dataset.", autocompletion=options.complete_here)],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the exported dataset.")],
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="The format.", autocompletion=_formats)],
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="FORMAT", help="The format.", autocompletion=_formats, show_default="required"),
+    ] = None,
     form: Annotated[str | None, typer.Option("--form", help="A form of the format, if it has several.")] = None,
     task: Annotated[
         str | None,
@@ -54,6 +57,8 @@ def export(
     Example: rlds export d4rl/hopper-medium-v2 hopper --to lerobot
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
+    if to is None:
+        raise typer.BadParameter(f"choose one of {', '.join(_formats())}", param_hint="--to")
     from rlds_cli import bridges
     from rlds_cli.dataset import open_dataset
 

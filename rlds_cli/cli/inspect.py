@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from rlds_cli.base import text
 from rlds_cli.base.refs import Ref
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
+from rlds_cli.cli.helping import Command
 from rlds_cli.errors import RldsError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _STDOUT = "-"
 
 
-class _WithDefaultReport(TyperCommand):
+class _WithDefaultReport(Command):
     """Takes ``--html`` without a file, at the end of the line or before another option, as ``--html ""``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -23,6 +23,7 @@ from rlds_cli.base import visible
 from rlds_cli.base.files.hashing import short
 from rlds_cli.base.progress import Bars, Progress, silent
 from rlds_cli.base.text import plural, size_of
+from rlds_cli.cli import styles
 from rlds_cli.errors import RldsError, causes, described
 
 if TYPE_CHECKING:
@@ -136,19 +137,24 @@ def _fit(line: str, least: int) -> str:
 
 
 def note(text: str) -> None:
-    """Print a line on stderr, unless ``--quiet``."""
-    if not _mode["quiet"]:
+    """Print a line on stderr, unless ``--quiet`` or ``--json``."""
+    if not _mode["quiet"] and not _mode["json"]:
         print(visible.message(text), file=sys.stderr)  # noqa: T201
 
 
 def error(exc: RldsError) -> None:
-    """Print an error and its hint on stderr; with ``--verbose`` also its causes."""
+    """Print an error and its hint on stderr, or with ``--json`` as the result; with ``--verbose`` also its causes."""
     public = next(c for c in type(exc).__mro__ if c.__module__ == RldsError.__module__)  # subclasses may be private
     kind = "Error" if public is RldsError else public.__name__
-    said = [f"{kind}: {exc.message}", *([f"  hint: {exc.hint}"] if exc.hint else [])]
+    if _mode["json"]:
+        return result({"error": exc.message, "kind": kind, "hint": exc.hint})
+    first, *more = f"{kind}: {exc.message}".split("\n")  # such as what a function of the user's raised
+    said = [first, *(f"    {line}" for line in more), *([f"  hint: {exc.hint}"] if exc.hint else [])]
     if _mode["verbose"]:
         said += [visible.message(f"  caused by: {kind}: {text}") for kind, text, _ in map(described, causes(exc))]
-    print(visible.lines(said), file=sys.stderr)  # noqa: T201
+    shown = visible.lines(said)
+    print(styles.error(shown) if styles.wanted(sys.stderr) else shown, file=sys.stderr)  # noqa: T201
+    return None
 
 
 def crash(exc: BaseException) -> None:
@@ -216,9 +222,9 @@ def size(n: float | None) -> str:
 
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """Show progress on stderr: bars on a terminal, plain lines elsewhere, nothing with ``--quiet``."""
+    """Show progress on stderr: bars on a terminal, plain lines elsewhere, nothing with ``--quiet`` or ``--json``."""
     escape_log_messages()
-    if _mode["quiet"]:
+    if _mode["quiet"] or _mode["json"]:
         yield silent
         return
     with Bars(sys.stderr) as bars:
@@ -278,9 +284,10 @@ def new_dataset(ds: Dataset) -> None:
     held_out = ds.held_out
     if held_out:
         note(f"note: outside the split train: {plural(held_out, 'episode')} of {m.counts.episodes:,}")
-        note(f'use:  Loader(rlds_cli.open_dataset("{ds.id}").select(split="train"), batch_size=256)')
+        taken = f'rlds_cli.open_dataset("{ds.id}").select(split="train")'
+        note(f"use:  import rlds_cli; loader = rlds_cli.Loader({taken}, batch_size=256)")
     else:
-        note(f'use:  Loader("{ds.id}", batch_size=256)')
+        note(f'use:  import rlds_cli; loader = rlds_cli.Loader("{ds.id}", batch_size=256)')
 
 
 def new_version(ds: Dataset) -> None:

@@ -16,7 +16,8 @@ from rlds_cli.base import text, visible
 from rlds_cli.base.figures import number, shape
 from rlds_cli.base.files.hashing import short
 from rlds_cli.cli import options, out
-from rlds_cli.cli.commands import UsageError, app, resumable
+from rlds_cli.cli.commands import app, resumable
+from rlds_cli.cli.helping import UsageError
 from rlds_cli.errors import RldsError
 
 if TYPE_CHECKING:

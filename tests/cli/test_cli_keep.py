@@ -450,9 +450,10 @@ def test_what_is_suggested_does_not_train_on_the_validation_split(rlds: Rlds, tm
     code, _, err = rlds("import", tmp_path / "x-v0.npz", tmp_path / "x-v0-val.npz", "--as", "local/x")
     assert code == 0 and "note: outside the split train: 2 episodes of 5" in err
     line = next(x for x in err.splitlines() if x.startswith("use:")).removeprefix("use:")
-    loader = eval(line, {"rlds_cli": rlds_cli, "Loader": Loader})
+    exec(line.strip(), pasted := {})
+    loader = pasted["loader"]
     assert loader.dataset.num_episodes == 3 and loader.dataset.episodes["train"].all()
     assert "2 of them not of the split train" in Loader("local/x").describe()
     assert "split" not in loader.describe()
     code, _, err = rlds("import", tmp_path / "x-v0.npz", "--as", "local/y")
-    assert code == 0 and 'use:  Loader("local/y", batch_size=256)' in err
+    assert code == 0 and 'loader = rlds_cli.Loader("local/y", batch_size=256)' in err

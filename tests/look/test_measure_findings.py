@@ -82,8 +82,10 @@ def test_commands_measure_suppress_and_compare(tmp_path: Path, monkeypatch: pyte
     assert b"motion: 24 episodes to measure" in done.stderr
     assert b"idle" in done.stdout
     assert done.returncode == 0
-    again = run_rlds("check", "local/arm", "--measure", "motion", "--json")
+    again = run_rlds("check", "local/arm", "--measure", "motion")
     assert b"motion: all of 24 episodes are measured" in again.stderr
+    again = run_rlds("check", "local/arm", "--measure", "motion", "--json")
+    assert again.stderr == b""
     (idle,) = [f for f in json.loads(again.stdout)["findings"] if f["code"] == "idle"]
     assert idle["ranges"][0]["episode"] == 5
     assert run_rlds("check", "local/arm", "--measure", "motion", "--episodes", "idle").stdout == b"episode in [5]\n"

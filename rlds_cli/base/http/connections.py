@@ -105,13 +105,26 @@ def quoted(text: str) -> str:
 
 
 def reason(exc: BaseException) -> str:
-    """Return why a request failed, in a few words without URLs and headers."""
+    """Return why a request failed, in a few words without URLs and headers; a proxy that failed is named."""
+    if isinstance(exc, requests.exceptions.ProxyError):
+        tunnel = re.search(r"Tunnel connection failed: (\d+ [\w ]+)", str(exc))
+        return f"the proxy {_proxy(exc)} failed: {quoted(tunnel[1]) if tunnel else _of_root(_root(exc))}"
     if isinstance(exc, requests.Timeout | urllib3.exceptions.TimeoutError):
         return "timed out"
     if isinstance(exc, requests.exceptions.SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(exc):
         why = re.search(r"certificate verify failed: ([^(\"']*)", str(exc))
         return f"its certificate is not trusted ({quoted(why[1]) if why else 'unknown reason'})"
-    root = _root(exc)
+    return _of_root(_root(exc))
+
+
+def _proxy(exc: requests.exceptions.ProxyError) -> str:
+    """Return host and port of the proxy that the environment names for the address that was asked."""
+    url = (exc.request.url if exc.request is not None else None) or ""
+    proxy = requests.utils.select_proxy(url, requests.utils.get_environ_proxies(url)) or ""
+    return quoted(urllib3.util.parse_url(proxy).netloc or "of the environment")
+
+
+def _of_root(root: BaseException) -> str:
     if isinstance(root, TimeoutError):
         return "timed out"
     if isinstance(root, OSError) and root.strerror:

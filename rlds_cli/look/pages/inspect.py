@@ -31,7 +31,7 @@ _LONGEST = 40  # characters of a value of an episode column
 _KINDS = ("terminated", "truncated", "cut")
 _SHADES = {False: "█▓░", True: "#+."}
 _NARROW = ("FIELD", "DTYPE", "SHAPE", "MIN", "MAX")
-_MEDIUM = ("FIELD", "AT", "DTYPE", "SHAPE", "SIZE", "MIN", "MAX", "")
+_MEDIUM = ("FIELD", "DTYPE", "SHAPE", "MEAN", "STD", "MIN", "MAX", "")
 _ALL = ("FIELD", "AT", "DTYPE", "SHAPE", "SIZE", "MEAN", "STD", "MIN", "MAX", "")
 # Columns and the width of histograms: the first that fits is taken.
 DETAIL = (
