@@ -17,7 +17,7 @@ help:
 	@echo "make test-all  all tests: those that take long, and more cases of what the others run through"
 	@echo "make test-ray  preprocess on a Ray cluster of two nodes on this machine; installs Ray, 80 MB"
 	@echo "make test-native  the loader's tests with a kernel that checks its memory accesses and arithmetic (gcc or clang, Linux)"
-	@echo "make kernel    compile the C code again: the loader's kernel and sha256"
+	@echo "make kernel    compile the C code again: the loader's kernel and its batches, and sha256"
 	@echo "make wheels    wheels for Linux and macOS, and the source distribution, in dist/"
 	@echo "make check     ruff, mypy --strict, registry, phrases of pages and docstrings, the structure of the code"
 	@echo "make docs      the site of the documentation, in site/"
@@ -46,7 +46,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py
 	touch $@
 
 # The installation above compiles the kernel, too.
-$(KERNEL): rlds_cli/loader/kernel.c rlds_cli/base/files/sha256.c | $(VENV)/.ready
+$(KERNEL): rlds_cli/loader/kernel.c rlds_cli/loader/slabs.c rlds_cli/base/files/sha256.c | $(VENV)/.ready
 	$(BIN)/python hatch_build.py
 
 kernel: $(READY)
@@ -201,4 +201,4 @@ registry: $(READY)
 	$(BIN)/python scripts/check_registry.py
 
 clean:
-	rm -rf $(VENV) rlds_cli/loader/_kernel.* rlds_cli/base/files/_sha256.so .demo dist build bench-results screenshots .bench-data
+	rm -rf $(VENV) rlds_cli/loader/_kernel.* rlds_cli/loader/_slabs.so rlds_cli/base/files/_sha256.so .demo dist build bench-results screenshots .bench-data

@@ -1,4 +1,4 @@
-"""Compile the C files when a wheel or an editable install is made: the loader's kernel, and sha256.
+"""Compile the C files when a wheel or an editable install is made: the loader's kernel and its batches, and sha256.
 
 The compiler is the first of $CC, cc, gcc and clang that works. If there is none, the build asks for ziglang, a package
 on PyPI with zig's C compiler. RLDS_WHEEL=TAG (a key of ``PLATFORMS``) makes a wheel for another platform with zig.
@@ -28,6 +28,7 @@ from packaging.tags import platform_tags
 HERE = Path(__file__).parent
 LIBRARIES = {  # in the sources and in a wheel: what each is made of
     "rlds_cli/loader/_kernel.so": "rlds_cli/loader/kernel.c",
+    "rlds_cli/loader/_slabs.so": "rlds_cli/loader/slabs.c",
     "rlds_cli/base/files/_sha256.so": "rlds_cli/base/files/sha256.c",
 }
 RECORD = "rlds_cli/loader/_kernel.json"  # of the compiler and its flags

@@ -1,15 +1,14 @@
 """The compiled core of the loader, see kernel.c: its functions, and plans of what is copied for each sample.
 
-All raw addresses of the project are in this module. An address is taken of an array that is kept as long as the
-address is: by a plan, a table or a tree for its lifetime, by a call until it returns. ctypes lets go of the GIL during
-a call, so that other threads run.
+All raw addresses of the project are in this module and in slabs.py. An address is taken of an array that is kept as
+long as the address is: by a plan, a table or a tree for its lifetime, by a call until it returns. ctypes lets go of the
+GIL during a call, so that other threads run.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import Structure, byref, c_char, c_double, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from enum import IntEnum
 from itertools import groupby, pairwise
 from math import prod
 from pathlib import Path
-from sys import getrefcount
 from threading import Lock
 from typing import Any
 
@@ -26,6 +24,7 @@ import numpy.typing as npt
 
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.errors import DamagedDataset, MissingPackage
+from rlds_cli.loader.slabs import Slabs
 
 LIBRARY = Path(__file__).with_name("_kernel.so")
 SampleNumbers = range | IntArray  # numbers of samples
@@ -161,50 +160,6 @@ def address(array: Array) -> int:
     if flags.writeable and flags.c_contiguous and array.size:  # in a third of the time
         return ctypes.addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
     return int(array.__array_interface__["data"][0])
-
-
-class BatchMemory:
-    """Arrays of batches, which are used again once a batch is gone: of memory that caches hold, and at a known address.
-
-    A tensor, a view and an exported buffer each refer to their array. So an array that nothing but this object refers
-    to belongs to no batch any more. Kept are those of one call of the kernel, and of two batches more.
-
-    Parameters
-    ----------
-    kinds : sequence of (dtype, shape of a row)
-        Of the arrays of a batch.
-    """
-
-    def __init__(self, kinds: Sequence[tuple[np.dtype[Any], tuple[int, ...]]]) -> None:
-        self._kinds = kinds
-        self._given: tuple[tuple[int, ...], deque[tuple[list[Array], bytes]]] = (), deque()
-
-    def take(self, lead: tuple[int, ...], batches: int) -> tuple[list[Array], bytes]:
-        """Return arrays [*lead, ...] for some batches, one batch after the other, and their addresses: 8 bytes each."""
-        of = self._given  # read once: another thread may set it to other sizes
-        if of[0] != lead:
-            of = self._given = lead, deque()
-        given = of[1]
-        taken: list[tuple[list[Array], bytes]] = []
-        held: list[tuple[list[Array], bytes]] = []
-        while len(taken) < batches:
-            try:
-                memory = given.popleft()  # by one thread
-            except IndexError:
-                batch = [np.empty(lead + shape, dtype) for dtype, shape in self._kinds]
-                memory = batch, np.array([*map(address, batch)], np.int64).tobytes()
-            unused = max(map(getrefcount, memory[0]), default=0) <= _UNUSED
-            (taken if unused else held).append(memory)
-        arrays: list[Array] = []  # which refers to them: no other thread takes them now
-        for batch, _ in taken:
-            arrays += batch
-        given += held[-_SPARE:]
-        given += taken
-        return arrays, b"".join([at for _, at in taken])
-
-
-_SPARE = 2  # batches that training still holds, and soon lets go of
-_UNUSED = max(map(getrefcount, [np.empty(0)]))  # references to an array that only a list holds
 
 
 # -- random numbers
@@ -622,7 +577,7 @@ class Plan:
         self._plan = _Plan(windows.struct, len(outputs), len(fetches), *places, self._rows, *ends)
         self.at = ctypes.addressof(self._plan)
         self.made = [(o.dtype, ((len(o.offsets),) if o.offsets else ()) + o.shape) for o in outputs]
-        self.memory = BatchMemory(self.made)
+        self.slabs = Slabs(self.made)
 
     def _keep(self, array: Array, dtype: npt.DTypeLike = np.int64) -> int:
         kept = np.ascontiguousarray(array, dtype)
@@ -799,35 +754,28 @@ class Bound:
         length: int,
     ) -> None:
         self._samples, self._kept = _samples(episode, number, given, length)
-        self._plan, self._at, self._made = plan, plan.at, plan.made
-        self._memory = plan.memory
+        self._plan, self._at = plan, plan.at
         self.length = max(1, length)
-        self._lead, self._count = (length,) if length else (), len(episode)
+        self.lead, self._count = (length,) if length else (), len(episode)
         self._given = (c_void_p * len(given))(*map(address, given))
         self._samples.given = ctypes.addressof(self._given)
         self._sent = byref(self._samples)
 
-    def read(self, first: int, n: int, wrap: Callable[[Array], Any] | None = None) -> list[Any]:
-        """Return the outputs of samples ``first`` to ``first + n``, each in memory of its own.
+    def read(self, first: int, n: int) -> list[Array]:
+        """Return the outputs of samples ``first`` to ``first + n``, each in memory of its own."""
+        (made,), places = self._plan.slabs.take((n, *self.lead), 1)
+        self.write(first, n, 1, places)
+        return list(made)
 
-        ``wrap`` is ``torch.from_numpy`` for tensors.
+    def write(self, first: int, n: int, batches: int, places: Any) -> None:
+        """Write the outputs of batches of ``n`` samples from ``first`` on.
+
+        ``places`` are the addresses of the arrays of each batch, int64 [batches * outputs], see `Slabs.take`.
         """
-        return self.read_batches(first, n, 1, wrap)[0]
-
-    def read_batches(
-        self, first: int, n: int, batches: int, wrap: Callable[[Array], Any] | None = None
-    ) -> list[list[Any]]:
-        """Return the outputs of several batches of ``n`` samples from ``first`` on, as `read` does, in one call."""
         self._check(first, n * batches)
-        made = self._made
-        memory, at = self._memory.take((n, *self._lead), batches)
-        arrays: list[Any] = list(map(wrap or np.ndarray.view, memory))
-        bad = _gather(self._at, self._sent, first, n, batches, at)
+        bad = _gather(self._at, self._sent, first, n, batches, places)
         if bad >= 0:
             _checked(bad)
-        if batches == 1:
-            return [arrays]
-        return [arrays[i : i + len(made)] for i in range(0, len(arrays), len(made))]
 
     def scatter(self, first: int, slots: IntArray, size: int, places: IntArray) -> None:
         """Write the outputs of samples from ``first`` on into batches that others write to, too.
@@ -844,8 +792,9 @@ class Bound:
         """
         self._check(first, len(slots))
         batches, columns = places.shape
-        if columns != max(1, len(self._made)):
-            raise ValueError(f"{columns} arrays of a batch for {len(self._made)} outputs")
+        outputs = len(self._plan.outputs)
+        if columns != max(1, outputs):
+            raise ValueError(f"{columns} arrays of a batch for {outputs} outputs")
         _checked(
             _KERNEL.rlds_scatter(
                 self._at, self._sent, first, len(slots), address(slots), size, batches, address(places)

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -23,6 +22,7 @@ from rlds_cli.loader.kernel import Bound, NStep, Output, Plan, RowPlace, SampleN
 from rlds_cli.loader.order import Order
 from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.schedule import Ranks, SampleRun
+from rlds_cli.loader.slabs import Kinds, Slabs, nesting
 from rlds_cli.loader.storage.page_cache import Advice, PlannedRead, ReadAhead, prefetch_depth
 from rlds_cli.loader.storage.remote import MISSING_AHEAD, MOST_RUNS_AHEAD, Arrival, RemoteReads, blocks_of
 from rlds_cli.loader.windows.windows import Episode, Window
@@ -79,11 +79,29 @@ class Gathered:
     complete: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
 
 
+class BatchWriter(Protocol):
+    """Samples that are written into batches."""
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """Axes of an array between that of the samples and those of a step."""
+        ...
+
+    def write(self, first: int, n: int, batches: int, places: Any) -> None:
+        """Write batches of ``n`` samples from ``first`` on, see `Bound.write`."""
+        ...
+
+
 class BatchColumns(Protocol):
     """Columns that are read as batches have them."""
 
-    def reader(self, located: Any) -> Callable[..., list[list[Any]]]:
-        """Return the function (first, n, batches, wrap) that reads batches, see `Bound.read_batches`."""
+    @property
+    def kinds(self) -> Kinds:
+        """Dtype and shape of a step of each column."""
+        ...
+
+    def writer(self, located: Any) -> BatchWriter:
+        """Return what writes these samples into batches."""
         ...
 
 
@@ -322,7 +340,7 @@ class CompiledColumns:
         return self._names
 
     @property
-    def kinds(self) -> Sequence[tuple[np.dtype[Any], tuple[int, ...]]]:
+    def kinds(self) -> Kinds:
         """Dtype and shape of a step of each output; each is a column if they are final."""
         return self._plan.made
 
@@ -343,9 +361,9 @@ class CompiledColumns:
 
         return located.once(remote, announced)
 
-    def reader(self, located: Located) -> Callable[..., list[list[Any]]]:
-        """Return the function (first, n, batches, wrap) that reads the outputs of batches, see `Bound.read_batches`."""
-        return self.samples(located).read_batches
+    def writer(self, located: Located) -> Bound:
+        """Return the samples, once all blocks that they are read from are cached."""
+        return self.samples(located)
 
     def samples(self, located: Located) -> Bound:
         """Return the samples, once all blocks that they are read from are cached."""
@@ -546,10 +564,12 @@ class BatchReader:
     ) -> None:
         self.source, self.ranks, self.transforms, self.arrays = source, ranks, transforms, arrays
         self.read_ahead = ReadAhead() if read_ahead is None else read_ahead
-        self._nest = _nesting(Batch.nest((name, i) for i, name in enumerate(source.names)), len(source.names))
+        tree = Batch.nest((name, i) for i, name in enumerate(source.names))
+        self._nest = nesting(tree, len(source.names))
         left = transforms.change(source.names, source.summed)
         final = not arrays.together and not left and arrays.dtype == arrays.working
         self._compiled = source.final(arrays.working) if final else None
+        self._slabs = None if self._compiled is None else Slabs(self._compiled.kinds, tree, arrays.wrap)
         self._apart = self._compiled is not None or (source.apart and not arrays.together)
         keep_freed()
 
@@ -601,12 +621,16 @@ class BatchReader:
     def _one_by_one(self, run: SampleRun, located: Any, told: Advice, size: int) -> Iterator[Batch]:
         firsts = range(0, run.batches * size, size)
         with self.read_ahead.gather(told):
-            if self._compiled is not None:
-                read, wrap, nest = self._compiled.reader(located), self.arrays.wrap, self._nest
+            if self._compiled is not None and self._slabs is not None:
+                writer = self._compiled.writer(located)
+                lead = size, *writer.lead
                 together = max(1, min(MOST_TOGETHER, CALL_BYTES // max(1, size * self.source.sample_bytes)))
                 for k in range(0, run.batches, together):
-                    for batch in read(k * size, size, min(together, run.batches - k), wrap):
-                        yield nest(batch)
+                    batches, places = self._slabs.take(lead, min(together, run.batches - k))
+                    writer.write(k * size, size, len(batches), places)
+                    batches.reverse()
+                    while batches:  # none is kept: the memory of each is used again when it is gone
+                        yield batches.pop()
             else:
                 for first in firsts:
                     values = self._finished(self.source.gather(located, first, size))
@@ -679,26 +703,6 @@ def _ahead(reader: BatchReader, waiting: Iterable[LocatedRun], given: int) -> in
     if not reader.source.remote or sum(run.missing for run in waiting) >= MISSING_AHEAD:
         return near
     return min(MOST_RUNS_AHEAD, near + 2 * given)
-
-
-def _nesting(tree: Mapping[str, Any], count: int) -> Callable[[Sequence[Any]], Batch]:
-    """Return the function that makes a batch of the values of its fields [count].
-
-    ``tree`` has the form of the batch, with numbers of fields.
-    """
-    places: list[int] = []
-    below: list[Callable[[Sequence[Any]], Batch]] = []
-    for value in tree.values():
-        if isinstance(value, Mapping):
-            places.append(count + len(below))
-            below.append(_nesting(value, count))
-        else:
-            places.append(value)
-    names = tuple(tree)
-    pick = itemgetter(*places) if places[1:] else lambda values: tuple(values[i] for i in places)
-    if not below:
-        return lambda values: Batch(zip(names, pick(values), strict=True))
-    return lambda values: Batch(zip(names, pick([*values, *[nest(values) for nest in below]]), strict=True))
 
 
 _MOST = (32 << 20) - (64 << 10)  # pieces above 32 MiB do not raise glibc's threshold

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,10 @@ import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.loader.index import PROBABILITY, SOURCE, FloatArray
-from rlds_cli.loader.kernel import BatchMemory, Bound
+from rlds_cli.loader.kernel import Bound
 from rlds_cli.loader.mixture.merging import MixtureLocation
 from rlds_cli.loader.read import CompiledColumns
-
-Kind = tuple[np.dtype[Any], tuple[int, ...]]
+from rlds_cli.loader.slabs import Kinds, array_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +29,12 @@ class DirectColumns:
     members : sequence of CompiledColumns
     orders : sequence of int array
         For each member, the number of the column that each output of its plan is.
-    memory : BatchMemory
     """
 
     names: tuple[str, ...]
-    kinds: Sequence[Kind]
+    kinds: Kinds
     members: Sequence[CompiledColumns]
     orders: Sequence[IntArray]
-    memory: BatchMemory
 
     @classmethod
     def of(cls, names: tuple[str, ...], members: Iterable[CompiledColumns]) -> DirectColumns | None:
@@ -50,45 +47,42 @@ class DirectColumns:
             return None
         kinds[SOURCE] = np.dtype(np.int64), ()
         orders = [np.array([names.index(name) for name in m.names], np.int64) for m in members]
-        ordered = [kinds[name] for name in names]
-        return cls(names, ordered, members, orders, BatchMemory(ordered))
+        return cls(names, [kinds[name] for name in names], members, orders)
 
-    def reader(self, located: MixtureLocation) -> Callable[..., list[list[Any]]]:
-        """Return the function (first, n, batches, wrap) that reads batches, see `Bound.read_batches`."""
+    def writer(self, located: MixtureLocation) -> _Writer:
+        """Return what writes these samples into batches."""
         parts = [(i, slots, self.members[i].samples(samples)) for i, slots, samples in located.parts]
         member = np.empty(located.count, np.int64)
         for i, slots, _ in parts:
             member[slots] = i
-        length = located.parts[0][2].length
         chance = located.chance() if PROBABILITY in self.names else None
-        return _Reader(self, parts, member, (length,) if length else (), chance).read_batches
+        return _Writer(self, parts, member, parts[0][2].lead, chance)
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _Writer:
     columns: DirectColumns
     parts: Sequence[tuple[int, IntArray, Bound]]
     member: IntArray
-    steps: tuple[int, ...]
+    lead: tuple[int, ...]
     chance: FloatArray | None
 
-    def read_batches(
-        self, first: int, n: int, batches: int, wrap: Callable[[Array], Any] | None = None
-    ) -> list[list[Any]]:
-        stop, lead = first + n * batches, (n, *self.steps)
-        memory, at = self.columns.memory.take(lead, batches)
-        given = list(map(wrap or np.ndarray.view, memory))
-        places = np.frombuffer(at, np.int64).reshape(batches, -1)
+    def write(self, first: int, n: int, batches: int, places: Any) -> None:
+        """Write batches, see `Bound.write`."""
+        stop = first + n * batches
+        addresses = np.frombuffer(places, np.int64).reshape(batches, -1)
         for i, slots, bound in self.parts:
             a, b = np.searchsorted(slots, (first, stop)).tolist()
             if a < b:
-                bound.scatter(a, slots[a:b] - first, n, places.take(self.columns.orders[i], axis=1))
-        names, fields = self.columns.names, len(self.columns.names)
-        for k in range(batches):
-            batch = memory[k * fields : (k + 1) * fields]
+                bound.scatter(a, slots[a:b] - first, n, addresses.take(self.columns.orders[i], axis=1))
+        for k, batch in enumerate(addresses.tolist()):
             here = slice(first + k * n, first + (k + 1) * n)
-            batch[names.index(SOURCE)][...] = self.member[here, None] if self.steps else self.member[here]
+            self._array(batch, SOURCE, n)[...] = self.member[here, None] if self.lead else self.member[here]
             if self.chance is not None:
-                values = batch[names.index(PROBABILITY)]
+                values = self._array(batch, PROBABILITY, n)
                 values *= self.chance[here].reshape(-1, *(1,) * (values.ndim - 1))
-        return [given[i : i + fields] for i in range(0, len(given), fields)]
+
+    def _array(self, batch: Sequence[int], name: str, n: int) -> Array:
+        number = self.columns.names.index(name)
+        dtype, shape = self.columns.kinds[number]
+        return array_at(batch[number], (n, *self.lead, *shape), dtype)
