@@ -15,6 +15,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HOOK = ROOT / "hatch_build.py"
+SOURCES = "loader/kernel.c", "loader/slabs.c", "base/files/sha256.c"
+LIBRARIES = "loader/_kernel.so", "loader/_slabs.so", "base/files/_sha256.so"
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no cc here")
 
@@ -22,9 +24,9 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no cc here")
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """The files that compiling needs, in a directory of their own, with sources that are compiled at once."""
-    for source in ("loader/kernel.c", "base/files/sha256.c"):
+    for source in SOURCES:
         place = tmp_path / "checkout" / "rlds_cli" / source
-        place.parent.mkdir(parents=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text('__attribute__((visibility("default"))) int rlds_none(void) { return 0; }\n')
     shutil.copy(HOOK, tmp_path / "checkout")
     return tmp_path / "checkout"
@@ -54,12 +56,11 @@ def test_a_kernel_that_loads_and_a_record_of_how_it_was_made(checkout: Path) -> 
     about = record(checkout)
     assert about["compiler"].startswith("cc ") and about["flags"].startswith("-O3 -std=c11 ")
     assert done.stdout == f"kernel: {about['compiler']} {about['flags']}\n"
-    assert ctypes.CDLL(str(checkout / "rlds_cli/loader/_kernel.so")).rlds_none
-    assert ctypes.CDLL(str(checkout / "rlds_cli/base/files/_sha256.so")).rlds_none
+    for library in LIBRARIES:
+        assert ctypes.CDLL(str(checkout / "rlds_cli" / library)).rlds_none
     files = {str(p.relative_to(checkout)) for p in checkout.rglob("*") if p.is_file()}
-    sources = {"hatch_build.py", "rlds_cli/loader/kernel.c", "rlds_cli/base/files/sha256.c"}
-    made = {"rlds_cli/loader/_kernel.so", "rlds_cli/loader/_kernel.json", "rlds_cli/base/files/_sha256.so"}
-    assert files == sources | made
+    package = {f"rlds_cli/{name}" for name in (*SOURCES, *LIBRARIES, "loader/_kernel.json")}
+    assert files == package | {"hatch_build.py"}
 
 
 def test_a_compiler_that_does_not_work_is_passed_over(checkout: Path, tmp_path: Path) -> None:
@@ -125,11 +126,12 @@ def test_a_wheel_holds_the_kernel_and_fits_every_python_3_of_its_platform(tmp_pa
         assert wheel.name.endswith(f"-py3-none-{sysconfig.get_platform().replace('-', '_')}.whl")
     with zipfile.ZipFile(wheel) as z:
         names = z.namelist()
-        assert names.count("rlds_cli/base/files/_sha256.so") == 1
-        assert names.count("rlds_cli/loader/_kernel.so") == names.count("rlds_cli/loader/_kernel.json") == 1
+        for name in (*LIBRARIES, "loader/_kernel.json"):
+            assert names.count(f"rlds_cli/{name}") == 1
         assert json.loads(z.read("rlds_cli/loader/_kernel.json"))["compiler"]
     (sdist,) = tmp_path.glob("*.tar.gz")
     listed = subprocess.run(["tar", "tzf", sdist], capture_output=True, text=True, check=True).stdout
-    assert "/rlds_cli/loader/kernel.c\n" in listed and "/hatch_build.py\n" in listed and "/_kernel." not in listed
-    assert "/rlds_cli/base/files/sha256.c\n" in listed and "/_sha256." not in listed
+    assert "/hatch_build.py\n" in listed and ".so\n" not in listed and "/_kernel." not in listed
+    for name in SOURCES:
+        assert f"/rlds_cli/{name}\n" in listed
     assert (ROOT / "rlds_cli/loader/_kernel.so").stat().st_mtime_ns == before  # that of the checkout is left alone
