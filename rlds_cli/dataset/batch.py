@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeGuard
 
 import numpy as np
@@ -52,29 +53,29 @@ class Batch(dict[Any, Any]):
     Batch(observation: float64[4, 3], next: Batch(reward: float64[4, 1]))
     """
 
-    __slots__ = ("_absent", "_left_out", "_origin", "_origins")
+    __slots__ = ("_facts",)
 
     @property
     def origin(self) -> EpisodeOrigin | None:
         """Stored episode of a batch from ``ds.episode(k)``; None for other batches."""
-        found: EpisodeOrigin | None = getattr(self, "_origin", None)
+        found: EpisodeOrigin | None = self._known().get("origin")
         return found
 
     @property
     def origins(self) -> EpisodeOrigins | None:
         """Stored episodes of the rows, for batches of a loader with ``window=Episode()``; None for other batches."""
-        found: EpisodeOrigins | None = getattr(self, "_origins", None)
+        found: EpisodeOrigins | None = self._known().get("origins")
         return found
 
     @property
     def left_out(self) -> int:
         """Number of steps that ``ds[a:b]`` left out because their next observation is not known."""
-        return int(getattr(self, "_left_out", 0))
+        return int(self._known().get("left_out", 0))
 
     @property
     def absent(self) -> tuple[str, ...]:
         """Members of a live mixture that had no window yet, so that the others took their shares."""
-        found: tuple[str, ...] = getattr(self, "_absent", ())
+        found: tuple[str, ...] = self._known().get("absent", ())
         return found
 
     def told(
@@ -86,19 +87,32 @@ class Batch(dict[Any, Any]):
         absent: tuple[str, ...] = (),
     ) -> Batch:
         """Set the origin of the batch, and return the batch itself."""
+        facts: dict[str, Any] = {}
         if absent:
-            self._absent = absent
+            facts["absent"] = absent
         if origin is not None:
-            self._origin = origin
+            facts["origin"] = origin
         if origins is not None:
-            self._origins = origins
+            facts["origins"] = origins
         if left_out:
-            self._left_out = left_out
+            facts["left_out"] = left_out
+        if facts:
+            self._facts = {**self._known(), **facts}
         return self
+
+    def _known(self) -> Mapping[str, Any]:
+        try:
+            found: Mapping[str, Any] = _FACTS.__get__(self)
+        except AttributeError:  # of most batches; `self._facts` would work out a message first
+            return _NOTHING
+        return found
 
     def _like(self, other: Batch) -> Batch:
         """Return the batch itself, with the origin of ``other``, which has the same rows."""
-        return self.told(origin=other.origin, origins=other.origins, left_out=other.left_out, absent=other.absent)
+        facts = other._known()
+        if facts:
+            self._facts = {**self._known(), **facts}
+        return self
 
     @classmethod
     def nest(cls, fields: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Batch:
@@ -341,6 +355,10 @@ class Batch(dict[Any, Any]):
         name = field or (REWARD if REWARD in self.names() else self.names()[0])
         whole = rlds_cli.Dataset(self.origin.store)
         return Chart(rlds_cli.report.plot(whole, name, episode=self.origin.number))
+
+
+_FACTS: Any = Batch.__dict__["_facts"]
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Chart(str):

@@ -762,7 +762,8 @@ class Bound:
         self._sent = byref(self._samples)
 
     def read(self, first: int, n: int) -> list[Array]:
-        """Return the outputs of samples ``first`` to ``first + n``, each in memory of its own."""
+        """Return the outputs of samples ``first`` to ``first + n``."""
+        self._check(first, n)
         (made,), places = self._plan.slabs.take((n, *self.lead), 1)
         self.write(first, n, 1, places)
         return list(made)
