@@ -130,7 +130,11 @@ def __getattr__(name: str) -> Any:
     if name in MODULES:
         return import_module(MODULES[name])
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name.startswith("_"):  # what Python and tools ask for
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from rlds_cli.base.libraries import counterparts
+
+        raise counterparts.no_attribute(__name__, name, counterparts.MODULE)
     value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

@@ -150,8 +150,13 @@ class Batch(dict[Any, Any]):
             return f'batch["{whole}"], which has nothing below it'
         if is_below(name, "mask"):
             return "masks come with windows of several steps: window=Slice(20)"
-        near = next((n for n in names if n.endswith(f"/{name}")), None) or text.closest(name, names)
+        near = self._meant(name) or text.closest(name, names)
         return near and f"batch[{', '.join(repr(part) for part in split_name(near))}]".replace("'", '"')
+
+    def _meant(self, name: str) -> str | None:
+        """Return the field that other libraries call ``name``, or whose last part it is."""
+        names, usual = self.names(), counterparts.FIELDS.get(name)
+        return usual if usual in names else next((n for n in names if n.endswith(f"/{name}")), None)
 
     def __setitem__(self, key: Key, value: Any) -> None:
         if isinstance(key, str) and "/" not in key:  # what functions of single steps do most
@@ -329,8 +334,13 @@ class Batch(dict[Any, Any]):
     if not TYPE_CHECKING:  # type checkers find wrong names by themselves
 
         def __getattr__(self, name: str) -> NoReturn:
-            field = {name: f'batch["{name}"]'} if name in self else {}
+            meant = name if name in self else self._meant(name)
+            field = {name: f'batch["{meant}"]'} if meant else {}
             counterparts.missing(self, name, {**counterparts.BATCH, **field})
+
+    def _ipython_key_completions_(self) -> list[str]:
+        """Names that IPython completes behind ``batch["``."""
+        return self.names()
 
     def __repr__(self) -> str:
         left_out = f"; {text.plural(self.left_out, 'step')} left out" if self.left_out else ""

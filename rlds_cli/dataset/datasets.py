@@ -370,8 +370,17 @@ class Dataset(Shortcuts):
             batch[name] = tasks.gather(int(self.episodes["start"][k]) + np.arange(length), name)
         return batch.told(origin=EpisodeOrigin(self.store, int(self.episodes.index[k])))
 
-    def __getitem__(self, index: int | slice | npt.NDArray[Any] | Sequence[int]) -> Batch:
+    @overload
+    def __getitem__(self, index: int | slice | npt.NDArray[Any] | Sequence[int]) -> Batch: ...
+
+    @overload
+    def __getitem__(self, index: str | tuple[str, ...]) -> Any: ...
+
+    def __getitem__(self, index: int | slice | npt.NDArray[Any] | Sequence[int] | str | tuple[str, ...]) -> Any:
         """Return transitions by number, counted over the selected episodes: NumPy arrays in the archive's dtypes.
+
+        ``ds["next/reward"]`` is the field of all transitions [N, ...], as ``ds[:]["next/reward"]`` is, but reads no
+        other field.
 
         Beside the usual fields, ``episode`` [N] is the number of the episode, as `episode` counts. Steps whose next
         observation is not known are not transitions; ``batch.left_out`` is the number of them that a slice skips. If
@@ -379,7 +388,7 @@ class Dataset(Shortcuts):
         ``next/done`` yields episodes. ``next/terminated`` and ``next/truncated`` are always the archive's.
         """
         if (name := selection.name_in(index)) is not None:
-            raise self._not_by_name(name)
+            return self._field_of_transitions(name)
         if isinstance(index, int | np.integer):
             one = self[np.array([within(index, len(self), f"transitions in {self.id}")])]
             return one.map(lambda values: values[0])
@@ -390,25 +399,31 @@ class Dataset(Shortcuts):
         wanted = np.where(wanted < 0, wanted + len(self), wanted)
         if wanted.size and (wanted.min() < 0 or wanted.max() >= len(self)):
             raise IndexError(f"{self.id} has {len(self):,} transitions")
-        episode, step = self._places_of(wanted)
-        batch = self._read(episode, step, self._usual_fields())
+        batch = self._transitions(wanted, self._usual_fields())
+        return batch.told(left_out=self._left_out(batch["episode"]) if isinstance(index, slice) else 0)
+
+    def _transitions(self, numbers: IntArray, names: Sequence[str]) -> Batch:
+        """Read fields of transitions by number, and the number of the episode of each."""
+        episode, step = self._places_of(numbers)
+        batch = self._read(episode, step, names)
         if "next/done" in batch:
             batch["next/done"] |= (step == self.episodes["num_transitions"][episode] - 1)[:, None]
         batch["episode"] = episode
-        return batch.told(left_out=self._left_out(episode) if isinstance(index, slice) else 0)
+        return batch
 
-    def _not_by_name(self, name: str) -> Exception:
-        """Return the error of ``ds["observation"]``: it names the call that gives the field, of a selection, too."""
-        what = "transitions are chosen by number"
+    def _field_of_transitions(self, name: str) -> Any:
+        """Return ``ds["next/reward"]``: only the fields that it needs are read."""
         try:
             _ = self[:0][name]
         except KeyError:
+            what = "ds[name] has a field of the transitions"
             if any(is_below(n, name) for n in self.schema):
-                return IndexError(f'{what}; ds.episode(k)["{name}"] has the values of an episode')
+                raise IndexError(f'{what}; ds.episode(k)["{name}"] has the values of an episode') from None
             if name in self.episodes:
-                return IndexError(f'{what}; ds.episodes["{name}"] has a value for each episode')
-            return selection.no_field(name, [*self.schema, *self.episodes], self.id)
-        return IndexError(f'{what}; ds[:]["{name}"] has their values')
+                raise IndexError(f'{what}; ds.episodes["{name}"] has a value for each episode') from None
+            raise selection.no_field(name, [*self.schema, *self.episodes], self.id) from None
+        needed = [n for n in self._usual_fields() if is_below(n, name) or is_below(f"next/{n}", name)]
+        return self._transitions(np.arange(len(self)), needed if name != "next/done" else FLAGS)[name]
 
     def rows_of(self, index: IntArray) -> IntArray:
         """Return the rows of transitions [n] in ``column()``."""

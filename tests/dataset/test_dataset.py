@@ -475,20 +475,52 @@ def test_statistics_of_a_field_that_is_not_there(four: Dataset) -> None:
 
 
 @pytest.mark.parametrize("selected", [False, True])
-def test_what_the_error_of_a_name_in_the_place_of_numbers_says_works(selected: bool) -> None:
-    nested = {"arm": np.zeros((3, 2)), "camera": np.zeros((3, 8, 8, 3), np.uint8)}
-    e = {"observation": nested, "action": np.zeros(2), "note": ["a", "b"], "info": {"x": np.zeros(2)}}
+def test_a_name_gives_the_field_of_all_transitions(selected: bool) -> None:
+    nested = {"arm": np.arange(6).reshape(3, 2), "camera": np.zeros((3, 8, 8, 3), np.uint8)}
+    e = {"observation": nested, "action": np.array([5.0, 6.0]), "note": ["a", "b"], "info": {"x": np.zeros(2)}}
     ds = create("local/names", [{**e, "next": {"terminated": True}, "episode": {"take": k}} for k in range(3)])
+    count = 2 if selected else 3
     if selected:
         ds = ds.select(episodes=[0, 2])
-    names = ("observation", "observation/arm", "action", "note", "info/x", "take", "length", "episode", "next/done")
-    for name in (*names, ("observation", "camera"), "next/observation/arm"):
+    assert ds["action"].tolist() == [[5.0], [6.0]] * count
+    assert ds["observation/arm"].tolist() == [[0, 1], [2, 3]] * count
+    assert (
+        ds["next/observation", "arm"].tolist() == ds["next"]["observation"]["arm"].tolist() == [[2, 3], [4, 5]] * count
+    )
+    assert ds["next/terminated"].tolist() == ds["next/done"].tolist() == [[False], [True]] * count
+    assert ds["observation", "camera"].shape == (2 * count, 8, 8, 3)
+    assert sorted(ds["observation"]) == ["arm", "camera"]
+    for name in ("note", "info/x", "take", "length"):
         with pytest.raises(IndexError) as told:
-            ds[name]  # type: ignore[index]
-        (call,) = re.findall(r"ds\S*\[\".*\"\]", str(told.value))
+            ds[name]
+        (call,) = re.findall(r"ds\.\S*\[\".*\"\]", str(told.value))
         assert len(eval(call, {"ds": ds, "k": 1})) > 0, name
     with pytest.raises(UnknownField, match='Did you mean "action"'):
-        ds["acton"]  # type: ignore[index]
+        ds["acton"]
+
+
+def test_what_other_libraries_call_it_is_answered_with_the_code() -> None:
+    ds = create("local/names", [{"observation": np.zeros((3, 2)), "action": np.zeros(2)}])
+    batch = ds[:]
+    for code, hint in {
+        "ds.rewards": 'ds["next/reward"]',
+        "ds.get_episode(0)": "ds.episode(k)",
+        "ds.train_test_split": "ds.split(0.9, 0.1, seed=0)",
+        "ds.extend([])": "rlds_cli.append",
+        "batch.obs": 'batch["observation"]',
+        "rlds_cli.load_dataset": "rlds_cli.load(ID)",
+        "rlds_cli.from_hdf5": "rlds_cli.import_files(",
+        "rlds_cli.interop.minari.list_local_datasets()": "rlds_cli.find(local=True)",
+        "rlds_cli.interop.d4rl.get_dataset": "qlearning_dataset(NAME)",
+        "rlds_cli.interop.d3rlpy.get_d4rl": "get_dataset(",
+    }.items():
+        with pytest.raises(AttributeError) as told:
+            eval(code, {"ds": ds, "batch": batch, "rlds_cli": rlds_cli})
+        assert hint in str(told.value)
+    with pytest.raises(UnknownField) as unknown:
+        batch["next_obs"]
+    assert 'batch["next", "observation"]' in unknown.value.hint
+    assert batch._ipython_key_completions_() == batch.names()
 
 
 def test_a_quantile_of_a_selection_is_that_of_the_dataset(tmp_path: Path) -> None:

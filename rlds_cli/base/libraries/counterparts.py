@@ -8,7 +8,7 @@ from typing import NoReturn
 from rlds_cli.base.text import closest
 from rlds_cli.errors import InvalidArgument
 
-_CREATE = 'rlds_cli.create("local/NAME", episodes): a dataset does not grow'
+_CREATE = 'rlds_cli.append(ID, FILES), or with rlds_cli.writer("local/NAME") as w: w.add_episodes(episodes)'
 _PRIORITIES = "loader.update_priorities(batch, priority)"
 _TRANSFORM = "Loader(ds, 256, transform=function_of_a_batch), or transform(batch.tensordict()) of a TorchRL transform"
 DATASET = {
@@ -28,6 +28,71 @@ DATASET = {
     "total_episodes": "ds.num_episodes",
     "features": "ds.schema",
     "keys": "ds.schema",
+    "columns": "ds.schema for the fields, ds.episodes for a table of episodes",
+    "column_names": "list(ds.schema) for the fields, list(ds.episodes) for the columns of episodes",
+    "shape": "len(ds) transitions of ds.num_episodes episodes; ds.schema has the shapes of fields",
+    "observations": 'ds["observation"]',
+    "actions": 'ds["action"]',
+    "rewards": 'ds["next/reward"]',
+    "terminals": 'ds["next/terminated"]',
+    "terminations": 'ds["next/terminated"]',
+    "truncations": 'ds["next/truncated"]',
+    "dones": 'ds["next/done"]',
+    "get_episode": "ds.episode(k)",
+    "episode_data": "ds.episode(k)",
+    "get_dataset": 'ds.to_numpy("d4rl")',
+    "train_test_split": "train, test = ds.split(0.9, 0.1, seed=0)",
+    "random_split": "train, test = ds.split(0.9, 0.1, seed=0)",
+    "split_dataset": "train, test = ds.split(0.9, 0.1, seed=0)",
+    "to_pandas": "pandas.DataFrame(dict(ds.episodes)) has a row for each episode",
+    "to_dict": 'ds.to_numpy("d4rl"), or dict(ds[:])',
+    "dataloader": "ds.loader(256), or Loader(ds, 256).as_torch() for a DataLoader",
+    "batch": "ds.loader(256)",
+    "set_format": 'Loader(ds, 256, backend="torch")',
+    "with_format": 'Loader(ds, 256, backend="torch")',
+    "take": "ds.select(episodes=slice(0, 10)), or ds[:1000]",
+    "skip": "ds.select(episodes=slice(10, None))",
+    "head": "ds[:5]; ds.episodes for a table of episodes",
+    "describe": "ds.stats, or rlds_cli.inspect(ds)",
+    "info": "rlds_cli.inspect(ds); ds.manifest has what is recorded",
+    "summary": "rlds_cli.inspect(ds)",
+    "inspect": "rlds_cli.inspect(ds)",
+    "check": "rlds_cli.check(ds)",
+    "export": 'rlds_cli.export(ds, "lerobot", "DIR")',
+    "push": 'rlds_cli.push(ds, "ADDRESS")',
+    "push_to_hub": 'rlds_cli.push(ds, "hf://datasets/OWNER/NAME")',
+    "save_to_disk": 'ds.save("NAME")',
+    "concatenate": 'rlds_cli.merge([ds, other], "local/NAME"), or Loader(Mixture([ds, other]), 256)',
+    "env": "ds.make_env()",
+    "spec": "ds.make_env().spec; ds.manifest has the environment that is recorded",
+    "env_spec": "ds.make_env().spec; ds.manifest has the environment that is recorded",
+    "normalize": "Loader(ds, 256, transform=...), with ds.stats",
+    "delete": "rlds rm ID in a shell",
+}
+MODULE = {
+    "load_dataset": "rlds_cli.load(ID), which downloads what is not here; rlds_cli.open_dataset(ID) opens what is",
+    "get_dataset": "rlds_cli.load(ID), which downloads what is not here; rlds_cli.open_dataset(ID) opens what is",
+    "open": "rlds_cli.open_dataset(ID)",
+    "make_dataset": 'rlds_cli.create("local/NAME", episodes)',
+    "from_hdf5": 'rlds_cli.import_files("FILE.hdf5", "local/NAME")',
+    "from_file": 'rlds_cli.import_files("FILE", "local/NAME")',
+    "from_numpy": 'rlds_cli.create("local/NAME", episodes)',
+    "from_episodes": 'rlds_cli.create("local/NAME", episodes)',
+    "list_datasets": "rlds_cli.find()",
+    "list_local_datasets": "rlds_cli.find(local=True)",
+    "list_remote_datasets": "rlds_cli.find()",
+    "search": 'rlds_cli.find("WORDS")',
+    "concatenate_datasets": 'rlds_cli.merge([a, b], "local/NAME"), or Loader(Mixture([a, b]), 256)',
+    "combine_datasets": 'rlds_cli.merge([a, b], "local/NAME")',
+    "download_dataset": "rlds_cli.download(ID)",
+    "delete_dataset": "rlds rm ID in a shell",
+    "ReplayBuffer": "rlds_cli.Loader(ID, batch_size=256); rlds_cli.writer for a dataset that grows",
+    "DataLoader": "rlds_cli.Loader(ID, batch_size=256), or its .as_torch() in torch's DataLoader",
+    "upload": 'rlds_cli.push(ds, "ADDRESS")',
+    "Mixture": "from rlds_cli.loader import Mixture",
+    "Transition": "from rlds_cli.loader import Transition",
+    "Slice": "from rlds_cli.loader import Slice",
+    "Episode": "from rlds_cli.loader import Episode",
 }
 LOADER = {
     "sample": "batches = iter(loader) once, and batch = next(batches) for every sample",
@@ -49,6 +114,37 @@ BATCH = {
     "cpu": 'batch.to("cpu")',
     "cuda": 'batch.to("cuda")',
     "to_tensordict": "batch.tensordict()",
+}
+# Names of fields of other libraries, as paths in a batch.
+FIELDS = {
+    "obs": "observation",
+    "observations": "observation",
+    "state": "observation",
+    "states": "observation",
+    "s": "observation",
+    "acts": "action",
+    "actions": "action",
+    "a": "action",
+    "next_obs": "next/observation",
+    "next_observation": "next/observation",
+    "next_observations": "next/observation",
+    "next_state": "next/observation",
+    "next_states": "next/observation",
+    "s_next": "next/observation",
+    "reward": "next/reward",
+    "rewards": "next/reward",
+    "rew": "next/reward",
+    "rews": "next/reward",
+    "r": "next/reward",
+    "done": "next/done",
+    "dones": "next/done",
+    "terminal": "next/terminated",
+    "terminals": "next/terminated",
+    "terminated": "next/terminated",
+    "terminations": "next/terminated",
+    "timeouts": "next/truncated",
+    "truncated": "next/truncated",
+    "truncations": "next/truncated",
 }
 
 _SLICES = "window=Slice(20)"
@@ -90,6 +186,12 @@ def missing(of: object, name: str, instead: Mapping[str, str]) -> NoReturn:
     code = instead.get(name)
     hint = f"\n  hint: {code}" if code else ""
     raise AttributeError(f"{type(of).__name__!r} object has no attribute {name!r}{hint}")
+
+
+def no_attribute(module: str, name: str, instead: Mapping[str, str]) -> AttributeError:
+    """Return the AttributeError of ``module.name``, with a hint at the code to write instead if there is some."""
+    code = instead.get(name)
+    return AttributeError(f"module {module!r} has no attribute {name!r}" + (f"\n  hint: {code}" if code else ""))
 
 
 def unexpected(of: str, given: Iterable[str], known: Iterable[str], instead: Mapping[str, str]) -> NoReturn:

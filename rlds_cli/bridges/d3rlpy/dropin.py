@@ -18,6 +18,7 @@ import numpy as np
 
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.integers import within
+from rlds_cli.base.libraries import counterparts
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below
 from rlds_cli.bridges.following import require_rows_that_follow
@@ -30,6 +31,23 @@ if TYPE_CHECKING:
     import gymnasium
 
 TERMINATED = FLAGS[0]
+
+# Functions of d3rlpy for which rlds has one, or a dataset.
+_ELSEWHERE = {
+    "get_d4rl": 'get_dataset("d4rl/hopper-medium-v2")',
+    "get_minari": 'get_dataset("minari/mujoco/hopper/expert-v0")',
+    "get_atari": 'MDPDataset("atari_dqn/Pong/1"), converted from the logs',
+    "get_atari_transitions": 'MDPDataset("atari_dqn/Pong/1"), converted from the logs',
+    "get_cartpole": 'get_dataset("d3rlpy/cartpole-replay")',
+    "get_pendulum": 'MDPDataset("sample/pendulum-d4rl")',
+    "get_dataset_from_env": "get_dataset(ID)",
+    "ReplayBuffer": "MDPDataset(ID) is one",
+    "InfiniteBuffer": "MDPDataset(ID), whose buffer reads the mapped files",
+    "FIFOBuffer": 'rlds_cli.writer("local/NAME", keep=rlds_cli.Fifo(...)) for a dataset that grows',
+    "create_fifo_replay_buffer": 'rlds_cli.writer("local/NAME", keep=rlds_cli.Fifo(...)) for a dataset that grows',
+    "create_infinite_replay_buffer": 'rlds_cli.writer("local/NAME") for a dataset that grows',
+    "Episode": "rlds_cli.create takes episodes as dicts",
+}
 
 
 def MDPDataset(
@@ -241,3 +259,9 @@ def _pieces(ds: Dataset) -> Iterator[tuple[int, int, bool]]:
             start = row + 1
         if start < stop:
             yield start, stop, False
+
+
+if not TYPE_CHECKING:  # type checkers find wrong names by themselves
+
+    def __getattr__(name: str) -> NoReturn:
+        raise counterparts.no_attribute("rlds_cli.interop.d3rlpy", name, _ELSEWHERE)

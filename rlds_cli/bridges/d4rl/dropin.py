@@ -18,13 +18,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import registry
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
+from rlds_cli.base.libraries import counterparts
 from rlds_cli.dataset import Dataset, d4rl_fields, d4rl_steps, open_dataset
 from rlds_cli.errors import InvalidEpisode, RldsError, UnknownDataset, UnknownField
 from rlds_cli.make import download
@@ -35,6 +36,19 @@ Columns = Mapping[str, npt.NDArray[Any]]
 
 _TRANSITION = ["observation", "action", REWARD, FLAGS[0]]
 _NEEDED = ("observations", "actions", "rewards", "terminals")
+
+# Names of D4RL for which rlds has one of its own.
+_ELSEWHERE = {
+    "get_dataset": "qlearning_dataset(NAME), or rlds_cli.load(NAME).to_numpy('d4rl')",
+    "reverse_normalized_score": "get_normalized_score(NAME, s) is linear: score = (s - s0) / (s1 - s0) of two scores",
+    "set_dataset_path": "RLDS_HOME, or --home of each command, is where datasets lie",
+    "offline_env": "rlds_cli.load(NAME), whose make_env() makes the environment with Gymnasium",
+    "OfflineEnv": "rlds_cli.load(NAME), whose make_env() makes the environment with Gymnasium",
+    "OfflineEnvWrapper": "rlds_cli.load(NAME), whose make_env() makes the environment with Gymnasium",
+    "infos": "rlds info ID in a shell has the address and the reference scores",
+    "download_dataset_from_url": 'rlds_cli.download(URL, as_="local/NAME")',
+    "gym_mujoco": "rlds_cli.load(NAME).make_env() makes the environment with Gymnasium",
+}
 
 
 def qlearning_dataset(
@@ -362,3 +376,9 @@ def _episodes(columns: Columns, ends: IntArray) -> Iterator[dict[str, Array]]:
     for end in ends:
         yield {key: values[start : end + 1].copy() for key, values in per_row.items()}
         start = end + 1
+
+
+if not TYPE_CHECKING:  # type checkers find wrong names by themselves
+
+    def __getattr__(name: str) -> NoReturn:
+        raise counterparts.no_attribute("rlds_cli.interop.d4rl", name, _ELSEWHERE)

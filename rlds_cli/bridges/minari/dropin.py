@@ -43,6 +43,25 @@ _INSTEAD = {
     "storage": "dataset.dataset, the rlds_cli.Dataset; dataset.dataset[:][NAME] has the transitions",
 }
 
+# Functions of Minari for which rlds has one of its own.
+_ELSEWHERE = {
+    "list_local_datasets": "rlds_cli.find(local=True)",
+    "list_remote_datasets": 'rlds_cli.find(family="minari")',
+    "download_dataset": "rlds_cli.download(ID), or load_dataset(ID, download=True)",
+    "delete_dataset": "rlds rm ID in a shell",
+    "upload_dataset": 'rlds_cli.push(ID, "hf://datasets/OWNER/NAME")',
+    "combine_datasets": 'rlds_cli.merge([A, B], "local/NAME")',
+    "create_dataset_from_buffers": 'rlds_cli.create("local/NAME", episodes)',
+    "DataCollector": 'rlds_cli.Record(env, "local/NAME"), which records while the environment runs',
+    "StepDataCallback": 'rlds_cli.Record(env, "local/NAME"), which records while the environment runs',
+    "EpisodeMetadataCallback": 'rlds_cli.Record(env, "local/NAME"); rlds label sets columns of episodes',
+    "StepData": 'rlds_cli.Record(env, "local/NAME"), which records while the environment runs',
+    "EpisodeBuffer": "an episode is a dict: rlds_cli.create takes them",
+    "MinariStorage": "dataset.dataset, the rlds_cli.Dataset",
+    "gen_dataset_id": "an id of rlds is local/NAME",
+    "parse_dataset_id": "an id of rlds is FAMILY/NAME, or FAMILY/NAME@VARIANT",
+}
+
 
 def load_dataset(dataset_id: StrPath, download: bool = False) -> MinariDataset:
     """Open a dataset that is on this disk, or with ``download`` fetch it if it is not.
@@ -445,3 +464,9 @@ def _id(name: str) -> str:
         return name
     ours = {ids.LOCAL, *(f.name for f in registry.families())}
     return name if family in ours else f"{_FAMILY}/{name}"
+
+
+if not TYPE_CHECKING:  # type checkers find wrong names by themselves
+
+    def __getattr__(name: str) -> NoReturn:
+        raise counterparts.no_attribute("rlds_cli.interop.minari", name, _ELSEWHERE)
