@@ -13,7 +13,7 @@ help:
 	@echo "make demo      the whole way, from archive to training, without a network"
 	@echo "make test      the tests, but for those of the documentation"
 	@echo "make test-docs the tests of the documentation: its code, its commands and the examples run"
-	@echo "make test-view the tests of pages in Chromium; without one they are skipped, and the last line says so"
+	@echo "make test-view the site, and the tests of pages in Chromium; without one they are skipped, and the last line says so"
 	@echo "make test-all  all tests: those that take long, and more cases of what the others run through"
 	@echo "make test-ray  preprocess on a Ray cluster of two nodes on this machine; installs Ray, 80 MB"
 	@echo "make test-native  the loader's tests with a kernel that checks its memory accesses and arithmetic (gcc or clang, Linux)"
@@ -73,7 +73,7 @@ test: $(READY)
 test-docs: $(READY)
 	$(BIN)/python -m pytest -m '$(QUICK) and docs' --assert=plain $$(grep -rl --include='test_*.py' 'mark\.docs' tests)
 
-test-view: $(READY)
+test-view: $(READY) docs
 	$(BIN)/python -m pytest -m view --assert=plain $$(grep -rl --include='test_*.py' 'mark\.view' tests)
 	@$(BIN)/python tests/support/chromium.py
 

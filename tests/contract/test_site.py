@@ -1,0 +1,110 @@
+"""The site as it is built, read from the disk in a browser: its search finds what people look for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import chromium
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / "site"
+BROWSER = chromium.find()
+
+pytestmark = [
+    pytest.mark.view,
+    pytest.mark.skipif(BROWSER is None, reason=f"no Chromium here ({', '.join(chromium.NAMES)})"),
+    pytest.mark.skipif(not (SITE / "index.html").exists(), reason="the site is not built: make docs"),
+]
+
+# What people type, and the page that should come first.
+QUERIES = (
+    ("DDP", "cookbook/train"),
+    ("augmentation", "cookbook/batches"),
+    ("delete a dataset", "guides/homes"),
+    ("frame stacking", "cookbook/batches"),
+    ("train/validation split", "cookbook/data"),
+    ("return to go", "cookbook/batches"),
+    ("proxy", "guides/downloading"),
+    ("top 10 %", "cookbook/data"),
+    ("Windows", "start/faq"),
+    ("multi-agent", "start/faq"),
+    ("install", "start/tutorial"),
+    ("where are my datasets stored", "guides/homes"),
+    ("free disk space", "guides/homes"),
+    ("resume training", "cookbook/train"),
+    ("pytorch lightning", "cookbook/train"),
+    ("dataloader num_workers", "guides/frameworks"),
+    ("pandas", "cookbook/elsewhere"),
+    ("normalized score", "cookbook/train"),
+    ("normalize observations", "guides/fields"),
+    ("import csv", "guides/tables"),
+    ("ros bag", "reference/recordings"),
+    ("mp4 video", "guides/cameras"),
+    ("push to s3", "guides/sharing"),
+    ("train from a bucket", "guides/remote"),
+    ("mix datasets", "guides/mixtures"),
+    ("prioritized replay", "guides/loader"),
+    ("hindsight experience replay", "guides/fields"),
+    ("n-step returns", "guides/loader"),
+    ("jax", "guides/frameworks"),
+    ("slurm", "guides/cluster"),
+    ("checksum mismatch", "guides/downloading"),
+    ("citation", "guides/papers"),
+    ("undo a change", "guides/curate"),
+    ("find bad episodes", "guides/check"),
+    ("view episodes in the browser", "guides/view"),
+    ("export to lerobot", "guides/export"),
+    ("import d4rl", "families/d4rl"),
+    ("migrate from minari", "coming-from/minari"),
+    ("sequence length", "guides/loader"),
+    ("environment variables", "reference/commands"),
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[chromium.Browser]:
+    assert BROWSER is not None
+    with chromium.Browser(BROWSER) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def home(browser: chromium.Browser) -> chromium.Page:
+    """The first page, with its search."""
+    page = browser.open(SITE / "index.html")
+    page.run("document.querySelector('.md-search__input').focus()")
+    return page
+
+
+def search(page: chromium.Page, query: str) -> list[str]:
+    """Type a query, and return the pages that are listed, best first."""
+    field, listed = (
+        "document.querySelector('.md-search__input')",
+        "document.querySelectorAll('.md-search-result__item')",
+    )
+    for typed, shown in (("", f"!{listed}.length"), (query, f"{listed}.length")):
+        page.run(f"{field}.value = {json.dumps(typed)}; {field}.dispatchEvent(new Event('keyup'))")
+        page.wait_for(shown)
+    links = page.run(f"[...{listed}].map(item => item.querySelector('a').href)")
+    return [
+        url.partition("#")[0].partition("?")[0].removeprefix(f"{SITE.as_uri()}/").removesuffix(".html") for url in links
+    ]
+
+
+def test_what_people_type_finds_the_page_that_answers(home: chromium.Page) -> None:
+    """36 of 40 come first, and all are among the first three."""
+    places: dict[str, int] = {}
+    for query, wanted in QUERIES:
+        found = search(home, query)
+        places[query] = found.index(wanted) if wanted in found else len(found)
+    assert [q for q in places if places[q] >= 3] == []
+    assert len([q for q in places if places[q] == 0]) >= 36, [q for q in places if places[q]]
+
+
+def test_nothing_is_asked_of_another_host(home: chromium.Page) -> None:
+    search(home, "loader")
+    assert [url for url in home.requests if not url.startswith(SITE.as_uri())] == []
+    assert home.complaints == []
