@@ -27,6 +27,8 @@ Results, and JSON with `--json`, go to stdout; everything else goes to stderr. E
 failure (one line and a hint), 2 wrong usage, 130 interrupted. Texts show sizes in MiB and GiB, JSON in bytes. Commands
 for several datasets accept glob patterns; quote them.
 
+## Environment variables
+
 | variable | meaning |
 |---|---|
 | `RLDS_HOME` | directory of datasets; default: `$XDG_CACHE_HOME/rlds`, else `~/.cache/rlds` |
@@ -48,7 +50,11 @@ def pages() -> dict[str, str]:
     panels = {panel: [root.get_command(context, name) for name in names] for panel, names in PANELS.items()}
     commands = [c for panel in panels.values() for c in panel]
     common = {o: p for c in commands for p in c.params for o in p.opts if o in COMMON}
-    parts = [HEAD, "Most commands have these options:", _options(common[o] for o in COMMON if o in common)]
+    parts = [
+        HEAD,
+        "## Common options\n\nMost commands have these options:",
+        _options(common[o] for o in COMMON if o in common),
+    ]
     made = {}
     for panel, members in panels.items():
         name = f"commands-{panel.lower()}.md"

@@ -1,0 +1,231 @@
+"""Draw the diagrams of the documentation, and the chart of the README from the results of the benchmarks.
+
+    python scripts/pictures.py            write them into docs/pictures
+    python scripts/pictures.py --check    exit 1 when a file is not what would be drawn
+
+An SVG follows the colours of the page that shows it, light or dark.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "docs" / "pictures"
+
+_STYLE = """<style>
+text{font:14px system-ui,sans-serif;fill:#24292f}.small{font-size:12px;fill:#57606a}.code{font:13px monospace}
+.mid{text-anchor:middle}.end{text-anchor:end}rect{stroke-width:1.3}path{fill:none;stroke:#6e7781;stroke-width:1.3}
+.a{fill:#dfe5fb;stroke:#4051b5}.b{fill:#ffe8c7;stroke:#b35900}.c{fill:#d6f0dc;stroke:#1f7a3a}
+.none{fill:none;stroke:#8c959f;stroke-dasharray:4 3}.frame{fill:none;stroke:#4051b5;stroke-width:2}
+@media (prefers-color-scheme:dark){text{fill:#e6edf3}.small{fill:#a9b4c0}path{stroke:#a9b4c0}
+.a{fill:#2b3566;stroke:#8fa2ff}.b{fill:#573a12;stroke:#f0a94a}.c{fill:#1b4527;stroke:#6fcf87}
+.none{stroke:#7d8590}.frame{stroke:#8fa2ff}}
+</style>
+<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
+<path d="M0 0L8 4L0 8"/></marker></defs>"""
+
+
+def svg(width: int, height: int, title: str, *parts: str) -> str:
+    """A picture of this size, with the name that a screen reader says."""
+    body = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="img"><title>{title}</title>\n{_STYLE}\n{body}\n</svg>\n'
+    )
+
+
+def text(x: float, y: float, words: str, kind: str = "") -> str:
+    """Words at a place; ``kind`` is of the style: small, code, mid, end."""
+    escaped = words.replace("&", "&amp;").replace("<", "&lt;")
+    return f'<text x="{x:g}" y="{y:g}"{f" class={chr(34)}{kind}{chr(34)}" if kind else ""}>{escaped}</text>'
+
+
+def box(x: float, y: float, words: str = "", kind: str = "a", width: float = 44, height: float = 28) -> str:
+    """A rounded box with words in its middle."""
+    drawn = f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="4" class="{kind}"/>'
+    return drawn + (text(x + width / 2, y + height / 2 + 5, words, "mid") if words else "")
+
+
+def arrow(*points: tuple[float, float]) -> str:
+    """A line through points, with a tip at the last one."""
+    return f'<path d="M{"L".join(f"{x:g} {y:g}" for x, y in points)}" marker-end="url(#tip)"/>'
+
+
+def episode() -> str:
+    """An episode of T = 3 steps: T+1 rows, and what one transition takes."""
+
+    def drawn() -> Iterator[str]:
+        for t in range(4):
+            x = 170 + 70 * t
+            yield text(x + 22, 24, f"row {t}", "mid small")
+            yield box(x, 36, f"o{t}")
+            for k, (letter, kind) in enumerate((("a", "b"), ("r", "c"))):
+                yield box(x, 80 + 44 * k, f"{letter}{t}" if t < 3 else "", kind if t < 3 else "none")
+        for y, name in ((55, "observation"), (99, "action"), (143, "next/reward")):
+            yield text(155, y, name, "end code")
+        yield '<path class="frame" d="M234 30H352V70H290V158H234Z"/>'
+        yield text(234, 182, "the transition of step 1: its row, and the observation of the next one", "small")
+        yield text(440, 143, "no step: zeros, never read", "small")
+
+    return svg(640, 196, "An episode of three steps in four rows", *drawn())
+
+
+def windows() -> str:
+    """What the windows of a loader take of an episode of eight steps."""
+    rows = (
+        ("Transition()", [(3, "a")], "one step and its result"),
+        ("Slice(4)", [(k, "a") for k in range(2, 6)], "four steps, all real"),
+        ("Slice(4, before=3)", [*((k, "none") for k in (-2, -1)), (0, "a"), (1, "a")], "every step ends one"),
+        ("Slice(4, after=3)", [(6, "a"), (7, "a"), (8, "none"), (9, "none")], "every step starts one"),
+        ("Offsets: observation (-1, 0)", [(3, "a"), (4, "a")], "two frames ..."),
+        ("Offsets: action range(3)", [(4, "b"), (5, "b"), (6, "b")], "... and a chunk of actions"),
+    )
+
+    def drawn() -> Iterator[str]:
+        for t in range(8):
+            yield text(303 + 36 * t, 22, f"{t}", "mid small")
+        yield text(200, 22, "step", "end small")
+        for i, (name, taken, words) in enumerate(rows):
+            y = 34 + 38 * i
+            yield text(208, y + 18, name, "end code")
+            for t in range(8):
+                yield f'<path d="M{288 + 36 * t} {y + 26}h30"/>'
+            yield from (box(288 + 36 * t, y, "", kind, 30, 24) for t, kind in taken)
+            yield text(656, y + 17, words, "small")
+        yield text(288, 276, "dashed: outside of the episode; the mask is False there", "small")
+
+    return svg(830, 290, "Windows of a loader", *drawn())
+
+
+def versions() -> str:
+    """Three versions of a dataset: each is a table over the same files."""
+    tables = (
+        ("v1", (0, 1, 2), "as it was downloaded"),
+        ("v2", (0, 2), "rlds drop --episodes 1"),
+        ("v3", (0, 2, 3), "a writer appended one"),
+    )
+    centres = {0: 300, 1: 400, 2: 500, 3: 634}
+
+    def drawn() -> Iterator[str]:
+        for i, (name, held, words) in enumerate(tables):
+            y = 14 + 48 * i
+            yield text(20, y + 19, name)
+            yield text(54, y + 19, words, "small")
+            yield from (box(centres[k] - 22, y, f"{k}", "b") for k in held)
+        for k, x in centres.items():
+            yield arrow((x, 138 + (8 if k in (0, 2, 3) else 0) - (96 if k == 1 else 0)), (x, 178))
+        yield box(250, 182, "", "a", 300, 36)
+        yield box(584, 182, "", "c", 100, 36)
+        yield from (f'<path d="M{x} 182v36"/>' for x in (350, 450))
+        yield text(400, 205, "segment 0 of each field", "mid")
+        yield text(634, 205, "segment 1", "mid")
+        yield text(54, 205, "rows, written once", "small")
+
+    return svg(710, 234, "Versions share the files of a dataset", *drawn())
+
+
+def mixture() -> str:
+    """Two datasets with the shares 3 and 1, and a batch of eight samples."""
+
+    def drawn() -> Iterator[str]:
+        yield box(20, 20, "robot: 900 episodes", "a", 180, 40)
+        yield box(20, 96, "simulation: 40,000", "b", 180, 40)
+        yield text(212, 36, "3", "small")
+        yield text(212, 112, "1", "small")
+        yield arrow((202, 40), (280, 64))
+        yield arrow((202, 116), (280, 92))
+        for k in range(8):
+            kind = "b" if k % 4 == 2 else "a"
+            yield box(292 + 40 * k, 62, "", kind, 32, 32)
+        yield text(292, 48, "a batch of eight: six and two, whatever their sizes", "small")
+        yield text(292, 122, "the shares may change with the step: a schedule", "small")
+
+    return svg(640, 156, "A batch of a mixture", *drawn())
+
+
+def flow() -> str:
+    """From an archive to a batch."""
+    steps = (
+        ("archive", "files as published", "b"),
+        ("dataset", "Zarr, T+1 rows", "a"),
+        ("selection", "episodes, versions", "a"),
+        ("loader", "windows, samplers", "c"),
+        ("batch", "tensors", "c"),
+    )
+
+    def drawn() -> Iterator[str]:
+        for k, (name, words, kind) in enumerate(steps):
+            x = 16 + 158 * k
+            yield box(x, 44, name, kind, 112, 40)
+            yield text(x + 56, 102, words, "mid small")
+            if k < 4:
+                yield arrow((x + 114, 64), (x + 154, 64))
+        for k, words in enumerate(("converted once", "select, label", "seed", "gathered")):
+            yield text(16 + 158 * k + 134, 30, words, "mid small")
+        yield arrow((230, 112), (230, 140), (72, 140), (72, 112))
+        yield text(150, 158, "rlds verify --trace compares with the archive", "mid small")
+        yield arrow((262, 112), (262, 140), (388, 140), (388, 112))
+        yield text(420, 145, "preprocess makes a dataset of a dataset", "small")
+
+    return svg(780, 172, "From archive to batch", *drawn())
+
+
+def measured(peer: str) -> float:
+    """The lowest ratio to a peer in the results of the benchmarks, over the numbers of threads."""
+    lines = ([c.strip() for c in line.split("|")] for line in _results().splitlines() if line.startswith("|"))
+    cells = next(line for line in lines if peer in line)
+    found = (re.fullmatch(r"([\d.]+) x(?:, CPU [\d.]+)?", c) for c in cells)
+    return min(float(ratio[1]) for ratio in found if ratio)
+
+
+def _results() -> str:
+    return (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+
+
+def speed() -> str:
+    """Batches a second of the peers, where those of rlds are 100."""
+    peers = (
+        ("rlds", 1.0),
+        ("rlox", measured("rlox: OfflineDatasetBuffer")),
+        ("cpprb", measured("cpprb: ReplayBuffer")),
+        ("TorchRL", measured("torchrl: memmap")),
+    )
+
+    def drawn() -> Iterator[str]:
+        yield text(16, 24, "Batches of 256 transitions, relative to rlds")
+        for k, (name, ratio) in enumerate(peers):
+            y, width = 40 + 30 * k, 420 / ratio
+            yield text(88, y + 16, name, "end")
+            yield box(100, y, "", "none" if k else "a", width, 22)
+            yield text(108 + width, y + 16, f"{100 / ratio:.0f} %" if k else "100 %", "small")
+
+    return svg(600, 168, "Batches a second, relative to rlds", *drawn())
+
+
+DRAWN = {
+    "concept-episode.svg": episode,
+    "concept-windows.svg": windows,
+    "concept-versions.svg": versions,
+    "concept-mixture.svg": mixture,
+    "concept-flow.svg": flow,
+    "speed.svg": speed,
+}
+
+
+def main(check: bool) -> int:
+    """Write the pictures, or say which are not current."""
+    old = [n for n, draw in DRAWN.items() if not (PICTURES / n).exists() or (PICTURES / n).read_text() != draw()]
+    if check:
+        print(*old, sep="\n")
+        return 1 if old else 0
+    for name in old:
+        (PICTURES / name).write_text(DRAWN[name](), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv))
