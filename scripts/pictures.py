@@ -67,8 +67,8 @@ def episode() -> str:
                 yield box(x, 80 + 44 * k, f"{letter}{t}" if t < 3 else "", kind if t < 3 else "none")
         for y, name in ((55, "observation"), (99, "action"), (143, "next/reward")):
             yield text(155, y, name, "end code")
-        yield '<path class="frame" d="M234 30H352V70H290V158H234Z"/>'
-        yield text(234, 182, "the transition of step 1: its row, and the observation of the next one", "small")
+        yield '<path class="frame" d="M234 30H360V70H290V158H234Z"/>'
+        yield text(170, 182, "the transition of step 1: its row, and the observation of the next one", "small")
         yield text(440, 143, "no step: zeros, never read", "small")
 
     return svg(640, 196, "An episode of three steps in four rows", *drawn())
@@ -81,8 +81,8 @@ def windows() -> str:
         ("Slice(4)", [(k, "a") for k in range(2, 6)], "four steps, all real"),
         ("Slice(4, before=3)", [*((k, "none") for k in (-2, -1)), (0, "a"), (1, "a")], "every step ends one"),
         ("Slice(4, after=3)", [(6, "a"), (7, "a"), (8, "none"), (9, "none")], "every step starts one"),
-        ("Offsets: observation (-1, 0)", [(3, "a"), (4, "a")], "two frames ..."),
-        ("Offsets: action range(3)", [(4, "b"), (5, "b"), (6, "b")], "... and a chunk of actions"),
+        ("observation: (-1, 0)", [(3, "a"), (4, "a")], "Offsets: two frames ..."),
+        ("action: range(3)", [(4, "b"), (5, "b"), (6, "b")], "... and a chunk of actions"),
     )
 
     def drawn() -> Iterator[str]:
@@ -121,11 +121,11 @@ def versions() -> str:
         yield box(250, 182, "", "a", 300, 36)
         yield box(584, 182, "", "c", 100, 36)
         yield from (f'<path d="M{x} 182v36"/>' for x in (350, 450))
-        yield text(400, 205, "segment 0 of each field", "mid")
-        yield text(634, 205, "segment 1", "mid")
+        yield text(400, 238, "segment 0 of each field", "mid small")
+        yield text(634, 238, "segment 1", "mid small")
         yield text(54, 205, "rows, written once", "small")
 
-    return svg(710, 234, "Versions share the files of a dataset", *drawn())
+    return svg(710, 250, "Versions share the files of a dataset", *drawn())
 
 
 def mixture() -> str:
