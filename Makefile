@@ -10,7 +10,7 @@ TORCHRL := 0.14.0
 .PHONY: help docs demo test test-docs test-view test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-video bench-preprocess bench-grow bench-share bench-versions bench-remote bench-defects test-export learn soak fuzz attack screenshots clean
 
 help:
-	@echo "make demo      the whole way, from archive to training, without a network"
+	@echo "make demo      the whole way, from an archive to an evaluated policy; says what it installs"
 	@echo "make test      the tests, but for those of the documentation"
 	@echo "make test-docs the tests of the documentation: its code, its commands and the examples run"
 	@echo "make test-view the site, and the tests of pages in Chromium; without one they are skipped, and the last line says so"
@@ -51,7 +51,17 @@ $(KERNEL): rlds_cli/loader/kernel.c rlds_cli/loader/slabs.c rlds_cli/base/files/
 
 kernel: $(READY)
 
-demo: $(READY)
+# What the demonstration needs: rlds and Gymnasium, with the torch without CUDA, but no tools of the tests, which other
+# targets add to the same environment.
+$(VENV)/.demo: pyproject.toml constraints.txt hatch_build.py
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Into $(VENV) go rlds, torch without CUDA, and Gymnasium: about 1 GB."
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt torch --index-url https://download.pytorch.org/whl/cpu \
+		|| echo "that index is not reached: torch comes with the rest"
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[spaces]'
+	touch $@
+
+demo: $(if $(wildcard $(VENV)/.ready),$(READY),$(VENV)/.demo)
 	PATH="$(CURDIR)/$(BIN):$$PATH" RLDS_HOME="$(CURDIR)/.demo" sh examples/demo.sh
 
 # One process more than there are cores: tests wait for processes that they started.

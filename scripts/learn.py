@@ -3,7 +3,7 @@
 ::
 
     python scripts/learn.py                run, compare with the least return of each, exit with 1 where one falls short
-    python scripts/learn.py --write        and put the curves into docs/guides/examples.md and its picture
+    python scripts/learn.py --write        and put the curves into docs/reference/learning-curves.md
     python scripts/learn.py iql            only those whose title holds a word; with --write the other curves stay
 """
 
@@ -125,7 +125,7 @@ def run(what: Run) -> Result:
 
 
 def section(result: Result, rival: Result | None) -> str:
-    """What docs/guides/examples.md says of a run."""
+    """What docs/reference/learning-curves.md says of a run."""
     rows = [(name, *reference) for name, reference in result.references.items()]
     if rival:
         rows.append((result.run.rival, *rival.curve[-1][1:]))
@@ -213,10 +213,10 @@ def insert(text: str, figures: str) -> str:
 def write(results: list[tuple[Result, Result | None]]) -> None:
     """Put what these runs printed into docs/, and draw the picture anew; sections of other runs stay."""
     docs = ROOT / "docs"
-    text = (docs / "guides" / "examples.md").read_text(encoding="utf-8")
+    text = (docs / "reference" / "learning-curves.md").read_text(encoding="utf-8")
     said = sections(text) | {result.run.title: section(result, rival) for result, rival in results}
     said = {r.title: said[r.title] for r in RUNS if r.title in said}
-    (docs / "guides" / "examples.md").write_text(insert(text, "\n\n".join(said.values())), encoding="utf-8")
+    (docs / "reference" / "learning-curves.md").write_text(insert(text, "\n\n".join(said.values())), encoding="utf-8")
     curves = [panel(title, part) for title, part in said.items()]
     (docs / "pictures" / "examples.svg").write_text(picture(curves), encoding="utf-8")
 

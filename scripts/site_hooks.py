@@ -19,7 +19,6 @@ BOOSTS = {
     "CHANGELOG.md": 0,
     "benchmarks/": 0,
     "start/faq.md": 1.3,
-    "start/all-pages.md": 0.3,
     "start/": 1.4,
     "README.md": 0.5,
     "cookbook/": 1.9,
@@ -32,7 +31,10 @@ BOOSTS = {
     "families/": 0.8,
     "reference/commands.md": 1.0,
     "reference/commands": 0.7,
+    "reference/all-pages.md": 0.3,
+    "reference/learning-curves.md": 0.5,
     "reference/recordings.md": 1.2,
+    "reference/tables.md": 1.2,
     "reference/": 0.8,
     "": 0.3,
 }

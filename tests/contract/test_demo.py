@@ -56,6 +56,7 @@ def test_the_demo(here: Path) -> None:
     continuous, discrete = (losses(part) for part in output.split("behaviour_cloning.py")[1:])
     assert continuous[-1] < 0.75 * continuous[0]
     assert discrete[-1] < discrete[0] < 0.7  # a coin's cross entropy is 0.693
+    assert re.findall(r"^step +500 .* return +500\.0 ", output, re.M)  # CartPole ends after 500 steps
     for shown in (PENDULUM, f"{PENDULUM}@normalise", CARTPOLE, MOUNTAINCAR):
         assert shown in output
     again = run("sh", "examples/demo.sh")  # everything is there: nothing is made twice

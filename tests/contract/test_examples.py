@@ -414,7 +414,7 @@ def test_the_detour_is_drawn_and_ends_at_the_block_and_the_target(worlds: Module
 
 def test_the_page_shows_the_commands_and_they_reached_what_is_asked() -> None:
     script = load("scripts/learn.py")
-    page = (ROOT / "docs" / "guides" / "examples.md").read_text()
+    page = (ROOT / "docs" / "reference" / "learning-curves.md").read_text()
     parts = script.sections(page)
     assert list(parts) == [run.title for run in script.RUNS]
     for run in script.RUNS:

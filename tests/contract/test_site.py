@@ -40,7 +40,7 @@ QUERIES = (
     ("pandas", "cookbook/elsewhere"),
     ("normalized score", "cookbook/train"),
     ("normalize observations", "guides/fields"),
-    ("import csv", "guides/tables"),
+    ("import csv", "reference/tables"),
     ("ros bag", "reference/recordings"),
     ("mp4 video", "guides/cameras"),
     ("push to s3", "guides/sharing"),
