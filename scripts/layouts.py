@@ -7,6 +7,7 @@ Run it to compare the page with the readers, and with ``--write`` to write it. T
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -62,7 +63,7 @@ def _families(directory: Path) -> Iterator[Layout]:
     yield Layout("RL Unplugged Atari", "rlu_atari.md", made["RL Unplugged Atari"])
     yield Layout("gen_dgrl", "gen_dgrl.md", made["Procgen of gen_dgrl"])
     yield Layout("OpenML, ARFF", "openml.md", made["desk adult.arff"])
-    yield Layout("TorchRL's memmaps", "torchrl_directories.md", made["TorchRL flat_full"])
+    yield Layout("TorchRL's memmaps", "torchrl-directories.md", made["TorchRL flat_full"])
     yield Layout("LeRobot v2.0", "lerobot.md", made["LeRobot v2.0"])
     yield Layout("LeRobot v2.1", "lerobot.md", made["LeRobot v2.1"])
     yield Layout("LeRobot v3.0 with videos", "lerobot.md", DATA / "lerobot/video_v3")
@@ -234,7 +235,8 @@ def row(layout: Layout, plan: ImportPlan) -> str:
     ends = f"`{column}`" if column else words.get(rule, f"`{rule}`")
     if (said := ends_in_words(plan.episodes_by)) != plan.episodes_by:
         ends = said
-    cells = (f"[{layout.title}]({layout.page})", recognised, fields, ends, lost)
+    page = next(p for p in (PAGE.with_name(layout.page), *(ROOT / "docs").rglob(layout.page)) if p.exists())
+    cells = (f"[{layout.title}]({os.path.relpath(page, PAGE.parent)})", recognised, fields, ends, lost)
     return f"| {' | '.join(cells)} |"
 
 
