@@ -85,11 +85,6 @@ def _write_plain(source: Path, target: Path) -> None:
     arrays.finish(target, values.shape, values.dtype)
 
 
-def is_compressed(array: Path) -> bool:
-    """Return whether the array in ``array`` is zarr-encoded."""
-    return layouts.layout(array).compressed
-
-
 class Compressed:
     """The rows of a compressed array. A slice decodes its own rows, once their chunks have been checked.
 
@@ -134,7 +129,8 @@ class Compressed:
 
 def open_rows(array: Path) -> Array | Compressed:
     """Return the rows of an array in either encoding, for slicing: mapped, or decoded slice by slice."""
-    return Compressed(array) if is_compressed(array) else layouts.read(array)
+    found = layouts.layout(array)
+    return Compressed(array) if found.compressed else layouts.mapped(array, found)
 
 
 def read_range(array: Path, start: int, stop: int) -> Array:

@@ -72,7 +72,7 @@ def read_regular(path: Path, longest: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > longest:
             raise ValueError(f"{size:,} bytes; at most {longest:,} are read")
-        return b"".join(iter(lambda: file.read(size + 1), b""))
+        return file.readall()
 
 
 def check_tree(directory: Path, *, changing: bool = False, named: str = "") -> list[Path]:

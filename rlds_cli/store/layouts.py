@@ -350,7 +350,7 @@ def check_group(directory: Path) -> None:
 
 def read(directory: Path) -> Array:
     """Map the array in ``directory``, as its ``zarr.json`` describes it; raises DamagedDataset."""
-    return _mapped(directory, layout(directory))
+    return mapped(directory, layout(directory))
 
 
 def find(directory: Path) -> Array | None:
@@ -360,7 +360,7 @@ def find(directory: Path) -> Array | None:
         d = _load(place)
     except DamagedDataset:
         return None
-    return _mapped(directory, _layout(place, d)) if d.get("node_type") == "array" else None
+    return mapped(directory, _layout(place, d)) if d.get("node_type") == "array" else None
 
 
 def finish(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
@@ -370,7 +370,8 @@ def finish(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Arr
     return _map(ArrayLayout(shape, kind, False, whole, whole, (Segment(0, directory, shape, kind),)))
 
 
-def _mapped(directory: Path, found: ArrayLayout) -> Array:
+def mapped(directory: Path, found: ArrayLayout) -> Array:
+    """Map the array in ``directory``, whose layout is known; raises DamagedDataset, also if it is compressed."""
     if found.compressed:
         raise DamagedDataset(f"{directory} is compressed; an array that can be mapped is expected.", hint=_HINT)
     return _map(found)

@@ -190,8 +190,8 @@ class Files:
         """
         if c.segment_rows:
             return self.entries(c, c.first, c.stop, keep)
-        self._check_layout(c)
-        return compression.open_column(self.path / c.directory)
+        found, path = self._check_layout(c), self.path / c.directory
+        return compression.open_column(path) if found.compressed else layouts.mapped(path, found)
 
     def sliced(self, c: Column) -> Array | compression.Compressed:
         """Return the entries of a column that no writer adds to, for slicing: mapped, or decoded slice by slice."""

@@ -180,7 +180,7 @@ class Manifest:
         """Return `read` of a dataset, and the sha256 of the file, which are of the same moment."""
         path = dataset / cls.FILE
         try:
-            text = cls.document(dataset)
+            text = files.read_regular(path, cls.LONGEST)
             attributes = documents.loads(text, longest=cls.LONGEST)["attributes"]["rlds"]
             found = attributes["format"]
             if not isinstance(found, int) or isinstance(found, bool) or found < 1:
@@ -210,11 +210,6 @@ class Manifest:
         except ValueError as e:
             raise DamagedDataset(f"{path}: {e}.", hint="--force makes the dataset again") from e
 
-    @classmethod
-    def document(cls, dataset: Path) -> bytes:
-        """Return the file of the manifest in a dataset's directory; raises as `store.files.content`."""
-        return files.read_regular(dataset / cls.FILE, cls.LONGEST)
-
     def write(self, dataset: Path) -> None:
         """Write the file, with its own digest."""
         _write(dataset, self.to_json())
@@ -226,7 +221,8 @@ class Manifest:
         if m.id == id:
             return
         if m.growing:  # whose file has the counts of the first version
-            values = documents.loads(cls.document(dataset), longest=cls.LONGEST)["attributes"]["rlds"]
+            text = files.read_regular(dataset / cls.FILE, cls.LONGEST)
+            values = documents.loads(text, longest=cls.LONGEST)["attributes"]["rlds"]
             _write(dataset, {**values, "id": id})
         else:
             replace(m, id=id).write(dataset)

@@ -470,14 +470,10 @@ class FixedTable(Table):
     @cached_property
     def episodes(self) -> Mapping[str, Array]:
         """Columns of the episode table, without texts and without the user's own, see `own_column`."""
-        columns = self.files.guarded(lambda: episode_table.read_columns(self._episodes, self.manifest))
+        columns = self.files.guarded(lambda: episode_table.read_columns(self.files.path / "episodes", self.manifest))
         if self._checks:
             episode_table.check_places(columns, self.manifest)
         return columns
-
-    @property
-    def _episodes(self) -> Path:
-        return self.files.path / "episodes"
 
     def episode_strings(self, column: str) -> list[str]:
         """Return a text column of the episode table (``group``, ``options``); empty strings if it is not stored."""
@@ -486,7 +482,7 @@ class FixedTable(Table):
         return self._episode_strings[column]
 
     def _read_episode_strings(self, column: str) -> list[str]:
-        path, count = self._episodes / component(column), self.manifest.counts.episodes
+        path, count = self.files.path / "episodes" / component(column), self.manifest.counts.episodes
         return episode_table.read_texts(path, count) if count and path.exists() else [""] * count
 
     @property
@@ -512,7 +508,7 @@ class FixedTable(Table):
 
     @cached_property
     def _small_columns(self) -> dict[str, Any]:
-        return self.files.guarded(lambda: own_columns.read_small(self._episodes))
+        return self.files.guarded(lambda: own_columns.read_small(self.files.path / "episodes"))
 
     @cached_property
     def sources(self) -> tuple[dict[str, Any], ...]:

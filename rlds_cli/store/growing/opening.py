@@ -139,7 +139,7 @@ class StoredDataset:
             if (m := Manifest.read(p)).fingerprint == fingerprint and fits(m)
         ]
         first = next((p for m, p in there if m.version == number), there[0][1] if there else None)
-        return None if first is None else _fixed(first, check=False)
+        return None if first is None else _at(first, None, check=False)
 
     def made(self) -> list[Made]:
         """Return how each version on this disk was made, the oldest first."""
@@ -221,10 +221,7 @@ def _grows(path: Path) -> bool:
 def _at(path: Path, number: int | None, *, check: bool) -> Store:
     if _grows(path):
         return _growing(path, number, check=check)
-    return _fixed(path if number is None else History(path).at(number), check=check)
-
-
-def _fixed(directory: Path, *, check: bool) -> Store:
+    directory = path if number is None else History(path).at(number)
     return Store(FixedTable(LocalFiles(directory, moves=True), check=check))
 
 
