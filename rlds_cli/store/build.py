@@ -1,4 +1,4 @@
-"""Write parts of a dataset, and put the rows of all of them in their place; `work` says which are written."""
+"""Write parts of a dataset, and describe what was written; `work` says which parts, and puts their rows in place."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from multiprocessing import parent_process
 from pathlib import Path
 from typing import Protocol
 
-from rlds_cli.base.files import trees
 from rlds_cli.base.progress import Stage
 from rlds_cli.errors import RldsError
-from rlds_cli.store.parts import FILMS, PLACE, splice
+from rlds_cli.store.parts import FILMS, PLACE
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import RowPosition, RowWriter, WrittenRows
 from rlds_cli.ted import Chunk, EpisodeTable, Field, Note, Part
@@ -121,27 +120,3 @@ def write_chunks(
     if part.rows is not None and written.rows != part.rows:
         raise RldsError(f"{job.id}: a part gave {written.rows:,} rows; {part.rows:,} were planned.")
     return written
-
-
-def assemble(job: BuildJob, work: Path, done: Mapping[int, tuple[str, WrittenRows]]) -> Built:
-    """Put the rows of all parts in their place; ``done`` has each part's directory below ``work`` and its rows."""
-    if all(where != PLACE for where, _ in done.values()):
-        trees.discard(work / PLACE)  # of a run that was interrupted in here
-    paths = assign_paths(f.name for f in job.schema)
-    position = RowPosition()
-    for i in range(len(job.parts)):
-        where, written = done[i]
-        after = position.behind(written)
-        if where != PLACE:
-            for f in job.schema:
-                splice(work / where, work / PLACE, f, paths[f.name], written, position, after)
-        position = after
-    in_order = [done[i][1] for i in range(len(job.parts))]
-    return Built(
-        directory=work / PLACE,
-        schema=job.schema,
-        paths=paths,
-        end=position,
-        episodes=EpisodeTable.concat([w.episodes for w in in_order]),
-        notes=tuple(n for w in in_order for n in w.notes),
-    )

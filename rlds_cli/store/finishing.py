@@ -401,7 +401,7 @@ def _of_episodes(c: Computed, columns: Sequence[Array], start: Array) -> Array:
     """Compute a column of the episode table block by block; last rows are not read."""
     rows = len(columns[0])
     found, final = np.full(len(start), c.nothing, c.dtype), np.append(start[1:], rows) - 1
-    for a in statistics.blocks(rows):
+    for a in range(0, rows, statistics.BLOCK_ROWS):
         of_steps = c.of_steps(*(v[a : a + statistics.BLOCK_ROWS] for v in columns))
         block = np.array(of_steps, c.dtype)
         first = int(np.searchsorted(start, a, "right")) - 1

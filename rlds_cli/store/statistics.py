@@ -106,27 +106,23 @@ class Accumulator:
         for m in found:
             if isinstance(m, ByteSums):
                 self._bytes = m if self._bytes is None else _added(self._bytes, m)
-            else:
-                self._merge(m)
-
-    def _merge(self, m: Moments) -> None:
-        k = self._moments
-        if k is None:
-            self._moments = m
-            return
-        n = k.n + m.n
-        safe = np.maximum(n, 1)
-        delta = m.mean - k.mean
-        mean = k.mean + delta * (m.n / safe)
-        m2 = k.m2 + m.m2 + delta**2 * (k.n * m.n / safe)
-        self._moments = Moments(k.missing + m.missing, n, mean, m2, np.fmin(k.low, m.low), np.fmax(k.high, m.high))
+                continue
+            if (k := self._moments) is None:
+                self._moments = m
+                continue
+            n = k.n + m.n
+            safe = np.maximum(n, 1)
+            delta = m.mean - k.mean
+            mean = k.mean + delta * (m.n / safe)
+            m2 = k.m2 + m.m2 + delta**2 * (k.n * m.n / safe)
+            self._moments = Moments(k.missing + m.missing, n, mean, m2, np.fmin(k.low, m.low), np.fmax(k.high, m.high))
 
     @np.errstate(over="ignore", invalid="ignore")
     def result(self, sample: Array) -> Stats:
         """Return the statistics; ``sample`` [n, ...] holds evenly spaced steps, for quantiles and the histogram."""
         shape = () if self.pooled else self.shape
         if self._bytes is not None:
-            self._merge(_moments_of_bytes(self._bytes))
+            self.merge(0, [_moments_of_bytes(self._bytes)])
             self._bytes = None
         if (m := self._moments) is None:
             nothing = np.full(shape, np.nan).tolist()
@@ -139,13 +135,9 @@ class Accumulator:
             q01, q99 = _quantiles(sample, prod(shape))
             counts, low, high = _histogram(sample)
 
-        def shaped(x: Float) -> Any:
-            return x.reshape(shape).tolist()
-
-        return Stats(
-            shaped(mean), shaped(std), shaped(m.low), shaped(m.high), shaped(q01), shaped(q99),
-            count=self.steps, nonfinite=m.missing, histogram=counts, low=low, high=high,
-        )  # fmt: skip
+        found = {"mean": mean, "std": std, "min": m.low, "max": m.high, "q01": q01, "q99": q99}
+        shaped: dict[str, Any] = {name: x.reshape(shape).tolist() for name, x in found.items()}
+        return Stats(**shaped, count=self.steps, nonfinite=m.missing, histogram=counts, low=low, high=high)
 
 
 def _moments(flat: Array, beside: int) -> Moments:
@@ -211,8 +203,11 @@ def _unfold(f: np.ufunc, folded: Array, width: int) -> Array:
     return one
 
 
-def block_steps(width: int) -> int:
-    """Return the number of steps to add at a time, for rows of ``width`` elements."""
+def _at_once(shape: tuple[int, ...], dtype: str) -> int:
+    """Return the number of rows to look at together."""
+    width = prod(shape)
+    if dtype == "uint8" and width > MAX_WIDTH:
+        return max(1, _IMAGES_AT_ONCE // width)
     return max(1, min(1 << 16, _BLOCK_ELEMENTS // max(1, width)))
 
 
@@ -233,7 +228,7 @@ def of_episodes(values: Array, start: IntArray, length: IntArray) -> Stats:
     steps = int(ends[-1]) if len(ends) else 0
     accumulator = Accumulator(values.shape[1:])
     width = prod(values.shape[1:])
-    at_once = block_steps(width)
+    at_once = _at_once(values.shape[1:], values.dtype.name)
 
     def rows(a: int, b: int, every: int = 1) -> IntArray:
         wanted = np.arange(a, b, every)
@@ -293,11 +288,6 @@ def _histogram(sample: Array) -> tuple[tuple[int, ...], float, float]:
 # -- one pass over the rows of a field
 
 
-def blocks(rows: int) -> range:
-    """Return the first rows of the blocks whose statistics are combined."""
-    return range(0, rows, BLOCK_ROWS)
-
-
 @dataclass(frozen=True, slots=True)
 class Scanned:
     """What one pass over a field gives: digests of its episodes, and of its rows if they are large; its statistics."""
@@ -316,7 +306,7 @@ def scan(values: Array, f: Field, table: EpisodeTable, threads: Executor | None)
         The rows of the episodes, end to end as ``table.start`` has them.
     """
     accumulator = Accumulator(f.shape) if values.dtype.kind in "biuf" else None
-    at_once = _at_once(f)
+    at_once = _at_once(f.shape, f.dtype)
     start, last_rows = table.start, table.start + table.length
     count = digests.counted(f, table.length, table.num_observed)
     large = digests.has_row_digests(f)
@@ -340,7 +330,7 @@ def scan(values: Array, f: Field, table: EpisodeTable, threads: Executor | None)
             a += len(rows)
         return hashes, found
 
-    tasks = [(a, work) for a in blocks(len(values)) for work in works]
+    tasks = [(a, work) for a in range(0, len(values), BLOCK_ROWS) for work in works]
     looked_at = threads.map(look, tasks) if threads else map(look, tasks)
     sample = values[_sampled(len(values), last_rows, prod(f.shape))] if accumulator else None
     hashes = [np.zeros((0, 32), np.uint8)]
@@ -358,9 +348,9 @@ def recount(read: Read, rows: int, f: Field, last_rows: IntArray) -> Stats:
     """Compute the statistics of a numeric field as `scan` does, in bounded memory, from rows that ``read`` returns."""
     accumulator, width = Accumulator(f.shape), prod(f.shape)
     sampled, sample = _sampled(rows, last_rows, width), []
-    at_once = _at_once(f)
+    at_once = _at_once(f.shape, f.dtype)
     step = at_once * max(1, _PIECE // max(1, at_once * width * np.dtype(f.dtype).itemsize))
-    for block in blocks(rows):
+    for block in range(0, rows, BLOCK_ROWS):
         stop = min(rows, block + BLOCK_ROWS)
         for a in range(block, stop, step):
             piece = read(a, min(stop, a + step))
@@ -369,14 +359,6 @@ def recount(read: Read, rows: int, f: Field, last_rows: IntArray) -> Stats:
             i, j = np.searchsorted(sampled, (a, a + len(piece)))
             sample.append(piece[sampled[i:j] - a])
     return accumulator.result(np.concatenate([np.zeros((0, *f.shape), f.dtype), *sample]))
-
-
-def _at_once(f: Field) -> int:
-    """Return the number of rows to look at together."""
-    width = prod(f.shape)
-    if f.dtype == "uint8" and width > MAX_WIDTH:
-        return max(1, _IMAGES_AT_ONCE // width)
-    return block_steps(width)
 
 
 def _pieces(block: Array, start: int, last_rows: IntArray, at_once: int) -> Iterator[tuple[Array, IntArray]]:

@@ -36,11 +36,11 @@ from rlds_cli.base.files.journal import Journal
 from rlds_cli.base.progress import Event, Progress
 from rlds_cli.base.workers import Executor, Processes, run_items
 from rlds_cli.store import rows, sharing
-from rlds_cli.store.build import BuildJob, Built, assemble, write_chunks, write_part
-from rlds_cli.store.parts import JOURNAL, PLACE, Finished, copy_range, on_disk, record
+from rlds_cli.store.build import BuildJob, Built, write_chunks, write_part
+from rlds_cli.store.parts import JOURNAL, PLACE, Finished, copy_range, on_disk, record, splice
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import RowPosition, RowWriter, WrittenRows
-from rlds_cli.ted import Chunk, Field, Note
+from rlds_cli.ted import Chunk, EpisodeTable, Field, Note
 
 _JOURNALS = "journals"
 SourceRows = Callable[[int, Sequence[Field]], Iterator[Chunk]]  # of a part, for some fields
@@ -101,8 +101,28 @@ class Work:
         return {record["part"] for record in self._records()}
 
     def assemble(self, done: Finished) -> Built:
-        """Put the rows of all parts in their place."""
-        return assemble(self.job, self.path, done)
+        """Put the rows of all parts in their place; ``done`` has each part's directory below `path` and its rows."""
+        job, place = self.job, self.path / PLACE
+        if all(where != PLACE for where, _ in done.values()):
+            trees.discard(place)  # of a run that was interrupted in here
+        paths = assign_paths(f.name for f in job.schema)
+        position = RowPosition()
+        for i in range(len(job.parts)):
+            where, written = done[i]
+            after = position.behind(written)
+            if where != PLACE:
+                for f in job.schema:
+                    splice(self.path / where, place, f, paths[f.name], written, position, after)
+            position = after
+        in_order = [done[i][1] for i in range(len(job.parts))]
+        return Built(
+            directory=place,
+            schema=job.schema,
+            paths=paths,
+            end=position,
+            episodes=EpisodeTable.concat([w.episodes for w in in_order]),
+            notes=tuple(n for w in in_order for n in w.notes),
+        )
 
     def _records(self) -> Iterator[Any]:
         for file in sorted((self.path / _JOURNALS).glob("*")):

@@ -43,17 +43,12 @@ def flatten(episode: Mapping[Any, Any], where: str = "the episode") -> Flat:
         if not name or not all(name):
             raise InvalidEpisode(f"{where}: a field without a name.")
         flat["/".join(name)] = _values(value, "/".join(name), where)
-    _check_names(flat, where)
+    groups = {name[:i]: name for name in flat for i, c in enumerate(name) if c == "/"}
+    for field in flat:
+        if field in groups:
+            raise InvalidEpisode(f"{where}: {field} is a field, and a group that holds {groups[field]}.")
+        _check_text(field, "the name of a field", where, "strict")
     return flat
-
-
-def _check_names(names: Collection[str], where: str) -> None:
-    """Refuse a name that is both a field and a group of fields, and names that no file can have."""
-    groups = {name[:i]: name for name in names for i, c in enumerate(name) if c == "/"}
-    for name in names:
-        if name in groups:
-            raise InvalidEpisode(f"{where}: {name} is a field, and a group that holds {groups[name]}.")
-        _check_text(name, "the name of a field", where, "strict")
 
 
 def _check_text(value: str, what: str, where: str, errors: str = "surrogateescape") -> None:

@@ -111,9 +111,9 @@ class EpisodeTable:
 
     @classmethod
     def concat(cls, tables: Sequence[EpisodeTable]) -> EpisodeTable:
-        """Return the episodes of ``tables`` one after the other."""
-        if not tables:
-            return cls.empty()
+        """Return the episodes of ``tables`` one after the other; a single table as it is."""
+        if len(tables) < 2:
+            return tables[0] if tables else cls.empty()
         names = {name: None for t in tables for name in t.splits}
         own = {name: None for t in tables for name in t.extra}
         return cls(
