@@ -135,11 +135,16 @@ def _label(
     own = {column: _set(ds, column, values) for column, values in columns.items()}
     own = {n: c for n, c in own.items() if not _is_equal(c, _own_column(ds.store, n), count)}
     StoredColumn.check_names([*ds.store.own_columns, *(n for n in columns if n not in ds.store.own_columns)], ds.id)
-    before = Facts(ds.manifest)
-    before.check_names(facts)
-    before.replaced(facts)  # refuses wrong values, also of facts that do not change
-    changed = {n: v for n, v in facts.items() if v != before.values[n]}
-    change = retelling.relabelled(ds.store, Change(own=own, facts=before.replaced(changed)))
+    changed, members = dict[str, Any](), dict[str, Any]()
+    if facts:
+        before = Facts(ds.manifest)
+        before.check_names(facts)
+        before.replaced(facts)  # refuses wrong values, also of facts that do not change
+        changed = {n: v for n, v in facts.items() if v != before.values[n]}
+        members = before.replaced(changed)
+    change = Change(own=own, facts=members)
+    if TASK in own:
+        change = retelling.relabelled(ds.store, change)
     given = {c: v if isinstance(v, bool | int | float | str | None) else BY_EPISODE for c, v in columns.items()}
     step = {**step_of(ds, LABEL, {**_selection(ds, how), **given, **facts}), "columns": sorted(own)}
     return _apply(ds, change, {**step, "changed": sorted(change.rows), "facts": sorted(changed)}, to)

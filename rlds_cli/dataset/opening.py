@@ -27,11 +27,11 @@ def open_at(
 ) -> Store:
     """Open what a reference names, here or at an address; see `rlds_cli.dataset.open_dataset`."""
     where = settings.read(cache_dir)
-    here = Origins.find(str(ref), where) if refs.is_address(ref.place) else None
-    if here is not None:
-        return open_store(here, ref)
-    if remote_address(ref) is None:
+    if not refs.is_address(ref.place):
         return open_store(home.locate(ref.place, where), ref)
+    here = Origins.find(str(ref), where)
+    if here is not None or remote_address(ref) is None:
+        return open_store(here or home.locate(ref.place, where), ref)
     from rlds_cli.places import open_remote
 
     def prepare(address: Address) -> Published:

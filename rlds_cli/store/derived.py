@@ -234,7 +234,7 @@ class Tables:
         if identity is None:
             sharing.share_tree(self._source.path / path, target, within=self._directory)
         else:
-            sharing.link_or_refer(identity, path, target)
+            sharing.link_or_refer(self._source.path, identity, path, target)
 
     def _index_to(self, of_source: str, rows: tuple[int, ...], at: IntArray) -> _Index:
         """Write numbers of rows: those of the source in ``rows`` of its parts, and behind them those that are patched.

@@ -308,7 +308,7 @@ class _Result:
                     else:
                         sharing.link_file(segment.file, file)
             elif source.refer and (identity := source.store.files.identity):
-                sharing.link_or_refer(identity, name, target)
+                sharing.link_or_refer(source.store.path, identity, name, target)
             else:
                 sharing.share_tree(source.store.path / name, target, within=self._directory)
 

@@ -96,8 +96,8 @@ def move_tree(source: Path, target: Path) -> None:
         file.rename(place)
 
 
-def link_or_refer(source: references.ReferencedVersion, name: str, target: Path) -> None:
-    """Share the arrays below the directory ``name`` of a version of a dataset; no row is copied.
+def link_or_refer(path: Path, source: references.ReferencedVersion, name: str, target: Path) -> None:
+    """Share the arrays below the directory ``name`` of a version of a dataset, which is in ``path``; no row is copied.
 
     Files get second names below ``target``, which is replaced; if one cannot have one, ``target`` refers to them.
 
@@ -108,7 +108,7 @@ def link_or_refer(source: references.ReferencedVersion, name: str, target: Path)
     """
     trees.discard(target)
     try:
-        link_tree(source.place(target, target) / name, target)
+        link_tree(path / name, target)
     except NoPermission:
         trees.discard(target)
         references.refer(source, name, target)

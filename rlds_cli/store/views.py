@@ -148,7 +148,7 @@ def _share(source: Store, target: Path, name: str, listed: Mapping[str, str], ch
         elif change.copies or identity is None or name == SOURCES:
             sharing.share_tree(source.path / name, target / name, within=target)
         else:
-            sharing.link_or_refer(identity, name, target / name)
+            sharing.link_or_refer(source.path, identity, name, target / name)
 
     source.files.guarded(share)
     return sealing.below(listed, name, name)
