@@ -49,6 +49,7 @@ from rlds_cli.ted import (
     count_steps,
     fit_columns,
     infer_schema,
+    is_single,
     lay_out,
     owned,
 )
@@ -410,7 +411,7 @@ def _with_flags(flat: Flat, ep: SourceEpisode, where: str) -> Flat:
     missing = [n for n in FLAGS if n not in flat]
     if not missing or forms.DONE in flat:
         return flat
-    if _fits(flat, ep.length):
+    if not any(map(is_single, flat.values())) and not _misfits({n: len(v) for n, v in flat.items()}, ep.length):
         return {**flat, **{n: ep.original[n] for n in missing}}
     if len(missing) == len(FLAGS):
         raise InvalidEpisode(
@@ -421,26 +422,17 @@ def _with_flags(flat: Flat, ep: SourceEpisode, where: str) -> Flat:
     return flat
 
 
-def _fits(flat: Flat, length: int) -> bool:
-    return all(r in _allowed(n, length) for n, r in _rows(flat).items()) and len(_rows(flat)) == len(flat)
-
-
-def _rows(flat: Flat) -> dict[str, int]:
-    """Return the number of rows of each field that has rows."""
-    return {n: len(v) for n, v in flat.items() if not isinstance(v, np.ndarray) or v.ndim}
-
-
-def _allowed(name: str, length: int) -> tuple[int, ...]:
-    return (length,) if name.startswith("next/") else (length, length + 1)
+def _misfits(rows: Mapping[str, int], length: int) -> list[str]:
+    """Return the fields whose numbers of rows are not those of an episode of ``length`` steps."""
+    return [n for n, r in rows.items() if r != length and (n.startswith("next/") or r != length + 1)]
 
 
 def _check_lengths(flat: Flat, ep: SourceEpisode, where: str) -> None:
     """Raise InvalidEpisode, naming the field, if the numbers of rows differ."""
-    rows = _rows(flat)
-    length = count_steps(flat, where)
-    if all(r in _allowed(n, length) for n, r in rows.items()):
+    rows = {n: len(v) for n, v in flat.items() if not is_single(v)}
+    if not _misfits(rows, count_steps(flat, where)):
         return
-    wrong = [n for n, r in rows.items() if r not in _allowed(n, ep.length)]
+    wrong = _misfits(rows, ep.length)
     if len(wrong) < len(rows):
         raise InvalidEpisode(f'returned {rows[wrong[0]]:,} rows for "{wrong[0]}", {where} has {ep.length:,}')
     listed = ", ".join(f"{n} {r:,}" for n, r in rows.items())

@@ -221,7 +221,7 @@ def _referenced(reference: str) -> Function:
     call = _attribute(module, name, reference)
     if builtin.traits_of(call).version:
         return _built_in(call)
-    code = _hash(own.files, [] if own.files else [reference])
+    code = sources.code_hash(own.files, [] if own.files else [reference])
     return Function(reference, name, code, own.files, path=path, uses_torch=own.uses_torch, call=call, **where)
 
 
@@ -239,11 +239,6 @@ def _not_there(reference: str) -> PreprocessError:
         f"{f' Did you mean {meant}?' if meant else ''}",
         hint=f"{_FORM} (rlds preprocess --list)",
     )
-
-
-def _hash(files: Files, held: list[object]) -> str:
-    of_files = hashlib.sha256(repr(files).encode()).hexdigest()
-    return hashlib.sha256((of_files + sources.code_hash(held)).encode()).hexdigest()
 
 
 def _load_file(file: Path) -> ModuleType:
@@ -355,7 +350,7 @@ def _code_of(fn: Callable[..., Any], kind: Any, reference: str, files: Files) ->
         held.append(sorted(getattr(fn, "__dict__", {}).items()))
     if not files:
         held += [getattr(fn, name) for name in ("fit", "merge") if isinstance(getattr(fn, name, None), FunctionType)]
-    return _hash(files, held)
+    return sources.code_hash(files, held)
 
 
 def script() -> Path | None:

@@ -12,6 +12,7 @@ A function that returns a LazyArray as it is keeps the stored bytes of these row
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -226,17 +227,24 @@ def value_of(x: Any) -> Any:
 class StoredColumns:
     """The columns of the episode table of a source, each read once.
 
-    ``names`` are those of all columns: ``stored`` in the table, and ``number``, that of the episode in the source.
     ``by_number`` is True once something was read that an episode has another one of in another version: its number, or
     its first row.
     """
 
     def __init__(self, store: Store) -> None:
         self._store, self._table = store, Dataset(store).episodes
-        self.stored = frozenset(self._table)
-        self.names = tuple(dict.fromkeys(["number", *self._table, "group", "options", "seed"]))
         self._known: dict[str, Array] = {}
         self.by_number = False
+
+    @cached_property
+    def stored(self) -> frozenset[str]:
+        """Names of the columns in the table."""
+        return frozenset(self._table)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of all columns: ``stored`` ones, and ``number``, that of the episode in the source."""
+        return tuple(dict.fromkeys(["number", *self._table, "group", "options", "seed"]))
 
     def of_episode(self, number: int, steps: int | None = None) -> Mapping[str, Any]:
         """Return the columns of an episode: a number, flag or text each, None for none; the id has 32 hex digits.

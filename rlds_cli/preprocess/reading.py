@@ -283,7 +283,7 @@ class SourceReader:
 
     def table(self, first: int, last: int) -> EpisodeTable:
         """Return the table of episodes ``first`` to ``last`` of the selection, each of which is its own origin."""
-        return replace(self.store.episode_table(self._index[first:last]), origin=np.arange(first, last))
+        return replace(self.store.table.episode_table(self._index[first:last]), origin=np.arange(first, last))
 
     def number(self, k: int) -> int:
         """Return the number of episode ``k`` of the selection in the whole dataset, at its version."""

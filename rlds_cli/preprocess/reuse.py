@@ -80,7 +80,7 @@ class Reuse:
 
     @cached_property
     def _table(self) -> EpisodeTable:
-        return self._store.episode_table()
+        return self._store.table.episode_table()
 
     @cached_property
     def _rows(self) -> Rows:

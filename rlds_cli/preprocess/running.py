@@ -220,7 +220,7 @@ def _run(pool: WorkerPool, work: Path, target: Path, how: _Making) -> None:
         if note := removal(t, plan):
             pool.progress(Event(str(t.id), "note", note=note))
         todo = job.divided(t, plan, job.decided(work, seconds, t.dataset.num_steps))
-        if not how.force:
+        if not how.force and target.exists():
             todo = replace(todo, reuse=_taken_over(todo, target, pool.progress))
         if broken is not None:
             _replan(broken, todo, work, assumptions, pool.progress)

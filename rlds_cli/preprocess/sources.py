@@ -141,12 +141,13 @@ def _modules(directory: Path, name: str) -> Iterator[Path]:
             yield other
 
 
-def code_hash(value: object) -> str:
-    """Hash values and functions outside of modules: code, defaults and closures, but not globals."""
+def code_hash(files: Files, held: list[object]) -> str:
+    """Hash source files, with values and functions outside of modules: code, defaults and closures, but not globals."""
     h = hashlib.sha256()
-    for item in _parts(value):
+    for item in _parts(held):
         h.update(item + b"\0")
-    return h.hexdigest()
+    of_files = hashlib.sha256(repr(files).encode()).hexdigest()
+    return hashlib.sha256((of_files + h.hexdigest()).encode()).hexdigest()
 
 
 def _parts(value: Any) -> Iterator[bytes]:

@@ -85,7 +85,7 @@ class Task:
     @cached_property
     def whole(self) -> bool:
         """True if the task processes all episodes of the store, in order."""
-        return is_whole(self.dataset)
+        return bool(np.array_equal(self.dataset.episodes.index, self.dataset.store.table.numbers))
 
     @cached_property
     def source(self) -> str:
@@ -295,11 +295,6 @@ def unit_of(function: Function, unit: str | None, span: tuple[int | None, int | 
     history, future = usual[0] if history is None else history, usual[1] if future is None else future
     functions.check_unit(unit, history, future)
     return unit, (history, future)
-
-
-def is_whole(dataset: Dataset) -> bool:
-    """Return whether a dataset contains all episodes of its store, in order."""
-    return bool(np.array_equal(dataset.episodes.index, dataset.store.table.numbers))
 
 
 def id_of(dataset: Dataset, function: str, name: str | None) -> DatasetId:
