@@ -216,12 +216,12 @@ def flags(s: Subject) -> Iterator[Finding]:
     """
     if not s.ds.schema.keys() >= set(FLAGS):
         raise Skipped("it has no flags")
-    c, of_episodes, seen = s.ds.manifest.counts, s.ds.episodes.get("num_terminated"), Seen()
+    c, seen = s.ds.manifest.counts, Seen()
     count = c.terminated_inside
-    if s.thorough and count:
+    if count and s.thorough:
         found = s.steps_where(_TERMINATED, np.asarray, last=False)
         count, seen = found.count, found.seen
-    elif of_episodes is not None:
+    elif count and (of_episodes := s.ds.episodes.get("num_terminated")) is not None:
         seen = whole(np.flatnonzero(of_episodes > (s.rows.end == TERMINATED)))
     if count:
         known = s.known("terminated-inside")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -121,12 +122,14 @@ def identities(files: Sequence[Path], beside: Sequence[Path] = ()) -> dict[Path,
     folders = dict.fromkeys(f.parent for f in beside if media_files.is_image(f))
     for file in (*files, *beside, *folders):
         try:
-            stat = file.stat()
-            found[file] = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            status = file.stat()
+            found[file] = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+            if not stat.S_ISDIR(status.st_mode):
+                continue
             if bundles.is_bundle(file):
-                found[file] = (stat.st_dev, *bundles.state_of(file))
-            elif file.is_dir():
-                found[file] = (stat.st_dev, stat.st_ino, sum(map(media_files.is_image, file.iterdir())), 0)
+                found[file] = (status.st_dev, *bundles.state_of(file))
+            else:
+                found[file] = (status.st_dev, status.st_ino, sum(map(media_files.is_image, file.iterdir())), 0)
         except OSError:
             found[file] = (0, 0, 0, 0)
     return found

@@ -173,7 +173,7 @@ def make(
             f"{id} is not in {where.home}, and network access is off (RLDS_OFFLINE or --offline).",
             hint=f"on a machine with network access:  rlds download {id} --home {where.home}",
         )
-    before = _replaced(request, steps)
+    before = _replaced(steps) if request.force else {}
     fetched = fetching.fetch(steps, where, id=str(id), progress=progress)
     for f in fetched:
         if (old := before.get(f.file.path)) is not None and old != f.record.sha256:
@@ -193,10 +193,10 @@ def make(
         _remove(f for f in fetched if f.action == "fetch")  # files that were there before belong to somebody else
 
 
-def _replaced(request: DownloadRequest, steps: planning.FetchPlan) -> dict[str, str]:
+def _replaced(steps: planning.FetchPlan) -> dict[str, str]:
     """Let files without a published hash be fetched again if they must; return the hashes of those on this disk."""
     found: dict[str, str] = {}
-    for step in steps.steps if request.force else ():
+    for step in steps.steps:
         if not step.file.placed:
             continue
         if (record := FileRecord.read(step.target)) is not None:

@@ -109,7 +109,8 @@ def list_files(
         if len(files) == 1:
             others = [u for u in urls if u != url and as_url(u).single_file()]
             files = (replace(files[0], urls=tuple(dict.fromkeys((*files[0].urls, *others)))),)
-        return _with_mirrors(_with_promise(files, size, sha256), where)
+        files = _with_promise(files, size, sha256)
+        return _with_mirrors(files, where) if where.mirrors else files
     for root in where.mirrors:
         try:
             return _with_promise(list_copy(urls, where, root, policy), size, sha256)
