@@ -30,7 +30,7 @@ help:
 	@echo "make bench-grow  figures of datasets that grow"
 	@echo "make bench-versions  time and bytes of selections, trims and labels; BEFORE=COMMIT as well"
 	@echo "make bench-share  figures of export and push, beside copies and other uploads"
-	@echo "make bench-defects  planted faults that rlds check --measure finds, false findings, and what measures cost"
+	@echo "make bench-defects  planted faults that rlds check --measure and its peers find, false findings; SEEDS=1,2 as well"
 	@echo "make bench-remote  figures of datasets at an address, over the loopback interface"
 	@echo "make test-export  LeRobot and TensorFlow Datasets read what is exported to them; installs both, 3 GB"
 	@echo "make learn     the training examples in full, and whether they reach what they should: about nine minutes"
@@ -148,8 +148,8 @@ bench-share: $(READY) .bench-data/peers/.ready
 bench-versions: $(READY)
 	$(BIN)/python benchmarks/versions.py $(if $(BEFORE),--before $(BEFORE))
 
-bench-defects: $(READY)
-	PYTHONPATH=. $(BIN)/python benchmarks/defects
+bench-defects: $(READY) .bench-data/doctors/.ready
+	PYTHONPATH=. $(BIN)/python benchmarks/defects $(if $(SEEDS),--seeds $(SEEDS))
 
 bench-remote: $(READY) .bench-data/remote-peers/.ready
 	$(BIN)/python benchmarks/remote.py
@@ -178,6 +178,13 @@ test-export: $(READY) .bench-data/lerobot/.ready .bench-data/tfds/.ready
 	-git clone --quiet --depth 1 --branch v$(TORCHRL) https://github.com/pytorch/rl $(@D)/torchrl-source \
 		&& SETUPTOOLS_SCM_PRETEND_VERSION=$(TORCHRL) $(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
 			--force-reinstall --no-build-isolation --no-deps $(@D)/torchrl-source
+
+.bench-data/doctors/.ready: benchmarks/doctors.txt scripts/lerobot.txt $(VENV)/.ready
+	$(PYTHON) -m venv $(@D)
+	$(BIN)/python -c 'import site; print(*site.getsitepackages())' > $$($(@D)/bin/python -c 'import site; print(*site.getsitepackages())')/zz_ours.pth
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r scripts/lerobot.txt && \
+		for p in $$(grep -v '^#' benchmarks/doctors.txt); do \
+			$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $$p || echo "$$p is not here"; done; touch $@
 
 # Peers of training from an address: none of them may bring another torch, so all of their packages are listed.
 .bench-data/remote-peers/.ready: benchmarks/remote_peers.txt $(VENV)/.ready

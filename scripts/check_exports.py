@@ -41,7 +41,7 @@ class Check:
 
 def read_lerobot(directory: Path) -> list[Episode]:
     """Read with ``LeRobotDataset``: columns exactly, frames of videos as it decodes them."""
-    _without_torchvision()
+    without_torchvision()
     return _read_lerobot(directory, statistics=True)
 
 
@@ -92,7 +92,7 @@ def read_lerobot21(directory: Path) -> list[Episode]:
     """Convert with lerobot's own script, the only reader of version 2.1 that it still has; then as above."""
     import shutil
 
-    _without_torchvision()
+    without_torchvision()
     from lerobot.datasets.v30 import convert_dataset_v21_to_v30 as script
 
     with tempfile.TemporaryDirectory(prefix="rlds-") as place:
@@ -118,7 +118,7 @@ def expected_lerobot(ds: Any, k: int) -> Values:
     yield "next.done", np.arange(steps) == steps - 1
 
 
-def _without_torchvision() -> None:
+def without_torchvision() -> None:
     """Stand in for what lerobot uses of torchvision and accelerate, whose wheels do not fit every torch."""
     from importlib.util import find_spec
     from types import ModuleType, SimpleNamespace

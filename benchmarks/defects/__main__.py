@@ -2,93 +2,166 @@
 
 python benchmarks/defects                  seeds that were not used before, which are printed
 python benchmarks/defects --seeds 41,42    these
-python benchmarks/defects --quick          one seed, one family
+python benchmarks/defects --quick          one seed, one family, no peers
 
 A fault is found if a finding of its code names its episode. A false finding is an error or a warning that names an
-episode without a fault; findings that name more than half of the episodes are about the dataset.
+episode without a fault; findings that name more than half of the episodes are about the dataset. The same holds for
+the checkers of `peers`, which read the files of LeRobot in the same run.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from generator import FAULTS, TWINS, Episode, planted, write_d4rl, write_files, write_robomimic
+from generator import Episode, write_d4rl, write_files, write_robomimic
+from lerobot_files import write_lerobot
+from peers import PEERS, NotRun, Peer, found_by, in_our_words
+from planting import CODES, planted, twins
 
 import rlds_cli
 from rlds_cli.measures import Measures
 
 EPISODES, STRENGTHS = 72, ("weak", "clear", "strong")
-CODES = (*FAULTS, *TWINS)
 # Faults that files of a family cannot hold: they have no stamps, no texts, no flags of success, no cameras.
 _NO_TEXTS = {"time-jump", "lone-task", "empty-task", "success-mismatch"}
 _NO_CAMERAS = {"frozen-camera", "black-camera", "overexposed-camera", "blurred-camera"}
-_ONE_FIELD = {"frozen-signal"}  # states are one vector, of which a part may stand still
 FAMILIES: dict[str, tuple[Callable[[Path, list[Episode]], Path], set[str]]] = {
     "own HDF5 files": (lambda d, made: write_files(d / "files", made), set()),
     "robomimic": (lambda d, made: write_robomimic(d / "demo.hdf5", made), _NO_TEXTS),
-    "D4RL": (lambda d, made: write_d4rl(d / "arm-v2.hdf5", made), _NO_TEXTS | _NO_CAMERAS | _ONE_FIELD),
+    "D4RL": (lambda d, made: write_d4rl(d / "arm-v2.hdf5", made), _NO_TEXTS | _NO_CAMERAS),
+    "LeRobot": (lambda d, made: write_lerobot(d / "arm", made), set()),
 }
+Found = Mapping[str, set[int]]  # episodes by code
 
 
-def found_in(directory: Path, family: str, made: list[Episode]) -> dict[str, set[int]]:
-    """Return the episodes that findings name, by code."""
-    write, _ = FAMILIES[family]
-    ds = rlds_cli.import_files(write(directory, made), "local/arm", cache_dir=directory / "home", progress=False)
-    assert ds.num_episodes == len(made), f"{family}: {ds.num_episodes} episodes"
+@dataclass(slots=True)
+class Score:
+    """Which faults were found, by code and strength; and false findings by code, with the episodes looked at."""
+
+    hits: dict[tuple[str, int], list[bool]] = field(default_factory=lambda: defaultdict(list))
+    false: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    false_clean: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    episodes: int = 0
+    clean: int = 0
+
+    def add(self, made: list[Episode], places: Mapping[str, int], strength: int, found: Found, by_code: Found) -> None:
+        """Count one dataset: ``found`` by our codes, ``by_code`` all that was found."""
+        for code, place in places.items():
+            self.hits[code, strength].append(place in found.get(code, ()))
+        faulty = set(places.values()) | twins(made, dict(places))
+        for code, named in by_code.items():
+            (self.false_clean if strength < 0 else self.false)[code] += len(named - faulty)
+        if strength < 0:
+            self.clean += len(made)
+        else:
+            self.episodes += len(made)
+
+    def of(self, codes: Iterable[str] = CODES, strengths: Iterable[int] = range(3)) -> list[bool]:
+        """Return whether each fault of some codes was found."""
+        return [x for c in codes for k in strengths for x in self.hits.get((c, k), ())]
+
+    def cell(self, code: str) -> str:
+        """Return how many were found at each strength; a dash where files cannot hold the fault."""
+        return " ".join(str(sum(self.hits[code, k])) for k in range(3)) if self.of([code]) else "-"
+
+
+def ours(files: Path, home: Path, episodes: int) -> Found:
+    """Return the episodes that our findings name, by code."""
+    ds = rlds_cli.import_files(files, "local/arm", cache_dir=home, progress=False)
+    assert ds.num_episodes == episodes, f"{files}: {ds.num_episodes} episodes"
     found = defaultdict[str, set[int]](set)
     for f in rlds_cli.check(ds, measures=["all"], progress=False).findings:
-        if f.severity != "note" and f.num_episodes <= len(made) // 2:
+        if f.severity != "note" and f.num_episodes <= episodes // 2:
             found[f.code] |= set(f.episodes)
     return found
 
 
-def table(seeds: list[int], families: list[str]) -> None:
-    """Print the tables."""
-    hits = defaultdict[tuple[str, int], list[bool]](list)
-    of_families, false, episodes = defaultdict[str, list[bool]](list), defaultdict[str, int](int), 0
-    clean, of_clean = defaultdict[str, int](int), 0
-    for family in families:
-        for seed in seeds:
-            for strength in (-1, 0, 1, 2):
-                made, places = planted(seed, strength, EPISODES)
+def run(seeds: list[int], families: list[str], peers: tuple[Peer, ...]) -> tuple[dict[str, Score], dict[str, str]]:
+    """Return the scores of our families and of the peers, and why a peer was not run."""
+    scores = {name: Score() for name in (*families, *(p.name for p in peers))}
+    not_run = dict[str, str]()
+    for seed in seeds:
+        for strength in (-1, 0, 1, 2):
+            made, places = planted(seed, strength, EPISODES)
+            for family in families:
+                write, cannot = FAMILIES[family]
+                held = {code: k for code, k in places.items() if code not in cannot}
                 with tempfile.TemporaryDirectory() as directory:
-                    found = found_in(Path(directory), family, made)
-                for code in set(places) - FAMILIES[family][1]:
-                    hits[code, strength].append(places[code] in found[code])
-                    of_families[family].append(hits[code, strength][-1])
-                faulty = set(places.values()) | _twins(made, places)
-                for code, named in found.items():
-                    (clean if strength < 0 else false)[code] += len(named - faulty)
-                episodes += EPISODES if strength >= 0 else 0
-                of_clean += EPISODES if strength < 0 else 0
-    print(f"seeds {', '.join(map(str, seeds))}; {EPISODES} episodes each, one of each kind; {', '.join(families)}\n")
-    print(f"| fault | {' | '.join(STRENGTHS)} |\n|---|--:|--:|--:|")
+                    files = write(Path(directory), made)
+                    found = ours(files, Path(directory) / "home", len(made))
+                    scores[family].add(made, held, strength, found, found)
+                    for p in peers if family == "LeRobot" else ():
+                        if p.name not in not_run:
+                            try:
+                                theirs = found_by(p, files, len(made))
+                                scores[p.name].add(made, held, strength, in_our_words(p, theirs), theirs)
+                            except NotRun as e:
+                                not_run[p.name] = e.why
+                print(f"seed {seed}, strength {strength}, {family}: done", file=sys.stderr, flush=True)
+    return scores, not_run
+
+
+def table(seeds: list[int], families: list[str], scores: Mapping[str, Score]) -> None:
+    """Print which faults we find in the files of each family."""
+    print(f"seeds {', '.join(map(str, seeds))}; {EPISODES} episodes each, one of each kind")
+    print(f"found of {len(seeds)}, {', '.join(STRENGTHS)}:\n")
+    print(f"| fault | {' | '.join(families)} |\n|---|{'---|' * len(families)}")
     for code in CODES:
-        cells = [hits[code, k] for k in range(3)]
-        print(f"| `{code}` | " + " | ".join(f"{sum(c)} of {len(c)}" if c else "-" for c in cells) + " |")
-    every = [x for found_or_not in hits.values() for x in found_or_not]
-    print(f"| all | {' | '.join(_share([x for c in CODES for x in hits[c, k]]) for k in range(3))} |\n")
-    print(f"recall: {_share(every)}; " + "; ".join(f"{n} {_share(x)}" for n, x in of_families.items()))
-    for name, of, count in (("clean copies", clean, of_clean), ("beside planted faults", false, episodes)):
-        told = ", ".join(f"{code} {n}" for code, n in sorted(of.items()) if n) or "none"
-        print(f"false findings, {name}: {100 * sum(of.values()) / count:.2f} % of {count:,} episodes: {told}")
+        print(f"| `{code}` | {' | '.join(scores[n].cell(code) for n in families)} |")
+    print(f"| all | {' | '.join(share(scores[n].of()) for n in families)} |\n")
+    every = [(k, x) for n in families for k in range(3) for x in scores[n].of(strengths=[k])]
+    told = ", ".join(f"{STRENGTHS[k]} {share([x for j, x in every if j == k])}" for k in range(3))
+    print(f"recall: {share([x for _, x in every])}; {told}")
+    print(f"false findings, clean copies: {false(scores[n].false_clean for n in families)}", end=" ")
+    print(f"in {sum(scores[n].clean for n in families):,} episodes")
+    print(f"false findings, beside planted faults: {false(scores[n].false for n in families)}", end=" ")
+    print(f"in {sum(scores[n].episodes for n in families):,} episodes\n")
 
 
-def _twins(made: list[Episode], places: dict[str, int]) -> set[int]:
-    """Return the episodes that others were copied of, which findings may name in their place."""
-    copies = [made[places[code]].action for code in TWINS if code in places]
-    return {k for k, e in enumerate(made) if any(e.action is c for c in copies)}
+def beside_peers(scores: Mapping[str, Score], peers: tuple[Peer, ...], not_run: Mapping[str, str]) -> None:
+    """Print what the peers find in the files of LeRobot, beside ours."""
+    ran = [p for p in peers if p.name not in not_run]
+    for name, why in not_run.items():
+        print(f"{name}: not run: {why}")
+    columns = ["LeRobot", *(p.name for p in ran)]
+    of = {p.name: p.looks_for for p in ran} | {"LeRobot": set(CODES)}
+    print(f"\n| fault | rlds | {' | '.join(columns[1:])} |\n|---|{'---|' * len(columns)}")
+    for code in CODES:
+        print(f"| `{code}` | {' | '.join(scores[n].cell(code) if code in of[n] else '-' for n in columns)} |")
+    print(f"| recall, all kinds | {' | '.join(share(scores[n].of()) for n in columns)} |")
+    print(f"| recall, its kinds | {' | '.join(share(scores[n].of(sorted(of[n]))) for n in columns)} |")
+    print(f"| false, clean copies | {' | '.join(rate(scores[n].false_clean, scores[n].clean) for n in columns)} |")
+    print(f"| false, beside faults | {' | '.join(rate(scores[n].false, scores[n].episodes) for n in columns)} |\n")
+    for p in ran:
+        print(f"{p.name}: false by its codes: {false([scores[p.name].false_clean, scores[p.name].false])}")
 
 
-def _share(found: list[bool]) -> str:
+def share(found: list[bool]) -> str:
+    """Return a percentage."""
     return f"{100 * sum(found) / len(found):.0f} %" if found else "-"
+
+
+def rate(counts: Mapping[str, int], episodes: int) -> str:
+    """Return findings for each hundred episodes."""
+    return f"{100 * sum(counts.values()) / episodes:.1f} %"
+
+
+def false(counts: Iterable[Mapping[str, int]]) -> str:
+    """Return how many there are, by code."""
+    total = defaultdict[str, int](int)
+    for of_codes in counts:
+        for code, n in of_codes.items():
+            total[code] += n
+    return ", ".join(f"{code} {n}" for code, n in sorted(total.items()) if n) or "none"
 
 
 def cost() -> None:
@@ -143,7 +216,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()
     os.environ.setdefault("RLDS_OFFLINE", "1")
-    table([int(s) for s in given.seeds.split(",")], list(FAMILIES)[: 1 if given.quick else None])
+    seeds, families = [int(s) for s in given.seeds.split(",")], list(FAMILIES)[: 1 if given.quick else None]
+    peers = () if given.quick else PEERS
+    scores, not_run = run(seeds, families, peers)
+    table(seeds, families, scores)
+    if peers:
+        beside_peers(scores, peers, not_run)
     cost()
 
 
