@@ -96,14 +96,13 @@ def check(
 
     Warnings: constant, no-reward, saturated, out-of-bounds, jump, step-restarts, step-offset, step-gap, id-changes,
     length-multiple, length-outlier, duplicate, terminated-inside, never-flagged, too-long, limit-terminated,
-    counts-differ, reward-isolated, age-gap.
+    counts-differ, reward-isolated, age-gap, stale-observation, zero-rows, early-reward, flags-in-runs.
 
     Notes: constant-element, constant-reward, constant-info, spike, never-terminated, both-flags, next-unknown,
-    not-decoded, uneven-rate.
+    not-decoded, uneven-rate, continues.
 
     With --measure, episodes that differ from their siblings are warnings, such as idle, frozen-camera and action-lag;
     measures are words of --where from then on. docs/guides/check.md and docs/reference/measures.md explain all codes.
-
     With --episodes, the exit code does not depend on the findings.
 
     \b

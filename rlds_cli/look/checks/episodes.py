@@ -203,7 +203,8 @@ def _beyond_others(s: Subject) -> tuple[int, IntArray]:
     usual = int(np.percentile(np.sort(s.length)[:-most], 99))
     at = np.flatnonzero(s.length > _OUTLIER_FACTOR * max(1, usual))
     limited = (s.rows.end[at] == TRUNCATED) & (s.length[at] % _ROUND_LIMIT == 0)
-    return usual, at[~limited] if len(s.length) >= _MIN_EPISODES_OUTLIER and len(at) <= most else at[:0]
+    told = usual > 1 and len(s.length) >= _MIN_EPISODES_OUTLIER and len(at) <= most  # among single steps, all are long
+    return usual, at[~limited] if told else at[:0]
 
 
 # -- flags that contradict each other or the episode table, or stand inside episodes

@@ -18,7 +18,7 @@ from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.home import Home, writing
-from rlds_cli.look.checks import ages, episodes, frames, source, values
+from rlds_cli.look.checks import ages, alignment, episodes, frames, source, values
 from rlds_cli.look.checks.findings import CheckReport, Finding, as_note, number, of_note, ranked
 from rlds_cli.look.checks.subject import Skipped, Subject
 from rlds_cli.store import Manifest, open_store
@@ -35,16 +35,19 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("bounds", values.out_of_bounds),
     ("continuity", values.jumps),
     ("boundaries", episodes.boundaries),
+    ("seams", alignment.seams),
+    ("empty", alignment.empty_rows),
     ("duplicates", episodes.repeats),
     ("flags", episodes.flags),
     ("limits", episodes.time_limits),
     ("counts", source.counts),
     ("next-unknown", episodes.next_unknown),
     ("rewards", episodes.isolated_rewards),
+    ("alignment", alignment.early_rewards),
     ("defects", source.defects),
 )
 # Checks that find nothing unless they read rows.
-_OF_ROWS = frozenset({"frames", "saturated", "continuity", "duplicates", "rewards"})
+_OF_ROWS = frozenset({"frames", "saturated", "continuity", "seams", "empty", "duplicates", "rewards", "alignment"})
 # Checks whose findings are not written into manifests: later registries know more defects, and for most datasets
 # "next-unknown" only repeats their counts.
 _NOT_RECORDED = ("defects", "next-unknown")
