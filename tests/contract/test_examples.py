@@ -204,6 +204,21 @@ def test_dagger_appends_what_the_expert_would_have_done(capsys: pytest.CaptureFi
 
 
 @pytest.mark.thorough
+def test_demonstrations_with_faults_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    module = load("examples/clean_demonstrations.py")
+    made = module.datasets(0)
+    kept = set(made["filtered"].episodes["source_episode"].tolist())
+    same = [
+        np.array_equal(made["clean"].episode(k)["action"], made["planted"].episode(k)["action"]) for k in range(80)
+    ]
+    assert sum(same) == 64  # of 80, 16 have a fault
+    assert len({k for k in range(80) if not same[k]} - kept) >= 15
+    assert {k for k in range(80) if same[k]} <= kept
+    assert math.isfinite(module.main(seeds=1, steps=4))
+    assert "| mean |" in capsys.readouterr().out
+
+
+@pytest.mark.thorough
 def test_a_few_steps_from_offline_to_online(capsys: pytest.CaptureFixture[str]) -> None:
     module = load("examples/rlpd.py")
     curve = module.train(offline=4, online=12, eval_every=8, evaluations=1, into="local/one")

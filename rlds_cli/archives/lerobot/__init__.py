@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -540,19 +540,29 @@ def settle(
 ) -> tuple[list[ListedEpisode], list[Note]]:
     """Correct the data files of the episodes. Rows are counted first, and read only if the counts are wrong."""
     data = [f for f in files if f.suffix == ".parquet" and f.is_relative_to(info.root / "data")]
+    notes = _stale_rows(listed)
     if info.major == 2 or not data:
-        return list(listed), []
+        return list(listed), notes
     rows: Counter[str] = Counter()
     for e in listed:
         rows[e.data] += e.length
     names = {f.relative_to(info.root).as_posix(): f for f in data}
     if all(rows[name] in (0, description.rows(path)) for name, path in names.items()):
-        return list(listed), []
+        return list(listed), notes
     found = {number: name for name, path in names.items() for number in _episodes(path)}
     settled = [replace(e, data=found.get(e.number, e.data)) for e in listed]
     moved = [e for e, before in zip(settled, listed, strict=True) if e.data != before.data]
     text = "episodes that lie in another data file than meta/ says"
-    return settled, [Note("stale-files", text, len(moved), f"episode {moved[0].number}")] if moved else []
+    notes += [Note("stale-files", text, len(moved), f"episode {moved[0].number}")] if moved else []
+    return settled, notes
+
+
+def _stale_rows(listed: Sequence[ListedEpisode]) -> list[Note]:
+    """Note episodes whose first row is said to be another than the one behind the episode before."""
+    begins = accumulate((e.length for e in listed), initial=0)
+    odd = [e.number for e, first in zip(listed, begins, strict=False) if e.first not in (None, first)]
+    text = "episodes whose first row meta/ gives wrongly (dataset_from_index); found by their episode_index"
+    return [Note("stale-rows", text, len(odd), f"episode {odd[0]}")] if odd else []
 
 
 def _episodes(path: Path) -> list[int]:

@@ -67,7 +67,7 @@ class ListedEpisode:
     """An episode as ``meta/`` lists it; ``videos`` are (file, start in seconds) by feature.
 
     ``about`` are its ``seed``, its ``options`` and the user's own columns, ``own``, of exported datasets. ``tasks`` is
-    the number of its tasks.
+    the number of its tasks, and ``first`` the row of the whole dataset that is said to be its first one.
     """
 
     number: int
@@ -76,8 +76,10 @@ class ListedEpisode:
     videos: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
     tasks: int = 1
+    first: int | None = None
 
 
+_FIRST = "dataset_from_index"
 _BESIDE_INFO = ("episodes.jsonl", "tasks.jsonl", "tasks.parquet", "episodes_stats.jsonl")
 
 
@@ -219,7 +221,7 @@ def _v3(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[L
     if not lists:
         raise CorruptArchive(f"{info.root} has no meta/episodes/.", hint="fetch it again")
     per_camera = ("chunk_index", "file_index", "from_timestamp")
-    wanted = ["episode_index", "length", "data/chunk_index", "data/file_index", "tasks"]
+    wanted = ["episode_index", "length", "data/chunk_index", "data/file_index", "tasks", _FIRST]
     wanted += [f"videos/{key}/{name}" for key in cameras for name in per_camera]
     said = before(info)
     wanted += [key for key in (said.seed, said.options, *said.own.values()) if key]
@@ -233,7 +235,8 @@ def _v3(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[L
                 about, data = _about(said, row), fill(info.data_path, slots)
                 if told:
                     about = {**about, "own": {**about.get("own", {}), **subtasks.told(row, length)}}
-                yield ListedEpisode(number, length, data, videos, about, _num_tasks(row))
+                first = row.get(_FIRST)
+                yield ListedEpisode(number, length, data, videos, about, _num_tasks(row), first)
             except InvalidEpisode as e:
                 raise CorruptArchive(f"{path}: {e.message}") from e
             except (KeyError, TypeError, ValueError, OverflowError) as e:
