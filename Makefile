@@ -33,7 +33,7 @@ help:
 	@echo "make bench-defects  planted faults that rlds check --measure and its peers find, false findings; SEEDS=1,2 as well"
 	@echo "make bench-remote  figures of datasets at an address, over the loopback interface"
 	@echo "make test-export  LeRobot and TensorFlow Datasets read what is exported to them; installs both, 3 GB"
-	@echo "make learn     the training examples in full, and whether they reach what they should: about nine minutes"
+	@echo "make learn     the training examples in full, and whether they reach what they should: about ten minutes"
 	@echo "make screenshots  pictures of the reports of the samples, to look at (needs Chromium)"
 	@echo "make fuzz      damaged files to every parser of our own, for five minutes, and random histories of versions; MINUTES=60 for more"
 	@echo "make attack    hostile datasets, locks, homes, archives, servers and requests against the commands: about half an hour"

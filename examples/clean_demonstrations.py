@@ -130,4 +130,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5, help="sets of demonstrations, and policies of each")
     parser.add_argument("--steps", type=int, default=1_500, help="batches to train on")
-    sys.exit(main(**vars(parser.parse_args())) < LEAST)
+    sys.exit(int(main(**vars(parser.parse_args())) < LEAST))

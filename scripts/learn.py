@@ -104,7 +104,7 @@ RUNS = (
         "python examples/dagger.py --clone",
         "cloning of the demonstration alone",
     ),
-    Run("demonstrations with faults", "python examples/clean_demonstrations.py", None),
+    Run("faulty demonstrations", "python examples/clean_demonstrations.py", None),
 )
 
 
@@ -147,8 +147,7 @@ def section(result: Result, rival: Result | None) -> str:
         table = "\n".join(f"| {name} | {value:.1f} | {score:.1f} |" for name, value, score in rows)
     also = f"$ {result.run.beside}\n" if rival and result.success else ""
     return (
-        f"### {result.run.title}\n\n```console\n$ {result.run.command}\n{also}```\n\n"
-        f"{head}\n{table}\n\n{_cost(result)}"
+        f"### {result.run.title}\n\n```console\n$ {result.run.command}\n{also}```\n\n{head}\n{table}\n\n{_cost(result)}"
     )
 
 

@@ -208,9 +208,7 @@ def test_demonstrations_with_faults_are_left_out(capsys: pytest.CaptureFixture[s
     module = load("examples/clean_demonstrations.py")
     made = module.datasets(0)
     kept = set(made["filtered"].episodes["source_episode"].tolist())
-    same = [
-        np.array_equal(made["clean"].episode(k)["action"], made["planted"].episode(k)["action"]) for k in range(80)
-    ]
+    same = [np.array_equal(made["clean"].episode(k)["action"], made["planted"].episode(k)["action"]) for k in range(80)]
     assert sum(same) == 64  # of 80, 16 have a fault
     assert len({k for k in range(80) if not same[k]} - kept) >= 15
     assert {k for k in range(80) if same[k]} <= kept

@@ -1,4 +1,4 @@
-"""Rows in the wrong place: ends that are none, observations of the episode before, early rewards, rows never filled."""
+"""Rows in the wrong place: false ends, observations of the episode before, early rewards, rows never filled."""
 
 from __future__ import annotations
 

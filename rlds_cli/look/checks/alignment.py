@@ -1,4 +1,4 @@
-"""Checks of rows that stand in the wrong place: ends that are none, rewards of another step, rows that were not filled.
+"""Checks of rows that stand in the wrong place: false ends, rewards of another step, rows that were not filled.
 
 A recorder that divides one trajectory leaves episodes that begin where the one before ended; one that reads an
 observation before the reset is done leaves the last one of the episode before. A reward that was computed of each row's
