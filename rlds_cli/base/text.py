@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from rlds_cli.base import visible
 
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{p}{b}": 1000**i for i, p in enumerate("kmgt", 1) for b in ("", "b")}
@@ -85,3 +87,9 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return `` Did you mean "..."?`` with the closest name, to follow a sentence; empty if none comes near."""
     found = closest(name, known, cutoff)
     return "" if found is None else f' Did you mean "{found}"?'
+
+
+def screen(head: str, lines: Sequence[str], most: int = 20) -> str:
+    """Return a heading and indented lines, made safe to print; beyond ``most`` they are counted."""
+    more = len(lines) - most
+    return "\n  ".join([head, *map(visible.line, lines[:most]), *([f"... {more:,} more"] if more > 0 else [])])

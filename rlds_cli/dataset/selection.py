@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from rlds_cli.base import visible
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
-from rlds_cli.base.text import did_you_mean, plural
+from rlds_cli.base.figures import number
+from rlds_cli.base.text import did_you_mean, plural, screen
 from rlds_cli.dataset import html
 from rlds_cli.dataset.coded import Coded, CodedColumns
 from rlds_cli.errors import MissingPackage, RldsError, UnknownField
@@ -189,10 +190,21 @@ class StoredStats(Mapping[str, Stats]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._stats)
 
+    def __repr__(self) -> str:
+        lines = [f"{n}: mean {_brief(s.mean)}, std {_brief(s.std)}" for n, s in self.items()]
+        return screen(f"Statistics of {self._id}, over the steps of all episodes", lines)
+
     def __getitem__(self, name: str) -> Stats:
         if name not in self._stats:
             raise _no_stats(name, self, self._fields, self._id)
         return Stats(**self._stats[name])
+
+
+def _brief(value: Any) -> str:
+    """Return statistics of the elements of a row in a few characters."""
+    flat = np.ravel(np.asarray(value, float))
+    brief = ", ".join(number(x) for x in flat[:3]) + (", ..." if len(flat) > 3 else "")
+    return f"[{brief}]" if np.ndim(value) else brief
 
 
 def no_field(name: str, fields: Iterable[str], id: str) -> UnknownField:

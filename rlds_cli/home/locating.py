@@ -134,7 +134,7 @@ def find(
     """
     present = here(settings.read(cache_dir)) if present is None else present
     found = registry.search(query, family=family, present=[present[key][0][0].base for key in sorted(present)])
-    return [e for e in found if not local or e.id.lower() in present]
+    return found if not local else type(found)(e for e in found if e.id.lower() in present)
 
 
 def dataset(ref: StrPath, *, cache_dir: StrPath | None = None, why: str = refs.WHOLE) -> Path:

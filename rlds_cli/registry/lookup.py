@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_cli.base import ids, refs, settings, visible
 from rlds_cli.base.ids import DatasetId
-from rlds_cli.base.text import closest, similar
+from rlds_cli.base.text import closest, plural, screen, similar
 from rlds_cli.errors import UnknownDataset
 from rlds_cli.registry import facts, package
 from rlds_cli.registry.facts import OWN, Entry, Family
@@ -55,7 +55,14 @@ def is_new(id: str) -> bool:
     return is_own(id) and not id.lower().startswith(f"{ids.LOCAL}/")
 
 
-def search(query: str = "", *, family: str | None = None, present: Sequence[DatasetId] = ()) -> list[Entry]:
+class Entries(list[Entry]):
+    """A list of entries, which shows their ids."""
+
+    def __repr__(self) -> str:
+        return screen(plural(len(self), "dataset"), [e.id for e in self])
+
+
+def search(query: str = "", *, family: str | None = None, present: Sequence[DatasetId] = ()) -> Entries:
     """Search the registry as `home.find` does, which says what ``query`` and ``family`` are.
 
     ``present`` are datasets on this disk, without variants. Those that the registry does not list follow its entries.
@@ -67,7 +74,7 @@ def search(query: str = "", *, family: str | None = None, present: Sequence[Data
     added = [e for e in _unregistered(present) if wanted in (None, e.family)]
     words = query.lower().split()
     found = [e for e in (*known, *added) if _matches(e, words)]
-    return sorted(found, key=lambda e: _rank(e, words))
+    return Entries(sorted(found, key=lambda e: _rank(e, words)))
 
 
 def get(ref: str) -> Entry:

@@ -86,8 +86,29 @@ def test_bars_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with Bars(sys.stderr, live=True) as bars:
         bars(Event(HOSTILE, "fetch", HOSTILE, 1, 5))
         bars(Event(HOSTILE, "fetch", HOSTILE, 5, 5))
+        bars(Event(HOSTILE, "note", HOSTILE, note=HOSTILE))
     shown = capsys.readouterr().err
     assert "\x1b[2J" not in shown and "\u202e" not in shown and "\x9b" not in shown and BEGINS in shown
+
+
+def test_a_terminal_is_told_of_notes_and_not_of_work_that_ends_at_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Bars(sys.stderr, live=True) as bars:
+        bars(Event("a/b", "verify", "x.h5", note="sha256 ok"))
+    assert "sha256 ok" not in capsys.readouterr().err
+    with Bars(sys.stderr, live=True) as bars:
+        bars(Event("a/b", "verify", "x.h5", note="sha256 ok"))
+        bars(Event("a/b", "note", note="trying again"))
+    shown = capsys.readouterr().err
+    assert shown.index("sha256 ok") < shown.index("trying again")
+
+
+def test_a_bar_with_a_long_name_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    with Bars(sys.stderr, live=True) as bars:
+        bars(Event("family/a-rather-long-name-of-a-dataset-v0", "fetch", "a_long_name_of_a_file.h5", 1 << 20, 5 << 20))
+    lines = capsys.readouterr().err.replace("\n", "\r").split("\r")
+    assert any("/5.00M" in line and "_file.h5" in line for line in lines)
 
 
 def test_a_long_silence_ends_with_a_word() -> None:

@@ -523,6 +523,13 @@ def test_what_other_libraries_call_it_is_answered_with_the_code() -> None:
     assert batch._ipython_key_completions_() == batch.names()
 
 
+def test_what_a_console_shows_is_one_screen() -> None:
+    ds = create("local/names", [{"observation": np.array([[0.0, 2.0], [2.0, 4.0], [9.0, 9.0]]), "action": np.zeros(2)}])
+    shown = [rlds_cli.find(), rlds_cli.inspect(ds), rlds_cli.check(ds), ds.stats, ds.schema, ds.episodes, ds]
+    assert all(len(repr(x)) < 80 * 24 and " at 0x" not in repr(x) for x in shown)
+    assert "observation: mean [1.00, 3.00], std [1.00, 1.00]" in repr(ds.stats)
+
+
 def test_a_quantile_of_a_selection_is_that_of_the_dataset(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     lengths = rng.permutation(np.arange(1, 21))

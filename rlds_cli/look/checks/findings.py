@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli.base.text import did_you_mean, plural
+from rlds_cli.base.text import did_you_mean, plural, screen
 from rlds_cli.errors import InvalidArgument, RldsError
 
 Severity = Literal["error", "warning", "note"]
@@ -170,7 +170,7 @@ class MeasureSummary:
     greatest: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CheckReport:
     """Result of ``rlds check``: findings (errors first), checks that found nothing, and reasons for skipped checks.
 
@@ -192,6 +192,11 @@ class CheckReport:
     suppressed: tuple[SuppressedFinding, ...] = ()
     since: int | None = None
     known: tuple[Finding, ...] = ()
+
+    def __repr__(self) -> str:
+        counts = f"{plural(self.errors, 'error')}, {plural(self.warnings, 'warning')}, {plural(self.notes, 'note')}"
+        lines = [f"{f.severity} {f.code}: {f.text}" for f in self.findings]
+        return screen(f"CheckReport of {self.id}#v{self.version}: {counts}", lines)
 
     def episodes_of(self, code: str) -> FoundEpisodes:
         """Return the episodes of all findings of ``code``; see `checks.episodes_of`."""

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import home, registry
-from rlds_cli.base import subset, visible
+from rlds_cli.base import subset, text, visible
 from rlds_cli.base.array_types import Array
+from rlds_cli.base.figures import number, shape
 from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below
@@ -76,7 +77,7 @@ class About:
     portion: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Summary:
     """Result of ``rlds inspect ID``.
 
@@ -119,6 +120,20 @@ class Summary:
     keeps: str | None = None
     tags: tuple[str, ...] = ()
     refers_to: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        size = f"{text.plural(self.counts.steps, 'step')}, {text.plural(self.counts.episodes, 'episode')}"
+        lines = [_line(f) for f in self.fields]
+        lines += [f"{f.severity} {f.code}: {f.text}" for f in self.findings[:8]]
+        return text.screen(f"Summary of {self.id}: {size}, {text.size_of(self.bytes)}", lines)
+
+
+def _line(f: FieldSummary) -> str:
+    """Return a field in a line of the ``repr`` of a summary."""
+    about = f"{f.name}  {f.codec or f.dtype} {shape(f.shape)}"
+    if f.mean is None:
+        return about
+    return f"{about}  mean {number(f.mean)}, std {number(f.std)}, {number(f.min)} to {number(f.max)}"
 
 
 @dataclass(frozen=True, slots=True)
