@@ -26,7 +26,8 @@ RldsError
 ├── FrameError              image fields that cannot be decoded or do not fit
 ├── LoaderError             samples that cannot be drawn
 │   ├── InvalidArgument     a value that no loader takes (also a ValueError)
-│   │   └── NotNewest       a version to be changed that is not the newest
+│   │   ├── NotNewest       a version to be changed that is not the newest
+│   │   └── ClashingDecisions   of several people, or about what was changed meanwhile
 │   ├── EmptyWindow
 │   ├── BatchSize
 │   ├── WrongState
@@ -42,7 +43,8 @@ RldsError
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rlds_cli.base import visible
 
@@ -258,6 +260,14 @@ class NotNewest(InvalidArgument):
             "version with its content; --as NAME (name=) makes another dataset",
         )
         self.version = version
+
+
+class ClashingDecisions(InvalidArgument):
+    """Decisions that cannot all hold; ``clashes`` says which, with what each side says."""
+
+    def __init__(self, message: str, *, hint: str | None = None, clashes: Sequence[Any] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.clashes = tuple(clashes)
 
 
 class EmptyWindow(LoaderError):

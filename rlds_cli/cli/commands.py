@@ -47,6 +47,7 @@ PANELS = {
         "select": "Make a dataset of some episodes, or of ranges of their steps.",
         "label": "Set episode columns and facts of a dataset.",
         "drop": "Leave episodes out of a dataset.",
+        "apply": "Apply decisions on episodes: labels, drops, trims, sub-tasks.",
         "restore": "Make a next version with the content of an earlier one.",
         "merge": "Make one dataset of several.",
         "export": "Write a dataset in the format of another library.",

@@ -42,4 +42,4 @@ def drop(
         ds = selecting.selected(id, where=where, split=split, episodes=episodes, cache_dir=cache_dir)
         return ds, ds.drop(name=name, force=force, copy=copy, cache_dir=cache_dir)
 
-    out.new_version(selecting.on_newest(id, change)[1])
+    out.new_version(selecting.on_newest(id, change, numbered=episodes is not None)[1])

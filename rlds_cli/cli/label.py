@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlds_cli.base import refs
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 from rlds_cli.errors import InvalidArgument
@@ -30,7 +31,7 @@ def label(
         typer.Option(
             "--from",
             metavar="FILE.csv",
-            help="Values by episode: a column episode (number) or id, and one for each label; or first, stop, subtask.",
+            help="Values by episode: a column id, or episode (number in ID#vN), and labels; or first, stop, subtask.",
             show_default=False,
         ),
     ] = None,
@@ -69,10 +70,10 @@ def label(
         if file is None:
             measured = selecting.measured(measures, ds) if measures else {}
             return ds, ds.label({**selecting.typed(columns, ds), **measured}, facts=values, **how)
-        named, read = selecting.from_file(file, ds)
-        return ds, named.label(read, facts=values, **how)
+        chosen, read = selecting.from_file(file, ds, named=refs.parse(id).selector is not None)
+        return ds, chosen.label(read, facts=values, **how)
 
-    before, made = selecting.on_newest(id, change)
+    before, made = selecting.on_newest(id, change, numbered=episodes is not None)
     out.new_version(made)
     if (made.id, made.version) == (before.id, before.version):
         out.note("note: nothing changed: these labels and facts are set already, so there is no new version")

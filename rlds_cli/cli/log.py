@@ -30,7 +30,8 @@ def log(
     """Show the versions of a dataset and what each changed.
 
     ID#vN opens version N, and rlds restore ID#vN makes its content the newest. rlds log ID#vN ends with version N. Tags
-    of a version are in brackets. An address has the versions that were pushed there.
+    of a version are in brackets. An address has the versions that were pushed there. --verbose shows who decided what,
+    where decisions made a version.
 
     Example: rlds log local/day1
     """
@@ -38,7 +39,8 @@ def log(
     from rlds_cli.dataset import named_versions
 
     found = named_versions(id, cache_dir=cache_dir)
-    out.result(found, visible.lines(_line(v) for v in reversed(found)))
+    lines = ([_line(v), *(f"    {line}" for line in (v.decided if verbose else ()))] for v in reversed(found))
+    out.result(found, visible.lines(line for of in lines for line in of))
 
 
 def _line(v: Version) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import warnings
 from collections import Counter
@@ -11,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlds_cli.base import cells
+from rlds_cli.base.cells import Lines
 from rlds_cli.cli import out
 from rlds_cli.errors import InvalidArgument, RldsError
 
@@ -74,7 +75,9 @@ def trimmed(ds: Dataset, what: str, name: str, *, cache_dir: Path | None, **how:
     return found.dataset.trim(found.ranges, name, cache_dir=cache_dir, **how)
 
 
-def on_newest(ref: str, change: Callable[[], tuple[Dataset, Dataset]]) -> tuple[Dataset, Dataset]:
+def on_newest(
+    ref: str, change: Callable[[], tuple[Dataset, Dataset]], *, numbered: bool = False
+) -> tuple[Dataset, Dataset]:
     """Apply a change to the newest version, again where another process has made a newer one meanwhile.
 
     Parameters
@@ -83,11 +86,13 @@ def on_newest(ref: str, change: Callable[[], tuple[Dataset, Dataset]]) -> tuple[
         The dataset. If it names a version, the change applies to that one alone.
     change : callable
         Opens the dataset and changes it; returns it as it was, and the result.
+    numbered : bool
+        It names episodes by their numbers, which may be others in a newer version: then it is tried once.
 
     Raises
     ------
     NotNewest
-        The version that ``ref`` names is not the newest.
+        The version that ``ref`` names is not the newest, or there is a newer one of a change by numbers.
     """
     from rlds_cli.base import refs
     from rlds_cli.errors import NotNewest
@@ -97,7 +102,7 @@ def on_newest(ref: str, change: Callable[[], tuple[Dataset, Dataset]]) -> tuple[
         try:
             return change()
         except NotNewest as e:
-            if refs.parse(ref).selector is not None or e.version in tried:
+            if numbered or refs.parse(ref).selector is not None or e.version in tried:
                 raise
             tried.add(e.version)
 
@@ -196,7 +201,7 @@ def typed(given: Mapping[str, str], ds: Dataset | None = None) -> dict[str, Any]
     A text in quotes of JSON is one: ``"3"``.
     """
     texts = _texts(ds)
-    read = {name: _value(text) for name, text in given.items()}
+    read = {name: cells.value_of(text) for name, text in given.items()}
     return {n: given[n] if n in texts and not isinstance(v, str | None) else v for n, v in read.items()}
 
 
@@ -206,50 +211,40 @@ def _texts(ds: Dataset | None) -> set[str]:
     return {n for n, column in own.items() if column.dtype == "str" and not column.missing.all()}
 
 
-def _value(text: str) -> Any:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, bool | int | float | str | None) else text
-
-
-def from_file(file: Path, ds: Dataset) -> tuple[Dataset, dict[str, list[Any]]]:
+def from_file(file: Path, ds: Dataset, *, named: bool) -> tuple[Dataset, dict[str, list[Any]]]:
     """Return the episodes and the values of the columns in a CSV file of labels.
 
     Lines with the columns ``first``, ``stop`` and ``subtask`` are intervals of steps, several of an episode.
 
+    Parameters
+    ----------
+    named : bool
+        Whether a user has named the version: numbers are of that one alone.
+
     Raises
     ------
     RldsError
-        It cannot be read, has no column ``episode`` or ``id``, two of one name, or no line below; or it names an
-        episode that is not there, or one twice.
+        It cannot be read, has no column ``episode`` or ``id``, two of one name, or no line below; it names an episode
+        that is not there, or one twice; or it has numbers, and no version was named.
     """
     import numpy as np
 
     from rlds_cli.dataset import Dataset
 
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as opened:
-            lines = csv.DictReader(opened, strict=True, skipinitialspace=True)
-            names, rows = list(lines.fieldnames or ()), list(lines)
-    except (OSError, ValueError, csv.Error) as e:
-        raise RldsError(f"{file} cannot be read: {getattr(e, 'strerror', None) or e}.") from e
-    if "" in names:
-        raise RldsError(f"{file}: column {names.index('') + 1} has no name.", hint="pandas: to_csv(..., index=False)")
+    lines = Lines.read(file)
+    names, rows = lines.names, lines.rows
     if (NUMBER in names) == (ID in names) or len(names) < 2:
         raise RldsError(f"{file} needs a column {NUMBER} or {ID}, and one for each label; it has {names}.")
-    if len(set(names)) < len(names):
-        raise RldsError(f"{file} has two columns {Counter(names).most_common(1)[0][0]!r}.")
     if not rows:
         raise RldsError(f"{file} has no labels: there is no line below the names of its columns.")
-    for line, row in enumerate(rows, 2):
-        if None in row or None in row.values():
-            raise RldsError(f"{file}, line {line}: {'more' if None in row else 'fewer'} values than columns.")
+    if NUMBER in names and not named and ds.version > 1:
+        raise InvalidArgument(
+            f"{file} names episodes by their numbers, which are others in other versions of {ds.id}. Nothing was "
+            "changed.",
+            hint=f"{ds.id}#vN says which version they are of; or a column {ID} with the ids of the episodes",
+        )
     known = {} if NUMBER in names else {x.tobytes().hex(): k for k, x in enumerate(ds.episodes[ID])}
-    index = [_number(row, known, ds, f"{file}, line {line}") for line, row in enumerate(rows, 2)]
+    index = [_number(row, known, ds, where) for where, row in lines.numbered()]
     table = _Table(index=index, names=names, rows=rows)
     if set(_INTERVAL) <= set(names):
         table = table.with_subtasks(file)
@@ -258,8 +253,8 @@ def from_file(file: Path, ds: Dataset) -> tuple[Dataset, dict[str, list[Any]]]:
         raise RldsError(f"{file} names episode {twice} twice.")
     labels: Mapping[str, list[Any]] = {n: [r[n] for r in table.rows] for n in table.names if n not in (NUMBER, ID)}
     texts = _texts(ds)
-    named = Dataset(ds.store, np.array(table.index), how={"from": file.name})
-    return named, {n: [v or None for v in values] if n in texts else _typed(values) for n, values in labels.items()}
+    chosen = Dataset(ds.store, np.array(table.index), how={"from": file.name})
+    return chosen, {n: _typed(values, are_texts=n in texts) for n, values in labels.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,14 +293,8 @@ def _number(row: Mapping[str, Any], known: Mapping[str, int], ds: Dataset, where
     return int(text)
 
 
-def _number_or_value(text: str) -> Any:
-    return float(text) if text.lower().lstrip("+-") in ("nan", "inf", "infinity") else _value(text)
-
-
-def _typed(values: Sequence[str | None]) -> list[Any]:
-    """Return the values of a column: flags or numbers if all of them are, else texts; an empty text stands for None."""
-    read = [None if not v else _number_or_value(v) for v in values]
-    kinds = {type(v) for v in read if v is not None}
-    if kinds <= {bool} or kinds <= {int, float}:
-        return read
-    return [v or None for v in values]
+def _typed(values: Sequence[str], *, are_texts: bool) -> list[Any]:
+    """Return the values of a column, None for an empty cell."""
+    given = {k: v for k, v in enumerate(values) if v}
+    read = dict(zip(given, cells.values_of(list(given.values()), are_texts=are_texts), strict=True))
+    return [read.get(k) for k in range(len(values))]

@@ -34,7 +34,9 @@ from rlds_cli.ted import FLAGS, REWARD, Field
 if TYPE_CHECKING:
     import gymnasium
 
+    from rlds_cli.dataset.decisions.applying import Given
     from rlds_cli.dataset.decisions.journal import DecisionJournal
+    from rlds_cli.dataset.decisions.planning import DecisionPlan
     from rlds_cli.dataset.history import Version
 
 ArrayLike = npt.ArrayLike
@@ -768,6 +770,70 @@ class Dataset(Shortcuts):
         from rlds_cli.dataset import editing
 
         return self._opened(editing.restore(self))
+
+    def plan(self, decisions: Given, *, by: str = "", take: str | Sequence[str] = ()) -> DecisionPlan:
+        """Return what decisions would change, and where they clash; nothing is changed. See `apply`.
+
+        Raises
+        ------
+        InvalidArgument
+            As in `apply`, but for clashes.
+        """
+        from rlds_cli.dataset.decisions import applying
+
+        return applying.plan(self, applying.Decided.of(self, decisions, by=by, take=take))
+
+    def apply(
+        self,
+        decisions: Given,
+        *,
+        by: str = "",
+        take: str | Sequence[str] = (),
+        name: str | None = None,
+        force: bool = False,
+        copy: bool = False,
+        cache_dir: StrPath | None = None,
+    ) -> Dataset:
+        """Apply decisions on episodes in one transaction: the next version of the dataset, or ``ID@NAME``.
+
+        Decisions on an earlier version are applied to the newest, by the ids of episodes. Where somebody else has
+        changed the same meanwhile, nothing is done until ``take`` says what wins. If nothing changes, no version is
+        made. `restore` undoes it.
+
+        Parameters
+        ----------
+        decisions : path, pandas.DataFrame, sequence of mappings, or DecisionJournal
+            A CSV file or a table with a row for each, records, or those of ``ds.decisions()`` that this version lacks;
+            see docs/decisions.md.
+        by : str
+            Who has made those that do not say it.
+        take : str or sequence of str
+            What wins where they clash: ``mine``, what was decided, or ``theirs``, what the dataset has now; and names
+            of annotators, where two of them say different things.
+        name : str, optional
+            Make ``ID@NAME`` instead, of this version. Needed where steps are left out of an episode, and where the
+            dataset is one of the registry.
+        force, copy, cache_dir
+            As in `save`, for ``ID@NAME``.
+
+        Raises
+        ------
+        ClashingDecisions
+            They clash; its ``clashes`` say where.
+        InvalidArgument
+            A decision cannot be understood, or names an episode that the dataset never had; a ``name`` is needed; or as
+            in `label`.
+
+        Examples
+        --------
+        >>> ds = ds.apply("decisions.csv")  # doctest: +SKIP
+        >>> ds.apply([{"id": id, "do": "keep", "first": 12, "stop": 90}], name="clean")  # doctest: +SKIP
+        """
+        from rlds_cli.dataset import editing
+        from rlds_cli.dataset.decisions import applying
+
+        decided = applying.Decided.of(self, decisions, by=by, take=take)
+        return self._opened(applying.apply(self, decided, editing.Target(name, force, copy, cache_dir), self._opened))
 
     def decisions(self, *, cache_dir: StrPath | None = None) -> DecisionJournal:
         """Return the journal of decisions on this dataset, in the home; see docs/decisions.md.

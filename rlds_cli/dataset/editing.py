@@ -7,9 +7,9 @@ Growing datasets: a change applies to the newest version, whatever was recorded 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +67,13 @@ def save(ds: OpenDataset, how: Mapping[str, Any], to: Target) -> Path:
     index = ds.episodes.index
     if len(np.unique(index)) < len(index):
         raise InvalidArgument(f"An episode of {ds.id} is selected twice: a dataset has each episode once.")
-    with _source(ds, to) as ds:
+    with source_of(ds, to) as ds:
         return _derive(ds, Change(ds.episodes.index, trimming.WHOLE), step_of(ds, _SELECT, _selection(ds, how)), to)
 
 
 def trim(ds: OpenDataset, ranges: Ranges, function: str, how: Mapping[str, Any], to: Target) -> Path:
     """Make ``ID@NAME`` of ranges of steps; see `Dataset.trim`."""
-    with _source(ds, to) as ds:
+    with source_of(ds, to) as ds:
         change = trimming.change(ds.store, ranges)
         step = step_of(ds, _TRIM, {**_selection(ds, how), "trim": how.get("trim", function)})
         return _derive(ds, change, {**step, "changed": sorted(change.rows)}, to)
@@ -94,20 +94,25 @@ def label(
             f"No label and no fact is given for {ds.id}.",
             hint=f'rlds label {ds.id} quality=bad; ds.label(quality="bad")',
         )
+    check_no_fields(ds, columns)
+    with source_of(ds, to) as ds:
+        if TASK in columns and TASK_AT in ds.store.fields:
+            check_one_task(ds, to)
+        return _label(ds, columns, facts, how, to)
+
+
+def check_no_fields(ds: OpenDataset, columns: Iterable[str]) -> None:
+    """Refuse labels that have the name of a field, which would keep its values."""
     for name in columns:
         shown = Subtasks.FIELD if name == Subtasks.COLUMN else name
-        if any(is_below(f, shown) for f in ds.store.fields):  # which keeps its values
+        if any(is_below(f, shown) for f in ds.store.fields):
             raise InvalidArgument(
                 f"{shown} is a field of the steps of {ds.id}; a label is of a whole episode. Nothing was changed.",
                 hint=f"another name, such as my_{name.replace('/', '_')}; rlds preprocess changes fields",
             )
-    with _source(ds, to) as ds:
-        if TASK in columns and TASK_AT in ds.store.fields:
-            _check_one_task(ds, to)
-        return _label(ds, columns, facts, how, to)
 
 
-def _check_one_task(ds: OpenDataset, to: Target) -> None:
+def check_one_task(ds: OpenDataset, to: Target) -> None:
     """Refuse one text for the steps of episodes that have several, or that a log has as they were recorded."""
     way = (
         f'rlds preprocess {ds.id} --fn FILE.py:FUNCTION, where FUNCTION sets episode["{TASK_AT}"], a text for each step'
@@ -132,7 +137,7 @@ def _label(
     ds: OpenDataset, columns: Mapping[str, Any], facts: Mapping[str, Any], how: Mapping[str, Any], to: Target
 ) -> Path:
     count = len(ds.store.episodes["start"])
-    own = {column: _set(ds, column, values) for column, values in columns.items()}
+    own = {column: new_column(ds, column, values) for column, values in columns.items()}
     own = {n: c for n, c in own.items() if not _is_equal(c, _own_column(ds.store, n), count)}
     StoredColumn.check_names([*ds.store.own_columns, *(n for n in columns if n not in ds.store.own_columns)], ds.id)
     changed, members = dict[str, Any](), dict[str, Any]()
@@ -147,21 +152,23 @@ def _label(
         change = retelling.relabelled(ds.store, change)
     given = {c: v if isinstance(v, bool | int | float | str | None) else BY_EPISODE for c, v in columns.items()}
     step = {**step_of(ds, LABEL, {**_selection(ds, how), **given, **facts}), "columns": sorted(own)}
-    return _apply(ds, change, {**step, "changed": sorted(change.rows), "facts": sorted(changed)}, to)
+    step = {**step, "changed": sorted(change.rows), "facts": sorted(changed)}
+    return apply_change(ds, change, step, to, columns=change.own)
 
 
 def drop(ds: OpenDataset, how: Mapping[str, Any], to: Target) -> Path:
     """Leave out the selected episodes; see `Dataset.drop`."""
     if not len(ds.episodes.index):
         raise InvalidArgument(f"No episode of {ds.id} is selected: there is nothing to drop.")
-    with _source(ds, to) as ds:
+    with source_of(ds, to) as ds:
         stays = np.ones(len(ds.store.episodes["start"]), bool)
         stays[ds.episodes.index] = False
         index = np.flatnonzero(stays)
-        return _apply(ds, Change(index, _origins(ds.store)), step_of(ds, _DROP, _selection(ds, how)), to)
+        step = step_of(ds, _DROP, _selection(ds, how))
+        return apply_change(ds, Change(index, origins(ds.store)), step, to, dropped=ds.episodes.index)
 
 
-def _source(ds: OpenDataset, to: Target) -> AbstractContextManager[OpenDataset]:
+def source_of(ds: OpenDataset, to: Target) -> AbstractContextManager[OpenDataset]:
     """Yield what is changed: for ``ID@NAME`` a dataset that does not grow, for a next version the newest one."""
     ds.store.table.check_changeable()
     if to.name is None:
@@ -223,14 +230,14 @@ def _is_equal(a: StoredColumn | None, b: StoredColumn | None, episodes: int) -> 
     return a.dtype == b.dtype and not StoredColumn.differing(a, b, episodes).any()
 
 
-def _origins(store: Store) -> Mapping[str, Patched]:
+def origins(store: Store) -> Mapping[str, Patched]:
     """Return which episodes and steps of its source a dataset names in its next version: those that it has named."""
     return {name: column for name, column in trimming.WHOLE.items() if name not in store.episodes}
 
 
 def _of_first_version(store: Store, change: Change) -> Mapping[str, Any]:
     """Return the columns of a change whose result is a next version of its source."""
-    return {**{n: c for n, c in change.columns.items() if n not in trimming.WHOLE}, **_origins(store)}
+    return {**{n: c for n, c in change.columns.items() if n not in trimming.WHOLE}, **origins(store)}
 
 
 def compact(ds: OpenDataset, change: Change, *, needed: int, kept: Collection[int] = ()) -> Path:
@@ -260,14 +267,14 @@ class Outcome:
         Of all these episodes; None takes a column away.
     facts : mapping
         None takes a fact away.
-    measured : sequence of mappings
-        Accounts of the measures by which episodes and steps were chosen, for the provenance.
+    accounts : mapping of str to sequence of mappings
+        Accounts of the measures and of the decisions by which episodes and steps were chosen, for the provenance.
     """
 
     ranges: IntArray | None
     columns: Mapping[str, StoredColumn | None]
     facts: Mapping[str, Any]
-    measured: Sequence[Mapping[str, Any]] = ()
+    accounts: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
 
 def remake(
@@ -300,7 +307,7 @@ def remake(
         )
         change = retelling.relabelled(ds.store, change)
         about = {"columns": sorted(wanted.columns), "facts": sorted(wanted.facts)}
-        args = {MEASURED: list(wanted.measured)} if wanted.measured else {}
+        args = {name: list(account) for name, account in wanted.accounts.items() if account}
         step = {**step_of(ds, _SYNC, args), "changed": sorted(change.rows), **about}
         if ds.id == str(id) and change.index is not None:
             change = replace(change, columns=_of_first_version(ds.store, change))
@@ -318,7 +325,7 @@ def remake(
 # -- values of columns
 
 
-def _set(ds: OpenDataset, name: str, values: Any) -> StoredColumn | None:
+def new_column(ds: OpenDataset, name: str, values: Any) -> StoredColumn | None:
     """Return a column of all episodes of the store in which the selected ones have new values.
 
     Raises
@@ -368,7 +375,7 @@ def _at_newest(ds: OpenDataset) -> Iterator[OpenDataset]:
 
 
 def step_of(ds: OpenDataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the step of the provenance, but for the id of the result; raises InvalidArgument as `_source`."""
+    """Return the step of the provenance, but for the id of the result; raises InvalidArgument as `source_of`."""
     ds.store.table.check_changeable()
     return {
         "from": ds.id,
@@ -413,12 +420,28 @@ def _ranges(index: IntArray) -> str:
     return ",".join(f"{r[0]}" if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
-def _apply(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target) -> Path:
-    """Make the next version of a dataset, or ``ID@NAME``."""
+def apply_change(
+    ds: OpenDataset,
+    change: Change,
+    step: Mapping[str, Any],
+    to: Target,
+    *,
+    columns: Mapping[str, StoredColumn | None] = {},
+    dropped: IntArray | None = None,
+) -> Path:
+    """Make the next version of a dataset, or ``ID@NAME``.
+
+    Parameters
+    ----------
+    columns : mapping
+        The new columns of all episodes, those that go included.
+    dropped : int array, optional
+        Which episodes go.
+    """
     if to.name is not None:
-        return _derive(ds, replace(change, columns={**change.columns, **trimming.WHOLE}), step, to)
+        return _derive(ds, replace(change, columns={**trimming.WHOLE, **change.columns}), step, to)
     _check_own(ids.parse(ds.id), ds.manifest)
-    if ds.store.table.commit_change(ds.episodes.index, step, change.own, dropped=change.index is not None):
+    if ds.store.table.commit_change(ds.episodes.index, step, columns, dropped=dropped):
         return ds.path
     try:
         with disk.errors(ds.path):

@@ -16,6 +16,7 @@ from rlds_cli.base import refs, settings, text
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.dataset import editing, provenance
+from rlds_cli.dataset.decisions import account
 from rlds_cli.dataset.fixed import OpenDataset
 from rlds_cli.dataset.opening import address_of
 from rlds_cli.places import Address, PushedDataset, open_objects
@@ -45,6 +46,8 @@ class Version:
         Empty for a growing dataset, whose fingerprints are computed when they are asked for.
     tags : tuple of str
         Its names.
+    decisions : sequence of mappings
+        Who decided what, and when, if decisions made it; see docs/decisions.md.
     """
 
     number: int
@@ -54,6 +57,12 @@ class Version:
     steps: int
     fingerprint: str
     tags: tuple[str, ...] = ()
+    decisions: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def decided(self) -> tuple[str, ...]:
+        """Who decided what, in words."""
+        return tuple(account.lines(self.decisions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +89,19 @@ class ProvenanceStep:
     @property
     def keeps_episodes(self) -> bool:
         """Whether it is an edit that leaves all episodes as they are."""
-        return self.is_edit and self.record["function"] in (editing.LABEL, editing.COMPACT)
+        made = self.record["function"]
+        labels = made == account.APPLY and account.keeps_episodes(self._decisions)
+        return self.is_edit and (labels or made in (editing.LABEL, editing.COMPACT))
+
+    @property
+    def _decisions(self) -> Any:
+        args = self.record.get("args")
+        return args.get(account.DECISIONS) if isinstance(args, Mapping) else None
+
+    @property
+    def decided(self) -> tuple[str, ...]:
+        """Who decided what, in words, if decisions made it."""
+        return tuple(account.lines(self._decisions))
 
     def described(self) -> str:
         """Return it as text: a change as the command that makes it, or a function and its arguments."""
@@ -94,6 +115,10 @@ class ProvenanceStep:
         if args.get(editing.FROM_FILE) and editing.BY_EPISODE in args.values():
             args = {n: v for n, v in args.items() if v != editing.BY_EPISODE}
         args.pop(editing.MEASURED, None)
+        decisions = args.pop(account.DECISIONS, None)
+        if step["function"] == account.APPLY:
+            named = [_typed(args[editing.FROM_FILE])] if args.get(editing.FROM_FILE) else []
+            return " ".join([account.APPLY, *named, f"({account.counted(decisions)})"])
         selected = args.pop("selected") if type(args.get("selected")) is int else None
         said = ["select" if "trim" in args else step["function"]]
         said += [f"--{name} {_typed(args.pop(name))}" for name in _OPTIONS if name in args]
@@ -162,7 +187,16 @@ def _version(made: Made, id: str, named: Mapping[str, int]) -> Version:
     step = ProvenanceStep({"unit": provenance.UNIT, "from": id, **(made.step or {})})
     change = made.by if made.step is None else step.described()
     held = tuple(tag for tag, number in named.items() if number == made.number)
-    return Version(made.number, made.created, change, made.episodes, made.steps, made.fingerprint, held)
+    return Version(
+        number=made.number,
+        created=made.created,
+        change=change,
+        episodes=made.episodes,
+        steps=made.steps,
+        fingerprint=made.fingerprint,
+        tags=held,
+        decisions=(step.record.get("args") or {}).get(account.DECISIONS, ()),
+    )
 
 
 def _typed(value: Any) -> str:

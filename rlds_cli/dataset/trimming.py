@@ -28,12 +28,13 @@ from rlds_cli.dataset import retelling
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.store import Change, NewRows, Patched, Store, StoredColumn
 from rlds_cli.store.digests import Digests
-from rlds_cli.ted import COMPUTED, CUT, FLAGS, TERMINATED, Field, Subtasks
+from rlds_cli.ted import COMPUTED, CUT, FLAGS, TERMINATED, Field, Scalar, Subtasks
 
 _TERMINATED, _TRUNCATED = FLAGS
 _ROWS_AT_ONCE = 1 << 18
 _BYTES_AT_ONCE = 4 << 20
 _BLOCK = 65_536  # ids that are made at once
+_NONE: Mapping[str, StoredColumn | None] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,13 @@ WHOLE: Mapping[str, Patched] = {  # columns of whole episodes
 }
 
 
-def change(store: Store, ranges: Ranges) -> Change:
-    """Return the change that makes episodes of ranges."""
+def change(store: Store, ranges: Ranges, labels: Mapping[str, StoredColumn | None] = _NONE) -> Change:
+    """Return the change that makes episodes of ranges. ``labels`` are new columns of the episodes of the store."""
     e, lengths = store.episodes, store.episodes["length"]
     parts = np.flatnonzero((ranges.first != 0) | (ranges.stop != lengths[ranges.number]))
+    own = {name: None if c is None else c.take(ranges.number) for name, c in labels.items()}
     if not len(parts):
-        return Change(ranges.number, WHOLE)
+        return Change(ranges.number, WHOLE, own=own)
     of, first, stop = (x[parts] for x in (ranges.number, ranges.first, ranges.stop))
     start, length = e["start"][of] + first, stop - first
     at_start, at_end = first == 0, stop == lengths[of]
@@ -99,7 +101,8 @@ def change(store: Store, ranges: Ranges) -> Change:
     flags = partial(_write_flags, store=store, ranges=ranges, truncated=truncated)
     rewritten = {_TRUNCATED: flags} if _TRUNCATED in store.fields else {}
     store.table.let_go()
-    made = Change(ranges.number, patched, own=_subtasks(store, ranges, parts), digests=new, rows=rewritten)
+    own |= _subtasks(store, ranges, parts, own)
+    made = Change(ranges.number, patched, own=own, digests=new, rows=rewritten)
     return retelling.of_ranges(store, made, parts)
 
 
@@ -144,12 +147,18 @@ def _ids(of: Array, ranges: Ranges, parts: IntArray) -> Digests:
     return found
 
 
-def _subtasks(store: Store, ranges: Ranges, parts: IntArray) -> dict[str, StoredColumn | None]:
-    """Return the column of the sub-tasks, those of ``parts`` of episodes cut to them; nothing without such a column."""
+def _subtasks(
+    store: Store, ranges: Ranges, parts: IntArray, own: Mapping[str, StoredColumn | None]
+) -> dict[str, StoredColumn | None]:
+    """Return the column of the sub-tasks, those of ``parts`` of episodes cut to them; nothing without such a column.
+
+    ``own`` are new columns of the ranges.
+    """
     name = Subtasks.COLUMN
-    if name not in store.own_columns:
+    if name not in own and name not in store.own_columns:
         return {}
-    values = store.own_column(name).take(ranges.number).scalars()
+    column = own[name] if name in own else store.own_column(name).take(ranges.number)
+    values: list[Scalar] = [None] * len(ranges) if column is None else column.scalars()
     for k in parts.tolist():
         if values[k] is not None:
             whole = Subtasks.of(values[k], f"{store.manifest.id}, episode {ranges.number[k]}")

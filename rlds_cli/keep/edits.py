@@ -13,8 +13,8 @@
             "values": ["bad", null],              of consecutive episodes that have the same, null for none
             "counts": [2, 94]}},                  how many episodes
         "facts": {"fps": 50.0, "license": ...},   those that were set, null for one taken away
-        "measured": [{...}]}                      accounts of the measures by which episodes and steps were chosen, if
-                                                  any were: they say why, and make nothing
+        "measured": [{...}],                      accounts of the measures by which episodes and steps were chosen, and
+        "decisions": [{...}]}                     of who decided what, if any were: they say why, and make nothing
 
 All steps that made a dataset of its source, or of an earlier version of itself, are one change.
 """
@@ -36,7 +36,8 @@ from rlds_cli.errors import DatasetNotFound, InvalidEpisode, RldsError
 from rlds_cli.keep.lock_values import LockValue
 from rlds_cli.store import Facts, Manifest, Store, StoredColumn, open_store
 
-_MEMBERS = ("from", "base", "episodes", "columns", "facts", "measured")
+_ACCOUNTS = ("measured", "decisions")
+_MEMBERS = ("from", "base", "episodes", "columns", "facts", *_ACCOUNTS)
 _MOST = 1 << 53  # episodes and steps: far above those of any dataset, and sums stay below 64 bits
 _TEXT = "str"  # the type of a column of texts
 _LONGEST_TEXT = 1 << 16  # characters of a value; labels are words, tasks are sentences
@@ -94,14 +95,14 @@ def described(
     columns = sorted({name for step in steps for name in step.get("columns", ())})
     facts = sorted({name for step in steps for name in step.get("facts", ())})
     now = Facts(m).values
-    measured = [account for step in steps for account in step["args"].get("measured", ())]
+    accounts = {n: [account for step in steps for account in step["args"].get(n, ())] for n in _ACCOUNTS}
     return {
         "from": None if source is None else source.manifest.id,
         "base": steps[0]["source"],
         "episodes": episodes,
         "columns": {name: _runs(store, name) if name in store.own_columns else None for name in columns},
         "facts": {name: now[name] for name in facts},
-        **({"measured": measured} if measured else {}),
+        **{name: account for name, account in accounts.items() if account},
     }
 
 
@@ -186,8 +187,9 @@ def check(value: LockValue) -> Mapping[str, Any]:
     for _, column in columns.members():
         if column.value is not None:
             _check_runs(column, count)
-    for account in measured.items() if (measured := value.optional("measured")) else ():
-        account.mapping()
+    for name in _ACCOUNTS:
+        for account in given.items() if (given := value.optional(name)) else ():
+            account.mapping()
     facts = value.member("facts")
     facts.only(Facts.NAMES)
     if (fps := facts.optional("fps")) and not _is_rate(fps.value):
@@ -285,7 +287,7 @@ def _outcome(store: Store, edits: Mapping[str, Any], wrong: str) -> Outcome:
     ranges = None if edits["episodes"] is None else _ranges(store, edits["episodes"], wrong)
     count = store.manifest.counts.episodes if ranges is None else len(ranges)
     own = {name: None if c is None else _column(c, name, count, wrong) for name, c in edits["columns"].items()}
-    return Outcome(ranges=ranges, columns=own, facts=edits["facts"], measured=edits.get("measured", ()))
+    return Outcome(ranges=ranges, columns=own, facts=edits["facts"], accounts={n: edits.get(n, ()) for n in _ACCOUNTS})
 
 
 def _ranges(store: Store, entries: Sequence[Sequence[int]], wrong: str) -> IntArray:

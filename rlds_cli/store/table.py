@@ -396,7 +396,7 @@ class Table(ABC):
         step: Mapping[str, Any],
         columns: Mapping[str, StoredColumn | None] = {},
         *,
-        dropped: bool = False,
+        dropped: IntArray | None = None,
     ) -> bool:
         """Commit a change of the episodes ``index`` to the log of the dataset; False if its versions are directories.
 
@@ -407,8 +407,8 @@ class Table(ABC):
             Of the provenance, with the facts that are set.
         columns : mapping
             Columns that are set, of all episodes; None takes all values away.
-        dropped : bool
-            Hide the episodes.
+        dropped : int array, optional
+            Those of the episodes that are hidden; the others get their values of the columns.
         """
         return False
 

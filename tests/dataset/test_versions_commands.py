@@ -77,7 +77,9 @@ def test_texts_stay_texts_and_numbers_numbers(arm: Dataset, tmp_path: Path) -> N
     assert e["operator"].tolist() == ["ann", "7", None, "bob"]
     np.testing.assert_array_equal(e["speed"], [1.5, np.nan, -np.inf, 2])
     file.write_text("episode,operator\n0,12\n")  # all of them look like numbers, in a column of texts
-    run("label", "local/arm", "--from", str(file))
+    with pytest.raises(InvalidArgument, match="names episodes by their numbers"):  # of v1, or of v2?
+        run("label", "local/arm", "--from", str(file))
+    run("label", "local/arm#v2", "--from", str(file))
     run("label", "local/arm", "--episodes", "1", "operator=true")
     run("label", "local/arm", "--episodes", "3", "operator=null")
     assert rlds_cli.open_dataset("local/arm").episodes["operator"].tolist() == ["12", "true", None, None]
@@ -184,13 +186,13 @@ def test_a_command_changes_the_newest_version_also_if_it_was_made_meanwhile(
     arm: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "labels.csv"
-    file.write_text("episode,quality\n1,bad\n")
+    file.write_text(f"id,quality\n{arm.episodes['id'][1].tobytes().hex()},bad\n")
     read = selecting.from_file
 
-    def meanwhile(file: Path, ds: Dataset) -> Any:
+    def meanwhile(file: Path, ds: Dataset, **how: Any) -> Any:
         if ds.version == 1:
             arm.label(speed=2)  # by another process, since the command has opened the dataset
-        return read(file, ds)
+        return read(file, ds, **how)
 
     monkeypatch.setattr(selecting, "from_file", meanwhile)
     run("label", "local/arm", "--from", str(file))
@@ -198,6 +200,24 @@ def test_a_command_changes_the_newest_version_also_if_it_was_made_meanwhile(
     assert newest.version == 3
     assert newest.episodes["quality"].tolist() == [None, "bad", None, None]
     assert newest.episodes["speed"].tolist() == [2] * 4
+
+
+@pytest.mark.parametrize("command", [("label", "quality=bad"), ("drop",)])
+def test_numbers_are_not_looked_up_in_a_version_that_was_made_meanwhile(
+    command: tuple[str, ...], arm: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = selecting.numbers
+
+    def meanwhile(text: str, count: int) -> list[int]:
+        if count == 4:
+            arm.select(episodes=[0]).drop()  # by another process, since the command has opened the dataset
+        return read(text, count)
+
+    monkeypatch.setattr(selecting, "numbers", meanwhile)
+    with pytest.raises(InvalidArgument, match="v1 is not the newest version"):
+        run(command[0], "local/arm", "--episodes", "1", *command[1:])
+    newest = rlds_cli.open_dataset("local/arm")
+    assert newest.episodes["take"].tolist() == [4, 5, 6] and "quality" not in newest.episodes
 
 
 def test_a_version_that_is_named_and_not_the_newest_is_not_changed(arm: Dataset) -> None:
@@ -242,7 +262,7 @@ def test_the_log_says_what_was_typed(arm: Dataset, tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"
     file.write_text("episode,good\n0,true\n3,false\n")
     run("label", "local/arm", "--where", "episode in [1, 3]", "quality=bad", "note=very slow")
-    run("label", "local/arm", "--from", str(file), "--set", "fps=50")
+    run("label", "local/arm#v2", "--from", str(file), "--set", "fps=50")
     run("drop", "local/arm", "--episodes", "0-1,3")
     arm.select(where="take > 3").select(where="take < 6", episodes=[0, 1, 2]).save("some")
     run("select", "local/arm#v1", "--where", "take > 4", "--as", "late")

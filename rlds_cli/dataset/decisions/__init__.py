@@ -10,4 +10,7 @@ A `DecisionJournal` (``ds.decisions()``) keeps decisions on a dataset in the hom
     journal.undo([decision.key], by="ann")                                                 # a record, too
     journal.read(since=revision)         # Entries: what others have added and undone, and the next revision
     journal.made()                       # all decisions that were not undone, in order
+    journal.pending()                    # those of them that the open version does not have
+
+`Dataset.plan` compares decisions with a version and says what clashes, `Dataset.apply` makes the next version.
 """

@@ -87,10 +87,14 @@ class Decision:
             self._set("id", self.id.lower())
         if self.do not in _DOES:
             raise InvalidArgument(f"do {self.do!r:.80} is none of drop, keep, subtask and nothing.")
+        for name in ("first", "stop", "version"):
+            if isinstance(value := getattr(self, name), np.integer):
+                self._set(name, int(value))
         self._check_steps()
         for name, longest in _LONGEST.items():
             if (value := getattr(self, name)) is not None and value != "":
                 _check_text(name, value, longest)
+                self._set(name, value.strip())
         if self.time:
             self._set("time", _utc(self.time))
         if type(self.version) is not int or not 0 <= self.version < _MOST:
@@ -117,8 +121,8 @@ class Decision:
             raise InvalidArgument(f"Steps {first} to {stop} are none: stop is behind first.", hint=_RANGE)
         if self.do == "keep" and self.text is not None:
             raise InvalidArgument(f"text {self.text!r:.80}: keep has none.", hint="do subtask, or a comment")
-        if self.text is not None and not str(self.text).strip():
-            raise InvalidArgument("text is empty: a subtask says what is done there.", hint="null takes it away")
+        if self.text is not None and str(self.text).strip() in ("", "null"):
+            raise InvalidArgument(f"text {self.text!r} does not say what is done there.", hint="None takes it away")
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -140,11 +144,10 @@ class Decision:
             raise InvalidArgument(
                 f"A decision needs the id of an episode; there is {', '.join(map(str, record))!r:.80}."
             )
-        for name in record:
-            if name not in _MEMBERS:
-                near = did_you_mean(str(name), _MEMBERS)
-                raise InvalidArgument(f"A decision has no member {name!r:.80}.{near}", hint="labels are in labels")
-        return cls(**{str(name): _plain(value) for name, value in record.items()})
+        for name in record.keys() - _MEMBERS:
+            near = did_you_mean(str(name), _MEMBERS)
+            raise InvalidArgument(f"A decision has no member {name!r:.80}.{near}", hint="labels are in labels")
+        return cls(**record)
 
     def record(self) -> dict[str, Any]:
         """Return the members that are given, as JSON values."""

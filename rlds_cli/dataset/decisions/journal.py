@@ -15,15 +15,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.journal import SharedJournal
 from rlds_cli.base.settings import StrPath
+from rlds_cli.dataset.decisions import account, agreement, tables
+from rlds_cli.dataset.decisions.agreement import Agreement
 from rlds_cli.dataset.decisions.decision import Decision, now
 from rlds_cli.dataset.fixed import OpenDataset
-from rlds_cli.errors import InvalidArgument
+from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission
 from rlds_cli.home import Home, writing
 from rlds_cli.store import Store
 
@@ -129,6 +133,42 @@ class DecisionJournal:
                 for k in places.pop(key, ()):
                     found[k] = None
         return [d for d in found if d is not None]
+
+    def pending(self) -> list[Decision]:
+        """Return the decisions of `made` that the open version does not have; those that a restore has undone, too."""
+        there = {d.key for d in account.applied(self._ds)}
+        return [d for d in self.made() if d.key not in there]
+
+    def export(self, file: Path, *, force: bool = False) -> int:
+        """Write the decisions of `made` as a CSV file, which `Dataset.apply` reads, and return how many they are.
+
+        Raises
+        ------
+        NameTaken
+            The file exists, and ``force`` is not set.
+        NoPermission
+            It cannot be written.
+        """
+        if file.exists() and not force:
+            raise NameTaken(f"{file} exists already.", hint="another name, or --force (force=True) replaces it")
+        made = self.made()
+        try:
+            safe_files.replace_text(file, tables.as_csv(made))
+        except OSError as e:
+            raise NoPermission(f"{file} cannot be written: {e.strerror}.") from e
+        return len(made)
+
+    def agreement(self, decisions: StrPath | Iterable[Decision | Mapping[str, Any]] | None = None) -> Agreement:
+        """Return how far annotators agree by the decisions of `made`, or of a file or records.
+
+        Raises
+        ------
+        RldsError
+            They cannot be understood.
+        """
+        if isinstance(decisions, str | PathLike):
+            return agreement.agreement(tables.read_file(Path(decisions), self._ds.store))
+        return agreement.agreement(self.made() if decisions is None else tables.of_records(decisions))
 
     def _append(self, records: Sequence[Mapping[str, Any]]) -> int:
         if not records:

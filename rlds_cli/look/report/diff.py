@@ -18,7 +18,7 @@ import numpy as np
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below
-from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.dataset import Dataset, ProvenanceStep, open_dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.look.checks.episodes import episode_keys
 from rlds_cli.look.checks.findings import FindingPlace
@@ -220,13 +220,23 @@ def compare(
         episodes=None if same else _episodes(one, other),
         columns=() if same else tuple(labels.of_columns(one, other)),
         facts=tuple(labels.of_facts(one, other)),
-        why=() if same else tuple(f"{side}: {says}" for side, ds in (("a", one), ("b", other)) for says in _why(ds)),
+        why=() if same else tuple(_whys(one, other)),
     )
 
 
+def _whys(one: Dataset, other: Dataset) -> Iterator[str]:
+    """Say why two datasets have other episodes and labels, as far as it is not why both have theirs."""
+    a, b = list(_why(one)), list(_why(other))
+    yield from (f"a: {says}" for says in a if says not in b)
+    yield from (f"b: {says}" for says in b if says not in a)
+
+
 def _why(ds: Dataset) -> Iterator[str]:
-    """Say by which measures episodes and steps of a dataset were chosen, as its provenance has it."""
+    """Say by which measures and decisions episodes and steps were chosen and labelled, as the provenance has it."""
+    grows = ds.manifest.growing and not ds.store.address
+    yield from (said for v in (ds.versions if grows else ()) if v.number <= ds.version for said in v.decided)
     for step in ds.manifest.provenance:
+        yield from ProvenanceStep(step).decided
         for account in step.get("args", {}).get("measured", ()):
             with suppress(AttributeError, KeyError, TypeError):  # the manifest may be a stranger's
                 yield from _told(account, str(step["from"]))

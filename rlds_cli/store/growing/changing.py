@@ -96,7 +96,7 @@ class ChangedByLog(Table):
         step: Mapping[str, Any],
         columns: Mapping[str, StoredColumn | None] = {},
         *,
-        dropped: bool = False,
+        dropped: IntArray | None = None,
     ) -> bool:
         """Commit a change of episodes of the newest version, of which the caller holds the lock; nothing changes: none.
 
@@ -108,22 +108,16 @@ class ChangedByLog(Table):
             The disk is full. Nothing was changed.
         """
         facts = {name: step["args"][name] for name in step.get("facts", ())}
-        if not (dropped or columns or facts):
+        if not (dropped is not None or columns or facts):
             return True
-        chosen = index if (np.diff(index) > 0).all() else np.unique(index)
+        gone = np.zeros(0, np.int64) if dropped is None else np.unique(dropped)
+        chosen = np.setdiff1d(index, gone)
         if len({*self.edits.names, *columns}) > edits.MOST_COLUMNS:
             raise InvalidArgument(f"{self.manifest.id}: at most {edits.MOST_COLUMNS:,} columns can be labelled.")
-        places, none_set = self._kept_places.take(chosen), [None] * len(chosen)
+        places, hidden, none_set = self._kept_places.take(chosen), self._kept_places.take(gone), [None] * len(chosen)
         values = {n: none_set if c is None else c.take(chosen).scalars() for n, c in columns.items()}
-        lines = edits.lines(
-            places,
-            by=step["function"],
-            args=step["args"],
-            columns=values,
-            dropped=dropped or None,
-            facts=facts or None,
-        )
-        self._commit(lines, places if dropped else _NOWHERE, _NOWHERE)
+        lines = edits.lines(places, by=step["function"], args=step["args"], columns=values, facts=facts or None)
+        self._commit([*lines, *edits.lines(hidden, dropped=True)], hidden, _NOWHERE)
         return True
 
     def _commit(self, lines: Sequence[Mapping[str, Any]], hidden: LogPlaces, shown: LogPlaces) -> None:

@@ -43,7 +43,8 @@ from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.own_columns import StoredColumn
 from rlds_cli.ted import Scalar
 
-COMMANDS = ("label", "drop", "restore")
+COMMANDS = ("label", "drop", "apply", "restore")
+_ACCOUNTS = ("measured", "decisions")  # arguments that are lists: they say why, and make nothing
 MOST_COLUMNS = 256  # that labels set: each takes memory for a value of every episode
 _MEMBERS = {"by", "args", "episodes", "columns", "dropped", "facts"}
 _AT_ONCE = 1 << 16  # episodes of a line that is written
@@ -224,7 +225,7 @@ def _edit(line: Any, end: int, head: Manifest) -> Edit:
     args, columns, given = edit.args, edit.columns, edit.facts
     if edit.by not in ("", *COMMANDS) or not isinstance(edit.dropped, bool | None):
         raise ValueError("an edit of an unknown kind")
-    if not all(isinstance(m, dict) for m in (args, columns, given)) or not all(_is_scalar(v) for v in args.values()):
+    if not all(isinstance(m, dict) for m in (args, columns, given)) or not all(map(_is_argument, args.items())):
         raise ValueError("invalid arguments, columns or facts")
     if edit.by == "restore" and "version" not in args:
         raise ValueError("a version that was restored, without its number")
@@ -241,6 +242,11 @@ def _edit(line: Any, end: int, head: Manifest) -> Edit:
 
 def _is_scalar(value: Any) -> bool:
     return isinstance(value, bool | int | float | str | None)
+
+
+def _is_argument(argument: tuple[str, Any]) -> bool:
+    name, value = argument
+    return isinstance(value, list) if name in _ACCOUNTS else _is_scalar(value)
 
 
 def _is_column(values: list[Any], count: int) -> bool:
