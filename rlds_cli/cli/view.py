@@ -43,11 +43,16 @@ def view(
     decode: Annotated[
         bool, typer.Option("--decode", help="Decode videos here; their bytes do not reach the browser.")
     ] = False,
+    labels: Annotated[
+        Path | None,
+        typer.Option("--labels", metavar="FILE", help="Labels, choices, keys and a guideline for those who decide."),
+    ] = None,
+    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides; else the page asks.")] = "",
     cache_dir: options.CacheDir = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Look at episodes in the browser: play, search, sort, filter.
+    """Look at episodes in the browser: play, search, sort, filter; decide on them.
 
     Example: rlds view d4rl/hopper-medium-v2
     """
@@ -76,6 +81,8 @@ def view(
                 cache_dir=cache_dir,
                 read_only=read_only,
                 decode=decode,
+                labels=None if labels is None else labels.expanduser().resolve(),
+                by=by.strip()[:60],
                 tell=tell,
             )
         remote.tell(*named)

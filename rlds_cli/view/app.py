@@ -7,11 +7,12 @@ docs/reference/view-interface.md describes them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -20,14 +21,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from rlds_cli import __version__, errors
-from rlds_cli.errors import RldsError
+from rlds_cli.errors import InvalidArgument, RldsError
 from rlds_cli.view.curves import curves
+from rlds_cli.view.deciding import decide, decisions, undo
 from rlds_cli.view.decoding import Decoding
 from rlds_cli.view.episode import episode, step
 from rlds_cli.view.frames import frame
+from rlds_cli.view.labels import Labels
 from rlds_cli.view.query import Answer, NotThere, Query, as_json, record
+from rlds_cli.view.queue import queue
 from rlds_cli.view.ranges import NOT_KEPT, Content, answer
 from rlds_cli.view.samples import batch, image
+from rlds_cli.view.saving import apply, exported, plan
 from rlds_cli.view.subjects import Subjects
 from rlds_cli.view.table import changed, columns, contents, dataset, episodes
 from rlds_cli.view.videos import video
@@ -41,6 +46,9 @@ _STATUS = {
     NotThere: 404,
     errors.InvalidExpression: 422,
     errors.InvalidArgument: 422,
+    errors.InvalidId: 422,
+    errors.NameTaken: 409,
+    errors.NotNewest: 409,
     errors.FrameError: 422,
     errors.MissingPackage: 501,
 }
@@ -94,17 +102,49 @@ ROUTES: dict[str, Answer] = {
     "/api/episode": episode,
     "/api/step": step,
     "/api/curves": curves,
+    "/api/decisions": decisions,
+    "/api/queue": queue,
+    "/api/plan": plan,
     "/api/batch": batch,
     "/media/batch": image,
+    "/media/decisions": exported,
     "/media/frame": frame,
     "/media/video": video,
 }
 
+CHANGES: dict[str, Answer] = {  # by POST
+    "/api/decide": decide,
+    "/api/undo": undo,
+    "/api/apply": apply,
+}
 
-def application(subjects: Subjects, decoding: Decoding, *, read_only: bool = False, decode: bool = False) -> Starlette:
+
+def _read(body: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as e:
+        raise InvalidArgument(f"The body is not JSON: {str(e)[:80]}.") from e
+    if not isinstance(found, dict):
+        raise InvalidArgument("The body is no object.")
+    return found
+
+
+def application(
+    subjects: Subjects,
+    decoding: Decoding,
+    *,
+    read_only: bool = False,
+    decode: bool = False,
+    labels: Labels | None = None,
+    by: str = "",
+) -> Starlette:
     """Return the application that answers for ``subjects``, with frames that ``decoding`` decodes."""
 
     async def respond(request: Request, function: Answer) -> Response:
+        try:
+            body = _read(await request.body()) if request.method == "POST" else {}
+        except RldsError as e:
+            return refused(e)
         query = Query(
             subjects=subjects,
             values=dict(request.query_params),
@@ -115,6 +155,9 @@ def application(subjects: Subjects, decoding: Decoding, *, read_only: bool = Fal
             read_only=read_only,
             decode=decode,
             fields=request.query_params.getlist("field"),
+            body=body,
+            labels=labels,
+            by=by,
         )
         try:
             if iscoroutinefunction(function):
@@ -124,13 +167,14 @@ def application(subjects: Subjects, decoding: Decoding, *, read_only: bool = Fal
         except RldsError as e:
             return refused(e)
 
-    def route(path: str, function: Answer) -> Route:
+    def route(path: str, function: Answer, method: str = "GET") -> Route:
         async def endpoint(request: Request) -> Response:
             return await respond(request, function)
 
-        return Route(path, endpoint)
+        return Route(path, endpoint, methods=[method])
 
     routes = [route(path, function) for path, function in ROUTES.items()]
+    routes += [route(path, function, "POST") for path, function in CHANGES.items()]
     for file in sorted(PAGES.iterdir()):
         name = file.name
         if file.suffix in _TYPES:

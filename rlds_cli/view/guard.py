@@ -2,18 +2,20 @@
 
 The first part of every path is a token. No cookie is used: a browser sends one to every port of a host. A request for
 another host is one that a name in the DNS of a stranger led here, and is refused; so is one that a page of another
-origin makes.
+origin makes. A change is asked for by POST: by a page that says that it is of this server, in a bounded piece of JSON,
+which no form of a page can send.
 """
 
 from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from typing import Any
 
 _HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
 _OWN = ("same-origin", "none", "")  # values of Sec-Fetch-Site; none is what a user typed
+MOST_BYTES = 1 << 20  # of the body of a change
 _FRAMES = "http://localhost:* http://127.0.0.1:* https://localhost:* https://127.0.0.1:* vscode-webview:"
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self' blob:; "
@@ -35,12 +37,14 @@ class Guard:
         An ASGI application.
     token : str
         The first part of every path.
+    changes : collection of str
+        The paths below the token that are answered to POST alone.
     in_frames : bool
         Whether pages of notebooks on this machine may show the viewer in a frame.
     """
 
-    def __init__(self, app: App, token: str, *, in_frames: bool = False) -> None:
-        self._app, self._token = app, token.encode()
+    def __init__(self, app: App, token: str, *, changes: Collection[str] = (), in_frames: bool = False) -> None:
+        self._app, self._token, self._changes = app, token.encode(), frozenset(changes)
         ancestors = _FRAMES if in_frames else "'none'"
         self._headers = {
             b"content-security-policy": (_POLICY + ancestors).encode(),
@@ -78,7 +82,23 @@ class Guard:
         # a link, or a frame of a notebook, leads to the page itself, which holds no data
         if (origin is not None and origin != f"http://{host}") or (site not in _OWN and path):
             return 403
+        if path in self._changes:
+            return _refusal_of_change(headers, method)
         return 0 if method in ("GET", "HEAD") else 405
+
+
+def _refusal_of_change(headers: Mapping[bytes, str], method: str) -> int:
+    """Return the status with which a change is refused, 0 if it is not; an origin that is there is the server's."""
+    if method != "POST":
+        return 405
+    if b"origin" not in headers or headers.get(b"sec-fetch-site") != "same-origin":
+        return 403
+    if headers.get(b"content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return 415
+    length = headers.get(b"content-length", "")
+    if not length.isascii() or not length.isdecimal() or b"transfer-encoding" in headers:
+        return 411
+    return 413 if len(length) > 9 or int(length) > MOST_BYTES else 0
 
 
 def with_headers(headers: Iterable[tuple[bytes, bytes]], more: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
@@ -92,7 +112,10 @@ def with_headers(headers: Iterable[tuple[bytes, bytes]], more: Mapping[bytes, by
 _REASONS = {
     403: "This request comes from a page of another site.",
     404: "There is nothing here. The address that rlds view printed is whole only with the part behind the port.",
-    405: "Only GET and HEAD are answered.",
+    405: "This address is not answered so: changes take POST, all others GET and HEAD.",
+    411: "The length of the body is missing.",
+    413: f"The body is longer than {MOST_BYTES:,} bytes.",
+    415: "A change is application/json.",
     421: "This server is on this machine alone: 127.0.0.1, localhost or [::1].",
 }
 

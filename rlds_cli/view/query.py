@@ -15,6 +15,8 @@ from starlette.responses import Response
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument, RldsError
 from rlds_cli.view.decoding import Decoding
+from rlds_cli.view.kept import Kept
+from rlds_cli.view.labels import Labels
 from rlds_cli.view.ranges import is_known
 from rlds_cli.view.subjects import Subjects
 
@@ -41,11 +43,17 @@ class Query:
     is_gone : callable
         Tells whether nobody waits for the answer any more.
     method : str
-        ``GET`` or ``HEAD``.
+        ``GET``, ``HEAD`` or ``POST``.
     read_only, decode : bool
         Whether the viewer was started with ``--read-only``, and with ``--decode``.
     fields : sequence of str
         The values of the parameter ``field``, which may be given several times.
+    body : mapping
+        The record that a change comes with.
+    labels : Labels, optional
+        Those that the command named.
+    by : str
+        Who decides, unless the page says so.
     """
 
     subjects: Subjects
@@ -57,6 +65,9 @@ class Query:
     read_only: bool = False
     decode: bool = False
     fields: Sequence[str] = ()
+    body: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    labels: Labels | None = None
+    by: str = ""
 
     @property
     def dataset(self) -> Dataset:
@@ -66,6 +77,10 @@ class Query:
     def once(self, ds: Dataset, make: Callable[[Dataset], T]) -> T:
         """Return what a function makes of a dataset, which is kept while this is open."""
         return self.subjects.once(ds, make)
+
+    def kept(self, ds: Dataset) -> Kept:
+        """Return what is decided on a dataset, which is kept while this is open."""
+        return self.once(ds, self.subjects.kept)
 
     def text(self, name: str, default: str | None = None) -> str:
         """Return a parameter; raises InvalidArgument if it is missing and has no default."""

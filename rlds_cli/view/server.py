@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
@@ -43,17 +44,20 @@ class Server:
         read_only: bool = False,
         decode: bool = False,
         in_frames: bool = False,
+        labels: Path | None = None,
+        by: str = "",
         loader: GivesBatches | None = None,
     ) -> None:
         try:
             import uvicorn
 
-            from rlds_cli.view.app import application
+            from rlds_cli.view.app import CHANGES, application
             from rlds_cli.view.batches import ShownBatches
         except ImportError as e:
             raise MissingPackage(f"rlds view needs the package {e.name}.", hint="pip install 'rlds-cli[view]'") from e
         from rlds_cli.view.decoding import Decoding
         from rlds_cli.view.guard import Guard
+        from rlds_cli.view.labels import read_labels
         from rlds_cli.view.subjects import Subjects
 
         token = secrets.token_urlsafe(24)
@@ -64,9 +68,16 @@ class Server:
         self.batches = ShownBatches(loader) if loader is not None else None
         named = [*named, *(self.batches.datasets if self.batches else [])]
         self._subjects = Subjects(named, cache_dir=cache_dir, batches=self.batches)
-        app = application(self._subjects, self._decoding, read_only=read_only, decode=decode)
+        app = application(
+            self._subjects,
+            self._decoding,
+            read_only=read_only,
+            decode=decode,
+            labels=None if labels is None else read_labels(labels),
+            by=by,
+        )
         config = uvicorn.Config(
-            Guard(app, token, in_frames=in_frames),
+            Guard(app, token, changes=[path.removeprefix("/") for path in CHANGES], in_frames=in_frames),
             access_log=False,  # it would show the token
             log_level="warning",
             lifespan="off",
@@ -141,6 +152,8 @@ def serve(
     cache_dir: StrPath | None = None,
     read_only: bool = False,
     decode: bool = False,
+    labels: Path | None = None,
+    by: str = "",
     tell: Callable[[str, int], None] = lambda address, port: None,
 ) -> None:
     """Show datasets in a browser until Ctrl-C.
@@ -159,6 +172,10 @@ def serve(
         Nothing can be changed.
     decode : bool
         Videos and images are decoded here, so that their bytes do not reach the browser's decoders.
+    labels : path, optional
+        A file of the labels that episodes may have; see docs/view-decide.md.
+    by : str
+        Who decides, unless the page says so.
     tell : callable
         Called with the address of the first page and the port, when the server answers.
 
@@ -169,7 +186,9 @@ def serve(
     RldsError
         The port is taken.
     """
-    with Server(named, port=port, cache_dir=cache_dir, read_only=read_only, decode=decode) as server:
+    with Server(
+        named, port=port, cache_dir=cache_dir, read_only=read_only, decode=decode, labels=labels, by=by
+    ) as server:
         if not (first or named):
             server.list_home()
         tell(server.address + fragment(first or ("~0" if named else "")), server.port)

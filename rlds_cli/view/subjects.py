@@ -17,6 +17,7 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import DatasetNotFound
 from rlds_cli.look import HomeContents
 from rlds_cli.store import History, StoredDataset
+from rlds_cli.view.kept import Kept
 
 if TYPE_CHECKING:
     from rlds_cli.view.batches import ShownBatches
@@ -107,6 +108,10 @@ class Subjects:
             made[make] = make(ds)
         found: T = made[make]
         return found
+
+    def kept(self, ds: Dataset) -> Kept:
+        """Return what is decided on a dataset."""
+        return Kept(ds.decisions(cache_dir=self._cache_dir))
 
     def _of_command(self, name: str, version: int | None) -> Dataset:
         number = name.removeprefix(_NUMBERED)

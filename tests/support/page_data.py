@@ -95,6 +95,41 @@ def recorded(id: str = "local/reaching", *, episodes: int = 40) -> rlds_cli.Data
     return ds.label(labels)
 
 
+RESTS, BLACK, MISSED = (4, 15, 29), (7, 22, 33), (2, 11, 26, 38)  # the ten episodes of `faulty` that have a fault
+RESTED = 12  # steps
+
+
+def faulty(id: str = "local/reaching", *, width: int = 320) -> rlds_cli.Dataset:
+    """Forty episodes of `reaching`, ten of which have a fault.
+
+    The arm rests at the begin of three, the camera is black in the second half of three, and in four the block does
+    not reach the circle. Nothing but the pictures and the curves says so.
+    """
+
+    def made() -> Iterator[dict[str, Any]]:
+        for k in range(40):
+            one = reaching(k, width=width)
+            texts, seen, outcome = one.pop("instruction"), one["observation"], one["next"]
+            if k in RESTS:
+                for name in seen:
+                    seen[name] = np.concatenate([np.repeat(seen[name][:1], RESTED, 0), seen[name]])
+                one["action"] = np.concatenate([np.zeros((RESTED, 3), np.float32), one["action"]])
+                outcome["reward"] = np.concatenate([np.repeat(outcome["reward"][:1], RESTED), outcome["reward"]])
+            if k in BLACK:
+                seen["front"][len(texts) // 2 :] = 0
+            if k in MISSED:
+                steps = min(len(texts) - 1, texts.count("take the block") + 6)
+                for name in seen:
+                    seen[name] = seen[name][: steps + 1]
+                one["action"], outcome["reward"] = one["action"][:steps], outcome["reward"][:steps]
+            one["next"] = {"reward": outcome["reward"], "terminated": False, "truncated": True}
+            for name in ("front", "wrist"):
+                seen[name] = rlds_cli.Frames([_jpeg(image) for image in seen[name]])
+            yield one
+
+    return rlds_cli.create(id, made(), env_id="Reach-v0", fps=10, force=True)
+
+
 def _jpeg(image: np.ndarray) -> bytes:
     file = io.BytesIO()
     Image.fromarray(image[0] if image.shape[0] == 1 else image).save(file, "jpeg", quality=88)

@@ -41,15 +41,28 @@ class Viewer:
         query = f"?{urlencode(values, doseq=True)}" if values else ""
         return self.ask_whole(f"{self.token}{path}{query}", headers=headers, method=method)
 
-    def ask_whole(self, path: str, *, headers: Mapping[str, str] | None = None, method: str = "GET") -> Answered:
+    def ask_whole(
+        self, path: str, *, headers: Mapping[str, str] | None = None, method: str = "GET", body: bytes | None = None
+    ) -> Answered:
         """Ask for a path from the root on."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
-            connection.request(method, path, headers=dict(headers or {}))
+            connection.request(method, path, body=body, headers=dict(headers or {}))
             response = connection.getresponse()
             return Answered(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
         finally:
             connection.close()
+
+    def change(
+        self, path: str, body: Any, *, headers: Mapping[str, str | None] | None = None, **values: Any
+    ) -> Answered:
+        """Ask for a change, as the page does: ``body`` is a record, or bytes; a header that is None is left out."""
+        own = {"Origin": f"http://127.0.0.1:{self.port}", "Sec-Fetch-Site": "same-origin"}
+        own |= {"Content-Type": "application/json"} | dict(headers or {})
+        query = f"?{urlencode(values, doseq=True)}" if values else ""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        given = {name: value for name, value in own.items() if value is not None}
+        return self.ask_whole(f"{self.token}api/{path}{query}", headers=given, method="POST", body=data)
 
     def record(self, path: str, **values: Any) -> Any:
         """Ask for a record, which must come."""

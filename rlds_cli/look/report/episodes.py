@@ -191,7 +191,7 @@ class EpisodeTable:
         if first < 0 or not 0 <= count <= MOST_ROWS:
             raise InvalidArgument(f"Rows {first:,} and {count:,} on cannot be shown.", hint=f"at most {MOST_ROWS:,}")
         where = where or None
-        numbers = self._numbers(where, sort, descending)
+        numbers = self.numbers(where=where, sort=sort, descending=descending)
         shown = numbers[first : first + count]
         some = self.dataset.episodes.take(shown)
         ordered = (["--sort", sort] if sort else []) + (["--descending"] if descending else [])
@@ -238,8 +238,8 @@ class EpisodeTable:
 
     # -- episodes in order
 
-    def _numbers(self, where: str | None, sort: str | None, descending: bool) -> IntArray:
-        """Return the numbers of the episodes that match, in order."""
+    def numbers(self, *, where: str | None = None, sort: str | None = None, descending: bool = False) -> IntArray:
+        """Return the numbers of the episodes that match, in order; parameters and errors are those of `page`."""
         if sort is None or (sort == NUMBER and NUMBER not in self.dataset.episodes):
             found = self._matching(where)
             return found[::-1] if descending else found

@@ -23,12 +23,12 @@ function address(path, parameters) {
 /** The address of a picture or a video. */
 export const media = (path, parameters) => address(`media/${path}`, parameters);
 
-async function ask(path, parameters, signal) {
+async function ask(path, parameters, signal, change) {
   const url = address(`api/${path}`, parameters);
   const before = known.get(url);
   let response;
   try {
-    response = await fetch(url, { signal, cache: "no-store", headers: before ? { "If-None-Match": before.etag } : {} });
+    response = await fetch(url, { signal, cache: "no-store", headers: before ? { "If-None-Match": before.etag } : {}, ...change });
   } catch (e) {
     if (e.name === "AbortError") throw e;
     throw ended();
@@ -41,8 +41,30 @@ async function ask(path, parameters, signal) {
   return { response, url };
 }
 
+const soon = new Map(); // address -> a record that was asked for before its page is shown
+
+/** Ask for a record that will be wanted next. */
+export function ahead(path, parameters) {
+  const url = address(`api/${path}`, parameters);
+  if (!soon.has(url)) soon.set(url, get(path, parameters));
+  soon.get(url).catch(() => soon.delete(url));
+  if (soon.size > 8) soon.delete(soon.keys().next().value);
+}
+
+/** Ask for a change; what is short is sent even if the page is left meanwhile. */
+export async function post(path, parameters, record) {
+  const body = JSON.stringify(record);
+  const { response } = await ask(path, parameters, undefined, { method: "POST", body, headers: { "Content-Type": "application/json" }, keepalive: body.length < 30000 });
+  return response.json();
+}
+
 /** A record of the server. */
 export async function get(path, parameters, signal) {
+  const wanted = soon.get(address(`api/${path}`, parameters));
+  if (wanted) {
+    soon.delete(address(`api/${path}`, parameters));
+    return wanted;
+  }
   const { response, before, url } = await ask(path, parameters, signal);
   if (before) return before.value;
   const value = await response.json();

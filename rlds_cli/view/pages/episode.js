@@ -46,6 +46,7 @@ export async function episode(main, [key, number], query) {
     },
   });
   const step = new Step(facts, parameters);
+  const deciding = query.has("decide") ? await (await import("./decide.js")).deciding({ key, number, query, facts, player }) : null;
   const around = await neighbours(key, Number(number), query, abort.signal);
   const board = keys({
     toggle: () => player.toggle(),
@@ -60,14 +61,14 @@ export async function episode(main, [key, number], query) {
     unloop: () => player.setLoop(null),
     other: (by) => (around[by] ? (location.hash = around[by]) : say(by > 0 ? "This is the last episode." : "This is the first episode.")),
     zoom: (factor) => (factor ? curves.zoom(factor) : curves.show(0, facts.rows)),
-  });
+  }, deciding?.keys);
   const controls = transport();
 
-  main.append(h("div.ep", { class: facts.cameras.length ? "ep" : "ep ep-blind" },
+  main.append(h("div.ep", { class: `ep${facts.cameras.length ? "" : " ep-blind"}${deciding ? " ep-deciding" : ""}` },
     heading(),
     h("div.ep-left", {}, facts.cameras.length ? stage.stage : null, step.texts, marks(), step.table, columns()),
-    curves.element,
-    h("div.ep-bar", { role: "group", "aria-label": "player" }, controls.element, timeline.element)));
+    deciding ? h("div.dc-right", {}, deciding.panel, curves.element) : curves.element,
+    h("div.ep-bar", { role: "group", "aria-label": "player" }, deciding?.bar, controls.element, timeline.element, deciding?.lane)));
   document.title = `${about.named.find((n) => n.key === key)?.id ?? key} · episode ${number}`;
 
   let noted = 0;
@@ -91,7 +92,7 @@ export async function episode(main, [key, number], query) {
     abort.abort();
     clearTimeout(noted);
     speed = player.speed;
-    for (const part of [player, stage, curves, step, timeline, board]) part.close();
+    for (const part of [player, stage, curves, step, timeline, board, deciding]) part?.close();
     document.title = "rlds view";
   };
 
@@ -112,7 +113,8 @@ export async function episode(main, [key, number], query) {
     return h("header.ep-head", {},
       h("div.ep-title", {}, other(-1, "‹", "previous episode (P)"), h("h1", {}, `Episode ${figure(Number(number))}`), other(1, "›", "next episode (N)"),
         around.of, h("span.soft", {}, [plural(facts.steps, "step"), clock.known && clock.text(player.at(facts.rows - 1)), facts.end].filter(Boolean).join(" · ")),
-        h("span.ep-copy", {}, copy(() => location.href, "copy link"), copy(() => python, "copy Python"), ref && copy(() => `rlds inspect ${ref} --episode ${number}`, "copy command"))),
+        h("span.ep-copy", {}, deciding ? null : h("a", { href: link(["e", key, number], { ...Object.fromEntries(query), v: facts.version, decide: "table" }) }, "decide"),
+          h("a", { href: link(["c", key, number], { v: facts.version, with: Number(number) + (around[1] || !around[-1] ? 1 : -1), step: query.get("step") }) }, "compare"), copy(() => location.href, "copy link"), copy(() => python, "copy Python"), ref && copy(() => `rlds inspect ${ref} --episode ${number}`, "copy command"))),
       facts.task ? h("p.ep-task", {}, facts.task) : null);
   }
 

@@ -17,10 +17,10 @@ const HELP = [
   ["?", "this list"],
 ];
 
-/** Listen to keys until the returned function is called; `act` has a function for each. */
-export function keys(act) {
+/** Listen to keys until `close` is called; `act` has a function for each, `more` those that it is given besides. */
+export function keys(act, more = { help: [], pressed: {} }) {
   const dialog = h("dialog.keys", { "aria-label": "keys", click: (e) => e.target === dialog && dialog.close() },
-    h("h2", {}, "Keys"), h("dl", {}, HELP.map(([key, what]) => [h("dt", {}, key), h("dd", {}, what)])),
+    h("h2", {}, "Keys"), h("dl", {}, [...more.help, ...HELP].map(([key, what]) => [h("dt", {}, key), h("dd", {}, what)])),
     h("form", { method: "dialog" }, h("button", { type: "submit" }, "Close")));
   document.body.append(dialog);
   const pressed = {
@@ -29,6 +29,7 @@ export function keys(act) {
     x: act.unloop, X: act.unloop, n: () => act.other(1), N: () => act.other(1), p: () => act.other(-1), P: () => act.other(-1),
     "+": () => act.zoom(0.5), "=": () => act.zoom(0.5), "-": () => act.zoom(2), "−": () => act.zoom(2), 0: () => act.zoom(null), "?": () => dialog.showModal(),
   };
+  for (const [key, does] of Object.entries(more.pressed)) pressed[key] = pressed[key.toUpperCase()] = does;
   const listen = (e) => {
     if (e.ctrlKey || e.metaKey || e.altKey || e.defaultPrevented || dialog.open) return;
     const tag = e.target.tagName, kind = e.target.type;
@@ -41,7 +42,7 @@ export function keys(act) {
     if (e.key === "PageUp" || e.key === "PageDown") known = e.target.role === "slider" ? () => act.skip(e.key === "PageUp" ? 10 : -10) : null;
     if (!known) return;
     e.preventDefault();
-    known();
+    known(e);
   };
   addEventListener("keydown", listen);
   return {

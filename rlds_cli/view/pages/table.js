@@ -25,11 +25,12 @@ export function episodeTable({ key, v, query }) {
   const choose = h("div.ch-list");
   const chooser = h("details.ch", { keydown: (e) => e.key === "Escape" && (chooser.open = false) }, h("summary", {}, "Columns"), h("div.ch-card.tb-right", {}, choose));
   const view = h("button", { type: "button", "aria-pressed": "false", hidden: true, click: () => toggle() }, "Play the first seconds");
+  const decide = h("a.tb-decide", { href: link(["q", key], { v }) }, "Decide");
   const head = h("div.tb-head", { role: "row" });
   const box = h("div.tb-box", { role: "grid", tabindex: "0", "aria-label": "episodes", "aria-readonly": "true" }, h("div.tb-top", { role: "rowgroup" }, head));
   const lines = h("div.tb-lines");
   const where = h("div");
-  const element = h("section.tb", {}, h("div.tb-bar", {}, h("label.tb-label", {}, "where ", input), clear, count, view, chooser), error, where, box, h("details.tb-same", {}, h("summary", {}, "The same in a shell and in Python"), lines));
+  const element = h("section.tb", {}, h("div.tb-bar", {}, h("label.tb-label", {}, "where ", input), clear, count, view, decide, chooser), error, where, box, h("details.tb-same", {}, h("summary", {}, "The same in a shell and in Python"), lines));
 
   const asked = () => ({ d: key, v, where: state.where, sort: state.sort, descending: state.desc ? 1 : null });
   /** Where an episode is shown, which is the k-th one of the table. */
@@ -68,6 +69,7 @@ export function episodeTable({ key, v, query }) {
     if (moved) note({ where: state.where, sort: state.sort, desc: state.desc ? 1 : null, at: null }, { push: !typed });
     if (input.value !== state.where && !typed) input.value = state.where;
     clear.hidden = !state.where;
+    decide.href = link(["q", key], { v, where: state.where, sort: state.sort, desc: state.desc ? 1 : null });
     ({ columns, cameras, matching, version } = page);
     for (const c of columns) if (c.kind === "text") wide[c.name] ??= Math.min(18, Math.max(5.5, ...page.episodes.map((r) => 0.48 * (r.values[c.name]?.length ?? 0) + 1)));
     if (!shown) shown = columns.filter((c) => c.usual).map((c) => c.name);

@@ -1,0 +1,152 @@
+// What one person decides on one episode, as the page shows it, and how it reaches the server.
+
+import { post } from "./base.js";
+
+const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+
+export class Marks {
+  /** `decisions` are those that the server has of this person on an episode. */
+  constructor({ id, steps, bands }, decisions) {
+    const before = bands.filter((b) => b.kind === "subtask").map(({ first, stop, text }) => ({ first, stop, text })); // sub-tasks that it has
+    Object.assign(this, { id, steps, before, verdict: "", ranges: [], labels: {}, segments: null, comment: "" });
+    for (const d of decisions) {
+      if (d.do === "drop") this.verdict = "drop";
+      if (d.do === "keep") {
+        if (this.verdict !== "drop") this.verdict = "keep";
+        if (d.first !== 0 || d.stop !== steps) this.ranges.push([d.first, d.stop]);
+      }
+      if (d.do === "subtask") this.segments = [...(this.segments ?? []), ...(d.text ? [{ first: d.first, stop: d.stop, text: d.text }] : [])];
+      Object.assign(this.labels, d.labels);
+      this.comment ||= d.comment;
+    }
+    this.ranges.sort((a, b) => a[0] - b[0]);
+    this.segments?.sort((a, b) => a.first - b.first);
+  }
+
+  /** The decisions that say this. */
+  get decisions() {
+    const found = [], { verdict, comment, labels, steps } = this;
+    if (verdict === "drop") found.push({ do: "drop" });
+    else for (const [first, stop] of this.ranges.length || verdict !== "keep" ? this.ranges : [[0, steps]]) found.push({ do: "keep", first, stop });
+    for (const s of this.segments ?? []) if (s.text) found.push({ do: "subtask", ...s });
+    if (this.segments) for (const [first, stop] of this.gaps) found.push({ do: "subtask", first, stop });
+    if (Object.keys(labels).length) found.push({ do: "", labels: { ...labels } });
+    if (comment) (found.at(-1) ?? (found.push({ do: "" }), found[0])).comment = comment;
+    return found;
+  }
+
+  /** Steps of which something was said, and is not any more. */
+  get gaps() {
+    let left = this.before.map((s) => [s.first, s.stop]);
+    for (const s of this.segments.filter((s) => s.text)) left = left.flatMap(([a, b]) => [[a, Math.min(b, s.first)], [Math.max(a, s.stop), b]].filter(([x, y]) => x < y));
+    return left;
+  }
+
+  get decided() {
+    return this.decisions.length > 0;
+  }
+
+  label(name, value) {
+    if (this.labels[name] === value || value === "") delete this.labels[name];
+    else this.labels[name] = value;
+  }
+
+  /** The range that a step is in, or the nearest. */
+  range(step) {
+    const away = ([first, stop]) => Math.max(first - step, step - stop + 1, 0);
+    return this.ranges.reduce((a, b) => (away(b) < away(a) ? b : a), this.ranges[0] ?? null);
+  }
+
+  begin(step) {
+    const range = this.range(step);
+    if (!range) this.ranges = [[step, this.steps]];
+    else if (step < range[1]) range[0] = step;
+    this.tidy();
+  }
+
+  end(step) {
+    const range = this.range(step);
+    if (!range) this.ranges = [[0, step + 1]];
+    else if (step >= range[0]) range[1] = step + 1;
+    this.tidy();
+  }
+
+  split(step) {
+    const range = this.range(step) ?? [0, this.steps];
+    if (step <= range[0] || step >= range[1]) return;
+    this.ranges = [...this.ranges.filter((r) => r !== range), [range[0], step], [step, range[1]]];
+    this.tidy();
+  }
+
+  /** Ranges in their order, none over another; the whole episode needs none. */
+  tidy() {
+    this.ranges.sort((a, b) => a[0] - b[0]);
+    this.ranges.forEach((r, k) => k && (r[0] = Math.max(r[0], this.ranges[k - 1][1])));
+    this.ranges = this.ranges.filter(([first, stop]) => first < stop);
+    if (same(this.ranges, [[0, this.steps]])) this.ranges = [];
+    if (this.ranges.length && this.verdict === "drop") this.verdict = "";
+  }
+
+  /** A new segment from a step on: until the next one, or the rest of the one that is there. */
+  segment(step) {
+    const all = (this.segments ??= structuredClone(this.before));
+    const here = all.find((s) => s.first <= step && step < s.stop);
+    if (here?.first === step) return here;
+    const stop = here?.stop ?? Math.min(this.steps, ...all.filter((s) => s.first > step).map((s) => s.first));
+    if (here) here.stop = step;
+    const made = { first: step, stop, text: "" };
+    all.push(made);
+    all.sort((a, b) => a.first - b.first);
+    return made;
+  }
+}
+
+const outbox = new Map(); // dataset and episode -> what the server shall know of it
+const listeners = new Set();
+let sending = false, problem = null;
+
+/** Hear of how many episodes are not kept yet, and why. */
+export function onKept(listener) {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+const tell = () => listeners.forEach((f) => f(outbox.size, problem));
+
+/** Send what is decided of an episode; the latest counts. */
+export function keep(where, by, marks) {
+  const { id, decisions } = marks;
+  outbox.set(`${where.d} ${by} ${id}`, { where, by, episode: { id, decisions } });
+  tell();
+  send();
+}
+
+/** Wait until all is kept, or cannot be. */
+export const sent = () => new Promise((resolve) => {
+  const done = (left, problem) => (!left || problem) && (listeners.delete(done), resolve());
+  listeners.add(done);
+  done(outbox.size, problem);
+});
+
+async function send() {
+  if (sending) return;
+  sending = true;
+  for (let wait = 250; outbox.size; ) {
+    const [first] = outbox.values();
+    const some = [...outbox].filter(([, m]) => m.by === first.by && same(m.where, first.where)).slice(0, 50);
+    try {
+      await post("decide", first.where, { by: first.by, episodes: some.map(([, m]) => m.episode) });
+      for (const [key, m] of some) if (outbox.get(key) === m) outbox.delete(key);
+      problem = null;
+    } catch (e) {
+      problem = e;
+      if (e.status >= 400 && e.status < 500) for (const [key, m] of some) if (outbox.get(key) === m) outbox.delete(key); // it will never be taken
+      tell();
+      await new Promise((resolve) => setTimeout(resolve, (wait = Math.min(4000, 2 * wait))));
+    }
+    tell();
+  }
+  sending = false;
+}
+
+addEventListener("beforeunload", (e) => outbox.size && e.preventDefault());
