@@ -7,6 +7,7 @@ curves    an episode of 1,000,000 steps and 16 fields, of a dataset of 1e9 steps
 video     a seek in a stored video, and one frame on
 cameras   three cameras of 640x480 at 30 Hz for a minute: frames that are shown in time, and at which row
 clicks    minutes of clicking: growth of the memory of the server and of the page
+decisions 1,000 decisions by keyboard, about one each 60 ms: until they are shown; those lost by a kill -9 a second later
 size      bytes of the scripts and the style of the largest page
 
 Each figure stands beside the most that it may be. Datasets lie in a home below the temporary directory, which goes in
@@ -16,8 +17,11 @@ the end; --home keeps one.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import resource
+import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -390,12 +394,65 @@ def clicks() -> Figures:
         yield Figure(what=f"growth of the {what} in {MINUTES:g} minutes of clicks", value=grown, most=20, unit="MiB")
 
 
+# When a key has come and when its decision is painted; what is shown is said by the buttons.
+WATCHED = """(() => {
+  globalThis.shown = [];
+  globalThis.idle = [];
+  const state = () => [...document.querySelectorAll('.dc-choice, .dc-do')].map(b => b.ariaPressed).join();
+  addEventListener('keydown', e => {
+    const before = state(), { key, timeStamp } = e;
+    const look = () => requestAnimationFrame(() => {
+      if (key !== 'w' && state() === before) return look();
+      const { port1, port2 } = new MessageChannel();
+      port2.onmessage = () => (key === 'w' ? idle : shown).push(performance.now() - timeStamp);
+      port1.postMessage(0);
+    });
+    look();
+  }, true);
+})()"""
+EACH = 0.06  # seconds between two decisions
+KEYS, NONE = "y36a", "w"  # success, quality, a kind of failure, accept; and a key that does nothing
+
+
+def decisions() -> Figures:
+    """Measure how fast decisions are shown, and whether the journal has them."""
+    id, count = "local/decided", 1000 // len(KEYS)
+    rng = np.random.default_rng(0)
+    if not (HOME / "datasets" / id).exists():
+        one = ({"observation": rng.random((9, 3)), "action": rng.random((8, 1))} for _ in range(count))
+        rlds_cli.create(id, one, cache_dir=HOME)
+    shutil.rmtree(HOME / "decisions", ignore_errors=True)
+    with browser() as tabs, viewer("--by", "ann", id) as (address, pid):
+        page = tabs.visit(f"{address.partition('#')[0]}#/q/{quote(id, safe='')}")
+        page.wait_for("document.querySelector('.dc-start:not(:disabled)')")
+        page.run("document.querySelector('.dc-start').click()")
+        page.run(WATCHED)
+        for k in range(count):
+            page.wait_for(f"document.querySelector('h1')?.textContent === 'Episode {k}' && document.querySelector('.dc')")
+            for key in NONE + KEYS:
+                end = time.monotonic() + EACH
+                page.key(key, ord(key.upper()))
+                time.sleep(max(0.0, end - time.monotonic()))
+        last = time.monotonic()
+        page.wait_for(f"shown.length >= {count * len(KEYS)}")
+        found, nothing = page.run("shown"), page.run("idle")
+        time.sleep(max(0.0, last + 1 - time.monotonic()))
+        os.kill(pid, signal.SIGKILL)
+    for what, times in (("a decision by keyboard, shown", found), ("the frame after a key that does nothing", nothing)):
+        yield Figure(what=f"{what}, median", value=statistics.median(times), most=50, unit="ms")
+        yield Figure(what=f"{what}, 99 %", value=float(np.percentile(times, 99)), most=50, unit="ms")
+    made = rlds_cli.open_dataset(id, cache_dir=HOME).decisions(cache_dir=HOME).made()
+    kept = sum(len(d.labels) for d in made) + sum(d.do == "keep" for d in made)
+    yield Figure(what="decisions of 1,000 lost by a kill -9", value=count * len(KEYS) - kept, most=0, unit="")
+
+
 def size() -> Figures:
     """Measure the scripts and the style that a page fetches."""
     id = filmed("local/filmed", 1, 60)
-    largest = 0
-    with browser() as tabs, viewer() as (address, _pid):
-        for target in ("#/", f"#/d/{quote(id, safe='')}", f"#/e/{quote(id, safe='')}/0"):
+    largest, named = 0, quote(id, safe="")
+    places = [f"d/{named}", f"q/{named}", f"s/{named}", f"e/{named}/0", f"e/{named}/0?decide=table", f"c/{named}/0"]
+    with browser() as tabs, viewer("--by", "ann") as (address, _pid):
+        for target in ("#/", *(f"#/{place}" for place in places)):
             page = tabs.visit(address + target)
             time.sleep(1)
             page.run("1")  # what happened meanwhile is read
@@ -412,6 +469,7 @@ PARTS: dict[str, Callable[[], Figures]] = {
     "video": video,
     "cameras": cameras,
     "clicks": clicks,
+    "decisions": decisions,
     "size": size,
 }
 

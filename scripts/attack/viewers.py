@@ -27,6 +27,10 @@ ADDRESSES: Mapping[str, tuple[str, ...]] = {
     "api/columns": ("d", "v", "where"),
     "api/episode": ("d", "v", "episode"),
     "api/step": ("d", "v", "episode", "step"),
+    "api/decisions": ("d", "v", "episode", "by"),
+    "api/queue": ("d", "v", "where", "sort", "descending", "order", "seed", "of", "by", "first", "count"),
+    "api/plan": ("d", "v"),
+    "media/decisions": ("d", "v"),
     "api/curves": ("d", "v", "episode", "field", "first", "stop", "width"),
     "media/frame": ("d", "v", "episode", "step", "field", "height", "low", "high"),
     "media/video": ("d", "v", "field", "video"),
@@ -57,7 +61,13 @@ class Viewer:
         self.port, self.token = int(self.parts.port or 0), self.parts.path
 
     def ask(
-        self, path: str, values: Mapping[str, str] | None = None, *, whole: bool = False, **how: str
+        self,
+        path: str,
+        values: Mapping[str, str] | None = None,
+        *,
+        whole: bool = False,
+        body: bytes | None = None,
+        **how: str,
     ) -> tuple[int, bytes]:
         """Ask for a path below the token, or from the root on; record what no answer may hold."""
         query = f"?{urlencode(values)}" if values else ""
@@ -65,7 +75,7 @@ class Viewer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         headers = {name.replace("_", "-"): value for name, value in how.items() if name != "method"}
         try:
-            connection.request(how.get("method", "GET"), target, headers=headers)
+            connection.request(how.get("method", "GET"), target, body=body, headers=headers)
             answer = connection.getresponse()
             body = answer.read(64 << 20)
         except (OSError, http.client.HTTPException) as e:
@@ -83,6 +93,13 @@ class Viewer:
             self.scene.fault(f"{target[:200]}: without the policy, or with a cookie")
         return answer.status, body
 
+    def change(self, path: str, body: object, **how: str) -> tuple[int, bytes]:
+        """Ask for a change as the page does, but for ``how``; an empty header is left out."""
+        own = {"Origin": f"http://127.0.0.1:{self.port}", "Sec_Fetch_Site": "same-origin"}
+        headers = {n: v for n, v in (own | {"Content_Type": "application/json"} | how).items() if v}
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.ask(f"api/{path}", {"d": ID}, body=data, method="POST", **headers)
+
     def answers(self) -> bool:
         """Whether it answers within ten seconds: connections that were given up count until it has seen them."""
         for _ in range(100):
@@ -94,9 +111,9 @@ class Viewer:
 
 def _wrong(name: str) -> Iterator[str]:
     """Values that a parameter should not have."""
-    yield from NUMBERS if name not in ("d", "field", "where", "sort") else ()
+    yield from NUMBERS if name not in ("d", "field", "where", "sort", "by") else ()
     yield from PATHS if name in ("d", "field", "sort") else ()
-    yield from TEXTS if name in ("where", "sort", "field") else ()
+    yield from TEXTS if name in ("where", "sort", "field", "order", "by") else ()
 
 
 @attack(quick=True)
@@ -155,6 +172,82 @@ def parameters(scene: Scene) -> None:
             viewer.ask(path, usual, Range="bytes=0-0," * 1000 + "1-1", If_None_Match='"' * 9000)
         viewer.ask("pages/" + quote("../app.py", safe=""))
         viewer.ask("pages/../app.py")
+        if not process.runs or not viewer.answers():
+            scene.fault("the viewer does not answer any more")
+
+
+def _decided(scene: Scene) -> int:
+    """Count the records of journals of decisions in the home."""
+    files = (scene.home / "decisions").glob("*.jsonl")
+    return sum(max(0, file.read_bytes().count(b"\n") - 1) for file in files)
+
+
+@attack(quick=True)
+def changes(scene: Scene) -> None:
+    """Changes that pages of others ask for, bodies of any size and kind, ids that are none, texts with markup."""
+    with scene.serving("view", ID, "--no-open") as (process, address):
+        viewer = Viewer(scene, address)
+        from rlds_cli import open_dataset
+
+        id = open_dataset(str(scene.dataset)).episodes["id"][0].tobytes().hex()
+        good = {"by": "ann", "episodes": [{"id": id, "decisions": [{"do": "drop"}]}]}
+        foreign = (
+            *(
+                {"Origin": ""},
+                {"Origin": "null"},
+                {"Origin": "http://attacker.example"},
+                {"Origin": "http://localhost:1"},
+            ),
+            *({"Sec_Fetch_Site": ""}, {"Sec_Fetch_Site": "none"}, {"Sec_Fetch_Site": "cross-site"}),
+            *({"Content_Type": ""}, {"Content_Type": "text/plain"}, {"Content_Type": "multipart/form-data"}),
+            *({"Host": "attacker.example"}, {"Transfer_Encoding": "chunked"}),
+        )
+        for path, how in itertools.product(("decide", "undo", "apply"), foreign):
+            status, _ = viewer.change(path, good, **how)
+            if status not in (400, 403, 411, 415, 421):
+                scene.fault(f"{path} with {how} is answered with {status}")
+        bodies = (
+            b"",
+            b"[]",
+            b"{",
+            b"[" * 500_000,
+            b"9" * 900_000,
+            b"\xff" * 99,
+            b'{"by": 1e999}',
+            b'{"by": "\\ud800"}',
+        )
+        for path, body in itertools.product(("decide", "undo", "apply"), bodies):
+            if viewer.change(path, body)[0] not in (404, 422):
+                scene.fault(f"{path} with {body[:20]!r} is not refused")
+        if viewer.change("decide", b" " * (2 << 20))[0] not in (0, 413):
+            scene.fault("a body of 2 MiB is read")
+        wrong = [
+            {"id": x, "decisions": [{"do": "drop"}]}
+            for x in (*PATHS, *TEXTS, "0" * 32, id.upper(), id[:-1], 7, None, [id])
+        ]
+        said = [{"do": "exec"}, {"do": "keep", "first": -1, "stop": 1}, {"do": "keep", "first": 0, "stop": 1 << 60}]
+        said += [{"labels": {x: "1"}} for x in (*PATHS, "__class__", "length", "id")]
+        said += [{"labels": {"quality": x}} for x in ("1", 1.5, True, 1 << 70, [1], {"a": 1})]
+        said += [
+            {"by": "eve"},
+            {"reviews": "x"},
+            {"comment": "x" * 5000},
+            {"do": "subtask", "first": 0, "stop": 1, "text": 3},
+        ]
+        wrong += [{"id": id, "decisions": [x]} for x in said]
+        for one in wrong:
+            if viewer.change("decide", {"by": "ann", "episodes": [one]})[0] != 422:
+                scene.fault(f"{str(one)[:200]} is not refused")
+        names = (*PATHS, *TEXTS, "a/b", "..", "x" * 300, 5, None, "@", "~0")
+        for name in names:
+            if viewer.change("apply", {"as": name, "revision": 0})[0] not in (409, 422):
+                scene.fault(f"a dataset is made as {str(name)[:80]}")
+        if count := _decided(scene):
+            scene.fault(f"{count} decisions were kept of requests that were refused")
+        markup = "<img src=x onerror=alert(1)>"
+        kept = {"by": markup, "episodes": [{"id": id, "decisions": [{"labels": {"note": markup}, "comment": markup}]}]}
+        if viewer.change("decide", kept)[0] != 200 or _decided(scene) != 1:
+            scene.fault("a decision with markup is not kept")
         if not process.runs or not viewer.answers():
             scene.fault("the viewer does not answer any more")
 

@@ -7,6 +7,11 @@ import { queueOf, setWho, who } from "./queue.js";
 export const spoken = (value) => (value === true ? "yes" : value === false ? "no" : String(value));
 const pressed = (button, on) => button.setAttribute("aria-pressed", String(on));
 let wide = false; // whether the steps were shown last
+/** Do something once what was changed is on the screen. */
+const seen = (does) => {
+  const once = () => (clearTimeout(timer), does && does(), (does = null)), timer = setTimeout(once, 100); // a hidden page has no frames
+  requestAnimationFrame(() => setTimeout(once));
+};
 const again = () => dispatchEvent(new Event("hashchange"));
 
 /** The form that asks for a name. */
@@ -47,8 +52,9 @@ export async function deciding({ key, number, query, facts, player }) {
     if (left) return; // a key that came too late is not for the next one
     marks.verdict = verdict;
     if (verdict === "drop") marks.ranges = [];
+    left = true;
     change();
-    go(verdict === "drop" ? "rejected" : "accepted");
+    seen(() => go(verdict === "drop" ? "rejected" : "accepted"));
   };
   async function go(what) {
     left = true;
