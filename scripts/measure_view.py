@@ -7,7 +7,7 @@ curves    an episode of 1,000,000 steps and 16 fields, of a dataset of 1e9 steps
 video     a seek in a stored video, and one frame on
 cameras   three cameras of 640x480 at 30 Hz for a minute: frames that are shown in time, and at which row
 clicks    minutes of clicking: growth of the memory of the server and of the page
-decisions 1,000 decisions by keyboard, about one each 60 ms: until they are shown; those lost by a kill -9 a second later
+decisions 1,000 decisions by keyboard, 60 ms apart: until they are shown; how many a kill -9 loses
 size      bytes of the scripts and the style of the largest page
 
 Each figure stands beside the most that it may be. Datasets lie in a home below the temporary directory, which goes in
@@ -428,7 +428,9 @@ def decisions() -> Figures:
         page.run("document.querySelector('.dc-start').click()")
         page.run(WATCHED)
         for k in range(count):
-            page.wait_for(f"document.querySelector('h1')?.textContent === 'Episode {k}' && document.querySelector('.dc')")
+            page.wait_for(
+                f"document.querySelector('h1')?.textContent === 'Episode {k}' && document.querySelector('.dc')"
+            )
             for key in NONE + KEYS:
                 end = time.monotonic() + EACH
                 page.key(key, ord(key.upper()))
@@ -450,7 +452,7 @@ def size() -> Figures:
     """Measure the scripts and the style that a page fetches."""
     id = filmed("local/filmed", 1, 60)
     largest, named = 0, quote(id, safe="")
-    places = [f"d/{named}", f"q/{named}", f"s/{named}", f"e/{named}/0", f"e/{named}/0?decide=table", f"c/{named}/0"]
+    places = [f"d/{named}", f"q/{named}", f"e/{named}/0", f"e/{named}/0?decide=table", f"c/{named}/0"]
     with browser() as tabs, viewer("--by", "ann") as (address, _pid):
         for target in ("#/", *(f"#/{place}" for place in places)):
             page = tabs.visit(address + target)

@@ -6,6 +6,7 @@
     <home>/datasets/<family>/<name>/    published datasets, read-only
     <home>/packed/<source>-*            packed rows, rebuilt when needed
     <home>/decisions/<family>+<name>~*  what people have decided on episodes, as they decided it
+    <home>/decisions/<family>+<name>.toml  labels that a user offers to those who decide
     <home>/frames/<hash>/               decoded frames in the size of training, decoded again when needed
     <home>/partial/<family>+<name>.*/   work in progress and its journals
     <home>/remote/                      datasets at addresses: indexes, and blocks that were read
@@ -70,7 +71,7 @@ class Home:
             "partial",
             "registries",
         ),
-        *("registries", _REMOTE, _VERSIONS),
+        *(_REMOTE, _VERSIONS),
     )
 
     def dataset(self, id: DatasetId) -> Path:

@@ -32,7 +32,6 @@ from rlds_cli.view.query import Answer, NotThere, Query, as_json, record
 from rlds_cli.view.queue import queue
 from rlds_cli.view.ranges import NOT_KEPT, Content, answer
 from rlds_cli.view.samples import batch, image
-from rlds_cli.view.saving import apply, exported, plan
 from rlds_cli.view.subjects import Subjects
 from rlds_cli.view.table import changed, columns, contents, dataset, episodes
 from rlds_cli.view.videos import video
@@ -104,10 +103,8 @@ ROUTES: dict[str, Answer] = {
     "/api/curves": curves,
     "/api/decisions": decisions,
     "/api/queue": queue,
-    "/api/plan": plan,
     "/api/batch": batch,
     "/media/batch": image,
-    "/media/decisions": exported,
     "/media/frame": frame,
     "/media/video": video,
 }
@@ -115,7 +112,6 @@ ROUTES: dict[str, Answer] = {
 CHANGES: dict[str, Answer] = {  # by POST
     "/api/decide": decide,
     "/api/undo": undo,
-    "/api/apply": apply,
 }
 
 

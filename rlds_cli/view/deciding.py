@@ -20,7 +20,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.view.kept import NOTHING, SAID, Json, said
 from rlds_cli.view.labels import USUAL, Labels, read_labels
-from rlds_cli.view.query import NotThere, Query, record
+from rlds_cli.view.query import NotThere, Query, plain, record
 
 _MOST_EPISODES = 100  # that one request decides on
 _MOST_DECISIONS = 1000  # on an episode
@@ -71,24 +71,13 @@ def decisions(query: Query) -> Response:
 
 
 _READ_ONLY = "The viewer was started with --read-only: nothing is decided."
-_SELECTED = "These are some episodes of a dataset: decisions are kept where the whole dataset is shown."
-_AWAY = "This dataset is read at an address: rlds download {} makes one of it here, on which decisions are kept."
 
 
 def may(query: Query, ds: Dataset) -> Json:
     """Return whether decisions are kept, and what they may become; ``why`` not a next version, in words."""
     if query.read_only:
         return {"decide": False, "version": False, "why": _READ_ONLY}
-    return query.once(ds, _may_be)
-
-
-def _may_be(ds: Dataset) -> Json:
-    if ds.is_selection:
-        return {"decide": False, "version": False, "why": _SELECTED}
-    if ds.store.address:
-        return {"decide": False, "version": False, "why": _AWAY.format(ds.store.address)}
-    why = ds.decisions().not_in_place
-    return {"decide": True, "version": not why, "why": why}
+    return dict(plain(query.kept(ds).journal.allowed))
 
 
 def decide(query: Query) -> Response:

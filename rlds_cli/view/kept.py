@@ -93,7 +93,7 @@ class Kept:
         self._write(added, undone, by)
 
     def _write(self, added: Sequence[Json], undone: Sequence[str], by: str) -> None:
-        self.journal.add(added, undo=undone, by=by)
+        self.journal.add(added, instead=undone, by=by)
         self._read()
 
     def undo(self, by: str) -> str | None:

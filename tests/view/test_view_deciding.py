@@ -77,7 +77,7 @@ def test_a_change_comes_from_a_page_of_the_server(
     assert made() == []
 
 
-@pytest.mark.parametrize("path", ["api/decide", "api/undo", "api/apply"])
+@pytest.mark.parametrize("path", ["api/decide", "api/undo"])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
 def test_a_change_is_asked_for_by_post_alone(viewer: Viewer, path: str, method: str) -> None:
     assert viewer.ask(path, method=method, d=ID).status == 405

@@ -25,6 +25,7 @@ from rlds_cli.base.files.journal import SharedJournal
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset.decisions import account, agreement, tables
 from rlds_cli.dataset.decisions.agreement import Agreement
+from rlds_cli.dataset.decisions.allowed import Allowed, allowed
 from rlds_cli.dataset.decisions.decision import Decision, now
 from rlds_cli.dataset.fixed import OpenDataset
 from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission
@@ -72,12 +73,26 @@ class DecisionJournal:
     def __init__(self, ds: OpenDataset, *, cache_dir: StrPath | None = None) -> None:
         self._ds, self._home = ds, Home(settings.read(cache_dir).home)
         id, origin = ids.parse(ds.id), _origin(ds.store)
-        self._file = SharedJournal(self._home.decisions / f"{id.family}+{id.component}~{origin[:16]}.jsonl", origin)
+        self._name = self._home.decisions / f"{id.family}+{id.component}"
+        self._file = SharedJournal(self._name.with_name(f"{self._name.name}~{origin[:16]}.jsonl"), origin)
 
-    def add(self, decisions: Iterable[Decision | Mapping[str, Any]]) -> int:
+    @property
+    def allowed(self) -> Allowed:
+        """What may be decided on the dataset, and what may come of it."""
+        return allowed(self._ds, self._home)
+
+    @property
+    def labels(self) -> Path:
+        """The file, if there is one, of the labels that are offered to those who decide; see docs/guides/decide.md."""
+        return self._name.with_name(f"{self._name.name}.toml")
+
+    def add(
+        self, decisions: Iterable[Decision | Mapping[str, Any]], *, instead: Sequence[str] = (), by: str = ""
+    ) -> int:
         """Add decisions, all or none of them. They are on the disk when this returns the revision behind them.
 
         Those that do not say their time get the present one, and those that do not say a version that which is open.
+        Decisions of the keys ``instead`` are undone with the same write, by ``by``; keys that are gone are passed over.
 
         Raises
         ------
@@ -87,7 +102,8 @@ class DecisionJournal:
             The home cannot be written.
         """
         added = [self._completed(Decision.of(d)) for d in decisions]
-        return self._append([{"decision": d.record()} for d in added])
+        records: list[Mapping[str, Any]] = [{"decision": d.record()} for d in added]
+        return self._append([*records, *([{"undo": list(instead), "by": by, "time": now()}] if instead else [])])
 
     def undo(self, keys: Sequence[str], *, by: str = "", time: str = "") -> int:
         """Undo decisions of this journal by their keys, and return the revision behind that.

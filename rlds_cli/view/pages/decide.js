@@ -1,6 +1,6 @@
 // Decide on the episode that is shown: labels, whether it stays, a comment, steps and sub-tasks; by buttons and by keys.
 
-import { figure, get, h, link, plural, post, say, style } from "./base.js";
+import { figure, get, h, plural, post, say, style } from "./base.js";
 import { keep, Marks, onKept, sent } from "./marks.js";
 import { queueOf, setWho, who } from "./queue.js";
 
@@ -88,8 +88,7 @@ export async function deciding({ key, number, query, facts, player }) {
   const progress = h("progress.dc-progress", { "aria-label": "decided", max: 1 });
   const count = h("output.dc-count", {});
   const state = h("span.soft.dc-state", { role: "status" });
-  const save = h("a", { href: link(["s", key], { v, where: query.get("where") }) }, "Review and save");
-  const bar = h("div.dc-bar", { role: "group", "aria-label": "verdict" }, accept, reject, skip, back, steps, h("span.dc-far", {}, progress, count, state, save));
+  const bar = h("div.dc-bar", { role: "group", "aria-label": "verdict" }, accept, reject, skip, back, steps, h("span.dc-far", {}, progress, count, state));
 
   const press = new Map(); // key of a label -> what it does
   const rows = info.labels.map((label) => {
@@ -123,7 +122,7 @@ export async function deciding({ key, number, query, facts, player }) {
   async function open(on = true) {
     wide = on;
     if (on && !lane) {
-      const { Lane } = await import("./lane.js");
+      const [{ Lane }] = await Promise.all([import("./lane.js"), style("lane")]);
       lane ??= new Lane(facts, { marks: () => marks, change, seek: (row) => player.seek(row), row: () => player.row });
       below.replaceChildren(lane.element);
     }
@@ -146,7 +145,7 @@ export async function deciding({ key, number, query, facts, player }) {
       progress.value = done;
       count.textContent = `${figure(done)} of ${figure(queue.of)} decided`;
       const skipped = queue.skipped.filter((n) => n !== mine).length;
-      end.replaceChildren(skipped ? `What is left was skipped: ${plural(skipped, "episode")}. ` : `All are decided. `, skipped ? h("button", { click: () => (queue.passed.clear(), go("left")) }, "Show them") : h("a", { href: save.href }, "Review and save"));
+      end.replaceChildren(skipped ? `What is left was skipped: ${plural(skipped, "episode")}. ` : `All are decided. `, skipped ? h("button", { click: () => (queue.passed.clear(), go("left")) }, "Show them") : "");
     }
     lane?.draw();
   }
