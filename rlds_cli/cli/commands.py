@@ -36,7 +36,7 @@ PANELS = {
     },
     "Look": {
         "inspect": "Show the contents of a dataset, an episode or a file.",
-        "view": "Look at episodes in the browser: play, search, sort, filter.",
+        "view": "Look at episodes in the browser, and decide on them.",
         "episodes": "List the episodes of a dataset, filtered and sorted.",
         "check": "Check the content of a dataset for errors.",
         "diff": "Compare two datasets.",

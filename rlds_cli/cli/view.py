@@ -47,12 +47,12 @@ def view(
         Path | None,
         typer.Option("--labels", metavar="FILE", help="Labels, choices, keys and a guideline for those who decide."),
     ] = None,
-    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides; else the page asks.")] = "",
+    by: Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who decides; else the page asks.")] = None,
     cache_dir: options.CacheDir = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Look at episodes in the browser: play, search, sort, filter; decide on them.
+    """Look at episodes in the browser, and decide on them.
 
     Example: rlds view d4rl/hopper-medium-v2
     """
@@ -82,7 +82,7 @@ def view(
                 read_only=read_only,
                 decode=decode,
                 labels=None if labels is None else labels.expanduser().resolve(),
-                by=by.strip()[:60],
+                by=(by or "").strip()[:60],
                 tell=tell,
             )
         remote.tell(*named)

@@ -173,7 +173,7 @@ def serve(
     decode : bool
         Videos and images are decoded here, so that their bytes do not reach the browser's decoders.
     labels : path, optional
-        A file of the labels that episodes may have; see docs/view-decide.md.
+        A file of the labels that episodes may have; see docs/guides/decide.md.
     by : str
         Who decides, unless the page says so.
     tell : callable

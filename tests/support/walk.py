@@ -1,6 +1,6 @@
 """The way from forty episodes, ten of which have a fault, to a saved selection, as somebody goes it in the browser.
 
-The test of it and the pictures of docs/view-decide.md are both made by `walk`.
+The test of it and the pictures of docs/guides/decide.md are both made by `walk`.
 """
 
 from __future__ import annotations

@@ -221,8 +221,8 @@ def test_a_handle_is_dragged(browser: chromium.Browser, viewer: Viewer) -> None:
     box = "document.querySelector('.ln-track').getBoundingClientRect()"
     left, top, width = (page.run(f"{box}.{side}") for side in ("left", "top", "width"))
     x = [left + width * k / (LENGTH + 1) for k in (0, 3, 6)]
-    for kind, at in (("moved", 0), ("pressed", 0), ("moved", 1), ("moved", 2), ("released", 2)):
-        page.mouse(kind, x[at], top + 6, **({"buttons": 1} if kind == "moved" else {}))
+    for kind, at in (("pressed", 0), ("moved", 1), ("moved", 2), ("released", 2)):
+        page.mouse(kind, x[at], top + 6, **({"buttons": 1, "button": "left"} if kind == "moved" else {}))
     until_kept(page, 0, [("keep", 6, LENGTH, None, {}, "")])
     assert page.run("document.querySelector('.tl').ariaValueNow") == "6"
 

@@ -1,6 +1,6 @@
 // The cameras of an episode: a canvas each, which shows the frame of a row, or says why there is none.
 
-import { h, media } from "./base.js";
+import { h, media, style } from "./base.js";
 import { Frames } from "./frames.js";
 import { playable, Stream } from "./stream.js";
 
@@ -16,7 +16,7 @@ class Camera {
     larger.addEventListener("click", () => this.alone(larger));
     this.figure = h("figure.cam", {}, this.view, h("figcaption", {}, h("span.cam-name", { title: this.field }, name), this.note, larger));
     if (facts.depth && facts.depth.low !== null) {
-      import("./depth.js").then(({ depthControls }) => this.figure.append(depthControls(facts, (range, map) => this.redraw(range, map))));
+      Promise.all([import("./depth.js"), style("depth")]).then(([{ depthControls }]) => this.figure.append(depthControls(facts, (range, map) => this.redraw(range, map))));
       this.range = { low: facts.depth.low, high: facts.depth.high };
     }
     this.view.style.aspectRatio = `${facts.width || 4} / ${facts.height || 3}`;

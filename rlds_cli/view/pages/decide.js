@@ -2,7 +2,7 @@
 
 import { figure, get, h, plural, post, say, style } from "./base.js";
 import { keep, Marks, onKept, sent } from "./marks.js";
-import { queueOf, setWho, who } from "./queue.js";
+import { queueOf, who } from "./queue.js";
 
 export const spoken = (value) => (value === true ? "yes" : value === false ? "no" : String(value));
 const pressed = (button, on) => button.setAttribute("aria-pressed", String(on));
@@ -12,22 +12,6 @@ const seen = (does) => {
   const once = () => (clearTimeout(timer), does && does(), (does = null)), timer = setTimeout(once, 100); // a hidden page has no frames
   requestAnimationFrame(() => setTimeout(once));
 };
-const again = () => dispatchEvent(new Event("hashchange"));
-
-/** The form that asks for a name. */
-export function asking(suggested, done) {
-  const input = h("input", { type: "text", value: suggested, maxlength: 60, required: true, autocomplete: "name", "aria-label": "your name" });
-  return h("form.dc-who", { submit: (e) => (e.preventDefault(), input.value.trim() && (setWho(input.value), done())) },
-    h("label", {}, "Who decides? ", input), h("button", { type: "submit" }, "Begin"), h("span.soft", {}, "The name is kept with every decision."));
-}
-
-/** What others have decided on an episode, in words: [[who, text, decisions]]. */
-function told(decisions) {
-  const people = [...new Set(decisions.map((d) => d.by))];
-  const words = (d) => [d.do === "drop" ? "reject" : d.do === "keep" ? `steps ${figure(d.first)} to ${figure(d.stop - 1)}` : d.do === "subtask" ? `${d.text ?? "nothing"} in ${figure(d.first)} to ${figure(d.stop - 1)}` : null,
-    ...Object.entries(d.labels).map(([name, value]) => `${name}: ${value === null ? "none" : spoken(value)}`), d.comment && `“${d.comment}”`];
-  return people.map((by) => [by, decisions.filter((d) => d.by === by).flatMap(words).filter(Boolean).join(" · "), decisions.filter((d) => d.by === by)]);
-}
 
 /** The parts of the page of an episode that decide on it. */
 export async function deciding({ key, number, query, facts, player }) {
@@ -35,7 +19,8 @@ export async function deciding({ key, number, query, facts, player }) {
   const [info] = await Promise.all([get("decisions", { ...where, episode: number }), style("decide")]);
   const nothing = (...what) => ({ panel: h("section.dc", { "aria-label": "decide" }, what), bar: null, lane: null, keys: undefined, close() {} });
   if (!info.may.decide) return nothing(h("p", {}, info.may.why));
-  if (!by) return nothing(asking(info.by, again));
+  const people = () => import("./people.js"); // what is needed now and then
+  if (!by) return nothing((await people()).asking(info.by));
 
   const queue = queueOf(key, v, query), mine = Number(number);
   let marks = new Marks(facts, info.decisions.filter((d) => d.by === by)), left = false, typing = 0;
@@ -108,12 +93,11 @@ export async function deciding({ key, number, query, facts, player }) {
     };
   });
   const comment = h("input.dc-text", { type: "text", maxlength: 2000, "aria-label": "comment", "aria-keyshortcuts": "c", input: () => ((marks.comment = comment.value), later()), keydown: (e) => ["Enter", "Escape"].includes(e.key) && comment.blur() });
-  const others = told(info.decisions.filter((d) => d.by !== by));
+  const others = info.decisions.filter((d) => d.by !== by);
   const end = h("p.dc-end", { role: "status", hidden: true });
   const panel = h("section.dc", { "aria-label": "decide" }, end, rows.map((r) => r.element),
     h("label.dc-label", {}, h("span.dc-name", {}, "comment ", h("kbd", {}, "C")), comment),
-    others.length ? h("details.dc-more", {}, h("summary", {}, `${plural(others.length, "other")} decided on it`), others.map(([name, text, theirs]) => h("p", {}, h("strong", {}, name), ` ${text} `,
-      h("button", { click: () => ((marks = new Marks(facts, theirs)), change()) }, "The same")))) : null,
+    others.length ? (await people()).others(others, (theirs) => ((marks = new Marks(facts, theirs)), change())) : null,
     info.guideline ? h("details.dc-more", {}, h("summary", {}, "Guideline"), h("p.dc-guide", {}, info.guideline)) : null);
 
   const below = h("div", { id: "dc-lane" });
