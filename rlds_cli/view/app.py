@@ -121,7 +121,7 @@ def _read(body: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as e:
         raise InvalidArgument(f"The body is not JSON: {str(e)[:80]}.") from e
     if not isinstance(found, dict):
-        raise InvalidArgument("The body is no object.")
+        raise InvalidArgument("The body is not a JSON object.")
     return found
 
 

@@ -86,10 +86,10 @@ def decide(query: Query) -> Response:
     labels, by = labels_of(query, ds), _by(query)
     episodes = query.body.get("episodes")
     if not isinstance(episodes, list) or not 1 <= len(episodes) <= _MOST_EPISODES:
-        raise InvalidArgument(f"episodes is no list of 1 to {_MOST_EPISODES} episodes.")
+        raise InvalidArgument(f"episodes is not a list of 1 to {_MOST_EPISODES} episodes.")
     wanted = [_wanted(one, labels) for one in episodes]
     if len({id for id, _ in wanted}) < len(wanted):
-        raise InvalidArgument("An episode is there twice.")
+        raise InvalidArgument("Two entries have the same id.")
     with query.kept(ds) as kept:
         kept.decide(wanted, by)
         found = [{"id": id, "decisions": [shown(d) for d in kept.of(id, by)]} for id, _ in wanted]
@@ -129,7 +129,7 @@ def _wanted(given: object, labels: Labels) -> tuple[str, list[Json]]:
         raise InvalidArgument("An episode has an id and decisions.")
     decisions = given["decisions"]
     if not isinstance(decisions, list) or len(decisions) > _MOST_DECISIONS:
-        raise InvalidArgument(f"decisions is no list of at most {_MOST_DECISIONS:,} decisions.")
+        raise InvalidArgument(f"decisions is not a list of at most {_MOST_DECISIONS:,} decisions.")
     return _id(given["id"]), [_said(one, labels) for one in decisions]
 
 
@@ -142,22 +142,22 @@ def _said(given: object, labels: Labels) -> Json:
     if found["text"] is not None:
         found["text"] = _text(found["text"], "text")
     if not isinstance(found["labels"], dict):
-        raise InvalidArgument("labels is no object.")
+        raise InvalidArgument("labels is not a JSON object.")
     for name, value in found["labels"].items():
         if not labels[name].takes(value):
-            raise InvalidArgument(f"{str(value)[:80]} is no choice of {name}.")
+            raise InvalidArgument(f"{str(value)[:80]} is not a choice of {name}.")
     return found
 
 
 def _id(given: object) -> str:
     if not isinstance(given, str) or len(given) != 32 or not set(given) <= set("0123456789abcdef"):
-        raise InvalidArgument(f"{str(given)[:40]} is no id of an episode: 32 hexadecimal digits.")
+        raise InvalidArgument(f"{str(given)[:40]} is not the id of an episode: 32 hexadecimal digits.")
     return given
 
 
 def _text(given: object, name: str) -> str:
     if not isinstance(given, str) or len(given) > _LONGEST[name]:
-        raise InvalidArgument(f"{name} is no text of at most {_LONGEST[name]:,} characters.")
+        raise InvalidArgument(f"{name} is not a text of at most {_LONGEST[name]:,} characters.")
     return given
 
 

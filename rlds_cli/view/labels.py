@@ -80,7 +80,7 @@ class Labels:
         found = next((label for label in self.labels if label.name == name), None)
         if found is None:
             names = ", ".join(label.name for label in self.labels)
-            raise InvalidArgument(f"{name[:_LONGEST]} is no label of this page.", hint=f"labels: {names}")
+            raise InvalidArgument(f"{name[:_LONGEST]} is not a label of this page.", hint=f"labels: {names}")
         return found
 
     def fitting(self, ds: Dataset) -> Labels:
@@ -144,7 +144,7 @@ def _labels(given: Mapping[str, Any], path: Path) -> Labels:
     _known(given, ("guideline", "label"), "the file")
     guideline, tables = given.get("guideline", ""), given.get("label", [])
     if not isinstance(guideline, str) or len(guideline) > _LONGEST_GUIDELINE:
-        raise ValueError(f"guideline is no text of at most {_LONGEST_GUIDELINE:,} characters")
+        raise ValueError(f"guideline is not a text of at most {_LONGEST_GUIDELINE:,} characters")
     if not isinstance(tables, list) or not 1 <= len(tables) <= _MOST_LABELS:
         raise ValueError(f"it has no list of 1 to {_MOST_LABELS} labels")
     labels = [_label(table, k) for k, table in enumerate(tables, 1)]
@@ -152,21 +152,21 @@ def _labels(given: Mapping[str, Any], path: Path) -> Labels:
     keys = [c.key for label in labels for c in label.choices if c.key]
     for what, of in (("label", names), ("key", keys)):
         if twice := {x for x in of if of.count(x) > 1}:
-            raise ValueError(f"the {what} {min(twice)} is there twice")
+            raise ValueError(f"two have the {what} {min(twice)}")
     return Labels(labels=tuple(_with_keys(labels, set(keys))), guideline=guideline.strip(), file=str(path))
 
 
 def _label(table: object, number: int) -> Label:
     if not isinstance(table, dict):
-        raise ValueError(f"label {number} is no table")
+        raise ValueError(f"label {number} is not a table")
     _known(table, ("name", "choices", "keys"), f"label {number}")
     name, choices, keys = table.get("name"), table.get("choices", []), table.get("keys", "")
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST:
         raise ValueError(f"label {number} has no name")
     if not isinstance(choices, list) or len(choices) > _MOST_CHOICES or len({type(c) for c in choices}) > 1:
-        raise ValueError(f"the choices of {name} are no list of at most {_MOST_CHOICES} values of one type")
+        raise ValueError(f"the choices of {name} are not a list of at most {_MOST_CHOICES} values of one type")
     if not all(_is_choice(c) for c in choices):
-        raise ValueError(f"the choices of {name} are no flags, numbers or texts")
+        raise ValueError(f"the choices of {name} are not flags, numbers or texts")
     if len(set(choices)) < len(choices):
         raise ValueError(f"{name} has a choice twice")
     if not isinstance(keys, str) or len(keys) not in (0, len(choices)) or not set(keys) <= set(KEYS):
@@ -182,7 +182,7 @@ def _is_choice(value: object) -> bool:
 
 def _known(table: Mapping[str, object], names: Sequence[str], what: str) -> None:
     if other := table.keys() - set(names):
-        raise ValueError(f"{what} says {min(other)}, which is none of {', '.join(names)}")
+        raise ValueError(f"{what} says {min(other)}; it may say {', '.join(names)}")
 
 
 def _with_keys(labels: Sequence[Label], taken: set[str]) -> Iterator[Label]:
