@@ -32,6 +32,7 @@ from rlds_cli.view.query import Answer, NotThere, Query, as_json, record
 from rlds_cli.view.queue import queue
 from rlds_cli.view.ranges import NOT_KEPT, Content, answer
 from rlds_cli.view.samples import batch, image
+from rlds_cli.view.saving import apply, exported, plan
 from rlds_cli.view.subjects import Subjects
 from rlds_cli.view.table import changed, columns, contents, dataset, episodes
 from rlds_cli.view.videos import video
@@ -48,6 +49,7 @@ _STATUS = {
     errors.InvalidId: 422,
     errors.NameTaken: 409,
     errors.NotNewest: 409,
+    errors.ClashingDecisions: 409,
     errors.FrameError: 422,
     errors.MissingPackage: 501,
 }
@@ -103,8 +105,10 @@ ROUTES: dict[str, Answer] = {
     "/api/curves": curves,
     "/api/decisions": decisions,
     "/api/queue": queue,
+    "/api/plan": plan,
     "/api/batch": batch,
     "/media/batch": image,
+    "/media/decisions": exported,
     "/media/frame": frame,
     "/media/video": video,
 }
@@ -112,6 +116,7 @@ ROUTES: dict[str, Answer] = {
 CHANGES: dict[str, Answer] = {  # by POST
     "/api/decide": decide,
     "/api/undo": undo,
+    "/api/apply": apply,
 }
 
 

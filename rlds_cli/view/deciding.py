@@ -141,6 +141,8 @@ def _said(given: object, labels: Labels) -> Json:
     found["comment"] = _text(found["comment"], "comment")
     if found["text"] is not None:
         found["text"] = _text(found["text"], "text")
+    if not isinstance(found["reviews"], str):
+        raise InvalidArgument("reviews is not the key of a decision.")
     if not isinstance(found["labels"], dict):
         raise InvalidArgument("labels is not a JSON object.")
     for name, value in found["labels"].items():

@@ -17,7 +17,7 @@ SHOWN = "[...document.querySelectorAll('.cam canvas')].every(c => c.dataset.row)
 
 
 def walk(page: chromium.Page, picture: Picture = lambda name: None, *, by: str = "ada") -> None:
-    """Decide on all of ``local/reaching``, from the home on; ``picture`` is called with the name of each step."""
+    """Go from the home to ``local/reaching@clean``; ``picture`` is called with the name of each step."""
     press(page, ".hm-entry", "local/reaching")
     page.wait_for("document.querySelectorAll('.tb-row:not(.tb-wait)').length && document.querySelector('.hg-plot')")
     picture("table")
@@ -47,8 +47,10 @@ def walk(page: chromium.Page, picture: Picture = lambda name: None, *, by: str =
             page.wait_for(SHOWN)
             picture("accept" if number == 0 else "reject")
         page.key(*("d", 68) if number in (*BLACK, *MISSED) else ("a", 65))
-    page.wait_for("document.querySelector('.dc-end:not([hidden])')")
+    page.wait_for("document.querySelector('.dc-end:not([hidden]) a')")
     assert page.run(COUNT) == "40 of 40 decided"
+    press(page, ".dc-end a", "Review")
+    save(page, "clean", picture)
 
 
 def at(page: chromium.Page, number: int) -> None:
@@ -62,6 +64,16 @@ def trim(page: chromium.Page) -> None:
         page.key("ArrowRight", 39)
     page.key("b", 66)
     page.wait_for(f"document.querySelector('.ln-handle')?.ariaValueNow === '{RESTED}'")
+
+
+def save(page: chromium.Page, name: str, picture: Picture) -> None:
+    """Review what is decided, and save it as ``ID@name``."""
+    page.wait_for("document.querySelector('.sv-counts')")
+    type_into(page, ".sv-name", name)
+    picture("review")
+    press(page, "button", "Save")
+    page.wait_for("document.querySelector('.sv-saved')")
+    picture("saved")
 
 
 def press(page: chromium.Page, selector: str, text: str) -> None:

@@ -1,6 +1,6 @@
 // Before one decides on episodes: what it leads to, in which order, by whom, and with which labels and keys.
 
-import { figure, get, h, plural, style } from "./base.js";
+import { figure, get, h, link, plural, style } from "./base.js";
 import { spoken } from "./decide.js";
 import { ORDERS, queueOf, setWho, who } from "./queue.js";
 
@@ -55,7 +55,7 @@ export async function begin(main, [key], query) {
     h("label", {}, h("span", {}, "order"), order), h("label", { hidden: true }, h("span", {}, "seed"), seed),
     h("label.dc-check", {}, others, "only those that others have decided on"),
     where ? h("p", {}, "those where ", h("code", {}, where)) : null,
-    h("p.dc-done", {}, progress, said), problem, h("p.dc-done", {}, start));
+    h("p.dc-done", {}, progress, said), problem, h("p.dc-done", {}, start, h("a", { href: link(["s", key]) }, "Review and save")));
   const keys = (label) => (label.choices.length ? label.choices.map((c) => h("span.dc-key", {}, c.key ? h("kbd", {}, c.key.toUpperCase()) : null, c.key === spoken(c.value) ? "" : ` ${spoken(c.value)}`)) : h("span.soft", {}, "a text"));
   main.append(h("div.dc-two", {}, h("section.dc-card", {}, form),
     h("section.dc-card", {}, h("h2", {}, "Labels"), info.guideline ? h("p.dc-guide", {}, info.guideline) : null,

@@ -1,6 +1,6 @@
 // Decide on the episode that is shown: labels, whether it stays, a comment, steps and sub-tasks; by buttons and by keys.
 
-import { figure, get, h, plural, post, say, style } from "./base.js";
+import { figure, get, h, link, plural, post, say, style } from "./base.js";
 import { keep, Marks, onKept, sent } from "./marks.js";
 import { queueOf, who } from "./queue.js";
 
@@ -73,7 +73,8 @@ export async function deciding({ key, number, query, facts, player }) {
   const progress = h("progress.dc-progress", { "aria-label": "decided", max: 1 });
   const count = h("output.dc-count", {});
   const state = h("span.soft.dc-state", { role: "status" });
-  const bar = h("div.dc-bar", { role: "group", "aria-label": "verdict" }, accept, reject, skip, back, steps, h("span.dc-far", {}, progress, count, state));
+  const save = link(["s", key]);
+  const bar = h("div.dc-bar", { role: "group", "aria-label": "verdict" }, accept, reject, skip, back, steps, h("span.dc-far", {}, progress, count, state, h("a", { href: save }, "Review and save")));
 
   const press = new Map(); // key of a label -> what it does
   const rows = info.labels.map((label) => {
@@ -97,7 +98,7 @@ export async function deciding({ key, number, query, facts, player }) {
   const end = h("p.dc-end", { role: "status", hidden: true });
   const panel = h("section.dc", { "aria-label": "decide" }, end, rows.map((r) => r.element),
     h("label.dc-label", {}, h("span.dc-name", {}, "comment ", h("kbd", {}, "C")), comment),
-    others.length ? (await people()).others(others, (theirs) => ((marks = new Marks(facts, theirs)), change())) : null,
+    others.length ? (await people()).others(others, (theirs) => ((marks = new Marks(facts, theirs.map((d) => ({ ...d, reviews: d.key })))), change())) : null,
     info.guideline ? h("details.dc-more", {}, h("summary", {}, "Guideline"), h("p.dc-guide", {}, info.guideline)) : null);
 
   const below = h("div", { id: "dc-lane" });
@@ -129,7 +130,7 @@ export async function deciding({ key, number, query, facts, player }) {
       progress.value = done;
       count.textContent = `${figure(done)} of ${figure(queue.of)} decided`;
       const skipped = queue.skipped.filter((n) => n !== mine).length;
-      end.replaceChildren(skipped ? `What is left was skipped: ${plural(skipped, "episode")}. ` : `All are decided. `, skipped ? h("button", { click: () => (queue.passed.clear(), go("left")) }, "Show them") : "");
+      end.replaceChildren(skipped ? `What is left was skipped: ${plural(skipped, "episode")}. ` : `All are decided. `, skipped ? h("button", { click: () => (queue.passed.clear(), go("left")) }, "Show them") : h("a", { href: save }, "Review and save"));
     }
     lane?.draw();
   }

@@ -6,7 +6,6 @@ import { ticks } from "./chart.js";
 import { Curves, drawable } from "./curves.js";
 import { keys } from "./keys.js";
 import { Player, SPEEDS } from "./player.js";
-import { Step } from "./step.js";
 import { Timeline } from "./timeline.js";
 
 const remembered = new Map(); // dataset -> names of the fields that were chosen
@@ -14,6 +13,7 @@ let speed = 1; // the one that was chosen last
 
 export async function episode(main, [key, number], query) {
   const abort = new AbortController();
+  const values = query.has("decide") ? null : import("./step.js");
   const parameters = { d: key, v: query.get("v"), episode: number };
   const [facts, about] = await Promise.all([get("episode", parameters, abort.signal), get("about")]);
   parameters.v ??= facts.version;
@@ -45,7 +45,7 @@ export async function episode(main, [key, number], query) {
       note({ fields: fields.map(encodeURIComponent).join(",") });
     },
   });
-  const step = new Step(facts, parameters);
+  const step = values ? new (await values).Step(facts, parameters) : later(facts, parameters);
   const deciding = query.has("decide") ? await (await import("./decide.js")).deciding({ key, number, query, facts, player }) : null;
   const around = await neighbours(key, Number(number), query, abort.signal);
   const board = keys({
@@ -157,6 +157,19 @@ export async function episode(main, [key, number], query) {
       },
     };
   }
+}
+
+/** The values of a row, whose script is fetched when they are opened: who decides looks at the rest first. */
+function later(facts, parameters) {
+  let step = null, now = [0, { direction: 0 }];
+  const table = h("details.st", { toggle: async () => {
+    if (step || !table.open) return;
+    step = new (await import("./step.js")).Step(facts, parameters);
+    step.table.open = true;
+    table.replaceWith(step.texts, step.table);
+    step.setRow(...now);
+  } }, h("summary", {}, "All values"));
+  return { texts: null, table, setRow: (...at) => ((now = at), step?.setRow(...at)), close: () => step?.close() };
 }
 
 async function copied(text, what) {

@@ -2,6 +2,40 @@
 
 import { clamp, figure, h } from "./base.js";
 
+/** The range of steps that a step is in, or the nearest. */
+function rangeAt({ ranges }, step) {
+  const away = ([first, stop]) => Math.max(first - step, step - stop + 1, 0);
+  return ranges.reduce((a, b) => (away(b) < away(a) ? b : a), ranges[0] ?? null);
+}
+
+function begin(marks, step) {
+  const range = rangeAt(marks, step);
+  if (!range) marks.ranges = [[step, marks.steps]];
+  else if (step < range[1]) range[0] = step;
+}
+
+function end(marks, step) {
+  const range = rangeAt(marks, step);
+  if (!range) marks.ranges = [[0, step + 1]];
+  else if (step >= range[0]) range[1] = step + 1;
+}
+
+function split(marks, step) {
+  const range = rangeAt(marks, step) ?? [0, marks.steps];
+  if (step > range[0] && step < range[1]) marks.ranges = [...marks.ranges.filter((r) => r !== range), [range[0], step], [step, range[1]]];
+}
+
+/** Put in a segment from a step on: until the next one, or for the rest of the one that is there. */
+function segment(marks, step) {
+  const all = (marks.segments ??= structuredClone(marks.before));
+  const here = all.find((s) => s.first <= step && step < s.stop);
+  if (here?.first === step) return;
+  const stop = here?.stop ?? Math.min(marks.steps, ...all.filter((s) => s.first > step).map((s) => s.first));
+  if (here) here.stop = step;
+  all.push({ first: step, stop, text: "" });
+  all.sort((a, b) => a.first - b.first);
+}
+
 export class Lane {
   /** `look` has marks(), change(), seek(row) and row(). */
   constructor(facts, look) {
@@ -31,13 +65,22 @@ export class Lane {
     this.look.change();
   }
 
-  begin = () => this.change(() => this.look.marks().begin(this.step));
-  end = () => this.change(() => this.look.marks().end(this.step));
-  split = () => this.change(() => this.look.marks().split(this.step));
+  begin = () => this.cut(begin);
+  end = () => this.cut(end);
+  split = () => this.cut(split);
+
+  cut(how) {
+    this.change(() => {
+      how(this.look.marks(), this.step);
+      this.look.marks().tidy();
+    });
+  }
 
   /** A sub-task from this step on, whose text is asked for. */
   task() {
-    this.chosen = this.look.marks().segment(this.step).first;
+    const { step } = this;
+    segment(this.look.marks(), step);
+    this.chosen = step;
     this.look.change();
     this.text.focus();
     this.text.select();

@@ -2,7 +2,7 @@
 
 import { ended, get, h, link, place, problem, style } from "./base.js";
 
-const PAGES = { d: "dataset", e: "episode", b: "batch", q: "begin", c: "compare" }; // modules, which are fetched when they are shown
+const PAGES = { d: "dataset", e: "episode", b: "batch", q: "begin", c: "compare", s: "save" }; // modules, which are fetched when they are shown
 const STYLES = { home: "lists", dataset: "lists", batch: "batch" }; // rules of them alone
 let leave = null; // what the page that is shown has to end
 let turn = 0;

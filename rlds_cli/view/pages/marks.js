@@ -8,7 +8,7 @@ export class Marks {
   /** `decisions` are those that the server has of this person on an episode. */
   constructor({ id, steps, bands }, decisions) {
     const before = bands.filter((b) => b.kind === "subtask").map(({ first, stop, text }) => ({ first, stop, text })); // sub-tasks that it has
-    Object.assign(this, { id, steps, before, verdict: "", ranges: [], labels: {}, segments: null, comment: "" });
+    Object.assign(this, { id, steps, before, verdict: "", ranges: [], labels: {}, segments: null, comment: "", reviewed: [] });
     for (const d of decisions) {
       if (d.do === "drop") this.verdict = "drop";
       if (d.do === "keep") {
@@ -18,6 +18,7 @@ export class Marks {
       if (d.do === "subtask") this.segments = [...(this.segments ?? []), ...(d.text ? [{ first: d.first, stop: d.stop, text: d.text }] : [])];
       Object.assign(this.labels, d.labels);
       this.comment ||= d.comment;
+      if (d.reviews) this.reviewed.push({ ...d, key: d.reviews });
     }
     this.ranges.sort((a, b) => a[0] - b[0]);
     this.segments?.sort((a, b) => a.first - b.first);
@@ -32,6 +33,10 @@ export class Marks {
     if (this.segments) for (const [first, stop] of this.gaps) found.push({ do: "subtask", first, stop });
     if (Object.keys(labels).length) found.push({ do: "", labels: { ...labels } });
     if (comment) (found.at(-1) ?? (found.push({ do: "" }), found[0])).comment = comment;
+    for (const d of found) {
+      const key = this.reviewed.find((r) => r.do === d.do && (r.first ?? undefined) === d.first && (r.stop ?? undefined) === d.stop)?.key;
+      if (key) d.reviews = key;
+    }
     return found;
   }
 
@@ -51,33 +56,6 @@ export class Marks {
     else this.labels[name] = value;
   }
 
-  /** The range that a step is in, or the nearest. */
-  range(step) {
-    const away = ([first, stop]) => Math.max(first - step, step - stop + 1, 0);
-    return this.ranges.reduce((a, b) => (away(b) < away(a) ? b : a), this.ranges[0] ?? null);
-  }
-
-  begin(step) {
-    const range = this.range(step);
-    if (!range) this.ranges = [[step, this.steps]];
-    else if (step < range[1]) range[0] = step;
-    this.tidy();
-  }
-
-  end(step) {
-    const range = this.range(step);
-    if (!range) this.ranges = [[0, step + 1]];
-    else if (step >= range[0]) range[1] = step + 1;
-    this.tidy();
-  }
-
-  split(step) {
-    const range = this.range(step) ?? [0, this.steps];
-    if (step <= range[0] || step >= range[1]) return;
-    this.ranges = [...this.ranges.filter((r) => r !== range), [range[0], step], [step, range[1]]];
-    this.tidy();
-  }
-
   /** Ranges in their order, none over another; the whole episode needs none. */
   tidy() {
     this.ranges.sort((a, b) => a[0] - b[0]);
@@ -85,19 +63,6 @@ export class Marks {
     this.ranges = this.ranges.filter(([first, stop]) => first < stop);
     if (same(this.ranges, [[0, this.steps]])) this.ranges = [];
     if (this.ranges.length && this.verdict === "drop") this.verdict = "";
-  }
-
-  /** A new segment from a step on: until the next one, or the rest of the one that is there. */
-  segment(step) {
-    const all = (this.segments ??= structuredClone(this.before));
-    const here = all.find((s) => s.first <= step && step < s.stop);
-    if (here?.first === step) return here;
-    const stop = here?.stop ?? Math.min(this.steps, ...all.filter((s) => s.first > step).map((s) => s.first));
-    if (here) here.stop = step;
-    const made = { first: step, stop, text: "" };
-    all.push(made);
-    all.sort((a, b) => a.first - b.first);
-    return made;
   }
 }
 
