@@ -7,7 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 SAID = ("do", "first", "stop", "text", "labels", "comment", "reviews")  # what a decision says, without who and when
-NOTHING: Mapping[str, object] = {"do": "", "first": None, "stop": None, "text": None, "labels": {}, "comment": "", "reviews": ""}
+NOTHING: Mapping[str, object] = {
+    "do": "",
+    "first": None,
+    "stop": None,
+    "text": None,
+    "labels": {},
+    "comment": "",
+    "reviews": "",
+}
 
 _MOST_CHANGES = 1000  # that can be taken back
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from rlds_cli.view.query import Query, record
 _MOST_NAMED = 100
 _MOST_CLASHES = 200
 _SIDES = ("mine", "theirs")
-_WORDS = {"drop": "rejected", "keep": "accepted, or kept in part", "subtask": "with other sub-tasks"}
+_WORDS = {"drop": "rejected", "keep": "accepted", "subtask": "with other sub-tasks"}
+_CUT = "of which some steps stay"
 
 
 def plan(query: Query) -> Response:
@@ -35,7 +36,7 @@ def plan(query: Query) -> Response:
     planned = ds.plan(pending, take=take)
     counts = [
         {"what": what, "episodes": len(ids), "some": [_episode(query, ds, id) for id in ids[:_MOST_NAMED]]}
-        for what, ids in _by_kind(pending).items()
+        for what, ids in _by_kind(pending, cut=lambda d: _is_cut(query, ds, d)).items()
     ]
     clashes = [
         {
@@ -56,11 +57,21 @@ def _episode(query: Query, ds: Dataset, id: str) -> Json:
     return {"id": id, "number": number_of(query, ds, id)}
 
 
-def _by_kind(decisions: Iterable[Any]) -> dict[str, list[str]]:
+def _is_cut(query: Query, ds: Dataset, decision: Any) -> bool:
+    """Return whether a decision leaves out steps of its episode."""
+    number = number_of(query, ds, decision.id)
+    whole = None if number is None else int(ds.episodes["length"][number])
+    return decision.do == "keep" and (decision.first, decision.stop) != (0, whole)
+
+
+def _by_kind(decisions: Iterable[Any], cut: Callable[[Any], bool]) -> dict[str, list[str]]:
     """Return the ids of episodes, in words of what is decided on them."""
     found: dict[str, dict[str, None]] = {}
     for d in decisions:
-        kinds = [*([_WORDS[d.do]] if d.do else []), *(f"with the label {name}" for name in d.labels)]
+        kinds = [
+            *([_CUT if cut(d) else _WORDS[d.do]] if d.do else []),
+            *(f"with the label {name}" for name in d.labels),
+        ]
         for kind in [*kinds, *(["with a comment"] if d.comment else [])]:
             found.setdefault(kind, {})[d.id] = None
     return {kind: list(ids) for kind, ids in found.items()}
@@ -111,7 +122,8 @@ def apply(query: Query) -> Response:
             raise InvalidArgument(f"{ds.id} has all decisions already.")
         take = _take(query.body.get("take", []), pending)
         made = ds.apply(pending, take=take, name=name or None, cache_dir=query.subjects.home)
-    restore = shlex.join(["rlds", "restore", f"{ds.id}#v{ds.version}", *_home(query)])
+    back = ["rm", made.id] if made.id != ds.id else ["restore", f"{ds.id}#v{ds.version}"]
+    changed = made.id != ds.id or made.version != ds.version
     return record(
         query,
         {
@@ -119,7 +131,6 @@ def apply(query: Query) -> Response:
             "version": made.version,
             "episodes": made.num_episodes,
             "fingerprint": made.manifest.fingerprint,
-            "restore": None if name or made.version == ds.version else restore,
-            "changed": made.id != ds.id or made.version != ds.version,
+            "back": shlex.join(["rlds", *back, *_home(query)]) if changed else None,
         },
     )

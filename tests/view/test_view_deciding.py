@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import run_rlds
 from viewer import Answered, Viewer, viewing
 
 import rlds_cli
@@ -77,7 +78,7 @@ def test_a_change_comes_from_a_page_of_the_server(
     assert made() == []
 
 
-@pytest.mark.parametrize("path", ["api/decide", "api/undo"])
+@pytest.mark.parametrize("path", ["api/decide", "api/undo", "api/apply"])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
 def test_a_change_is_asked_for_by_post_alone(viewer: Viewer, path: str, method: str) -> None:
     assert viewer.ask(path, method=method, d=ID).status == 405
@@ -114,6 +115,7 @@ def test_what_is_no_json_object_is_refused(viewer: Viewer, body: bytes) -> None:
         {"decisions": [{"comment": "\ud800"}]},
         {"decisions": [{"by": "somebody else"}]},
         {"decisions": [{"time": "2020-01-01"}]},
+        {"decisions": [{"do": "drop", "reviews": "../x"}]},
         {"decisions": "drop"},
     ],
     ids=str,
@@ -230,6 +232,105 @@ def test_unusual_episodes_come_first_where_measures_are(home: Path, ids: list[st
     assert found["episodes"][0] == 4 and found["orders"] == ["table", "random", "outliers", "twins"]
     distance = ds.episodes["quality_twin_distance"]
     assert twins == sorted(range(6), key=lambda k: (distance[k], k))
+
+
+# -- what comes of it
+
+
+def test_a_version_is_made_of_what_was_decided(viewer: Viewer, ids: list[str]) -> None:
+    decide(viewer, ids[1], {"do": "drop"})
+    decide(viewer, ids[2], {"labels": {"success": True, "note": "-1, \u00e4"}}, {"do": "keep", "first": 0, "stop": 10})
+    decide(viewer, ids[3], {"do": "subtask", "first": 2, "stop": 5, "text": "reach"}, by="ben")
+
+    plan = viewer.record("plan", d=ID)
+    counted = {c["what"]: [e["number"] for e in c["some"]] for c in plan["counts"]}
+    assert counted["rejected"] == [1] and counted["accepted"] == [2] and counted["with other sub-tasks"] == [3]
+    assert (plan["episodes"], plan["after"], plan["trims"], plan["num_clashes"]) == (6, 5, False, 0)
+    assert plan["command"] == f"rlds apply {ID} decisions.csv"
+
+    made = viewer.change("apply", {"as": "", "revision": plan["revision"]}, d=ID).record
+    ds = rlds_cli.open_dataset(ID)
+    assert (made["version"], made["fingerprint"]) == (2, ds.manifest.fingerprint)
+    assert [row.tobytes().hex() for row in ds.episodes["id"]] == [ids[0], *ids[2:]]
+    assert ds.episodes["success"].tolist() == [None, True, None, None, None]
+    assert ds.episodes["note"][1] == "-1, \u00e4" and "reach" in ds.episodes["subtasks"][2]
+    assert made["back"] == f"rlds restore '{ID}#v1'"
+    assert viewer.record("plan", d=ID)["decisions"] == 0
+    assert viewer.change("apply", {"as": "", "revision": plan["revision"]}, d=ID).status == 422  # nothing is left
+
+
+def test_the_command_with_the_file_makes_the_same(viewer: Viewer, ids: list[str], tmp_path: Path) -> None:
+    decide(viewer, ids[0], {"do": "keep", "first": 2, "stop": 6}, {"do": "keep", "first": 6, "stop": 8})
+    decide(viewer, ids[4], {"labels": {"quality": 3, "note": "3"}, "comment": 'it says "no", twice\n'})
+    plan = viewer.record("plan", d=ID)
+    file = tmp_path / "decisions.csv"
+    found = viewer.ask("media/decisions", d=ID)
+    file.write_bytes(found.body)
+    assert "attachment" in found.headers["content-disposition"]
+
+    assert plan["trims"] and viewer.change("apply", {"as": "", "revision": plan["revision"]}, d=ID).status == 422
+    made = viewer.change("apply", {"as": "page", "revision": plan["revision"]}, d=ID).record
+    done = run_rlds("apply", ID, file, "--as", "shell")
+    assert done.returncode == 0, done.stderr
+    shell = rlds_cli.open_dataset(f"{ID}@shell")
+    assert shell.manifest.fingerprint == made["fingerprint"] and made["id"] == f"{ID}@page"
+    assert shell.episodes["length"].tolist()[:2] == [4, 2] and shell.episodes["note"][5] == "3"
+
+
+def test_a_clash_is_shown_with_both_values_and_settled(viewer: Viewer, ids: list[str]) -> None:
+    decide(viewer, ids[2], {"labels": {"quality": 2}})
+    decide(viewer, ids[2], {"labels": {"quality": 5}}, by="ben")
+
+    plan = viewer.record("plan", d=ID)
+    (clash,) = plan["clashes"]
+    assert (clash["number"], clash["about"], clash["kind"]) == (2, "quality", "annotators")
+    assert {side["by"]: side["value"] for side in clash["sides"]} == {"ann": 2, "ben": 5}
+    refused = viewer.change("apply", {"as": "", "revision": plan["revision"]}, d=ID)
+    assert refused.status == 409 and refused.record["type"] == "ClashingDecisions"
+    assert rlds_cli.open_dataset(ID).version == 1
+    assert viewer.ask("api/plan", d=ID, field="eve").status == 422
+
+    assert viewer.record("plan", d=ID, field="ben")["num_clashes"] == 0
+    assert viewer.change("apply", {"as": "", "revision": plan["revision"], "take": ["ben"]}, d=ID).status == 200
+    assert rlds_cli.open_dataset(ID).episodes["quality"][2] == 5
+
+
+def test_a_review_takes_the_place_of_what_it_corrects(viewer: Viewer, ids: list[str]) -> None:
+    key = decide(viewer, ids[2], {"labels": {"quality": 2}}).record["episodes"][0]["decisions"][0]["key"]
+    decide(viewer, ids[2], {"labels": {"quality": 5}, "reviews": key}, by="ben")
+    plan = viewer.record("plan", d=ID)
+    assert plan["num_clashes"] == 0
+    assert viewer.change("apply", {"as": "", "revision": plan["revision"]}, d=ID).status == 200
+    assert rlds_cli.open_dataset(ID).episodes["quality"][2] == 5
+
+
+def test_nothing_is_saved_of_what_somebody_decides_meanwhile(viewer: Viewer, ids: list[str]) -> None:
+    decide(viewer, ids[2], {"do": "drop"})
+    plan = viewer.record("plan", d=ID)
+    rlds_cli.open_dataset(ID).decisions().add([{"id": ids[0], "do": "drop", "by": "ben"}])
+    assert viewer.change("apply", {"as": "", "revision": plan["revision"]}, d=ID).status == 422
+    assert rlds_cli.open_dataset(ID).version == 1
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "x" * 300, 5, None, "@", "A name"])
+def test_a_dataset_has_a_name_and_no_path(viewer: Viewer, ids: list[str], name: Any) -> None:
+    decide(viewer, ids[2], {"do": "drop"})
+    revision = viewer.record("plan", d=ID)["revision"]
+    assert viewer.change("apply", {"as": name, "revision": revision}, d=ID).status == 422
+
+
+def test_a_dataset_of_the_registry_stays_as_it_is(home: Path) -> None:
+    ds = rlds_cli.download("sample/pendulum-d4rl")
+    id = ds.episodes["id"][0].tobytes().hex()
+    with viewing() as viewer:
+        body = {"by": "ann", "episodes": [{"id": id, "decisions": [{"do": "drop"}]}]}
+        assert viewer.change("decide", body, d=ds.id).status == 200
+        plan = viewer.record("plan", d=ds.id)
+        assert plan["may"]["version"] is False and "registry" in plan["may"]["why"]
+        assert viewer.change("apply", {"as": "", "revision": plan["revision"]}, d=ds.id).status == 422
+        made = viewer.change("apply", {"as": "less", "revision": plan["revision"]}, d=ds.id).record
+    assert (made["id"], made["episodes"]) == (f"{ds.id}@less", ds.num_episodes - 1)
+    assert rlds_cli.open_dataset(ds.id).version == 1
 
 
 # -- labels

@@ -23,7 +23,7 @@ function counts(plan, key) {
   const lines = plan.counts.filter(({ episodes }) => episodes).map(({ what, episodes, some }) => h("li", {}, h("details", {}, h("summary", {}, h("strong", {}, plural(episodes, "episode")), ` ${what}`),
     h("p.sv-some", {}, some.flatMap((e) => [episode(plan, key, e), " "]), some.length < episodes ? "…" : ""))));
   return h("section.dc-card.sv-counts", {}, h("h2", {}, "What it comes to"), h("ul.sv-list", {}, lines),
-    h("p.soft", {}, `${plural(plan.episodes, "episode")} before, ${figure(plan.after)} behind it.`));
+    h("p.soft", {}, `${plural(plan.episodes, "episode")} before, ${figure(plan.after)} after it.`));
 }
 
 /** What two people, or a person and the dataset, say differently, with both values; and what wins. */
@@ -71,6 +71,6 @@ function saving(plan, key, take) {
 
 function saved(made) {
   const home = link(["d", made.id]);
-  return h("div.sv-saved", {}, h("h2", {}, "Saved"), h("p", {}, h("a", { href: home }, `${made.id}, version ${made.version}`), `: ${plural(made.episodes, "episode")}${made.changed ? "" : ", as it was: nothing changes"}`),
-    h("p.soft", {}, "fingerprint ", h("code", {}, made.fingerprint)), h("p.soft", {}, made.restore ? ["To take it back: ", h("code", {}, made.restore)] : "The dataset that was looked at is as it was."));
+  return h("div.sv-saved", {}, h("h2", {}, "Saved"), h("p", {}, h("a", { href: home }, `${made.id}, version ${made.version}`), `: ${plural(made.episodes, "episode")}${made.back ? "" : ", as it was: nothing changes"}`),
+    h("p.soft", {}, "fingerprint ", h("code", {}, made.fingerprint)), h("p.soft", {}, made.back ? ["To take it back: ", h("code", {}, made.back)] : null));
 }
