@@ -1,4 +1,4 @@
-"""Count what D4RL's helper functions get wrong; prints the table of ``docs/families/d4rl.md``.
+"""Count what D4RL's helper functions get wrong; prints the table of ``docs/coming-from/d4rl.md``.
 
 Usage: python scripts/compare_d4rl.py ID|FILE[=NAME] ...        NAME: D4RL's environment, for files without timeouts
 

@@ -477,14 +477,14 @@ def test_the_table_of_the_documentation(tmp_path: Path) -> None:
         if isinstance(ref, str) or ref.exists()
     }
     made = [line.split("|")[: len(counts) + 2] for line in script.table(counts)]
-    documented = (ROOT / "docs/families/d4rl.md").read_text().split("\n\n")
+    documented = (ROOT / "docs/coming-from/d4rl.md").read_text().split("\n\n")
     shown = next(block for block in documented if block.startswith("| | pendulum-d4rl"))
     assert [line.split("|")[: len(counts) + 2] for line in shown.splitlines()] == made
 
 
 @pytest.mark.thorough
 def test_the_code_of_the_documentation_runs() -> None:
-    code = (ROOT / "docs/families/d4rl.md").read_text().split("```python\n")[1].split("```")[0]
+    code = (ROOT / "docs/coming-from/d4rl.md").read_text().split("```python\n")[1].split("```")[0]
     namespace: dict[str, object] = {}
     exec(code.replace('dataset("hopper-medium-v2")', 'dataset("sample/pendulum-d4rl")'), namespace)
     check_same(namespace["dataset"], slow_transitions(columns_of(PENDULUM), None, False))

@@ -57,7 +57,7 @@ QUERIES = (
     ("find bad episodes", "guides/check"),
     ("view episodes in the browser", "guides/view"),
     ("export to lerobot", "guides/export"),
-    ("import d4rl", "families/d4rl"),
+    ("import d4rl", "coming-from/d4rl"),
     ("migrate from minari", "coming-from/minari"),
     ("sequence length", "guides/loader"),
     ("environment variables", "reference/commands"),
@@ -102,6 +102,31 @@ def test_what_people_type_finds_the_page_that_answers(home: chromium.Page) -> No
         places[query] = found.index(wanted) if wanted in found else len(found)
     assert [q for q in places if places[q] >= 3] == []
     assert len([q for q in places if places[q] == 0]) >= 36, [q for q in places if places[q]]
+
+
+def test_a_console_is_copied_without_prompts_and_output(browser: chromium.Browser) -> None:
+    """The theme marks a block while it takes the text of it."""
+    page = browser.open(SITE / "start" / "tutorial.html")
+    shown = "[...document.querySelectorAll('.highlight code')].find(x => x.innerText.includes('$ rlds inspect'))"
+    copied = page.run(f"(code => (code.setAttribute('data-md-copying', ''), code.innerText))({shown})")
+    assert copied.split("\n") == [
+        *("rlds download sample/cartpole-minari", "rlds inspect sample/cartpole-minari"),
+        *("rlds check sample/cartpole-minari", ""),
+    ]
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+@pytest.mark.parametrize("name", ["index", "start/tutorial", "concepts/windows", "guides/loader", "reference/commands"])
+def test_pages_fit_wide_and_narrow_windows(browser: chromium.Browser, name: str, width: int, dark: bool) -> None:
+    page = browser.open(SITE / f"{name}.html", width=width, dark=dark)
+    page.wait_for("getComputedStyle(document.body).visibility === 'visible'")
+    assert page.run("document.documentElement.scrollWidth") <= width
+    assert (
+        page.run("[...document.querySelectorAll('article thead')].filter(head => !head.innerText.trim()).length") == 0
+    )
+    assert page.run("[...document.images].filter(image => !image.naturalWidth).length") == 0
+    ground = page.run("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)")
+    assert (sum(ground) < 300) == dark
 
 
 def test_nothing_is_asked_of_another_host(home: chromium.Page) -> None:

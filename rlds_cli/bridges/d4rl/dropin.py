@@ -10,7 +10,7 @@ By default they give what D4RL's own give, to the last bit, from a file's rows i
     with terminate_on_end   o1   o2   p0 | p1   p2   -         row 2 is paired with another episode's observation
 
 ``fixed=True`` gives what the archive means instead: the steps' own next observations, and episodes that end where
-they end. ``docs/families/d4rl.md`` counts the differences.
+they end. ``docs/coming-from/d4rl.md`` counts the differences.
 """
 
 from __future__ import annotations
