@@ -64,6 +64,20 @@ class _State:
     known: dict[str, dict[str, Film]] = field(default_factory=dict)  # of each field, by their names in the source
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WrittenColumns:
+    """What the log says of the columns of a chunk, whose rows are written.
+
+    ``digests`` [episodes, fields, 32] and ``frames`` [episodes, fields with frames, 2], the ranges of their bytes;
+    ``strings`` are lines, and ``videos`` records.
+    """
+
+    digests: Digests
+    frames: IntArray
+    strings: bytes
+    videos: Array
+
+
 class Appender:
     """Appends episodes to a growing dataset; several may be at work on one.
 
@@ -342,31 +356,10 @@ class Appender:
         s, g, table = self._state, self._state.commit, chunk.episodes
         numbers = list(range(g.episodes, g.episodes + len(table)))
         row, *ends = self._rows.begin(s.ends)
-        strings = bytearray()
-        start, observed = table.start, table.num_observed
-        hashed = np.empty((len(table), len(self.schema), logs.DIGEST), np.uint8)
-        frames = np.zeros((len(table), len(self._frames), 2), np.int64)
-        videos = [np.zeros(0, logs.VIDEO_RECORD)]
-        for i, f in enumerate(self.schema):
-            column = values = chunk.columns[f.name]
-            files = None
-            if f.kind == "text":
-                values = self._encoded(f.name, column, strings)
-            elif isinstance(column, EncodedFrames):
-                k = self._frames.index(f.name)
-                values = self._rows.write_frames(f.name, column, ends[k], start)
-                frames[:, k] = np.stack([values[start, 0], values[start + table.length, 1]], 1)
-            elif isinstance(column, VideoFrames):
-                assert locate is not None
-                k, to = self._frames.index(f.name), self._film_writer(f.name, ends)
-                values, frames[:, k], files = films.write(to, column, start, partial(locate, f.name))
-                videos.append(to.records())
-            assert isinstance(values, np.ndarray)
-            hashed[:, i], of_rows = digests_of(f, column, start, table.length, observed, files)
-            self._rows.write(f.name, row, values, of_rows)
+        written = self._write_rows(chunk, row, ends, locate)
         told = [json.dumps(d, separators=(",", ":")).encode() + b"\n" if d else b"" for d in about(table)]
         known = len(logs.read_lines(self.path / logs.SOURCES, 0, g.sources)) if sources else 0
-        records = of_chunk(chunk, row, known, frames)
+        records = of_chunk(chunk, row, known, written.frames)
         at = g.about + np.cumsum([0, *map(len, told)])
         records["about"], records["about_bytes"] = at[:-1], [len(t) for t in told]
         records["protected"], records["open"], records["born"] = protected, opened, numbers
@@ -390,12 +383,12 @@ class Appender:
         gone = np.concatenate([gone, records[[n - g.episodes for n in counts if n >= g.episodes]]])
         added = {
             logs.EPISODES: records.tobytes(),
-            logs.DIGESTS: hashed.tobytes(),
+            logs.DIGESTS: written.digests.tobytes(),
             logs.DEPARTED: np.array(departed, "<i8").tobytes(),
             logs.ABOUT: b"".join(told),
             logs.SOURCES: lines,
-            logs.STRINGS: bytes(strings),
-            logs.VIDEOS: np.concatenate(videos).tobytes(),
+            logs.STRINGS: written.strings,
+            logs.VIDEOS: written.videos.tobytes(),
             logs.EDITS: carried,
         }
         new = counted(
@@ -407,8 +400,8 @@ class Appender:
                 departed=g.departed + len(departed),
                 about=int(at[-1]),
                 sources=g.sources + len(lines),
-                strings=g.strings + len(strings),
-                videos=g.videos + sum(map(len, videos)),
+                strings=g.strings + len(written.strings),
+                videos=g.videos + len(written.videos),
                 edits=g.edits + len(carried),
                 dropped=g.dropped + len(hidden) - (len(departed) - len(counts)),
                 time=time.time(),
@@ -428,6 +421,31 @@ class Appender:
         self._count_films(s, g.videos, new.videos)
         self._rows.count(records)
         return new, numbers
+
+    def _write_rows(self, chunk: Chunk, row: int, ends: list[int], locate: Locate | None) -> _WrittenColumns:
+        """Write the rows of a chunk from ``row`` on, and its frames from the bytes ``ends`` of their files on."""
+        table, start, strings = chunk.episodes, chunk.episodes.start, bytearray()
+        hashed = np.empty((len(table), len(self.schema), logs.DIGEST), np.uint8)
+        frames = np.zeros((len(table), len(self._frames), 2), np.int64)
+        videos = [np.zeros(0, logs.VIDEO_RECORD)]
+        for i, f in enumerate(self.schema):
+            column = values = chunk.columns[f.name]
+            files = None
+            if f.kind == "text":
+                values = self._encoded(f.name, column, strings)
+            elif isinstance(column, EncodedFrames):
+                k = self._frames.index(f.name)
+                values = self._rows.write_frames(f.name, column, ends[k], start)
+                frames[:, k] = np.stack([values[start, 0], values[start + table.length, 1]], 1)
+            elif isinstance(column, VideoFrames):
+                assert locate is not None
+                k, to = self._frames.index(f.name), self._film_writer(f.name, ends)
+                values, frames[:, k], files = films.write(to, column, start, partial(locate, f.name))
+                videos.append(to.records())
+            assert isinstance(values, np.ndarray)
+            hashed[:, i], of_rows = digests_of(f, column, start, table.length, table.num_observed, files)
+            self._rows.write(f.name, row, values, of_rows)
+        return _WrittenColumns(digests=hashed, frames=frames, strings=bytes(strings), videos=np.concatenate(videos))
 
     def _check_kinds(self, table: EpisodeTable) -> None:
         """Refuse values of another type than those of their column, which then could not be read."""
