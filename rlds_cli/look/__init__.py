@@ -12,6 +12,11 @@ looks at the installation, whose readers are the `installed_readers`.
 Pages: `page` draws a record on a terminal, and `account_lines` the account of an archive; fields are sorted by `rank`.
 `write_page` writes the HTML report, `write_plot` a chart or pictures (`plot_suffixes`), `plot` a chart. `pages_beside`
 makes the pages beside a pushed dataset, and a `CollectionPage` is that of several (`CollectionEntry`).
+
+A record is made by a module of `report` (`summary`, `episodes`, `diff`, `catalogue`, `tracing`, ...), drawn on a
+terminal by one of `pages`, and as HTML by `html` and `rendering`; `card` and `croissant` are for other programs.
+`checks` has a module for what is looked at (`values`, `episodes`, `frames`, `ages`, `source`), whose checks of a
+`subject` are called by `run`; `measures` has the numbers of episodes. `files` finds files that are not datasets.
 """
 
 from __future__ import annotations
