@@ -32,12 +32,12 @@ def below(directory: Path, *, strict: bool = False) -> Iterator[os.DirEntry[str]
 
 def files(directory: Path, most: int | None = None) -> list[Path]:
     """Return all regular files below a directory, and links to regular files, in no order; at most ``most`` and one."""
-    paths = (Path(entry.path) for entry in below(directory) if _is_file(entry))
+    paths = (
+        Path(e.path)
+        for e in below(directory)
+        if e.is_file(follow_symlinks=False) or (e.is_symlink() and Path(e.path).is_file())
+    )
     return list(islice(paths, None if most is None else most + 1))
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    return entry.is_file(follow_symlinks=False) or (entry.is_symlink() and Path(entry.path).is_file())
 
 
 def set_aside(directory: Path) -> Path:
