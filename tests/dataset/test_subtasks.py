@@ -98,13 +98,14 @@ def test_intervals_are_changed_as_labels_are(ds: Dataset, tmp_path: Path) -> Non
 
     file = tmp_path / "segments.csv"
     file.write_text("episode,first,stop,subtask\n2,0,1,look\n0,0,7,all\n2,1,3,lift\n")
-    assert run_rlds("label", ID, "--from", str(file)).returncode == 0
+    assert run_rlds("label", f"{ID}#v{back.version}", "--from", str(file)).returncode == 0
     assert subtasks(rlds_cli.open_dataset(ID)) == [["all"] * 7, ["wait"] * 4, ["look", L, L]]
     file.write_text("episode,first,stop,subtask\n2,0,2,look\n2,1,3,lift\n")
-    refused = run_rlds("label", ID, "--from", str(file))
+    newest = f"{ID}#v{back.version + 1}"
+    refused = run_rlds("label", newest, "--from", str(file))
     assert refused.returncode == 1 and b"overlap" in refused.stderr
     file.write_text("episode,first,stop,subtask,quality\n2,0,2,look,good\n")
-    assert b"quality" in run_rlds("label", ID, "--from", str(file)).stderr
+    assert b"quality" in run_rlds("label", newest, "--from", str(file)).stderr
 
 
 def test_a_trim_and_a_split_cut_intervals(ds: Dataset) -> None:
