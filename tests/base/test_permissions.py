@@ -36,6 +36,7 @@ def test_of_the_library(home: Path, tmp_path: Path) -> None:
     known = create([episode(k, 5 + k) for k in range(3)])
     film([4, 3])
     grown()
+    known.decisions().add([{"id": known.episodes["id"][0].tobytes().hex(), "do": "drop"}])
     known.select(episodes=[0]).label(good=True)
     preprocess.run("local/known", "normalise", "normal")
     rlds_cli.download("sample/pendulum-d4rl", keep_archive=True)

@@ -152,6 +152,21 @@ def test_names_and_shapes_that_lerobot_means_otherwise_come_back(home: Path, tmp
 
 
 @pytest.mark.parametrize("version", ["lerobot", "lerobot2.1"])
+def test_segments_that_were_decided_come_back(three: Dataset, tmp_path: Path, version: str) -> None:
+    ids = [row.tobytes().hex() for row in three.episodes["id"]]
+    segments = [
+        {"id": ids[1], "do": "subtask", "first": 0, "stop": 1, "text": "reach"},
+        {"id": ids[1], "do": "subtask", "first": 2, "stop": 3, "text": "grasp"},
+    ]
+    ds = three.apply([{**d, "by": "ann"} for d in segments])
+    assert rlds_cli.export(ds, version, tmp_path / "out").fingerprint == ds.fingerprint
+    again = import_files(tmp_path / "out", "local/again")
+    assert again.fingerprint == ds.fingerprint
+    assert again.episodes["subtasks"].tolist() == [None, '[[0, 1, "reach"], [2, 3, "grasp"]]', None]
+    assert again.episode(1)["subtask"].tolist() == ["reach", None, "grasp"]
+
+
+@pytest.mark.parametrize("version", ["lerobot", "lerobot2.1"])
 def test_seeds_and_options_are_columns_of_episodes(home: Path, tmp_path: Path, version: str) -> None:
     ds = sample_dataset("cartpole-minari").select(episodes=[4, 2])
     planned = plan_export(ds, version, tmp_path / "out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from loader_data import episode
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
+from rlds_cli.dataset.decisions import planning
 from rlds_cli.errors import ClashingDecisions, InvalidArgument, NameTaken, RldsError
+from rlds_cli.store import History
 
 
 @pytest.fixture
@@ -200,6 +203,36 @@ def test_decisions_on_an_earlier_version_find_their_episodes_in_the_newest(ds: D
     made = ds.apply([{"id": c, "success": True}, {"id": d, "do": "drop"}])
     assert made.version == 5 and ids_of(made) == [b, c, e]
     assert made.episodes["success"].tolist() == [None, True, None]
+
+
+def test_a_version_that_is_made_meanwhile_is_the_one_that_is_changed(
+    ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, c, d, e = ids_of(ds)
+    settle = planning.settle
+
+    def meanwhile(opened: Dataset, *more: Any) -> Any:
+        found = settle(opened, *more)
+        if opened.version == 2:
+            rlds_cli.open_dataset("local/a").select(episodes=[0]).drop()  # by another process
+        return found
+
+    monkeypatch.setattr(planning, "settle", meanwhile)
+    made = ds.apply([{"id": c, "success": True}, {"id": b, "do": "drop"}, {"id": a, "do": "drop"}])
+    assert made.version == 4 and ids_of(made) == [c, d, e]
+    assert made.episodes["success"].tolist() == [True, None, None]
+
+
+def test_without_the_version_that_was_looked_at_a_label_is_not_written_over(ds: Dataset) -> None:
+    _, _, c, d, _ = ids_of(ds)
+    mine = [{"id": c, "quality": 5, "by": "ann", "version": 1}, {"id": d, "quality": 5, "by": "ann", "version": 1}]
+    shutil.rmtree(History(ds.path).at(1))
+    with pytest.raises(ClashingDecisions) as caught:
+        ds.apply(mine)
+    (clash,) = caught.value.clashes  # d has no value that could be written over
+    assert (clash.id, [s.value for s in clash.sides]) == (c, [5, 3])
+    with pytest.raises(InvalidArgument, match="version 3"):
+        ds.apply([{"id": c, "quality": 5, "version": 3}])
 
 
 @pytest.mark.parametrize(("take", "quality"), [("mine", 5), ("theirs", 4)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -96,13 +97,11 @@ class EarlierVersions:
 
     def _store(self, version: int) -> Store | None:
         if version not in self._stores:
-            try:
-                grows = self._ds.manifest.growing or self._ds.store.address
-                path = self._ds.path
+            self._stores[version] = None
+            with suppress(DatasetNotFound):  # it was removed, or the dataset is at an address
+                grows, path = self._ds.manifest.growing or self._ds.store.address, self._ds.path
                 at = self._ds.store.at(version) if grows else open_store(History.of(path).at(version))
                 self._stores[version] = at
-            except DatasetNotFound:
-                self._stores[version] = None
         return self._stores[version]
 
     def _numbers_at(self, version: int) -> Mapping[str, int]:
