@@ -169,6 +169,12 @@ def panel(title: str, text: str) -> Panel:
     return Panel(title, curve, {name: score for name, score in rows if not name.startswith("step ")})
 
 
+def panels(said: dict[str, str]) -> list[Panel]:
+    """The curves of all sections that have one."""
+    with_curve = {r.title for r in RUNS if r.least is not None}
+    return [panel(title, part) for title, part in said.items() if title in with_curve]
+
+
 def picture(curves: list[Panel]) -> str:
     """All curves as one SVG: score, or success, over steps, with the references as lines across."""
     width, height, gap = 300, 170, 50
@@ -229,9 +235,7 @@ def write(results: list[tuple[Result, Result | None]]) -> None:
     said = sections(text) | {result.run.title: section(result, rival) for result, rival in results}
     said = {r.title: said[r.title] for r in RUNS if r.title in said}
     (docs / "reference" / "learning-curves.md").write_text(insert(text, "\n\n".join(said.values())), encoding="utf-8")
-    with_curve = {r.title for r in RUNS if r.least is not None}
-    curves = [panel(title, part) for title, part in said.items() if title in with_curve]
-    (docs / "pictures" / "examples.svg").write_text(picture(curves), encoding="utf-8")
+    (docs / "pictures" / "examples.svg").write_text(picture(panels(said)), encoding="utf-8")
 
 
 def main() -> int:
