@@ -2,7 +2,8 @@
 
 python benchmarks/defects                  seeds that were not used before, which are printed
 python benchmarks/defects --seeds 41,42    these
-python benchmarks/defects --quick          one seed, one family, no peers
+python benchmarks/defects --quick          one family, no peers
+python benchmarks/defects --write          and put the tables into docs/reference/planted-faults.md
 
 A fault is found if a finding of its code names its episode. A false finding is an error or a warning that names an
 episode without a fault; findings that name more than half of the episodes are about the dataset. The same holds for
@@ -12,11 +13,13 @@ the checkers of `peers`, which read the files of LeRobot in the same run.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -27,29 +30,35 @@ from planting import CODES
 import rlds_cli
 from rlds_cli.measures import Measures
 
+PAGE = Path(__file__).parents[2] / "docs/reference/planted-faults.md"
+START, END = "<!-- figures -->", "<!-- end of figures -->"
+
 
 def table(seeds: list[int], families: list[str], scores: Mapping[str, Score]) -> None:
     """Print which faults we find in the files of each family."""
-    print(f"seeds {', '.join(map(str, seeds))}; {EPISODES} episodes each, one of each kind")
-    print(f"found of {len(seeds)}, {', '.join(STRENGTHS)}:\n")
+    print(f"Seeds {', '.join(map(str, seeds))}: {EPISODES} episodes each, one of each kind, at three strengths.")
+    print(f"Found of {len(seeds)} each, {', '.join(STRENGTHS)}:\n")
     print(f"| fault | {' | '.join(families)} |\n|---|{'---|' * len(families)}")
     for code in CODES:
         print(f"| `{code}` | {' | '.join(scores[n].cell(code) for n in families)} |")
     print(f"| all | {' | '.join(share(scores[n].of()) for n in families)} |\n")
     every = [(k, x) for n in families for k in range(3) for x in scores[n].of(strengths=[k])]
     told = ", ".join(f"{STRENGTHS[k]} {share([x for j, x in every if j == k])}" for k in range(3))
-    print(f"recall: {share([x for _, x in every])}; {told}")
-    print(f"false findings, clean copies: {false(scores[n].false_clean for n in families)}", end=" ")
+    print(f"* recall: {share([x for _, x in every])}; {told}")
+    print(f"* false findings, clean copies: {false(scores[n].false_clean for n in families)}", end=" ")
     print(f"in {sum(scores[n].clean for n in families):,} episodes")
-    print(f"false findings, beside planted faults: {false(scores[n].false for n in families)}", end=" ")
+    print(f"* false findings, beside planted faults: {false(scores[n].false for n in families)}", end=" ")
     print(f"in {sum(scores[n].episodes for n in families):,} episodes\n")
 
 
-def beside_peers(scores: Mapping[str, Score], peers: tuple[Peer, ...], not_run: Mapping[str, str]) -> None:
+def beside_peers(
+    seeds: list[int], scores: Mapping[str, Score], peers: tuple[Peer, ...], not_run: Mapping[str, str]
+) -> None:
     """Print what the peers find in the files of LeRobot, beside ours."""
     ran = [p for p in peers if p.name not in not_run]
     for name, why in not_run.items():
-        print(f"{name}: not run: {why}")
+        print(f"* {name}: not run: {why}")
+    print(f"The files of LeRobot, found of {len(seeds)} each; a dash where a checker has no code for a kind:")
     columns = ["LeRobot", *(p.name for p in ran)]
     of = {p.name: p.looks_for for p in ran} | {"LeRobot": set(CODES)}
     print(f"\n| fault | rlds | {' | '.join(columns[1:])} |\n|---|{'---|' * len(columns)}")
@@ -60,7 +69,7 @@ def beside_peers(scores: Mapping[str, Score], peers: tuple[Peer, ...], not_run: 
     print(f"| false, clean copies | {' | '.join(rate(scores[n].false_clean, scores[n].clean) for n in columns)} |")
     print(f"| false, beside faults | {' | '.join(rate(scores[n].false, scores[n].episodes) for n in columns)} |\n")
     for p in ran:
-        print(f"{p.name}: false by its codes: {false([scores[p.name].false_clean, scores[p.name].false])}")
+        print(f"* {p.name}: false by its codes: {false([scores[p.name].false_clean, scores[p.name].false])}")
 
 
 def share(found: list[bool]) -> str:
@@ -132,14 +141,21 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", default=f"{int(time.time())},{int(time.time()) % 86400}")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     os.environ.setdefault("RLDS_OFFLINE", "1")
     seeds, families = [int(s) for s in given.seeds.split(",")], list(FAMILIES)[: 1 if given.quick else None]
     peers = () if given.quick else PEERS
     scores, not_run = run(seeds, families, with_peers=bool(peers))
-    table(seeds, families, scores)
-    if peers:
-        beside_peers(scores, peers, not_run)
+    text = io.StringIO()
+    with redirect_stdout(text):
+        table(seeds, families, scores)
+        if peers:
+            beside_peers(seeds, scores, peers, not_run)
+    print(text.getvalue(), flush=True)
+    if given.write:
+        before, _, rest = PAGE.read_text().partition(START)
+        PAGE.write_text(f"{before}{START}\n{text.getvalue().strip()}\n\n{END}{rest.partition(END)[2]}")
     cost()
 
 
