@@ -6,18 +6,22 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import run_rlds
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from loader_data import episode
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
-from rlds_cli.dataset.decisions import planning
+from rlds_cli.dataset.decisions import account, planning, tables
+from rlds_cli.dataset.decisions.decision import Decision
 from rlds_cli.errors import ClashingDecisions, InvalidArgument, NameTaken, RldsError
-from rlds_cli.store import History
+from rlds_cli.store import History, StoredColumn
 
 
 @pytest.fixture
@@ -477,3 +481,41 @@ def test_kappa_is_not_defined_where_both_always_say_the_same(home: Path) -> None
         journal.add([{"id": i, "labels": {"success": 1}, "by": name} for i in ids_of(ds)])
     (found,) = journal.agreement().labels
     assert (found.kappa, found.agreed) == (None, 3)
+
+
+# -- files of decisions
+
+TEXTS = st.one_of(
+    st.text(st.characters(codec="utf-8"), max_size=12),
+    st.sampled_from(["3", "true", "null", " 1.5 ", "nan", '"', '"quoted"', "a,b", "two\nlines", "", "[]", "-0", "1e5"]),
+)
+
+
+@st.composite
+def made_decisions(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Decisions whose labels have values of one kind each."""
+    kind = draw(st.sampled_from([st.booleans(), st.integers(-(2**40), 2**40), st.floats(-1e9, 1e9), TEXTS]))
+    found = []
+    for k in range(draw(st.integers(1, 6))):
+        first = draw(st.integers(0, 50))
+        does = draw(st.sampled_from([{}, {"do": "drop"}, {"do": "keep", "first": first, "stop": first + 3},
+                                     {"do": "subtask", "first": first, "stop": first + 1, "text": None}]))  # fmt: skip
+        labels = {"mark": draw(st.one_of(st.none(), kind)), "note": draw(st.one_of(st.none(), TEXTS))}
+        labels = {name: v for name, v in labels.items() if draw(st.booleans())}
+        about = {"by": draw(st.text("ab, \"'", max_size=5)), "comment": draw(TEXTS), "version": draw(st.integers(0, 9))}
+        found.append({"id": f"{k:032x}", **does, "labels": labels, **about})
+    return found
+
+
+@given(made_decisions())
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_decisions_come_back_from_their_file(home: Path, tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    with_texts = SimpleNamespace(own_columns=("note",), own_column=lambda name: StoredColumn.of(["seen"], name))
+    decisions = [Decision(**r) for r in records]
+    file = tmp_path / "decisions.csv"
+    file.write_bytes(tables.as_csv(decisions).encode())
+    again = tables.read_file(file, with_texts)  # type: ignore[arg-type]
+    assert [d.record() for d in again] == [d.record() for d in decisions]
+    assert [d.key for d in again] == [d.key for d in decisions]
+    told = list(account.read(json.loads(json.dumps(account.told(decisions)))))
+    assert sorted(d.key for d in told) == sorted(d.key for d in decisions)

@@ -179,7 +179,7 @@ def as_csv(decisions: Sequence[Decision]) -> str:
         *([_REVIEWS] if any(d.reviews for d in decisions) else []),
     ]
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    writer = csv.writer(out)  # which quotes a carriage return only if it ends lines, as RFC 4180 has it
     writer.writerow(names)
     for d in decisions:
         said = {name: value for name, value in d.record().items() if name in _OWN}
