@@ -452,7 +452,7 @@ def size() -> Figures:
     """Measure the scripts and the style that a page fetches."""
     id = filmed("local/filmed", 1, 60)
     largest, named = 0, quote(id, safe="")
-    places = [f"d/{named}", f"q/{named}", f"e/{named}/0", f"e/{named}/0?decide=table", f"c/{named}/0"]
+    places = [f"d/{named}", f"q/{named}", f"s/{named}", f"e/{named}/0", f"e/{named}/0?decide=table", f"c/{named}/0"]
     with browser() as tabs, viewer("--by", "ann") as (address, _pid):
         for target in ("#/", *(f"#/{place}" for place in places)):
             page = tabs.visit(address + target)

@@ -1,8 +1,7 @@
 """Take pictures of the viewer, and of the reports of the embedded samples, for a person to look at.
 
 ``report.png`` in the folder is the picture of docs/guides/report.md: the head of one report and its episode
-distributions. ``view-home.png``, ``view-episodes.png``, ``view-episode.png`` and ``view-sheet.png`` are kept in docs,
-too.
+distributions. ``view-*.png`` and ``decide-*.png`` are kept in docs/pictures, too.
 
 Usage: python scripts/screenshots.py [FOLDER]        needs Chromium; default folder: screenshots
 """
@@ -24,6 +23,7 @@ sys.path.extend(str(ROOT / "tests" / name) for name in ("support", "contract"))
 
 import chromium  # noqa: E402
 import page_data  # noqa: E402
+import walk  # noqa: E402
 from viewer import viewing  # noqa: E402
 
 import rlds_cli  # noqa: E402
@@ -57,6 +57,7 @@ PAGES = {
         760,
     ),
 }
+WALK = 700  # pixels, the height of the window in which one decides
 SHOWN, COLOURS = "sample-pendulum-d4rl", 64  # the report in the README
 HIDE = "document.querySelectorAll('section').forEach(s => s.hidden = s.id != 'distributions')"
 BOTTOM = "Math.ceil(document.getElementById('distributions').getBoundingClientRect().bottom + scrollY) - 2"
@@ -85,6 +86,7 @@ def main(folder: Path) -> int:
                 complaints += [f"{page.name}, {name}: {c}" for c in tab.complaints]
         for_readme(browser, folder)
         complaints += viewer(browser, folder)
+        complaints += deciding(browser, folder)
     print(f"{len(pages)} reports, {len(pages) * len(VIEWS) + len(PAGES)} pictures in {folder}")
     print(*complaints, sep="\n", end="\n" if complaints else "")
     return 1 if complaints else 0
@@ -117,12 +119,36 @@ def viewer(browser: chromium.Browser, folder: Path) -> list[str]:
                     tab.run(f"{pressed}.click()")
                 tab.wait_for(f"Boolean({there})")
                 time.sleep(2)  # curves and pictures below
-                file = folder / f"view-{name}.png"
-                shot = tab.call("Page.captureScreenshot", format="png")["data"]  # what the window shows
-                with Image.open(io.BytesIO(base64.b64decode(shot))) as page:
-                    page.convert("RGB").quantize(128).save(file, optimize=True)
+                shot(tab, folder / f"view-{name}.png")
                 complaints += [f"view-{name}: {c}" for c in tab.complaints]
     return complaints
+
+
+def shot(tab: chromium.Page, file: Path) -> None:
+    """Write a picture of what the window shows."""
+    taken = tab.call("Page.captureScreenshot", format="png")["data"]
+    with Image.open(io.BytesIO(base64.b64decode(taken))) as page:
+        page.convert("RGB").quantize(128).save(file, optimize=True)
+
+
+def deciding(browser: chromium.Browser, folder: Path) -> list[str]:
+    """Write a picture of each step from forty episodes to a saved selection; return what the pages complain of."""
+    with tempfile.TemporaryDirectory() as home:
+        os.environ |= {"HOME": home, "RLDS_HOME": f"{home}/rlds"}
+        page_data.faulty()
+        with viewing() as server:
+            tab = browser.visit(server.address, width=1280, height=WALK)
+
+            def picture(name: str) -> None:
+                time.sleep(7 if name in ("review", "saved") else 2)  # what was said last goes away
+                shot(tab, folder / f"decide-{name}.png")
+
+            walk.walk(tab, picture)
+            tab.run("location.hash = '#/c/local%2Freaching/3?with=2&step=30'")
+            tab.wait_for("document.querySelectorAll('.cm .cam canvas[data-row]').length === 4")
+            tab.size(1280, 760)
+            picture("compare")
+            return [f"decide: {c}" for c in tab.complaints]
 
 
 if __name__ == "__main__":

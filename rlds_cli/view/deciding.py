@@ -10,6 +10,7 @@ from __future__ import annotations
 import getpass
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,13 @@ def labels_of(query: Query, ds: Dataset) -> Labels:
     if query.labels is not None:
         return query.labels.fitting(ds)
     beside = query.kept(ds).journal.labels
-    return (read_labels(beside) if beside.exists() else replace(USUAL, beside=str(beside))).fitting(ds)
+    return (read_labels(beside) if beside.exists() else replace(USUAL, beside=_said_path(beside))).fitting(ds)
+
+
+def _said_path(path: Path) -> str:
+    """Return a path as people say it: from their own directory on."""
+    own = Path.home()
+    return f"~/{path.relative_to(own)}" if path.is_relative_to(own) else str(path)
 
 
 def decisions(query: Query) -> Response:

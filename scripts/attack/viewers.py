@@ -29,6 +29,8 @@ ADDRESSES: Mapping[str, tuple[str, ...]] = {
     "api/step": ("d", "v", "episode", "step"),
     "api/decisions": ("d", "v", "episode", "by"),
     "api/queue": ("d", "v", "where", "sort", "descending", "order", "seed", "of", "by", "first", "count"),
+    "api/plan": ("d", "v", "field"),
+    "media/decisions": ("d", "v"),
     "api/curves": ("d", "v", "episode", "field", "first", "stop", "width"),
     "media/frame": ("d", "v", "episode", "step", "field", "height", "low", "high"),
     "media/video": ("d", "v", "field", "video"),
@@ -200,7 +202,7 @@ def changes(scene: Scene) -> None:
             *({"Content_Type": ""}, {"Content_Type": "text/plain"}, {"Content_Type": "multipart/form-data"}),
             *({"Host": "attacker.example"}, {"Transfer_Encoding": "chunked"}),
         )
-        for path, how in itertools.product(("decide", "undo"), foreign):
+        for path, how in itertools.product(("decide", "undo", "apply"), foreign):
             status, _ = viewer.change(path, good, **how)
             if status not in (400, 403, 411, 415, 421):
                 scene.fault(f"{path} with {how} is answered with {status}")
@@ -214,7 +216,7 @@ def changes(scene: Scene) -> None:
             b'{"by": 1e999}',
             b'{"by": "\\ud800"}',
         )
-        for path, body in itertools.product(("decide", "undo"), bodies):
+        for path, body in itertools.product(("decide", "undo", "apply"), bodies):
             if viewer.change(path, body)[0] not in (404, 422):
                 scene.fault(f"{path} with {body[:20]!r} is not refused")
         if viewer.change("decide", b" " * (2 << 20))[0] not in (0, 413):
@@ -236,6 +238,9 @@ def changes(scene: Scene) -> None:
         for one in wrong:
             if viewer.change("decide", {"by": "ann", "episodes": [one]})[0] != 422:
                 scene.fault(f"{str(one)[:200]} is not refused")
+        for name in (*PATHS, *TEXTS, "a/b", "..", "x" * 300, 5, None, "@", "~0"):
+            if viewer.change("apply", {"as": name, "revision": 0})[0] not in (409, 422):
+                scene.fault(f"a dataset is made as {str(name)[:80]}")
         if count := _decided(scene):
             scene.fault(f"{count} decisions were kept of requests that were refused")
         markup = "<img src=x onerror=alert(1)>"

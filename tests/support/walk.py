@@ -20,6 +20,7 @@ def walk(page: chromium.Page, picture: Picture = lambda name: None, *, by: str =
     """Go from the home to ``local/reaching@clean``; ``picture`` is called with the name of each step."""
     press(page, ".hm-entry", "local/reaching")
     page.wait_for("document.querySelectorAll('.tb-row:not(.tb-wait)').length && document.querySelector('.hg-plot')")
+    page.wait_for("[...document.querySelectorAll('.pic')].filter(i => i.naturalWidth).length > 8")
     picture("table")
     press(page, ".tb-bar a", "Decide")
     page.wait_for("document.querySelector('.dc-form')")

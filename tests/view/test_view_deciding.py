@@ -118,7 +118,7 @@ def test_what_is_no_json_object_is_refused(viewer: Viewer, body: bytes) -> None:
         {"decisions": [{"do": "drop", "reviews": "../x"}]},
         {"decisions": "drop"},
     ],
-    ids=str,
+    ids=lambda change: str(change)[:60],
 )
 def test_what_is_not_understood_is_refused_and_nothing_is_kept(
     viewer: Viewer, ids: list[str], change: dict[str, Any]
