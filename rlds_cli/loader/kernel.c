@@ -37,16 +37,20 @@ static inline void multiply(u64 a, u64 b, u64 *high, u64 *low) {
   *high = (u64)(product >> 64), *low = (u64)product;
 }
 
-static inline void philox(const Stream *s, u64 block, u64 out[4]) {
-  u64 a = block + 1, b = s->salt + (a == 0), c = 0, d = 0, k0 = s->seed, k1 = s->key; /* NumPy counts, then draws */
+/* Some blocks, 4 words each; two at a time take two thirds of the time, since neither waits for the other. */
+static inline __attribute__((always_inline)) void philox(const Stream *s, u64 block, const int blocks, u64 *out) {
+  u64 a[2], b[2], c[2] = {0}, d[2] = {0}, k0 = s->seed, k1 = s->key;
+  for (int j = 0; j < blocks; j++) a[j] = block + 1 + (u64)j, b[j] = s->salt + (a[j] == 0); /* NumPy counts, then draws */
   for (int round = 0; round < 10; round++) {
-    u64 high0, low0, high1, low1;
-    multiply(0xD2E7470EE14C6C93ull, a, &high0, &low0);
-    multiply(0xCA5A826395121157ull, c, &high1, &low1);
-    a = high1 ^ b ^ k0, b = low1, c = high0 ^ d ^ k1, d = low0;
+    for (int j = 0; j < blocks; j++) {
+      u64 high0, low0, high1, low1;
+      multiply(0xD2E7470EE14C6C93ull, a[j], &high0, &low0);
+      multiply(0xCA5A826395121157ull, c[j], &high1, &low1);
+      a[j] = high1 ^ b[j] ^ k0, b[j] = low1, c[j] = high0 ^ d[j] ^ k1, d[j] = low0;
+    }
     k0 += 0x9E3779B97F4A7C15ull, k1 += 0xBB67AE8584CAA73Bull;
   }
-  out[0] = a, out[1] = b, out[2] = c, out[3] = d;
+  for (int j = 0; j < blocks; j++) out[4 * j] = a[j], out[4 * j + 1] = b[j], out[4 * j + 2] = c[j], out[4 * j + 3] = d[j];
 }
 
 /* Words number first, first + 1, ... of a stream. */
@@ -54,7 +58,7 @@ API void rlds_words(const Stream *s, i64 first, i64 n, u64 *out) {
   u64 four[4], block = ~0ull;
   EACH {
     u64 at = (u64)(first + i);
-    if (at / 4 != block) philox(s, block = at / 4, four);
+    if (at / 4 != block) philox(s, block = at / 4, 1, four);
     out[i] = four[at % 4];
   }
 }
@@ -72,11 +76,17 @@ static inline i64 number_at(const Numbers *p, i64 i) {
 /* Draws in [0, 1) times scale, for each sample number. */
 API void rlds_uniform(const Stream *s, const Numbers *p, i64 n, double scale, double *out) {
   const double factor = scale * 0x1p-53;
-  u64 four[4], block = ~0ull;
-  EACH {
+  u64 word[8], block = ~0ull;
+  i64 done = 0;
+  if (!p->list && p->step == 1 && p->first % 4 == 0)
+    for (; done + 8 <= n; done += 8) {
+      philox(s, (u64)(p->first + done) / 4, 2, word);
+      for (int k = 0; k < 8; k++) out[done + k] = (double)(word[k] >> 11) * factor;
+    }
+  for (i64 i = done; i < n; i++) {
     u64 at = (u64)number_at(p, i);
-    if (at / 4 != block) philox(s, block = at / 4, four);
-    out[i] = (double)(four[at % 4] >> 11) * factor;
+    if (at / 4 != block) philox(s, block = at / 4, 1, word);
+    out[i] = (double)(word[at % 4] >> 11) * factor;
   }
 }
 

@@ -156,10 +156,10 @@ _gather, _find = _KERNEL.rlds_gather, _KERNEL.rlds_find
 
 def address(array: Array) -> int:
     """Return the address of an array's first byte; it holds while the array is kept."""
-    flags = array.flags
-    if flags.writeable and flags.c_contiguous and array.size:  # in a third of the time
-        return ctypes.addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
-    return int(array.__array_interface__["data"][0])
+    try:
+        return ctypes.addressof(c_char.from_buffer(array))  # type: ignore[arg-type]  # in a third of the time
+    except (TypeError, ValueError):  # it is read-only, empty, or its rows lie apart
+        return int(array.__array_interface__["data"][0])
 
 
 # -- random numbers
@@ -249,6 +249,7 @@ class PrefixTable:
         if total and not (len(guide) > (total - 1) >> shift and guide.min() >= 0 and guide.max() < count):
             raise ValueError(f"a guide table that does not fit {count:,} intervals")
         self.struct = _Prefix(count, total, shift, address(bounds), address(guide))
+        self.sent = byref(self.struct)
 
     def find(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
         """Return the interval of every number [K], and the number's place within it.
@@ -260,7 +261,7 @@ class PrefixTable:
         """
         numbers = np.ascontiguousarray(numbers, np.int64)
         interval, within = np.empty((2, *numbers.shape), np.int64)
-        bad = _KERNEL.rlds_find(byref(self.struct), address(numbers), numbers.size, address(interval), address(within))
+        bad = _KERNEL.rlds_find(self.sent, address(numbers), numbers.size, address(interval), address(within))
         if bad >= 0:
             raise IndexError(f"number {numbers.reshape(-1)[bad]} of {self.struct.total}")
         return interval, within
@@ -304,6 +305,7 @@ class SumTree:
         self._least = [self._sums[0], *(_aligned(size) for size in padded[1:])]
         addresses = [(c_void_p * _LEVELS)(*map(address, level)) for level in (self._sums, self._least)]
         self._tree = _Tree(count, len(sizes), *addresses)
+        self._sent = byref(self._tree)
         self.fill(mass)
 
     @property
@@ -323,7 +325,7 @@ class SumTree:
 
     def _top(self) -> tuple[float, float]:
         total, smallest = c_double(), c_double()
-        _KERNEL.rlds_tree_top(byref(self._tree), byref(total), byref(smallest))
+        _KERNEL.rlds_tree_top(self._sent, byref(total), byref(smallest))
         return total.value, smallest.value
 
     def fill(self, masses: Floats | float) -> None:
@@ -335,7 +337,7 @@ class SumTree:
         if not 0 <= first <= stop <= self.count:
             raise IndexError(f"numbers {first} to {stop} of {self.count}")
         self._sums[0][first:stop] = masses
-        _KERNEL.rlds_tree_renew(byref(self._tree), first, stop)
+        _KERNEL.rlds_tree_renew(self._sent, first, stop)
 
     def extend(self, masses: Floats) -> None:
         """Add numbers at the end; there must be room for them."""
@@ -348,7 +350,7 @@ class SumTree:
     def find(self, u: Floats) -> IntArray:
         """Return the number that each draw ``u`` [K], in [0, 1), falls on."""
         u, out = np.ascontiguousarray(u, np.float64), np.empty(len(u), np.int64)
-        _KERNEL.rlds_tree_find(byref(self._tree), address(u), len(u), address(out))
+        _KERNEL.rlds_tree_find(self._sent, address(u), len(u), address(out))
         return out
 
     def weigh(self, numbers: IntArray, beta: float) -> tuple[Floats, Floats]:
@@ -356,7 +358,7 @@ class SumTree:
         numbers = np.ascontiguousarray(numbers, np.int64)
         chance, weight = np.empty((2, len(numbers)))
         bad = _KERNEL.rlds_tree_weigh(
-            byref(self._tree), address(numbers), len(numbers), beta, address(chance), address(weight)
+            self._sent, address(numbers), len(numbers), beta, address(chance), address(weight)
         )
         if bad >= 0:
             raise IndexError(f"number {numbers[bad]} of {self.count}")
@@ -376,8 +378,8 @@ class SumTree:
         """
         out = np.empty((5, len(positions)), np.int64)
         sent, kept = _numbers(positions)
-        tree, of, to = byref(self._tree), byref(prefix.struct), address(out)
-        bad = _KERNEL.rlds_tree_draw(tree, of, byref(_Stream(*stream)), byref(sent), len(positions), beta, to)
+        of = byref(_Stream(*stream))
+        bad = _KERNEL.rlds_tree_draw(self._sent, prefix.sent, of, byref(sent), len(positions), beta, address(out))
         del kept
         if bad >= 0:
             raise IndexError(f"number {out[0, bad]} of {prefix.struct.total}")
@@ -395,9 +397,7 @@ class SumTree:
         numbers, priority = np.ascontiguousarray(numbers, np.int64), np.ascontiguousarray(priority, np.float64)
         if len(numbers) != len(priority):
             raise ValueError(f"{len(priority)} priorities for {len(numbers)} numbers")
-        bad = _KERNEL.rlds_tree_update(
-            byref(self._tree), address(numbers), address(priority), len(numbers), eps, alpha, most
-        )
+        bad = _KERNEL.rlds_tree_update(self._sent, address(numbers), address(priority), len(numbers), eps, alpha, most)
         return None if bad < 0 else int(bad)
 
 
@@ -824,7 +824,7 @@ class StepReader:
         self.n, room = n, np.empty((2, max(n, 1)), np.int64)
         samples = _Samples(address(room[0]), address(room[1]), None, 0)
         self._kept = plan, prefix, room, samples
-        self._plan, self._prefix, self._samples = plan.at, byref(prefix.struct), byref(samples)
+        self._plan, self._prefix, self._samples = plan.at, prefix.sent, byref(samples)
         self._room = samples.episode, samples.number
 
     def write(self, numbers: IntArray, places: int) -> None:
