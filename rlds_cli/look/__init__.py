@@ -15,7 +15,7 @@ makes the pages beside a pushed dataset, and a `CollectionPage` is that of sever
 
 A record is made by a module of `report` (`summary`, `episodes`, `diff`, `catalogue`, `tracing`, ...), drawn on a
 terminal by one of `pages`, and as HTML by `html` and `rendering`; `card` and `croissant` are for other programs.
-`checks` has a module for what is looked at (`values`, `episodes`, `frames`, `ages`, `source`), whose checks of a
+`checks` has a module for what is looked at (`values`, `episodes`, `frames`, `alignment`, ...), whose checks of a
 `subject` are called by `run`; `measures` has the numbers of episodes. `files` finds files that are not datasets.
 """
 

@@ -166,11 +166,6 @@ class FieldSummary:
     elements: tuple[ElementStats, ...] | None = None
 
 
-def summarise_fields(ds: Dataset, *, elements: bool = False) -> tuple[FieldSummary, ...]:
-    """Summarise all fields in the order of a page: observations, actions, outcomes, others, infos."""
-    return tuple(_summarise(ds, f, elements) for f in sorted(ds.schema.values(), key=rank))
-
-
 def _summarise(ds: Dataset, f: Field, elements: bool) -> FieldSummary:
     stats = ds.stats.get(f.name)
     numbers = _over_elements(stats) if stats and stats.count else {}
@@ -244,7 +239,7 @@ def summarise(
         about=said,
         archive=m.archive,
         counts=of_episodes(m.counts),
-        fields=summarise_fields(ds, elements=elements),
+        fields=tuple(_summarise(ds, f, elements) for f in sorted(ds.schema.values(), key=rank)),
         returns=None if returns is None else distribution(returns),
         lengths=distribution(ds.episodes["length"]),
         scores=None if returns is None else _normalized(ds, returns),
