@@ -6,12 +6,19 @@
 "use strict";
 
 const STOP = new Set(
-  "a an and are as at be but by can do does for from has have how i if in into is it its me my of on or the there this to was what when where which who why will with you your".split(" "),
+  "a an and are as at be but by can do does for from has have how i if in into is it its me my of on or the there this to was what when where which use using usage who why will with you your".split(" "),
 );
 
 // What people type, and the words of these pages.
 const SAME = {
   bucket: ["s3"],
+  license: ["licence"],
+  gpu: ["cuda"],
+  cuda: ["gpu"],
+  ram: ["memory"],
+  filter: ["select", "where"],
+  rename: ["move"],
+  storage: ["store", "disk"],
   browser: ["view"],
   citation: ["cite"],
   dataset: ["data"],
@@ -33,7 +40,7 @@ function stem(word) {
   const short = w.replace(/(?:ation|ating|ated|ate|ing|ed|e)$/, "");
   if (short.length >= 3) w = short;
   w = w.replace(/([bdgmnprt])\1$/, "$1"); // mapping, map
-  return w.replace(/is$/, "iz"); // normalise, normalize
+  return w.replace(/is$/, "iz").replace(/^(.{4,})our$/, "$1or"); // normalise, normalize; behaviour, behavior
 }
 
 function words(text) {
@@ -113,7 +120,7 @@ class Index {
       const hits = titled.reduce((a, b, i) => a + (b ?? 0) * weight[i], 0);
       score += (section.top ? 3 : 2.4) * hits * Math.sqrt(titled.filter(Boolean).length / section.heading.size || 0);
       if (!score) continue;
-      score *= (covered / sum) ** 2 * (section.boost ?? this.pages.get(section.page)?.boost ?? 1);
+      score *= (covered / sum) ** 1.4 * (section.boost ?? this.pages.get(section.page)?.boost ?? 1);
       const page = pages.get(section.page) ?? { page: section.page, score: 0, sections: [] };
       page.sections.push({ section, score, terms: said });
       page.score = Math.max(page.score, score);

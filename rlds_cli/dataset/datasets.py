@@ -804,7 +804,7 @@ class Dataset(Shortcuts):
         ----------
         decisions : path, pandas.DataFrame, sequence of mappings, or DecisionJournal
             A CSV file or a table with a row for each, records, or those of ``ds.decisions()`` that this version lacks;
-            see docs/guides/decisions.md.
+            see docs/reference/decisions.md.
         by : str
             Who has made those that do not say it.
         take : str or sequence of str
@@ -836,7 +836,7 @@ class Dataset(Shortcuts):
         return self._opened(applying.apply(self, decided, editing.Target(name, force, copy, cache_dir), self._opened))
 
     def decisions(self, *, cache_dir: StrPath | None = None) -> DecisionJournal:
-        """Return the journal of decisions on this dataset, in the home; see docs/guides/decisions.md.
+        """Return the journal of decisions on this dataset, in the home; see docs/reference/decisions.md.
 
         Parameters
         ----------

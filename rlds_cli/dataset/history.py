@@ -47,7 +47,7 @@ class Version:
     tags : tuple of str
         Its names.
     decisions : sequence of mappings
-        Who decided what, and when, if decisions made it; see docs/guides/decisions.md.
+        Who decided what, and when, if decisions made it; see docs/reference/decisions.md.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Every fault at every place, with one source and with a mirror; docs/guides/downloading.md has the outcomes."""
+"""Every fault at every place, with one source and with a mirror; docs/reference/faults.md has the outcomes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlds_cli.base.http.client import RetryPolicy
 from rlds_cli.errors import TransferError
 from rlds_cli.places import RemoteFile
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "downloading.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "faults.md"
 SHORT = RetryPolicy(attempts=4, first=0.001, longest=0.002, connect=2.0, read=1.0, least=1)
 PATIENCE = {"stall": replace(SHORT, attempts=2, read=0.1)}
 RIGHT = random.Random(1).randbytes(40_000)
