@@ -188,6 +188,9 @@ def test_a_row_that_cannot_be_understood_refuses_the_file(ds: Dataset, tmp_path:
 
 def test_a_dataset_of_the_registry_becomes_another_one(home: Path) -> None:
     ds = rlds_cli.download("sample/pendulum-d4rl")
+    with pytest.raises(InvalidArgument, match="no decisions"):
+        ds.apply(ds.decisions(), name="clean")
+    assert not rlds_cli.find("sample/pendulum-d4rl@clean")
     ds.decisions().add([{"id": ids_of(ds)[0], "do": "drop"}])
     with pytest.raises(InvalidArgument, match="registry"):
         ds.apply(ds.decisions())

@@ -93,6 +93,11 @@ def apply(ds: OpenDataset, decided: Decided, to: Target, newest: Callable[[Path]
         if to.name is None:
             ds = newest(History.of(ds.path).path)
         new = decided.lacking(ds)
+        if to.name is not None and not new.decisions:
+            raise InvalidArgument(
+                f"There are no decisions that {ds.id} does not have yet. Nothing was made.",
+                hint=f"rlds view {ds.id}, or a file of decisions; rlds select {ds.id} --as {to.name} copies it",
+            )
         settled = planning.settle(ds, new.decisions, decided.take)
         _check(ds, settled, to)
         touched = settled.touched()
