@@ -66,6 +66,10 @@ def check(
             "--since", metavar="VERSION|TAG", help="Print what that version does not have; exit 3 if it is not a note."
         ),
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="ID|ADDRESS", help="Find the episodes that are in this dataset as well."),
+    ] = None,
     suppress: Annotated[
         str | None,
         typer.Option("--suppress", metavar="CODE", help="Do not count these findings again.", autocompletion=_codes),
@@ -88,8 +92,6 @@ def check(
     verbose: options.Verbose = False,
 ) -> None:
     """Check the content of a dataset for errors. Exit 1 if there are any.
-
-    The checks find NaN, merged episodes, duplicates, missing frames, and wrong flags, bounds and counts:
 
     Errors: not-finite, final-not-finite, no-frame, broken-frame, truncated-inside,
     unflagged-end, end-differs.
@@ -126,16 +128,19 @@ def check(
         raise typer.BadParameter(f"--quick needs a dataset; {ref} is an archive, of which all rows are read")
     if reader is not None and is_dataset:
         raise typer.BadParameter(f"--reader reads files; {ref} is a dataset")
-    if not is_dataset and (measure or fn or since or suppress):
-        raise typer.BadParameter(f"measures, --since and --suppress need a dataset; {ref} is an archive")
+    if not is_dataset and (measure or fn or since or suppress or against):
+        raise typer.BadParameter(f"measures, --since, --against and --suppress need a dataset; {ref} is an archive")
     groups = [g for given in measure or () for g in given.split(",")]
+    other: Dataset | None = None
     with out.progress() as progress:
         if is_dataset:
             ds = there or str(target)
             _measure_own(ds, fn or (), cache_dir)
+            other = None if against is None else _opened(against, cache_dir)
             _tell_costs(ds, groups, cache_dir)
-            how = {"quick": quick, "measures": groups, "since": since, "jobs": jobs, "cache_dir": cache_dir}
-            report = look.check(ds, **how, progress=progress)  # type: ignore[arg-type]
+            _tell_costs(other, ["motion"] if other and not quick else [], cache_dir)
+            how = {"quick": quick, "measures": groups, "since": since, "against": other, "jobs": jobs}
+            report = look.check(ds, **how, cache_dir=cache_dir, progress=progress)  # type: ignore[arg-type]
         else:
             report = look.check_archive(
                 Path(target.place), partial(import_files, reader=reader), cache_dir=cache_dir, progress=progress
@@ -147,7 +152,7 @@ def check(
         _print_episodes(report, episodes, quick=quick)
         return
     out.page(look.page(report, ref=ref if is_dataset else ""), report)
-    remote.tell(there)
+    remote.tell(there, other)
     if since is not None and (report.errors or report.warnings):
         raise typer.Exit(_NEW)
     if since is None and (report.errors or (strict and report.warnings)):
@@ -155,7 +160,7 @@ def check(
 
 
 def _print_measures() -> None:
-    """Print all measures, with their units, sources and needs."""
+    """Print all measures, with their units, sources, needs and findings."""
     from rlds_cli import look
 
     found = look.Measures.explained()
@@ -163,6 +168,7 @@ def _print_measures() -> None:
     for m in found:
         parts += [f"{m.name} [{m.unit}]  group {m.group}, version {m.version}", f"    {m.text}"]
         parts.append(f"    source: {m.source};  needs {m.needs}")
+        parts += [f"    finding {limit.code}: {limit.why}" for limit in m.findings]
     out.result(found, visible.lines(parts))
 
 
@@ -179,9 +185,9 @@ def _measure_own(ds: Dataset | str, references: Sequence[str], cache_dir: Path |
         out.note(f"{reference}: {', '.join(names)} are measured; they are words of --where")
 
 
-def _tell_costs(ds: Dataset | str, groups: Sequence[str], cache_dir: Path | None) -> None:
+def _tell_costs(ds: Dataset | str | None, groups: Sequence[str], cache_dir: Path | None) -> None:
     """Say what the computation of measures will read."""
-    if not groups:
+    if not groups or ds is None:
         return
     from rlds_cli import look
 

@@ -73,7 +73,7 @@ def sync(
     out.result(done, _synced(done))
     for d in done:
         if d.selected_from is not None:
-            _compare_measures(d, d.selected_from, cache_dir)
+            _compare_measures(d, d.selected_from, jobs, cache_dir)
         if d.version < d.newest:
             out.note(f"note: {d.id} without #v{d.version} is version {d.newest:,}, which is also on this disk")
 
@@ -93,14 +93,16 @@ def _ask(
     return [*functions, *run], [*hosts, *more]
 
 
-def _compare_measures(d: Synced, source: Path, cache_dir: Path | None) -> None:
+def _compare_measures(d: Synced, source: Path, jobs: int | None, cache_dir: Path | None) -> None:
     """Compute the measures by which episodes were chosen once more, and say where they are other ones here."""
     from rlds_cli import look
     from rlds_cli.dataset import open_dataset
 
     measures = look.Measures(open_dataset(source), cache_dir=cache_dir)
     for account in open_dataset(d.path).manifest.provenance[-1]["args"].get("measured", ()):
-        for says in measures.differing(account):
+        with out.progress() as progress:
+            differing = measures.differing(account, jobs=jobs, progress=progress)
+        for says in differing:
             out.note(f"note: {d.id} has the episodes of the lock; {says}")
 
 

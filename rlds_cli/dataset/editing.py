@@ -46,7 +46,7 @@ from rlds_cli.ted import TASK, TASK_AT, Scalar, Subtasks
 
 LABEL, COMPACT, RESTORE = "label", "compact", "restore"
 _SELECT, _TRIM, _DROP, _SYNC = "select", "trim", "drop", "sync"
-BY_FINDINGS, MEASURED = "drop-findings", "measured"  # codes, and accounts of measures: see docs/reference/measures.md
+BY_FINDINGS, MEASURED = "drop-findings", "measured"  # codes, and accounts of measures: see docs/guides/findings.md
 FROM_FILE = "from"  # the name of a file that names the episodes and their labels
 BY_EPISODE = "(by episode)"  # what the log of versions says where the values of a column differ
 _LONGEST = 60  # characters of the numbers of episodes that the log of versions names

@@ -62,7 +62,7 @@ class Synced:
 
     ``version`` is its number, and ``newest`` that of the newest version here, which an id without a version means.
     ``selected_from`` is the dataset whose episodes were chosen by measures; the account is in the manifest, see
-    docs/reference/measures.md.
+    docs/guides/findings.md.
     """
 
     id: str

@@ -25,7 +25,8 @@ from rlds_cli.look import checks
 from rlds_cli.look.checks import values
 from rlds_cli.look.checks.findings import CODES, Finding, FindingPlace, as_note, of_note
 from rlds_cli.look.checks.run import CHECKS, quick
-from rlds_cli.look.measures.found import RULES
+from rlds_cli.look.measures import whole
+from rlds_cli.look.measures.rules import RULES
 from rlds_cli.look.report import summarise, write_page
 from rlds_cli.make.importing import import_files
 
@@ -913,7 +914,7 @@ def test_findings_of_a_growing_dataset_count_its_episodes() -> None:
 def test_every_code_is_listed() -> None:
     source = "".join(path.read_text() for path in Path(checks.__file__).parent.glob("*.py"))
     of_checks = set(re.findall(r'finding\(\s*"([\w-]+)"', source))
-    of_measures = {rule.code for rule in RULES}
+    of_measures = {*(rule.code for rule in RULES), *whole.CODES}
     assert of_checks | of_measures == {*CODES}
     assert not of_checks & of_measures
 

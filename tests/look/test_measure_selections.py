@@ -121,6 +121,29 @@ def test_another_home_makes_the_same_selection(
     assert rlds_cli.open_dataset("local/arm@clean").fingerprint == wanted["local/arm@clean"]
 
 
+def test_another_home_decodes_the_frames_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A selection by a frozen camera is made by the lock, and the measures of cameras are compared as others are."""
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+    files = faults.write(tmp_path / "files", faults.planted({"frozen-camera": 5}, episodes=12, steps=38, seed=7))
+    ds = rlds_cli.import_files(files, "local/arm")
+    Measures(ds).compute(["camera"], jobs=0)
+    clean = Measures(ds).dropping(["frozen-camera"]).save("seen")
+    assert 5 not in clean.episodes["source_episode"].tolist()
+    lock = tmp_path / "rlds.lock"
+    lock.write_text(rlds_cli.lock(["local/arm@seen"]))
+    rlds_cli.import_files(files, "local/arm", cache_dir=tmp_path / "other")
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "other"))
+    done = run_rlds("sync", lock)
+    assert done.returncode == 0, done.stderr
+    assert b"has the episodes of the lock" not in done.stderr
+    there = rlds_cli.open_dataset("local/arm")
+    assert Measures(there).costs(["camera"])[0].episodes == 0
+    (account,) = account_of(rlds_cli.open_dataset("local/arm@seen"))
+    account["findings"][0]["episodes"] = [5, 6]
+    said = Measures(there).differing(account, jobs=0)
+    assert said == ("frozen-camera does not hold here for 1 episode: 6",)
+
+
 @pytest.mark.parametrize(
     "account",
     [3, {"measures": 3}, {"findings": [{}]}, {"where": "quality_jerk < 1", "among": [[5, 900]]}, {"where": 3}],

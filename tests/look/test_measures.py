@@ -10,6 +10,7 @@ import pytest
 
 import rlds_cli
 from rlds_cli.errors import RldsError
+from rlds_cli.look.measures.rules import RULES
 from rlds_cli.measures import MEASURES, Measures
 from tests.conftest import run_rlds
 
@@ -191,7 +192,10 @@ def test_the_list_explains_all_measures() -> None:
     assert all(
         m["unit"] and m["text"].endswith(".") and m["source"] and m["name"].isidentifier() for m in told.values()
     )
-    assert run_rlds("check", "--list").stdout.count(b"group camera") == 7
+    assert {limit["code"] for m in told.values() for limit in m["findings"] if limit["why"]} == {r.code for r in RULES}
+    listed = run_rlds("check", "--list").stdout
+    assert listed.count(b"group camera") == 8
+    assert b"finding idle: a tenth of the episode" in listed
 
 
 def test_the_home_knows_its_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,9 @@ CODES = (  # of the checks; readers and the registry have codes of their own
     *("constant-element", "constant-reward", "constant-info", "spike", "never-terminated", "both-flags"),
     *("next-unknown", "not-decoded", "uneven-rate", "continues", "stale-observation", "zero-rows", "early-reward"),
     "flags-in-runs",
-    *("time-jump", "dropped-rows", "idle", "frozen-signal", "dead-joint", "encoder-wrap", "saturated-action"),
+    *("time-jump", "time-jitter", "rate-differs", "stale-topic", "not-followed", "underexposed-camera"),
+    *("unusual-return", "unusual-length", "drift", "in-both", "near-in-both"),
+    *("dropped-rows", "idle", "frozen-signal", "dead-joint", "encoder-wrap", "saturated-action"),
     *("inverted-action", "action-lag", "frozen-camera", "black-camera", "overexposed-camera", "blurred-camera"),
     *("lone-task", "swapped-camera", "empty-task", "success-mismatch", "near-duplicate"),
 )

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rlds_cli.base.progress import Progress
 from rlds_cli.dataset import Dataset
 from rlds_cli.look.checks.findings import CheckReport, Finding
-from rlds_cli.look.measures import catalogue, decisions, suppressing
-from rlds_cli.look.measures.catalogue import Measure
+from rlds_cli.look.measures import catalogue, decisions, rules, suppressing
+from rlds_cli.look.measures.comparing import ComparedMeasures
 from rlds_cli.look.measures.decisions import Trimmed
 from rlds_cli.look.measures.found import findings
-from rlds_cli.look.measures.measuring import StoredMeasures
+from rlds_cli.look.measures.rules import Explained
 from rlds_cli.look.measures.suppressing import Suppression
 
 
-class Measures(StoredMeasures):
+class Measures(ComparedMeasures):
     """The measures of the episodes of a dataset.
 
     Parameters
@@ -34,9 +35,9 @@ class Measures(StoredMeasures):
     """
 
     @staticmethod
-    def explained() -> tuple[Measure, ...]:
-        """Return all measures that rlds computes, with their units and sources."""
-        return catalogue.MEASURES
+    def explained() -> tuple[Explained, ...]:
+        """Return all measures that rlds computes, with their units, sources and findings."""
+        return rules.explained()
 
     def findings(self, groups: Iterable[str]) -> tuple[Finding, ...]:
         """Return the findings of groups of measures, which were computed, in the whole version."""
@@ -54,6 +55,8 @@ class Measures(StoredMeasures):
         """Return which steps of the selected episodes stay by ``idle`` or ``openpi-idle``; see `decisions`."""
         return decisions.trimming(self, what)
 
-    def differing(self, account: Mapping[str, Any]) -> tuple[str, ...]:
+    def differing(
+        self, account: Mapping[str, Any], *, jobs: int | None = None, progress: Progress | bool | None = None
+    ) -> tuple[str, ...]:
         """Compute what an account says once more, and say where it differs; see `decisions.differing`."""
-        return decisions.differing(self, account)
+        return decisions.differing(self, account, jobs=jobs, progress=progress)

@@ -23,7 +23,7 @@ _ONE_LEVEL = 1.0  # of 255, which is added to distances: less is noise
 _BLACK, _WHITE, _ALL = 16, 250, 0.99
 NAMES = (
     *("quality_frozen_run", "quality_frozen_share", "quality_black_share", "quality_overexposed_share"),
-    *("quality_sharpness", "quality_broken_frames"),
+    *("quality_sharpness", "quality_brightness", "quality_broken_frames"),
 )
 
 
@@ -120,16 +120,25 @@ def _of_camera(rows: Rows, name: str, k: int, moving: BoolArray) -> Values:
     same &= moving
     edges = np.flatnonzero(np.diff(np.concatenate([[0], same.astype(np.int8), [0]])))
     longest = int((edges[1::2] - edges[::2]).max(initial=0))
-    of_frames = [black / seen, white / seen, float(np.median(np.concatenate(sharp)))] if seen else [np.nan] * 3
+    known = np.concatenate([x[np.isfinite(x)] for x in sharp]) if seen else np.zeros(0)
+    sharpness = float(np.median(known)) if len(known) else np.nan
+    of_frames = [black / seen, white / seen, sharpness, float(look.mean()) / seen] if seen else [np.nan] * 4
     numbers = [longest, same.mean() if length else np.nan, *of_frames, length - seen]
     found = {n: np.array([x], np.float64) for n, x in zip(NAMES, numbers, strict=True)}
     return found | {LOOK: look.ravel() / seen if seen else np.full(PARTS * PARTS, np.nan)}
 
 
 def _sharpness(frames: Array) -> Array:
-    """Return the variance of the Laplacian of the middle of frames [n]."""
+    """Return the energy of the Laplacian in units of that of the gradient, in the middle of frames [n].
+
+    By Parseval's theorem it is a mean of squared spatial frequencies, which contrast and light leave as it is; a frame
+    of one colour has none.
+    """
     height, width = frames.shape[1:3]
     top, left = max(0, (height - _CROP) // 2), max(0, (width - _CROP) // 2)
     g = frames[:, top : top + _CROP, left : left + _CROP].mean(axis=3, dtype=np.float32)
     beside = g[:, 1:-1, :-2] + g[:, 1:-1, 2:] + g[:, :-2, 1:-1] + g[:, 2:, 1:-1]
-    return np.asarray((beside - 4 * g[:, 1:-1, 1:-1]).var(axis=(1, 2)))
+    bend = (beside - 4 * g[:, 1:-1, 1:-1]).var(axis=(1, 2))
+    slope = sum(np.square(np.diff(g, axis=axis)).mean(axis=(1, 2)) for axis in (1, 2))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(bend / slope)

@@ -16,12 +16,12 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.look.checks import run
 from rlds_cli.look.checks.findings import CheckReport, Finding, MeasureSummary, SuppressedFinding, number, ranked
-from rlds_cli.look.measures import catalogue, suppressing
+from rlds_cli.look.measures import catalogue, suppressing, whole
 from rlds_cli.look.measures.asking import Measures
 from rlds_cli.look.measures.found import findings
 from rlds_cli.store import History
 
-MEASURED = "measures"  # the name of the check
+MEASURED, AGAINST = "measures", "against"  # names of checks
 
 
 def check(
@@ -30,6 +30,7 @@ def check(
     quick: bool = False,
     measures: Iterable[str] = (),
     since: str | None = None,
+    against: str | os.PathLike[str] | Dataset | None = None,
     jobs: int | None = None,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
@@ -47,6 +48,9 @@ def check(
         that differ from their siblings are findings, too. See docs/reference/measures.md.
     since : str, optional
         A version of the dataset, ``"v3"``, or a tag: findings that it has, too, are in ``known`` of the report.
+    against : str, path or Dataset, optional
+        Another dataset, such as that of validation: episodes that are in both are findings. Measures of motions are
+        computed for both, unless ``quick``: then equal episodes are found alone.
     jobs : int, optional
         Processes that compute measures; 0 starts none.
 
@@ -55,7 +59,7 @@ def check(
     DatasetNotFound, DamagedDataset, NewerFormat
         As of ``open_dataset``.
     InvalidArgument
-        There is no such group of measures.
+        There is no such group of measures, or ``against`` has no field in common with the dataset.
 
     Examples
     --------
@@ -71,6 +75,9 @@ def check(
     report = run.check(ds, quick=quick, progress=progress)
     if groups:
         report = _measured(report, ds, groups, jobs, cache_dir, progress)
+    if against is not None:
+        other = against if isinstance(against, Dataset) else open_dataset(against, cache_dir=cache_dir)
+        report = _against(report, ds, other, quick=quick, jobs=jobs, cache_dir=cache_dir, progress=progress)
     if since is not None:
         how = {"quick": quick, "measures": groups, "jobs": jobs, "cache_dir": cache_dir, "progress": progress}
         before = open_dataset(f"{_place(ref, ds)}#{since}", cache_dir=cache_dir)
@@ -94,10 +101,8 @@ def _measured(
     progress: Progress | bool | None,
 ) -> CheckReport:
     needed: set[str] = {*groups, "motion"} if "labels" in groups else {*groups}  # by motions, siblings are compared
-    whole = Dataset(ds.store)
-    Measures(whole, cache_dir=cache_dir).compute(needed, jobs=jobs, progress=progress)
-    m = Measures(whole, cache_dir=cache_dir)
-    found = tuple(replace(f, check=MEASURED) for f in findings(m, tuple(groups)))
+    m = _computed(ds, needed, jobs, cache_dir, progress)
+    found = tuple(replace(f, check=MEASURED) for f in (*findings(m, tuple(groups)), *whole.drifts(m, tuple(groups))))
     names = [x.name for x in catalogue.MEASURES if x.group in groups]
     lacking = {n: f"the dataset has no {needs}" for n in names if (needs := m.lacks(n))}
     told = tuple(_summary(m, n) for n in names if n not in lacking)
@@ -111,6 +116,41 @@ def _measured(
             measures=told,
         )
     )
+
+
+def _computed(
+    ds: Dataset,
+    groups: Iterable[str],
+    jobs: int | None,
+    cache_dir: StrPath | None,
+    progress: Progress | bool | None,
+) -> Measures:
+    """Compute groups of measures of the whole version."""
+    Measures(Dataset(ds.store), cache_dir=cache_dir).compute(groups, jobs=jobs, progress=progress)
+    return Measures(Dataset(ds.store), cache_dir=cache_dir)
+
+
+def _against(
+    report: CheckReport,
+    ds: Dataset,
+    other: Dataset,
+    *,
+    quick: bool,
+    jobs: int | None,
+    cache_dir: StrPath | None,
+    progress: Progress | bool | None,
+) -> CheckReport:
+    """Add the findings that episodes are in another dataset as well."""
+    groups = () if quick else ("motion",)
+    one, two = (_computed(x, groups, jobs, cache_dir, progress) for x in (ds, other))
+    found = tuple(whole.shared(one, two, motions=not quick))
+    ok = report.ok if found else (*report.ok, AGAINST)
+    skipped = dict(report.skipped)
+    if quick:
+        skipped[whole.NEAR_IN_BOTH] = "no rows are read"
+    elif one.roles.states != two.roles.states or not one.roles.states:
+        skipped[whole.NEAR_IN_BOTH] = "the datasets have no states of the same names"
+    return _counted(replace(report, findings=ranked((*report.findings, *found)), ok=ok, skipped=skipped))
 
 
 def _summary(m: Measures, name: str) -> MeasureSummary:

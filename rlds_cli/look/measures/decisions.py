@@ -23,15 +23,17 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.base.array_types import IntArray
+from rlds_cli.base.progress import Progress
 from rlds_cli.base.text import did_you_mean, plural
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument, RldsError
 from rlds_cli.look.checks import run
 from rlds_cli.look.checks.findings import CODES, MOST_PLACES, Finding
-from rlds_cli.look.measures import catalogue
+from rlds_cli.look.measures import catalogue, whole
 from rlds_cli.look.measures.blocks import Block
-from rlds_cli.look.measures.found import RULES, of_rule
-from rlds_cli.look.measures.measuring import StoredMeasures
+from rlds_cli.look.measures.comparing import ComparedMeasures
+from rlds_cli.look.measures.found import of_rule
+from rlds_cli.look.measures.rules import RULES
 from rlds_cli.look.measures.vectors import IDLE_CHANGE, LAST_LEFT_OUT, SHORTEST_IDLE, SHORTEST_KEPT, Vectors
 
 OPENPI, _OPENPI_MEASURE = "openpi-idle", "quality_openpi_idle_share"
@@ -50,7 +52,7 @@ class Trimmed:
     ranges: Mapping[int, list[tuple[int, int]]]
 
 
-def found_by(m: StoredMeasures, codes: Iterable[str]) -> list[Finding]:
+def found_by(m: ComparedMeasures, codes: Iterable[str]) -> list[Finding]:
     """Return the findings of these codes, in the whole version.
 
     Raises
@@ -66,6 +68,12 @@ def found_by(m: StoredMeasures, codes: Iterable[str]) -> list[Finding]:
             near = did_you_mean(code, CODES)
             hint = "docs/guides/check.md and docs/reference/measures.md list them"
             raise InvalidArgument(f'No finding is called "{code}".{near}', hint=hint)
+        if code in whole.CODES:
+            named = f"rlds check ID --against OTHER --episodes {code} prints the episodes for --where"
+            raise InvalidArgument(
+                f"{code} is a finding of the whole dataset, by which no episodes are left out.",
+                hint="" if code == whole.DRIFT else named,
+            )
     found = list[Finding]()
     for code in wanted:
         for rule in (r for r in RULES if r.code == code):
@@ -80,7 +88,7 @@ def found_by(m: StoredMeasures, codes: Iterable[str]) -> list[Finding]:
     return found
 
 
-def dropping(m: StoredMeasures, codes: Sequence[str]) -> Dataset:
+def dropping(m: ComparedMeasures, codes: Sequence[str]) -> Dataset:
     """Return the selected episodes without those that findings of these codes name; raises as `found_by`."""
     found = found_by(m, codes)
     gone = {k for f in found for k in f.episodes}
@@ -90,13 +98,13 @@ def dropping(m: StoredMeasures, codes: Sequence[str]) -> Dataset:
     return _selected(m, stays, account, {"drop-findings": ",".join(codes)})
 
 
-def _selected(m: StoredMeasures, index: IntArray, account: Mapping[str, Any], said: Mapping[str, Any]) -> Dataset:
+def _selected(m: ComparedMeasures, index: IntArray, account: Mapping[str, Any], said: Mapping[str, Any]) -> Dataset:
     """Return episodes with the account of the measures by which they, or steps of them, are chosen."""
     accounts = [*m.selected_by.get("measured", ()), account]
     return Dataset(m.store, index, how={**m.selected_by, **said, "measured": accounts})
 
 
-def trimming(m: StoredMeasures, what: str) -> Trimmed:
+def trimming(m: ComparedMeasures, what: str) -> Trimmed:
     """Return which steps of the selected episodes stay by ``idle`` or ``openpi-idle``.
 
     ``idle`` cuts the ranges out that findings of this code name; ``openpi-idle`` applies openpi's rule to all episodes.
@@ -140,7 +148,7 @@ def _between(gone: Sequence[tuple[int, int]], length: int) -> list[tuple[int, in
     return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
 
 
-def _kept_by_openpi(m: StoredMeasures, index: IntArray) -> dict[int, list[tuple[int, int]]]:
+def _kept_by_openpi(m: ComparedMeasures, index: IntArray) -> dict[int, list[tuple[int, int]]]:
     kept: dict[int, list[tuple[int, int]]] = {}
     for k, number in enumerate(index.tolist()):
         runs = Vectors(Block(m.rows, number, number + 1), m.roles).kept_by_openpi
@@ -148,7 +156,7 @@ def _kept_by_openpi(m: StoredMeasures, index: IntArray) -> dict[int, list[tuple[
     return kept
 
 
-def _versions(m: StoredMeasures, found: Sequence[Finding]) -> dict[str, Any]:
+def _versions(m: ComparedMeasures, found: Sequence[Finding]) -> dict[str, Any]:
     return {f.measure: m.version(f.measure) for f in found if f.measure}
 
 
@@ -161,10 +169,17 @@ def _told(f: Finding) -> dict[str, Any]:
 # -- once more, on another machine
 
 
-def differing(m: StoredMeasures, account: Mapping[str, Any]) -> tuple[str, ...]:
+def differing(
+    m: ComparedMeasures,
+    account: Mapping[str, Any],
+    *,
+    jobs: int | None = None,
+    progress: Progress | bool | None = None,
+) -> tuple[str, ...]:
     """Compute the measures of an account once more, and say where the result is another one; empty if it is the same.
 
-    ``m`` is of the dataset that was selected from. The account may come from a stranger.
+    Those of cameras decode all frames. ``m`` is of the dataset that was selected from. The account may come from a
+    stranger.
     """
     try:
         versions = account.get("measures") or {}
@@ -172,9 +187,7 @@ def differing(m: StoredMeasures, account: Mapping[str, Any]) -> tuple[str, ...]:
             if m.version(name) != version:
                 return (f"{name} has version {m.version(name)} here, and had {version}: it was not compared",)
         groups = {catalogue.measure(n).group for n in versions}
-        if "camera" in groups:
-            return ("measures of cameras were not computed again, since all frames would be decoded",)
-        m.compute({"motion", *groups} if "labels" in groups else groups, jobs=0)
+        m.compute({"motion", *groups} if "labels" in groups else groups, jobs=jobs, progress=progress)
         if account.get("findings") is not None:
             codes = dict.fromkeys(str(f["code"]) for f in account["findings"])
             return _other_findings(account["findings"], found_by(m, codes))

@@ -8,241 +8,35 @@ if its value lies beyond all of three limits:
 * Tukey's far-out fence, the upper quartile and three times the interquartile range (Exploratory Data Analysis, 1977),
   since many measures are not normal;
 * the median and what is the least that matters, which a `Rule` says with its reason.
+
+A rule may say more: that a value which is stated counts in place of the siblings' median, or that episodes which are
+many are none that stand out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.text import plural
 from rlds_cli.look.checks.findings import MOST_PLACES, Finding, FindingPlace, Siblings, StepRange
-from rlds_cli.look.measures import cameras, catalogue
+from rlds_cli.look.measures import cameras
 from rlds_cli.look.measures.blocks import Block
 from rlds_cli.look.measures.catalogue import Group
-from rlds_cli.look.measures.measuring import StoredMeasures
+from rlds_cli.look.measures.comparing import ComparedMeasures
+from rlds_cli.look.measures.rules import RULES, Rule
 from rlds_cli.look.measures.vectors import Vectors
 
 FEWEST = 8  # siblings that tell what is usual
 _DEVIATIONS, _NORMAL, _FENCE = 6.0, 1.4826, 3.0
 _AT = 1e-12  # a value at a limit lies beyond it
 _NAMED = 3  # elements in a text
-Side = Literal["high", "low", "both"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """What makes an episode stand out.
-
-    Attributes
-    ----------
-    code : str
-    measure : str
-    one, several : str
-        What such an episode does, and several of them do.
-    least : float
-        The difference from the siblings' median that is the least that matters.
-    why : str
-        Where ``least`` comes from.
-    side : {"high", "low", "both"}
-    below : float
-        Of the side ``low``, the value that is still usual.
-    by_task : bool
-        Whether episodes are compared with those of the same task.
-    logarithms : bool
-        Whether logarithms of the values are compared, and ``least`` is a difference of these.
-    """
-
-    code: str
-    measure: str
-    one: str
-    several: str
-    least: float
-    why: str
-    side: Side = "high"
-    below: float = np.inf
-    by_task: bool = True
-    logarithms: bool = False
-
-    @property
-    def group(self) -> Group:
-        """The group of its measure."""
-        return catalogue.measure(self.measure).group
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        code="time-jump",
-        measure="quality_time_gap",
-        one="has a jump in its stamps",
-        several="have jumps in their stamps",
-        least=1.5,
-        why="one and a half periods, as step-gap has it",
-    ),
-    Rule(
-        code="time-jump",
-        measure="quality_time_back",
-        one="has stamps that go back",
-        several="have stamps that go back",
-        least=1.0,
-        why="a clock does not go back",
-    ),
-    Rule(
-        code="dropped-rows",
-        measure="quality_motion_jump",
-        one="moves on as if rows were missing",
-        several="move on as if rows were missing",
-        least=2.0,
-        why="a step as long as three of those around it: two rows are missing",
-    ),
-    Rule(
-        code="idle",
-        measure="quality_idle_share",
-        one="rests",
-        several="rest",
-        least=0.1,
-        why="a tenth of the episode",
-    ),
-    Rule(
-        code="frozen-signal",
-        measure="quality_frozen_signal",
-        one="has states that stay while the rest moves",
-        several="have states that stay while the rest moves",
-        least=5.0,
-        why="5 steps: sensors that are slower than the robot repeat one or two",
-    ),
-    Rule(
-        code="dead-joint",
-        measure="quality_dead_joints",
-        one="has elements of the states that never change",
-        several="have elements of the states that never change",
-        least=1.0,
-        why="one element",
-    ),
-    Rule(
-        code="encoder-wrap",
-        measure="quality_wraps",
-        one="has states that jump by a whole turn",
-        several="have states that jump by a whole turn",
-        least=1.0,
-        why="one step",
-    ),
-    Rule(
-        code="saturated-action",
-        measure="quality_saturation",
-        one="has an action that stays at a limit",
-        several="have actions that stay at a limit",
-        least=0.1,
-        why="a tenth of the episode",
-    ),
-    Rule(
-        code="inverted-action",
-        measure="quality_action_sign",
-        one="has an action of the other sign",
-        several="have actions of the other sign",
-        least=0.5,
-        why="from a clear correlation of 0.5 to none",
-        side="low",
-        below=0.0,
-    ),
-    Rule(
-        code="action-lag",
-        measure="quality_action_lag",
-        one="has actions that are shifted against the states",
-        several="have actions that are shifted against the states",
-        least=0.5,
-        why="half a step: nearer to another step than to the usual one",
-        side="both",
-    ),
-    Rule(
-        code="frozen-camera",
-        measure="quality_frozen_run",
-        one="has a camera that stands still",
-        several="have cameras that stand still",
-        least=5.0,
-        why="5 frames: cameras that are slower than the robot repeat one or two",
-    ),
-    Rule(
-        code="black-camera",
-        measure="quality_black_share",
-        one="has black frames",
-        several="have black frames",
-        least=0.1,
-        why="a tenth of the frames",
-    ),
-    Rule(
-        code="overexposed-camera",
-        measure="quality_overexposed_share",
-        one="is overexposed",
-        several="are overexposed",
-        least=0.25,
-        why="a quarter of the picture",
-    ),
-    Rule(
-        code="blurred-camera",
-        measure="quality_sharpness",
-        one="is blurred",
-        several="are blurred",
-        least=float(np.log(8)),
-        why="an eighth of the usual variance of the Laplacian, whose logarithm is compared",
-        side="low",
-        logarithms=True,
-    ),
-    Rule(
-        code="lone-task",
-        measure="quality_task_siblings",
-        one="has another task text than the episodes that move like it",
-        several="have other task texts than the episodes that move like them",
-        least=0.5,
-        why="half of the nearest episodes",
-        side="low",
-        by_task=False,
-    ),
-    Rule(
-        code="swapped-camera",
-        measure="quality_camera_swap",
-        one="has two cameras in each other's place",
-        several="have two cameras in each other's place",
-        least=1.5,
-        why="the frames fit the look of the other camera more than half as well again as their own",
-        by_task=False,
-    ),
-    Rule(
-        code="empty-task",
-        measure="quality_task_empty",
-        one="has no task text",
-        several="have no task text",
-        least=1.0,
-        why="a text or none",
-        by_task=False,
-    ),
-    Rule(
-        code="success-mismatch",
-        measure="quality_success_mismatch",
-        one="has a success that its rewards contradict",
-        several="have a success that their rewards contradict",
-        least=1.0,
-        why="a reward or none",
-    ),
-    Rule(
-        code="near-duplicate",
-        measure="quality_twin_distance",
-        one="moves almost as another one does",
-        several="move almost as others do",
-        least=float(np.log(20)),
-        why="a twentieth of the usual distance to the nearest episode, whose logarithm is compared",
-        side="low",
-        logarithms=True,
-    ),
-)
-CODES = tuple(dict.fromkeys(r.code for r in RULES))
-
-
-def findings(m: StoredMeasures, groups: tuple[Group, ...]) -> Iterator[Finding]:
+def findings(m: ComparedMeasures, groups: tuple[Group, ...]) -> Iterator[Finding]:
     """Yield the findings of groups of measures, which were computed.
 
     Raises
@@ -255,7 +49,7 @@ def findings(m: StoredMeasures, groups: tuple[Group, ...]) -> Iterator[Finding]:
             yield from of_rule(m, rule)
 
 
-def of_rule(m: StoredMeasures, rule: Rule) -> Iterator[Finding]:
+def of_rule(m: ComparedMeasures, rule: Rule) -> Iterator[Finding]:
     """Yield the finding of one rule, if there is one: its episodes, each with the element that stands out most."""
     values = np.asarray(m.values(rule.measure), np.float64)
     columns = values[:, None] if values.ndim == 1 else values
@@ -269,7 +63,7 @@ def of_rule(m: StoredMeasures, rule: Rule) -> Iterator[Finding]:
     worst = numbers[int(beyond.max(axis=1)[numbers].argmax())]
     names = m.elements(rule.measure) if values.ndim == 2 else []
     held = list(dict.fromkeys(names[k] for k in element[numbers].tolist())) if names else []
-    ranges = tuple(r for n in numbers.tolist() for r in steps(m, rule.code, n, int(element[n])))
+    ranges = tuple(r for n in numbers.tolist() for r in steps(m, rule.measure, n, int(element[n])))
     starts = {r.episode: r.first for r in reversed(ranges)}
     at = usual[int(element[worst])].of(int(worst), rule)
     yield Finding(
@@ -329,20 +123,17 @@ def _usual(rule: Rule, values: Array, tasks: IntArray) -> _Usual:
     rest = np.setdiff1d(np.arange(len(x)), np.concatenate(own)) if own else np.arange(len(x))
     for members, among in (*((i, i) for i in own), (rest, np.arange(len(x)))):
         usual = x[among][known[among]]
-        if len(usual) < FEWEST or not len(members):
+        if (len(usual) < FEWEST and not rule.stated) or not len(members):
             continue
-        low, middle, high = np.quantile(usual, [0.25, 0.5, 0.75])
-        deviation = _NORMAL * float(np.median(np.abs(usual - middle)))
-        least = max(_DEVIATIONS * deviation, rule.least)
-        above = max(middle + least, high + _FENCE * (high - low))
-        below = min(middle - least, low - _FENCE * (high - low))
-        with np.errstate(invalid="ignore"):
-            up, down = x[members] - above, below - x[members]
-            down = np.where(values[members] <= rule.below, down, -np.inf)
-        below = min(below, rule.below) if rule.side == "low" else below
+        of = limits(rule, usual)
+        up, down = x[members] - of.above, of.below - x[members]
+        down = np.where(values[members] <= rule.below, down, -np.inf)
         beyond = {"high": up, "low": down}.get(rule.side, np.fmax(up, down))
-        beyond = np.where(known[members], beyond, -1)
-        found[:, members] = [*np.broadcast_arrays(middle, deviation, below, above, beyond + _AT)]
+        beyond = np.where(known[members], beyond, -1) + _AT
+        if (beyond > 0).sum() > rule.most * len(usual):
+            beyond = np.full(len(members), -1.0)
+        below = min(of.below, rule.below) if rule.side == "low" else of.below
+        found[:, members] = [*np.broadcast_arrays(of.median, of.spread, below, of.above, beyond)]
         count[members] = len(usual)
     median, spread, below_, above_, beyond = found
     if rule.logarithms:
@@ -352,15 +143,41 @@ def _usual(rule: Rule, values: Array, tasks: IntArray) -> _Usual:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The median of some values, their robust standard deviation, and where a value stands out."""
+
+    median: float
+    spread: float
+    below: float
+    above: float
+
+
+def limits(rule: Rule, usual: Array) -> Limits:
+    """Return the limits among the values of siblings [n]."""
+    if not len(usual):
+        return Limits(median=np.nan, spread=np.nan, below=np.nan, above=np.nan)
+    low, middle, high = np.quantile(usual, [0.25, 0.5, 0.75]).tolist()
+    deviation = _NORMAL * float(np.median(np.abs(usual - middle)))
+    if rule.stated:
+        return Limits(median=middle, spread=deviation, below=-rule.least, above=rule.least)
+    least = rule.least * abs(middle) if rule.share else rule.least
+    if rule.share and not deviation:
+        least = np.inf
+    least, fence = max(_DEVIATIONS * deviation, least), _FENCE * (high - low)
+    above, below = max(middle + least, high + fence), min(middle - least, low - fence)
+    return Limits(median=middle, spread=deviation, below=below, above=above)
+
+
 # -- the steps of an episode
 
 
-def steps(m: StoredMeasures, code: str, episode: int, element: int = 0) -> tuple[StepRange, ...]:
-    """Return the ranges of steps at which an episode shows what ``code`` says; none where all of it does."""
-    if code == "frozen-camera":
+def steps(m: ComparedMeasures, measure: str, episode: int, element: int = 0) -> tuple[StepRange, ...]:
+    """Return the ranges of steps at which a measure stands out in an episode; none where all of it does."""
+    if measure == "quality_frozen_run":
         same = cameras.frozen(m.rows, m.roles, episode, m.roles.cameras[element])
         return _long_enough(Block(m.rows, episode, episode + 1), same, episode, 5)
-    show = _SHOWN.get(code)
+    show = _SHOWN.get(measure)
     if show is None:
         return ()
     with np.errstate(all="ignore"):  # infinities among the values
@@ -383,6 +200,11 @@ def _jump(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
     return (StepRange(episode, at, at + 1),)
 
 
+def _unexplained(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
+    at = 0 if v.unexplained is None else int(np.argmax(v.unexplained))
+    return (StepRange(episode, at, at + 1),)
+
+
 def _gap(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
     gaps = v.gaps
     if gaps is None or len(gaps) < 2:
@@ -391,13 +213,19 @@ def _gap(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
     return (StepRange(episode, at, at + 1),)
 
 
+def _back(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
+    return () if v.gaps is None else _long_enough(v.block, v.gaps <= 0, episode)
+
+
 def _saturated(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
     return _long_enough(v.block, v.saturated[:, element], episode, 2)
 
 
 _SHOWN: Mapping[str, Callable[[Vectors, int, int], tuple[StepRange, ...]]] = {
-    "idle": _idle,
-    "dropped-rows": _jump,
-    "time-jump": _gap,
-    "saturated-action": _saturated,
+    "quality_idle_share": _idle,
+    "quality_motion_jump": _jump,
+    "quality_unexplained_step": _unexplained,
+    "quality_time_gap": _gap,
+    "quality_time_back": _back,
+    "quality_saturation": _saturated,
 }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,20 +24,21 @@ from rlds_cli.base.workers import Processes, check_started, run_items
 from rlds_cli.dataset import Dataset, Rows
 from rlds_cli.errors import InvalidArgument, RldsError
 from rlds_cli.home import Home, writing
-from rlds_cli.look.measures import cameras, catalogue, results, siblings
+from rlds_cli.look.measures import cameras, catalogue, results
 from rlds_cli.look.measures.blocks import Block
 from rlds_cli.look.measures.catalogue import Group
 from rlds_cli.look.measures.results import Results
-from rlds_cli.look.measures.roles import Pair, Roles
-from rlds_cli.look.measures.vectors import SIGNATURE, Values, Vectors
+from rlds_cli.look.measures.roles import Roles
+from rlds_cli.look.measures.vectors import Values, Vectors
 from rlds_cli.store import Store
-from rlds_cli.ted import VIDEO
+from rlds_cli.ted import REWARD, VIDEO
 
 _ROLES, _OWN = "roles.json", "own.json"
 _BLOCK_BYTES = 16 << 20  # of the fields that a block of episodes reads
 _FRAMES_AT_ONCE = 512  # of a task of the group camera
 _SMALL = 256 << 20  # bytes that one process reads sooner than others start
-_TASK, _SUCCESS, _REWARD = "task", "success", "total_reward"
+_TASK = "task"
+SUCCESS, RETURN, STATED_RATE = "success", "total_reward", "fps"  # columns, and what a manifest says of the environment
 Function = Callable[[Any], Any]
 
 
@@ -97,7 +98,7 @@ class StoredMeasures:
 
     @cached_property
     def roles(self) -> Roles:
-        """What its fields are to measures; pairs of actions and states, if they were looked for."""
+        """What its fields are to measures; and what is learned of them, if somebody has looked."""
         of_fields = Roles.of(self.store.fields)
         for place in self._places:
             kept = _read_json(place / _ROLES)
@@ -105,22 +106,18 @@ class StoredMeasures:
                 found = Roles.of_json(kept)
             except (KeyError, TypeError, ValueError):
                 continue
-            if replace(found, pairs=None) == of_fields and self._fit(found.pairs or ()):
+            if found.unlearned == of_fields and self._fit(found):
                 return found
         return of_fields
 
-    def _fit(self, pairs: Sequence[Pair]) -> bool:
-        """Return whether pairs that were read name elements that there are."""
-        of_fields = Roles.of(self.store.fields)
-        widths = [
-            sum(max(1, math.prod(self.store.fields[n].shape)) for n in of)
-            for of in (of_fields.actions, of_fields.states)
-        ]
-        return all(
-            type(k) is int and 0 <= k < width
-            for p in pairs
-            for k, width in zip((p.action, p.state), widths, strict=True)
+    def _fit(self, roles: Roles) -> bool:
+        """Return whether what was read of learned roles names elements that there are."""
+        actions, states = (
+            sum(max(1, math.prod(self.store.fields[n].shape)) for n in of) for of in (roles.actions, roles.states)
         )
+        named = [(p.action, actions) for p in roles.pairs or ()] + [(p.state, states) for p in roles.pairs or ()]
+        named += [(k, states) for d in roles.derivatives or () for k in (d.position, d.velocity)]
+        return all(type(k) is int and 0 <= k < width for k, width in named)
 
     # -- reading
 
@@ -150,25 +147,42 @@ class StoredMeasures:
             "states": r.states,
             "actions": r.actions,
             "actions and states": r.actions and r.states,
+            "positions and velocities": r.derivatives is None or r.derivatives,
             "joint velocities": r.velocity,
             "cameras": r.cameras,
             "two cameras": len(r.cameras) > 1,
             "task texts": (self.tasks >= 0).any(),
             "tasks and states": (self.tasks >= 0).any() and r.states,
-            "success and rewards": _SUCCESS in self.store.own_columns and _REWARD in self.store.episodes,
+            "success and rewards": SUCCESS in self.store.own_columns and REWARD in self.store.fields,
+            "rewards": RETURN in self.store.episodes,
+            "stamps and a stated rate": r.stamp and self._stated_rate,
+            "ages of topics": r.ages,
         }
         return {needs: needs for needs, found in there.items() if not found}
+
+    @property
+    def _stated_rate(self) -> float | None:
+        """Steps a second that the manifest states."""
+        said = self.store.manifest.env.get(STATED_RATE)
+        return float(said) if isinstance(said, int | float) and said > 0 else None
 
     def elements(self, name: str) -> list[str]:
         """Return what each of the columns of a measure with several is of: an element, a field or a camera."""
         r = self.roles
         if name == "quality_saturation":
-            widths = {n: max(1, math.prod(self.store.fields[n].shape)) for n in r.actions}
-            return [n if w == 1 else f"{n}[{i}]" for n, w in widths.items() for i in range(w)]
-        if name == "quality_action_sign":
-            every = self.elements("quality_saturation")
-            return [every[p.action] for p in r.pairs or ()]
+            return self.elements_of(r.actions)
+        if name in ("quality_action_sign", "quality_follow_error"):
+            every = self.elements_of(r.actions)
+            pairs = [p for p in r.pairs or () if name == "quality_action_sign" or p.gain]
+            return [every[p.action] for p in pairs]
+        if name == "quality_age":
+            return list(r.ages)
         return list(r.states if name in ("quality_frozen_signal", "quality_motion_jump") else r.cameras)
+
+    def elements_of(self, fields: Iterable[str]) -> list[str]:
+        """Return the names of the elements of some fields, end to end."""
+        widths = {n: max(1, math.prod(self.store.fields[n].shape)) for n in fields}
+        return [n if w == 1 else f"{n}[{i}]" for n, w in widths.items() for i in range(w)]
 
     def column(self, name: str) -> Array:
         """Return a measure of each episode [n]; NaN where it has no value.
@@ -193,17 +207,19 @@ class StoredMeasures:
 
     def values(self, name: str) -> Array:
         """Return a measure of all episodes of the version [episodes], or of each element of them [episodes, n]."""
-        m = None if name in self._own else catalogue.measure(name)
-        group = self._own[name]["group"] if m is None else m.group
-        if m is not None and (of_all := self._of_all.get(name)):
-            return of_all()
+        group = self._own[name]["group"] if name in self._own else catalogue.measure(name).group
+        return self._stored(name, name, group)
+
+    def _stored(self, name: str, key: str, group: str) -> Array:
+        """Return what lies in the files of a group by a key, of all episodes, for the measure ``name``."""
         found, names = self._results(group), self._names(group)
         there = found.find(names)[1]
         if not there.all():
-            raise self._missing(name, group, int((~there).sum()))
-        return found.values(name, names)
+            raise self._not_computed(name, group, int((~there).sum()))
+        return found.values(key, names)
 
-    def _missing(self, name: str, group: str, count: int) -> RldsError:
+    def _not_computed(self, name: str, group: str, count: int) -> RldsError:
+        """Return the error that says how a measure is computed, which ``count`` episodes lack."""
         id = self.store.address or self.store.manifest.id
         own = self._own.get(name)
         which = f"--fn {own['reference']}" if own else f"--measure {'motion' if group == 'labels' else group}"
@@ -219,37 +235,6 @@ class StoredMeasures:
         if not any(len(self._open(of, place)) for place in self._places):
             return False  # without a look at the digests, which may be at an address
         return bool(self._results(of).find(self._names(of))[1].all())
-
-    @property
-    def _of_all(self) -> Mapping[str, Callable[[], Array]]:
-        """The measures that need all episodes at once, which are not kept: functions by name."""
-        return {
-            "quality_task_siblings": lambda: self._near.same_task,
-            "quality_twin_distance": lambda: self._near.distance,
-            "quality_task_empty": lambda: np.asarray(self.tasks < 0, np.float64),
-            "quality_success_mismatch": self._mismatch,
-            "quality_camera_swap": self._swap,
-        }
-
-    def _mismatch(self) -> Array:
-        success = self.store.own_column(_SUCCESS).scalars()
-        given = np.asarray(self.store.episodes[_REWARD]) > 0
-        pairs = zip(success, given.tolist(), strict=True)
-        return np.array([np.nan if flag is None else float(bool(flag) != paid) for flag, paid in pairs])
-
-    def _swap(self) -> Array:
-        names, found = self._names("camera"), self._results("camera")
-        if not (there := found.find(names)[1]).all():
-            raise self._missing("quality_camera_swap", "camera", int((~there).sum()))
-        return cameras.swapped(found.values(cameras.LOOK, names), len(self.roles.cameras))
-
-    @cached_property
-    def _near(self) -> siblings.Near:
-        names = self._names("motion")
-        found = self._results("motion")
-        if not (there := found.find(names)[1]).all():
-            raise self._missing("quality_task_siblings", "labels", int((~there).sum()))
-        return siblings.near(found.values(SIGNATURE, names), self.tasks)
 
     @cached_property
     def tasks(self) -> IntArray:
@@ -282,7 +267,7 @@ class StoredMeasures:
             The home cannot be written.
         """
         wanted = catalogue.groups(groups)
-        if "action" in wanted and self.roles.pairs is None:
+        if {"action", "motion"} & {*wanted} and self.roles.pairs is None:
             with self._writing():
                 self._learn()
         costs = {g: self._cost(g, self._missing_of(g)) for g in wanted}
@@ -364,8 +349,8 @@ class StoredMeasures:
         )
 
     def _learn(self) -> None:
-        """Look which states the actions move, and write it down."""
-        self.roles = self.roles.paired(self.rows)
+        """Look which states the actions move, and which are velocities, and write it down."""
+        self.roles = self.roles.learned(self.rows)
         safe_files.replace_text(self.directory / _ROLES, json.dumps(self.roles.to_json(), indent=1))
         self._opened.clear()
 
@@ -423,7 +408,7 @@ class StoredMeasures:
         if group.startswith("own-"):
             return tuple(sorted(self.store.fields))
         if group == "time":
-            return (r.stamp,) if r.stamp else ()
+            return (*((r.stamp,) if r.stamp else ()), *r.ages)
         vectors = (*r.states, *r.actions)
         return (*vectors, *r.cameras) if group == "camera" else vectors
 
@@ -437,8 +422,8 @@ class StoredMeasures:
         """Return all that the values of a group depend on beside the content of its fields."""
         fields = {n: [f.dtype, list(f.shape)] for n in self._fields(group) for f in (self.store.fields[n],)}
         versions = {m.name: m.version for m in catalogue.MEASURES if m.group == group}
-        roles = self.roles if group == "action" else replace(self.roles, pairs=None)
-        return {"group": group, "measures": versions, "fields": fields, "roles": roles.to_json()}
+        learned = self.roles.to_json() if group in ("motion", "action") else self.roles.unlearned.to_json()
+        return {"group": group, "measures": versions, "fields": fields, "roles": learned}
 
     def _results(self, group: str, place: Path | None = None) -> Results:
         """Return the results of a group: those of a directory, or of the first that has some of all episodes."""

@@ -2,7 +2,7 @@
 
 Fields are told by their names and shapes. What an action moves is learned from the first episodes: an element of the
 actions is paired with the element of the states that changes most like it, as a target of a position, or as one of a
-velocity.
+velocity. So is what is learned of the states themselves: which element is the velocity of which other one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.text import is_below, split_name
 from rlds_cli.dataset import Rows
+from rlds_cli.look.checks.ages import AGES
 from rlds_cli.look.measures.blocks import Block
 from rlds_cli.ted import Field
 
@@ -26,9 +27,11 @@ LAGS = (0, 1, 2, 3)  # steps by which a state may follow its action
 _STAMPS = re.compile(r"t|time|times?stamps?|stamps?|elapsed(time)?")
 _VELOCITY = re.compile(r"joint_?vel(ocity|ocities)?")
 _WIDEST = 512  # elements of a row of states, or of actions
-_MOST_PAIRS = 4096  # elements of actions times elements of states: what moves a simulated hand is not learned
+_MOST_PAIRS = 4096  # elements times elements that are compared: what moves a simulated hand is not learned
+_EXPLAINED = 0.9  # share of the variance of the changes of an element from which another one is its velocity
 ALIKE = 0.5  # correlation from which an action is taken to move a state
 _NEARLY = 0.1  # correlation by which the element of the same number may be below the best one
+_FOLLOWS = 0.9  # correlation from which a state is where its action sends it
 _SMALLEST = 8  # pixels of a side of a frame
 
 
@@ -37,7 +40,9 @@ class Pair:
     """An element of the actions, and the element of the states that it moves.
 
     ``action`` and ``state`` count over all fields of the role. ``sign`` is that of the usual correlation, ``lag`` the
-    usual steps until the state follows, ``spread`` the usual standard deviation of the action in an episode.
+    usual steps until the state follows, ``spread`` the usual standard deviation of the action in an episode. Where the
+    state is where the action sends it, as a follower is where its leader was, it is ``gain`` times the action and
+    ``offset``; else the gain is 0.
     """
 
     action: int
@@ -46,18 +51,34 @@ class Pair:
     sign: int
     lag: int
     spread: float
+    gain: float = 0.0
+    offset: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derivative:
+    """An element of the states, and the element that is its velocity; both count over all fields of states.
+
+    ``seconds`` is the time of a step in the unit of the velocity: a position changes in a step by so much times it.
+    """
+
+    position: int
+    velocity: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """Names of fields by their roles; ``pairs`` is None where nobody has looked yet."""
+    """Names of fields by their roles; ``pairs`` and ``derivatives`` are None where nobody has looked yet."""
 
     stamp: str | None
     states: tuple[str, ...]
     actions: tuple[str, ...]
     velocity: str | None
     cameras: tuple[str, ...]
+    ages: tuple[str, ...]
     pairs: tuple[Pair, ...] | None = None
+    derivatives: tuple[Derivative, ...] | None = None
 
     @classmethod
     def of(cls, fields: Mapping[str, Field]) -> Roles:
@@ -75,13 +96,22 @@ class Roles:
             actions=_within_width(actions),
             velocity=velocities[0] if velocities else None,
             cameras=tuple(sorted(f.name for f in fields.values() if _is_camera(f))),
+            ages=tuple(sorted(f.name for f in scalars if is_below(f.name, AGES) and np.dtype(f.dtype).kind == "f")),
         )
 
-    def paired(self, rows: Rows) -> Roles:
-        """Return these roles with the pairs that the first episodes show."""
+    def learned(self, rows: Rows) -> Roles:
+        """Return these roles with the pairs and derivatives that the first episodes show."""
         count = min(SAMPLED, len(rows.start))
-        fits = self.states and self.actions and count
-        return replace(self, pairs=_pairs(Block(rows, 0, count), self) if fits else ())
+        if not self.states or not count:
+            return replace(self, pairs=(), derivatives=())
+        block = Block(rows, 0, count)
+        pairs = _pairs(block, self) if self.actions else ()
+        return replace(self, pairs=pairs, derivatives=_derivatives(block, self))
+
+    @property
+    def unlearned(self) -> Roles:
+        """These roles without what is learned."""
+        return replace(self, pairs=None, derivatives=None)
 
     def to_json(self) -> dict[str, Any]:
         """Return them as a value of JSON."""
@@ -90,14 +120,16 @@ class Roles:
     @classmethod
     def of_json(cls, value: Any) -> Roles:
         """Return the roles of a value of `to_json`; KeyError, TypeError or ValueError for another value."""
-        pairs = value["pairs"]
+        pairs, derivatives = value["pairs"], value["derivatives"]
         return cls(
             stamp=value["stamp"],
             states=tuple(value["states"]),
             actions=tuple(value["actions"]),
             velocity=value["velocity"],
             cameras=tuple(value["cameras"]),
+            ages=tuple(value["ages"]),
             pairs=None if pairs is None else tuple(Pair(**p) for p in pairs),
+            derivatives=None if derivatives is None else tuple(Derivative(**d) for d in derivatives),
         )
 
 
@@ -142,9 +174,68 @@ def _pairs(block: Block, roles: Roles) -> tuple[Pair, ...]:
         r = float(found[kind, lag, j, state])
         if abs(r) >= ALIKE:
             target: Literal["position", "velocity"] = "velocity" if kind else "position"
-            sign, spread = (1 if r > 0 else -1), round(float(usual[j]), 9)
-            pairs.append(Pair(action=j, state=state, target=target, sign=sign, lag=LAGS[lag], spread=spread))
+            sign, spread = (1 if r > 0 else -1), _short(usual[j])
+            gain, offset = (0.0, 0.0) if kind else _level(block, actions[:, j], states[:, state], LAGS[lag])
+            pairs.append(
+                Pair(
+                    action=j,
+                    state=state,
+                    target=target,
+                    sign=sign,
+                    lag=LAGS[lag],
+                    spread=spread,
+                    gain=gain,
+                    offset=offset,
+                )
+            )
     return tuple(pairs)
+
+
+def _level(block: Block, action: Array, state: Array, lag: int) -> tuple[float, float]:
+    """Return gain and offset from an action to the state ``lag`` steps later, by least squares; 0 if it is not so."""
+    inside = np.flatnonzero(block.has_later(lag))
+    x, y = action[inside].astype(np.float64), state[inside + lag].astype(np.float64)
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y = x[known], y[known]
+    if not len(x) or not x.std() or not y.std():
+        return 0.0, 0.0
+    dx, dy = x - x.mean(), y - y.mean()
+    gain = float((dx @ dy) / (dx @ dx))
+    if abs(gain) * x.std() / y.std() < _FOLLOWS:  # Pearson's r
+        return 0.0, 0.0
+    return _short(gain), _short(y.mean() - gain * x.mean())
+
+
+def _short(value: float) -> float:
+    return float(f"{float(value):.9g}")
+
+
+def _derivatives(block: Block, roles: Roles) -> tuple[Derivative, ...]:
+    """Return which states are velocities of others: in each step, the mean of two explains what the other moves by.
+
+    The slope is that of least squares through the origin, since what has no velocity does not move.
+    """
+    states = block.values(roles.states).astype(np.float64)
+    if states.shape[1] ** 2 > _MOST_PAIRS:
+        return ()
+    inside = np.flatnonzero(block.has_later(-1))
+    with np.errstate(all="ignore"):  # infinities among the values
+        moved, speed = states[inside] - states[inside - 1], (states[inside] + states[inside - 1]) / 2
+        known = np.isfinite(moved).all(axis=1) & np.isfinite(speed).all(axis=1)
+        if not known.any():
+            return ()
+        moved, speed = moved[known], speed[known]
+        product, size = moved.T @ speed, (speed**2).sum(0)
+        slope = np.where(size > 0, product / size, 0)
+        left = (moved**2).sum(0)[:, None] - slope * product
+        explained = np.nan_to_num(1 - left / ((moved - moved.mean(0)) ** 2).sum(0)[:, None], nan=-1, neginf=-1)
+    np.fill_diagonal(explained, -1)
+    best = explained.argmax(axis=1)
+    return tuple(
+        Derivative(position=i, velocity=j, seconds=_short(slope[i, j]))
+        for i, j in enumerate(best.tolist())
+        if explained[i, j] >= _EXPLAINED
+    )
 
 
 def _correlations(block: Block, x: Array, y: Array, lag: int) -> Array:

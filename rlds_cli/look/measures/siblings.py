@@ -1,4 +1,4 @@
-"""Compare the motion of each episode with that of all others: whose text it has, and how near the nearest one is."""
+"""Compare the motion of each episode with that of others: whose text it has, and how near the nearest one is."""
 
 from __future__ import annotations
 
@@ -51,3 +51,25 @@ def near(signatures: Array, tasks: IntArray) -> Near:
         same[some] = np.where(tasks[some] >= 0, np.minimum(1, equal / possible), np.nan)
     same[~known] = distance[~known] = np.nan
     return Near(same_task=same, distance=distance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nearest:
+    """The number of the nearest episode of another dataset, and the distance to it [episodes]."""
+
+    number: IntArray
+    distance: Array
+
+
+def nearest(signatures: Array, others: Array) -> Nearest:
+    """Compare motions [episodes, n] with all of those of another dataset [others, n], in spreads as `near` has them."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spread = np.nanstd(signatures, axis=0)
+        unit = np.where(spread > 0, 1 / spread, 0) / np.sqrt(max(1, signatures.shape[1]))
+    centre = np.nanmean(signatures, axis=0)
+    a, b = (np.nan_to_num((x - centre) * unit).astype(np.float32) for x in (signatures, others))
+    number, size = np.zeros(len(a), np.int64), (b**2).sum(axis=1)
+    for k in range(0, len(a), _AT_ONCE):
+        some = slice(k, k + _AT_ONCE)
+        number[some] = (size - 2 * a[some] @ b.T).argmin(axis=1)
+    return Nearest(number=number, distance=np.sqrt(((a - b[number]) ** 2).sum(axis=1)))

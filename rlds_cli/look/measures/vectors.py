@@ -16,7 +16,7 @@ from rlds_cli.look.measures.blocks import Block, Runs
 from rlds_cli.look.measures.roles import ALIKE, Pair, Roles
 
 SIGNATURE = "signature"  # what tells motions apart; no measure
-MOMENTS, _TOLD = 8, 16  # moments of an episode, and elements of its states, in a signature
+MOMENTS, TOLD = 8, 16  # moments of an episode, and elements of its states, in a signature
 SHORTEST_IDLE, SHORTEST_KEPT, LAST_LEFT_OUT, IDLE_CHANGE = 7, 16, 10, 1e-3  # openpi's rule
 _SLOW = 0.1  # of the root mean square of the speed, below which a step is idle
 _LEAST_RANGE = 0.05  # of the widest range of the field
@@ -25,6 +25,9 @@ _FAR = 4.0  # times what an element moves around a whole turn
 _JUMP = 2.0  # lengths of the steps around it, from which a step is none of a motion
 _LAGS = tuple(range(-3, 6))
 _MOVED = 0.05  # of the usual standard deviation of an action, from which it counts as moved
+_LEAST_AGE = 1e-3  # seconds: clocks of computers on one network differ by as much (RFC 5905, NTP)
+_PAD = 4  # times the steps that a spectrum is computed over
+_SPECTRUM = 0.05  # of the spectrum at frequency 0, from which it counts: Balasubramanian et al. 2012
 _NANOSECONDS = 1e5  # a time from stamp to stamp above which stamps count nanoseconds
 Values = dict[str, Array]
 
@@ -39,6 +42,15 @@ class Vectors:
 
     def time(self) -> Values:
         """Return the measures of the group ``time``; NaN without stamps, and for episodes of one step."""
+        return self._of_stamps() | self._of_ages()
+
+    def _of_ages(self) -> Values:
+        ages = [self.block.values([name]).astype(np.float64) for name in self.roles.ages]
+        if not ages:
+            return {}
+        return {"quality_age": np.maximum(self.block.max(np.concatenate(ages, axis=1)), _LEAST_AGE)}
+
+    def _of_stamps(self) -> Values:
         names = ("quality_rate", "quality_jitter", "quality_time_gap", "quality_time_back")
         b, gaps = self.block, self.gaps
         if gaps is None:
@@ -82,11 +94,21 @@ class Vectors:
     def _commanded(self) -> Array:
         return self.block.changes(self._actions)
 
-    def _scale(self, names: tuple[str, ...], values: Array) -> Array:
+    @cached_property
+    def _of_states_most(self) -> tuple[Array, Array]:
+        """The least and the greatest value of each element of the states in each episode [episodes, n]."""
+        return self.block.min(self._states), self.block.max(self._states)
+
+    @cached_property
+    def _of_actions_most(self) -> tuple[Array, Array]:
+        """Those of the actions."""
+        return self.block.min(self._actions), self.block.max(self._actions)
+
+    def _scale(self, names: tuple[str, ...], values: Array, extremes: tuple[Array, Array]) -> Array:
         """Return one divided by the range of each element in each episode [episodes, n]; 0 for those that are fixed."""
         b, units, at = self.block, list[Array](), 0
         with np.errstate(invalid="ignore", over="ignore"):
-            ranges = b.max(values).astype(np.float64) - b.min(values)
+            ranges = extremes[1].astype(np.float64) - extremes[0]
         ranges[~np.isfinite(ranges)] = 0
         for name in names:
             own = ranges[:, at : at + b.values([name]).shape[1]]
@@ -98,7 +120,7 @@ class Vectors:
 
     @cached_property
     def _state_scale(self) -> Array:
-        return self._scale(self.roles.states, self._states)
+        return self._scale(self.roles.states, self._states, self._of_states_most)
 
     @cached_property
     def _motion(self) -> Array:
@@ -115,7 +137,7 @@ class Vectors:
         b, slow = self.block, np.ones(self.block.steps, bool)
         speeds = [self._speed] if self.roles.states else []
         if self.roles.actions:
-            scale = self._scale(self.roles.actions, self._actions)
+            scale = self._scale(self.roles.actions, self._actions, self._of_actions_most)
             speeds.append(_length(self._commanded * b.per_step(scale)))
         for speed in speeds:
             slow &= speed <= _SLOW * b.per_step(self._usual(speed))
@@ -168,13 +190,52 @@ class Vectors:
             efficiency = _length(ends) / b.sum(self._speed)
         return {
             "quality_frozen_signal": np.stack([b.longest(runs) for runs in self.frozen_signals], 1),
-            "quality_dead_joints": (b.max(self._states) == b.min(self._states)).sum(axis=1),
+            "quality_dead_joints": self._dead.sum(axis=1),
             "quality_wraps": b.sum(self.turns),
             "quality_motion_jump": b.max(self.jumps),
             "quality_jerk": jerk,
+            "quality_arc_length": self._arc_length(),
             "quality_path_efficiency": efficiency,
+            "quality_unexplained_step": np.full(len(b), np.nan)
+            if self.unexplained is None
+            else b.max(self.unexplained),
             SIGNATURE: self._signature(),
         }
+
+    def _arc_length(self) -> Array:
+        """Return the spectral arc length of the speed of each episode [episodes]; NaN for one that does not move.
+
+        With V(k), the amplitudes of the Fourier transform of the speed, divided by V(0), and K, the last frequency at
+        which V is at least 0.05: minus the sum over k < K of sqrt(1 / K^2 + (V(k + 1) - V(k))^2). It is -1 for an
+        impulse, and the less the more the motion starts and stops. Balasubramanian, Melendez-Calderon and Burdet, "A
+        robust and sensitive metric for quantifying movement smoothness" (2012), and SPARC by the same with
+        Roby-Brami (2015), which also ends at 10 Hz; here at half the rate of steps, since no rate need be known.
+        """
+        b, found = self.block, np.full(len(self.block), np.nan)
+        size = 1 << np.ceil(np.log2(np.maximum(2, b.length))).astype(np.int64)
+        place = np.arange(b.steps) - b.per_step(b.start)
+        for n in np.unique(size).tolist():
+            some = np.flatnonzero((size == n) & (b.length > 1))
+            if not len(some):
+                continue
+            of_some = b.per_step(size == n) & (place > 0)  # to the first step of an episode, nothing has moved
+            profile = np.zeros((len(some), _PAD * n), np.float32)
+            row = np.zeros(len(b), np.int64)
+            row[some] = np.arange(len(some))
+            profile[b.per_step(row)[of_some], place[of_some] - 1] = self._speed[of_some]
+            amplitude = np.abs(np.fft.rfft(profile, axis=1))
+            with np.errstate(invalid="ignore", divide="ignore"):
+                amplitude /= amplitude[:, :1]
+                last = amplitude.shape[1] - 1 - (amplitude[:, ::-1] >= _SPECTRUM).argmax(axis=1)
+                arcs = np.sqrt(np.diff(amplitude, axis=1) ** 2 + (1 / last**2)[:, None])
+            arcs[np.arange(arcs.shape[1]) >= last[:, None]] = 0
+            found[some] = np.where(amplitude[:, 0] == 1, -arcs.sum(axis=1), np.nan)
+        return found
+
+    @cached_property
+    def _dead(self) -> BoolArray:
+        """Elements of the states that never change in an episode [episodes, n]."""
+        return np.asarray(np.equal(*self._of_states_most))
 
     @property
     def frozen_signals(self) -> list[Runs]:
@@ -188,7 +249,7 @@ class Vectors:
             at += width
         return found
 
-    @property
+    @cached_property
     def turns(self) -> BoolArray:
         """Steps at which an element of the states jumps by a whole turn, alone among the steps around it [steps]."""
         size = np.abs(self._moved)
@@ -223,11 +284,34 @@ class Vectors:
         inside = b.has_later(1) & b.has_later(-2)
         return np.where(inside & (around > 0), speed / np.where(around > 0, around, 1), 0)
 
+    @cached_property
+    def unexplained(self) -> Array | None:
+        """How far the positions get in each step beyond what their velocities tell, in usual steps [steps].
+
+        None where no velocities are known. Whole turns of an element are left out, and elements that never change.
+        """
+        if not self.roles.derivatives:
+            return None
+        b, of = self.block, self.roles.derivatives
+        at, speed = [d.position for d in of], self._states[:, [d.velocity for d in of]]
+        unit = b.per_step(np.where(self._dead[:, at], 0, self._state_scale[:, at]))
+        told = np.empty_like(speed)
+        np.add(speed[1:], speed[:-1], out=told[1:])
+        told *= np.array([d.seconds / 2 for d in of], told.dtype)
+        moved = self._moved[:, at]
+        beyond = (moved - told) * unit
+        beyond[b.start] = 0
+        beyond[~np.isfinite(beyond)] = 0
+        usual = b.per_step(self._usual(_length(moved * unit)))
+        found = np.where(usual > 0, _length(beyond) / np.where(usual > 0, usual, 1), 0)
+        found[self.turns] = 0
+        return np.asarray(found)
+
     def _signature(self) -> Array:
         """Return the first elements of the states at moments of the episode [episodes, moments * elements]."""
         b = self.block
         at = b.start[:, None] + np.round(np.linspace(0, 1, MOMENTS) * (b.length[:, None] - 1)).astype(np.int64)
-        return self._states[at, :_TOLD].reshape(len(b), -1)
+        return self._states[at, :TOLD].reshape(len(b), -1)
 
     @cached_property
     def kept_by_openpi(self) -> Runs | None:
@@ -271,7 +355,8 @@ class Vectors:
     def _at_extremes(self) -> BoolArray:
         """Whether each element of the actions is at its least or greatest value in the episode [steps, n]."""
         b, values = self.block, self._actions
-        return np.asarray((values == b.per_step(b.max(values))) | (values == b.per_step(b.min(values))))
+        low, high = self._of_actions_most
+        return np.asarray((values == b.per_step(high)) | (values == b.per_step(low)))
 
     @property
     def saturated(self) -> BoolArray:
@@ -296,28 +381,67 @@ class Vectors:
             :, None
         ]  # where rows are missing, actions and states jump together
         cause = _unit(b, np.where(is_velocity, actions, changed) * whole)
-        effects = _unit(b, follow * whole) * b.per_step(np.where(signs < 0, -1, 1))
+        effects = _unit(b, follow * whole, np.where(signs < 0, -1, 1))
         cause[:, :] = np.where(b.per_step(moved), cause, 0)
         found = np.stack([b.sum(self._product(cause, effects, lag)) for lag in _LAGS], 1)
         found /= np.maximum(1, moved.sum(axis=1))[:, None]
         peak, height = _peak(found)
-        return {
+        shifted = np.where(height >= ALIKE, peak, np.nan)
+        return self._follow_error(pairs, shifted) | {
             "quality_action_sign": np.where(moved, signs * usual, np.nan),
-            "quality_action_lag": np.where(height >= ALIKE, peak, np.nan),
+            "quality_action_lag": shifted,
             "quality_tracking": np.where(moved.any(axis=1), height, np.nan),
         }
 
+    def _follow_error(self, pairs: tuple[Pair, ...], lag: Array) -> Values:
+        """Return how far the states are from where the actions send them, in spreads of these [episodes, pairs].
+
+        States are compared at the usual lag and at that of the episode, of which the nearer one counts: shifted
+        actions are another matter.
+        """
+        of = [p for p in pairs if p.gain and p.spread]
+        if not of:
+            return {}
+        b, dtype = self.block, self._states.dtype
+        gain, offset = (np.array([getattr(p, name) for p in of], dtype) for name in ("gain", "offset"))
+        wanted = self._actions[:, [p.action for p in of]] * gain + offset
+        states, unit = self._states[:, [p.state for p in of]], np.abs(gain) * np.array([p.spread for p in of])
+        usual = int(np.median([p.lag for p in of]))
+        off = np.zeros_like(wanted)
+        if b.steps > usual:
+            np.subtract(states[usual:], wanted[: b.steps - usual], out=off[: b.steps - usual])
+        off[~b.has_later(usual)] = 0
+        errors = self._root_mean_square(off, np.full(len(b), usual))
+        own = np.where(np.isfinite(lag), np.round(lag), usual).astype(np.int64)
+        if (own != usual).any():
+            shift, place = b.per_step(own), np.arange(b.steps) - b.per_step(b.start)
+            inside = (shift != usual) & (place + shift >= 0) & (place + shift < b.per_step(b.length))
+            at, off = np.flatnonzero(inside), np.zeros_like(wanted)
+            off[at] = states[at + shift[at]] - wanted[at]
+            better = np.minimum(errors, self._root_mean_square(off, own))
+            errors = np.where((own != usual)[:, None], better, errors)
+        return {"quality_follow_error": errors / unit}
+
+    def _root_mean_square(self, off: Array, lag: Array) -> Array:
+        """Return that of differences [steps, n] at lags [episodes], of each episode; unknown ones are 0."""
+        squared = np.square(off)
+        if not np.isfinite(squared).all():
+            squared[~np.isfinite(squared)] = 0
+        count = np.maximum(1, self.block.length - np.abs(lag))
+        return np.asarray(np.sqrt(self.block.sum(squared) / count[:, None]))
+
     def _correlation(self, x: Array, y: Array, lag: int) -> Array:
         """Return the correlation of centred values with others, ``lag`` steps later, in each episode [episodes, n]."""
-        b, product = self.block, np.zeros(x.shape, np.float64)
-        inside = np.flatnonzero(b.has_later(lag))
-        product[inside] = x[inside] * y[inside + lag]
+        b, product = self.block, np.zeros_like(x)
+        if len(x) > lag:
+            np.multiply(x[: len(x) - lag], y[lag:], out=product[: len(x) - lag])
+        product[~b.has_later(lag)] = 0
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(b.sum(product) / np.sqrt(b.sum(x**2) * b.sum(y**2)))
 
     def _product(self, x: Array, y: Array, lag: int) -> Array:
         """Return the sum over elements of ``x`` times ``y``, which comes ``lag`` steps later [steps]."""
-        found = np.zeros(len(x), np.float64)
+        found = np.zeros(len(x), x.dtype)
         if len(x) > abs(lag):
             a, z = (x[: len(x) - lag], y[lag:]) if lag >= 0 else (x[-lag:], y[:lag])
             found[max(0, -lag) : len(x) - max(0, lag)] = np.einsum("sn,sn->s", a, z)
@@ -330,11 +454,12 @@ def _length(values: Array) -> Array:
     return np.asarray(np.sqrt(np.einsum("sn,sn->s", values, values)))
 
 
-def _unit(b: Block, values: Array) -> Array:
+def _unit(b: Block, values: Array, sign: Array | int = 1) -> Array:
     """Return values [steps, n] divided by the root of their sum of squares over each episode; 0 for those at rest."""
     norm = np.sqrt(b.sum(values**2))
     with np.errstate(divide="ignore"):
-        return np.asarray(values * b.per_step(np.where(norm > 0, 1 / norm, 0)))
+        unit = np.where(norm > 0, sign / norm, 0).astype(values.dtype)  # a product with float64 takes twice as long
+    return np.asarray(values * b.per_step(unit))
 
 
 def _peak(found: Array) -> tuple[Array, Array]:

@@ -153,7 +153,7 @@ class Difference:
     ``same``: content and fingerprint are equal, in any encoding. ``close``: the same, or within a given tolerance, with
     everything else equal: names of fields, texts, lengths, ends, seeds, splits. ``columns`` are the users' episode
     columns that differ. ``facts`` are not content: also of the same content they may differ. ``why`` says by which
-    measures episodes and steps of either dataset were chosen, see docs/reference/measures.md.
+    measures episodes and steps of either dataset were chosen, see docs/guides/findings.md.
     """
 
     a: Side
