@@ -192,7 +192,15 @@ def heads(some: Iterable[str]) -> IntArray:
     return np.array([int.from_bytes(bytes.fromhex(id[:16]), "little", signed=True) for id in some], "<i8")
 
 
+def _in_order(ds: Dataset) -> tuple[IntArray, IntArray]:
+    """Return what `ids` has, ascending, and the numbers of the episodes in this order."""
+    order = np.argsort(ids(ds), kind="stable")
+    return ids(ds)[order], order
+
+
 def number_of(query: Query, ds: Dataset, id: str) -> int | None:
     """Return the number of the episode of an id; None if this version has none."""
-    found = np.flatnonzero(query.once(ds, ids) == heads([id]))
-    return int(found[0]) if len(found) else None
+    ascending, order = query.once(ds, _in_order)
+    place = int(np.searchsorted(ascending, heads([id])[0]))
+    number = int(order[place]) if place < len(order) else 0
+    return number if len(order) and ds.episodes["id"][number].tobytes().hex() == id else None

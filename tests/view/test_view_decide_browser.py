@@ -267,6 +267,13 @@ def test_it_says_what_may_be_done(browser: chromium.Browser, home: Path) -> None
         assert page.run("document.querySelectorAll('form').length") == 0
 
 
+def test_the_name_that_the_command_gave_is_not_asked_for(browser: chromium.Browser, viewer: Viewer) -> None:
+    page = browser.visit(f"{viewer.address}#/e/{quote(ID, safe='')}/0?decide=table")
+    there(page, 0)
+    keys(page, "a")
+    until_kept(page, 0, [("keep", 0, LENGTH, None, {}, "")])
+
+
 def test_a_name_is_asked_for_once(browser: chromium.Browser, home: Path) -> None:
     with viewing() as viewer:
         page = browser.visit(f"{viewer.address}#/e/{quote(ID, safe='')}/0?decide=table")

@@ -8,7 +8,7 @@ export async function begin(main, [key], query) {
   const v = query.get("v") ?? String((await get("changed", { d: key })).version), where = query.get("where") ?? "";
   const [info] = await Promise.all([get("decisions", { d: key, v, by: who() }), style("decide"), style("begin")]);
   document.title = `decide on ${info.id} · rlds view`;
-  if (!who() && info.named) setWho(info.by);
+  if (info.named) setWho(info.by);
   main.append(h("h1", {}, `Decide on ${info.id}`), h("p.soft", {}, `version ${info.version} · ${plural(info.of, "episode")}`),
     h("p.dc-may", {}, !info.may.decide ? info.may.why : info.may.version
       ? "What you decide is kept at once, and changes nothing yet. In the end it is saved as the next version, or as another dataset."

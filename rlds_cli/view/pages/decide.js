@@ -2,7 +2,7 @@
 
 import { figure, get, h, link, plural, post, say, style } from "./base.js";
 import { keep, Marks, onKept, sent } from "./marks.js";
-import { queueOf, who } from "./queue.js";
+import { queueOf, setWho, who } from "./queue.js";
 
 export const spoken = (value) => (value === true ? "yes" : value === false ? "no" : String(value));
 const pressed = (button, on) => button.setAttribute("aria-pressed", String(on));
@@ -15,8 +15,9 @@ const seen = (does) => {
 
 /** The parts of the page of an episode that decide on it. */
 export async function deciding({ key, number, query, facts, player }) {
-  const v = String(facts.version), where = { d: key, v }, by = who();
+  const v = String(facts.version), where = { d: key, v };
   const [info] = await Promise.all([get("decisions", { ...where, episode: number }), style("decide")]);
+  const by = info.named ? setWho(info.by) : who();
   const nothing = (...what) => ({ panel: h("section.dc", { "aria-label": "decide" }, what), bar: null, lane: null, keys: undefined, close() {} });
   if (!info.may.decide) return nothing(h("p", {}, info.may.why));
   const people = () => import("./people.js"); // what is needed now and then

@@ -16,6 +16,7 @@ export function who() {
   }
 }
 
+/** Remember who decides, and return it. */
 export function setWho(name) {
   person = name.trim();
   try {
@@ -23,6 +24,7 @@ export function setWho(name) {
   } catch {
     // it is asked for again
   }
+  return person;
 }
 
 /** What of an address says which queue it is. */
