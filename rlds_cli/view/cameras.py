@@ -16,7 +16,7 @@ from rlds_cli.ted import VIDEO, Field
 from rlds_cli.view.decoding import Decoding
 from rlds_cli.view.frames import frames_of, range_of
 from rlds_cli.view.times import MOST_ROWS
-from rlds_cli.view.videos import stream
+from rlds_cli.view.videos import stream, turned
 
 _DEEPEST = 65535.0
 _PLAYED = ("avc1", "av01", "vp09", "vp8")  # codecs that most browsers play
@@ -38,7 +38,7 @@ def _told(rows: Rows, f: Field, number: int, by: Decoding, *, decode: bool) -> J
     try:
         return _camera(rows, f, number, by, decode=decode) | {"error": None}
     except RldsError as e:
-        unknown = dict.fromkeys(("rows", "width", "height", "depth", "stream"))
+        unknown = dict.fromkeys(("rows", "width", "height", "turned", "depth", "stream"))
         return {"field": f.name, "codec": _codec(f), **unknown, "error": e.message}
 
 
@@ -61,6 +61,7 @@ def _camera(rows: Rows, f: Field, number: int, by: Decoding, *, decode: bool) ->
         "width": width,
         "height": height,
         "codec": _codec(f),
+        "turned": f.codec == VIDEO and turned(rows.store, f.name, rows.at(f.name, of)),
         "depth": _depth(rows, f, start + there, by),
         "stream": stream(rows.store, f.name, rows.at(f.name, of)) if plays else None,
     }

@@ -11,10 +11,15 @@ MPEG-4      ``mp4v.20.P``                                          RFC 6381, 3.3
 
 from __future__ import annotations
 
+import struct
+from pathlib import Path
+
 import numpy as np
 
 from rlds_cli.base.array_types import Array
+from rlds_cli.base.media import mp4
 from rlds_cli.base.media.mp4 import Track
+from rlds_cli.errors import RldsError
 
 MP4, WEBM, MATROSKA, AVI = "video/mp4", "video/webm", "video/x-matroska", "video/x-msvideo"
 _PLAYED = {MP4: ("h264", "hevc", "av1", "vp9", "mpeg4"), WEBM: ("vp8", "vp9", "av1")}
@@ -35,12 +40,26 @@ def container_of(data: Array) -> str:
 
 
 def mime_of(data: Array, track: Track) -> str | None:
-    """Return the type that `canPlayType` of a browser takes; None for what no browser plays, or seeks in."""
+    """Return the type that `canPlayType` of a browser takes; None for what none plays, turns, or does not seek in."""
     container = container_of(data)
-    if track.codec not in _PLAYED.get(container, ()) or _has_open_groups(data, track):
+    if track.codec not in _PLAYED.get(container, ()) or _has_open_groups(data, track) or is_turned(data):
         return None
     codec = _codec(data, track)
     return f'{container}; codecs="{codec}"' if codec else None
+
+
+def is_turned(data: Array) -> bool:
+    """Return whether players turn or mirror the pictures; training gets them as they are decoded."""
+
+    def read(at: int, size: int) -> bytes:
+        return np.asarray(data[at : at + size]).tobytes()
+
+    if container_of(data) != MP4:
+        return False
+    try:
+        return mp4.is_turned(read, len(data), Path("video"))
+    except (RldsError, struct.error):
+        return False
 
 
 def _codec(data: Array, track: Track) -> str | None:

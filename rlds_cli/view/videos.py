@@ -11,7 +11,7 @@ from rlds_cli.base.array_types import IntArray
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.store import Store
 from rlds_cli.ted import VIDEO
-from rlds_cli.view.codecs import container_of, mime_of
+from rlds_cli.view.codecs import container_of, is_turned, mime_of
 from rlds_cli.view.query import Query
 from rlds_cli.view.ranges import NOT_KEPT, Content, answer
 
@@ -41,6 +41,12 @@ def video(query: Query) -> Response:
         cache=NOT_KEPT,  # else Chromium asks for one range of a file at a time, and waits for one that it does not read
     )
     return answer(content, query.headers, method=query.method)
+
+
+def turned(store: Store, name: str, index: IntArray) -> bool:
+    """Return whether players turn the first video of some rows, by their entries [rows, 2]."""
+    numbers = index[index[:, 0] >= 0, 0]
+    return len(numbers) > 0 and is_turned(store.videos(name).video(int(numbers[0])).data)
 
 
 def stream(store: Store, name: str, index: IntArray) -> Json | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,19 @@ def test_the_type_of_a_video(tmp_path: Path, name: str, options: dict[str, Any],
 def test_the_container_of_a_video(tmp_path: Path, name: str, codec: str, container: str) -> None:
     data = np.fromfile(film(tmp_path / name, range(3), codec=codec), np.uint8)
     assert container_of(data) == container
+
+
+@pytest.mark.parametrize("box", [b"mvhd", b"tkhd"])
+@pytest.mark.parametrize("matrix", [(0, 1, -1, 0), (-1, 0, 0, -1), (-1, 0, 0, 1)])  # a quarter, a half, mirrored
+def test_a_video_that_players_turn_has_no_type(tmp_path: Path, box: bytes, matrix: tuple[int, ...]) -> None:
+    path = film(tmp_path / "a.mp4", range(3))
+    data = path.read_bytes()
+    assert mime(path) is not None
+    a, b, c, d = (value * 0x10000 for value in matrix)
+    upright = struct.pack(">9i", 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
+    at = data.index(upright, data.index(box))
+    path.write_bytes(data[:at] + struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 0x40000000) + data[at + 36 :])
+    assert mime(path) is None
 
 
 def test_tables_that_say_nothing_give_no_type(tmp_path: Path) -> None:

@@ -242,6 +242,44 @@ def tables(read: Read, size: int, file: Path) -> memoryview:
     return memoryview(read(at, length))
 
 
+def is_turned(read: Read, size: int, file: Path) -> bool:
+    """Return whether players turn or mirror the pictures of a video of ``size`` bytes.
+
+    The matrices of ``mvhd`` and ``tkhd`` say so (ISO/IEC 14496-12, 6.2.2, 8.2.2 and 8.3.2); decoders know nothing of
+    them.
+
+    Raises
+    ------
+    CorruptArchive, UnknownLayout
+        As `read`.
+    """
+    at, length = _find_tables(read, size, file)
+    boxes = list(_places(read, at, at + length))
+    headers = [(start, 36) for kind, start, _ in boxes if kind == b"mvhd"]
+    for kind, start, stop in boxes:
+        if kind == b"trak":
+            headers += [(inner, 40) for name, inner, _ in _places(read, start, stop) if name == b"tkhd"]
+    for start, place in headers:
+        is_long = read(start, 1) == b"\1"  # version 1 has times of 8 bytes
+        matrix = struct.unpack(">9i", read(start + place + 12 * is_long, 36))
+        if matrix[0] <= 0 or matrix[4] <= 0 or matrix[1] or matrix[3]:
+            return True
+    return False
+
+
+def _places(read: Read, at: int, stop: int) -> Iterator[tuple[bytes, int, int]]:
+    """Yield kind, first byte and end of the content of the boxes between two bytes of a file."""
+    for _ in range(_MOST_CHILDREN):
+        if at + 8 > stop:
+            return
+        length, kind = struct.unpack(">I4s", read(at, 8))
+        length = length or stop - at
+        if length < 8 or at + length > stop:  # none of these boxes needs a length of 8 bytes
+            return
+        yield kind, at + 8, at + length
+        at += length
+
+
 def _find_tables(read: Read, size: int, file: Path) -> tuple[int, int]:
     """Return the first byte of the content of the box ``moov``, and its bytes; see `tables`."""
     at = 0

@@ -22,7 +22,7 @@ class Camera {
     this.view.style.aspectRatio = `${facts.width || 4} / ${facts.height || 3}`;
     this.view.classList.toggle("cam-small", (facts.width || 999) <= 160);
     if (!decode && !facts.depth && playable(facts.stream)) this.stream();
-    else this.frames(facts.stream ? "This browser cannot play the video: the server decodes it." : "");
+    else this.frames(facts.turned ? "Players turn this video upright. Training gets its frames as they are shown here." : facts.stream ? "This browser cannot play the video: the server decodes it." : "");
   }
 
   stream() {
@@ -76,7 +76,7 @@ class Camera {
 
   draw(row) {
     this.wanted = row;
-    const found = this.has(row) ? this.source.take(row) : { problem: "no frame at this row", row, calm: true };
+    const found = this.has(row) ? this.source.take(row) : { problem: "no frame at this step", row, calm: true };
     if (!found) return;
     this.view.classList.remove("cam-late");
     this.why.hidden = !found.problem;
@@ -84,7 +84,7 @@ class Camera {
     this.why.classList.toggle("soft", Boolean(found.calm));
     this.canvas.dataset.row = found.problem ? "" : found.row;
     this.shown = found.row;
-    const note = this.how ? "decoded by the server" : "";
+    const note = this.facts.turned ? "stored turned" : this.how ? "decoded by the server" : "";
     if (this.note.textContent !== note) Object.assign(this.note, { textContent: note, title: this.how });
     this.paint(found);
   }
@@ -93,7 +93,8 @@ class Camera {
     const { canvas } = this;
     const brush = canvas.getContext("2d", { willReadFrequently: Boolean(this.facts.depth) });
     if (!picture) return brush.clearRect(0, 0, canvas.width, canvas.height);
-    const width = picture.displayWidth ?? picture.width, height = picture.displayHeight ?? picture.height;
+    // a player stretches pixels that are not square: training gets them as they are
+    const { width, height } = picture instanceof ImageBitmap ? picture : this.facts;
     const scale = Math.min(1, Math.max(0.1, (this.view.clientWidth * devicePixelRatio || width) / width));
     const [w, g] = [Math.round(width * scale), Math.round(height * scale)];
     if (canvas.width !== w || canvas.height !== g) Object.assign(canvas, { width: w, height: g });
